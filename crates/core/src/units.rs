@@ -1,0 +1,188 @@
+//! Time and cost as types of their own, so that a window cannot be passed for a count.
+//!
+//! Arithmetic saturates by name: a decision must come out whatever a client asks for and
+//! whatever the clock says. Nothing here reads a clock.
+
+use std::fmt;
+
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+
+/// A span of time in nanoseconds; at most about 584 years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Nanos(u64);
+
+impl Nanos {
+    /// No time at all.
+    pub const ZERO: Nanos = Nanos(0);
+
+    /// A span of `nanos` nanoseconds.
+    #[must_use]
+    pub const fn new(nanos: u64) -> Self {
+        Nanos(nanos)
+    }
+
+    /// A span of whole seconds, saturating at the longest representable span.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Nanos(secs.saturating_mul(NANOS_PER_SEC))
+    }
+
+    /// The span in nanoseconds.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds, rounded up: a client told to wait must not come back early.
+    #[must_use]
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(NANOS_PER_SEC)
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", std::time::Duration::from_nanos(self.0))
+    }
+}
+
+/// A point in time: nanoseconds since the Unix epoch (UTC, no leap seconds).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The point `nanos` nanoseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Timestamp(nanos)
+    }
+
+    /// The point `secs` seconds after the Unix epoch, saturating.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Timestamp(secs.saturating_mul(NANOS_PER_SEC))
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This point moved `span` later, saturating.
+    #[must_use]
+    pub const fn saturating_add(self, span: Nanos) -> Self {
+        Timestamp(self.0.saturating_add(span.0))
+    }
+
+    /// The time from `earlier` to this point, zero when `earlier` is in fact later.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Timestamp) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// What one request costs. Zero peeks: it asks without taking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hits(u64);
+
+impl Hits {
+    /// Ask without taking.
+    pub const PEEK: Hits = Hits(0);
+    /// The cost of a request that names none.
+    pub const ONE: Hits = Hits(1);
+
+    /// A cost of `hits`.
+    #[must_use]
+    pub const fn new(hits: u64) -> Self {
+        Hits(hits)
+    }
+
+    /// The cost as a number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// What must fit for the answer to be allow: a peek answers for one hit.
+    #[must_use]
+    pub const fn needed(self) -> u64 {
+        if self.0 == 0 { 1 } else { self.0 }
+    }
+}
+
+/// The units of an envoyproxy/ratelimit file. Month and year are 30 and 365 days there, counted
+/// from the Unix epoch as every window is (so a week starts on a Thursday).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// 1 s
+    Second,
+    /// 60 s
+    Minute,
+    /// 3,600 s
+    Hour,
+    /// 86,400 s
+    Day,
+    /// 7 days
+    Week,
+    /// 30 days
+    Month,
+    /// 365 days
+    Year,
+}
+
+impl Unit {
+    /// Every unit, shortest first.
+    pub const ALL: [Unit; 7] = [
+        Unit::Second,
+        Unit::Minute,
+        Unit::Hour,
+        Unit::Day,
+        Unit::Week,
+        Unit::Month,
+        Unit::Year,
+    ];
+
+    /// The length of the unit.
+    #[must_use]
+    pub const fn period(self) -> Nanos {
+        const DAY: u64 = 86_400;
+        Nanos::from_secs(match self {
+            Unit::Second => 1,
+            Unit::Minute => 60,
+            Unit::Hour => 3_600,
+            Unit::Day => DAY,
+            Unit::Week => 7 * DAY,
+            Unit::Month => 30 * DAY,
+            Unit::Year => 365 * DAY,
+        })
+    }
+
+    /// The unit of exactly this length, if there is one.
+    #[must_use]
+    pub fn of_period(period: Nanos) -> Option<Unit> {
+        Unit::ALL.into_iter().find(|unit| unit.period() == period)
+    }
+
+    /// The name as configuration files spell it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Second => "second",
+            Unit::Minute => "minute",
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
+    /// The unit of this name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Unit> {
+        Unit::ALL
+            .into_iter()
+            .find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+}

@@ -1,0 +1,16 @@
+//! Envoy's rate limit protocol: the messages, and their mapping to and from `tidegate-core`.
+//!
+//! The only place with wire spellings and wire defaults (an absent `hits_addend` becomes 1 here,
+//! once). Both ends use it: the sidecar decodes requests and encodes answers, the filter the
+//! other way round. It moves no bytes itself and decides nothing.
+
+mod envoy;
+mod mapping;
+pub mod rls;
+
+pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};
+pub use mapping::{WireError, decode_answer, encode_request, request_from_wire, response_to_wire};
+/// The RLS method, as gRPC names it.
+pub const RLS_METHOD: &str = "ShouldRateLimit";
+/// The RLS service, as gRPC names it.
+pub const RLS_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";

@@ -1,0 +1,230 @@
+//! Between RLS messages and core types. Every default and every refusal of the wire is here.
+
+use crate::rls;
+use prost::Message;
+use tidegate_core::{
+    Answer, Descriptor, Entry, Hits, LimitView, Nanos, Request, Status, Unit, Verdict,
+};
+
+/// Why a message has no meaning here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The domain is missing.
+    #[error("rate limit domain must not be empty")]
+    EmptyDomain,
+    /// There is nothing to look up.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// An entry names nothing.
+    #[error("descriptors[{descriptor}].entries[{entry}]: key must not be empty")]
+    EmptyKey {
+        /// Index of the descriptor.
+        descriptor: usize,
+        /// Index of the entry in it.
+        entry: usize,
+    },
+    /// A descriptor without entries.
+    #[error("descriptors[{0}]: entries must not be empty")]
+    NoEntries(usize),
+    /// A field whose meaning this version does not implement, and must not ignore.
+    #[error("descriptors[{descriptor}].{field} is not supported by this version of tidegate")]
+    Unsupported {
+        /// Index of the descriptor.
+        descriptor: usize,
+        /// The field.
+        field: &'static str,
+    },
+    /// The bytes are not the message.
+    #[error("not a RateLimitResponse: {0}")]
+    Malformed(#[from] prost::DecodeError),
+    /// The answer does not say whether the request may pass.
+    #[error("overall_code {0} is neither OK (1) nor OVER_LIMIT (2)")]
+    UnknownCode(i32),
+}
+
+/// Reads a request, as a server does.
+///
+/// # Errors
+/// When it has no domain, no descriptors or empty keys, or asks for what is not supported.
+pub fn request_from_wire(request: rls::RateLimitRequest) -> Result<Request, WireError> {
+    if request.domain.is_empty() {
+        return Err(WireError::EmptyDomain);
+    }
+    if request.descriptors.is_empty() {
+        return Err(WireError::NoDescriptors);
+    }
+    let descriptors = request.descriptors.into_iter().enumerate();
+    Ok(Request {
+        domain: request.domain,
+        descriptors: descriptors
+            .map(|(index, descriptor)| descriptor_from_wire(index, descriptor))
+            .collect::<Result<_, _>>()?,
+        hits: Hits::new(u64::from(request.hits_addend.max(1))),
+    })
+}
+
+fn descriptor_from_wire(
+    index: usize,
+    descriptor: rls::RateLimitDescriptor,
+) -> Result<Descriptor, WireError> {
+    let unsupported = |field| {
+        Err(WireError::Unsupported {
+            descriptor: index,
+            field,
+        })
+    };
+    if descriptor.limit.is_some() {
+        return unsupported("limit");
+    }
+    if descriptor.is_negative_hits {
+        return unsupported("is_negative_hits");
+    }
+    if descriptor.entries.is_empty() {
+        return Err(WireError::NoEntries(index));
+    }
+    if let Some(entry) = descriptor
+        .entries
+        .iter()
+        .position(|entry| entry.key.is_empty())
+    {
+        return Err(WireError::EmptyKey {
+            descriptor: index,
+            entry,
+        });
+    }
+    let entries = descriptor.entries.into_iter();
+    Ok(Descriptor {
+        entries: entries
+            .map(|entry| Entry {
+                key: entry.key,
+                value: entry.value,
+            })
+            .collect(),
+        hits: descriptor.hits_addend.map(Hits::new),
+    })
+}
+
+/// Writes a request, as a client does.
+#[must_use]
+pub fn encode_request(request: &Request) -> Vec<u8> {
+    let descriptor = |descriptor: &Descriptor| rls::RateLimitDescriptor {
+        entries: descriptor
+            .entries
+            .iter()
+            .map(|entry| rls::DescriptorEntry {
+                key: entry.key.clone(),
+                value: entry.value.clone(),
+            })
+            .collect(),
+        hits_addend: descriptor.hits.map(Hits::get),
+        ..Default::default()
+    };
+    rls::RateLimitRequest {
+        domain: request.domain.clone(),
+        descriptors: request.descriptors.iter().map(descriptor).collect(),
+        hits_addend: u32::try_from(request.hits.get()).unwrap_or(u32::MAX),
+    }
+    .encode_to_vec()
+}
+
+/// Writes an answer, as a server does. Times go out as whole seconds, rounded up: Envoy's own
+/// filter drops the fraction, and must not send clients back early.
+#[must_use]
+pub fn response_to_wire(answer: &Answer) -> rls::RateLimitResponse {
+    rls::RateLimitResponse {
+        overall_code: code(answer.verdict).into(),
+        statuses: answer.statuses.iter().map(status_to_wire).collect(),
+    }
+}
+
+fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
+    let reset_secs = i64::try_from(status.reset.as_secs_ceil()).unwrap_or(i64::MAX);
+    rls::DescriptorStatus {
+        code: code(status.verdict).into(),
+        current_limit: status.limit.as_ref().map(|limit| rls::RateLimit {
+            requests_per_unit: limit.requests,
+            unit: unit_to_wire(limit.unit).into(),
+            name: limit.name.clone(),
+        }),
+        limit_remaining: status.remaining,
+        duration_until_reset: status.limit.is_some().then_some(prost_types::Duration {
+            seconds: reset_secs,
+            nanos: 0,
+        }),
+    }
+}
+
+/// Reads an answer, as a client does. Bytes may be anything; fields that make no sense are read
+/// as absent, and only a missing verdict is an error.
+///
+/// # Errors
+/// When the bytes are no `RateLimitResponse`, or its `overall_code` is neither of the two.
+pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
+    let response = rls::RateLimitResponse::decode(bytes)?;
+    Ok(Answer {
+        verdict: verdict(response.overall_code)
+            .ok_or(WireError::UnknownCode(response.overall_code))?,
+        statuses: response
+            .statuses
+            .into_iter()
+            .map(status_from_wire)
+            .collect(),
+    })
+}
+
+fn status_from_wire(status: rls::DescriptorStatus) -> Status {
+    Status {
+        verdict: verdict(status.code).unwrap_or(Verdict::Allow),
+        remaining: status.limit_remaining,
+        reset: status
+            .duration_until_reset
+            .map_or(Nanos::ZERO, duration_from_wire),
+        limit: status.current_limit.map(|limit| LimitView {
+            requests: limit.requests_per_unit,
+            unit: unit_from_wire(limit.unit),
+            name: limit.name,
+        }),
+    }
+}
+
+fn duration_from_wire(duration: prost_types::Duration) -> Nanos {
+    let secs = Nanos::from_secs(u64::try_from(duration.seconds).unwrap_or(0));
+    let nanos = u64::try_from(duration.nanos).unwrap_or(0);
+    Nanos::new(secs.as_nanos().saturating_add(nanos))
+}
+
+fn code(verdict: Verdict) -> rls::Code {
+    match verdict {
+        Verdict::Allow => rls::Code::Ok,
+        Verdict::Deny => rls::Code::OverLimit,
+    }
+}
+
+fn verdict(code: i32) -> Option<Verdict> {
+    match rls::Code::try_from(code) {
+        Ok(rls::Code::Ok) => Some(Verdict::Allow),
+        Ok(rls::Code::OverLimit) => Some(Verdict::Deny),
+        Ok(rls::Code::Unknown) | Err(_) => None,
+    }
+}
+
+fn unit_to_wire(unit: Option<Unit>) -> rls::RateLimitUnit {
+    match unit {
+        None => rls::RateLimitUnit::Unknown,
+        Some(Unit::Second) => rls::RateLimitUnit::Second,
+        Some(Unit::Minute) => rls::RateLimitUnit::Minute,
+        Some(Unit::Hour) => rls::RateLimitUnit::Hour,
+        Some(Unit::Day) => rls::RateLimitUnit::Day,
+        Some(Unit::Week) => rls::RateLimitUnit::Week,
+        Some(Unit::Month) => rls::RateLimitUnit::Month,
+        Some(Unit::Year) => rls::RateLimitUnit::Year,
+    }
+}
+
+fn unit_from_wire(unit: i32) -> Option<Unit> {
+    let unit = rls::RateLimitUnit::try_from(unit).ok()?;
+    Unit::ALL
+        .into_iter()
+        .find(|candidate| unit_to_wire(Some(*candidate)) == unit)
+}

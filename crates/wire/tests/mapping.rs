@@ -1,0 +1,210 @@
+//! The protocol as others see it: golden bytes, defaults, refusals, and hostile answers.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use prost::Message;
+use tidegate_core::{
+    Answer, Descriptor, Entry, Hits, LimitView, Nanos, Request, Status, Unit, Verdict,
+};
+use tidegate_wire::rls::{
+    DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+};
+use tidegate_wire::{
+    CLUSTER_NAME_BYTES_MAX, WireError, decode_answer, encode_request, grpc_service_of_cluster, request_from_wire,
+    response_to_wire,
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn request() -> RateLimitRequest {
+    RateLimitRequest {
+        domain: "shop".into(),
+        descriptors: vec![RateLimitDescriptor {
+            entries: vec![DescriptorEntry {
+                key: "app".into(),
+                value: "a".into(),
+            }],
+            ..Default::default()
+        }],
+        hits_addend: 0,
+    }
+}
+
+/// The bytes that the published proto gives this message, worked out by hand.
+#[test]
+fn a_request_has_the_published_bytes() {
+    let request = Request {
+        domain: "shop".into(),
+        descriptors: vec![Descriptor {
+            entries: vec![Entry::new("app", "a")],
+            hits: Some(Hits::new(3)),
+        }],
+        hits: Hits::ONE,
+    };
+    let entry = [&[0x0a, 3][..], b"app", &[0x12, 1], b"a"].concat();
+    let descriptor = [&[0x0a, 8][..], &entry, &[0x1a, 2, 0x08, 3]].concat();
+    let expected = [
+        &[0x0a, 4][..],
+        b"shop",
+        &[0x12, 14],
+        &descriptor,
+        &[0x18, 1],
+    ]
+    .concat();
+    assert_eq!(encode_request(&request), expected);
+}
+
+#[test]
+fn a_cluster_target_has_the_published_bytes() {
+    assert_eq!(grpc_service_of_cluster("tide").as_deref(), Some("\x0a\x06\x0a\x04tide"));
+    let longest = "x".repeat(CLUSTER_NAME_BYTES_MAX);
+    let target = grpc_service_of_cluster(&longest).unwrap();
+    assert_eq!(target.as_bytes()[..4], [0x0a, 127, 0x0a, 125]);
+    assert_eq!(grpc_service_of_cluster(&format!("{longest}x")), None);
+}
+
+#[test]
+fn absent_hits_are_one_and_a_descriptors_zero_is_a_peek() {
+    let mut wire = request();
+    let read = request_from_wire(wire.clone()).unwrap();
+    assert_eq!((read.hits, read.descriptors[0].hits), (Hits::ONE, None));
+    wire.hits_addend = 7;
+    wire.descriptors[0].hits_addend = Some(0);
+    let read = request_from_wire(wire).unwrap();
+    assert_eq!(read.hits, Hits::new(7));
+    assert_eq!(read.hits_of(&read.descriptors[0]), Hits::PEEK);
+}
+
+#[test]
+fn requests_without_meaning_are_refused_by_name() {
+    type Change = fn(&mut RateLimitRequest);
+    let table: [(Change, &str); 6] = [
+        (|r| r.domain.clear(), "rate limit domain must not be empty"),
+        (
+            |r| r.descriptors.clear(),
+            "rate limit descriptor list must not be empty",
+        ),
+        (
+            |r| r.descriptors[0].entries.clear(),
+            "descriptors[0]: entries must not be empty",
+        ),
+        (
+            |r| r.descriptors[0].entries[0].key.clear(),
+            "descriptors[0].entries[0]: key must not be empty",
+        ),
+        (
+            |r| {
+                r.descriptors[0].limit = Some(RateLimitOverride {
+                    requests_per_unit: 1,
+                    unit: 1,
+                });
+            },
+            "descriptors[0].limit is not supported by this version of tidegate",
+        ),
+        (
+            |r| r.descriptors[0].is_negative_hits = true,
+            "descriptors[0].is_negative_hits is not supported by this version of tidegate",
+        ),
+    ];
+    for (change, message) in table {
+        let mut wire = request();
+        change(&mut wire);
+        assert_eq!(request_from_wire(wire).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn seconds_until_reset_are_rounded_up() {
+    let mut status = Status {
+        verdict: Verdict::Deny,
+        limit: Some(LimitView {
+            requests: 5,
+            unit: Some(Unit::Minute),
+            name: String::new(),
+        }),
+        remaining: 0,
+        reset: Nanos::new(1_000_000_001),
+    };
+    let wire = |status: &Status| {
+        let answer = Answer {
+            verdict: Verdict::Deny,
+            statuses: vec![status.clone()],
+        };
+        response_to_wire(&answer)
+            .statuses
+            .remove(0)
+            .duration_until_reset
+    };
+    assert_eq!(
+        wire(&status).map(|reset| (reset.seconds, reset.nanos)),
+        Some((2, 0))
+    );
+    status.limit = None;
+    assert_eq!(wire(&status), None);
+}
+
+#[test]
+fn answers_without_a_verdict_are_refused() {
+    assert_eq!(decode_answer(&[]).unwrap_err(), WireError::UnknownCode(0));
+    assert_eq!(
+        decode_answer(&[0x08, 9]).unwrap_err(),
+        WireError::UnknownCode(9)
+    );
+    assert!(matches!(
+        decode_answer(b"\xff\xff"),
+        Err(WireError::Malformed(_))
+    ));
+}
+
+fn runner() -> TestRunner {
+    TestRunner::new(Config {
+        rng_seed: RngSeed::Fixed(20_261_121),
+        failure_persistence: None,
+        ..Config::default()
+    })
+}
+
+fn statuses() -> impl Strategy<Value = Status> {
+    let unit = prop::option::of(prop::sample::select(Unit::ALL.to_vec()));
+    let limit = (any::<u32>(), unit, "[a-z]{0,8}").prop_map(|(requests, unit, name)| LimitView {
+        requests,
+        unit,
+        name,
+    });
+    let verdict = prop_oneof![Just(Verdict::Allow), Just(Verdict::Deny)];
+    (verdict, limit, any::<u32>(), 0u64..1_000_000_000).prop_map(
+        |(verdict, limit, remaining, secs)| Status {
+            verdict,
+            limit: Some(limit),
+            remaining,
+            reset: Nanos::from_secs(secs),
+        },
+    )
+}
+
+#[test]
+fn answers_survive_the_wire() {
+    runner()
+        .run(&prop::collection::vec(statuses(), 0..5), |statuses| {
+            let answer = Answer {
+                verdict: Verdict::Deny,
+                statuses,
+            };
+            let bytes = response_to_wire(&answer).encode_to_vec();
+            prop_assert_eq!(decode_answer(&bytes), Ok(answer));
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn no_answer_bytes_do_harm() {
+    runner()
+        .run(&prop::collection::vec(any::<u8>(), 0..128), |bytes| {
+            let _ = decode_answer(&bytes);
+            let response = [&[0x08, 2, 0x12][..], &[bytes.len() as u8], &bytes].concat();
+            let _ = decode_answer(&response);
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,171 @@
+//! What clients are told: the reply to a denied request, and the headers about limits.
+//!
+//! Header forms: `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers
+//! (structured fields, RFC 9651); `x-ratelimit-*` as Envoy's own filter writes them; and
+//! `Retry-After` of RFC 9110.
+
+use crate::config::{Config, HeaderStyle};
+use std::fmt::Write;
+use tidegate_core::{Answer, Descriptor, Request, Verdict};
+
+/// A response header.
+pub type Header = (&'static str, String);
+
+/// A response made by the filter itself.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u32,
+    /// Headers besides those that Envoy adds.
+    pub headers: Vec<Header>,
+    /// The body.
+    pub body: String,
+}
+
+/// A limit that a request met, in the words of the header forms.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The limit's name, or the descriptor's keys where it has none.
+    name: String,
+    quota: u32,
+    window_secs: Option<u64>,
+    remaining: u32,
+    reset_secs: u64,
+    verdict: Verdict,
+}
+
+/// The limits that `asked` met. Descriptors without a limit have nothing to tell.
+#[must_use]
+pub fn policies(asked: &Request, answer: &Answer) -> Vec<Policy> {
+    let met = asked.descriptors.iter().zip(&answer.statuses);
+    met.filter_map(|(descriptor, status)| {
+        let limit = status.limit.as_ref()?;
+        Some(Policy {
+            name: if limit.name.is_empty() {
+                keys_of(descriptor)
+            } else {
+                limit.name.clone()
+            },
+            quota: limit.requests,
+            window_secs: limit.unit.map(|unit| unit.period().as_secs_ceil()),
+            remaining: status.remaining,
+            reset_secs: status.reset.as_secs_ceil(),
+            verdict: status.verdict,
+        })
+    })
+    .collect()
+}
+
+/// Keys only: values may be secrets, and the client sees this name.
+fn keys_of(descriptor: &Descriptor) -> String {
+    let keys: Vec<&str> = descriptor
+        .entries
+        .iter()
+        .map(|entry| entry.key.as_str())
+        .collect();
+    keys.join(".")
+}
+
+/// The headers about limits, for any response.
+#[must_use]
+pub fn limit_headers(style: HeaderStyle, policies: &[Policy]) -> Vec<Header> {
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    match style {
+        HeaderStyle::Off => Vec::new(),
+        HeaderStyle::Ietf => ietf(policies),
+        HeaderStyle::Draft03 => draft03(policies),
+    }
+}
+
+/// The reply to a request that is over a limit.
+#[must_use]
+pub fn denied(config: &Config, policies: &[Policy]) -> Reply {
+    let denying = policies
+        .iter()
+        .filter(|policy| policy.verdict == Verdict::Deny);
+    // The longest wait of all that deny: before it, at least one of them still would.
+    let retry_after = denying
+        .map(|policy| policy.reset_secs)
+        .max()
+        .unwrap_or(0)
+        .max(1);
+    let mut headers = vec![
+        ("retry-after", retry_after.to_string()),
+        // Tells Envoy (and the client) not to retry this as an upstream failure.
+        ("x-envoy-ratelimited", "true".to_owned()),
+        ("content-type", "text/plain".to_owned()),
+    ];
+    headers.extend(limit_headers(config.headers, policies));
+    Reply {
+        status: config.denied.status,
+        headers,
+        body: config.denied.body.clone(),
+    }
+}
+
+/// The reply to a request that nobody could decide, when `failure_mode` is deny.
+#[must_use]
+pub fn undecided() -> Reply {
+    Reply {
+        status: 500,
+        headers: vec![("content-type", "text/plain".to_owned())],
+        body: "rate limiter unavailable\n".to_owned(),
+    }
+}
+
+fn ietf(policies: &[Policy]) -> Vec<Header> {
+    let list =
+        |item: &dyn Fn(&Policy) -> String| policies.iter().map(item).collect::<Vec<_>>().join(", ");
+    let policy = list(&|policy| {
+        let mut item = format!("{};q={}", sf_string(&policy.name), policy.quota);
+        if let Some(secs) = policy.window_secs {
+            let _ = write!(item, ";w={secs}");
+        }
+        item
+    });
+    let state = list(&|policy| {
+        format!(
+            "{};r={};t={}",
+            sf_string(&policy.name),
+            policy.remaining,
+            policy.reset_secs
+        )
+    });
+    vec![("ratelimit-policy", policy), ("ratelimit", state)]
+}
+
+fn draft03(policies: &[Policy]) -> Vec<Header> {
+    let Some(tightest) = policies.iter().min_by_key(|policy| policy.remaining) else {
+        return Vec::new();
+    };
+    let mut limit = tightest.quota.to_string();
+    for policy in policies {
+        let _ = write!(limit, ", {}", policy.quota);
+        if let Some(secs) = policy.window_secs {
+            let _ = write!(limit, ";w={secs}");
+        }
+        let _ = write!(limit, ";name={}", sf_string(&policy.name));
+    }
+    vec![
+        ("x-ratelimit-limit", limit),
+        ("x-ratelimit-remaining", tightest.remaining.to_string()),
+        ("x-ratelimit-reset", tightest.reset_secs.to_string()),
+    ]
+}
+
+/// A structured-field string: quoted printable ASCII, with quote and backslash escaped. Other
+/// characters become `?`, since a name from a file must never end or split a header.
+fn sf_string(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => quoted.extend(['\\', char]),
+            ' '..='~' => quoted.push(char),
+            _ => quoted.push('?'),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,81 @@
+//! Starting gRPC calls. They are only recorded: the test answers them through the host.
+
+use wasmtime::{Caller, Linker, Result};
+
+use super::super::guest::{Call, enter};
+use super::super::state::State;
+use super::super::types::{GrpcCall, Status, Token};
+
+/// A pointer and a size, as the guest passes bytes.
+type Span = (u32, u32);
+
+/// The arguments of `proxy_grpc_call` but the last.
+struct Arguments {
+    cluster: Span,
+    service: Span,
+    method: Span,
+    metadata: Span,
+    message: Span,
+    timeout_ms: u32,
+}
+
+pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
+    linker.func_wrap(
+        "env",
+        "proxy_grpc_call",
+        |c: Caller<'_, State>,
+         cluster: u32,
+         cluster_size: u32,
+         service: u32,
+         service_size: u32,
+         method: u32,
+         method_size: u32,
+         metadata: u32,
+         metadata_size: u32,
+         message: u32,
+         message_size: u32,
+         timeout_ms: u32,
+         token_out: u32| {
+            let arguments = Arguments {
+                cluster: (cluster, cluster_size),
+                service: (service, service_size),
+                method: (method, method_size),
+                metadata: (metadata, metadata_size),
+                message: (message, message_size),
+                timeout_ms,
+            };
+            enter(c, "proxy_grpc_call", |call| start(call, &arguments, token_out))
+        },
+    )?;
+    Ok(())
+}
+
+fn start(call: &mut Call<'_>, arguments: &Arguments, token_out: u32) -> Result<Status> {
+    let Arguments { cluster, service, method, metadata, message, timeout_ms } = *arguments;
+    let cluster = call.read(cluster.0, cluster.1)?;
+    let service = call.read_text(service.0, service.1)?;
+    let method = call.read_text(method.0, method.1)?;
+    let metadata = call.read_headers(metadata.0, metadata.1)?;
+    let message = call.read(message.0, message.1)?;
+    let context = call.state().active();
+
+    let grpc = &mut call.state().grpc;
+    if grpc.status != Status::Ok {
+        return Ok(grpc.status);
+    }
+    let token = grpc.token_next;
+    grpc.token_next += 2;
+    grpc.in_flight.insert(token);
+    grpc.started.push(GrpcCall {
+        token: Token(token),
+        context,
+        cluster,
+        service,
+        method,
+        metadata,
+        message,
+        timeout_ms,
+    });
+    call.write_u32(token_out, token)?;
+    Ok(Status::Ok)
+}

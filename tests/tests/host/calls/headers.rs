@@ -1,0 +1,111 @@
+//! Calls on header maps: request headers are read, response headers are read and changed.
+//!
+//! A map exists only in its phase. Outside of it a single header is `BadArgument` and the list of
+//! all headers is empty, as in Envoy. Trailers, metadata, and changes to a request are refused.
+
+use wasmtime::{Caller, Linker, Result};
+
+use super::super::guest::{Call, enter};
+use super::super::headers::Headers;
+use super::super::state::{HeaderMap, Sight, State, Stream};
+use super::super::types::Status;
+
+const MAP_REQUEST_HEADERS: u32 = 0;
+const MAP_RESPONSE_HEADERS: u32 = 2;
+
+/// How a header is written into a map that may hold it already.
+type Change = fn(&mut Headers, &[u8], &[u8]) -> Result<(), String>;
+
+pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
+    linker.func_wrap(
+        "env",
+        "proxy_get_header_map_value",
+        |c: Caller<'_, State>, map: u32, name: u32, name_size: u32, data: u32, size: u32| {
+            enter(c, "proxy_get_header_map_value", |call| {
+                value(call, map, (name, name_size), (data, size))
+            })
+        },
+    )?;
+    linker.func_wrap(
+        "env",
+        "proxy_get_header_map_pairs",
+        |c: Caller<'_, State>, map: u32, data: u32, size: u32| {
+            enter(c, "proxy_get_header_map_pairs", |call| pairs(call, map, data, size))
+        },
+    )?;
+    linker.func_wrap(
+        "env",
+        "proxy_add_header_map_value",
+        |c: Caller<'_, State>, map: u32, name: u32, name_size: u32, data: u32, size: u32| {
+            enter(c, "proxy_add_header_map_value", |call| {
+                change(call, map, (name, name_size), (data, size), Headers::add)
+            })
+        },
+    )?;
+    linker.func_wrap(
+        "env",
+        "proxy_replace_header_map_value",
+        |c: Caller<'_, State>, map: u32, name: u32, name_size: u32, data: u32, size: u32| {
+            enter(c, "proxy_replace_header_map_value", |call| {
+                change(call, map, (name, name_size), (data, size), Headers::replace)
+            })
+        },
+    )?;
+    Ok(())
+}
+
+fn value(
+    call: &mut Call<'_>,
+    map: u32,
+    (name, name_size): (u32, u32),
+    (data_out, size_out): (u32, u32),
+) -> Result<Status> {
+    let name = call.read_text(name, name_size)?;
+    let Some(map) = visible(call, map)? else {
+        return Ok(Status::BadArgument);
+    };
+    let Some(value) = map.headers.get(&name).map(<[u8]>::to_vec) else {
+        return Ok(Status::NotFound);
+    };
+    call.give(&value, data_out, size_out)?;
+    Ok(Status::Ok)
+}
+
+fn pairs(call: &mut Call<'_>, map: u32, data_out: u32, size_out: u32) -> Result<Status> {
+    let map = visible(call, map)?;
+    let bytes = map.map(|map| map.headers.encode()).unwrap_or_default();
+    call.give(&bytes, data_out, size_out)?;
+    Ok(Status::Ok)
+}
+
+fn change(
+    call: &mut Call<'_>,
+    map: u32,
+    (name, name_size): (u32, u32),
+    (data, size): (u32, u32),
+    change: Change,
+) -> Result<Status> {
+    let name = call.read(name, name_size)?;
+    let value = call.read(data, size)?;
+    if map != MAP_RESPONSE_HEADERS {
+        return Err(call.refuse(format!("unexpected host call: a change to header map {map}")));
+    }
+    let Some(map) = visible(call, map)?.filter(|map| map.sight == Sight::Writable) else {
+        return Ok(Status::BadArgument);
+    };
+    match change(&mut map.headers, &name, &value) {
+        Ok(()) => Ok(Status::Ok),
+        Err(reason) => Err(call.refuse(reason)),
+    }
+}
+
+/// The map of the active stream, if the guest may see it now.
+fn visible<'a>(call: &'a mut Call<'_>, map: u32) -> Result<Option<&'a mut HeaderMap>> {
+    let select = match map {
+        MAP_REQUEST_HEADERS => |stream: &'a mut Stream| &mut stream.request,
+        MAP_RESPONSE_HEADERS => |stream: &'a mut Stream| &mut stream.response,
+        _ => return Err(call.refuse(format!("unexpected host call: header map {map}"))),
+    };
+    let map = call.state().stream().map(select);
+    Ok(map.filter(|map| map.sight != Sight::Hidden))
+}

@@ -1,0 +1,25 @@
+//! The host calls that a guest may import, by subject. Each file links its own.
+//!
+//! A call that Envoy would answer with a status answers so here. A call that Envoy would quietly
+//! ignore, or that no Tidegate filter has business making, kills the guest and says why.
+
+use wasmtime::{Linker, Result};
+
+use super::state::State;
+
+mod data;
+mod grpc;
+mod headers;
+mod metrics;
+mod stream;
+mod wasi;
+
+/// Links every call that the host implements.
+pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
+    data::link(linker)?;
+    grpc::link(linker)?;
+    headers::link(linker)?;
+    metrics::link(linker)?;
+    stream::link(linker)?;
+    wasi::link(linker)
+}

@@ -1,0 +1,294 @@
+//! Calling into the guest: the callbacks of Envoy, in Envoy's order, and what follows from them.
+//!
+//! Owns the health of the virtual machine: after the first trap every drive fails, as in Envoy.
+//! The `try_` drives return the guest's faults; they panic only on a test that asks nonsense.
+
+use std::path::Path;
+
+use wasmtime::{Error, Val, WasmBacktrace};
+
+use super::engine::{self, FUEL_PER_DRIVE};
+use super::headers::Headers;
+use super::shared_data::SharedData;
+use super::state::{Exports, Sight, Stream};
+use super::types::{ContextId, Outcome, Token, Trap};
+use super::Host;
+
+const ACTION_CONTINUE: u32 = 0;
+const ACTION_PAUSE: u32 = 1;
+
+/// What may be asked of the virtual machine.
+pub(super) enum Health {
+    /// Instantiated; the plugin has no root context yet.
+    Loaded,
+    /// Configured, and open for requests.
+    Serving,
+    /// The plugin refused its configuration; Envoy would not send it requests.
+    Refused,
+    /// Dead, with the message of the first trap.
+    Poisoned(String),
+}
+
+impl Host {
+    /// As `Host::start`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_start(&mut self, configuration: &[u8]) -> Result<bool, Trap> {
+        assert!(
+            matches!(self.health, Health::Loaded | Health::Poisoned(_)),
+            "a host is started once; load another one"
+        );
+        let root = ContextId::ROOT;
+        self.state_mut().buffers.plugin_configuration = Some(configuration.to_vec());
+        self.drive(root, "proxy_on_context_create", &[root.0, 0])?;
+        // Envoy shows the plugin's configuration in the other two callbacks only.
+        self.state_mut().buffers.plugin_configuration = None;
+        let vm_size = size(&self.state().buffers.vm_configuration);
+        let started = self.drive(root, "proxy_on_vm_start", &[root.0, vm_size])?;
+        let mut accepted = started != Some(0);
+        if accepted {
+            self.state_mut().buffers.plugin_configuration = Some(configuration.to_vec());
+            let plugin_size = size(configuration);
+            let configured = self.drive(root, "proxy_on_configure", &[root.0, plugin_size])?;
+            self.state_mut().buffers.plugin_configuration = None;
+            accepted = configured != Some(0);
+        }
+        self.health = if accepted { Health::Serving } else { Health::Refused };
+        Ok(accepted)
+    }
+
+    /// As `Host::request`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_request(&mut self, headers: &[(&str, &[u8])]) -> Result<ContextId, Trap> {
+        self.assert_serving();
+        let context = ContextId(self.context_next);
+        self.context_next += 1;
+        let headers = Headers::new(headers);
+        let count = count(&headers);
+        let mut stream = Stream { properties: self.state().properties.clone(), ..Stream::default() };
+        stream.request.headers = headers;
+        self.state_mut().streams.insert(context, stream);
+
+        self.drive(context, "proxy_on_context_create", &[context.0, ContextId::ROOT.0])?;
+        self.stream_mut(context).request.sight = Sight::Readable;
+        let end_of_stream = 1;
+        let action =
+            self.drive(context, "proxy_on_request_headers", &[context.0, count, end_of_stream])?;
+
+        let stream = self.stream_mut(context);
+        // A reply stops the request, whatever the callback returns after it.
+        if stream.outcome.is_some() {
+            return Ok(context);
+        }
+        match action.unwrap_or(ACTION_CONTINUE) {
+            ACTION_CONTINUE => {
+                stream.request.sight = Sight::Hidden;
+                stream.outcome = Some(Outcome::Continued);
+            }
+            ACTION_PAUSE => stream.outcome = Some(Outcome::Paused),
+            other => {
+                let message = format!("proxy_on_request_headers returned action {other}");
+                return Err(self.poison(message, String::new()));
+            }
+        }
+        Ok(context)
+    }
+
+    /// As `Host::answer`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_answer(&mut self, token: Token, message: &[u8]) -> Result<(), Trap> {
+        self.land(token);
+        let root = ContextId::ROOT;
+        self.state_mut().buffers.grpc_receive = Some(message.to_vec());
+        let args = [root.0, token.0, size(message)];
+        let result = self.drive(root, "proxy_on_grpc_receive", &args);
+        self.state_mut().buffers.grpc_receive = None;
+        result.map(|_| ())
+    }
+
+    /// As `Host::close`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_close(&mut self, token: Token, grpc_status: u32) -> Result<(), Trap> {
+        assert_ne!(grpc_status, 0, "Envoy closes a call only to fail it");
+        self.land(token);
+        let root = ContextId::ROOT;
+        self.drive(root, "proxy_on_grpc_close", &[root.0, token.0, grpc_status])?;
+        Ok(())
+    }
+
+    /// As `Host::response_headers`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_response_headers(
+        &mut self,
+        context: ContextId,
+        headers: Headers,
+    ) -> Result<Headers, Trap> {
+        self.assert_serving();
+        let count = count(&headers);
+        let response = &mut self.stream_mut(context).response;
+        response.headers = headers;
+        response.sight = Sight::Writable;
+        let end_of_stream = 1;
+        let action =
+            self.drive(context, "proxy_on_response_headers", &[context.0, count, end_of_stream])?;
+
+        let response = &mut self.stream_mut(context).response;
+        response.sight = Sight::Hidden;
+        match action.unwrap_or(ACTION_CONTINUE) {
+            ACTION_CONTINUE => Ok(response.headers.clone()),
+            other => {
+                let message = format!("proxy_on_response_headers returned action {other}");
+                Err(self.poison(message, String::new()))
+            }
+        }
+    }
+
+    /// As `Host::finish`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_finish(&mut self, context: ContextId) -> Result<(), Trap> {
+        self.assert_serving();
+        let stream = self.stream_mut(context);
+        let was = (stream.request.sight, stream.response.sight);
+        // The access log sees all headers, and changes none; no response, no headers.
+        stream.request.sight = Sight::Readable;
+        if stream.response.headers.len() > 0 {
+            stream.response.sight = Sight::Readable;
+        }
+        self.drive(context, "proxy_on_log", &[context.0])?;
+
+        let stream = self.stream_mut(context);
+        (stream.request.sight, stream.response.sight) = was;
+        self.drive(context, "proxy_on_done", &[context.0])?;
+        self.drive(context, "proxy_on_delete", &[context.0])?;
+        let state = self.state_mut();
+        if let Some(stream) = state.streams.remove(&context) {
+            state.ended.insert(context, stream.outcome);
+        }
+        Ok(())
+    }
+
+    /// As `Host::tick`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_tick(&mut self) -> Result<(), Trap> {
+        self.assert_serving();
+        assert!(self.tick_period().is_some(), "the guest has set no timer");
+        let root = ContextId::ROOT;
+        self.drive(root, "proxy_on_tick", &[root.0])?;
+        Ok(())
+    }
+
+    /// Compiles, links and instantiates; runs nothing of the guest but its start function.
+    pub(super) fn instantiate(wasm: &Path, shared_data: &SharedData) -> wasmtime::Result<Self> {
+        let prepared = engine::prepare(wasm)?;
+        let mut store = engine::store(&prepared, shared_data.clone())?;
+        let instance = prepared.instance.instantiate(&mut store)?;
+        let Some(memory) = instance.get_memory(&mut store, "memory") else {
+            return Err(Error::msg("the module exports no memory"));
+        };
+        // The two names, in the order in which Envoy looks for them.
+        let allocate = match instance.get_func(&mut store, "malloc") {
+            Some(malloc) => malloc.typed(&store)?,
+            None => instance.get_typed_func(&mut store, "proxy_on_memory_allocate")?,
+        };
+        store.data_mut().exports = Some(Exports { memory, allocate });
+        Ok(Self {
+            store,
+            instance,
+            known_calls: prepared.known,
+            health: Health::Loaded,
+            context_next: ContextId::ROOT.0 + 1,
+        })
+    }
+
+    /// Runs the module's own initialization, with no call allowed.
+    pub(super) fn initialize(&mut self) -> Result<(), Trap> {
+        self.drive(ContextId::ROOT, "_initialize", &[])?;
+        Ok(())
+    }
+
+    /// Calls an export; `None` when the guest has none of that name, which Envoy takes for a
+    /// guest that does not care. A trap kills the machine.
+    fn drive(
+        &mut self,
+        context: ContextId,
+        export: &'static str,
+        args: &[u32],
+    ) -> Result<Option<u32>, Trap> {
+        if let Health::Poisoned(first) = &self.health {
+            let message = format!("the virtual machine is dead since an earlier trap: {first}");
+            return Err(self.trap(message, String::new()));
+        }
+        let Some(function) = self.instance.get_func(&mut self.store, export) else {
+            return Ok(None);
+        };
+        let state = self.state_mut();
+        state.callback = export;
+        state.current = context;
+        state.effective = None;
+
+        let args: Vec<Val> = args.iter().map(|arg| Val::I32(arg.cast_signed())).collect();
+        let mut results = vec![Val::I32(0); function.ty(&self.store).results().len()];
+        let outcome = self.store.set_fuel(FUEL_PER_DRIVE);
+        let outcome = outcome.and_then(|()| function.call(&mut self.store, &args, &mut results));
+        if let Err(error) = outcome {
+            let (message, backtrace) = explain(&error, export);
+            return Err(self.poison(message, backtrace));
+        }
+        let result = results.first().and_then(Val::i32);
+        Ok(Some(result.unwrap_or_default().cast_unsigned()))
+    }
+
+    fn poison(&mut self, message: String, backtrace: String) -> Trap {
+        self.health = Health::Poisoned(message.clone());
+        self.trap(message, backtrace)
+    }
+
+    fn trap(&self, message: String, backtrace: String) -> Trap {
+        Trap { message, backtrace, logs: self.state().logs.clone() }
+    }
+
+    #[track_caller]
+    fn assert_serving(&self) {
+        match self.health {
+            Health::Loaded => panic!("start the host first"),
+            Health::Refused => panic!("the plugin refused its configuration"),
+            // A dead machine answers a drive by itself, with a trap.
+            Health::Serving | Health::Poisoned(_) => {}
+        }
+    }
+
+    #[track_caller]
+    fn stream_mut(&mut self, context: ContextId) -> &mut Stream {
+        match self.state_mut().streams.get_mut(&context) {
+            Some(stream) => stream,
+            None => panic!("{context} is no open stream"),
+        }
+    }
+
+    /// Takes a call out of flight.
+    #[track_caller]
+    fn land(&mut self, token: Token) {
+        self.assert_serving();
+        assert!(self.state_mut().grpc.in_flight.remove(&token.0), "{token:?} is not in flight");
+    }
+}
+
+/// The innermost reason of a failed call, and where in the guest it happened.
+fn explain(error: &Error, export: &str) -> (String, String) {
+    let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
+    let message = match error.downcast_ref::<wasmtime::Trap>() {
+        Some(wasmtime::Trap::OutOfFuel) => {
+            format!("{export} ran for {FUEL_PER_DRIVE} instructions without returning")
+        }
+        Some(trap) => format!("{trap} (in {export})"),
+        None => error.root_cause().to_string(),
+    };
+    (message, backtrace.unwrap_or_default())
+}
+
+fn size(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("a test's buffer fits 32 bits")
+}
+
+fn count(headers: &Headers) -> u32 {
+    u32::try_from(headers.len()).expect("a test's headers fit 32 bits")
+}

@@ -1,0 +1,293 @@
+//! A strict stand-in for Envoy's proxy-wasm host: runs the built `.wasm` inside a plain test.
+//!
+//! It imitates one worker of Envoy as the filter sees it: the callbacks and their order, header
+//! maps that exist only in their phase, callouts that outlive their stream, shared data with
+//! Envoy's compare-and-swap rules, metric ids, memory given through the guest's own allocator,
+//! and a virtual machine that is dead after the first trap. Hosts loaded with one `SharedData`
+//! are the workers of one Envoy.
+//!
+//! Nothing happens by itself: time stands still until the test moves it, ticks and answers come
+//! when the test drives them, random bytes are the same in every run.
+//!
+//! It refuses, by killing the guest with a message that names the call:
+//! - every call that `Host::allow` does not list, beyond the log and what Rust's standard library
+//!   asks of WASI by itself; after `Host::load` that is every call;
+//! - every call that it does not implement (HTTP callouts, gRPC streams, queues, bodies, trailers,
+//!   changes to requests, removal of headers, foreign functions, files);
+//! - a pointer that is not the guest's memory, a malformed list of headers, a header that could
+//!   split a response;
+//! - a resume or a local reply where Envoy would ignore it or break: on the root context, or on a
+//!   request that is already decided;
+//! - a callback that runs for more instructions than `engine::FUEL_PER_DRIVE`.
+//!
+//! It does not imitate routing, bodies, timeouts, Envoy's folding of repeated headers, several
+//! root contexts in one machine, or V8. A fault of the guest surfaces as a panic of the test with
+//! the guest's log, or as a `Trap` from the `try_` form of the same drive; a mistake of the test,
+//! such as an answer to a call that nobody made, is always a panic.
+
+// Each test binary that includes this module drives only a part of it.
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::{Instance, Store};
+
+pub(crate) use headers::Headers;
+pub(crate) use shared_data::SharedData;
+pub(crate) use types::{
+    ContextId, GrpcCall, LocalReply, LogLevel, LogLine, Outcome, Status, Token, Trap,
+};
+
+use drive::Health;
+use state::State;
+
+mod calls;
+mod drive;
+mod engine;
+mod guest;
+mod headers;
+mod shared_data;
+mod state;
+mod types;
+
+/// One worker of Envoy with the filter loaded.
+pub(crate) struct Host {
+    store: Store<State>,
+    instance: Instance,
+    known_calls: Arc<BTreeSet<String>>,
+    health: Health,
+    context_next: u32,
+}
+
+/// Life of the plugin and its streams. Each of these panics when the guest traps.
+impl Host {
+    /// Loads the module as the first worker of an Envoy, and runs its `_initialize`.
+    #[track_caller]
+    pub(crate) fn load(wasm: &Path) -> Self {
+        Self::load_sharing(wasm, &SharedData::new())
+    }
+
+    /// Loads the module as one more worker of the Envoy that has this shared data.
+    #[track_caller]
+    pub(crate) fn load_sharing(wasm: &Path, shared_data: &SharedData) -> Self {
+        match Self::instantiate(wasm, shared_data) {
+            Ok(mut host) => {
+                or_panic(host.initialize());
+                host
+            }
+            Err(error) => panic!("cannot load {}: {error:#}", wasm.display()),
+        }
+    }
+
+    /// Creates the root context and configures the plugin; false when the plugin refuses.
+    #[track_caller]
+    pub(crate) fn start(&mut self, configuration: &[u8]) -> bool {
+        or_panic(self.try_start(configuration))
+    }
+
+    /// Sends a request without a body; `Host::outcome` tells what became of it.
+    #[track_caller]
+    pub(crate) fn request(&mut self, headers: &[(&str, &[u8])]) -> ContextId {
+        or_panic(self.try_request(headers))
+    }
+
+    /// Answers a gRPC call with a message.
+    #[track_caller]
+    pub(crate) fn answer(&mut self, token: Token, message: &[u8]) {
+        or_panic(self.try_answer(token, message));
+    }
+
+    /// Ends a gRPC call with a status other than OK, for instance 14 when nobody listens.
+    #[track_caller]
+    pub(crate) fn close(&mut self, token: Token, grpc_status: u32) {
+        or_panic(self.try_close(token, grpc_status));
+    }
+
+    /// Passes response headers through the filter and returns them as they are after it.
+    #[track_caller]
+    pub(crate) fn response_headers(
+        &mut self,
+        context: ContextId,
+        headers: &[(&str, &[u8])],
+    ) -> Headers {
+        or_panic(self.try_response_headers(context, Headers::new(headers)))
+    }
+
+    /// Passes the filter's own local reply through it, as Envoy does after each, and returns the
+    /// headers that the client gets.
+    #[track_caller]
+    pub(crate) fn local_reply_headers(&mut self, context: ContextId) -> Headers {
+        let reply = self.local_reply(context);
+        let status = reply.status.to_string();
+        let mut headers: Vec<(&str, &[u8])> = vec![(":status", status.as_bytes())];
+        headers.extend(reply.headers.iter());
+        let headers = Headers::new(&headers);
+        or_panic(self.try_response_headers(context, headers))
+    }
+
+    /// Ends a stream, answered or given up, in Envoy's order: access log, done, delete.
+    #[track_caller]
+    pub(crate) fn finish(&mut self, context: ContextId) {
+        or_panic(self.try_finish(context));
+    }
+
+    /// Fires the timer that the guest has set.
+    #[track_caller]
+    pub(crate) fn tick(&mut self) {
+        or_panic(self.try_tick());
+    }
+}
+
+/// What the guest is allowed and what it finds.
+impl Host {
+    /// Replaces the set of calls that the guest may make from now on.
+    #[track_caller]
+    pub(crate) fn allow(&mut self, calls: &[&'static str]) {
+        for call in calls {
+            assert!(self.known_calls.contains(*call), "the host does not implement {call}");
+        }
+        self.state_mut().allowed = calls.iter().copied().collect();
+    }
+
+    /// Sets a property for the requests to come, for instance `["source", "address"]`.
+    pub(crate) fn set_property(&mut self, path: &[&str], value: &[u8]) {
+        self.state_mut().properties.insert(path.join("\0").into_bytes(), value.to_vec());
+    }
+
+    /// Makes a property absent for the requests to come.
+    pub(crate) fn remove_property(&mut self, path: &[&str]) {
+        self.state_mut().properties.remove(path.join("\0").as_bytes());
+    }
+
+    /// Steps the wall clock to a time since the Unix epoch, in either direction; the monotonic
+    /// clock does not notice.
+    pub(crate) fn set_wall_clock(&mut self, since_epoch: Duration) {
+        self.state_mut().clock.wall_ns = nanoseconds(since_epoch);
+    }
+
+    /// Lets time pass, on both clocks.
+    pub(crate) fn advance(&mut self, time: Duration) {
+        let clock = &mut self.state_mut().clock;
+        clock.wall_ns += nanoseconds(time);
+        clock.monotonic_ns += nanoseconds(time);
+    }
+
+    /// The wall clock, as time since the Unix epoch.
+    pub(crate) fn wall_clock(&self) -> Duration {
+        Duration::from_nanos(self.state().clock.wall_ns)
+    }
+
+    /// Sets what `proxy_get_log_level` tells; lines below it are recorded all the same.
+    pub(crate) fn set_log_level(&mut self, level: LogLevel) {
+        self.state_mut().log_level = level;
+    }
+
+    /// Sets the configuration of the virtual machine, which is empty otherwise.
+    pub(crate) fn set_vm_configuration(&mut self, configuration: &[u8]) {
+        self.state_mut().buffers.vm_configuration = configuration.to_vec();
+    }
+
+    /// Makes `proxy_grpc_call` fail with this status and start nothing, until it is `Ok` again.
+    /// Envoy's are `ParseFailure` for an unknown cluster and `InternalFailure`.
+    pub(crate) fn set_grpc_call_status(&mut self, status: Status) {
+        self.state_mut().grpc.status = status;
+    }
+}
+
+/// What the guest did.
+impl Host {
+    /// What became of a request, also after its end.
+    #[track_caller]
+    pub(crate) fn outcome(&self, context: ContextId) -> &Outcome {
+        let state = self.state();
+        let live = state.streams.get(&context).and_then(|stream| stream.outcome.as_ref());
+        match live.or_else(|| state.ended.get(&context)?.as_ref()) {
+            Some(outcome) => outcome,
+            None => panic!("{context} is no request with an outcome"),
+        }
+    }
+
+    /// The local reply to a request; panics when there is none.
+    #[track_caller]
+    pub(crate) fn local_reply(&self, context: ContextId) -> &LocalReply {
+        match self.outcome(context) {
+            Outcome::LocalReply(reply) => reply,
+            other => panic!("no local reply to {context}, but: {other:?}"),
+        }
+    }
+
+    /// Takes the gRPC calls started since they were last taken; they stay in flight.
+    pub(crate) fn take_grpc_calls(&mut self) -> Vec<GrpcCall> {
+        std::mem::take(&mut self.state_mut().grpc.started)
+    }
+
+    /// Number of gRPC calls that are neither answered nor closed.
+    pub(crate) fn grpc_calls_in_flight(&self) -> usize {
+        self.state().grpc.in_flight.len()
+    }
+
+    /// How often each host call was made since `clear_calls`, WASI included.
+    pub(crate) fn calls(&self) -> &BTreeMap<&'static str, u32> {
+        &self.state().calls
+    }
+
+    /// Starts the count of host calls anew.
+    pub(crate) fn clear_calls(&mut self) {
+        self.state_mut().calls.clear();
+    }
+
+    /// Everything the guest logged since it was loaded.
+    pub(crate) fn logs(&self) -> &[LogLine] {
+        &self.state().logs
+    }
+
+    /// The period of the timer; `None` when the guest has set none.
+    pub(crate) fn tick_period(&self) -> Option<Duration> {
+        let period_ms = self.state().tick_period_ms;
+        (period_ms > 0).then(|| Duration::from_millis(u64::from(period_ms)))
+    }
+
+    /// The value of a counter or gauge; `None` when the guest has not defined it.
+    pub(crate) fn metric(&self, name: &str) -> Option<u64> {
+        self.state().metrics.values.get(name).copied()
+    }
+
+    /// The samples of a histogram; `None` when the guest has not defined it.
+    pub(crate) fn histogram(&self, name: &str) -> Option<&[u64]> {
+        self.state().metrics.samples.get(name).map(Vec::as_slice)
+    }
+
+    /// The shared data of this worker's Envoy.
+    pub(crate) fn shared_data(&self) -> &SharedData {
+        &self.state().shared_data
+    }
+
+    /// Bytes of memory that the guest has reserved.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let exports = self.state().exports.as_ref();
+        exports.map_or(0, |exports| exports.memory.data_size(&self.store))
+    }
+
+    fn state(&self) -> &State {
+        self.store.data()
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        self.store.data_mut()
+    }
+}
+
+#[track_caller]
+fn or_panic<T>(result: Result<T, Trap>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(trap) => panic!("the guest is dead: {trap}"),
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("a test's time fits 584 years")
+}

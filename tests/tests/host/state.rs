@@ -1,0 +1,214 @@
+//! What the host knows while the guest runs: contexts, settings, allowed calls, records.
+//!
+//! Owns the rule that decides whether a call is admitted, and which context a call acts on.
+//! Reads and writes no guest memory: that is `guest`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wasmtime::{Memory, TypedFunc};
+
+use super::headers::Headers;
+use super::shared_data::SharedData;
+use super::types::{ContextId, GrpcCall, LogLevel, LogLine, Outcome, Status};
+
+/// Always admitted: the log, and what Rust's standard library asks of WASI by itself (the
+/// environment when it panics, random bytes for its hash maps, standard error, the exit).
+const ALWAYS_ALLOWED: [&str; 8] = [
+    "proxy_log",
+    "args_get",
+    "args_sizes_get",
+    "environ_get",
+    "environ_sizes_get",
+    "fd_write",
+    "proc_exit",
+    "random_get",
+];
+
+/// First parts of the properties that Envoy answers outside a stream as well.
+const ROOT_PROPERTIES: [&[u8]; 6] = [
+    b"listener_direction",
+    b"listener_metadata",
+    b"node",
+    b"plugin_name",
+    b"plugin_root_id",
+    b"plugin_vm_id",
+];
+
+/// Property values by path, its parts separated by NUL.
+pub(super) type Properties = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Everything behind the host calls of one virtual machine.
+pub(super) struct State {
+    /// Set once the module is instantiated.
+    pub(super) exports: Option<Exports>,
+    pub(super) streams: BTreeMap<ContextId, Stream>,
+    /// The outcomes of streams that have ended.
+    pub(super) ended: BTreeMap<ContextId, Option<Outcome>>,
+    /// The export that runs now, for messages.
+    pub(super) callback: &'static str,
+    pub(super) current: ContextId,
+    /// What the guest chose with `proxy_set_effective_context` in this callback.
+    pub(super) effective: Option<ContextId>,
+    pub(super) allowed: BTreeSet<&'static str>,
+    pub(super) calls: BTreeMap<&'static str, u32>,
+    pub(super) logs: Vec<LogLine>,
+    pub(super) log_level: LogLevel,
+    pub(super) properties: Properties,
+    pub(super) shared_data: SharedData,
+    pub(super) metrics: Metrics,
+    pub(super) grpc: Grpc,
+    pub(super) buffers: Buffers,
+    pub(super) clock: Clock,
+    pub(super) tick_period_ms: u32,
+    pub(super) random: u64,
+}
+
+/// The parts of the guest that host calls reach back into.
+#[derive(Clone)]
+pub(super) struct Exports {
+    pub(super) memory: Memory,
+    pub(super) allocate: TypedFunc<u32, u32>,
+}
+
+/// One HTTP request and its response.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// The host's properties as they were when the request came.
+    pub(super) properties: Properties,
+    pub(super) request: HeaderMap,
+    pub(super) response: HeaderMap,
+    /// `None` until `proxy_on_request_headers` has returned or replied.
+    pub(super) outcome: Option<Outcome>,
+}
+
+/// Headers, and whether the guest may see them now.
+#[derive(Default)]
+pub(super) struct HeaderMap {
+    pub(super) headers: Headers,
+    pub(super) sight: Sight,
+}
+
+/// Envoy hands out a header map only for as long as the phase lasts that it belongs to.
+#[derive(Clone, Copy, Default, Eq, PartialEq)]
+pub(super) enum Sight {
+    #[default]
+    Hidden,
+    Readable,
+    Writable,
+}
+
+/// Metrics by name, and the ids that the guest knows them by.
+#[derive(Default)]
+pub(super) struct Metrics {
+    pub(super) names: BTreeMap<u32, String>,
+    pub(super) values: BTreeMap<String, u64>,
+    pub(super) samples: BTreeMap<String, Vec<u64>>,
+}
+
+/// gRPC calls: those a test has yet to look at, and those yet to be answered.
+pub(super) struct Grpc {
+    pub(super) started: Vec<GrpcCall>,
+    pub(super) in_flight: BTreeSet<u32>,
+    pub(super) token_next: u32,
+    /// What `proxy_grpc_call` returns; anything but `Ok` starts no call.
+    pub(super) status: Status,
+}
+
+/// The byte buffers a guest may read; `None` while the buffer does not exist.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) vm_configuration: Vec<u8>,
+    pub(super) plugin_configuration: Option<Vec<u8>>,
+    pub(super) grpc_receive: Option<Vec<u8>>,
+}
+
+/// Time as the guest sees it.
+pub(super) struct Clock {
+    pub(super) wall_ns: u64,
+    pub(super) monotonic_ns: u64,
+}
+
+impl State {
+    pub(super) fn new(shared_data: SharedData) -> Self {
+        let worker = shared_data.join();
+        Self {
+            exports: None,
+            streams: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            callback: "_initialize",
+            current: ContextId::ROOT,
+            effective: None,
+            allowed: BTreeSet::new(),
+            calls: BTreeMap::new(),
+            logs: Vec::new(),
+            log_level: LogLevel::Info,
+            properties: Properties::new(),
+            shared_data,
+            metrics: Metrics::default(),
+            grpc: Grpc {
+                started: Vec::new(),
+                in_flight: BTreeSet::new(),
+                token_next: 1,
+                status: Status::Ok,
+            },
+            buffers: Buffers::default(),
+            // Any start will do, if it is later than the epoch by more than a year's window.
+            clock: Clock { wall_ns: 1_700_000_000_000_000_000, monotonic_ns: 1_000_000_000_000 },
+            tick_period_ms: 0,
+            random: worker,
+        }
+    }
+
+    /// Counts a call in, or says why it is not admitted.
+    pub(super) fn admit(&mut self, name: &'static str) -> Result<(), String> {
+        if !ALWAYS_ALLOWED.contains(&name) && !self.allowed.contains(name) {
+            return Err(format!(
+                "unexpected host call: {name} (in {} of {}; the test allows {:?})",
+                self.callback,
+                self.active(),
+                self.allowed,
+            ));
+        }
+        *self.calls.entry(name).or_default() += 1;
+        Ok(())
+    }
+
+    /// The context that a call acts on.
+    pub(super) fn active(&self) -> ContextId {
+        self.effective.unwrap_or(self.current)
+    }
+
+    /// The stream that a call acts on; `None` on the root context.
+    pub(super) fn stream(&mut self) -> Option<&mut Stream> {
+        let active = self.active();
+        self.streams.get_mut(&active)
+    }
+
+    /// Whether the guest may name this context.
+    pub(super) fn is_context(&self, context: ContextId) -> bool {
+        context == ContextId::ROOT || self.streams.contains_key(&context)
+    }
+
+    /// A property as the active context sees it.
+    pub(super) fn property(&self, path: &[u8]) -> Option<&Vec<u8>> {
+        if let Some(stream) = self.streams.get(&self.active()) {
+            return stream.properties.get(path);
+        }
+        let first = path.split(|byte| *byte == 0).next().unwrap_or_default();
+        let everywhere = ROOT_PROPERTIES.contains(&first);
+        if everywhere { self.properties.get(path) } else { None }
+    }
+
+    pub(super) fn log(&mut self, level: LogLevel, text: &[u8]) {
+        let text = String::from_utf8_lossy(text).into_owned();
+        self.logs.push(LogLine { level, text });
+    }
+
+    /// Random bytes that are the same in every run: splitmix64, seeded with the worker's number.
+    pub(super) fn random_byte(&mut self) -> u8 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)).to_le_bytes()[0]
+    }
+}
