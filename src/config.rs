@@ -5,6 +5,7 @@
 //! `rate_limits[0].actions[1].request_headers.header_name`.
 
 mod raw;
+mod structured;
 
 use std::time::Duration;
 
@@ -128,41 +129,35 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads and checks a configuration.
+    /// Reads and checks a configuration as Envoy hands it over: the text of a JSON object, or
+    /// the bytes of a protobuf Struct.
     ///
     /// # Errors
     /// The first mistake, with the path of its field.
-    pub fn from_json(json: &[u8]) -> Result<Config, ConfigError> {
-        let first = json.iter().find(|byte| !byte.is_ascii_whitespace());
-        if first != Some(&b'{') {
+    pub fn from_envoy(bytes: &[u8]) -> Result<Config, ConfigError> {
+        // JSON first: its text may begin with a line feed, which is a Struct's first byte, but a
+        // Struct is never JSON to its end.
+        let value = match (
+            serde_json::from_slice(bytes),
+            structured::json_of_struct(bytes),
+        ) {
+            (Ok(json), _) => json,
+            (Err(_), Some(structured)) => structured,
+            (Err(error), None) if bytes.trim_ascii_start().first() == Some(&b'{') => {
+                return Err(ConfigError::new("", format!("not JSON: {error}")));
+            }
+            (Err(_), None) => serde_json::Value::Null,
+        };
+        if !value.is_object() {
             let message = "expected a JSON object with `domain`, `sidecar` and `rate_limits`";
             return Err(ConfigError::new("", message));
         }
-        let mut parser = serde_json::Deserializer::from_slice(json);
-        let raw: raw::Config = serde_path_to_error::deserialize(&mut parser).map_err(|error| {
+        let raw: raw::Config = serde_path_to_error::deserialize(value).map_err(|error| {
             let path = error.path().to_string();
-            // Text that is no JSON has a position but no field.
-            let named = error.inner().is_data() && path != ".";
-            ConfigError::new(
-                if named { path } else { String::new() },
-                message_of(error.inner()),
-            )
+            let path = if path == "." { String::new() } else { path };
+            ConfigError::new(path, error.inner().to_string())
         })?;
-        parser
-            .end()
-            .map_err(|error| ConfigError::new("", error.to_string()))?;
         raw.validate()
-    }
-}
-
-/// The message, with its line and column only for text that is no JSON: Envoy writes the
-/// document anew from its own configuration, where a position in it says nothing.
-fn message_of(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    let position = format!(" at line {} column {}", error.line(), error.column());
-    match message.strip_suffix(&position) {
-        Some(message) if error.is_data() => message.to_owned(),
-        _ => message,
     }
 }
 
@@ -185,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_full_configuration_is_read() {
-        let config = Config::from_json(FULL.as_bytes()).unwrap();
+        let config = Config::from_envoy(FULL.as_bytes()).unwrap();
         assert_eq!(
             (config.domain.as_str(), config.cluster.as_str()),
             ("shop", "tidegate")
@@ -219,7 +214,7 @@ mod tests {
     fn what_is_left_out_has_envoys_defaults() {
         let json = r#"{"domain":"d","sidecar":{"cluster":"c"},
             "rate_limits":[{"actions":[{"remote_address":{}}]}]}"#;
-        let config = Config::from_json(json.as_bytes()).unwrap();
+        let config = Config::from_envoy(json.as_bytes()).unwrap();
         assert_eq!(config.timeout, Duration::from_millis(20));
         assert_eq!(config.failure_mode, FailureMode::Allow);
         assert_eq!(config.headers, HeaderStyle::Ietf);
@@ -316,7 +311,7 @@ mod tests {
         for (part, replacement, message) in table {
             assert!(FULL.contains(part), "the row replaces nothing: {part}");
             let json = FULL.replacen(part, replacement, 1);
-            let error = Config::from_json(json.as_bytes()).unwrap_err().to_string();
+            let error = Config::from_envoy(json.as_bytes()).unwrap_err().to_string();
             assert_eq!(
                 error,
                 format!("plugin configuration: {message}"),
@@ -333,27 +328,47 @@ mod tests {
             (b"[]", object),
             (b"null", object),
             (b"\xff", object),
-            (b"{", "EOF while parsing an object at line 1 column 1"),
+            (
+                b"{",
+                "not JSON: EOF while parsing an object at line 1 column 1",
+            ),
         ];
         for (json, message) in table {
-            let error = Config::from_json(json).unwrap_err();
+            let error = Config::from_envoy(json).unwrap_err();
             assert_eq!(
                 error.to_string(),
                 format!("plugin configuration: {message}")
             );
         }
         let twice = format!("{FULL} {FULL}");
-        assert!(Config::from_json(twice.as_bytes()).is_err());
+        assert!(Config::from_envoy(twice.as_bytes()).is_err());
+    }
+
+    /// Envoy 1.40 hands a configuration written as a Struct over as protobuf bytes, and the
+    /// filter took them for bad JSON.
+    #[test]
+    fn a_struct_means_the_same_as_its_json() {
+        let value: serde_json::Value = serde_json::from_str(FULL).unwrap();
+        let bytes = structured::tests::struct_of_json(&value);
+        let expected = Config::from_envoy(FULL.as_bytes()).unwrap();
+        assert_eq!(Config::from_envoy(&bytes), Ok(expected));
+        let spaced = format!("\n{FULL}");
+        assert!(Config::from_envoy(spaced.as_bytes()).is_ok());
+        let mut wrong = value;
+        wrong["sidecar"]["timeout_ms"] = serde_json::json!(20.5);
+        let error = Config::from_envoy(&structured::tests::struct_of_json(&wrong)).unwrap_err();
+        let message = "invalid type: floating point `20.5`, expected u64";
+        assert_eq!(error, ConfigError::new("sidecar.timeout_ms", message));
     }
 
     #[test]
     fn no_bytes_make_it_panic() {
         // Every prefix and every single-byte change of a valid document.
         for end in 0..FULL.len() {
-            let _ = Config::from_json(&FULL.as_bytes()[..end]);
+            let _ = Config::from_envoy(&FULL.as_bytes()[..end]);
             let mut changed = FULL.as_bytes().to_vec();
             changed[end] ^= 0x5a;
-            let _ = Config::from_json(&changed);
+            let _ = Config::from_envoy(&changed);
         }
     }
 }

@@ -29,7 +29,7 @@ impl Context for Root {}
 
 impl RootContext for Root {
     fn on_configure(&mut self, plugin_configuration_size: usize) -> bool {
-        match Config::from_json(&host::plugin_configuration(plugin_configuration_size)) {
+        match Config::from_envoy(&host::plugin_configuration(plugin_configuration_size)) {
             Ok(config) => {
                 self.shared = Some(Rc::new(Shared {
                     config,

@@ -1,0 +1,15 @@
+//! Everything needed to run the whole of Tidegate as a user does: the built artifacts, a real
+//! Envoy, a sidecar process, an upstream, and HTTP clients. The demo and the end-to-end tests
+//! are written with it.
+//!
+//! Processes listen on loopback at ports that the system picks, log to files in a directory of
+//! their own, and are ended by process id when their handle is dropped.
+
+pub mod artifacts;
+pub mod client;
+pub mod envoy;
+pub mod process;
+pub mod sidecar;
+pub mod stack;
+pub mod upstream;
+pub mod wait;

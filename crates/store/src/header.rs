@@ -14,7 +14,7 @@ use crate::region::WORD_BYTES;
 /// A page, so that chains (2 KiB) start on a page and none crosses from one page into another.
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Nodes of a chain. The keys of a chain are a Poisson count N with a mean of 16 x use, of which
-/// (N - 16) find no place: 3.1 % of the keys at 80 % use, 0.08 % at 50 %, 1 in 4 million at 25 %.
+/// (N - 16) find no place: 3.1 % of the keys at 80 % use, 0.08 % at 50 %, 1 in 3 million at 25 %.
 pub(crate) const CHAIN_NODES: u64 = 16;
 /// The largest capacity: 2^32 nodes are a file of 512 GiB.
 pub(crate) const CAPACITY_MAX: u64 = 1 << 32;

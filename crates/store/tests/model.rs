@@ -52,28 +52,25 @@ struct Model {
     entries: HashMap<u64, Entry>,
 }
 
+/// What a call must come to.
+#[derive(Debug)]
+enum Outcome {
+    /// The closure gets these entries, in the order of the keys.
+    Done(Vec<Entry>),
+    Repeated(u64),
+    /// One of these keys is refused.
+    Full(Vec<u64>),
+}
+
 impl Model {
-    /// What a call must return: the entries before it, in order, or an error.
-    fn update(&mut self, now: u64, changes: &[(u64, Change)]) -> Result<Vec<Entry>, UpdateError> {
+    fn update(&mut self, now: u64, changes: &[(u64, Change)]) -> Outcome {
         self.entries.retain(|_, entry| entry.expires_at > now);
         if let Some(id) = repeated(changes) {
-            return Err(UpdateError::RepeatedKey { key: key(id) });
+            return Outcome::Repeated(id);
         }
-        for at in 0..changes.len() {
-            let chain = chain(changes[at].0);
-            let of_chain = |id: &&u64| self::chain(**id) == chain;
-            let live = self.entries.keys().filter(of_chain).count();
-            let new = |(id, _): &&(u64, Change)| of_chain(&id) && !self.entries.contains_key(id);
-            let is_new = new(&&changes[at]);
-            // Each key that is not live needs a node that is not live.
-            if is_new && live + changes[..=at].iter().filter(new).count() > NODES {
-                let nodes = NODES as u64;
-                return Err(UpdateError::ChainFull {
-                    key: key(changes[at].0),
-                    chain,
-                    nodes,
-                });
-            }
+        let refused = self.refused(changes);
+        if !refused.is_empty() {
+            return Outcome::Full(refused);
         }
         let mut before = Vec::new();
         for &(id, change) in changes {
@@ -85,7 +82,19 @@ impl Model {
                 self.entries.insert(id, after);
             }
         }
-        Ok(before)
+        Outcome::Done(before)
+    }
+
+    /// The absent keys of chains which have fewer nodes that are not live than keys that need one.
+    fn refused(&self, changes: &[(u64, Change)]) -> Vec<u64> {
+        let absent = |id: &u64| !self.entries.contains_key(id);
+        let absent: Vec<_> = changes.iter().map(|(id, _)| *id).filter(absent).collect();
+        let is_full = |id: &u64| {
+            let in_chain = |other: &&u64| chain(**other) == chain(*id);
+            let live = self.entries.keys().filter(in_chain).count();
+            live + absent.iter().filter(in_chain).count() > NODES
+        };
+        absent.iter().copied().filter(is_full).collect()
     }
 }
 
@@ -155,7 +164,18 @@ proptest! {
                 }
                 before
             });
-            prop_assert_eq!(found, model.update(now, &changes));
+            match model.update(now, &changes) {
+                Outcome::Done(before) => prop_assert_eq!(found, Ok(before)),
+                Outcome::Repeated(id) => {
+                    prop_assert_eq!(found, Err(UpdateError::RepeatedKey { key: key(id) }));
+                }
+                Outcome::Full(ids) => {
+                    let nodes = NODES as u64;
+                    let refused = |id| UpdateError::ChainFull { key: key(id), chain: chain(id), nodes };
+                    let error = found.unwrap_err();
+                    prop_assert!(ids.iter().any(|id| error == refused(*id)), "{error}: {ids:?}");
+                }
+            }
         }
         for (&id, &entry) in &model.entries {
             let expected = if entry.expires_at > now { entry } else { Entry::default() };
@@ -182,9 +202,9 @@ fn the_twin_meets_every_outcome() {
             };
             now += passed;
             match model.update(now, &changes) {
-                Ok(_) => done += 1,
-                Err(UpdateError::RepeatedKey { .. }) => repeated += 1,
-                Err(_) => full += 1,
+                Outcome::Done(_) => done += 1,
+                Outcome::Repeated(_) => repeated += 1,
+                Outcome::Full(_) => full += 1,
             }
         }
     }

@@ -10,8 +10,8 @@ use tidegate_wire::rls::{
     DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
 use tidegate_wire::{
-    CLUSTER_NAME_BYTES_MAX, WireError, decode_answer, encode_request, grpc_service_of_cluster, request_from_wire,
-    response_to_wire,
+    CLUSTER_NAME_BYTES_MAX, WireError, decode_answer, encode_request, grpc_service_of_cluster,
+    request_from_wire, response_to_wire,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -56,7 +56,10 @@ fn a_request_has_the_published_bytes() {
 
 #[test]
 fn a_cluster_target_has_the_published_bytes() {
-    assert_eq!(grpc_service_of_cluster("tide").as_deref(), Some("\x0a\x06\x0a\x04tide"));
+    assert_eq!(
+        grpc_service_of_cluster("tide").as_deref(),
+        Some("\x0a\x06\x0a\x04tide")
+    );
     let longest = "x".repeat(CLUSTER_NAME_BYTES_MAX);
     let target = grpc_service_of_cluster(&longest).unwrap();
     assert_eq!(target.as_bytes()[..4], [0x0a, 127, 0x0a, 125]);

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use wasmtime::{Error, Val, WasmBacktrace};
 
+use super::Host;
 use super::engine::{self, FUEL_PER_DRIVE};
 use super::headers::Headers;
 use super::shared_data::SharedData;
 use super::state::{Exports, Sight, Stream};
-use super::types::{ContextId, Outcome, Token, Trap};
-use super::Host;
+use super::types::{ContextId, LogLine, Outcome, Token, Trap};
 
 const ACTION_CONTINUE: u32 = 0;
 const ACTION_PAUSE: u32 = 1;
@@ -52,7 +52,11 @@ impl Host {
             self.state_mut().buffers.plugin_configuration = None;
             accepted = configured != Some(0);
         }
-        self.health = if accepted { Health::Serving } else { Health::Refused };
+        self.health = if accepted {
+            Health::Serving
+        } else {
+            Health::Refused
+        };
         Ok(accepted)
     }
 
@@ -64,15 +68,25 @@ impl Host {
         self.context_next += 1;
         let headers = Headers::new(headers);
         let count = count(&headers);
-        let mut stream = Stream { properties: self.state().properties.clone(), ..Stream::default() };
+        let mut stream = Stream {
+            properties: self.state().properties.clone(),
+            ..Stream::default()
+        };
         stream.request.headers = headers;
         self.state_mut().streams.insert(context, stream);
 
-        self.drive(context, "proxy_on_context_create", &[context.0, ContextId::ROOT.0])?;
+        self.drive(
+            context,
+            "proxy_on_context_create",
+            &[context.0, ContextId::ROOT.0],
+        )?;
         self.stream_mut(context).request.sight = Sight::Readable;
         let end_of_stream = 1;
-        let action =
-            self.drive(context, "proxy_on_request_headers", &[context.0, count, end_of_stream])?;
+        let action = self.drive(
+            context,
+            "proxy_on_request_headers",
+            &[context.0, count, end_of_stream],
+        )?;
 
         let stream = self.stream_mut(context);
         // A reply stops the request, whatever the callback returns after it.
@@ -128,8 +142,11 @@ impl Host {
         response.headers = headers;
         response.sight = Sight::Writable;
         let end_of_stream = 1;
-        let action =
-            self.drive(context, "proxy_on_response_headers", &[context.0, count, end_of_stream])?;
+        let action = self.drive(
+            context,
+            "proxy_on_response_headers",
+            &[context.0, count, end_of_stream],
+        )?;
 
         let response = &mut self.stream_mut(context).response;
         response.sight = Sight::Hidden;
@@ -224,13 +241,14 @@ impl Host {
         state.callback = export;
         state.current = context;
         state.effective = None;
+        let logged = state.logs.len();
 
         let args: Vec<Val> = args.iter().map(|arg| Val::I32(arg.cast_signed())).collect();
         let mut results = vec![Val::I32(0); function.ty(&self.store).results().len()];
         let outcome = self.store.set_fuel(FUEL_PER_DRIVE);
         let outcome = outcome.and_then(|()| function.call(&mut self.store, &args, &mut results));
         if let Err(error) = outcome {
-            let (message, backtrace) = explain(&error, export);
+            let (message, backtrace) = explain(&error, export, &self.state().logs[logged..]);
             return Err(self.poison(message, backtrace));
         }
         let result = results.first().and_then(Val::i32);
@@ -243,7 +261,11 @@ impl Host {
     }
 
     fn trap(&self, message: String, backtrace: String) -> Trap {
-        Trap { message, backtrace, logs: self.state().logs.clone() }
+        Trap {
+            message,
+            backtrace,
+            logs: self.state().logs.clone(),
+        }
     }
 
     #[track_caller]
@@ -268,18 +290,30 @@ impl Host {
     #[track_caller]
     fn land(&mut self, token: Token) {
         self.assert_serving();
-        assert!(self.state_mut().grpc.in_flight.remove(&token.0), "{token:?} is not in flight");
+        assert!(
+            self.state_mut().grpc.in_flight.remove(&token.0),
+            "{token:?} is not in flight"
+        );
     }
 }
 
-/// The innermost reason of a failed call, and where in the guest it happened.
-fn explain(error: &Error, export: &str) -> (String, String) {
-    let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
+/// The innermost reason of a failed call, and where in the guest it happened. A panic reaches the
+/// host as an `unreachable` instruction, right after its message went to the log.
+fn explain(error: &Error, export: &str, logs: &[LogLine]) -> (String, String) {
+    let backtrace = error
+        .downcast_ref::<WasmBacktrace>()
+        .map(ToString::to_string);
+    let panic = logs
+        .last()
+        .filter(|line| line.text.starts_with("panicked at "));
     let message = match error.downcast_ref::<wasmtime::Trap>() {
         Some(wasmtime::Trap::OutOfFuel) => {
             format!("{export} ran for {FUEL_PER_DRIVE} instructions without returning")
         }
-        Some(trap) => format!("{trap} (in {export})"),
+        Some(trap) => match panic {
+            Some(panic) => format!("the guest {} (in {export})", panic.text),
+            None => format!("{trap} (in {export})"),
+        },
         None => error.root_cause().to_string(),
     };
     (message, backtrace.unwrap_or_default())

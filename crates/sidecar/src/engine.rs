@@ -1,0 +1,170 @@
+//! Where rules, algorithms and store meet: one request in, one answer out.
+//!
+//! Owns the rules in force and the counters. All limits of a request are decided under the locks
+//! of all their counters: every one is taken from, or none is.
+
+use crate::metrics::{LimitCounters, Metrics};
+use arc_swap::ArcSwap;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tidegate_core::{
+    Answer, Ask, CounterKey, Decision, Enforcement, Found, Hits, Limit, LimitView, Request, Rules,
+    State, Status, Timestamp, Unit, Verdict, decide_all,
+};
+use tidegate_store::{Entry, Key, Store, UpdateError};
+
+/// Decides requests.
+pub(crate) struct Engine {
+    store: Store,
+    rules: ArcSwap<RulesInForce>,
+    metrics: Metrics,
+}
+
+/// Rules, and a counter handle for each of their limits, swapped as one.
+struct RulesInForce {
+    rules: Rules,
+    counters: HashMap<String, LimitCounters>,
+}
+
+/// A limit that a request meets.
+struct Met<'a> {
+    descriptor: usize,
+    limit: &'a Arc<Limit>,
+    hits: Hits,
+    state: usize,
+}
+
+impl Met<'_> {
+    fn ask(&self) -> Ask<'_> {
+        Ask {
+            quota: &self.limit.quota,
+            enforcement: self.limit.enforcement,
+            hits: self.hits,
+            state: self.state,
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(store: Store, rules: Rules, metrics: Metrics) -> Self {
+        let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &metrics));
+        Engine {
+            store,
+            rules,
+            metrics,
+        }
+    }
+
+    /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
+    pub(crate) fn replace_rules(&self, rules: Rules) {
+        self.rules
+            .store(Arc::new(RulesInForce::new(rules, &self.metrics)));
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Decides `request` at `now`.
+    pub(crate) fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
+        let in_force = self.rules.load();
+        let mut statuses = Vec::with_capacity(request.descriptors.len());
+        let mut met = Vec::with_capacity(request.descriptors.len());
+        let mut keys: Vec<Key> = Vec::with_capacity(request.descriptors.len());
+        let mut identity = CounterKey::new();
+        for (descriptor, about) in request.descriptors.iter().enumerate() {
+            let found = in_force.rules.find(&request.domain, &about.entries);
+            statuses.push(match found {
+                Found::Unlimited => Status::UNLIMITED,
+                _ => Status::NO_LIMIT,
+            });
+            if let Found::Limit(limit) = found {
+                let seed = self.store.seed();
+                let hash = identity.hash(seed, &request.domain, &about.entries, limit);
+                let state = index_of(&mut keys, Key::from_hash(hash.0));
+                met.push(Met {
+                    descriptor,
+                    limit,
+                    hits: request.hits_of(about),
+                    state,
+                });
+            }
+        }
+        let mut decisions = Vec::with_capacity(met.len());
+        let verdict = self.store.update_many(&keys, now.as_nanos(), |entries| {
+            decide_entries(entries, &met, now, &mut decisions)
+        })?;
+        for (met, decision) in met.iter().zip(&decisions) {
+            statuses[met.descriptor] = status(met.limit, decision, now);
+            in_force.count(met, decision);
+        }
+        self.metrics.answered(verdict);
+        Ok(Answer { verdict, statuses })
+    }
+}
+
+/// The place of `key` among `keys`, added when new: a request may carry a descriptor twice.
+fn index_of(keys: &mut Vec<Key>, key: Key) -> usize {
+    match keys.iter().position(|known| *known == key) {
+        Some(index) => index,
+        None => {
+            keys.push(key);
+            keys.len() - 1
+        }
+    }
+}
+
+fn decide_entries(
+    entries: &mut [Entry],
+    met: &[Met<'_>],
+    now: Timestamp,
+    decisions: &mut Vec<Decision>,
+) -> Verdict {
+    let mut states: Vec<State> = entries.iter().map(|entry| State(entry.state)).collect();
+    let asks: Vec<Ask<'_>> = met.iter().map(Met::ask).collect();
+    let verdict = decide_all(&mut states, &asks, now, decisions);
+    for (met, decision) in met.iter().zip(decisions.iter()) {
+        let (entry, state) = (&mut entries[met.state], states[met.state]);
+        if entry.state != state.0 {
+            entry.state = state.0;
+            entry.expires_at = decision.keep_until.as_nanos();
+        }
+    }
+    verdict
+}
+
+fn status(limit: &Limit, decision: &Decision, now: Timestamp) -> Status {
+    let shadowed = limit.enforcement == Enforcement::Shadow;
+    Status {
+        verdict: if decision.is_allow() || shadowed {
+            Verdict::Allow
+        } else {
+            Verdict::Deny
+        },
+        limit: Some(LimitView {
+            requests: limit.quota.requests(),
+            unit: Unit::of_period(limit.quota.period()),
+            name: limit.name.clone().unwrap_or_default(),
+        }),
+        remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
+        reset: decision.wait(now),
+    }
+}
+
+impl RulesInForce {
+    fn new(rules: Rules, metrics: &Metrics) -> Self {
+        let counters = rules
+            .limits()
+            .into_iter()
+            .map(|limit| (limit.path.clone(), metrics.limit_counters(&limit.path)))
+            .collect();
+        RulesInForce { rules, counters }
+    }
+
+    fn count(&self, met: &Met<'_>, decision: &Decision) {
+        if let Some(counters) = self.counters.get(&met.limit.path) {
+            let shadow = met.limit.enforcement == Enforcement::Shadow;
+            counters.count(met.hits, decision.is_allow(), shadow);
+        }
+    }
+}

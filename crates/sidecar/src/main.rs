@@ -1,0 +1,32 @@
+//! `tidegate`, the sidecar: owns the true counters and answers Envoy's rate limit calls.
+//!
+//! This file maps the command line to an exit code, and nothing else.
+
+mod address;
+mod check;
+mod cli;
+mod clock;
+mod engine;
+mod http;
+mod metrics;
+mod rls;
+mod rules;
+mod serve;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(options) => serve::run(&options),
+        Command::Check(options) => return check::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidegate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

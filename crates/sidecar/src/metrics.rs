@@ -1,0 +1,170 @@
+//! What `/metrics` says, in the OpenMetrics text format.
+//!
+//! Labels come from configuration only, never from requests, so their number is bounded.
+
+use crate::engine::Engine;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
+use tidegate_core::{Hits, Verdict};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RuleLabel {
+    rule: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AnswerLabel {
+    code: &'static str,
+}
+
+/// The handles of all metrics; clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Metrics {
+    answers: Family<AnswerLabel, Counter>,
+    total_hits: Family<RuleLabel, Counter>,
+    within_limit: Family<RuleLabel, Counter>,
+    over_limit: Family<RuleLabel, Counter>,
+    shadow_mode: Family<RuleLabel, Counter>,
+}
+
+/// The handles of one limit, so that a decision looks nothing up by label.
+#[derive(Debug)]
+pub(crate) struct LimitCounters {
+    total_hits: Counter,
+    within_limit: Counter,
+    over_limit: Counter,
+    shadow_mode: Counter,
+}
+
+impl LimitCounters {
+    /// Counts one decision; a peek counts nothing.
+    pub(crate) fn count(&self, hits: Hits, allowed: bool, shadow: bool) {
+        let hits = hits.get();
+        self.total_hits.inc_by(hits);
+        if allowed {
+            self.within_limit.inc_by(hits);
+        } else {
+            self.over_limit.inc_by(hits);
+            if shadow {
+                self.shadow_mode.inc_by(hits);
+            }
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn limit_counters(&self, path: &str) -> LimitCounters {
+        let label = RuleLabel {
+            rule: path.to_owned(),
+        };
+        let of = |family: &Family<RuleLabel, Counter>| family.get_or_create(&label).clone();
+        LimitCounters {
+            total_hits: of(&self.total_hits),
+            within_limit: of(&self.within_limit),
+            over_limit: of(&self.over_limit),
+            shadow_mode: of(&self.shadow_mode),
+        }
+    }
+
+    pub(crate) fn answered(&self, verdict: Verdict) {
+        self.answer(match verdict {
+            Verdict::Allow => "ok",
+            Verdict::Deny => "over_limit",
+        });
+    }
+
+    pub(crate) fn refused(&self) {
+        self.answer("error");
+    }
+
+    fn answer(&self, code: &'static str) {
+        self.answers.get_or_create(&AnswerLabel { code }).inc();
+    }
+
+    /// A registry of these metrics and of the store behind `engine`.
+    pub(crate) fn registry(&self, engine: Arc<Engine>) -> Registry {
+        let mut registry = Registry::with_prefix("tidegate");
+        let families = [
+            ("total_hits", "Hits asked for, by rule", &self.total_hits),
+            (
+                "within_limit",
+                "Hits that had room, by rule",
+                &self.within_limit,
+            ),
+            (
+                "over_limit",
+                "Hits that had no room, by rule",
+                &self.over_limit,
+            ),
+            (
+                "shadow_mode",
+                "Hits that a shadow rule would have denied",
+                &self.shadow_mode,
+            ),
+        ];
+        for (name, help, family) in families {
+            registry.register(name, help, family.clone());
+        }
+        registry.register(
+            "answers",
+            "Rate limit calls answered, by code",
+            self.answers.clone(),
+        );
+        registry.register_collector(Box::new(StoreCollector(engine)));
+        registry
+    }
+}
+
+/// Reads the store's own counts when asked.
+struct StoreCollector(Arc<Engine>);
+
+impl fmt::Debug for StoreCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreCollector")
+    }
+}
+
+impl Collector for StoreCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = self.0.store().stats();
+        let counters = [
+            ("updates", "Updates of counters", stats.updates),
+            ("created", "Counters created", stats.created),
+            (
+                "evicted_expired",
+                "Expired counters whose node was reused",
+                stats.evicted_expired,
+            ),
+            (
+                "refused",
+                "Updates refused since their chain was full",
+                stats.refused,
+            ),
+            (
+                "dropped_invalid",
+                "Torn or impossible nodes dropped",
+                stats.dropped_invalid,
+            ),
+        ];
+        for (name, help, value) in counters {
+            let counter = ConstCounter::new(value);
+            let name = format!("store_{name}");
+            counter.encode(encoder.encode_descriptor(
+                &name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
+        }
+        let capacity = ConstGauge::new(i64::try_from(stats.capacity).unwrap_or(i64::MAX));
+        let help = "Counters that the store has room for";
+        let metric_type = capacity.metric_type();
+        capacity.encode(encoder.encode_descriptor("store_capacity", help, None, metric_type)?)
+    }
+}

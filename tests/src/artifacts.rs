@@ -1,0 +1,50 @@
+//! Where the things under test are: built by `make`, each replaceable by an environment variable.
+
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+/// The sidecar's binary; `TIDEGATE` names another.
+///
+/// # Errors
+/// When it is not built.
+pub fn sidecar() -> anyhow::Result<PathBuf> {
+    find("TIDEGATE", "target/release/tidegate", "make build")
+}
+
+/// The filter; `TIDEGATE_WASM` names another.
+///
+/// # Errors
+/// When it is not built.
+pub fn filter() -> anyhow::Result<PathBuf> {
+    find("TIDEGATE_WASM", "dist/tidegate.wasm", "make build-wasm")
+}
+
+/// Envoy's binary; `ENVOY` names another.
+///
+/// # Errors
+/// When it is not there.
+pub fn envoy() -> anyhow::Result<PathBuf> {
+    find("ENVOY", ".tools/envoy", "make envoy")
+}
+
+fn find(variable: &str, built: &str, make: &str) -> anyhow::Result<PathBuf> {
+    let path = match std::env::var_os(variable).filter(|value| !value.is_empty()) {
+        Some(path) => PathBuf::from(path),
+        None => root().join(built),
+    };
+    if !path.is_file() {
+        bail!(
+            "{} is not there; run `{make}`, or set {variable}",
+            path.display()
+        );
+    }
+    path.canonicalize()
+        .with_context(|| format!("cannot resolve {}", path.display()))
+}

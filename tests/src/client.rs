@@ -1,0 +1,137 @@
+//! HTTP/1.1 clients that hold one connection each, so that a test knows what goes over which.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use tokio::net::TcpStream;
+
+/// What came back.
+#[derive(Debug)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Response headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// A header as text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Client {
+    sender: SendRequest<Empty<Bytes>>,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nothing listens there.
+    pub async fn connect(address: SocketAddr) -> anyhow::Result<Client> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Client { sender })
+    }
+
+    /// Sends GET `path` with `headers`, whose values may be any bytes that HTTP/1.1 can carry.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &[u8])]) -> anyhow::Result<Reply> {
+        let mut request = Request::get(path).header("host", "test");
+        for (name, value) in headers {
+            request = request.header(*name, HeaderValue::from_bytes(value)?);
+        }
+        let response = self
+            .sender
+            .send_request(request.body(Empty::new())?)
+            .await?;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok(Reply {
+            status: head.status,
+            headers: head.headers,
+            body,
+        })
+    }
+}
+
+/// GETs one path over a connection of its own.
+///
+/// # Errors
+/// When nothing listens there or the connection breaks.
+pub async fn get(address: SocketAddr, path: &str) -> anyhow::Result<Reply> {
+    Client::connect(address).await?.get(path, &[]).await
+}
+
+/// How many requests ended how.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// 200
+    pub allowed: u32,
+    /// 429
+    pub denied: u32,
+    /// Anything else, and broken connections
+    pub failed: u32,
+}
+
+impl Tally {
+    /// Adds one reply.
+    pub fn count(&mut self, reply: &anyhow::Result<Reply>) {
+        match reply.as_ref().map(|reply| reply.status.as_u16()) {
+            Ok(200) => self.allowed += 1,
+            Ok(429) => self.denied += 1,
+            _ => self.failed += 1,
+        }
+    }
+
+    fn add(&mut self, other: Tally) {
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        self.failed += other.failed;
+    }
+}
+
+/// Sends `requests` GETs with one header, spread over `connections` that work at the same time.
+///
+/// # Errors
+/// When a connection cannot be opened.
+pub async fn drive(
+    address: SocketAddr,
+    header: (&'static str, &str),
+    requests: u32,
+    connections: u32,
+) -> anyhow::Result<Tally> {
+    let mut drivers = tokio::task::JoinSet::new();
+    for index in 0..connections {
+        let share = requests / connections + u32::from(index < requests % connections);
+        let mut client = Client::connect(address).await?;
+        let (name, value) = (header.0, header.1.to_owned());
+        drivers.spawn(async move {
+            let mut tally = Tally::default();
+            for _ in 0..share {
+                tally.count(&client.get("/", &[(name, value.as_bytes())]).await);
+            }
+            tally
+        });
+    }
+    let mut total = Tally::default();
+    while let Some(tally) = drivers.join_next().await {
+        total.add(tally?);
+    }
+    Ok(total)
+}

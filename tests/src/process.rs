@@ -1,0 +1,112 @@
+//! A child process that logs to a file and ends with its handle.
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use tokio::process::{Child, Command};
+
+/// A running child process.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both outputs in `<dir>/<name>.log`.
+    ///
+    /// # Errors
+    /// When the log cannot be made or the program not started.
+    pub fn start(mut command: Command, name: &str, dir: &Path) -> anyhow::Result<Process> {
+        let log = dir.join(format!("{name}.log"));
+        let file = std::fs::File::create(&log)
+            .with_context(|| format!("cannot make {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Process {
+            name: name.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    /// The process id.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        self.child
+            .id()
+            .with_context(|| format!("{} has ended", self.name))
+    }
+
+    /// Everything that it has written so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Its exit status, none while it runs.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Fails with its log when it has ended.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn check_running(&mut self) -> anyhow::Result<()> {
+        match self.ended()? {
+            None => Ok(()),
+            Some(status) => {
+                anyhow::bail!("{} ended ({status}); its log:\n{}", self.name, self.log())
+            }
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
+        Ok(self.child.wait().await?)
+    }
+
+    /// Ends it at once (SIGKILL), and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it cannot be signalled.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended or cannot be signalled.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.pid()?).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("no such process id")?, signal)?;
+        Ok(())
+    }
+
+    /// Asks it to stop (SIGTERM), and waits until it has.
+    ///
+    /// # Errors
+    /// When it cannot be signalled.
+    pub async fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        self.wait().await
+    }
+}

@@ -1,0 +1,104 @@
+//! The sidecar as a process: started, killed, frozen, started again on the same data.
+
+use crate::process::Process;
+use crate::{artifacts, wait};
+use anyhow::Context;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use tokio::process::Command;
+
+/// A sidecar and what it takes to start it again.
+#[derive(Debug)]
+pub struct Sidecar {
+    /// The process.
+    pub process: Process,
+    /// Its HTTP door.
+    pub http: SocketAddr,
+    dir: PathBuf,
+    limits: PathBuf,
+}
+
+impl Sidecar {
+    /// Starts one on `limits`, with data, log and socket in `dir`, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it ends instead; the error has its log.
+    pub async fn start(dir: &Path, limits: &Path) -> anyhow::Result<Sidecar> {
+        let (process, http) = start(dir, limits).await?;
+        Ok(Sidecar {
+            process,
+            http,
+            dir: dir.to_owned(),
+            limits: limits.to_owned(),
+        })
+    }
+
+    /// Where its gRPC door is: a Unix socket, which keeps its name over a restart.
+    #[must_use]
+    pub fn socket(dir: &Path) -> PathBuf {
+        dir.join("tidegate.sock")
+    }
+
+    /// Ends it with SIGKILL, as a crash would.
+    ///
+    /// # Errors
+    /// When it cannot be signalled.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().await
+    }
+
+    /// Starts it again on its data, after it has ended.
+    ///
+    /// # Errors
+    /// When it ends instead; the error has its log.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        (self.process, self.http) = start(&self.dir, &self.limits).await?;
+        Ok(())
+    }
+}
+
+async fn start(dir: &Path, limits: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+    let mut command = Command::new(artifacts::sidecar()?);
+    command
+        .args([
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--log-format",
+            "json",
+            "--capacity",
+            "100000",
+        ])
+        .arg("--limits")
+        .arg(limits)
+        .arg("--data-dir")
+        .arg(dir.join("data"))
+        .arg("--grpc")
+        .arg(format!("unix:{}", Sidecar::socket(dir).display()));
+    let mut process = Process::start(command, "sidecar", dir)?;
+    let ready = wait::until("the sidecar to be ready", async || {
+        if let Err(ended) = process.check_running() {
+            return Some(Err(ended));
+        }
+        http_of_ready(&process.log()).map(Ok)
+    });
+    let http = ready.await?.context("the sidecar did not start")?;
+    Ok((process, http))
+}
+
+/// The address of the HTTP door, from the log of a sidecar that is ready.
+fn http_of_ready(log: &str) -> Option<SocketAddr> {
+    let events: Vec<Value> = log
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let fields = || events.iter().map(|event| &event["fields"]);
+    if !fields().any(|fields| fields["message"] == "ready") {
+        return None;
+    }
+    fields().find(|fields| fields["door"] == "http")?["address"]
+        .as_str()?
+        .parse()
+        .ok()
+}
