@@ -1,5 +1,6 @@
 //! A child process that logs to a file and ends with its handle.
 
+use crate::wait;
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -99,6 +100,30 @@ impl Process {
         let pid = i32::try_from(self.pid()?).ok().and_then(Pid::from_raw);
         kill_process(pid.context("no such process id")?, signal)?;
         Ok(())
+    }
+
+    /// Freezes it (SIGSTOP), and waits until each of its threads stands still; thaw it with
+    /// SIGCONT.
+    ///
+    /// # Errors
+    /// When it has ended or cannot be signalled.
+    pub async fn freeze(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)?;
+        let tasks = format!("/proc/{}/task", self.pid()?);
+        wait::until("every thread to stand still", async || {
+            let stopped = |task: std::fs::DirEntry| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                // The state follows the name, which is in parentheses.
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('T'))
+            };
+            std::fs::read_dir(&tasks)
+                .ok()?
+                .flatten()
+                .all(stopped)
+                .then_some(())
+        })
+        .await
     }
 
     /// Asks it to stop (SIGTERM), and waits until it has.

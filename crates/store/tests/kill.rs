@@ -7,7 +7,7 @@ use std::collections::hash_map::RandomState;
 use std::env;
 use std::error::Error;
 use std::hash::{BuildHasher, Hasher};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, ChildStdout, Command, Stdio};
@@ -72,7 +72,7 @@ fn spawn(test: &str, dir: &Path, seed: u64, clock: u64) -> (Child, BufReader<Chi
         .env(CHILD_DIR, dir)
         .env(CHILD_SEED, seed.to_string())
         .env(CHILD_CLOCK, clock.to_string())
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -109,9 +109,9 @@ fn a_store_has_one_owner_until_it_dies() {
     if let Some(dir) = child_dir() {
         let _store = open(&dir);
         println!("owner");
-        loop {
-            thread::park();
-        }
+        // Ends by itself if the parent does: with it goes the other end of the pipe.
+        let _ = io::stdin().read(&mut [0]);
+        process::exit(1);
     }
     let dir = tempfile::tempdir().unwrap();
     let (mut child, mut output) = spawn("a_store_has_one_owner_until_it_dies", dir.path(), 0, 0);

@@ -1,0 +1,441 @@
+//! The built filter in a real Envoy, with a real sidecar process behind it.
+
+use anyhow::{Context, ensure};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tidegate_tests::client::{Client, Reply, Tally, drive};
+use tidegate_tests::envoy::{Envoy, Setup, bootstrap};
+use tidegate_tests::stack::Stack;
+use tidegate_tests::{artifacts, wait};
+
+/// One limit per value of `x-client`.
+fn limits(rate_limit: &str) -> String {
+    format!("domain: test\ndescriptors:\n  - key: client\n    rate_limit: {rate_limit}\n")
+}
+
+const FIVE_AN_HOUR: &str = "{ name: five, unit: hour, requests_per_unit: 5 }";
+const HOUR: Duration = Duration::from_secs(3_600);
+const MINUTE: Duration = Duration::from_secs(60);
+/// What the traffic of one test needs at most, on a busy machine.
+const ROOM: Duration = Duration::from_secs(30);
+
+/// A plugin configuration. The timeout is generous: a test machine may stall for longer than
+/// the 20 ms of the default, and a stall is no sidecar failure.
+fn plugin() -> Value {
+    json!({
+        "domain": "test",
+        "sidecar": {"cluster": "tidegate", "timeout_ms": 5000},
+        "rate_limits": [{"actions": [
+            {"request_headers": {"header_name": "x-client", "descriptor_key": "client"}},
+        ]}],
+    })
+}
+
+/// The plugin configuration with one field replaced.
+fn plugin_with(pointer: &str, value: Value) -> String {
+    let mut plugin = plugin();
+    let (parent, field) = pointer.rsplit_once('/').expect("a JSON pointer");
+    plugin
+        .pointer_mut(parent)
+        .expect("a field of the plugin configuration")[field] = value;
+    plugin.to_string()
+}
+
+async fn send(stack: &Stack, client: &[u8]) -> anyhow::Result<Reply> {
+    let mut connection = Client::connect(stack.envoy.address).await?;
+    connection.get("/", &[("x-client", client)]).await
+}
+
+async fn send_many(stack: &Stack, client: &str, requests: u32) -> anyhow::Result<Tally> {
+    drive(stack.envoy.address, ("x-client", client), requests, 1).await
+}
+
+fn tally(allowed: u32, denied: u32) -> Tally {
+    Tally {
+        allowed,
+        denied,
+        failed: 0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_of_two_hundred_pass_over_four_connections_and_two_workers() -> anyhow::Result<()> {
+    let limits = limits("{ unit: minute, requests_per_unit: 50 }");
+    let stack = Stack::start(&limits, &plugin().to_string(), 2).await?;
+    wait::for_room_in_window(MINUTE, ROOM).await?;
+    let sent = drive(stack.envoy.address, ("x-client", "a"), 200, 4).await?;
+    ensure!(sent == tally(50, 150), "{sent:?}");
+    ensure!(
+        stack.upstream.served() == 50,
+        "{} reached the upstream",
+        stack.upstream.served()
+    );
+    for worker in 0..2 {
+        let connections = format!("listener.127.0.0.1_0.worker_{worker}.downstream_cx_total");
+        ensure!(
+            stack.envoy.stat(&connections).await? >= 2,
+            "worker {worker} was left out"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_window_rolls_over() -> anyhow::Result<()> {
+    let period = Duration::from_secs(3);
+    let limits = limits("{ period: 3s, requests: 2 }");
+    let stack = Stack::start(&limits, &plugin().to_string(), 1).await?;
+    wait::for_room_in_window(period, Duration::from_secs(2)).await?;
+    ensure!(send_many(&stack, "a", 3).await? == tally(2, 1));
+    let start = Instant::now();
+    wait::until("the next window to let requests pass", async || {
+        (send(&stack, b"a").await.ok()?.status == 200).then_some(())
+    })
+    .await?;
+    ensure!(start.elapsed() <= period, "it took {:?}", start.elapsed());
+    ensure!(
+        send_many(&stack, "a", 2).await? == tally(1, 1),
+        "a new window has a whole quota"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyhow::Result<()> {
+    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let first = send(&stack, b"a").await?;
+    ensure!(
+        first.header("ratelimit-policy") == Some("\"five\";q=5;w=3600"),
+        "{first:?}"
+    );
+    let state = first.header("ratelimit").context("a RateLimit header")?;
+    ensure!(state.starts_with("\"five\";r=4;t="), "{state}");
+    ensure!(send_many(&stack, "a", 9).await? == tally(4, 5));
+    ensure!(send_many(&stack, "b", 5).await? == tally(5, 0));
+
+    let denied = send(&stack, b"a").await?;
+    ensure!(
+        denied.status == 429 && denied.body == "rate limit exceeded\n",
+        "{denied:?}"
+    );
+    ensure!(
+        denied.header("x-envoy-ratelimited") == Some("true"),
+        "{denied:?}"
+    );
+    let retry_after: u64 = denied
+        .header("retry-after")
+        .context("Retry-After")?
+        .parse()?;
+    let left = wait::left_in_window(HOUR).as_secs();
+    ensure!(
+        (left..=left + 2).contains(&retry_after),
+        "{retry_after} s, but {left} s are left"
+    );
+    let state = denied.header("ratelimit").context("a RateLimit header")?;
+    ensure!(state == format!("\"five\";r=0;t={retry_after}"), "{state}");
+
+    let unkeyed = Client::connect(stack.envoy.address)
+        .await?
+        .get("/", &[])
+        .await?;
+    ensure!(
+        unkeyed.status == 200,
+        "a request without the header meets no limit"
+    );
+    ensure!(unkeyed.header("ratelimit").is_none(), "{unkeyed:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_is_limited_as_envoy_trusts_it() -> anyhow::Result<()> {
+    let limits = "domain: test\ndescriptors:\n  - key: api\n    value: v1\n    descriptors:\n      \
+                  - key: remote_address\n        rate_limit: { unit: hour, requests_per_unit: 1 }\n";
+    let actions = json!([
+        {"generic_key": {"descriptor_key": "api", "descriptor_value": "v1"}},
+        {"remote_address": {}},
+    ]);
+    let plugin = plugin_with("/rate_limits", json!([{"actions": actions}]));
+    let stack = Stack::start(limits, &plugin, 1).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let mut client = Client::connect(stack.envoy.address).await?;
+    for (forwarded, status) in [
+        (None, 200),
+        (None, 429),
+        (Some("203.0.113.9"), 200),
+        (Some("203.0.113.9"), 429),
+        (Some("2001:db8::1"), 200),
+    ] {
+        let forwarded: Vec<(&str, &[u8])> = forwarded
+            .iter()
+            .map(|ip: &&str| ("x-forwarded-for", ip.as_bytes()))
+            .collect();
+        let reply = client.get("/", &forwarded).await?;
+        ensure!(reply.status == status, "{forwarded:?}: {reply:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Result<()> {
+    for (mode, status) in [("allow", 200), ("deny", 500)] {
+        let plugin = plugin_with("/failure_mode", json!(mode));
+        let mut stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
+        wait::for_room_in_window(HOUR, ROOM).await?;
+        ensure!(send_many(&stack, "a", 6).await? == tally(5, 1));
+        stack.sidecar.kill().await?;
+        for _ in 0..3 {
+            let reply = send(&stack, b"a").await?;
+            ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
+        }
+        let news = format!("failure_mode {mode}");
+        let told = stack.envoy.process.log().matches(&news).count();
+        ensure!(told == 1, "the log tells of it once, not {told} times");
+
+        stack.sidecar.restart().await?;
+        wait::until("denials by the sidecar that is back", async || {
+            (send(&stack, b"a").await.ok()?.status == 429).then_some(())
+        })
+        .await?;
+        ensure!(stack.envoy.process.log().contains("answers again"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Result<()> {
+    for (mode, status) in [("allow", 200), ("deny", 500)] {
+        let mut plugin: Value = serde_json::from_str(&plugin_with("/failure_mode", json!(mode)))?;
+        plugin["sidecar"]["timeout_ms"] = json!(300);
+        let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin.to_string(), 1).await?;
+        wait::for_room_in_window(HOUR, ROOM).await?;
+        // The first asks open the connection and warm the pages up.
+        wait::until("an answer in time", async || {
+            let reply = send(&stack, b"warm").await.ok()?;
+            reply.header("ratelimit").map(|_| ())
+        })
+        .await?;
+        stack.sidecar.process.freeze().await?;
+        let start = Instant::now();
+        let reply = send(&stack, b"a").await?;
+        let took = start.elapsed();
+        ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
+        ensure!(
+            took >= Duration::from_millis(300),
+            "{took:?}: nothing was waited for"
+        );
+        ensure!(
+            took < Duration::from_secs(10),
+            "{took:?}: the timeout did not end the wait"
+        );
+
+        stack.sidecar.process.signal(Signal::CONT)?;
+        wait::until("decisions by the sidecar that goes on", async || {
+            send(&stack, b"b")
+                .await
+                .ok()?
+                .header("ratelimit")
+                .map(|_| ())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<()> {
+    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    ensure!(send_many(&stack, "warm", 1).await? == tally(1, 0));
+    stack.sidecar.process.freeze().await?;
+    let waiting = tokio::spawn({
+        let address = stack.envoy.address;
+        async move { drive(address, ("x-client", "gone"), 1, 1).await }
+    });
+    wait::until("the request to be held by the filter", async || {
+        (stack
+            .envoy
+            .stat("cluster.tidegate.upstream_rq_active")
+            .await
+            .ok()?
+            > 0)
+        .then_some(())
+    })
+    .await?;
+    waiting.abort();
+    wait::until("Envoy to see the client go", async || {
+        (stack
+            .envoy
+            .stat("http.main.downstream_rq_active")
+            .await
+            .ok()?
+            == 0)
+            .then_some(())
+    })
+    .await?;
+    stack.sidecar.process.signal(Signal::CONT)?;
+    ensure!(send_many(&stack, "a", 6).await? == tally(5, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_kill_of_the_sidecar_loses_no_count() -> anyhow::Result<()> {
+    let plugin = plugin_with("/failure_mode", json!("deny"));
+    let mut stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin, 2).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    // One hit between any two kills, and still five in all.
+    for hit in 1..=5 {
+        ensure!(send_many(&stack, "a", 1).await? == tally(1, 0), "hit {hit}");
+        stack.sidecar.kill().await?;
+        stack.sidecar.restart().await?;
+    }
+    ensure!(send_many(&stack, "a", 4).await? == tally(0, 4));
+    Ok(())
+}
+
+/// Starts Envoy on a plugin configuration that it must refuse, and returns its log.
+async fn refused(plugin: &str) -> anyhow::Result<String> {
+    let dir = TempDir::new()?;
+    let sidecar = dir.path().join("none.sock");
+    let upstream = "127.0.0.1:9".parse()?;
+    let config = bootstrap(&Setup {
+        plugin,
+        sidecar: &sidecar,
+        upstream,
+    })?
+    .to_string();
+    let path = dir.path().join("envoy.yaml");
+    std::fs::write(&path, config)?;
+    let mut envoy = Envoy::launch(&path, dir.path(), 1)?;
+    let status = wait::until("Envoy to end", async || envoy.ended().ok().flatten()).await?;
+    ensure!(!status.success(), "Envoy accepted {plugin}");
+    Ok(envoy.log())
+}
+
+#[tokio::test]
+async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
+    let misspelt = plugin_with(
+        "/rate_limits",
+        json!([{"actions": [{"remote_adress": {}}]}]),
+    );
+    for (plugin, message) in [
+        (
+            misspelt,
+            "rate_limits[0].actions[0].remote_adress: unknown field `remote_adress`, expected \
+             one of `request_headers`, `remote_address`, `generic_key`",
+        ),
+        (
+            plugin_with("/sidecar/timeout_ms", json!("20ms")),
+            "sidecar.timeout_ms: invalid type: string \"20ms\", expected u64",
+        ),
+        (
+            plugin_with("/domain", json!("")),
+            "domain: must not be empty",
+        ),
+        (
+            "nonsense".to_owned(),
+            "expected a JSON object with `domain`, `sidecar` and `rate_limits`",
+        ),
+    ] {
+        let log = refused(&plugin).await?;
+        let message = format!("tidegate: plugin configuration: {message}");
+        ensure!(log.contains(&message), "no {message:?} in:\n{log}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyhow::Result<()> {
+    let plugin = plugin_with("/sidecar/cluster", json!("nowhere"));
+    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
+    ensure!(
+        send_many(&stack, "a", 7).await? == tally(7, 0),
+        "failure_mode allow"
+    );
+    ensure!(stack.envoy.process.log().contains("cluster nowhere"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn header_bytes_that_are_not_utf8_do_not_harm_the_worker() -> anyhow::Result<()> {
+    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let mut client = Client::connect(stack.envoy.address).await?;
+    // Every byte that HTTP/1.1 lets through, alone and in bulk.
+    for byte in (0x21..=0xffu8).filter(|byte| *byte != 0x7f) {
+        let reply = client.get("/", &[("x-client", &[byte])]).await?;
+        ensure!(
+            [200, 429].contains(&reply.status.as_u16()),
+            "byte {byte:#x}: {reply:?}"
+        );
+    }
+    let mut last = 0;
+    for _ in 0..6 {
+        last = client
+            .get("/", &[("x-client", b"\xff\xfe\xfd")])
+            .await?
+            .status
+            .as_u16();
+    }
+    ensure!(last == 429, "bytes that are no text are limited as well");
+    let long = vec![0xe9; 30_000];
+    ensure!(client.get("/", &[("x-client", &long)]).await?.status == 200);
+    // Not one of the bytes above, which are keys of their own.
+    let after = send_many(&stack, "new", 6).await?;
+    ensure!(after == tally(5, 1), "the worker still decides: {after:?}");
+    let log = stack.envoy.process.log();
+    ensure!(!log.contains("Wasm VM failed"), "{log}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn replies_are_as_configured() -> anyhow::Result<()> {
+    let mut plugin = plugin();
+    plugin["headers"] = json!("draft03");
+    plugin["denied"] = json!({"status": 503, "body": "come back later"});
+    let limits = limits("{ algorithm: token_bucket, period: 1h, requests: 1, burst: 2 }");
+    let stack = Stack::start(&limits, &plugin.to_string(), 1).await?;
+    let allowed = send(&stack, b"a").await?;
+    let header = |name| allowed.header(name);
+    ensure!(
+        header("x-ratelimit-limit") == Some("1, 1;w=3600;name=\"client\""),
+        "{allowed:?}"
+    );
+    ensure!(header("x-ratelimit-remaining") == Some("1"), "{allowed:?}");
+    send(&stack, b"a").await?;
+    let denied = send(&stack, b"a").await?;
+    ensure!(
+        denied.status == 503 && denied.body == "come back later",
+        "{denied:?}"
+    );
+    ensure!(
+        denied.header("x-ratelimit-remaining") == Some("0"),
+        "{denied:?}"
+    );
+
+    plugin["headers"] = json!("off");
+    let stack = Stack::start(&limits, &plugin.to_string(), 1).await?;
+    for status in [200, 200, 503] {
+        let reply = send(&stack, b"a").await?;
+        ensure!(reply.status == status, "{reply:?}");
+        let about = |name: &&str| name.contains("ratelimit-") || *name == "ratelimit";
+        let names = reply.headers.keys().map(hyper::header::HeaderName::as_str);
+        ensure!(names.filter(about).count() == 0, "{reply:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_shipped_configuration_is_valid() -> anyhow::Result<()> {
+    // Validation loads the filter with the shipped plugin configuration as well.
+    let validated = tokio::process::Command::new(artifacts::envoy()?)
+        .current_dir(artifacts::root())
+        .args(["--mode", "validate", "-c", "envoy/standalone/envoy.yaml"])
+        .output()
+        .await?;
+    let log = String::from_utf8_lossy(&validated.stderr).into_owned();
+    ensure!(validated.status.success(), "{log}");
+    Ok(())
+}
