@@ -109,10 +109,7 @@ pub struct ConfigError {
 
 impl ConfigError {
     fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        ConfigError {
-            path: path.into(),
-            message: message.into(),
-        }
+        ConfigError { path: path.into(), message: message.into() }
     }
 }
 
@@ -137,10 +134,7 @@ impl Config {
     pub fn from_envoy(bytes: &[u8]) -> Result<Config, ConfigError> {
         // JSON first: its text may begin with a line feed, which is a Struct's first byte, but a
         // Struct is never JSON to its end.
-        let value = match (
-            serde_json::from_slice(bytes),
-            structured::json_of_struct(bytes),
-        ) {
+        let value = match (serde_json::from_slice(bytes), structured::json_of_struct(bytes)) {
             (Ok(json), _) => json,
             (Err(_), Some(structured)) => structured,
             (Err(error), None) if bytes.trim_ascii_start().first() == Some(&b'{') => {
@@ -181,23 +175,12 @@ mod tests {
     #[test]
     fn a_full_configuration_is_read() {
         let config = Config::from_envoy(FULL.as_bytes()).unwrap();
-        assert_eq!(
-            (config.domain.as_str(), config.cluster.as_str()),
-            ("shop", "tidegate")
-        );
+        assert_eq!((config.domain.as_str(), config.cluster.as_str()), ("shop", "tidegate"));
         assert_eq!(config.timeout, Duration::from_millis(20));
         assert_eq!(config.failure_mode, FailureMode::Deny);
         assert_eq!(config.headers, HeaderStyle::Draft03);
-        assert_eq!(
-            config.denied,
-            DeniedReply {
-                status: 503,
-                body: "later".into()
-            }
-        );
-        let [RateLimit { actions }] = config.rate_limits.as_slice() else {
-            panic!("one recipe")
-        };
+        assert_eq!(config.denied, DeniedReply { status: 503, body: "later".into() });
+        let [RateLimit { actions }] = config.rate_limits.as_slice() else { panic!("one recipe") };
         let header = Action::RequestHeaders {
             header_name: "x-app".into(),
             descriptor_key: "app".into(),
@@ -225,11 +208,7 @@ mod tests {
     #[test]
     fn every_mistake_names_its_field_and_what_was_expected() {
         let table = [
-            (
-                r#""shop""#,
-                "7",
-                "domain: invalid type: integer `7`, expected a string",
-            ),
+            (r#""shop""#, "7", "domain: invalid type: integer `7`, expected a string"),
             (r#""shop""#, r#""""#, "domain: must not be empty"),
             (r#""domain": "shop","#, "", "missing field `domain`"),
             (
@@ -238,11 +217,7 @@ mod tests {
                 "sidecars: unknown field `sidecars`, expected one of `domain`, `sidecar`, \
                  `failure_mode`, `rate_limits`, `headers`, `denied`",
             ),
-            (
-                r#""tidegate""#,
-                r#""""#,
-                "sidecar.cluster: must not be empty",
-            ),
+            (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
             (
                 r#""timeout_ms": 20"#,
                 r#""timeout_ms": 0"#,
@@ -312,11 +287,7 @@ mod tests {
             assert!(FULL.contains(part), "the row replaces nothing: {part}");
             let json = FULL.replacen(part, replacement, 1);
             let error = Config::from_envoy(json.as_bytes()).unwrap_err().to_string();
-            assert_eq!(
-                error,
-                format!("plugin configuration: {message}"),
-                "for {replacement}"
-            );
+            assert_eq!(error, format!("plugin configuration: {message}"), "for {replacement}");
         }
     }
 
@@ -328,17 +299,11 @@ mod tests {
             (b"[]", object),
             (b"null", object),
             (b"\xff", object),
-            (
-                b"{",
-                "not JSON: EOF while parsing an object at line 1 column 1",
-            ),
+            (b"{", "not JSON: EOF while parsing an object at line 1 column 1"),
         ];
         for (json, message) in table {
             let error = Config::from_envoy(json).unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                format!("plugin configuration: {message}")
-            );
+            assert_eq!(error.to_string(), format!("plugin configuration: {message}"));
         }
         let twice = format!("{FULL} {FULL}");
         assert!(Config::from_envoy(twice.as_bytes()).is_err());

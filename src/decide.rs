@@ -57,11 +57,7 @@ pub fn first_step(config: &Config, facts: &impl RequestFacts) -> Step {
     if descriptors.is_empty() {
         return Step::Decided(Ruling::Allow(Vec::new()));
     }
-    Step::Ask(Request {
-        domain: config.domain.clone(),
-        descriptors,
-        hits: Hits::ONE,
-    })
+    Step::Ask(Request { domain: config.domain.clone(), descriptors, hits: Hits::ONE })
 }
 
 /// What the sidecar's answer to `asked` means.

@@ -18,10 +18,7 @@ pub trait RequestFacts {
 
 /// The descriptors of a request, one per entry of `rate_limits` whose actions all apply.
 pub fn descriptors(rate_limits: &[RateLimit], facts: &impl RequestFacts) -> Vec<Descriptor> {
-    rate_limits
-        .iter()
-        .filter_map(|rate_limit| descriptor(rate_limit, facts))
-        .collect()
+    rate_limits.iter().filter_map(|rate_limit| descriptor(rate_limit, facts)).collect()
 }
 
 fn descriptor(rate_limit: &RateLimit, facts: &impl RequestFacts) -> Option<Descriptor> {
@@ -33,19 +30,12 @@ fn descriptor(rate_limit: &RateLimit, facts: &impl RequestFacts) -> Option<Descr
             None => return None,
         }
     }
-    (!entries.is_empty()).then_some(Descriptor {
-        entries,
-        hits: None,
-    })
+    (!entries.is_empty()).then_some(Descriptor { entries, hits: None })
 }
 
 fn entry(action: &Action, facts: &impl RequestFacts) -> Option<Entry> {
     match action {
-        Action::RequestHeaders {
-            header_name,
-            descriptor_key,
-            ..
-        } => {
+        Action::RequestHeaders { header_name, descriptor_key, .. } => {
             let value = facts.header(header_name)?;
             Some(Entry::new(descriptor_key, String::from_utf8_lossy(&value)))
         }
@@ -53,21 +43,14 @@ fn entry(action: &Action, facts: &impl RequestFacts) -> Option<Entry> {
             let ip = ip_of(&facts.source_address()?)?;
             Some(Entry::new("remote_address", ip.to_string()))
         }
-        Action::GenericKey {
-            descriptor_key,
-            descriptor_value,
-        } => Some(Entry::new(descriptor_key, descriptor_value)),
+        Action::GenericKey { descriptor_key, descriptor_value } => {
+            Some(Entry::new(descriptor_key, descriptor_value))
+        }
     }
 }
 
 fn skips(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::RequestHeaders {
-            when_absent: WhenAbsent::SkipEntry,
-            ..
-        }
-    )
+    matches!(action, Action::RequestHeaders { when_absent: WhenAbsent::SkipEntry, .. })
 }
 
 /// The address without its port; none for what is no IP address, such as a Unix socket.
@@ -109,19 +92,13 @@ mod tests {
     }
 
     fn generic() -> Action {
-        Action::GenericKey {
-            descriptor_key: "g".into(),
-            descriptor_value: "v".into(),
-        }
+        Action::GenericKey { descriptor_key: "g".into(), descriptor_value: "v".into() }
     }
 
     fn check(actions: Vec<Action>, facts: &Facts, expected: Option<&[(&str, &str)]>) {
         let made = descriptors(&[RateLimit { actions }], facts);
         let expected = expected.map(|entries| Descriptor {
-            entries: entries
-                .iter()
-                .map(|(key, value)| Entry::new(*key, *value))
-                .collect(),
+            entries: entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
             hits: None,
         });
         assert_eq!(made, Vec::from_iter(expected));
@@ -130,40 +107,18 @@ mod tests {
     #[test]
     fn an_absent_header_drops_the_descriptor_unless_it_may_be_skipped() {
         let none = Facts::default();
-        check(
-            vec![generic(), header("a", WhenAbsent::DropDescriptor)],
-            &none,
-            None,
-        );
-        check(
-            vec![generic(), header("a", WhenAbsent::SkipEntry)],
-            &none,
-            Some(&[("g", "v")]),
-        );
+        check(vec![generic(), header("a", WhenAbsent::DropDescriptor)], &none, None);
+        check(vec![generic(), header("a", WhenAbsent::SkipEntry)], &none, Some(&[("g", "v")]));
         check(vec![header("a", WhenAbsent::SkipEntry)], &none, None);
-        let some = Facts {
-            headers: vec![("a", b"")],
-            source: None,
-        };
-        check(
-            vec![header("a", WhenAbsent::DropDescriptor)],
-            &some,
-            Some(&[("a", "")]),
-        );
+        let some = Facts { headers: vec![("a", b"")], source: None };
+        check(vec![header("a", WhenAbsent::DropDescriptor)], &some, Some(&[("a", "")]));
     }
 
     #[test]
     fn any_bytes_make_a_value() {
-        let facts = Facts {
-            headers: vec![("a", b"x\xffy\xfe")],
-            source: None,
-        };
+        let facts = Facts { headers: vec![("a", b"x\xffy\xfe")], source: None };
         let expected = [("a", "x\u{fffd}y\u{fffd}")];
-        check(
-            vec![header("a", WhenAbsent::DropDescriptor)],
-            &facts,
-            Some(&expected),
-        );
+        check(vec![header("a", WhenAbsent::DropDescriptor)], &facts, Some(&expected));
     }
 
     #[test]
@@ -177,16 +132,9 @@ mod tests {
             (b"\xff\xff", None),
         ];
         for (source, ip) in table {
-            let facts = Facts {
-                headers: Vec::new(),
-                source: Some(source),
-            };
+            let facts = Facts { headers: Vec::new(), source: Some(source) };
             let expected = ip.map(|ip| [("remote_address", ip)]);
-            check(
-                vec![Action::RemoteAddress],
-                &facts,
-                expected.as_ref().map(|e| &e[..]),
-            );
+            check(vec![Action::RemoteAddress], &facts, expected.as_ref().map(|e| &e[..]));
         }
         check(vec![Action::RemoteAddress], &Facts::default(), None);
     }

@@ -31,10 +31,7 @@ impl RootContext for Root {
     fn on_configure(&mut self, plugin_configuration_size: usize) -> bool {
         match Config::from_envoy(&host::plugin_configuration(plugin_configuration_size)) {
             Ok(config) => {
-                self.shared = Some(Rc::new(Shared {
-                    config,
-                    answering: Cell::new(true),
-                }));
+                self.shared = Some(Rc::new(Shared { config, answering: Cell::new(true) }));
                 true
             }
             Err(error) => {
@@ -45,10 +42,7 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Filter {
-            shared: self.shared.clone(),
-            state: State::Fresh,
-        }))
+        Some(Box::new(Filter { shared: self.shared.clone(), state: State::Fresh }))
     }
 
     fn get_type(&self) -> Option<ContextType> {
@@ -77,10 +71,9 @@ struct Filter {
 
 impl Context for Filter {
     fn on_grpc_call_response(&mut self, _token_id: u32, status_code: u32, size: usize) {
-        let (Some(shared), State::Asking(asked)) = (
-            self.shared.clone(),
-            std::mem::replace(&mut self.state, State::Fresh),
-        ) else {
+        let (Some(shared), State::Asking(asked)) =
+            (self.shared.clone(), std::mem::replace(&mut self.state, State::Fresh))
+        else {
             return;
         };
         let ruling = match answer(status_code, size) {
@@ -163,10 +156,7 @@ impl Shared {
                 FailureMode::Allow => "requests pass unlimited (failure_mode allow)",
                 FailureMode::Deny => "requests are refused with 500 (failure_mode deny)",
             };
-            log::warn!(
-                "tidegate: cluster {}: {error}; {effect}",
-                self.config.cluster
-            );
+            log::warn!("tidegate: cluster {}: {error}; {effect}", self.config.cluster);
         }
         failure(&self.config)
     }

@@ -17,16 +17,12 @@ pub(crate) struct CurrentRequest;
 impl RequestFacts for CurrentRequest {
     fn header(&self, name: &str) -> Option<Vec<u8>> {
         // Ok and NotFound are the only statuses while the map exists.
-        hostcalls::get_map_value_bytes(MapType::HttpRequestHeaders, name)
-            .ok()
-            .flatten()
+        hostcalls::get_map_value_bytes(MapType::HttpRequestHeaders, name).ok().flatten()
     }
 
     fn source_address(&self) -> Option<Vec<u8>> {
         // Properties answer Ok, NotFound, SerializationFailure or InternalFailure; all are mapped.
-        hostcalls::get_property(vec!["source", "address"])
-            .ok()
-            .flatten()
+        hostcalls::get_property(vec!["source", "address"]).ok().flatten()
     }
 }
 
@@ -53,10 +49,7 @@ pub(crate) fn call_answer(size: usize) -> Result<Vec<u8>, AskError> {
 /// The plugin configuration, of `size` bytes.
 pub(crate) fn plugin_configuration(size: usize) -> Vec<u8> {
     let buffer = BufferType::PluginConfiguration;
-    hostcalls::get_buffer(buffer, 0, size)
-        .ok()
-        .flatten()
-        .unwrap_or_default()
+    hostcalls::get_buffer(buffer, 0, size).ok().flatten().unwrap_or_default()
 }
 
 /// Lets a paused request go on.
@@ -69,9 +62,7 @@ pub(crate) fn resume_request() {
 /// Answers the request at hand.
 pub(crate) fn send_reply(reply: &Reply) {
     let headers = reply.headers.iter();
-    let headers = headers
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
+    let headers = headers.map(|(name, value)| (*name, value.as_str())).collect();
     if hostcalls::send_http_response(reply.status, headers, Some(reply.body.as_bytes())).is_err() {
         log::debug!("tidegate: a reply could not be sent");
     }

@@ -41,11 +41,7 @@ pub fn policies(asked: &Request, answer: &Answer) -> Vec<Policy> {
     met.filter_map(|(descriptor, status)| {
         let limit = status.limit.as_ref()?;
         Some(Policy {
-            name: if limit.name.is_empty() {
-                keys_of(descriptor)
-            } else {
-                limit.name.clone()
-            },
+            name: if limit.name.is_empty() { keys_of(descriptor) } else { limit.name.clone() },
             quota: limit.requests,
             window_secs: limit.unit.map(|unit| unit.period().as_secs_ceil()),
             remaining: status.remaining,
@@ -58,11 +54,7 @@ pub fn policies(asked: &Request, answer: &Answer) -> Vec<Policy> {
 
 /// Keys only: values may be secrets, and the client sees this name.
 fn keys_of(descriptor: &Descriptor) -> String {
-    let keys: Vec<&str> = descriptor
-        .entries
-        .iter()
-        .map(|entry| entry.key.as_str())
-        .collect();
+    let keys: Vec<&str> = descriptor.entries.iter().map(|entry| entry.key.as_str()).collect();
     keys.join(".")
 }
 
@@ -82,15 +74,9 @@ pub fn limit_headers(style: HeaderStyle, policies: &[Policy]) -> Vec<Header> {
 /// The reply to a request that is over a limit.
 #[must_use]
 pub fn denied(config: &Config, policies: &[Policy]) -> Reply {
-    let denying = policies
-        .iter()
-        .filter(|policy| policy.verdict == Verdict::Deny);
+    let denying = policies.iter().filter(|policy| policy.verdict == Verdict::Deny);
     // The longest wait of all that deny: before it, at least one of them still would.
-    let retry_after = denying
-        .map(|policy| policy.reset_secs)
-        .max()
-        .unwrap_or(0)
-        .max(1);
+    let retry_after = denying.map(|policy| policy.reset_secs).max().unwrap_or(0).max(1);
     let mut headers = vec![
         ("retry-after", retry_after.to_string()),
         // Tells Envoy (and the client) not to retry this as an upstream failure.
@@ -98,11 +84,7 @@ pub fn denied(config: &Config, policies: &[Policy]) -> Reply {
         ("content-type", "text/plain".to_owned()),
     ];
     headers.extend(limit_headers(config.headers, policies));
-    Reply {
-        status: config.denied.status,
-        headers,
-        body: config.denied.body.clone(),
-    }
+    Reply { status: config.denied.status, headers, body: config.denied.body.clone() }
 }
 
 /// The reply to a request that nobody could decide, when `failure_mode` is deny.
@@ -126,12 +108,7 @@ fn ietf(policies: &[Policy]) -> Vec<Header> {
         item
     });
     let state = list(&|policy| {
-        format!(
-            "{};r={};t={}",
-            sf_string(&policy.name),
-            policy.remaining,
-            policy.reset_secs
-        )
+        format!("{};r={};t={}", sf_string(&policy.name), policy.remaining, policy.reset_secs)
     });
     vec![("ratelimit-policy", policy), ("ratelimit", state)]
 }

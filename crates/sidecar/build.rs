@@ -13,7 +13,5 @@ fn main() {
         .package("envoy.service.ratelimit.v3")
         .method(should_rate_limit)
         .build();
-    tonic_build::manual::Builder::new()
-        .build_client(false)
-        .compile(&[service]);
+    tonic_build::manual::Builder::new().build_client(false).compile(&[service]);
 }

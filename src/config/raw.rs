@@ -71,10 +71,7 @@ struct Action {
 }
 
 #[derive(Deserialize)]
-#[serde(
-    deny_unknown_fields,
-    expecting = "an object with `header_name` and `descriptor_key`"
-)]
+#[serde(deny_unknown_fields, expecting = "an object with `header_name` and `descriptor_key`")]
 struct RequestHeaders {
     header_name: String,
     descriptor_key: String,
@@ -152,9 +149,7 @@ fn denied(denied: Denied) -> Result<DeniedReply, ConfigError> {
             format!("{status} is out of range (400 to 599)"),
         ));
     }
-    let body = denied
-        .body
-        .unwrap_or_else(|| "rate limit exceeded\n".to_owned());
+    let body = denied.body.unwrap_or_else(|| "rate limit exceeded\n".to_owned());
     Ok(DeniedReply { status, body })
 }
 
@@ -181,11 +176,7 @@ fn rate_limits(rate_limits: Vec<RateLimit>) -> Result<Vec<super::RateLimit>, Con
 }
 
 fn action(path: &str, action: Action) -> Result<super::Action, ConfigError> {
-    match (
-        action.request_headers,
-        action.remote_address,
-        action.generic_key,
-    ) {
+    match (action.request_headers, action.remote_address, action.generic_key) {
         (Some(headers), None, None) => request_headers(&format!("{path}.request_headers"), headers),
         (None, Some(RemoteAddress {}), None) => Ok(super::Action::RemoteAddress),
         (None, None, Some(key)) => generic_key(&format!("{path}.generic_key"), key),
@@ -209,9 +200,7 @@ fn request_headers(path: &str, raw: RequestHeaders) -> Result<super::Action, Con
 }
 
 fn generic_key(path: &str, raw: GenericKey) -> Result<super::Action, ConfigError> {
-    let key = raw
-        .descriptor_key
-        .unwrap_or_else(|| "generic_key".to_owned());
+    let key = raw.descriptor_key.unwrap_or_else(|| "generic_key".to_owned());
     Ok(super::Action::GenericKey {
         descriptor_key: not_empty(&format!("{path}.descriptor_key"), key)?,
         descriptor_value: not_empty(&format!("{path}.descriptor_value"), raw.descriptor_value)?,
@@ -224,10 +213,7 @@ fn header_name(path: &str, name: String) -> Result<String, ConfigError> {
     let is_token_byte =
         |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if token.is_empty() || !token.bytes().all(is_token_byte) {
-        return Err(ConfigError::new(
-            path,
-            format!("{name:?} is not a header name"),
-        ));
+        return Err(ConfigError::new(path, format!("{name:?} is not a header name")));
     }
     Ok(name.to_ascii_lowercase())
 }

@@ -9,10 +9,7 @@ pub(super) fn json_of_struct(bytes: &[u8]) -> Option<Value> {
 }
 
 fn object(fields: Struct) -> Value {
-    let fields = fields
-        .fields
-        .into_iter()
-        .map(|(name, value)| (name, json(value.kind)));
+    let fields = fields.fields.into_iter().map(|(name, value)| (name, json(value.kind)));
     Value::Object(fields.collect::<Map<_, _>>())
 }
 
@@ -22,12 +19,9 @@ fn json(kind: Option<Kind>) -> Value {
         Some(Kind::BoolValue(value)) => Value::Bool(value),
         Some(Kind::NumberValue(value)) => number(value),
         Some(Kind::StringValue(value)) => Value::String(value),
-        Some(Kind::ListValue(list)) => Value::Array(
-            list.values
-                .into_iter()
-                .map(|value| json(value.kind))
-                .collect(),
-        ),
+        Some(Kind::ListValue(list)) => {
+            Value::Array(list.values.into_iter().map(|value| json(value.kind)).collect())
+        }
         Some(Kind::StructValue(fields)) => object(fields),
     }
 }
@@ -57,9 +51,7 @@ pub(super) mod tests {
     }
 
     fn kind(value: &Value) -> Kind {
-        let wrapped = |value: &Value| tidegate_wire::Value {
-            kind: Some(kind(value)),
-        };
+        let wrapped = |value: &Value| tidegate_wire::Value { kind: Some(kind(value)) };
         match value {
             Value::Null => Kind::NullValue(0),
             Value::Bool(value) => Kind::BoolValue(*value),
@@ -70,12 +62,8 @@ pub(super) mod tests {
                 Kind::ListValue(prost_types::ListValue { values })
             }
             Value::Object(fields) => {
-                let fields = fields
-                    .iter()
-                    .map(|(name, value)| (name.clone(), wrapped(value)));
-                Kind::StructValue(Struct {
-                    fields: fields.collect(),
-                })
+                let fields = fields.iter().map(|(name, value)| (name.clone(), wrapped(value)));
+                Kind::StructValue(Struct { fields: fields.collect() })
             }
         }
     }
@@ -91,13 +79,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_no_struct_is_not_taken_for_one() {
-        for bytes in [
-            &b""[..],
-            b"{}",
-            b"\n{}",
-            b"\x0a\xff",
-            b"\x0a\x05\x0a\x7fxxx",
-        ] {
+        for bytes in [&b""[..], b"{}", b"\n{}", b"\x0a\xff", b"\x0a\x05\x0a\x7fxxx"] {
             assert_eq!(json_of_struct(bytes), None, "for {bytes:?}");
         }
     }

@@ -40,11 +40,7 @@ fn find(variable: &str, built: &str, make: &str) -> anyhow::Result<PathBuf> {
         None => root().join(built),
     };
     if !path.is_file() {
-        bail!(
-            "{} is not there; run `{make}`, or set {variable}",
-            path.display()
-        );
+        bail!("{} is not there; run `{make}`, or set {variable}", path.display());
     }
-    path.canonicalize()
-        .with_context(|| format!("cannot resolve {}", path.display()))
+    path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))
 }

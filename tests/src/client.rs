@@ -56,17 +56,10 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, HeaderValue::from_bytes(value)?);
         }
-        let response = self
-            .sender
-            .send_request(request.body(Empty::new())?)
-            .await?;
+        let response = self.sender.send_request(request.body(Empty::new())?).await?;
         let (head, body) = response.into_parts();
         let body = body.collect().await?.to_bytes();
-        Ok(Reply {
-            status: head.status,
-            headers: head.headers,
-            body,
-        })
+        Ok(Reply { status: head.status, headers: head.headers, body })
     }
 }
 

@@ -33,21 +33,13 @@ impl Envoy {
             if let Err(ended) = process.check_running() {
                 return Some(Err(ended));
             }
-            let admin = std::fs::read_to_string(&admin_path)
-                .ok()?
-                .trim()
-                .parse()
-                .ok()?;
+            let admin = std::fs::read_to_string(&admin_path).ok()?.trim().parse().ok()?;
             let ready = get(admin, "/ready").await.ok()?;
             (ready.status == 200).then_some(Ok::<SocketAddr, anyhow::Error>(admin))
         });
         let admin = ready.await?.context("Envoy did not start")?;
         let address = listener_address(admin).await?;
-        Ok(Envoy {
-            process,
-            address,
-            admin,
-        })
+        Ok(Envoy { process, address, admin })
     }
 
     /// Starts Envoy without waiting, for configurations that it should refuse.
@@ -58,13 +50,7 @@ impl Envoy {
         let mut command = Command::new(artifacts::envoy()?);
         let workers = workers.to_string();
         command
-            .args([
-                "--concurrency",
-                &workers,
-                "--disable-hot-restart",
-                "--log-level",
-                "info",
-            ])
+            .args(["--concurrency", &workers, "--disable-hot-restart", "--log-level", "info"])
             .arg("--admin-address-path")
             .arg(admin_path(dir))
             .arg("--config-path")
@@ -79,10 +65,7 @@ impl Envoy {
     pub async fn stat(&self, name: &str) -> anyhow::Result<u64> {
         let reply = get(self.admin, &format!("/stats?filter=^{name}$")).await?;
         let text = String::from_utf8_lossy(&reply.body).into_owned();
-        let value = text
-            .trim()
-            .rsplit_once(": ")
-            .and_then(|(_, value)| value.parse().ok());
+        let value = text.trim().rsplit_once(": ").and_then(|(_, value)| value.parse().ok());
         value.with_context(|| format!("Envoy has no stat {name}: {text:?}"))
     }
 }

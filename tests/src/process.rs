@@ -31,11 +31,7 @@ impl Process {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        Ok(Process {
-            name: name.to_owned(),
-            child,
-            log,
-        })
+        Ok(Process { name: name.to_owned(), child, log })
     }
 
     /// The process id.
@@ -43,9 +39,7 @@ impl Process {
     /// # Errors
     /// When the process has ended.
     pub fn pid(&self) -> anyhow::Result<u32> {
-        self.child
-            .id()
-            .with_context(|| format!("{} has ended", self.name))
+        self.child.id().with_context(|| format!("{} has ended", self.name))
     }
 
     /// Everything that it has written so far.
@@ -114,14 +108,9 @@ impl Process {
             let stopped = |task: std::fs::DirEntry| {
                 let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
                 // The state follows the name, which is in parentheses.
-                stat.rsplit_once(") ")
-                    .is_some_and(|(_, rest)| rest.starts_with('T'))
+                stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
             };
-            std::fs::read_dir(&tasks)
-                .ok()?
-                .flatten()
-                .all(stopped)
-                .then_some(())
+            std::fs::read_dir(&tasks).ok()?.flatten().all(stopped).then_some(())
         })
         .await
     }

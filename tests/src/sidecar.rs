@@ -26,12 +26,7 @@ impl Sidecar {
     /// When it ends instead; the error has its log.
     pub async fn start(dir: &Path, limits: &Path) -> anyhow::Result<Sidecar> {
         let (process, http) = start(dir, limits).await?;
-        Ok(Sidecar {
-            process,
-            http,
-            dir: dir.to_owned(),
-            limits: limits.to_owned(),
-        })
+        Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned() })
     }
 
     /// Where its gRPC door is: a Unix socket, which keeps its name over a restart.
@@ -61,15 +56,7 @@ impl Sidecar {
 async fn start(dir: &Path, limits: &Path) -> anyhow::Result<(Process, SocketAddr)> {
     let mut command = Command::new(artifacts::sidecar()?);
     command
-        .args([
-            "serve",
-            "--http",
-            "127.0.0.1:0",
-            "--log-format",
-            "json",
-            "--capacity",
-            "100000",
-        ])
+        .args(["serve", "--http", "127.0.0.1:0", "--log-format", "json", "--capacity", "100000"])
         .arg("--limits")
         .arg(limits)
         .arg("--data-dir")
@@ -89,16 +76,11 @@ async fn start(dir: &Path, limits: &Path) -> anyhow::Result<(Process, SocketAddr
 
 /// The address of the HTTP door, from the log of a sidecar that is ready.
 fn http_of_ready(log: &str) -> Option<SocketAddr> {
-    let events: Vec<Value> = log
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect();
+    let events: Vec<Value> =
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let fields = || events.iter().map(|event| &event["fields"]);
     if !fields().any(|fields| fields["message"] == "ready") {
         return None;
     }
-    fields().find(|fields| fields["door"] == "http")?["address"]
-        .as_str()?
-        .parse()
-        .ok()
+    fields().find(|fields| fields["door"] == "http")?["address"].as_str()?.parse().ok()
 }

@@ -32,19 +32,10 @@ impl Stack {
         let upstream = Upstream::start("127.0.0.1:0").await?;
         let sidecar = Sidecar::start(dir.path(), &path).await?;
         let socket = Sidecar::socket(dir.path());
-        let config = bootstrap(&Setup {
-            plugin,
-            sidecar: &socket,
-            upstream: upstream.address,
-        })?
-        .to_string();
+        let config =
+            bootstrap(&Setup { plugin, sidecar: &socket, upstream: upstream.address })?.to_string();
         let envoy = start_envoy(&config, dir.path(), workers).await?;
-        Ok(Stack {
-            envoy,
-            sidecar,
-            upstream,
-            dir,
-        })
+        Ok(Stack { envoy, sidecar, upstream, dir })
     }
 }
 

@@ -32,11 +32,7 @@ impl Upstream {
         let address = listener.local_addr()?;
         let served = Arc::new(AtomicU64::new(0));
         let accepting = tokio::spawn(accept(listener, served.clone()));
-        Ok(Upstream {
-            address,
-            served,
-            accepting,
-        })
+        Ok(Upstream { address, served, accepting })
     }
 
     /// How many requests came through.
@@ -63,9 +59,7 @@ async fn accept(listener: TcpListener, served: Arc<AtomicU64>) {
         tokio::spawn(async move {
             let connection = hyper::server::conn::http1::Builder::new();
             // A client that goes away is no concern of the upstream.
-            let _ = connection
-                .serve_connection(TokioIo::new(stream), answer)
-                .await;
+            let _ = connection.serve_connection(TokioIo::new(stream), answer).await;
         });
     }
 }

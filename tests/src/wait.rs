@@ -28,9 +28,7 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> a
 /// How far the current window of `period` is from its end, by the system clock.
 #[must_use]
 pub fn left_in_window(period: Duration) -> Duration {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let into = now.as_nanos() % period.as_nanos();
     Duration::from_nanos(u64::try_from(period.as_nanos() - into).unwrap_or(u64::MAX))
 }
@@ -42,8 +40,5 @@ pub fn left_in_window(period: Duration) -> Duration {
 /// When that does not come about, as when `needed` is more than a period.
 pub async fn for_room_in_window(period: Duration, needed: Duration) -> anyhow::Result<()> {
     let what = format!("{needed:?} left in a window of {period:?}");
-    until(&what, async || {
-        (left_in_window(period) >= needed).then_some(())
-    })
-    .await
+    until(&what, async || (left_in_window(period) >= needed).then_some(())).await
 }

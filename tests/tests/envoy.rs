@@ -37,9 +37,7 @@ fn plugin() -> Value {
 fn plugin_with(pointer: &str, value: Value) -> String {
     let mut plugin = plugin();
     let (parent, field) = pointer.rsplit_once('/').expect("a JSON pointer");
-    plugin
-        .pointer_mut(parent)
-        .expect("a field of the plugin configuration")[field] = value;
+    plugin.pointer_mut(parent).expect("a field of the plugin configuration")[field] = value;
     plugin.to_string()
 }
 
@@ -53,11 +51,7 @@ async fn send_many(stack: &Stack, client: &str, requests: u32) -> anyhow::Result
 }
 
 fn tally(allowed: u32, denied: u32) -> Tally {
-    Tally {
-        allowed,
-        denied,
-        failed: 0,
-    }
+    Tally { allowed, denied, failed: 0 }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,17 +61,10 @@ async fn fifty_of_two_hundred_pass_over_four_connections_and_two_workers() -> an
     wait::for_room_in_window(MINUTE, ROOM).await?;
     let sent = drive(stack.envoy.address, ("x-client", "a"), 200, 4).await?;
     ensure!(sent == tally(50, 150), "{sent:?}");
-    ensure!(
-        stack.upstream.served() == 50,
-        "{} reached the upstream",
-        stack.upstream.served()
-    );
+    ensure!(stack.upstream.served() == 50, "{} reached the upstream", stack.upstream.served());
     for worker in 0..2 {
         let connections = format!("listener.127.0.0.1_0.worker_{worker}.downstream_cx_total");
-        ensure!(
-            stack.envoy.stat(&connections).await? >= 2,
-            "worker {worker} was left out"
-        );
+        ensure!(stack.envoy.stat(&connections).await? >= 2, "worker {worker} was left out");
     }
     Ok(())
 }
@@ -95,10 +82,7 @@ async fn a_window_rolls_over() -> anyhow::Result<()> {
     })
     .await?;
     ensure!(start.elapsed() <= period, "it took {:?}", start.elapsed());
-    ensure!(
-        send_many(&stack, "a", 2).await? == tally(1, 1),
-        "a new window has a whole quota"
-    );
+    ensure!(send_many(&stack, "a", 2).await? == tally(1, 1), "a new window has a whole quota");
     Ok(())
 }
 
@@ -107,44 +91,23 @@ async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyho
     let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
     let first = send(&stack, b"a").await?;
-    ensure!(
-        first.header("ratelimit-policy") == Some("\"five\";q=5;w=3600"),
-        "{first:?}"
-    );
+    ensure!(first.header("ratelimit-policy") == Some("\"five\";q=5;w=3600"), "{first:?}");
     let state = first.header("ratelimit").context("a RateLimit header")?;
     ensure!(state.starts_with("\"five\";r=4;t="), "{state}");
     ensure!(send_many(&stack, "a", 9).await? == tally(4, 5));
     ensure!(send_many(&stack, "b", 5).await? == tally(5, 0));
 
     let denied = send(&stack, b"a").await?;
-    ensure!(
-        denied.status == 429 && denied.body == "rate limit exceeded\n",
-        "{denied:?}"
-    );
-    ensure!(
-        denied.header("x-envoy-ratelimited") == Some("true"),
-        "{denied:?}"
-    );
-    let retry_after: u64 = denied
-        .header("retry-after")
-        .context("Retry-After")?
-        .parse()?;
+    ensure!(denied.status == 429 && denied.body == "rate limit exceeded\n", "{denied:?}");
+    ensure!(denied.header("x-envoy-ratelimited") == Some("true"), "{denied:?}");
+    let retry_after: u64 = denied.header("retry-after").context("Retry-After")?.parse()?;
     let left = wait::left_in_window(HOUR).as_secs();
-    ensure!(
-        (left..=left + 2).contains(&retry_after),
-        "{retry_after} s, but {left} s are left"
-    );
+    ensure!((left..=left + 2).contains(&retry_after), "{retry_after} s, but {left} s are left");
     let state = denied.header("ratelimit").context("a RateLimit header")?;
     ensure!(state == format!("\"five\";r=0;t={retry_after}"), "{state}");
 
-    let unkeyed = Client::connect(stack.envoy.address)
-        .await?
-        .get("/", &[])
-        .await?;
-    ensure!(
-        unkeyed.status == 200,
-        "a request without the header meets no limit"
-    );
+    let unkeyed = Client::connect(stack.envoy.address).await?.get("/", &[]).await?;
+    ensure!(unkeyed.status == 200, "a request without the header meets no limit");
     ensure!(unkeyed.header("ratelimit").is_none(), "{unkeyed:?}");
     Ok(())
 }
@@ -168,10 +131,8 @@ async fn an_address_is_limited_as_envoy_trusts_it() -> anyhow::Result<()> {
         (Some("203.0.113.9"), 429),
         (Some("2001:db8::1"), 200),
     ] {
-        let forwarded: Vec<(&str, &[u8])> = forwarded
-            .iter()
-            .map(|ip: &&str| ("x-forwarded-for", ip.as_bytes()))
-            .collect();
+        let forwarded: Vec<(&str, &[u8])> =
+            forwarded.iter().map(|ip: &&str| ("x-forwarded-for", ip.as_bytes())).collect();
         let reply = client.get("/", &forwarded).await?;
         ensure!(reply.status == status, "{forwarded:?}: {reply:?}");
     }
@@ -222,22 +183,12 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
         let reply = send(&stack, b"a").await?;
         let took = start.elapsed();
         ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
-        ensure!(
-            took >= Duration::from_millis(300),
-            "{took:?}: nothing was waited for"
-        );
-        ensure!(
-            took < Duration::from_secs(10),
-            "{took:?}: the timeout did not end the wait"
-        );
+        ensure!(took >= Duration::from_millis(300), "{took:?}: nothing was waited for");
+        ensure!(took < Duration::from_secs(10), "{took:?}: the timeout did not end the wait");
 
         stack.sidecar.process.signal(Signal::CONT)?;
         wait::until("decisions by the sidecar that goes on", async || {
-            send(&stack, b"b")
-                .await
-                .ok()?
-                .header("ratelimit")
-                .map(|_| ())
+            send(&stack, b"b").await.ok()?.header("ratelimit").map(|_| ())
         })
         .await?;
     }
@@ -255,24 +206,12 @@ async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<
         async move { drive(address, ("x-client", "gone"), 1, 1).await }
     });
     wait::until("the request to be held by the filter", async || {
-        (stack
-            .envoy
-            .stat("cluster.tidegate.upstream_rq_active")
-            .await
-            .ok()?
-            > 0)
-        .then_some(())
+        (stack.envoy.stat("cluster.tidegate.upstream_rq_active").await.ok()? > 0).then_some(())
     })
     .await?;
     waiting.abort();
     wait::until("Envoy to see the client go", async || {
-        (stack
-            .envoy
-            .stat("http.main.downstream_rq_active")
-            .await
-            .ok()?
-            == 0)
-            .then_some(())
+        (stack.envoy.stat("http.main.downstream_rq_active").await.ok()? == 0).then_some(())
     })
     .await?;
     stack.sidecar.process.signal(Signal::CONT)?;
@@ -300,12 +239,7 @@ async fn refused(plugin: &str) -> anyhow::Result<String> {
     let dir = TempDir::new()?;
     let sidecar = dir.path().join("none.sock");
     let upstream = "127.0.0.1:9".parse()?;
-    let config = bootstrap(&Setup {
-        plugin,
-        sidecar: &sidecar,
-        upstream,
-    })?
-    .to_string();
+    let config = bootstrap(&Setup { plugin, sidecar: &sidecar, upstream })?.to_string();
     let path = dir.path().join("envoy.yaml");
     std::fs::write(&path, config)?;
     let mut envoy = Envoy::launch(&path, dir.path(), 1)?;
@@ -316,10 +250,7 @@ async fn refused(plugin: &str) -> anyhow::Result<String> {
 
 #[tokio::test]
 async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
-    let misspelt = plugin_with(
-        "/rate_limits",
-        json!([{"actions": [{"remote_adress": {}}]}]),
-    );
+    let misspelt = plugin_with("/rate_limits", json!([{"actions": [{"remote_adress": {}}]}]));
     for (plugin, message) in [
         (
             misspelt,
@@ -330,10 +261,7 @@ async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
             plugin_with("/sidecar/timeout_ms", json!("20ms")),
             "sidecar.timeout_ms: invalid type: string \"20ms\", expected u64",
         ),
-        (
-            plugin_with("/domain", json!("")),
-            "domain: must not be empty",
-        ),
+        (plugin_with("/domain", json!("")), "domain: must not be empty"),
         (
             "nonsense".to_owned(),
             "expected a JSON object with `domain`, `sidecar` and `rate_limits`",
@@ -350,10 +278,7 @@ async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
 async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyhow::Result<()> {
     let plugin = plugin_with("/sidecar/cluster", json!("nowhere"));
     let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
-    ensure!(
-        send_many(&stack, "a", 7).await? == tally(7, 0),
-        "failure_mode allow"
-    );
+    ensure!(send_many(&stack, "a", 7).await? == tally(7, 0), "failure_mode allow");
     ensure!(stack.envoy.process.log().contains("cluster nowhere"));
     Ok(())
 }
@@ -366,18 +291,11 @@ async fn header_bytes_that_are_not_utf8_do_not_harm_the_worker() -> anyhow::Resu
     // Every byte that HTTP/1.1 lets through, alone and in bulk.
     for byte in (0x21..=0xffu8).filter(|byte| *byte != 0x7f) {
         let reply = client.get("/", &[("x-client", &[byte])]).await?;
-        ensure!(
-            [200, 429].contains(&reply.status.as_u16()),
-            "byte {byte:#x}: {reply:?}"
-        );
+        ensure!([200, 429].contains(&reply.status.as_u16()), "byte {byte:#x}: {reply:?}");
     }
     let mut last = 0;
     for _ in 0..6 {
-        last = client
-            .get("/", &[("x-client", b"\xff\xfe\xfd")])
-            .await?
-            .status
-            .as_u16();
+        last = client.get("/", &[("x-client", b"\xff\xfe\xfd")]).await?.status.as_u16();
     }
     ensure!(last == 429, "bytes that are no text are limited as well");
     let long = vec![0xe9; 30_000];
@@ -399,21 +317,12 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
     let stack = Stack::start(&limits, &plugin.to_string(), 1).await?;
     let allowed = send(&stack, b"a").await?;
     let header = |name| allowed.header(name);
-    ensure!(
-        header("x-ratelimit-limit") == Some("1, 1;w=3600;name=\"client\""),
-        "{allowed:?}"
-    );
+    ensure!(header("x-ratelimit-limit") == Some("1, 1;w=3600;name=\"client\""), "{allowed:?}");
     ensure!(header("x-ratelimit-remaining") == Some("1"), "{allowed:?}");
     send(&stack, b"a").await?;
     let denied = send(&stack, b"a").await?;
-    ensure!(
-        denied.status == 503 && denied.body == "come back later",
-        "{denied:?}"
-    );
-    ensure!(
-        denied.header("x-ratelimit-remaining") == Some("0"),
-        "{denied:?}"
-    );
+    ensure!(denied.status == 503 && denied.body == "come back later", "{denied:?}");
+    ensure!(denied.header("x-ratelimit-remaining") == Some("0"), "{denied:?}");
 
     plugin["headers"] = json!("off");
     let stack = Stack::start(&limits, &plugin.to_string(), 1).await?;

@@ -12,22 +12,13 @@ use tidegate_wire::rls::RateLimitRequest;
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE, grpc_service_of_cluster, response_to_wire};
 
 const ON_START: &[&str] = &["proxy_get_buffer_bytes"];
-const ON_REQUEST: &[&str] = &[
-    "proxy_get_header_map_value",
-    "proxy_get_property",
-    "proxy_grpc_call",
-];
+const ON_REQUEST: &[&str] =
+    &["proxy_get_header_map_value", "proxy_get_property", "proxy_grpc_call"];
 /// The SDK sets the effective context before each gRPC callback.
-const ON_ALLOW: &[&str] = &[
-    "proxy_set_effective_context",
-    "proxy_get_buffer_bytes",
-    "proxy_continue_stream",
-];
-const ON_DENY: &[&str] = &[
-    "proxy_set_effective_context",
-    "proxy_get_buffer_bytes",
-    "proxy_send_local_response",
-];
+const ON_ALLOW: &[&str] =
+    &["proxy_set_effective_context", "proxy_get_buffer_bytes", "proxy_continue_stream"];
+const ON_DENY: &[&str] =
+    &["proxy_set_effective_context", "proxy_get_buffer_bytes", "proxy_send_local_response"];
 const ON_RESPONSE: &[&str] = &["proxy_add_header_map_value"];
 
 fn plugin() -> Value {
@@ -48,11 +39,7 @@ fn started(plugin: &Value) -> Host {
     let mut host = Host::load(&artifacts::filter().expect("the built filter"));
     host.set_property(&["source", "address"], b"203.0.113.9:4711");
     host.allow(ON_START);
-    assert!(
-        host.start(plugin.to_string().as_bytes()),
-        "{:?}",
-        host.logs()
-    );
+    assert!(host.start(plugin.to_string().as_bytes()), "{:?}", host.logs());
     host
 }
 
@@ -70,19 +57,13 @@ fn entries(call: &GrpcCall) -> Vec<Vec<(String, String)>> {
     let request = RateLimitRequest::decode(call.message.as_slice()).expect("a RateLimitRequest");
     assert_eq!((request.domain.as_str(), request.hits_addend), ("test", 1));
     let descriptors = request.descriptors.into_iter();
-    descriptors
-        .map(|d| d.entries.into_iter().map(|e| (e.key, e.value)).collect())
-        .collect()
+    descriptors.map(|d| d.entries.into_iter().map(|e| (e.key, e.value)).collect()).collect()
 }
 
 fn answer(verdict: Verdict, statuses: &[(Verdict, &str, u32, u64)]) -> Vec<u8> {
     let status = |(verdict, name, remaining, secs): &(Verdict, &str, u32, u64)| Status {
         verdict: *verdict,
-        limit: Some(LimitView {
-            requests: 10,
-            unit: Some(Unit::Minute),
-            name: (*name).to_owned(),
-        }),
+        limit: Some(LimitView { requests: 10, unit: Some(Unit::Minute), name: (*name).to_owned() }),
         remaining: *remaining,
         reset: Nanos::from_secs(*secs),
     };
@@ -94,36 +75,24 @@ fn answer(verdict: Verdict, statuses: &[(Verdict, &str, u32, u64)]) -> Vec<u8> {
 fn a_request_is_asked_about_and_goes_on_with_its_headers() {
     let mut host = started(&plugin());
     host.clear_calls();
-    let (request, call) = asked(
-        &mut host,
-        &[(":path", b"/"), ("x-app", b"a"), ("x-user", b"u")],
-    );
+    let (request, call) = asked(&mut host, &[(":path", b"/"), ("x-app", b"a"), ("x-user", b"u")]);
     let target = grpc_service_of_cluster("tidegate").expect("a short name");
     assert_eq!(call.cluster, target.as_bytes());
-    assert_eq!(
-        (call.service.as_str(), call.method.as_str()),
-        (RLS_SERVICE, RLS_METHOD)
-    );
+    assert_eq!((call.service.as_str(), call.method.as_str()), (RLS_SERVICE, RLS_METHOD));
     assert_eq!(call.timeout_ms, 35);
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let app = vec![pair("app", "a"), pair("remote_address", "203.0.113.9")];
     assert_eq!(entries(&call), [app, vec![pair("user", "u")]]);
 
     host.allow(ON_ALLOW);
-    let statuses = [
-        (Verdict::Allow, "per-app", 9, 30),
-        (Verdict::Allow, "", 4, 12),
-    ];
+    let statuses = [(Verdict::Allow, "per-app", 9, 30), (Verdict::Allow, "", 4, 12)];
     host.answer(call.token, &answer(Verdict::Allow, &statuses));
     assert_eq!(*host.outcome(request), Outcome::Resumed);
     host.allow(ON_RESPONSE);
     let headers = host.response_headers(request, &[(":status", b"200")]);
     let policy = "\"per-app\";q=10;w=60, \"user\";q=10;w=60";
     assert_eq!(headers.text("ratelimit-policy"), Some(policy));
-    assert_eq!(
-        headers.text("ratelimit"),
-        Some("\"per-app\";r=9;t=30, \"user\";r=4;t=12")
-    );
+    assert_eq!(headers.text("ratelimit"), Some("\"per-app\";r=9;t=30, \"user\";r=4;t=12"));
     host.allow(&[]);
     host.finish(request);
     // The whole cost of a request with two descriptors, call by call.
@@ -145,16 +114,10 @@ fn a_denial_names_the_longest_wait_of_those_that_deny() {
     let mut host = started(&plugin());
     let (request, call) = asked(&mut host, &[("x-app", b"a"), ("x-user", b"u")]);
     host.allow(ON_DENY);
-    let statuses = [
-        (Verdict::Allow, "per-app", 9, 3_000),
-        (Verdict::Deny, "per\"user\n", 0, 12),
-    ];
+    let statuses = [(Verdict::Allow, "per-app", 9, 3_000), (Verdict::Deny, "per\"user\n", 0, 12)];
     host.answer(call.token, &answer(Verdict::Deny, &statuses));
     let reply = host.local_reply(request);
-    assert_eq!(
-        (reply.status, reply.body.as_slice()),
-        (429, &b"rate limit exceeded\n"[..])
-    );
+    assert_eq!((reply.status, reply.body.as_slice()), (429, &b"rate limit exceeded\n"[..]));
     assert_eq!(reply.headers.text("retry-after"), Some("12"));
     assert_eq!(reply.headers.text("x-envoy-ratelimited"), Some("true"));
     // A name from a file can neither end the string nor the header.
@@ -189,10 +152,7 @@ fn any_header_bytes_make_an_ask() {
     let mut host = started(&plugin());
     for byte in 0x80..=0xff {
         let (_, call) = asked(&mut host, &[("x-user", &[b'u', byte])]);
-        assert_eq!(
-            entries(&call),
-            [[("user".to_owned(), "u\u{fffd}".to_owned())]]
-        );
+        assert_eq!(entries(&call), [[("user".to_owned(), "u\u{fffd}".to_owned())]]);
     }
 }
 
@@ -231,11 +191,7 @@ fn every_failure_of_an_ask_ends_in_failure_mode() {
             }
         }
         let news = |line: &&host::LogLine| line.text.contains("failure_mode");
-        assert_eq!(
-            host.logs().iter().filter(news).count(),
-            1,
-            "told once, not per request"
-        );
+        assert_eq!(host.logs().iter().filter(news).count(), 1, "told once, not per request");
     }
 }
 
@@ -285,9 +241,5 @@ fn the_module_wants_nothing_of_its_host_but_proxy_wasm_and_wasi() {
     let from: std::collections::BTreeSet<&str> =
         module.imports().map(|import| import.module()).collect();
     assert_eq!(Vec::from_iter(from), ["env", "wasi_snapshot_preview1"]);
-    assert!(
-        module
-            .exports()
-            .any(|export| export.name() == "proxy_abi_version_0_2_1")
-    );
+    assert!(module.exports().any(|export| export.name() == "proxy_abi_version_0_2_1"));
 }

@@ -35,20 +35,12 @@ pub struct Status {
 
 impl Status {
     /// A descriptor that meets no limit.
-    pub const NO_LIMIT: Status = Status {
-        verdict: Verdict::Allow,
-        limit: None,
-        remaining: 0,
-        reset: Nanos::ZERO,
-    };
+    pub const NO_LIMIT: Status =
+        Status { verdict: Verdict::Allow, limit: None, remaining: 0, reset: Nanos::ZERO };
 
     /// A descriptor that is configured as unlimited.
-    pub const UNLIMITED: Status = Status {
-        verdict: Verdict::Allow,
-        limit: None,
-        remaining: u32::MAX,
-        reset: Nanos::ZERO,
-    };
+    pub const UNLIMITED: Status =
+        Status { verdict: Verdict::Allow, limit: None, remaining: u32::MAX, reset: Nanos::ZERO };
 }
 
 /// A limit as clients are told of it.

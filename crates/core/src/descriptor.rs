@@ -14,10 +14,7 @@ pub struct Entry {
 impl Entry {
     /// An entry of `key` and `value`.
     pub fn new(key: impl Into<String>, value: impl Into<String>) -> Self {
-        Entry {
-            key: key.into(),
-            value: value.into(),
-        }
+        Entry { key: key.into(), value: value.into() }
     }
 }
 

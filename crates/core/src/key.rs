@@ -42,8 +42,7 @@ impl CounterKey {
     }
 
     fn part(&mut self, part: &str) {
-        self.bytes
-            .extend_from_slice(&(part.len() as u64).to_le_bytes());
+        self.bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
         self.bytes.extend_from_slice(part.as_bytes());
     }
 }

@@ -91,10 +91,7 @@ pub struct DomainRules {
 impl DomainRules {
     /// A domain without rules.
     pub fn new(name: impl Into<String>) -> Self {
-        DomainRules {
-            name: name.into(),
-            root: RuleNode::default(),
-        }
+        DomainRules { name: name.into(), root: RuleNode::default() }
     }
 
     /// The domain's name.

@@ -133,15 +133,8 @@ pub enum Unit {
 
 impl Unit {
     /// Every unit, shortest first.
-    pub const ALL: [Unit; 7] = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
+    pub const ALL: [Unit; 7] =
+        [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
 
     /// The length of the unit.
     #[must_use]
@@ -181,8 +174,6 @@ impl Unit {
     /// The unit of this name, in any case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Unit> {
-        Unit::ALL
-            .into_iter()
-            .find(|unit| unit.name().eq_ignore_ascii_case(name))
+        Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 }

@@ -61,16 +61,9 @@ fn units_have_the_lengths_of_the_ratelimit_service() {
 fn a_week_rolls_over_on_thursday_midnight_utc() {
     // 1970-01-01 was a Thursday, and windows count from there.
     let thursday = at(7 * 86_400 * 2_900);
-    let decision = decide(
-        &mut State::default(),
-        &window(1, Unit::Week.period()),
-        Hits::ONE,
-        thursday,
-    );
-    assert_eq!(
-        decision.reset_at,
-        thursday.saturating_add(Unit::Week.period())
-    );
+    let decision =
+        decide(&mut State::default(), &window(1, Unit::Week.period()), Hits::ONE, thursday);
+    assert_eq!(decision.reset_at, thursday.saturating_add(Unit::Week.period()));
 }
 
 #[test]
@@ -98,15 +91,7 @@ fn a_peek_takes_nothing_and_answers_for_one_hit() {
 
 #[test]
 fn a_limit_of_zero_denies_everything() {
-    assert!(
-        !decide(
-            &mut State::default(),
-            &window(0, MINUTE),
-            Hits::ONE,
-            at(6_000)
-        )
-        .is_allow()
-    );
+    assert!(!decide(&mut State::default(), &window(0, MINUTE), Hits::ONE, at(6_000)).is_allow());
 }
 
 fn bucket(burst: u32, initial: u32) -> Quota {
@@ -129,11 +114,7 @@ fn a_bucket_starts_with_its_initial_fill_and_refills_to_its_burst() {
     ];
     for (secs, allowed, remaining) in table {
         let decision = decide(&mut state, &quota, Hits::ONE, at(secs));
-        assert_eq!(
-            (decision.is_allow(), decision.remaining),
-            (allowed, remaining),
-            "at {secs}"
-        );
+        assert_eq!((decision.is_allow(), decision.remaining), (allowed, remaining), "at {secs}");
     }
 }
 
@@ -141,32 +122,17 @@ fn a_bucket_starts_with_its_initial_fill_and_refills_to_its_burst() {
 fn quotas_out_of_range_are_refused_with_the_value() {
     let long = Nanos::from_secs(4_000 * 86_400);
     let table = [
-        (
-            FixedWindow::new(1, Nanos::ZERO).unwrap_err(),
-            QuotaError::PeriodZero,
-        ),
+        (FixedWindow::new(1, Nanos::ZERO).unwrap_err(), QuotaError::PeriodZero),
         (
             FixedWindow::new(1, Nanos::new(5)).unwrap_err(),
             QuotaError::PeriodTooShort(Nanos::new(5)),
         ),
-        (
-            FixedWindow::new(1, long).unwrap_err(),
-            QuotaError::PeriodTooLong(long),
-        ),
-        (
-            TokenBucket::new(0, MINUTE, 1, 1).unwrap_err(),
-            QuotaError::RefillZero,
-        ),
-        (
-            TokenBucket::new(1, MINUTE, 0, 0).unwrap_err(),
-            QuotaError::BurstZero,
-        ),
+        (FixedWindow::new(1, long).unwrap_err(), QuotaError::PeriodTooLong(long)),
+        (TokenBucket::new(0, MINUTE, 1, 1).unwrap_err(), QuotaError::RefillZero),
+        (TokenBucket::new(1, MINUTE, 0, 0).unwrap_err(), QuotaError::BurstZero),
         (
             TokenBucket::new(1, MINUTE, 2, 3).unwrap_err(),
-            QuotaError::InitialAboveBurst {
-                initial: 3,
-                burst: 2,
-            },
+            QuotaError::InitialAboveBurst { initial: 3, burst: 2 },
         ),
     ];
     for (got, expected) in table {
@@ -179,12 +145,7 @@ fn quotas_out_of_range_are_refused_with_the_value() {
 }
 
 fn limit(path: &str, quota: Quota) -> Arc<Limit> {
-    Arc::new(Limit {
-        name: None,
-        path: path.to_owned(),
-        quota,
-        enforcement: Enforcement::Enforce,
-    })
+    Arc::new(Limit { name: None, path: path.to_owned(), quota, enforcement: Enforcement::Enforce })
 }
 
 fn shop() -> Rules {
@@ -215,17 +176,11 @@ fn a_rule_is_found_only_where_the_descriptor_ends() {
     };
     assert_eq!(find("other", &[("app", "a")]), "unknown domain");
     assert_eq!(find("shop", &[("app", "a")]), "shop/app");
-    assert_eq!(
-        find("shop", &[("app", "a"), ("user", "u")]),
-        "shop/app/user"
-    );
+    assert_eq!(find("shop", &[("app", "a"), ("user", "u")]), "shop/app/user");
     assert_eq!(find("shop", &[("app", "vip")]), "unlimited");
     // The exact value was taken, and has nothing below it: there is no way back to `app` alone.
     assert_eq!(find("shop", &[("app", "vip"), ("user", "u")]), "no limit");
-    assert_eq!(
-        find("shop", &[("app", "a"), ("user", "u"), ("x", "y")]),
-        "no limit"
-    );
+    assert_eq!(find("shop", &[("app", "a"), ("user", "u"), ("x", "y")]), "no limit");
     assert_eq!(find("shop", &[("user", "u")]), "no limit");
     assert_eq!(find("shop", &[]), "no limit");
 }
@@ -240,11 +195,7 @@ fn duplicate_rules_and_domains_are_refused() {
     let mut rules = shop();
     assert!(rules.insert(domain).is_err());
     assert_eq!(rules.domain_names(), ["shop"]);
-    let paths: Vec<&str> = rules
-        .limits()
-        .iter()
-        .map(|limit| limit.path.as_str())
-        .collect();
+    let paths: Vec<&str> = rules.limits().iter().map(|limit| limit.path.as_str()).collect();
     assert_eq!(paths, ["shop/app", "shop/app/user"]);
 }
 
@@ -260,19 +211,9 @@ fn keys_do_not_collide_where_joined_strings_would() {
     assert_eq!(one, hash("d", &[("a", "b_c")], &plain));
     assert_ne!(one, hash("d", &[("a_b", "c")], &plain));
     assert_ne!(one, hash("d_a", &[("", "b_c")], &plain));
-    assert_ne!(
-        hash("d", &[("a", ""), ("b", "")], &plain),
-        hash("d", &[("a", "b")], &plain)
-    );
+    assert_ne!(hash("d", &[("a", ""), ("b", "")], &plain), hash("d", &[("a", "b")], &plain));
     // Numbers may change under a live counter, the algorithm may not.
-    assert_eq!(
-        one,
-        hash(
-            "d",
-            &[("a", "b_c")],
-            &limit("x", window(9, Nanos::from_secs(1)))
-        )
-    );
+    assert_eq!(one, hash("d", &[("a", "b_c")], &limit("x", window(9, Nanos::from_secs(1)))));
     assert_ne!(one, hash("d", &[("a", "b_c")], &limit("x", bucket(1, 1))));
 }
 
@@ -282,20 +223,12 @@ fn a_changed_limit_keeps_its_count() {
     for _ in 0..5 {
         assert!(decide(&mut state, &window(5, MINUTE), Hits::ONE, at(6_000)).is_allow());
     }
-    assert_eq!(
-        decide(&mut state, &window(8, MINUTE), Hits::ONE, at(6_001)).remaining,
-        2
-    );
+    assert_eq!(decide(&mut state, &window(8, MINUTE), Hits::ONE, at(6_001)).remaining, 2);
     assert!(!decide(&mut state, &window(3, MINUTE), Hits::ONE, at(6_002)).is_allow());
 }
 
 fn ask(quota: &Quota, state: usize, enforcement: Enforcement) -> Ask<'_> {
-    Ask {
-        quota,
-        enforcement,
-        hits: Hits::ONE,
-        state,
-    }
+    Ask { quota, enforcement, hits: Hits::ONE, state }
 }
 
 #[test]
@@ -303,20 +236,11 @@ fn one_denial_takes_from_no_limit() {
     let (wide, narrow) = (window(10, MINUTE), window(1, MINUTE));
     let mut states = [State::default(); 2];
     let mut decisions = Vec::new();
-    let asks = [
-        ask(&wide, 0, Enforcement::Enforce),
-        ask(&narrow, 1, Enforcement::Enforce),
-    ];
-    assert_eq!(
-        decide_all(&mut states, &asks, at(6_000), &mut decisions),
-        Verdict::Allow
-    );
+    let asks = [ask(&wide, 0, Enforcement::Enforce), ask(&narrow, 1, Enforcement::Enforce)];
+    assert_eq!(decide_all(&mut states, &asks, at(6_000), &mut decisions), Verdict::Allow);
     let after_one = states;
     for _ in 0..3 {
-        assert_eq!(
-            decide_all(&mut states, &asks, at(6_001), &mut decisions),
-            Verdict::Deny
-        );
+        assert_eq!(decide_all(&mut states, &asks, at(6_001), &mut decisions), Verdict::Deny);
         assert_eq!(states, after_one);
         // The limit with room says what is left there, untouched.
         assert!(decisions[0].is_allow() && !decisions[1].is_allow());
@@ -329,10 +253,7 @@ fn a_shadow_limit_reports_and_never_denies() {
     let (real, shadow) = (window(10, MINUTE), window(1, MINUTE));
     let mut states = [State::default(); 2];
     let mut decisions = Vec::new();
-    let asks = [
-        ask(&real, 0, Enforcement::Enforce),
-        ask(&shadow, 1, Enforcement::Shadow),
-    ];
+    let asks = [ask(&real, 0, Enforcement::Enforce), ask(&shadow, 1, Enforcement::Shadow)];
     for turn in 0..3u64 {
         let verdict = decide_all(&mut states, &asks, at(6_000), &mut decisions);
         assert_eq!(verdict, Verdict::Allow);
@@ -346,18 +267,9 @@ fn a_descriptor_carried_twice_is_charged_twice_or_not_at_all() {
     let quota = window(3, MINUTE);
     let mut states = [State::default()];
     let mut decisions = Vec::new();
-    let asks = [
-        ask(&quota, 0, Enforcement::Enforce),
-        ask(&quota, 0, Enforcement::Enforce),
-    ];
-    assert_eq!(
-        decide_all(&mut states, &asks, at(6_000), &mut decisions),
-        Verdict::Allow
-    );
-    assert_eq!(
-        decide_all(&mut states, &asks, at(6_000), &mut decisions),
-        Verdict::Deny
-    );
+    let asks = [ask(&quota, 0, Enforcement::Enforce), ask(&quota, 0, Enforcement::Enforce)];
+    assert_eq!(decide_all(&mut states, &asks, at(6_000), &mut decisions), Verdict::Allow);
+    assert_eq!(decide_all(&mut states, &asks, at(6_000), &mut decisions), Verdict::Deny);
     assert_eq!(decisions[0].remaining, 1);
 }
 

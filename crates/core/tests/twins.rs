@@ -35,10 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn periods() -> impl Strategy<Value = Nanos> {
     // Odd lengths, so that nothing divides evenly.
-    prop_oneof![
-        Just(Nanos::from_secs(1)),
-        (1_000_000u64..3_000_000_000).prop_map(Nanos::new),
-    ]
+    prop_oneof![Just(Nanos::from_secs(1)), (1_000_000u64..3_000_000_000).prop_map(Nanos::new),]
 }
 
 /// Seeded, so that a failure here is a failure everywhere, wasm32 included.
@@ -53,17 +50,11 @@ fn runner() -> TestRunner {
 }
 
 fn moved(now: Timestamp, step: &Step) -> Timestamp {
-    Timestamp::from_nanos(
-        now.as_nanos()
-            .saturating_add_signed(step.clock_ms * 1_000_000),
-    )
+    Timestamp::from_nanos(now.as_nanos().saturating_add_signed(step.clock_ms * 1_000_000))
 }
 
 fn said(decision: &Decision) -> Said {
-    Said {
-        allowed: decision.is_allow(),
-        remaining: decision.remaining,
-    }
+    Said { allowed: decision.is_allow(), remaining: decision.remaining }
 }
 
 fn agree(
@@ -78,13 +69,7 @@ fn agree(
         now = moved(now, step);
         let hits = Hits::new(step.hits);
         let decision = decide(&mut state, quota, hits, now);
-        prop_assert_eq!(
-            said(&decision),
-            twin(hits, now),
-            "step {} at {:?}",
-            index,
-            now
-        );
+        prop_assert_eq!(said(&decision), twin(hits, now), "step {} at {:?}", index, now);
     }
     Ok(())
 }
@@ -94,14 +79,11 @@ const START: std::ops::Range<u64> = 1_700_000_000_000_000_000..1_900_000_000_000
 #[test]
 fn fixed_window_agrees_with_its_twin() {
     runner()
-        .run(
-            &(0u32..20, periods(), START, steps()),
-            |(requests, period, start, steps)| {
-                let quota = Quota::FixedWindow(FixedWindow::new(requests, period).unwrap());
-                let mut twin = FixedWindowTwin::new(requests, period);
-                agree(&quota, start, &steps, |hits, now| twin.decide(hits, now))
-            },
-        )
+        .run(&(0u32..20, periods(), START, steps()), |(requests, period, start, steps)| {
+            let quota = Quota::FixedWindow(FixedWindow::new(requests, period).unwrap());
+            let mut twin = FixedWindowTwin::new(requests, period);
+            agree(&quota, start, &steps, |hits, now| twin.decide(hits, now))
+        })
         .unwrap();
 }
 
@@ -109,17 +91,12 @@ fn fixed_window_agrees_with_its_twin() {
 fn token_bucket_agrees_with_its_twin() {
     let strategy = (1u32..20, periods(), 1u32..30, 0u32..30, START, steps());
     runner()
-        .run(
-            &strategy,
-            |(requests, period, burst, initial, start, steps)| {
-                let initial = initial.min(burst);
-                let bucket = TokenBucket::new(requests, period, burst, initial).unwrap();
-                let mut twin = TokenBucketTwin::new(requests, period, burst, initial);
-                agree(&Quota::TokenBucket(bucket), start, &steps, |hits, now| {
-                    twin.decide(hits, now)
-                })
-            },
-        )
+        .run(&strategy, |(requests, period, burst, initial, start, steps)| {
+            let initial = initial.min(burst);
+            let bucket = TokenBucket::new(requests, period, burst, initial).unwrap();
+            let mut twin = TokenBucketTwin::new(requests, period, burst, initial);
+            agree(&Quota::TokenBucket(bucket), start, &steps, |hits, now| twin.decide(hits, now))
+        })
         .unwrap();
 }
 
@@ -158,36 +135,33 @@ fn token_bucket_never_passes_burst_plus_rate_in_any_span() {
 fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
     let strategy = (1u32..20, periods(), 1u32..30, START, steps(), any::<bool>());
     runner()
-        .run(
-            &strategy,
-            |(requests, period, burst, start, steps, bucket)| {
-                let (quota, most) = if bucket {
-                    let bucket = TokenBucket::new(requests, period, burst, burst).unwrap();
-                    (Quota::TokenBucket(bucket), u64::from(burst))
-                } else {
-                    let window = FixedWindow::new(requests, period).unwrap();
-                    (Quota::FixedWindow(window), u64::from(requests))
-                };
-                let mut state = State::default();
-                let mut now = Timestamp::from_nanos(start);
-                for step in &steps {
-                    now = moved(now, step);
-                    let hits = Hits::new(step.hits.min(most));
-                    let decision = decide(&mut state, &quota, hits, now);
-                    if decision.is_allow() {
-                        continue;
-                    }
-                    let wait = decision.wait(now).as_nanos();
-                    let mut early = state;
-                    let before = Timestamp::from_nanos(now.as_nanos() + wait - 1);
-                    prop_assert!(!decide(&mut early, &quota, hits, before).is_allow());
-                    let mut later = state;
-                    let after = Timestamp::from_nanos(now.as_nanos() + wait);
-                    prop_assert!(decide(&mut later, &quota, hits, after).is_allow());
+        .run(&strategy, |(requests, period, burst, start, steps, bucket)| {
+            let (quota, most) = if bucket {
+                let bucket = TokenBucket::new(requests, period, burst, burst).unwrap();
+                (Quota::TokenBucket(bucket), u64::from(burst))
+            } else {
+                let window = FixedWindow::new(requests, period).unwrap();
+                (Quota::FixedWindow(window), u64::from(requests))
+            };
+            let mut state = State::default();
+            let mut now = Timestamp::from_nanos(start);
+            for step in &steps {
+                now = moved(now, step);
+                let hits = Hits::new(step.hits.min(most));
+                let decision = decide(&mut state, &quota, hits, now);
+                if decision.is_allow() {
+                    continue;
                 }
-                Ok(())
-            },
-        )
+                let wait = decision.wait(now).as_nanos();
+                let mut early = state;
+                let before = Timestamp::from_nanos(now.as_nanos() + wait - 1);
+                prop_assert!(!decide(&mut early, &quota, hits, before).is_allow());
+                let mut later = state;
+                let after = Timestamp::from_nanos(now.as_nanos() + wait);
+                prop_assert!(decide(&mut later, &quota, hits, after).is_allow());
+            }
+            Ok(())
+        })
         .unwrap();
 }
 
@@ -195,28 +169,25 @@ fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
 fn a_state_past_its_keep_until_decides_as_a_new_one() {
     let strategy = (1u32..20, periods(), 1u32..30, START, steps(), any::<bool>());
     runner()
-        .run(
-            &strategy,
-            |(requests, period, burst, start, steps, bucket)| {
-                let quota = if bucket {
-                    Quota::TokenBucket(TokenBucket::new(requests, period, burst, burst).unwrap())
-                } else {
-                    Quota::FixedWindow(FixedWindow::new(requests, period).unwrap())
-                };
-                let mut state = State::default();
-                let mut now = Timestamp::from_nanos(start);
-                for step in &steps {
-                    now = moved(now, step);
-                    let kept = decide(&mut state, &quota, Hits::new(step.hits), now).keep_until;
-                    let (mut kept_state, mut new_state) = (state, State::default());
-                    let kept = kept.max(now);
-                    let with_state = decide(&mut kept_state, &quota, Hits::ONE, kept);
-                    let without = decide(&mut new_state, &quota, Hits::ONE, kept);
-                    prop_assert_eq!(with_state, without);
-                }
-                Ok(())
-            },
-        )
+        .run(&strategy, |(requests, period, burst, start, steps, bucket)| {
+            let quota = if bucket {
+                Quota::TokenBucket(TokenBucket::new(requests, period, burst, burst).unwrap())
+            } else {
+                Quota::FixedWindow(FixedWindow::new(requests, period).unwrap())
+            };
+            let mut state = State::default();
+            let mut now = Timestamp::from_nanos(start);
+            for step in &steps {
+                now = moved(now, step);
+                let kept = decide(&mut state, &quota, Hits::new(step.hits), now).keep_until;
+                let (mut kept_state, mut new_state) = (state, State::default());
+                let kept = kept.max(now);
+                let with_state = decide(&mut kept_state, &quota, Hits::ONE, kept);
+                let without = decide(&mut new_state, &quota, Hits::ONE, kept);
+                prop_assert_eq!(with_state, without);
+            }
+            Ok(())
+        })
         .unwrap();
 }
 

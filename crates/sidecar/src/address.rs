@@ -77,9 +77,9 @@ impl Listener {
     /// The address as others reach it: with the real port where 0 was asked for.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Listener::Tcp(listener) => listener
-                .local_addr()
-                .map_or_else(|_| "?".to_owned(), |address| address.to_string()),
+            Listener::Tcp(listener) => {
+                listener.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string())
+            }
             Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
         }
     }
@@ -92,16 +92,10 @@ fn remove_dead_socket(path: &Path) -> anyhow::Result<()> {
         return Ok(());
     };
     if !metadata.file_type().is_socket() {
-        bail!(
-            "cannot listen on unix:{}: the path exists and is no socket",
-            path.display()
-        );
+        bail!("cannot listen on unix:{}: the path exists and is no socket", path.display());
     }
     if StdUnixStream::connect(path).is_ok() {
-        bail!(
-            "cannot listen on unix:{}: another process does",
-            path.display()
-        );
+        bail!("cannot listen on unix:{}: another process does", path.display());
     }
     std::fs::remove_file(path)
         .with_context(|| format!("cannot remove the dead socket {}", path.display()))
@@ -121,10 +115,7 @@ mod tests {
             ("localhost:1", tcp("localhost:1")),
             ("unix:/run/x.sock", Ok(Address::Unix("/run/x.sock".into()))),
             ("off", Ok(Address::Off)),
-            (
-                "unix:",
-                Err("unix: wants a path, such as unix:/run/tidegate.sock".to_owned()),
-            ),
+            ("unix:", Err("unix: wants a path, such as unix:/run/tidegate.sock".to_owned())),
             ("8081", wanted()),
             (":8081", wanted()),
             ("localhost:70000", wanted()),

@@ -8,11 +8,7 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     match rules::load(&options.path) {
         Ok(rules) => {
             let (limits, domains) = (rules.limits().len(), rules.domain_names());
-            println!(
-                "ok: {limits} limits in {} ({})",
-                count(domains.len()),
-                domains.join(", ")
-            );
+            println!("ok: {limits} limits in {} ({})", count(domains.len()), domains.join(", "));
             ExitCode::SUCCESS
         }
         Err(errors) => {
@@ -23,9 +19,5 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 }
 
 fn count(domains: usize) -> String {
-    if domains == 1 {
-        "1 domain".to_owned()
-    } else {
-        format!("{domains} domains")
-    }
+    if domains == 1 { "1 domain".to_owned() } else { format!("{domains} domains") }
 }

@@ -53,30 +53,15 @@ pub(crate) struct ServeOptions {
     pub(crate) grpc: Vec<Address>,
 
     /// Where to serve /healthcheck and /metrics: host:port, unix:PATH or off
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "TIDEGATE_HTTP",
-        default_value = "127.0.0.1:8080"
-    )]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: Address,
 
     /// What to log, to standard error: error, warn, info, debug, or directives such as info,h2=debug
-    #[arg(
-        long,
-        value_name = "LEVEL",
-        env = "TIDEGATE_LOG",
-        default_value = "info"
-    )]
+    #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG", default_value = "info")]
     pub(crate) log: String,
 
     /// How to log
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        env = "TIDEGATE_LOG_FORMAT",
-        default_value = "text"
-    )]
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 }
 

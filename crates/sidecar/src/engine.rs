@@ -48,17 +48,12 @@ impl Met<'_> {
 impl Engine {
     pub(crate) fn new(store: Store, rules: Rules, metrics: Metrics) -> Self {
         let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &metrics));
-        Engine {
-            store,
-            rules,
-            metrics,
-        }
+        Engine { store, rules, metrics }
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
     pub(crate) fn replace_rules(&self, rules: Rules) {
-        self.rules
-            .store(Arc::new(RulesInForce::new(rules, &self.metrics)));
+        self.rules.store(Arc::new(RulesInForce::new(rules, &self.metrics)));
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -82,12 +77,7 @@ impl Engine {
                 let seed = self.store.seed();
                 let hash = identity.hash(seed, &request.domain, &about.entries, limit);
                 let state = index_of(&mut keys, Key::from_hash(hash.0));
-                met.push(Met {
-                    descriptor,
-                    limit,
-                    hits: request.hits_of(about),
-                    state,
-                });
+                met.push(Met { descriptor, limit, hits: request.hits_of(about), state });
             }
         }
         let mut decisions = Vec::with_capacity(met.len());
@@ -136,11 +126,7 @@ fn decide_entries(
 fn status(limit: &Limit, decision: &Decision, now: Timestamp) -> Status {
     let shadowed = limit.enforcement == Enforcement::Shadow;
     Status {
-        verdict: if decision.is_allow() || shadowed {
-            Verdict::Allow
-        } else {
-            Verdict::Deny
-        },
+        verdict: if decision.is_allow() || shadowed { Verdict::Allow } else { Verdict::Deny },
         limit: Some(LimitView {
             requests: limit.quota.requests(),
             unit: Unit::of_period(limit.quota.period()),

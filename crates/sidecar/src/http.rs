@@ -20,10 +20,7 @@ pub(crate) async fn serve(
     let registry = Arc::new(registry);
     let draining = stop.clone();
     let router = Router::new()
-        .route(
-            "/healthcheck",
-            get(async move || healthcheck(*draining.borrow())),
-        )
+        .route("/healthcheck", get(async move || healthcheck(*draining.borrow())))
         .route("/metrics", get(async move || metrics(&registry)));
     let mut stop = stop;
     let stopped = async move {
@@ -32,14 +29,10 @@ pub(crate) async fn serve(
     };
     match listener {
         Listener::Tcp(listener) => {
-            axum::serve(listener, router)
-                .with_graceful_shutdown(stopped)
-                .await?;
+            axum::serve(listener, router).with_graceful_shutdown(stopped).await?;
         }
         Listener::Unix(listener, _file) => {
-            axum::serve(listener, router)
-                .with_graceful_shutdown(stopped)
-                .await?;
+            axum::serve(listener, router).with_graceful_shutdown(stopped).await?;
         }
     }
     Ok(())

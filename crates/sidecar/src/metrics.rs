@@ -60,9 +60,7 @@ impl LimitCounters {
 
 impl Metrics {
     pub(crate) fn limit_counters(&self, path: &str) -> LimitCounters {
-        let label = RuleLabel {
-            rule: path.to_owned(),
-        };
+        let label = RuleLabel { rule: path.to_owned() };
         let of = |family: &Family<RuleLabel, Counter>| family.get_or_create(&label).clone();
         LimitCounters {
             total_hits: of(&self.total_hits),
@@ -92,30 +90,14 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tidegate");
         let families = [
             ("total_hits", "Hits asked for, by rule", &self.total_hits),
-            (
-                "within_limit",
-                "Hits that had room, by rule",
-                &self.within_limit,
-            ),
-            (
-                "over_limit",
-                "Hits that had no room, by rule",
-                &self.over_limit,
-            ),
-            (
-                "shadow_mode",
-                "Hits that a shadow rule would have denied",
-                &self.shadow_mode,
-            ),
+            ("within_limit", "Hits that had room, by rule", &self.within_limit),
+            ("over_limit", "Hits that had no room, by rule", &self.over_limit),
+            ("shadow_mode", "Hits that a shadow rule would have denied", &self.shadow_mode),
         ];
         for (name, help, family) in families {
             registry.register(name, help, family.clone());
         }
-        registry.register(
-            "answers",
-            "Rate limit calls answered, by code",
-            self.answers.clone(),
-        );
+        registry.register("answers", "Rate limit calls answered, by code", self.answers.clone());
         registry.register_collector(Box::new(StoreCollector(engine)));
         registry
     }
@@ -136,21 +118,9 @@ impl Collector for StoreCollector {
         let counters = [
             ("updates", "Updates of counters", stats.updates),
             ("created", "Counters created", stats.created),
-            (
-                "evicted_expired",
-                "Expired counters whose node was reused",
-                stats.evicted_expired,
-            ),
-            (
-                "refused",
-                "Updates refused since their chain was full",
-                stats.refused,
-            ),
-            (
-                "dropped_invalid",
-                "Torn or impossible nodes dropped",
-                stats.dropped_invalid,
-            ),
+            ("evicted_expired", "Expired counters whose node was reused", stats.evicted_expired),
+            ("refused", "Updates refused since their chain was full", stats.refused),
+            ("dropped_invalid", "Torn or impossible nodes dropped", stats.dropped_invalid),
         ];
         for (name, help, value) in counters {
             let counter = ConstCounter::new(value);

@@ -17,10 +17,7 @@ use tonic::{Request, Response, Status};
 /// The glue that the build generates.
 #[expect(unreachable_pub, unused_qualifications, reason = "generated")]
 mod proto {
-    include!(concat!(
-        env!("OUT_DIR"),
-        "/envoy.service.ratelimit.v3.RateLimitService.rs"
-    ));
+    include!(concat!(env!("OUT_DIR"), "/envoy.service.ratelimit.v3.RateLimitService.rs"));
 }
 
 /// Far above any descriptor list that Envoy's header limits allow (60 KiB of headers).
@@ -39,9 +36,7 @@ impl RateLimitService for Rls {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.answer(request.into_inner())
-            .map(Response::new)
-            .inspect_err(|_| self.metrics.refused())
+        self.answer(request.into_inner()).map(Response::new).inspect_err(|_| self.metrics.refused())
     }
 }
 
@@ -72,15 +67,11 @@ impl Rls {
         match listener {
             Listener::Tcp(listener) => {
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                router
-                    .serve_with_incoming_shutdown(incoming, stopped)
-                    .await?;
+                router.serve_with_incoming_shutdown(incoming, stopped).await?;
             }
             Listener::Unix(listener, _file) => {
                 let incoming = UnixListenerStream::new(listener);
-                router
-                    .serve_with_incoming_shutdown(incoming, stopped)
-                    .await?;
+                router.serve_with_incoming_shutdown(incoming, stopped).await?;
             }
         }
         Ok(())

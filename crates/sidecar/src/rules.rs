@@ -41,11 +41,7 @@ impl fmt::Display for RuleErrors {
             writeln!(f, "{error}")?;
         }
         let count = self.0.len();
-        write!(
-            f,
-            "{count} {} in the limits",
-            if count == 1 { "error" } else { "errors" }
-        )
+        write!(f, "{count} {} in the limits", if count == 1 { "error" } else { "errors" })
     }
 }
 
@@ -54,11 +50,8 @@ impl std::error::Error for RuleErrors {}
 /// Loads a limits file, or every `*.yaml` and `*.yml` of a directory (not of those below it;
 /// names that start with a dot are left out).
 pub(crate) fn load(path: &Path) -> Result<Rules, RuleErrors> {
-    let whole = |file: &Path, message: String| RuleError {
-        file: file.to_owned(),
-        place: None,
-        message,
-    };
+    let whole =
+        |file: &Path, message: String| RuleError { file: file.to_owned(), place: None, message };
     let files = match limits_files(path) {
         Ok(files) if files.is_empty() => {
             let message = "no *.yaml or *.yml file in this directory".to_owned();
@@ -66,10 +59,7 @@ pub(crate) fn load(path: &Path) -> Result<Rules, RuleErrors> {
         }
         Ok(files) => files,
         Err(error) => {
-            return Err(RuleErrors(vec![whole(
-                path,
-                format!("cannot read: {error}"),
-            )]));
+            return Err(RuleErrors(vec![whole(path, format!("cannot read: {error}"))]));
         }
     };
     let mut rules = Rules::default();
@@ -85,11 +75,7 @@ pub(crate) fn load(path: &Path) -> Result<Rules, RuleErrors> {
             Err(error) => errors.push(whole(file, format!("cannot read: {error}"))),
         }
     }
-    if errors.is_empty() {
-        Ok(rules)
-    } else {
-        Err(RuleErrors(errors))
-    }
+    if errors.is_empty() { Ok(rules) } else { Err(RuleErrors(errors)) }
 }
 
 fn limits_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -99,12 +85,9 @@ fn limits_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let file = entry?.path();
-        let hidden = file
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        let yaml = file
-            .extension()
-            .is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let yaml =
+            file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
         if yaml && !hidden {
             files.push(file);
         }
@@ -112,3 +95,6 @@ fn limits_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     files.sort();
     Ok(files)
 }
+
+#[cfg(test)]
+mod tests;

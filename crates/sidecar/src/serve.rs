@@ -28,39 +28,25 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         bail!("--grpc off leaves nothing to serve; give it an address");
     }
     let rules = rules::load(&options.limits).context("the limits were not loaded")?;
-    let store = Store::open(
-        &options.data_dir,
-        &Options {
-            capacity: options.capacity,
-        },
-    )?;
+    let store = Store::open(&options.data_dir, &Options { capacity: options.capacity })?;
     note_capacity(&store, options);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let metrics = Metrics::default();
     let engine = Arc::new(Engine::new(store, rules, metrics.clone()));
     let served = runtime.block_on(serve(options, engine.clone(), metrics));
     // Cuts off what did not drain in time, so that nothing counts after the last sync.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    engine
-        .store()
-        .sync()
-        .context("the counters were not synced to disk")?;
+    engine.store().sync().context("the counters were not synced to disk")?;
     served
 }
 
 fn start_logging(options: &ServeOptions) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&options.log)
         .with_context(|| format!("--log {:?} is not a level or directive", options.log))?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match options.log_format {
         LogFormat::Text => {
-            log.with_target(false)
-                .with_ansi(std::io::stderr().is_terminal())
-                .init();
+            log.with_target(false).with_ansi(std::io::stderr().is_terminal()).init();
         }
         LogFormat::Json => log.json().init(),
     }
@@ -71,11 +57,7 @@ fn note_capacity(store: &Store, options: &ServeOptions) {
     let capacity = store.capacity();
     if capacity < options.capacity {
         let asked = options.capacity;
-        tracing::warn!(
-            capacity,
-            asked,
-            "the data directory is smaller than --capacity asks"
-        );
+        tracing::warn!(capacity, asked, "the data directory is smaller than --capacity asks");
     }
 }
 
@@ -89,10 +71,7 @@ async fn serve(
     for address in &options.grpc {
         if let Some(listener) = Listener::open(address).await? {
             tracing::info!(door = "grpc", address = listener.describe(), "listening");
-            let rls = Rls {
-                engine: engine.clone(),
-                metrics: metrics.clone(),
-            };
+            let rls = Rls { engine: engine.clone(), metrics: metrics.clone() };
             doors.spawn(rls.serve(listener, stopping.clone()));
         }
     }
@@ -105,9 +84,8 @@ async fn serve(
     let ended = handle_signals(options, &engine, &mut doors).await;
     tracing::info!("draining");
     stop.send_replace(true);
-    let drained = tokio::time::timeout(DRAIN_MAX, async {
-        while doors.join_next().await.is_some() {}
-    });
+    let drained =
+        tokio::time::timeout(DRAIN_MAX, async { while doors.join_next().await.is_some() {} });
     if drained.await.is_err() {
         tracing::warn!("calls were still under way after {DRAIN_MAX:?}; cut off");
     }

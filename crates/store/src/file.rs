@@ -50,10 +50,7 @@ impl CounterFile {
     /// Opens the file in `dir`, and makes both if they are missing.
     pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
         if !(1..=CAPACITY_MAX).contains(&options.capacity) {
-            return Err(OpenError::Capacity {
-                found: options.capacity,
-                max: CAPACITY_MAX,
-            });
+            return Err(OpenError::Capacity { found: options.capacity, max: CAPACITY_MAX });
         }
         fs::create_dir_all(dir).map_err(io_error("create the directory", dir))?;
         let lock = take_lock(dir.join(LOCK_NAME))?;
@@ -75,11 +72,7 @@ impl CounterFile {
         let header = read_header(&file, &path)?;
         let region =
             Region::map(&file, header.file_words()).map_err(io_error("map the file", &path))?;
-        Ok(Self {
-            header,
-            region,
-            lock,
-        })
+        Ok(Self { header, region, lock })
     }
 }
 
@@ -149,23 +142,14 @@ fn read_header(file: &File, path: &Path) -> Result<Header, OpenError> {
     let found = metadata.len();
     if found < HEADER_BYTES as u64 {
         let expected = HEADER_BYTES as u64;
-        return Err(OpenError::NoHeader {
-            path: path.to_owned(),
-            found,
-            expected,
-        });
+        return Err(OpenError::NoHeader { path: path.to_owned(), found, expected });
     }
     let mut bytes = [0; HEADER_BYTES];
-    file.read_exact_at(&mut bytes, 0)
-        .map_err(io_error("read the header", path))?;
+    file.read_exact_at(&mut bytes, 0).map_err(io_error("read the header", path))?;
     let header = Header::decode(&bytes, path)?;
     let expected = header.file_bytes();
     if found != expected {
-        return Err(OpenError::Length {
-            path: path.to_owned(),
-            found,
-            expected,
-        });
+        return Err(OpenError::Length { path: path.to_owned(), found, expected });
     }
     Ok(header)
 }
@@ -181,11 +165,7 @@ fn random_seed() -> Result<u64, OpenError> {
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
-    move |source| OpenError::Io {
-        action,
-        path: path.to_owned(),
-        source,
-    }
+    move |source| OpenError::Io { action, path: path.to_owned(), source }
 }
 
 // These touch the disk, which Miri does not.
@@ -197,18 +177,12 @@ mod tests {
     fn a_file_that_cannot_fit_is_an_error_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         // 2^62 bytes: more than any file system gives to one file.
-        let header = Header {
-            chain_count: 1 << 51,
-            seed: 1,
-        };
+        let header = Header { chain_count: 1 << 51, seed: 1 };
         let error = make(dir.path(), &header).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
         let text = error.to_string();
         let path = dir.path().join(NEW_FILE_NAME);
-        let expected = format!(
-            "{}: cannot set aside 4611686018427392000 bytes: ",
-            path.display()
-        );
+        let expected = format!("{}: cannot set aside 4611686018427392000 bytes: ", path.display());
         assert!(text.starts_with(&expected), "{text}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
@@ -219,10 +193,8 @@ mod tests {
         fs::write(dir.path().join(NEW_FILE_NAME), b"TIDEGATE, half written").unwrap();
         let file = CounterFile::open(dir.path(), &Options { capacity: 20 }).unwrap();
         assert_eq!(file.header.capacity(), 32);
-        let mut names: Vec<_> = fs::read_dir(dir.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        let mut names: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, [LOCK_NAME, FILE_NAME]);
     }

@@ -48,10 +48,7 @@ pub(crate) struct Header {
 impl Header {
     /// The header of a file with at least `capacity` nodes, which is at most [`CAPACITY_MAX`].
     pub(crate) const fn new(capacity: u64, seed: u64) -> Self {
-        Self {
-            chain_count: capacity.div_ceil(CHAIN_NODES),
-            seed,
-        }
+        Self { chain_count: capacity.div_ceil(CHAIN_NODES), seed }
     }
 
     /// The number of nodes.
@@ -93,27 +90,15 @@ impl Header {
         let word = |index: usize| u64::from_le_bytes(words[index]);
         let path = || path.to_owned();
         if words[0] != MAGIC {
-            return Err(OpenError::Foreign {
-                path: path(),
-                found: words[0],
-                expected: MAGIC,
-            });
+            return Err(OpenError::Foreign { path: path(), found: words[0], expected: MAGIC });
         }
         if word(VERSION) != FORMAT_VERSION {
             let (found, expected) = (word(VERSION), FORMAT_VERSION);
-            return Err(OpenError::FormatVersion {
-                path: path(),
-                found,
-                expected,
-            });
+            return Err(OpenError::FormatVersion { path: path(), found, expected });
         }
         let (found, expected) = (word(CHECKSUM), checksum(bytes));
         if found != expected {
-            return Err(OpenError::Checksum {
-                path: path(),
-                found,
-                expected,
-            });
+            return Err(OpenError::Checksum { path: path(), found, expected });
         }
         for (what, index, min, max) in [
             ("node size", NODE_SIZE, NODE_BYTES, NODE_BYTES),
@@ -122,19 +107,10 @@ impl Header {
         ] {
             let found = word(index);
             if !(min..=max).contains(&found) {
-                return Err(OpenError::Geometry {
-                    path: path(),
-                    what,
-                    found,
-                    min,
-                    max,
-                });
+                return Err(OpenError::Geometry { path: path(), what, found, min, max });
             }
         }
-        Ok(Self {
-            chain_count: word(CHAIN_COUNT),
-            seed: word(SEED),
-        })
+        Ok(Self { chain_count: word(CHAIN_COUNT), seed: word(SEED) })
     }
 
     /// The index of the first word of a node.
@@ -173,11 +149,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_the_specified_one() {
-        let bytes = Header {
-            chain_count: 0x0a0b,
-            seed: 0x1122_3344_5566_7788,
-        }
-        .encode();
+        let bytes = Header { chain_count: 0x0a0b, seed: 0x1122_3344_5566_7788 }.encode();
         let mut expected = b"TIDEGATE".to_vec();
         for word in [1, 128, 16, 0x0a0b, 0x1122_3344_5566_7788] {
             expected.extend_from_slice(&u64::to_le_bytes(word));
@@ -201,31 +173,13 @@ mod tests {
     fn another_geometry_is_refused_by_its_number() {
         #[track_caller]
         fn check(index: usize, value: u64, expected: &str) {
-            let error = decode(&with_words(&[(index, value)]))
-                .unwrap_err()
-                .to_string();
+            let error = decode(&with_words(&[(index, value)])).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
-        check(
-            NODE_SIZE,
-            64,
-            "file: found node size 64, expected 128 to 128;",
-        );
-        check(
-            CHAIN_LENGTH,
-            8,
-            "file: found chain length 8, expected 16 to 16;",
-        );
-        check(
-            CHAIN_COUNT,
-            0,
-            "file: found chain count 0, expected 1 to 268435456;",
-        );
-        check(
-            CHAIN_COUNT,
-            u64::MAX,
-            "file: found chain count 18446744073709551615, expected 1 to",
-        );
+        check(NODE_SIZE, 64, "file: found node size 64, expected 128 to 128;");
+        check(CHAIN_LENGTH, 8, "file: found chain length 8, expected 16 to 16;");
+        check(CHAIN_COUNT, 0, "file: found chain count 0, expected 1 to 268435456;");
+        check(CHAIN_COUNT, u64::MAX, "file: found chain count 18446744073709551615, expected 1 to");
     }
 
     proptest! {

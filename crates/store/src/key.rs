@@ -87,10 +87,7 @@ mod tests {
         for hash in 1..=64_000_u128 {
             counts[Key::from_hash(hash).chain(64) as usize] += 1;
         }
-        assert!(
-            counts.iter().all(|count| (840..=1160).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|count| (840..=1160).contains(count)), "{counts:?}");
         assert_eq!(Key::from_hash(u128::MAX).chain(1), 0);
     }
 }

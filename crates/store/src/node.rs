@@ -135,11 +135,7 @@ impl<'a> Node<'a> {
             expires_at: self.load(at + EXPIRES_AT),
         };
         let is_valid = self.load(at + CHECK) == self.check(version, &entry);
-        is_valid.then_some(Held {
-            copy,
-            version,
-            entry,
-        })
+        is_valid.then_some(Held { copy, version, entry })
     }
 
     /// The check of a copy, under the key that is in the node now. Never zero.
@@ -152,10 +148,7 @@ impl<'a> Node<'a> {
         let high = self.load(KEY_HIGH);
         let mut bytes = [0; 64];
         let (words, _) = bytes.as_chunks_mut::<8>();
-        for (to, word) in words
-            .iter_mut()
-            .zip([low, high, version, entry.expires_at, a, b, c, d])
-        {
+        for (to, word) in words.iter_mut().zip([low, high, version, entry.expires_at, a, b, c, d]) {
             *to = word.to_le_bytes();
         }
         xxh3_64_with_seed(&bytes, self.seed).max(1)

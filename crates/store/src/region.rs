@@ -106,11 +106,7 @@ impl Region {
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(
-            index < self.words,
-            "word {index} is outside a region of {} words",
-            self.words
-        );
+        assert!(index < self.words, "word {index} is outside a region of {} words", self.words);
         // SAFETY: index < self.words (checked above), and `base` is valid for that many words of one
         // allocation, so the offset stays inside it.
         let word = unsafe { self.base.add(index) };
@@ -170,9 +166,7 @@ impl Region {
 
     fn is_store_left(&self) -> bool {
         let left = |left: u64| left.checked_sub(1);
-        self.stores_left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
-            .is_ok()
+        self.stores_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
     }
 }
 

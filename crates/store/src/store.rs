@@ -72,23 +72,13 @@ impl Store {
     /// If the options are out of range, the store is in use, or its file is not a whole counter file
     /// of this format (it stays as it is).
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
-        let CounterFile {
-            header,
-            region,
-            lock,
-        } = CounterFile::open(dir, options)?;
+        let CounterFile { header, region, lock } = CounterFile::open(dir, options)?;
         Ok(Self::over(header, region, Some(lock)))
     }
 
     fn over(header: Header, region: Region, lock: Option<File>) -> Self {
         let (stripes, counts) = (Stripes::new(), Counts::default());
-        Self {
-            header,
-            region,
-            stripes,
-            counts,
-            _lock: lock,
-        }
+        Self { header, region, stripes, counts, _lock: lock }
     }
 
     /// The random seed of this store, to hash keys with. Never changes during the store's life.
@@ -162,8 +152,7 @@ impl Store {
         for (key, place) in keys.iter().zip(&mut *places) {
             self.find(*key, now, place);
         }
-        self.reserve(keys, now, places)
-            .inspect_err(|_| self.counts.refused.add(1))?;
+        self.reserve(keys, now, places).inspect_err(|_| self.counts.refused.add(1))?;
         for (entry, place) in entries.iter_mut().zip(&*places) {
             *entry = place.before;
         }
@@ -196,16 +185,10 @@ impl Store {
             }
             let chain = places[index].chain;
             let is_taken = |node: u64| {
-                places
-                    .iter()
-                    .any(|place| place.chain == chain && place.node == Some(node))
+                places.iter().any(|place| place.chain == chain && place.node == Some(node))
             };
             let Some((node, presence)) = self.vacancy(chain, now, is_taken) else {
-                return Err(UpdateError::ChainFull {
-                    key,
-                    chain,
-                    nodes: CHAIN_NODES,
-                });
+                return Err(UpdateError::ChainFull { key, chain, nodes: CHAIN_NODES });
             };
             places[index].node = Some(node);
             places[index].presence = presence;
@@ -252,12 +235,8 @@ impl Store {
                 None => node.claim(key, entry),
             }
             self.counts.updates.add(1);
-            self.counts
-                .created
-                .add(u64::from(place.presence != Presence::Live));
-            self.counts
-                .evicted_expired
-                .add(u64::from(place.presence == Presence::Displacing));
+            self.counts.created.add(u64::from(place.presence != Presence::Live));
+            self.counts.evicted_expired.add(u64::from(place.presence == Presence::Displacing));
         }
     }
 
@@ -272,20 +251,14 @@ impl Store {
     }
 
     fn node(&self, chain: u64, node: u64) -> Node<'_> {
-        Node::new(
-            &self.region,
-            Header::node_base(chain, node),
-            self.header.seed,
-        )
+        Node::new(&self.region, Header::node_base(chain, node), self.header.seed)
     }
 }
 
 impl fmt::Debug for Store {
     /// Leaves out the seed: who reads a log must not learn how to aim keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
+        f.debug_struct("Store").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
 
@@ -304,15 +277,11 @@ fn working_space<'a, T: Default>(
 
 fn refuse_repeated(keys: &[Key]) -> Result<(), UpdateError> {
     let repeated = if keys.len() <= KEYS_INLINE {
-        keys.iter()
-            .enumerate()
-            .find_map(|(at, key)| keys[..at].contains(key).then_some(*key))
+        keys.iter().enumerate().find_map(|(at, key)| keys[..at].contains(key).then_some(*key))
     } else {
         let mut sorted = keys.to_vec();
         sorted.sort_unstable();
-        sorted
-            .windows(2)
-            .find_map(|pair| (pair[0] == pair[1]).then_some(pair[0]))
+        sorted.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0]))
     };
     repeated.map_or(Ok(()), |key| Err(UpdateError::RepeatedKey { key }))
 }

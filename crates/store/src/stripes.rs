@@ -57,9 +57,8 @@ mod tests {
         let stripes = Stripes::new();
         let mut guards: Vec<_> = chains.iter().map(|_| None).collect();
         stripes.lock(&mut chains.to_vec(), &mut guards);
-        let found: Vec<_> = (0..STRIPE_COUNT)
-            .filter(|&index| stripes.0[index].0.try_lock().is_err())
-            .collect();
+        let found: Vec<_> =
+            (0..STRIPE_COUNT).filter(|&index| stripes.0[index].0.try_lock().is_err()).collect();
         assert_eq!(found, locked);
         drop(guards);
         assert!(stripes.0.iter().all(|stripe| stripe.0.try_lock().is_ok()));

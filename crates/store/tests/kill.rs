@@ -59,10 +59,7 @@ fn counted(thread: u64, index: u64) -> Key {
 fn passing(seed: u64, thread: u64, number: u64) -> (Key, [u64; 4]) {
     let mut random = Random(seed ^ (thread << 32) ^ number);
     let state = [number + 1, random.next(), random.next(), random.next()];
-    (
-        Key::from_hash(u128::from(state[1]) << 64 | u128::from(state[2])),
-        state,
-    )
+    (Key::from_hash(u128::from(state[1]) << 64 | u128::from(state[2])), state)
 }
 
 /// Starts this binary again, as the child of the test `test`.
@@ -116,17 +113,11 @@ fn a_store_has_one_owner_until_it_dies() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, mut output) = spawn("a_store_has_one_owner_until_it_dies", dir.path(), 0, 0);
     // The harness of the child may have begun the line.
-    while !next_line(&mut output)
-        .expect("the child opens the store")
-        .ends_with("owner")
-    {}
+    while !next_line(&mut output).expect("the child opens the store").ends_with("owner") {}
 
     let error = Store::open(dir.path(), &OPTIONS).unwrap_err();
     let path = dir.path().join("counters.lock");
-    let expected = format!(
-        "{}: the store is in use by another process; ",
-        path.display()
-    );
+    let expected = format!("{}: the store is in use by another process; ", path.display());
     assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
     assert!(error.to_string().starts_with(&expected), "{error}");
 
@@ -157,13 +148,7 @@ fn a_killed_process_loses_no_acknowledged_update() {
         let round_seed = random.next();
         // Past everything that the round before has stored.
         let clock = 1 + (round << 32);
-        let calls = run_and_kill(
-            dir.path(),
-            round_seed,
-            clock,
-            &mut random,
-            &mut acknowledged,
-        );
+        let calls = run_and_kill(dir.path(), round_seed, clock, &mut random, &mut acknowledged);
         let store = open(dir.path());
         println!("round {round}: {calls:?} calls acknowledged");
         for thread in 0..THREADS {
@@ -171,10 +156,7 @@ fn a_killed_process_loses_no_acknowledged_update() {
             passers_found += check_passers(&store, round_seed, thread, calls[thread as usize]);
         }
     }
-    assert!(
-        acknowledged.iter().flatten().all(|&count| count > 0),
-        "{acknowledged:?}"
-    );
+    assert!(acknowledged.iter().flatten().all(|&count| count > 0), "{acknowledged:?}");
     assert!(passers_found > ROUNDS, "{passers_found}");
 }
 
@@ -221,18 +203,12 @@ fn count_once(
                 entries[entry].expires_at = u64::MAX;
                 entries[entry].state.iter_mut().for_each(|word| *word += 1);
             }
-            entries[1] = Entry {
-                state,
-                expires_at: now + 1,
-            };
+            entries[1] = Entry { state, expires_at: now + 1 };
         })
     };
     // A thread that was held up before its call finds a chain full of what was to come: later on, that
     // is past.
-    (0..100)
-        .map(|_| call())
-        .find(Result::is_ok)
-        .unwrap_or_else(call)?;
+    (0..100).map(|_| call()).find(Result::is_ok).unwrap_or_else(call)?;
     // One write of one line, which is shorter than what a pipe takes whole.
     let line = format!("done {thread} {first} {second}\n");
     Ok(io::stdout().write_all(line.as_bytes())?)
@@ -279,10 +255,7 @@ fn check_counts(store: &Store, thread: u64, acknowledged: &mut [u64]) {
         let key = [counted(thread, index)];
         let entry = store.update_many(&key, 0, |entries| entries[0]).unwrap();
         let count = entry.state[0];
-        assert_eq!(
-            entry.state, [count; 4],
-            "thread {thread}, key {index}: a mixed entry"
-        );
+        assert_eq!(entry.state, [count; 4], "thread {thread}, key {index}: a mixed entry");
         assert!(
             (*acknowledged..=*acknowledged + 1).contains(&count),
             "thread {thread}, key {index}: {acknowledged} acknowledged, {count} found"

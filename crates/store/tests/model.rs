@@ -16,10 +16,7 @@ const KEYS: u64 = 90;
 #[derive(Clone, Debug)]
 enum Step {
     /// Time passes, then one call.
-    Update {
-        passed: u64,
-        changes: Vec<(u64, Change)>,
-    },
+    Update { passed: u64, changes: Vec<(u64, Change)> },
     /// The store is closed and opened again.
     Reopen,
 }
@@ -101,10 +98,7 @@ impl Model {
 fn apply(entry: Entry, change: Change, now: u64) -> Entry {
     match change {
         Change::Leave => entry,
-        Change::Zero => Entry {
-            state: [0; 4],
-            ..entry
-        },
+        Change::Zero => Entry { state: [0; 4], ..entry },
         Change::Set { state, lifetime } => Entry {
             state: [state, !state, entry.state[0], entry.state[1]],
             expires_at: now + lifetime,
@@ -115,14 +109,8 @@ fn apply(entry: Entry, change: Change, now: u64) -> Entry {
 /// The store sorts when there are many keys, and so finds another repeated key first.
 fn repeated(changes: &[(u64, Change)]) -> Option<u64> {
     let is_repeated = |at: usize| changes[..at].iter().any(|(id, _)| *id == changes[at].0);
-    let mut repeated = (0..changes.len())
-        .filter(|&at| is_repeated(at))
-        .map(|at| changes[at].0);
-    if changes.len() <= 8 {
-        repeated.next()
-    } else {
-        repeated.min()
-    }
+    let mut repeated = (0..changes.len()).filter(|&at| is_repeated(at)).map(|at| changes[at].0);
+    if changes.len() <= 8 { repeated.next() } else { repeated.min() }
 }
 
 fn key(id: u64) -> Key {
@@ -191,10 +179,7 @@ fn the_twin_meets_every_outcome() {
     let mut runner = TestRunner::deterministic();
     let (mut done, mut repeated, mut full) = (0, 0, 0);
     for _ in 0..20 {
-        let steps = prop::collection::vec(step(), 119)
-            .new_tree(&mut runner)
-            .unwrap()
-            .current();
+        let steps = prop::collection::vec(step(), 119).new_tree(&mut runner).unwrap().current();
         let (mut model, mut now) = (Model::default(), 1_000);
         for step in steps {
             let Step::Update { passed, changes } = step else {
@@ -208,8 +193,5 @@ fn the_twin_meets_every_outcome() {
             }
         }
     }
-    assert!(
-        done > 200 && repeated > 200 && full > 200,
-        "{done} {repeated} {full}"
-    );
+    assert!(done > 200 && repeated > 200 && full > 200, "{done} {repeated} {full}");
 }

@@ -29,11 +29,9 @@ fn check(bytes: &[u8], expected: &str) {
     for _ in 0..2 {
         let error = Store::open(dir.path(), &options(16)).unwrap_err();
         let text = error.to_string();
-        let text = text
-            .strip_prefix(&format!("{}: ", path.display()))
-            .unwrap_or_else(|| {
-                panic!("the path is missing: {text}");
-            });
+        let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or_else(|| {
+            panic!("the path is missing: {text}");
+        });
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("move"), "no advice: {text}");
         assert_eq!(fs::read(&path).unwrap(), bytes, "the file was changed");
@@ -57,10 +55,7 @@ fn with_checked_word(at: usize, word: u64) -> Vec<u8> {
 
 #[test]
 fn an_empty_file_is_refused() {
-    check(
-        b"",
-        "found 0 bytes, expected at least the 4096 bytes of a header; ",
-    );
+    check(b"", "found 0 bytes, expected at least the 4096 bytes of a header; ");
 }
 
 #[test]
@@ -79,10 +74,7 @@ fn a_file_cut_inside_its_nodes_is_refused() {
 fn a_file_that_is_too_long_is_refused() {
     let mut bytes = good_file();
     bytes.push(0);
-    check(
-        &bytes,
-        "found 6145 bytes, expected the 6144 bytes that its header describes; ",
-    );
+    check(&bytes, "found 6145 bytes, expected the 6144 bytes that its header describes; ");
 }
 
 #[test]
@@ -110,34 +102,16 @@ fn a_newer_format_is_refused_before_its_checksum_is_judged() {
 
 #[test]
 fn a_damaged_header_is_refused() {
-    check(
-        &with_word(40, *b"nonsense"),
-        "the header is damaged: found checksum 0x",
-    );
-    check(
-        &with_word(4000, *b"nonsense"),
-        "the header is damaged: found checksum 0x",
-    );
-    check(
-        &with_word(4088, [0; 8]),
-        "the header is damaged: found checksum 0x0000000000000000, ",
-    );
+    check(&with_word(40, *b"nonsense"), "the header is damaged: found checksum 0x");
+    check(&with_word(4000, *b"nonsense"), "the header is damaged: found checksum 0x");
+    check(&with_word(4088, [0; 8]), "the header is damaged: found checksum 0x0000000000000000, ");
 }
 
 #[test]
 fn another_geometry_is_refused() {
-    check(
-        &with_checked_word(16, 64),
-        "found node size 64, expected 128 to 128; ",
-    );
-    check(
-        &with_checked_word(24, 8),
-        "found chain length 8, expected 16 to 16; ",
-    );
-    check(
-        &with_checked_word(32, 0),
-        "found chain count 0, expected 1 to 268435456; ",
-    );
+    check(&with_checked_word(16, 64), "found node size 64, expected 128 to 128; ");
+    check(&with_checked_word(24, 8), "found chain length 8, expected 16 to 16; ");
+    check(&with_checked_word(32, 0), "found chain count 0, expected 1 to 268435456; ");
     // A count which does not fit the file is a matter of length.
     check(
         &with_checked_word(32, 1 << 28),
@@ -181,34 +155,23 @@ fn missing_directories_are_made() {
     let path = dir.path().join("a").join("b");
     let store = Store::open(&path, &options(17)).unwrap();
     assert_eq!(store.capacity(), 32);
-    assert_eq!(
-        fs::metadata(path.join(FILE)).unwrap().len(),
-        4096 + 2 * 2048
-    );
+    assert_eq!(fs::metadata(path.join(FILE)).unwrap().len(), 4096 + 2 * 2048);
 }
 
 #[test]
 fn an_existing_store_keeps_its_size_its_seed_and_its_entries() {
     let dir = tempfile::tempdir().unwrap();
     let key = Key::from_hash(7);
-    let entry = Entry {
-        state: [1, 2, 3, 4],
-        expires_at: 100,
-    };
+    let entry = Entry { state: [1, 2, 3, 4], expires_at: 100 };
     let store = Store::open(dir.path(), &options(16)).unwrap();
     let seed = store.seed();
-    store
-        .update_many(&[key], 10, |entries| entries[0] = entry)
-        .unwrap();
+    store.update_many(&[key], 10, |entries| entries[0] = entry).unwrap();
     store.sync().unwrap();
     drop(store);
 
     let store = Store::open(dir.path(), &options(1000)).unwrap();
     assert_eq!((store.capacity(), store.seed()), (16, seed));
-    assert_eq!(
-        store.update_many(&[key], 10, |entries| entries[0]),
-        Ok(entry)
-    );
+    assert_eq!(store.update_many(&[key], 10, |entries| entries[0]), Ok(entry));
 }
 
 #[test]

@@ -70,24 +70,18 @@ fn check(capacity: u64, key_count: u64) {
     };
     let totals = thread::scope(|scope| {
         let count = &count;
-        let threads: Vec<_> = (0..THREADS)
-            .map(|thread| scope.spawn(move || count(thread)))
-            .collect();
+        let threads: Vec<_> =
+            (0..THREADS).map(|thread| scope.spawn(move || count(thread))).collect();
         let mut totals = vec![0; key_count as usize];
         for thread in threads {
             let hits = thread.join().unwrap();
-            totals
-                .iter_mut()
-                .zip(hits)
-                .for_each(|(total, hits)| *total += hits);
+            totals.iter_mut().zip(hits).for_each(|(total, hits)| *total += hits);
         }
         totals
     });
 
     let all: Vec<_> = (0..key_count).map(key).collect();
-    let found = store
-        .update_many(&all, 1, |entries| entries.to_vec())
-        .unwrap();
+    let found = store.update_many(&all, 1, |entries| entries.to_vec()).unwrap();
     for (id, (entry, total)) in found.iter().zip(totals).enumerate() {
         assert_eq!(entry.state[..2], [total, total], "key {id}");
     }

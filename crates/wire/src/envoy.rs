@@ -34,9 +34,7 @@ pub fn grpc_service_of_cluster(cluster: &str) -> Option<String> {
     if cluster.len() > CLUSTER_NAME_BYTES_MAX {
         return None;
     }
-    let envoy_grpc = Some(EnvoyGrpc {
-        cluster_name: cluster.to_owned(),
-    });
+    let envoy_grpc = Some(EnvoyGrpc { cluster_name: cluster.to_owned() });
     String::from_utf8(GrpcService { envoy_grpc }.encode_to_vec()).ok()
 }
 

@@ -68,12 +68,7 @@ fn descriptor_from_wire(
     index: usize,
     descriptor: rls::RateLimitDescriptor,
 ) -> Result<Descriptor, WireError> {
-    let unsupported = |field| {
-        Err(WireError::Unsupported {
-            descriptor: index,
-            field,
-        })
-    };
+    let unsupported = |field| Err(WireError::Unsupported { descriptor: index, field });
     if descriptor.limit.is_some() {
         return unsupported("limit");
     }
@@ -83,24 +78,12 @@ fn descriptor_from_wire(
     if descriptor.entries.is_empty() {
         return Err(WireError::NoEntries(index));
     }
-    if let Some(entry) = descriptor
-        .entries
-        .iter()
-        .position(|entry| entry.key.is_empty())
-    {
-        return Err(WireError::EmptyKey {
-            descriptor: index,
-            entry,
-        });
+    if let Some(entry) = descriptor.entries.iter().position(|entry| entry.key.is_empty()) {
+        return Err(WireError::EmptyKey { descriptor: index, entry });
     }
     let entries = descriptor.entries.into_iter();
     Ok(Descriptor {
-        entries: entries
-            .map(|entry| Entry {
-                key: entry.key,
-                value: entry.value,
-            })
-            .collect(),
+        entries: entries.map(|entry| Entry { key: entry.key, value: entry.value }).collect(),
         hits: descriptor.hits_addend.map(Hits::new),
     })
 }
@@ -148,10 +131,10 @@ fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
             name: limit.name.clone(),
         }),
         limit_remaining: status.remaining,
-        duration_until_reset: status.limit.is_some().then_some(prost_types::Duration {
-            seconds: reset_secs,
-            nanos: 0,
-        }),
+        duration_until_reset: status
+            .limit
+            .is_some()
+            .then_some(prost_types::Duration { seconds: reset_secs, nanos: 0 }),
     }
 }
 
@@ -165,11 +148,7 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
     Ok(Answer {
         verdict: verdict(response.overall_code)
             .ok_or(WireError::UnknownCode(response.overall_code))?,
-        statuses: response
-            .statuses
-            .into_iter()
-            .map(status_from_wire)
-            .collect(),
+        statuses: response.statuses.into_iter().map(status_from_wire).collect(),
     })
 }
 
@@ -177,9 +156,7 @@ fn status_from_wire(status: rls::DescriptorStatus) -> Status {
     Status {
         verdict: verdict(status.code).unwrap_or(Verdict::Allow),
         remaining: status.limit_remaining,
-        reset: status
-            .duration_until_reset
-            .map_or(Nanos::ZERO, duration_from_wire),
+        reset: status.duration_until_reset.map_or(Nanos::ZERO, duration_from_wire),
         limit: status.current_limit.map(|limit| LimitView {
             requests: limit.requests_per_unit,
             unit: unit_from_wire(limit.unit),
@@ -224,7 +201,5 @@ fn unit_to_wire(unit: Option<Unit>) -> rls::RateLimitUnit {
 
 fn unit_from_wire(unit: i32) -> Option<Unit> {
     let unit = rls::RateLimitUnit::try_from(unit).ok()?;
-    Unit::ALL
-        .into_iter()
-        .find(|candidate| unit_to_wire(Some(*candidate)) == unit)
+    Unit::ALL.into_iter().find(|candidate| unit_to_wire(Some(*candidate)) == unit)
 }

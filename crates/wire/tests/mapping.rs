@@ -20,10 +20,7 @@ fn request() -> RateLimitRequest {
     RateLimitRequest {
         domain: "shop".into(),
         descriptors: vec![RateLimitDescriptor {
-            entries: vec![DescriptorEntry {
-                key: "app".into(),
-                value: "a".into(),
-            }],
+            entries: vec![DescriptorEntry { key: "app".into(), value: "a".into() }],
             ..Default::default()
         }],
         hits_addend: 0,
@@ -43,23 +40,13 @@ fn a_request_has_the_published_bytes() {
     };
     let entry = [&[0x0a, 3][..], b"app", &[0x12, 1], b"a"].concat();
     let descriptor = [&[0x0a, 8][..], &entry, &[0x1a, 2, 0x08, 3]].concat();
-    let expected = [
-        &[0x0a, 4][..],
-        b"shop",
-        &[0x12, 14],
-        &descriptor,
-        &[0x18, 1],
-    ]
-    .concat();
+    let expected = [&[0x0a, 4][..], b"shop", &[0x12, 14], &descriptor, &[0x18, 1]].concat();
     assert_eq!(encode_request(&request), expected);
 }
 
 #[test]
 fn a_cluster_target_has_the_published_bytes() {
-    assert_eq!(
-        grpc_service_of_cluster("tide").as_deref(),
-        Some("\x0a\x06\x0a\x04tide")
-    );
+    assert_eq!(grpc_service_of_cluster("tide").as_deref(), Some("\x0a\x06\x0a\x04tide"));
     let longest = "x".repeat(CLUSTER_NAME_BYTES_MAX);
     let target = grpc_service_of_cluster(&longest).unwrap();
     assert_eq!(target.as_bytes()[..4], [0x0a, 127, 0x0a, 125]);
@@ -83,24 +70,15 @@ fn requests_without_meaning_are_refused_by_name() {
     type Change = fn(&mut RateLimitRequest);
     let table: [(Change, &str); 6] = [
         (|r| r.domain.clear(), "rate limit domain must not be empty"),
-        (
-            |r| r.descriptors.clear(),
-            "rate limit descriptor list must not be empty",
-        ),
-        (
-            |r| r.descriptors[0].entries.clear(),
-            "descriptors[0]: entries must not be empty",
-        ),
+        (|r| r.descriptors.clear(), "rate limit descriptor list must not be empty"),
+        (|r| r.descriptors[0].entries.clear(), "descriptors[0]: entries must not be empty"),
         (
             |r| r.descriptors[0].entries[0].key.clear(),
             "descriptors[0].entries[0]: key must not be empty",
         ),
         (
             |r| {
-                r.descriptors[0].limit = Some(RateLimitOverride {
-                    requests_per_unit: 1,
-                    unit: 1,
-                });
+                r.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
             },
             "descriptors[0].limit is not supported by this version of tidegate",
         ),
@@ -120,28 +98,15 @@ fn requests_without_meaning_are_refused_by_name() {
 fn seconds_until_reset_are_rounded_up() {
     let mut status = Status {
         verdict: Verdict::Deny,
-        limit: Some(LimitView {
-            requests: 5,
-            unit: Some(Unit::Minute),
-            name: String::new(),
-        }),
+        limit: Some(LimitView { requests: 5, unit: Some(Unit::Minute), name: String::new() }),
         remaining: 0,
         reset: Nanos::new(1_000_000_001),
     };
     let wire = |status: &Status| {
-        let answer = Answer {
-            verdict: Verdict::Deny,
-            statuses: vec![status.clone()],
-        };
-        response_to_wire(&answer)
-            .statuses
-            .remove(0)
-            .duration_until_reset
+        let answer = Answer { verdict: Verdict::Deny, statuses: vec![status.clone()] };
+        response_to_wire(&answer).statuses.remove(0).duration_until_reset
     };
-    assert_eq!(
-        wire(&status).map(|reset| (reset.seconds, reset.nanos)),
-        Some((2, 0))
-    );
+    assert_eq!(wire(&status).map(|reset| (reset.seconds, reset.nanos)), Some((2, 0)));
     status.limit = None;
     assert_eq!(wire(&status), None);
 }
@@ -149,14 +114,8 @@ fn seconds_until_reset_are_rounded_up() {
 #[test]
 fn answers_without_a_verdict_are_refused() {
     assert_eq!(decode_answer(&[]).unwrap_err(), WireError::UnknownCode(0));
-    assert_eq!(
-        decode_answer(&[0x08, 9]).unwrap_err(),
-        WireError::UnknownCode(9)
-    );
-    assert!(matches!(
-        decode_answer(b"\xff\xff"),
-        Err(WireError::Malformed(_))
-    ));
+    assert_eq!(decode_answer(&[0x08, 9]).unwrap_err(), WireError::UnknownCode(9));
+    assert!(matches!(decode_answer(b"\xff\xff"), Err(WireError::Malformed(_))));
 }
 
 fn runner() -> TestRunner {
@@ -189,10 +148,7 @@ fn statuses() -> impl Strategy<Value = Status> {
 fn answers_survive_the_wire() {
     runner()
         .run(&prop::collection::vec(statuses(), 0..5), |statuses| {
-            let answer = Answer {
-                verdict: Verdict::Deny,
-                statuses,
-            };
+            let answer = Answer { verdict: Verdict::Deny, statuses };
             let bytes = response_to_wire(&answer).encode_to_vec();
             prop_assert_eq!(decode_answer(&bytes), Ok(answer));
             Ok(())

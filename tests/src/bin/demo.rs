@@ -63,10 +63,7 @@ async fn main() -> ExitCode {
 }
 
 async fn interrupted() {
-    match (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) {
+    match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
         (Ok(mut interrupt), Ok(mut terminate)) => {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -111,37 +108,17 @@ async fn demo() -> anyhow::Result<()> {
         wait::for_room_in_window(MINUTE, ROOM_NEEDED).await?;
         step.done();
     }
-    let mut table = Table {
-        envoy: &envoy,
-        rows: Vec::new(),
-    };
-    table
-        .drive("alice", "50 a minute", 200, Expect::Exactly(50))
-        .await?;
-    table
-        .drive("bob", "50 a minute", 30, Expect::Exactly(30))
-        .await?;
-    table
-        .drive("bursty", "burst 10 + 1/s", 40, Expect::Bucket(10))
-        .await?;
-    table
-        .drive("monitoring", "unlimited", 100, Expect::Exactly(100))
-        .await?;
+    let mut table = Table { envoy: &envoy, rows: Vec::new() };
+    table.drive("alice", "50 a minute", 200, Expect::Exactly(50)).await?;
+    table.drive("bob", "50 a minute", 30, Expect::Exactly(30)).await?;
+    table.drive("bursty", "burst 10 + 1/s", 40, Expect::Bucket(10)).await?;
+    table.drive("monitoring", "unlimited", 100, Expect::Exactly(100)).await?;
     let step = Step::start("kill -9 of the sidecar, then start it again");
     sidecar.kill().await?;
     sidecar.restart().await?;
     step.done();
-    table
-        .drive(
-            "alice, after kill -9",
-            "50 a minute",
-            20,
-            Expect::Exactly(0),
-        )
-        .await?;
-    table
-        .drive("bob, after kill -9", "50 a minute", 30, Expect::Exactly(20))
-        .await?;
+    table.drive("alice, after kill -9", "50 a minute", 20, Expect::Exactly(0)).await?;
+    table.drive("bob, after kill -9", "50 a minute", 30, Expect::Exactly(20)).await?;
     table.print();
     ensure!(table.held(), "a row differs from what was expected");
     sidecar.process.stop().await?;
@@ -192,14 +169,7 @@ impl Table<'_> {
         let held = (low..=high).contains(&tally.allowed)
             && tally.failed == 0
             && tally.allowed + tally.denied == sent;
-        self.rows.push(Row {
-            client,
-            limit,
-            sent,
-            tally,
-            expected,
-            held,
-        });
+        self.rows.push(Row { client, limit, sent, tally, expected, held });
         step.done();
         Ok(())
     }
@@ -211,11 +181,7 @@ impl Table<'_> {
             "client", "limit", "sent", "allowed", "denied", "expected"
         );
         for row in &self.rows {
-            let Tally {
-                allowed,
-                denied,
-                failed,
-            } = row.tally;
+            let Tally { allowed, denied, failed } = row.tally;
             let mark = match (row.held, failed) {
                 (true, _) => "ok".to_owned(),
                 (false, 0) => "DIFFERS".to_owned(),
@@ -251,20 +217,11 @@ fn envoy_config(upstream: &Upstream, dir: &Path) -> anyhow::Result<String> {
     for (fixed, free) in [
         ("port_value: 9901", "port_value: 0"),
         ("port_value: 10000", "port_value: 0"),
-        (
-            "port_value: 10080",
-            &format!("port_value: {}", upstream.address.port()),
-        ),
-        (
-            "{ socket_address: { address: 127.0.0.1, port_value: 8081 } }",
-            &sidecar,
-        ),
+        ("port_value: 10080", &format!("port_value: {}", upstream.address.port())),
+        ("{ socket_address: { address: 127.0.0.1, port_value: 8081 } }", &sidecar),
         ("dist/tidegate.wasm", &filter),
     ] {
-        ensure!(
-            config.matches(fixed).count() == 1,
-            "envoy.yaml must have `{fixed}` just once"
-        );
+        ensure!(config.matches(fixed).count() == 1, "envoy.yaml must have `{fixed}` just once");
         config = config.replace(fixed, free);
     }
     Ok(config)
@@ -274,9 +231,7 @@ async fn run() -> anyhow::Result<()> {
     let root = artifacts::root();
     let data = root.join("target/run");
     std::fs::create_dir_all(&data)?;
-    let upstream = Upstream::start("127.0.0.1:10080")
-        .await
-        .context("port 10080 is taken")?;
+    let upstream = Upstream::start("127.0.0.1:10080").await.context("port 10080 is taken")?;
     let mut sidecar = in_foreground(&root, artifacts::sidecar()?)
         .args(["serve", "--limits"])
         .arg(limits())
@@ -284,14 +239,7 @@ async fn run() -> anyhow::Result<()> {
         .arg(&data)
         .spawn()?;
     let mut envoy = in_foreground(&root, artifacts::envoy()?)
-        .args([
-            "--log-level",
-            "warn",
-            "--disable-hot-restart",
-            "--concurrency",
-            "2",
-            "-c",
-        ])
+        .args(["--log-level", "warn", "--disable-hot-restart", "--concurrency", "2", "-c"])
         .arg(shipped("envoy.yaml"))
         .spawn()?;
     let admin = "127.0.0.1:9901".parse()?;
@@ -299,11 +247,7 @@ async fn run() -> anyhow::Result<()> {
         if let Ok(Some(status)) = envoy.try_wait() {
             return Some(Err(anyhow::anyhow!("Envoy ended ({status}); see above")));
         }
-        get(admin, "/ready")
-            .await
-            .ok()
-            .filter(|ready| ready.status == 200)
-            .map(|_| Ok(()))
+        get(admin, "/ready").await.ok().filter(|ready| ready.status == 200).map(|_| Ok(()))
     });
     ready.await??;
     println!(
@@ -324,9 +268,6 @@ async fn run() -> anyhow::Result<()> {
 
 fn in_foreground(root: &Path, program: PathBuf) -> Command {
     let mut command = Command::new(program);
-    command
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
+    command.current_dir(root).stdin(Stdio::null()).kill_on_drop(true);
     command
 }

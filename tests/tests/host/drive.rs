@@ -52,11 +52,7 @@ impl Host {
             self.state_mut().buffers.plugin_configuration = None;
             accepted = configured != Some(0);
         }
-        self.health = if accepted {
-            Health::Serving
-        } else {
-            Health::Refused
-        };
+        self.health = if accepted { Health::Serving } else { Health::Refused };
         Ok(accepted)
     }
 
@@ -68,25 +64,16 @@ impl Host {
         self.context_next += 1;
         let headers = Headers::new(headers);
         let count = count(&headers);
-        let mut stream = Stream {
-            properties: self.state().properties.clone(),
-            ..Stream::default()
-        };
+        let mut stream =
+            Stream { properties: self.state().properties.clone(), ..Stream::default() };
         stream.request.headers = headers;
         self.state_mut().streams.insert(context, stream);
 
-        self.drive(
-            context,
-            "proxy_on_context_create",
-            &[context.0, ContextId::ROOT.0],
-        )?;
+        self.drive(context, "proxy_on_context_create", &[context.0, ContextId::ROOT.0])?;
         self.stream_mut(context).request.sight = Sight::Readable;
         let end_of_stream = 1;
-        let action = self.drive(
-            context,
-            "proxy_on_request_headers",
-            &[context.0, count, end_of_stream],
-        )?;
+        let action =
+            self.drive(context, "proxy_on_request_headers", &[context.0, count, end_of_stream])?;
 
         let stream = self.stream_mut(context);
         // A reply stops the request, whatever the callback returns after it.
@@ -142,11 +129,8 @@ impl Host {
         response.headers = headers;
         response.sight = Sight::Writable;
         let end_of_stream = 1;
-        let action = self.drive(
-            context,
-            "proxy_on_response_headers",
-            &[context.0, count, end_of_stream],
-        )?;
+        let action =
+            self.drive(context, "proxy_on_response_headers", &[context.0, count, end_of_stream])?;
 
         let response = &mut self.stream_mut(context).response;
         response.sight = Sight::Hidden;
@@ -261,11 +245,7 @@ impl Host {
     }
 
     fn trap(&self, message: String, backtrace: String) -> Trap {
-        Trap {
-            message,
-            backtrace,
-            logs: self.state().logs.clone(),
-        }
+        Trap { message, backtrace, logs: self.state().logs.clone() }
     }
 
     #[track_caller]
@@ -290,22 +270,15 @@ impl Host {
     #[track_caller]
     fn land(&mut self, token: Token) {
         self.assert_serving();
-        assert!(
-            self.state_mut().grpc.in_flight.remove(&token.0),
-            "{token:?} is not in flight"
-        );
+        assert!(self.state_mut().grpc.in_flight.remove(&token.0), "{token:?} is not in flight");
     }
 }
 
 /// The innermost reason of a failed call, and where in the guest it happened. A panic reaches the
 /// host as an `unreachable` instruction, right after its message went to the log.
 fn explain(error: &Error, export: &str, logs: &[LogLine]) -> (String, String) {
-    let backtrace = error
-        .downcast_ref::<WasmBacktrace>()
-        .map(ToString::to_string);
-    let panic = logs
-        .last()
-        .filter(|line| line.text.starts_with("panicked at "));
+    let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
+    let panic = logs.last().filter(|line| line.text.starts_with("panicked at "));
     let message = match error.downcast_ref::<wasmtime::Trap>() {
         Some(wasmtime::Trap::OutOfFuel) => {
             format!("{export} ran for {FUEL_PER_DRIVE} instructions without returning")

@@ -60,15 +60,9 @@ fn compile(path: &Path) -> Result<Prepared> {
     let mut linker = Linker::new(engine);
     calls::link(&mut linker)?;
     let mut scratch = Store::new(engine, State::new(SharedData::new()));
-    let known = linker
-        .iter(&mut scratch)
-        .map(|(_, name, _)| name.to_owned())
-        .collect();
+    let known = linker.iter(&mut scratch).map(|(_, name, _)| name.to_owned()).collect();
     link_refusals(&mut linker, &mut scratch, &module)?;
-    Ok(Prepared {
-        instance: linker.instantiate_pre(&module)?,
-        known: Arc::new(known),
-    })
+    Ok(Prepared { instance: linker.instantiate_pre(&module)?, known: Arc::new(known) })
 }
 
 /// Links the imports that no host call answers to functions that refuse.
@@ -98,9 +92,7 @@ fn engine() -> Result<&'static Engine> {
     }
     let mut config = Config::new();
     // A test runs a callback a few times, so time spent optimizing would never be won back.
-    config
-        .cranelift_opt_level(OptLevel::None)
-        .consume_fuel(true);
+    config.cranelift_opt_level(OptLevel::None).consume_fuel(true);
     let engine = Engine::new(&config)?;
     Ok(ENGINE.get_or_init(|| engine))
 }

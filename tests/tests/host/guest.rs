@@ -51,9 +51,7 @@ impl Call<'_> {
     pub(super) fn read(&self, start: u32, size: u32) -> Result<Vec<u8>> {
         let memory = self.exports()?.memory;
         let bytes = slice(memory.data(&self.caller), start, size);
-        bytes
-            .map(<[u8]>::to_vec)
-            .ok_or_else(|| self.bad_pointer(start, size))
+        bytes.map(<[u8]>::to_vec).ok_or_else(|| self.bad_pointer(start, size))
     }
 
     /// Copies text out of the guest.
@@ -113,9 +111,7 @@ impl Call<'_> {
     }
 
     fn bad_pointer(&self, start: u32, size: u32) -> Error {
-        self.refuse(format!(
-            "bad pointer: {size} bytes at {start:#x} are not the guest's memory"
-        ))
+        self.refuse(format!("bad pointer: {size} bytes at {start:#x} are not the guest's memory"))
     }
 }
 
@@ -134,7 +130,5 @@ fn slice_mut(memory: &mut [u8], start: u32, size: u32) -> Option<&mut [u8]> {
         return Some(&mut []);
     }
     let start = usize::try_from(start).ok().filter(|start| *start != 0)?;
-    memory
-        .get_mut(start..)?
-        .get_mut(..usize::try_from(size).ok()?)
+    memory.get_mut(start..)?.get_mut(..usize::try_from(size).ok()?)
 }

@@ -23,10 +23,7 @@ impl Headers {
 
     /// The first value of `name`.
     pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
-        let found = self
-            .0
-            .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let found = self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_slice())
     }
 
@@ -42,18 +39,13 @@ impl Headers {
 
     /// Every value of `name`, in order.
     pub(crate) fn all(&self, name: &str) -> Vec<&[u8]> {
-        let same = self
-            .0
-            .iter()
-            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        let same = self.0.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
         same.map(|(_, value)| value.as_slice()).collect()
     }
 
     /// Names and values in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_slice()))
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
     }
 
     /// Number of headers, each repetition counted.
@@ -65,9 +57,7 @@ impl Headers {
     pub(super) fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), String> {
         let name = checked_name(name)?;
         if let Some(byte) = value.iter().find(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            return Err(format!(
-                "the value of header {name} contains byte {byte:#04x}"
-            ));
+            return Err(format!("the value of header {name} contains byte {byte:#04x}"));
         }
         self.0.push((name, value.to_vec()));
         Ok(())
@@ -78,8 +68,7 @@ impl Headers {
         let before = self.0.len();
         self.add(name, value)?;
         let added = self.0.split_off(before);
-        self.0
-            .retain(|(known, _)| !known.as_bytes().eq_ignore_ascii_case(name));
+        self.0.retain(|(known, _)| !known.as_bytes().eq_ignore_ascii_case(name));
         self.0.extend(added);
         Ok(())
     }
@@ -124,10 +113,7 @@ impl Headers {
         if rest.is_empty() {
             Ok(headers)
         } else {
-            Err(format!(
-                "malformed header pairs: {} bytes too many",
-                rest.len()
-            ))
+            Err(format!("malformed header pairs: {} bytes too many", rest.len()))
         }
     }
 }
@@ -143,21 +129,14 @@ fn checked_name(name: &[u8]) -> Result<String, String> {
 }
 
 fn size_on_wire(size: usize) -> [u8; 4] {
-    u32::try_from(size)
-        .expect("headers of a test fit 32 bits")
-        .to_le_bytes()
+    u32::try_from(size).expect("headers of a test fit 32 bits").to_le_bytes()
 }
 
 /// Splits `size` bytes off the front of `rest`.
 fn take<'a>(rest: &mut &'a [u8], size: u64) -> Result<&'a [u8], String> {
-    let split = usize::try_from(size)
-        .ok()
-        .and_then(|size| rest.split_at_checked(size));
+    let split = usize::try_from(size).ok().and_then(|size| rest.split_at_checked(size));
     let Some((front, back)) = split else {
-        return Err(format!(
-            "malformed header pairs: want {size} bytes, have {}",
-            rest.len()
-        ));
+        return Err(format!("malformed header pairs: want {size} bytes, have {}", rest.len()));
     };
     *rest = back;
     Ok(front)
@@ -165,10 +144,7 @@ fn take<'a>(rest: &mut &'a [u8], size: u64) -> Result<&'a [u8], String> {
 
 fn take_u32(rest: &mut &[u8]) -> Result<u32, String> {
     let bytes = take(rest, 4)?;
-    Ok(bytes
-        .iter()
-        .rev()
-        .fold(0, |number, byte| number << 8 | u32::from(*byte)))
+    Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
 /// Splits `size` bytes and the NUL after them off the front of `rest`.

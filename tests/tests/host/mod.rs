@@ -148,26 +148,19 @@ impl Host {
     #[track_caller]
     pub(crate) fn allow(&mut self, calls: &[&'static str]) {
         for call in calls {
-            assert!(
-                self.known_calls.contains(*call),
-                "the host does not implement {call}"
-            );
+            assert!(self.known_calls.contains(*call), "the host does not implement {call}");
         }
         self.state_mut().allowed = calls.iter().copied().collect();
     }
 
     /// Sets a property for the requests to come, for instance `["source", "address"]`.
     pub(crate) fn set_property(&mut self, path: &[&str], value: &[u8]) {
-        self.state_mut()
-            .properties
-            .insert(path.join("\0").into_bytes(), value.to_vec());
+        self.state_mut().properties.insert(path.join("\0").into_bytes(), value.to_vec());
     }
 
     /// Makes a property absent for the requests to come.
     pub(crate) fn remove_property(&mut self, path: &[&str]) {
-        self.state_mut()
-            .properties
-            .remove(path.join("\0").as_bytes());
+        self.state_mut().properties.remove(path.join("\0").as_bytes());
     }
 
     /// Steps the wall clock to a time since the Unix epoch, in either direction; the monotonic
@@ -211,10 +204,7 @@ impl Host {
     #[track_caller]
     pub(crate) fn outcome(&self, context: ContextId) -> &Outcome {
         let state = self.state();
-        let live = state
-            .streams
-            .get(&context)
-            .and_then(|stream| stream.outcome.as_ref());
+        let live = state.streams.get(&context).and_then(|stream| stream.outcome.as_ref());
         match live.or_else(|| state.ended.get(&context)?.as_ref()) {
             Some(outcome) => outcome,
             None => panic!("{context} is no request with an outcome"),

@@ -43,19 +43,14 @@ impl SharedData {
         if inner.races > 0 && cas != 0 && inner.values.contains_key(key.as_ref()) {
             inner.races -= 1;
             let cas = inner.take_cas();
-            inner
-                .values
-                .entry(key.as_ref().to_vec())
-                .and_modify(|held| held.1 = cas);
+            inner.values.entry(key.as_ref().to_vec()).and_modify(|held| held.1 = cas);
         }
         match inner.values.get(key.as_ref()) {
             Some((_, current)) if cas != 0 && cas != *current => return Status::CasMismatch,
             _ => {}
         }
         let cas = inner.take_cas();
-        inner
-            .values
-            .insert(key.as_ref().to_vec(), (value.to_vec(), cas));
+        inner.values.insert(key.as_ref().to_vec(), (value.to_vec(), cas));
         Status::Ok
     }
 

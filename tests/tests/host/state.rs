@@ -153,10 +153,7 @@ impl State {
             },
             buffers: Buffers::default(),
             // Any start will do, if it is later than the epoch by more than a year's window.
-            clock: Clock {
-                wall_ns: 1_700_000_000_000_000_000,
-                monotonic_ns: 1_000_000_000_000,
-            },
+            clock: Clock { wall_ns: 1_700_000_000_000_000_000, monotonic_ns: 1_000_000_000_000 },
             tick_period_ms: 0,
             random: worker,
         }
@@ -199,11 +196,7 @@ impl State {
         }
         let first = path.split(|byte| *byte == 0).next().unwrap_or_default();
         let everywhere = ROOT_PROPERTIES.contains(&first);
-        if everywhere {
-            self.properties.get(path)
-        } else {
-            None
-        }
+        if everywhere { self.properties.get(path) } else { None }
     }
 
     pub(super) fn log(&mut self, level: LogLevel, text: &[u8]) {

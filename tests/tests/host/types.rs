@@ -33,14 +33,7 @@ pub(crate) enum LogLevel {
 impl LogLevel {
     /// The level with this ABI number.
     pub(super) fn from_abi(number: u32) -> Option<Self> {
-        let all = [
-            Self::Trace,
-            Self::Debug,
-            Self::Info,
-            Self::Warn,
-            Self::Error,
-            Self::Critical,
-        ];
+        let all = [Self::Trace, Self::Debug, Self::Info, Self::Warn, Self::Error, Self::Critical];
         all.into_iter().find(|level| *level as u32 == number)
     }
 }
@@ -63,11 +56,7 @@ impl ContextId {
 
 impl fmt::Display for ContextId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::ROOT {
-            f.write_str("root")
-        } else {
-            write!(f, "stream {}", self.0)
-        }
+        if *self == Self::ROOT { f.write_str("root") } else { write!(f, "stream {}", self.0) }
     }
 }
 

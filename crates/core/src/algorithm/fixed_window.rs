@@ -21,10 +21,7 @@ impl FixedWindow {
     /// # Errors
     /// When `period` is out of range (1 ms to 3,660 days).
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
-        Ok(FixedWindow {
-            requests,
-            period: checked_period(period)?,
-        })
+        Ok(FixedWindow { requests, period: checked_period(period)? })
     }
 
     /// Hits per window.
@@ -44,11 +41,8 @@ impl FixedWindow {
         let start_now = now.as_nanos() - now.as_nanos() % self.period.as_nanos();
         // A stored window that opened later than now means that the clock stepped back: stay in
         // it, so that the step does not hand out a second quota.
-        let (start, count) = if start_stored >= start_now {
-            (start_stored, count_stored)
-        } else {
-            (start_now, 0)
-        };
+        let (start, count) =
+            if start_stored >= start_now { (start_stored, count_stored) } else { (start_now, 0) };
         let left = u64::from(self.requests).saturating_sub(count);
         let end = Timestamp::from_nanos(start).saturating_add(self.period);
         let allowed = hits.needed() <= left;
@@ -60,9 +54,7 @@ impl FixedWindow {
             outcome: if allowed {
                 Outcome::Allow
             } else {
-                Outcome::Deny {
-                    retry_after: end.saturating_since(now),
-                }
+                Outcome::Deny { retry_after: end.saturating_since(now) }
             },
             remaining: left - taken,
             reset_at: end,

@@ -38,12 +38,7 @@ impl TokenBucket {
         if initial > burst {
             return Err(QuotaError::InitialAboveBurst { initial, burst });
         }
-        Ok(TokenBucket {
-            requests,
-            period,
-            burst,
-            initial,
-        })
+        Ok(TokenBucket { requests, period, burst, initial })
     }
 
     /// Tokens refilled per period.
@@ -89,9 +84,7 @@ impl TokenBucket {
             } else {
                 // An ask above the burst can never fit: send it away until the bucket is full.
                 let fits_at = refilled_at(needed.min(capacity) - credit);
-                Outcome::Deny {
-                    retry_after: fits_at.saturating_since(now),
-                }
+                Outcome::Deny { retry_after: fits_at.saturating_since(now) }
             },
             remaining: (credit / token) as u64,
             reset_at: full_at,
@@ -105,10 +98,7 @@ impl TokenBucket {
         // Time 0 would make a drained bucket look like a new one.
         let now = now.as_nanos().max(1);
         if state.is_new() {
-            return (
-                now,
-                u128::from(self.initial) * u128::from(self.period.as_nanos()),
-            );
+            return (now, u128::from(self.initial) * u128::from(self.period.as_nanos()));
         }
         let [last, low, high, _] = state.0;
         let credit = u128::from(low) | u128::from(high) << 64;
@@ -124,10 +114,6 @@ impl TokenBucket {
     /// How long a full bucket is remembered. Forgetting it starts over at `initial`, which is
     /// no change when that is the burst; else a bucket counts as unused for long after a period.
     fn grace(&self) -> Nanos {
-        if self.initial == self.burst {
-            Nanos::ZERO
-        } else {
-            self.period
-        }
+        if self.initial == self.burst { Nanos::ZERO } else { self.period }
     }
 }

@@ -19,38 +19,21 @@ pub(crate) struct FixedWindowTwin {
 
 impl FixedWindowTwin {
     pub(crate) fn new(requests: u32, period: Nanos) -> Self {
-        FixedWindowTwin {
-            requests: requests.into(),
-            period: period.as_nanos(),
-            takes: Vec::new(),
-        }
+        FixedWindowTwin { requests: requests.into(), period: period.as_nanos(), takes: Vec::new() }
     }
 
     pub(crate) fn decide(&mut self, hits: Hits, now: Timestamp) -> Said {
         let window = now.as_nanos() / self.period;
         // A clock that stepped back stays in the newest window that was taken from.
-        let newest = self
-            .takes
-            .iter()
-            .map(|(window, _)| *window)
-            .max()
-            .unwrap_or(0);
+        let newest = self.takes.iter().map(|(window, _)| *window).max().unwrap_or(0);
         let window = window.max(newest);
-        let used: u64 = self
-            .takes
-            .iter()
-            .filter(|(w, _)| *w == window)
-            .map(|(_, hits)| hits)
-            .sum();
+        let used: u64 = self.takes.iter().filter(|(w, _)| *w == window).map(|(_, hits)| hits).sum();
         let left = self.requests - used;
         let allowed = left >= hits.get().max(1);
         if allowed && hits.get() > 0 {
             self.takes.push((window, hits.get()));
         }
-        Said {
-            allowed,
-            remaining: if allowed { left - hits.get() } else { left },
-        }
+        Said { allowed, remaining: if allowed { left - hits.get() } else { left } }
     }
 }
 
@@ -91,9 +74,6 @@ impl TokenBucketTwin {
             self.takes.push((now.as_nanos(), hits.get()));
             level -= u128::from(hits.get()) * self.period;
         }
-        Said {
-            allowed,
-            remaining: (level / self.period) as u64,
-        }
+        Said { allowed, remaining: (level / self.period) as u64 }
     }
 }

@@ -44,24 +44,21 @@ pub(super) fn place<T>(spanned: &Spanned<T>) -> Place {
 /// Parses a document; the error is the parser's, with its place.
 pub(super) fn parse(text: &str) -> Result<Spanned<Node>, (Option<Place>, String)> {
     serde_saphyr::from_str(text).map_err(|error| {
-        let place = error
-            .location()
-            .map(|location| (location.line(), location.column()));
+        let place = error.location().map(|location| (location.line(), location.column()));
         (place, first_line(&error.to_string()))
     })
 }
 
-/// The parser's message without its own rendering of the place and the source.
+/// The parser's message without its rendering of the place and the source, and without advice
+/// for those who call it.
 fn first_line(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
-    match line
-        .strip_prefix("line ")
-        .and_then(|rest| rest.split_once(": "))
-    {
-        Some((_, message)) => message.to_owned(),
-        None => line.to_owned(),
-    }
+    let placed = line.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
+    let message = placed.map_or(line, |(_, message)| message);
+    let advice = [", set DuplicateKeyPolicy", "; use from_str_multiple"];
+    let end = advice.into_iter().filter_map(|advice| message.find(advice)).min();
+    message[..end.unwrap_or(message.len())].to_owned()
 }
 
 impl<'de> Deserialize<'de> for Node {

@@ -23,15 +23,9 @@ impl Reports<'_> {
 
     /// Whether the source has just this word at `place`.
     fn is_written(&self, word: &str, (line, column): Place) -> bool {
-        let line = usize::try_from(line)
-            .ok()
-            .and_then(|line| line.checked_sub(1));
-        let line = line
-            .and_then(|line| self.source.lines().nth(line))
-            .unwrap_or_default();
-        let skip = usize::try_from(column)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(1);
+        let line = usize::try_from(line).ok().and_then(|line| line.checked_sub(1));
+        let line = line.and_then(|line| self.source.lines().nth(line)).unwrap_or_default();
+        let skip = usize::try_from(column).unwrap_or(usize::MAX).saturating_sub(1);
         let rest: String = line.chars().skip(skip).collect();
         let after = rest.strip_prefix(word).map(|after| after.chars().next());
         after.is_some_and(|next| !next.is_some_and(|c| c.is_alphanumeric() || ".-_+".contains(c)))
@@ -39,10 +33,7 @@ impl Reports<'_> {
 
     fn expected(&mut self, node: &Spanned<Node>, key: &str, what: &str) {
         let found = node.value.describe();
-        self.report(
-            place(node),
-            format!("`{key}`: expected {what}, found {found}"),
-        );
+        self.report(place(node), format!("`{key}`: expected {what}, found {found}"));
     }
 }
 
@@ -84,10 +75,7 @@ impl<'a> Fields<'a> {
         }
         // A block map starts at its first key, which is where a reader looks.
         let first = entries.first();
-        Some(Fields {
-            place: first.map_or(place(node), |(key, _)| place(key)),
-            entries,
-        })
+        Some(Fields { place: first.map_or(place(node), |(key, _)| place(key)), entries })
     }
 
     /// The value of `key`; a null counts as absent, as it does in the original.
@@ -130,6 +118,17 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A string that must be there and not empty.
+    pub(super) fn required(&self, key: &str, reports: &mut Reports<'_>) -> Option<String> {
+        let text = self.text(key, reports);
+        let wrong_type = text.is_none() && self.has(key);
+        let text = text.filter(|text| !text.is_empty());
+        if text.is_none() && !wrong_type {
+            reports.report(self.place_of(key), format!("`{key}` must be there and not empty"));
+        }
+        text
+    }
+
     pub(super) fn flag(&self, key: &str, reports: &mut Reports<'_>) -> bool {
         match self.value(key).map(|node| (node, &node.value)) {
             None => false,
@@ -166,22 +165,12 @@ impl<'a> Fields<'a> {
 }
 
 fn unknown_key(name: &str, keys: &Keys) -> String {
-    let near = keys
-        .known
-        .iter()
-        .map(|known| (strsim::damerau_levenshtein(name, known), known));
+    let near = keys.known.iter().map(|known| (strsim::damerau_levenshtein(name, known), known));
     match near.min() {
         // Two slips in a word are a misspelling; more are another word.
         Some((distance, known)) if distance <= 2 => {
-            format!(
-                "unknown key `{name}` in {} (did you mean `{known}`?)",
-                keys.of
-            )
+            format!("unknown key `{name}` in {} (did you mean `{known}`?)", keys.of)
         }
-        _ => format!(
-            "unknown key `{name}` in {}; expected {}",
-            keys.of,
-            keys.known.join(", ")
-        ),
+        _ => format!("unknown key `{name}` in {}; expected {}", keys.of, keys.known.join(", ")),
     }
 }

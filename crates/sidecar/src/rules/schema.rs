@@ -11,11 +11,8 @@ use tidegate_core::{
     TokenBucket, Unit,
 };
 
-const FILE: Keys = Keys {
-    of: "a limits file",
-    known: &["domain", "descriptors"],
-    unsupported: &[],
-};
+const FILE: Keys =
+    Keys { of: "a limits file", known: &["domain", "descriptors"], unsupported: &[] };
 
 const DESCRIPTOR: Keys = Keys {
     of: "a descriptor",
@@ -53,33 +50,18 @@ pub(super) fn load_file(file: &Path, text: &str, rules: &mut Rules, errors: &mut
     let root = match document::parse(text) {
         Ok(root) => root,
         Err((place, message)) => {
-            errors.push(RuleError {
-                file: file.to_owned(),
-                place,
-                message,
-            });
+            errors.push(RuleError { file: file.to_owned(), place, message });
             return;
         }
     };
-    let mut reports = Reports {
-        file,
-        source: text,
-        errors,
-    };
+    let mut reports = Reports { file, source: text, errors };
     let Some(fields) = Fields::read(&root, &FILE, &mut reports) else {
         return;
     };
-    let name = fields.text("domain", &mut reports).unwrap_or_default();
-    if name.is_empty() {
-        reports.report(
-            fields.place_of("domain"),
-            "`domain` must be there and not empty",
-        );
-    }
+    let name = fields.required("domain", &mut reports).unwrap_or_default();
     let mut domain = DomainRules::new(name.clone());
-    let path = name.clone();
     let descriptors = fields.list("descriptors", &mut reports);
-    read_descriptors(descriptors, &path, domain.root_mut(), &mut reports);
+    read_descriptors(descriptors, &name, domain.root_mut(), &mut reports);
     if rules.insert(domain).is_err() {
         let message = format!("domain {name:?} is already defined by another file");
         reports.report(fields.place_of("domain"), message);
@@ -105,15 +87,11 @@ fn read_descriptor(
     parent: &mut RuleNode,
     reports: &mut Reports<'_>,
 ) {
-    let key = fields.text("key", reports).unwrap_or_default();
-    if key.is_empty() {
-        reports.report(fields.place_of("key"), "`key` must be there and not empty");
+    let Some(key) = fields.required("key", reports) else {
         return;
-    }
+    };
     // An empty value means any value, as in the original.
-    let value = fields
-        .text("value", reports)
-        .filter(|value| !value.is_empty());
+    let value = fields.text("value", reports).filter(|value| !value.is_empty());
     if value.as_deref().is_some_and(|value| value.contains('*')) {
         let message = "wildcards (`*` in a value) are not supported by this version of tidegate";
         reports.report(fields.place_of("value"), message);
@@ -149,11 +127,7 @@ fn read_rule(
 ) -> Option<Rule> {
     let name = fields.text("name", reports);
     if fields.flag("unlimited", reports) {
-        for key in RATE_LIMIT
-            .known
-            .iter()
-            .filter(|key| !["unlimited", "name"].contains(key))
-        {
+        for key in RATE_LIMIT.known.iter().filter(|key| !["unlimited", "name"].contains(key)) {
             if fields.has(key) {
                 let message = format!("`{key}` says nothing when `unlimited` is true; remove one");
                 reports.report(fields.place_of(key), message);
@@ -162,12 +136,7 @@ fn read_rule(
         return Some(Rule::Unlimited);
     }
     let quota = read_quota(fields, reports)?;
-    Some(Rule::Limit(Arc::new(Limit {
-        name,
-        path: path.to_owned(),
-        quota,
-        enforcement,
-    })))
+    Some(Rule::Limit(Arc::new(Limit { name, path: path.to_owned(), quota, enforcement })))
 }
 
 fn read_quota(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Quota> {
@@ -176,23 +145,15 @@ fn read_quota(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Quota> {
     let requests = read_requests(fields, reports);
     let burst = fields.number("burst", reports);
     let initial = fields.number("initial", reports);
-    let algorithm = fields
-        .text("algorithm", reports)
-        .unwrap_or_else(|| ALGORITHMS[0].to_owned());
+    let algorithm = fields.text("algorithm", reports).unwrap_or_else(|| ALGORITHMS[0].to_owned());
     if !ALGORITHMS.contains(&algorithm.as_str()) {
         let names = ALGORITHMS.join(" or ");
         let message = format!("unknown algorithm {algorithm:?}; expected {names}");
         reports.report(fields.place_of("algorithm"), message);
     }
     if algorithm != "token_bucket" {
-        for key in ["burst", "initial"]
-            .into_iter()
-            .filter(|key| fields.has(key))
-        {
-            reports.report(
-                fields.place_of(key),
-                format!("`{key}` is for token_bucket only"),
-            );
+        for key in ["burst", "initial"].into_iter().filter(|key| fields.has(key)) {
+            reports.report(fields.place_of(key), format!("`{key}` is for token_bucket only"));
         }
     }
     if reports.errors.len() > before {
@@ -207,9 +168,7 @@ fn read_quota(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Quota> {
         FixedWindow::new(requests, period).map(Quota::FixedWindow)
     };
     let fields_at_fault = |error: &QuotaError| place_of_fault(fields, error);
-    quota
-        .map_err(|error| reports.report(fields_at_fault(&error), error.to_string()))
-        .ok()
+    quota.map_err(|error| reports.report(fields_at_fault(&error), error.to_string())).ok()
 }
 
 fn place_of_fault(fields: &Fields<'_>, error: &QuotaError) -> Place {
@@ -247,10 +206,7 @@ fn read_period(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Nanos> 
             found
         }
         (Some(_), Some(_)) => {
-            reports.report(
-                fields.place_of("period"),
-                "`unit` and `period` exclude each other",
-            );
+            reports.report(fields.place_of("period"), "`unit` and `period` exclude each other");
             None
         }
         (None, None) if fields.has("unit") || fields.has("period") => None,

@@ -8,10 +8,7 @@ const NEW: Key = Key::from_hash(0x0000_00b1_0000_00b2_0000_00b3_0000_00b4);
 
 /// Different in every word for a different `id`.
 fn entry(id: u64) -> Entry {
-    Entry {
-        state: [id, id + 10, id + 20, id + 30],
-        expires_at: id + 40,
-    }
+    Entry { state: [id, id + 10, id + 20, id + 30], expires_at: id + 40 }
 }
 
 fn node(region: &Region) -> Node<'_> {
@@ -36,11 +33,7 @@ fn update(region: &Region, id: u64) {
 /// What a lookup of `key` finds.
 fn entry_of(region: &Region, key: Key) -> Option<Entry> {
     let node = node(region);
-    if node.is_of(key) {
-        node.read().map(|held| held.entry)
-    } else {
-        None
-    }
+    if node.is_of(key) { node.read().map(|held| held.entry) } else { None }
 }
 
 /// Runs `change` on copies of `before`, killed after 0, 1, 2... stores until it is complete, and
@@ -79,22 +72,10 @@ fn updates_alternate_between_the_copies() {
         let before = region.words();
         update(&region, id);
         let after = region.words();
-        let changed: Vec<_> = (0..NODE_WORDS)
-            .filter(|&at| before[at] != after[at])
-            .collect();
+        let changed: Vec<_> = (0..NODE_WORDS).filter(|&at| before[at] != after[at]).collect();
         let copy = (id as usize + 1) % 2;
-        assert_eq!(
-            changed,
-            Vec::from_iter(COPIES[copy]..COPIES[copy] + COPY_WORDS)
-        );
-        assert_eq!(
-            node(&region).read().unwrap(),
-            Held {
-                copy,
-                version: id,
-                entry: entry(id)
-            }
-        );
+        assert_eq!(changed, Vec::from_iter(COPIES[copy]..COPIES[copy] + COPY_WORDS));
+        assert_eq!(node(&region).read().unwrap(), Held { copy, version: id, entry: entry(id) });
     }
 }
 
@@ -106,11 +87,7 @@ fn a_killed_update_leaves_the_old_or_the_new_entry() {
             &before,
             |region| update(region, updates + 1),
             |left, stores| {
-                let expected = if stores < 7 {
-                    entry(updates)
-                } else {
-                    entry(updates + 1)
-                };
+                let expected = if stores < 7 { entry(updates) } else { entry(updates + 1) };
                 assert_eq!(entry_of(left, OLD), Some(expected), "{stores} stores");
                 assert_eq!(entry_of(left, NEW), None);
             },
@@ -132,11 +109,7 @@ fn an_update_after_a_killed_update_is_as_safe() {
                 |region| update(region, 5),
                 |left, second| {
                     let expected = if second < 7 { survivor } else { entry(5) };
-                    assert_eq!(
-                        entry_of(left, OLD),
-                        Some(expected),
-                        "{first} + {second} stores"
-                    );
+                    assert_eq!(entry_of(left, OLD), Some(expected), "{first} + {second} stores");
                 },
             );
             assert_eq!(stores, 7);
@@ -182,10 +155,7 @@ fn a_key_that_returns_to_a_half_claimed_node_does_not_get_its_old_entry_back() {
                         _ => [None, None],
                     };
                     let found = entry_of(left, OLD);
-                    assert!(
-                        allowed.contains(&found),
-                        "{first} + {second} stores: {found:?}"
-                    );
+                    assert!(allowed.contains(&found), "{first} + {second} stores: {found:?}");
                 },
             );
         },

@@ -5,10 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 
 /// One chain, so that every key competes with every other.
-const HEADER: Header = Header {
-    chain_count: 1,
-    seed: 0x5eed,
-};
+const HEADER: Header = Header { chain_count: 1, seed: 0x5eed };
 
 fn one_chain() -> Store {
     Store::over(HEADER, Region::heap(HEADER.file_words()), None)
@@ -28,10 +25,7 @@ fn keys(ids: impl IntoIterator<Item = u64>) -> Vec<Key> {
 }
 
 fn entry(id: u64, expires_at: u64) -> Entry {
-    Entry {
-        state: [id, id + 1, id + 2, id + 3],
-        expires_at,
-    }
+    Entry { state: [id, id + 1, id + 2, id + 3], expires_at }
 }
 
 fn set(store: &Store, id: u64, now: u64, entry: Entry) -> Result<(), UpdateError> {
@@ -43,11 +37,7 @@ fn read(store: &Store, id: u64, now: u64) -> Result<Entry, UpdateError> {
 }
 
 fn full(id: u64) -> UpdateError {
-    UpdateError::ChainFull {
-        key: key(id),
-        chain: 0,
-        nodes: 16,
-    }
+    UpdateError::ChainFull { key: key(id), chain: 0, nodes: 16 }
 }
 
 #[test]
@@ -61,9 +51,7 @@ fn entries_come_in_the_order_of_the_keys() {
             }
         })
         .unwrap();
-    let found = store
-        .update_many(&keys([1, 2, 3]), 99, |entries| entries.to_vec())
-        .unwrap();
+    let found = store.update_many(&keys([1, 2, 3]), 99, |entries| entries.to_vec()).unwrap();
     assert_eq!(found, [entry(1, 100), entry(2, 100), entry(3, 100)]);
 }
 
@@ -86,25 +74,10 @@ fn a_key_without_anything_to_remember_takes_no_node() {
     let store = one_chain();
     let before = store.region.words();
     read(&store, 1, 10).unwrap();
-    set(
-        &store,
-        1,
-        10,
-        Entry {
-            state: [0; 4],
-            expires_at: 100,
-        },
-    )
-    .unwrap();
+    set(&store, 1, 10, Entry { state: [0; 4], expires_at: 100 }).unwrap();
     set(&store, 1, 10, entry(7, 10)).unwrap();
     assert_eq!(store.region.words(), before);
-    assert_eq!(
-        store.stats(),
-        Stats {
-            capacity: 16,
-            ..Stats::default()
-        }
-    );
+    assert_eq!(store.stats(), Stats { capacity: 16, ..Stats::default() });
 }
 
 #[test]
@@ -155,10 +128,7 @@ fn a_repeated_key_is_refused_by_name() {
     let store = one_chain();
     for ids in [vec![1, 2, 1], Vec::from_iter((3..=12).chain([1, 1]))] {
         let result = store.update_many(&keys(ids), 10, |_| unreachable!("not called"));
-        assert_eq!(
-            result,
-            Err::<(), _>(UpdateError::RepeatedKey { key: key(1) })
-        );
+        assert_eq!(result, Err::<(), _>(UpdateError::RepeatedKey { key: key(1) }));
     }
 }
 
@@ -177,10 +147,7 @@ fn the_longest_expired_node_goes_first_and_free_nodes_before_it() {
     let live_before = |store: &Store, id| read(store, id, 10).unwrap() != Entry::default();
 
     set(&store, 101, 1000, entry(101, 2000)).unwrap();
-    assert!(
-        (1..=15).all(|id| live_before(&store, id)),
-        "the free node was there"
-    );
+    assert!((1..=15).all(|id| live_before(&store, id)), "the free node was there");
     assert_eq!(store.stats().evicted_expired, 0);
 
     set(&store, 102, 35, entry(102, 2000)).unwrap();
@@ -219,9 +186,7 @@ fn more_keys_than_fit_the_stack_are_the_same() {
             }
         })
         .unwrap();
-    let found = store
-        .update_many(&ids(), 10, |entries| entries.to_vec())
-        .unwrap();
+    let found = store.update_many(&ids(), 10, |entries| entries.to_vec()).unwrap();
     assert_eq!(found, Vec::from_iter((0..16).map(|id| entry(id, 100))));
 }
 
@@ -269,10 +234,7 @@ fn an_invalid_node_is_free_to_other_keys() {
     // Rather than the node of key 1, which has expired but is whole.
     set(&store, 50, 20, entry(50, 100)).unwrap();
     assert!(store.node(0, 15).is_of(key(50)));
-    assert_eq!(
-        (store.stats().dropped_invalid, store.stats().evicted_expired),
-        (1, 0)
-    );
+    assert_eq!((store.stats().dropped_invalid, store.stats().evicted_expired), (1, 0));
 }
 
 /// Kills a call of three keys (one live, one new in a free node, one that displaces an expired key)
@@ -281,13 +243,7 @@ fn an_invalid_node_is_free_to_other_keys() {
 fn a_killed_call_leaves_each_key_as_before_or_after() {
     let prepared = one_chain();
     for id in 1..=15 {
-        set(
-            &prepared,
-            id,
-            10,
-            entry(id, if id == 9 { 20 } else { 1000 }),
-        )
-        .unwrap();
+        set(&prepared, id, 10, entry(id, if id == 9 { 20 } else { 1000 })).unwrap();
     }
     let call = |store: &Store| {
         store.update_many(&keys([3, 40, 41]), 50, |entries| {
@@ -307,30 +263,14 @@ fn a_killed_call_leaves_each_key_as_before_or_after() {
 
         let expect = |is_done, before, after| if is_done { Ok(after) } else { before };
         let found = read(&left, 3, 50);
-        assert_eq!(
-            found,
-            expect(stores >= 7, Ok(entry(3, 1000)), entry(300, 2000)),
-            "{stores}"
-        );
+        assert_eq!(found, expect(stores >= 7, Ok(entry(3, 1000)), entry(300, 2000)), "{stores}");
         let found = read(&left, 40, 50);
-        assert_eq!(
-            found,
-            expect(stores >= 18, nothing.clone(), entry(400, 2000)),
-            "{stores}"
-        );
+        assert_eq!(found, expect(stores >= 18, nothing.clone(), entry(400, 2000)), "{stores}");
         // Once key 41 is in, and the chain full, the lookup of key 9 is refused instead.
         let found = read(&left, 41, 50);
-        assert_eq!(
-            found,
-            expect(stores >= 29, nothing.clone(), entry(410, 2000)),
-            "{stores}"
-        );
+        assert_eq!(found, expect(stores >= 29, nothing.clone(), entry(410, 2000)), "{stores}");
         for id in (1..=15).filter(|id| ![3, 9].contains(id)) {
-            assert_eq!(
-                read(&left, id, 50),
-                Ok(entry(id, 1000)),
-                "{stores}, key {id}"
-            );
+            assert_eq!(read(&left, id, 50), Ok(entry(id, 1000)), "{stores}, key {id}");
         }
         assert_ne!(read(&left, 9, 50), Ok(entry(9, 20)), "{stores}");
 
@@ -338,11 +278,7 @@ fn a_killed_call_leaves_each_key_as_before_or_after() {
         call(&left).unwrap();
         let left = reopened(&left);
         for (id, value) in [(3, 300), (40, 400), (41, 410)] {
-            assert_eq!(
-                read(&left, id, 50),
-                Ok(entry(value, 2000)),
-                "{stores}, key {id}"
-            );
+            assert_eq!(read(&left, id, 50), Ok(entry(value, 2000)), "{stores}, key {id}");
         }
     }
 }

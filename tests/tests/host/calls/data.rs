@@ -11,23 +11,15 @@ const BUFFER_VM_CONFIGURATION: u32 = 6;
 const BUFFER_PLUGIN_CONFIGURATION: u32 = 7;
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        "env",
-        "proxy_log",
-        |c: Caller<'_, State>, level: u32, p: u32, n: u32| {
-            enter(c, "proxy_log", |call| log(call, level, p, n))
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_get_log_level",
-        |c: Caller<'_, State>, out: u32| {
-            enter(c, "proxy_get_log_level", |call| {
-                let level = call.state().log_level as u32;
-                call.write_u32(out, level).map(|()| Status::Ok)
-            })
-        },
-    )?;
+    linker.func_wrap("env", "proxy_log", |c: Caller<'_, State>, level: u32, p: u32, n: u32| {
+        enter(c, "proxy_log", |call| log(call, level, p, n))
+    })?;
+    linker.func_wrap("env", "proxy_get_log_level", |c: Caller<'_, State>, out: u32| {
+        enter(c, "proxy_get_log_level", |call| {
+            let level = call.state().log_level as u32;
+            call.write_u32(out, level).map(|()| Status::Ok)
+        })
+    })?;
     linker.func_wrap(
         "env",
         "proxy_get_current_time_nanoseconds",
@@ -51,9 +43,7 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
         "env",
         "proxy_get_property",
         |c: Caller<'_, State>, path: u32, path_size: u32, data: u32, size: u32| {
-            enter(c, "proxy_get_property", |call| {
-                property(call, (path, path_size), (data, size))
-            })
+            enter(c, "proxy_get_property", |call| property(call, (path, path_size), (data, size)))
         },
     )?;
     link_shared_data(linker)

@@ -44,23 +44,14 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
                 message: (message, message_size),
                 timeout_ms,
             };
-            enter(c, "proxy_grpc_call", |call| {
-                start(call, &arguments, token_out)
-            })
+            enter(c, "proxy_grpc_call", |call| start(call, &arguments, token_out))
         },
     )?;
     Ok(())
 }
 
 fn start(call: &mut Call<'_>, arguments: &Arguments, token_out: u32) -> Result<Status> {
-    let Arguments {
-        cluster,
-        service,
-        method,
-        metadata,
-        message,
-        timeout_ms,
-    } = *arguments;
+    let Arguments { cluster, service, method, metadata, message, timeout_ms } = *arguments;
     let cluster = call.read(cluster.0, cluster.1)?;
     let service = call.read_text(service.0, service.1)?;
     let method = call.read_text(method.0, method.1)?;

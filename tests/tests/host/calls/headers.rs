@@ -30,9 +30,7 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
         "env",
         "proxy_get_header_map_pairs",
         |c: Caller<'_, State>, map: u32, data: u32, size: u32| {
-            enter(c, "proxy_get_header_map_pairs", |call| {
-                pairs(call, map, data, size)
-            })
+            enter(c, "proxy_get_header_map_pairs", |call| pairs(call, map, data, size))
         },
     )?;
     linker.func_wrap(
@@ -90,9 +88,7 @@ fn change(
     let name = call.read(name, name_size)?;
     let value = call.read(data, size)?;
     if map != MAP_RESPONSE_HEADERS {
-        return Err(call.refuse(format!(
-            "unexpected host call: a change to header map {map}"
-        )));
+        return Err(call.refuse(format!("unexpected host call: a change to header map {map}")));
     }
     let Some(map) = visible(call, map)?.filter(|map| map.sight == Sight::Writable) else {
         return Ok(Status::BadArgument);

@@ -18,18 +18,14 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
         "env",
         "proxy_define_metric",
         |c: Caller<'_, State>, kind: u32, name: u32, name_size: u32, id_out: u32| {
-            enter(c, "proxy_define_metric", |call| {
-                define(call, kind, (name, name_size), id_out)
-            })
+            enter(c, "proxy_define_metric", |call| define(call, kind, (name, name_size), id_out))
         },
     )?;
     linker.func_wrap(
         "env",
         "proxy_increment_metric",
         |c: Caller<'_, State>, id: u32, offset: i64| {
-            enter(c, "proxy_increment_metric", |call| {
-                Ok(increment(call, id, offset))
-            })
+            enter(c, "proxy_increment_metric", |call| Ok(increment(call, id, offset)))
         },
     )?;
     linker.func_wrap(
@@ -68,11 +64,7 @@ fn increment(call: &mut Call<'_>, id: u32, offset: i64) -> Status {
     if kind > KIND_GAUGE {
         return Status::BadArgument;
     }
-    let Some(value) = metrics
-        .names
-        .get(&id)
-        .and_then(|name| metrics.values.get_mut(name))
-    else {
+    let Some(value) = metrics.names.get(&id).and_then(|name| metrics.values.get_mut(name)) else {
         return Status::NotFound;
     };
     if kind == KIND_COUNTER && offset <= 0 {

@@ -35,13 +35,9 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
             })
         },
     )?;
-    linker.func_wrap(
-        "env",
-        "proxy_continue_stream",
-        |c: Caller<'_, State>, kind: u32| {
-            enter(c, "proxy_continue_stream", |call| resume(call, kind))
-        },
-    )?;
+    linker.func_wrap("env", "proxy_continue_stream", |c: Caller<'_, State>, kind: u32| {
+        enter(c, "proxy_continue_stream", |call| resume(call, kind))
+    })?;
     linker.func_wrap(
         "env",
         "proxy_send_local_response",

@@ -20,13 +20,9 @@ const ERRNO_NOTSUP: u32 = 58;
 const RANDOM_BYTES_MAX: u32 = 64 * 1024;
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        WASI,
-        "args_sizes_get",
-        |c: Caller<'_, State>, count: u32, size: u32| {
-            enter_wasi(c, "args_sizes_get", |call| write_nothing(call, count, size))
-        },
-    )?;
+    linker.func_wrap(WASI, "args_sizes_get", |c: Caller<'_, State>, count: u32, size: u32| {
+        enter_wasi(c, "args_sizes_get", |call| write_nothing(call, count, size))
+    })?;
     linker.func_wrap(WASI, "args_get", |c: Caller<'_, State>, _: u32, _: u32| {
         enter_wasi(c, "args_get", |_| Ok(ERRNO_SUCCESS))
     })?;
@@ -34,23 +30,15 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
         WASI,
         "environ_sizes_get",
         |c: Caller<'_, State>, count: u32, size: u32| {
-            enter_wasi(c, "environ_sizes_get", |call| {
-                write_nothing(call, count, size)
-            })
+            enter_wasi(c, "environ_sizes_get", |call| write_nothing(call, count, size))
         },
     )?;
-    linker.func_wrap(
-        WASI,
-        "environ_get",
-        |c: Caller<'_, State>, _: u32, _: u32| enter_wasi(c, "environ_get", |_| Ok(ERRNO_SUCCESS)),
-    )?;
-    linker.func_wrap(
-        WASI,
-        "random_get",
-        |c: Caller<'_, State>, out: u32, size: u32| {
-            enter_wasi(c, "random_get", |call| random(call, out, size))
-        },
-    )?;
+    linker.func_wrap(WASI, "environ_get", |c: Caller<'_, State>, _: u32, _: u32| {
+        enter_wasi(c, "environ_get", |_| Ok(ERRNO_SUCCESS))
+    })?;
+    linker.func_wrap(WASI, "random_get", |c: Caller<'_, State>, out: u32, size: u32| {
+        enter_wasi(c, "random_get", |call| random(call, out, size))
+    })?;
     linker.func_wrap(
         WASI,
         "clock_time_get",
@@ -62,21 +50,13 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
         WASI,
         "fd_write",
         |c: Caller<'_, State>, file: u32, parts: u32, count: u32, written_out: u32| {
-            enter_wasi(c, "fd_write", |call| {
-                write(call, file, (parts, count), written_out)
-            })
+            enter_wasi(c, "fd_write", |call| write(call, file, (parts, count), written_out))
         },
     )?;
-    linker.func_wrap(
-        WASI,
-        "proc_exit",
-        |c: Caller<'_, State>, code: u32| -> Result<()> {
-            enter_wasi(c, "proc_exit", |call| {
-                Err(call.refuse(format!("exit code {code}")))
-            })?;
-            Ok(())
-        },
-    )?;
+    linker.func_wrap(WASI, "proc_exit", |c: Caller<'_, State>, code: u32| -> Result<()> {
+        enter_wasi(c, "proc_exit", |call| Err(call.refuse(format!("exit code {code}"))))?;
+        Ok(())
+    })?;
     Ok(())
 }
 
@@ -124,16 +104,12 @@ fn write(
     }
     let written = u32::try_from(text.len()).map_err(|error| call.refuse(error))?;
     if written > 0 {
-        call.state()
-            .log(level, text.strip_suffix(b"\n").unwrap_or(&text));
+        call.state().log(level, text.strip_suffix(b"\n").unwrap_or(&text));
     }
     call.write_u32(written_out, written)?;
     Ok(ERRNO_SUCCESS)
 }
 
 fn number(bytes: &[u8]) -> u32 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |number, byte| number << 8 | u32::from(*byte))
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
