@@ -1,0 +1,386 @@
+//! The sidecar from outside: its command line, its doors, its signals.
+
+use anyhow::{Context, ensure};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+use tempfile::TempDir;
+use tidegate_tests::process::Process;
+use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::{artifacts, client, wait};
+use tidegate_wire::rls::{
+    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+};
+use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
+use tonic::transport::{Channel, Endpoint};
+
+const LIMITS: &str = "\
+domain: test
+descriptors:
+  - key: client
+    rate_limit: { name: per-client, unit: hour, requests_per_unit: 3 }
+  - key: many
+    rate_limit: { unit: hour, requests_per_unit: 300 }
+  - key: watched
+    shadow_mode: true
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+  - key: free
+    rate_limit: { unlimited: true }
+";
+const HOUR: Duration = Duration::from_secs(3_600);
+const ROOM: Duration = Duration::from_secs(30);
+
+/// A directory with a limits file.
+fn home(limits: &str) -> anyhow::Result<(TempDir, PathBuf)> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("limits.yaml");
+    std::fs::write(&path, limits)?;
+    Ok((dir, path))
+}
+
+async fn started(limits: &str) -> anyhow::Result<(TempDir, Sidecar)> {
+    let (dir, limits) = home(limits)?;
+    let sidecar = Sidecar::start(dir.path(), &limits).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    Ok((dir, sidecar))
+}
+
+/// A client of the rate limit service.
+#[derive(Clone)]
+struct Rls(Channel);
+
+impl Rls {
+    async fn at(dir: &Path) -> anyhow::Result<Rls> {
+        let uri = format!("unix:{}", Sidecar::socket(dir).display());
+        Ok(Rls(Endpoint::from_shared(uri)?.connect().await?))
+    }
+
+    async fn call(&self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
+        let mut grpc = tonic::client::Grpc::new(self.0.clone());
+        grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse().expect("a path");
+        let codec = tonic_prost::ProstCodec::default();
+        let answer = grpc.unary(tonic::Request::new(request), path, codec).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Asks about descriptors of one entry each.
+    async fn ask(&self, about: &[(&str, &str)]) -> Result<RateLimitResponse, tonic::Status> {
+        self.call(request("test", about)).await
+    }
+}
+
+fn request(domain: &str, about: &[(&str, &str)]) -> RateLimitRequest {
+    let descriptor = |(key, value): &(&str, &str)| RateLimitDescriptor {
+        entries: vec![DescriptorEntry { key: (*key).to_owned(), value: (*value).to_owned() }],
+        ..Default::default()
+    };
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors: about.iter().map(descriptor).collect(),
+        hits_addend: 0,
+    }
+}
+
+/// The codes of an answer, overall first, and what remains of each descriptor.
+fn summary(answer: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
+    let statuses = answer.statuses.iter().map(|status| (status.code(), status.limit_remaining));
+    (answer.overall_code(), statuses.collect())
+}
+
+#[tokio::test]
+async fn a_limit_is_counted_down_and_told() -> anyhow::Result<()> {
+    let (dir, _sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    let first = rls.ask(&[("client", "a")]).await?;
+    ensure!(summary(&first) == (Code::Ok, vec![(Code::Ok, 2)]), "{first:?}");
+    let limit = first.statuses[0].current_limit.as_ref().context("a limit")?;
+    ensure!((limit.requests_per_unit, limit.unit, limit.name.as_str()) == (3, 3, "per-client"));
+    let reset = first.statuses[0].duration_until_reset.context("a time")?.seconds;
+    let left = i64::try_from(wait::left_in_window(HOUR).as_secs())?;
+    ensure!((left..=left + 2).contains(&reset), "{reset} s, but {left} s are left");
+
+    rls.ask(&[("client", "a")]).await?;
+    rls.ask(&[("client", "a")]).await?;
+    let over = rls.ask(&[("client", "a")]).await?;
+    ensure!(summary(&over) == (Code::OverLimit, vec![(Code::OverLimit, 0)]), "{over:?}");
+    let other = rls.ask(&[("client", "b")]).await?;
+    ensure!(summary(&other) == (Code::Ok, vec![(Code::Ok, 2)]), "{other:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn several_descriptors_are_taken_from_together_or_not_at_all() -> anyhow::Result<()> {
+    let (dir, _sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    let both = [("many", "x"), ("client", "a")];
+    for remaining in (0..3).rev() {
+        let answer = rls.ask(&both).await?;
+        let expected = (Code::Ok, vec![(Code::Ok, 297 + remaining), (Code::Ok, remaining)]);
+        ensure!(summary(&answer) == expected, "{answer:?}");
+    }
+    for _ in 0..5 {
+        let answer = rls.ask(&both).await?;
+        // The broad limit stays as it is while the narrow one denies.
+        let expected = (Code::OverLimit, vec![(Code::Ok, 297), (Code::OverLimit, 0)]);
+        ensure!(summary(&answer) == expected, "{answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn hits_are_charged_as_the_request_says() -> anyhow::Result<()> {
+    let (dir, _sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    let hits = |request_hits: u32, own: Option<u64>| {
+        let mut asked = request("test", &[("many", "x")]);
+        asked.hits_addend = request_hits;
+        asked.descriptors[0].hits_addend = own;
+        asked
+    };
+    for (asked, code, remaining) in [
+        (hits(0, None), Code::Ok, 299),
+        (hits(9, None), Code::Ok, 290),
+        (hits(9, Some(40)), Code::Ok, 250),
+        (hits(9, Some(0)), Code::Ok, 250),
+        (hits(251, None), Code::OverLimit, 250),
+        (hits(1, Some(u64::MAX)), Code::OverLimit, 250),
+        (hits(250, None), Code::Ok, 0),
+        (hits(1, Some(0)), Code::OverLimit, 0),
+    ] {
+        let answer = rls.call(asked.clone()).await?;
+        ensure!(summary(&answer) == (code, vec![(code, remaining)]), "{asked:?}: {answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_meets_no_limit_passes_and_shadows_only_watch() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    let none = rls.call(request("elsewhere", &[("client", "a")])).await?;
+    ensure!(summary(&none) == (Code::Ok, vec![(Code::Ok, 0)]), "{none:?}");
+    ensure!(none.statuses[0].current_limit.is_none(), "{none:?}");
+    let free = rls.ask(&[("free", "a"), ("unknown", "b")]).await?;
+    ensure!(summary(&free) == (Code::Ok, vec![(Code::Ok, u32::MAX), (Code::Ok, 0)]), "{free:?}");
+    for _ in 0..3 {
+        ensure!(rls.ask(&[("watched", "a")]).await?.overall_code() == Code::Ok);
+    }
+    let metrics = client::get(sidecar.http, "/metrics").await?;
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    for line in [
+        "tidegate_total_hits_total{rule=\"test/watched\"} 3",
+        "tidegate_within_limit_total{rule=\"test/watched\"} 1",
+        "tidegate_over_limit_total{rule=\"test/watched\"} 2",
+        "tidegate_shadow_mode_total{rule=\"test/watched\"} 2",
+        "tidegate_answers_total{code=\"ok\"} 5",
+        "tidegate_store_created_total 1",
+    ] {
+        ensure!(metrics.lines().any(|found| found == line), "no {line:?} in\n{metrics}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn requests_without_meaning_are_refused_and_the_sidecar_lives_on() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    let refused = |result: Result<RateLimitResponse, tonic::Status>| {
+        result.err().map(|status| (status.code(), status.message().to_owned()))
+    };
+    let invalid = |message: &str| Some((tonic::Code::InvalidArgument, message.to_owned()));
+    let no_domain = refused(rls.call(request("", &[("client", "a")])).await);
+    ensure!(no_domain == invalid("rate limit domain must not be empty"), "{no_domain:?}");
+    let nothing = refused(rls.ask(&[]).await);
+    ensure!(nothing == invalid("rate limit descriptor list must not be empty"), "{nothing:?}");
+    let mut refund = request("test", &[("client", "a")]);
+    refund.descriptors[0].is_negative_hits = true;
+    let refund = refused(rls.call(refund).await);
+    let message = "descriptors[0].is_negative_hits is not supported by this version of tidegate";
+    ensure!(refund == invalid(message), "{refund:?}");
+    let long = "x".repeat(300 * 1024);
+    ensure!(rls.ask(&[("client", &long)]).await.is_err(), "a request of 300 KiB is too large");
+
+    // Bytes that are neither HTTP/2 nor anything else.
+    let mut garbage = tokio::net::UnixStream::connect(Sidecar::socket(dir.path())).await?;
+    garbage.write_all(&[0xff; 4096]).await?;
+    let mut rest = Vec::new();
+    let _ = garbage.read_to_end(&mut rest).await;
+    ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == Code::Ok);
+    ensure!(client::get(sidecar.http, "/healthcheck").await?.status == 200);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_at_once_get_exactly_the_limit() -> anyhow::Result<()> {
+    let (dir, _sidecar) = started(LIMITS).await?;
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let rls = Rls::at(dir.path()).await?;
+        callers.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..100 {
+                let answer = rls.ask(&[("many", "x")]).await?;
+                allowed += u32::from(answer.overall_code() == Code::Ok);
+            }
+            anyhow::Ok(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(caller) = callers.join_next().await {
+        allowed += caller??;
+    }
+    ensure!(allowed == 300, "{allowed} of 800");
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_are_read_again_on_sighup_and_bad_ones_are_not_put_in_force() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    for _ in 0..3 {
+        rls.ask(&[("client", "a")]).await?;
+    }
+    let limits = dir.path().join("limits.yaml");
+    std::fs::write(&limits, LIMITS.replace("requests_per_unit: 3 ", "requests_per_unit: 5 "))?;
+    sidecar.process.signal(Signal::HUP)?;
+    wait::until("the new limits", async || {
+        sidecar.process.log().contains("limits reloaded").then_some(())
+    })
+    .await?;
+    // The three hits that were taken still count.
+    let answer = rls.ask(&[("client", "a")]).await?;
+    ensure!(summary(&answer) == (Code::Ok, vec![(Code::Ok, 1)]), "{answer:?}");
+
+    std::fs::write(&limits, LIMITS.replace("unit: hour", "unit: eon"))?;
+    sidecar.process.signal(Signal::HUP)?;
+    wait::until("the mistakes to be told", async || {
+        let log = sidecar.process.log();
+        (log.contains("limits.yaml:4:43: unknown unit") && log.contains("old ones stay in force"))
+            .then_some(())
+    })
+    .await?;
+    let answer = rls.ask(&[("client", "a")]).await?;
+    ensure!(summary(&answer) == (Code::Ok, vec![(Code::Ok, 0)]), "{answer:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn sigterm_drains_and_leaves_nothing_behind() -> anyhow::Result<()> {
+    let (dir, mut sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    rls.ask(&[("client", "a")]).await?;
+    let status = sidecar.process.stop().await?;
+    ensure!(status.success(), "{status}: {}", sidecar.process.log());
+    ensure!(!Sidecar::socket(dir.path()).exists(), "the socket is still there");
+    sidecar.restart().await?;
+    let answer = Rls::at(dir.path()).await?.ask(&[("client", "a")]).await?;
+    ensure!(summary(&answer) == (Code::Ok, vec![(Code::Ok, 1)]), "{answer:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn tcp_and_unix_doors_share_the_counters() -> anyhow::Result<()> {
+    let (dir, limits) = home(LIMITS)?;
+    let socket = Sidecar::socket(dir.path());
+    let mut command = Command::new(artifacts::sidecar()?);
+    command
+        .args(["serve", "--http", "off", "--capacity", "1000", "--grpc", "127.0.0.1:0", "--grpc"])
+        .arg(format!("unix:{}", socket.display()))
+        .arg("--limits")
+        .arg(&limits)
+        .arg("--data-dir")
+        .arg(dir.path().join("data"));
+    let mut process = Process::start(command, "sidecar", dir.path())?;
+    let tcp = wait::until("both doors", async || {
+        let log = process.log();
+        let (_, after) = log.split_once("address=\"127.0.0.1:")?;
+        let port: u16 = after.split('"').next()?.parse().ok()?;
+        log.contains("ready").then_some(port)
+    })
+    .await?;
+    let tcp = Endpoint::from_shared(format!("http://127.0.0.1:{tcp}"))?.connect().await?;
+    let (tcp, unix) = (Rls(tcp), Rls::at(dir.path()).await?);
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    for (door, remaining) in [(&tcp, 2), (&unix, 1), (&tcp, 0)] {
+        let answer = door.ask(&[("client", "a")]).await?;
+        ensure!(summary(&answer) == (Code::Ok, vec![(Code::Ok, remaining)]), "{answer:?}");
+    }
+    ensure!(process.stop().await?.success());
+    Ok(())
+}
+
+/// Runs `tidegate` to its end.
+async fn tidegate(args: &[&str]) -> anyhow::Result<(Option<i32>, String)> {
+    let Output { status, stdout, stderr } =
+        Command::new(artifacts::sidecar()?).args(args).output().await?;
+    let said = [stdout, stderr].concat();
+    Ok((status.code(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+#[tokio::test]
+async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()> {
+    let (dir, limits) = home(LIMITS)?;
+    let bad = dir.path().join("bad.yaml");
+    std::fs::write(&bad, "domain: test\ndescriptors:\n  - key: ''\n    rate_limt: {}\n")?;
+    let plain = dir.path().join("plain");
+    std::fs::write(&plain, "no socket")?;
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let taken = taken.local_addr()?.to_string();
+    let text = |path: &Path| path.display().to_string();
+    let (limits, bad, data) = (text(&limits), text(&bad), text(&dir.path().join("data")));
+    let socket = format!("unix:{}", plain.display());
+    let serve = |limits: &str, data: &str, grpc: &str| {
+        ["serve", "--http", "off", "--limits", limits, "--data-dir", data, "--grpc", grpc]
+            .map(str::to_owned)
+    };
+    for (args, code, says) in [
+        (serve(&bad, &data, "127.0.0.1:0"), 1, "bad.yaml:4:5: unknown key `rate_limt`"),
+        (serve(&bad, &data, "127.0.0.1:0"), 1, "2 errors in the limits"),
+        (serve("/none", &data, "127.0.0.1:0"), 1, "/none: cannot read: No such file"),
+        (serve(&limits, &limits, "127.0.0.1:0"), 1, &limits),
+        (serve(&limits, &data, &taken), 1, &format!("cannot listen on {taken}")),
+        (serve(&limits, &data, &socket), 1, "the path exists and is no socket"),
+        (serve(&limits, &data, "off"), 1, "--grpc off leaves nothing to serve"),
+        (serve(&limits, &data, "8081"), 2, "expected host:port, unix:PATH or off"),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let (ended, said) = tidegate(&args).await?;
+        ensure!(ended == Some(code) && said.contains(says), "{args:?}: {ended:?}: {said}");
+    }
+    ensure!(std::fs::read_to_string(&plain)? == "no socket", "the file was touched");
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_owns_a_data_directory() -> anyhow::Result<()> {
+    let (dir, _sidecar) = started(LIMITS).await?;
+    let limits = dir.path().join("limits.yaml").display().to_string();
+    let data = dir.path().join("data").display().to_string();
+    let args = ["serve", "--limits", &limits, "--data-dir", &data, "--grpc", "127.0.0.1:0"];
+    let (code, said) = tidegate(&args).await?;
+    ensure!(code == Some(1) && said.contains(&data), "{code:?}: {said}");
+    ensure!(said.contains("in use"), "{said}");
+    let rls = Rls::at(dir.path()).await?;
+    ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == Code::Ok);
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_exits_by_what_it_finds() -> anyhow::Result<()> {
+    let (dir, limits) = home(LIMITS)?;
+    let limits = limits.display().to_string();
+    let (code, said) = tidegate(&["check", &limits]).await?;
+    ensure!((code, said.as_str()) == (Some(0), "ok: 3 limits in 1 domain (test)\n"), "{said}");
+    let bad = dir.path().join("bad.yaml").display().to_string();
+    std::fs::write(&bad, "domain: ''")?;
+    let (code, said) = tidegate(&["check", &bad]).await?;
+    let expected = format!("{bad}:1:9: `domain` must be there and not empty\n");
+    ensure!(code == Some(1) && said.starts_with(&expected), "{said}");
+    let (code, said) = tidegate(&[]).await?;
+    ensure!(code == Some(2) && said.contains("Examples:"), "{said}");
+    Ok(())
+}
