@@ -17,7 +17,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm envoy toolchain test test-native test-wasm test-end-to-end \
-	check clean
+	bench bench-envoy check clean
 
 help: ## Show this list
 	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
@@ -58,6 +58,11 @@ test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and w
 
 test-end-to-end: build-wasm build envoy ## The built filter on a mock host and in a real Envoy
 	cargo test --locked -p tidegate-tests
+
+bench: bench-envoy ## Run every benchmark; figures also in target/bench/results.json
+
+bench-envoy: build-wasm build-demo envoy ## CPU of Envoy and sidecar per request, beside peers in one run
+	@target/release/tidegate-bench
 
 check: toolchain ## Formatting, lints and documentation, as CI checks them
 	@rustup component add clippy rustfmt

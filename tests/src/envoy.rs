@@ -83,11 +83,29 @@ async fn listener_address(admin: SocketAddr) -> anyhow::Result<SocketAddr> {
     Ok(format!("{host}:{port}").parse()?)
 }
 
+/// What limits the requests.
+#[derive(Debug, Clone, Copy)]
+pub enum Filter<'a> {
+    /// Nothing.
+    None,
+    /// Tidegate, with its plugin configuration as it is handed over: a JSON text.
+    Tidegate(&'a str),
+    /// Envoy's own rate limit filter, with a domain and one descriptor from a header.
+    Native {
+        /// The domain.
+        domain: &'a str,
+        /// The header.
+        header: &'a str,
+        /// The descriptor's key.
+        key: &'a str,
+    },
+}
+
 /// How an Envoy is to be set up.
 #[derive(Debug)]
 pub struct Setup<'a> {
-    /// The plugin configuration as it is handed over: a JSON text.
-    pub plugin: &'a str,
+    /// What limits the requests.
+    pub filter: Filter<'a>,
     /// The sidecar's socket.
     pub sidecar: &'a Path,
     /// The upstream.
@@ -142,7 +160,40 @@ fn cluster(name: &str, address: &Value, protocol_options: &Value) -> Value {
 }
 
 fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
-    let wasm = json!({
+    let mut all = json!({
+        "name": "all",
+        "domains": ["*"],
+        "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "upstream"}}],
+    });
+    let mut filters = Vec::new();
+    match setup.filter {
+        Filter::None => {}
+        Filter::Tidegate(plugin) => filters.push(tidegate(plugin)?),
+        Filter::Native { domain, header, key } => {
+            filters.push(native(domain));
+            let action = json!({"request_headers": {"header_name": header, "descriptor_key": key}});
+            all["rate_limits"] = json!([{"actions": [action]}]);
+        }
+    }
+    filters.push(json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+        },
+    }));
+    Ok(json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "main",
+            "route_config": {"virtual_hosts": [all]},
+            "http_filters": filters,
+        },
+    }))
+}
+
+fn tidegate(plugin: &str) -> anyhow::Result<Value> {
+    let config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
         "config": {
             "name": "tidegate",
@@ -152,26 +203,22 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
             },
             "configuration": {
                 "@type": "type.googleapis.com/google.protobuf.StringValue",
-                "value": setup.plugin,
+                "value": plugin,
             },
         },
     });
-    Ok(json!({
-        "name": "envoy.filters.network.http_connection_manager",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-            "stat_prefix": "main",
-            "route_config": {"virtual_hosts": [{
-                "name": "all",
-                "domains": ["*"],
-                "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "upstream"}}],
-            }]},
-            "http_filters": [
-                {"name": "tidegate", "typed_config": wasm},
-                {"name": "envoy.filters.http.router", "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
-                }},
-            ],
+    Ok(json!({"name": "tidegate", "typed_config": config}))
+}
+
+fn native(domain: &str) -> Value {
+    let config = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+        "domain": domain,
+        "timeout": "5s",
+        "rate_limit_service": {
+            "grpc_service": {"envoy_grpc": {"cluster_name": "tidegate"}},
+            "transport_api_version": "V3",
         },
-    }))
+    });
+    json!({"name": "envoy.filters.http.ratelimit", "typed_config": config})
 }

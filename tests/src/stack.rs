@@ -1,6 +1,6 @@
 //! The whole of it in one directory: upstream, sidecar, Envoy.
 
-use crate::envoy::{Envoy, Setup, bootstrap};
+use crate::envoy::{Envoy, Filter, Setup, bootstrap};
 use crate::sidecar::Sidecar;
 use crate::upstream::Upstream;
 use anyhow::Context;
@@ -21,11 +21,11 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts a stack on a limits file's text and a plugin configuration.
+    /// Starts a stack on a limits file's text.
     ///
     /// # Errors
     /// When a part does not start; the error has its log.
-    pub async fn start(limits: &str, plugin: &str, workers: u32) -> anyhow::Result<Stack> {
+    pub async fn start(limits: &str, filter: Filter<'_>, workers: u32) -> anyhow::Result<Stack> {
         let dir = TempDir::new()?;
         let path = dir.path().join("limits.yaml");
         std::fs::write(&path, limits)?;
@@ -33,7 +33,7 @@ impl Stack {
         let sidecar = Sidecar::start(dir.path(), &path).await?;
         let socket = Sidecar::socket(dir.path());
         let config =
-            bootstrap(&Setup { plugin, sidecar: &socket, upstream: upstream.address })?.to_string();
+            bootstrap(&Setup { filter, sidecar: &socket, upstream: upstream.address })?.to_string();
         let envoy = start_envoy(&config, dir.path(), workers).await?;
         Ok(Stack { envoy, sidecar, upstream, dir })
     }

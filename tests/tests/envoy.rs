@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_tests::client::{Client, Reply, Tally, drive};
-use tidegate_tests::envoy::{Envoy, Setup, bootstrap};
+use tidegate_tests::envoy::{Envoy, Filter, Setup, bootstrap};
 use tidegate_tests::stack::Stack;
 use tidegate_tests::{artifacts, wait};
 
@@ -41,6 +41,10 @@ fn plugin_with(pointer: &str, value: Value) -> String {
     plugin.to_string()
 }
 
+async fn start(limits: &str, plugin: &str, workers: u32) -> anyhow::Result<Stack> {
+    Stack::start(limits, Filter::Tidegate(plugin), workers).await
+}
+
 async fn send(stack: &Stack, client: &[u8]) -> anyhow::Result<Reply> {
     let mut connection = Client::connect(stack.envoy.address).await?;
     connection.get("/", &[("x-client", client)]).await
@@ -57,7 +61,7 @@ fn tally(allowed: u32, denied: u32) -> Tally {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_of_two_hundred_pass_over_four_connections_and_two_workers() -> anyhow::Result<()> {
     let limits = limits("{ unit: minute, requests_per_unit: 50 }");
-    let stack = Stack::start(&limits, &plugin().to_string(), 2).await?;
+    let stack = start(&limits, &plugin().to_string(), 2).await?;
     wait::for_room_in_window(MINUTE, ROOM).await?;
     let sent = drive(stack.envoy.address, ("x-client", "a"), 200, 4).await?;
     ensure!(sent == tally(50, 150), "{sent:?}");
@@ -73,7 +77,7 @@ async fn fifty_of_two_hundred_pass_over_four_connections_and_two_workers() -> an
 async fn a_window_rolls_over() -> anyhow::Result<()> {
     let period = Duration::from_secs(3);
     let limits = limits("{ period: 3s, requests: 2 }");
-    let stack = Stack::start(&limits, &plugin().to_string(), 1).await?;
+    let stack = start(&limits, &plugin().to_string(), 1).await?;
     wait::for_room_in_window(period, Duration::from_secs(2)).await?;
     ensure!(send_many(&stack, "a", 3).await? == tally(2, 1));
     let start = Instant::now();
@@ -88,7 +92,7 @@ async fn a_window_rolls_over() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyhow::Result<()> {
-    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
+    let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
     let first = send(&stack, b"a").await?;
     ensure!(first.header("ratelimit-policy") == Some("\"five\";q=5;w=3600"), "{first:?}");
@@ -121,7 +125,7 @@ async fn an_address_is_limited_as_envoy_trusts_it() -> anyhow::Result<()> {
         {"remote_address": {}},
     ]);
     let plugin = plugin_with("/rate_limits", json!([{"actions": actions}]));
-    let stack = Stack::start(limits, &plugin, 1).await?;
+    let stack = start(limits, &plugin, 1).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
     let mut client = Client::connect(stack.envoy.address).await?;
     for (forwarded, status) in [
@@ -143,7 +147,7 @@ async fn an_address_is_limited_as_envoy_trusts_it() -> anyhow::Result<()> {
 async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Result<()> {
     for (mode, status) in [("allow", 200), ("deny", 500)] {
         let plugin = plugin_with("/failure_mode", json!(mode));
-        let mut stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
+        let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
         wait::for_room_in_window(HOUR, ROOM).await?;
         ensure!(send_many(&stack, "a", 6).await? == tally(5, 1));
         stack.sidecar.kill().await?;
@@ -170,7 +174,7 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
     for (mode, status) in [("allow", 200), ("deny", 500)] {
         let mut plugin: Value = serde_json::from_str(&plugin_with("/failure_mode", json!(mode)))?;
         plugin["sidecar"]["timeout_ms"] = json!(300);
-        let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin.to_string(), 1).await?;
+        let stack = start(&limits(FIVE_AN_HOUR), &plugin.to_string(), 1).await?;
         wait::for_room_in_window(HOUR, ROOM).await?;
         // The first asks open the connection and warm the pages up.
         wait::until("an answer in time", async || {
@@ -197,7 +201,7 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
 
 #[tokio::test]
 async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<()> {
-    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
+    let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
     ensure!(send_many(&stack, "warm", 1).await? == tally(1, 0));
     stack.sidecar.process.freeze().await?;
@@ -222,7 +226,7 @@ async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<
 #[tokio::test]
 async fn a_kill_of_the_sidecar_loses_no_count() -> anyhow::Result<()> {
     let plugin = plugin_with("/failure_mode", json!("deny"));
-    let mut stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin, 2).await?;
+    let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 2).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
     // One hit between any two kills, and still five in all.
     for hit in 1..=5 {
@@ -239,7 +243,9 @@ async fn refused(plugin: &str) -> anyhow::Result<String> {
     let dir = TempDir::new()?;
     let sidecar = dir.path().join("none.sock");
     let upstream = "127.0.0.1:9".parse()?;
-    let config = bootstrap(&Setup { plugin, sidecar: &sidecar, upstream })?.to_string();
+    let config =
+        bootstrap(&Setup { filter: Filter::Tidegate(plugin), sidecar: &sidecar, upstream })?
+            .to_string();
     let path = dir.path().join("envoy.yaml");
     std::fs::write(&path, config)?;
     let mut envoy = Envoy::launch(&path, dir.path(), 1)?;
@@ -277,7 +283,7 @@ async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyhow::Result<()> {
     let plugin = plugin_with("/sidecar/cluster", json!("nowhere"));
-    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
+    let stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
     ensure!(send_many(&stack, "a", 7).await? == tally(7, 0), "failure_mode allow");
     ensure!(stack.envoy.process.log().contains("cluster nowhere"));
     Ok(())
@@ -285,7 +291,7 @@ async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyho
 
 #[tokio::test]
 async fn header_bytes_that_are_not_utf8_do_not_harm_the_worker() -> anyhow::Result<()> {
-    let stack = Stack::start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
+    let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
     let mut client = Client::connect(stack.envoy.address).await?;
     // Every byte that HTTP/1.1 lets through, alone and in bulk.
@@ -314,7 +320,7 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
     plugin["headers"] = json!("draft03");
     plugin["denied"] = json!({"status": 503, "body": "come back later"});
     let limits = limits("{ algorithm: token_bucket, period: 1h, requests: 1, burst: 2 }");
-    let stack = Stack::start(&limits, &plugin.to_string(), 1).await?;
+    let stack = start(&limits, &plugin.to_string(), 1).await?;
     let allowed = send(&stack, b"a").await?;
     let header = |name| allowed.header(name);
     ensure!(header("x-ratelimit-limit") == Some("1, 1;w=3600;name=\"client\""), "{allowed:?}");
@@ -325,7 +331,7 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
     ensure!(denied.header("x-ratelimit-remaining") == Some("0"), "{denied:?}");
 
     plugin["headers"] = json!("off");
-    let stack = Stack::start(&limits, &plugin.to_string(), 1).await?;
+    let stack = start(&limits, &plugin.to_string(), 1).await?;
     for status in [200, 200, 503] {
         let reply = send(&stack, b"a").await?;
         ensure!(reply.status == status, "{reply:?}");
