@@ -40,15 +40,15 @@ pub enum OpenError {
         /// What the operating system answered.
         source: io::Error,
     },
-    /// The space for a new file could not be set aside: a full disk, a quota, or a file system
-    /// without `fallocate`.
+    /// The space for the file could not be set aside: a full disk, a quota, or a file system without
+    /// `fallocate`. An existing file asks for space only if it has holes.
     #[error(
-        "{}: cannot set aside {bytes} bytes: {source}; free some space, lower the capacity, or \
-         choose a directory on another file system",
+        "{}: cannot set aside {bytes} bytes: {source}; free some space, choose a directory on \
+         another file system, or lower the capacity if the store is a new one",
         path.display()
     )]
     NoSpace {
-        /// The file that was being made; it has been removed again.
+        /// The file; one that was being made has been removed again.
         path: PathBuf,
         /// The size that was asked for.
         bytes: u64,

@@ -13,8 +13,8 @@ use crate::region::WORD_BYTES;
 
 /// A page, so that chains (2 KiB) start on a page and none crosses from one page into another.
 pub(crate) const HEADER_BYTES: usize = 4096;
-/// Nodes of a chain. The keys of a chain are a Poisson count N with a mean of 16 x use, of which
-/// (N - 16) find no place: 3.1 % of the keys at 80 % use, 0.08 % at 50 %, 1 in 3 million at 25 %.
+/// Nodes of a chain. The keys of a chain are a Poisson count N with a mean of 16 x use, and a new key
+/// finds no place if N >= 16 already: 1 in 5 at 80 % use, 1 in 120 at 50 %, 1 in 200,000 at 25 %.
 pub(crate) const CHAIN_NODES: u64 = 16;
 /// The largest capacity: 2^32 nodes are a file of 512 GiB.
 pub(crate) const CAPACITY_MAX: u64 = 1 << 32;
@@ -167,19 +167,6 @@ mod tests {
             assert_eq!(header.capacity(), chains * 16);
             assert_eq!(header.file_bytes(), 4096 + chains * 2048);
         }
-    }
-
-    #[test]
-    fn another_geometry_is_refused_by_its_number() {
-        #[track_caller]
-        fn check(index: usize, value: u64, expected: &str) {
-            let error = decode(&with_words(&[(index, value)])).unwrap_err().to_string();
-            assert!(error.starts_with(expected), "{error}");
-        }
-        check(NODE_SIZE, 64, "file: found node size 64, expected 128 to 128;");
-        check(CHAIN_LENGTH, 8, "file: found chain length 8, expected 16 to 16;");
-        check(CHAIN_COUNT, 0, "file: found chain count 0, expected 1 to 268435456;");
-        check(CHAIN_COUNT, u64::MAX, "file: found chain count 18446744073709551615, expected 1 to");
     }
 
     proptest! {

@@ -4,8 +4,6 @@
 //! whatever number of stores of an update has been made, the node reads as before it or as after it.
 //! Takes no lock: the caller holds the one of the chain. Reads no clock, never allocates.
 
-use std::cmp::Reverse;
-
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::key::{Entry, Key, halves};
@@ -67,10 +65,10 @@ impl<'a> Node<'a> {
 
     /// The current copy, or nothing if neither is valid under the node's key.
     pub(crate) fn read(&self) -> Option<Held> {
-        let mut order = [0, 1];
+        let [a, b] = COPIES.map(|copy| self.load(copy + VERSION));
         // The newer copy is nearly always the valid one, so this costs one check and not two.
-        order.sort_by_key(|&copy| Reverse(self.load(COPIES[copy] + VERSION)));
-        order.into_iter().find_map(|copy| self.read_copy(copy))
+        let newer = usize::from(b > a);
+        self.read_copy(newer).or_else(|| self.read_copy(1 - newer))
     }
 
     /// Replaces the entry which `held`, just read from this node, describes.

@@ -17,9 +17,9 @@ use crate::key::{Entry, Key};
 use crate::node::{Held, Node};
 use crate::region::Region;
 use crate::stats::{Counts, Stats};
-use crate::stripes::{StripeGuard, Stripes};
+use crate::stripes::{Claim, Stripes};
 
-/// Calls with up to this many keys do not allocate: the working arrays then take about 1.6 KiB of
+/// Calls with up to this many keys do not allocate: the working arrays then take about 1.3 KiB of
 /// stack. A request seldom matches more than a handful of limits.
 const KEYS_INLINE: usize = 8;
 
@@ -44,9 +44,17 @@ struct Place {
     node: Option<u64>,
     /// The current copy, if the node is this key's already.
     held: Option<Held>,
-    /// The entry that the closure gets: zero unless the key is live.
-    before: Entry,
     presence: Presence,
+}
+
+impl Place {
+    /// The entry that the closure gets: zero unless the key is live.
+    fn before(&self) -> Entry {
+        match (self.presence, self.held) {
+            (Presence::Live, Some(held)) => held.entry,
+            _ => Entry::default(),
+        }
+    }
 }
 
 /// What the store knows of a key before a call.
@@ -138,15 +146,13 @@ impl Store {
         let (mut few, mut many) = (Default::default(), Vec::new());
         let entries: &mut [Entry] = working_space(&mut few, &mut many, keys.len());
         let (mut few, mut many) = (Default::default(), Vec::new());
-        let chains: &mut [u64] = working_space(&mut few, &mut many, keys.len());
-        let (mut few, mut many) = (Default::default(), Vec::new());
-        let guards: &mut [Option<StripeGuard<'_>>] = working_space(&mut few, &mut many, keys.len());
+        let claims: &mut [Claim<'_>] = working_space(&mut few, &mut many, keys.len());
 
-        for ((key, place), chain) in keys.iter().zip(&mut *places).zip(&mut *chains) {
+        for ((key, place), claim) in keys.iter().zip(&mut *places).zip(&mut *claims) {
             place.chain = key.chain(self.header.chain_count);
-            *chain = place.chain;
+            claim.chain = place.chain;
         }
-        self.stripes.lock(chains, guards);
+        self.stripes.lock(claims);
         // All keys are found before any place is reserved: an expired node in which a later key of
         // this call lives must not be given to an earlier one.
         for (key, place) in keys.iter().zip(&mut *places) {
@@ -154,7 +160,7 @@ impl Store {
         }
         self.reserve(keys, now, places).inspect_err(|_| self.counts.refused.add(1))?;
         for (entry, place) in entries.iter_mut().zip(&*places) {
-            *entry = place.before;
+            *entry = place.before();
         }
         let answer = decide(entries);
         self.write(keys, now, places, entries);
@@ -163,17 +169,19 @@ impl Store {
 
     /// Finds the node of `key`, if it has one, and its entry.
     fn find(&self, key: Key, now: u64, place: &mut Place) {
-        let chain = place.chain;
-        let Some(node) = (0..CHAIN_NODES).find(|&node| self.node(chain, node).is_of(key)) else {
+        for index in 0..CHAIN_NODES {
+            let node = self.node(place.chain, index);
+            if !node.is_of(key) {
+                continue;
+            }
+            // An invalid node is freed, and does not hide a valid one further on.
+            let Some(held) = self.read_or_drop(node) else { continue };
+            place.node = Some(index);
+            place.held = Some(held);
+            if !held.entry.is_expired(now) {
+                place.presence = Presence::Live;
+            }
             return;
-        };
-        place.held = self.read_or_drop(self.node(chain, node));
-        // An invalid node is freed, and the key absent; it may well get the same node again.
-        let Some(held) = place.held else { return };
-        place.node = Some(node);
-        if !held.entry.is_expired(now) {
-            place.presence = Presence::Live;
-            place.before = held.entry;
         }
     }
 
@@ -225,7 +233,7 @@ impl Store {
     fn write(&self, keys: &[Key], now: u64, places: &[Place], entries: &[Entry]) {
         for ((&key, place), entry) in keys.iter().zip(places).zip(entries) {
             let is_kept = entry.state != [0; 4] && !entry.is_expired(now);
-            if *entry == place.before || (place.presence != Presence::Live && !is_kept) {
+            if *entry == place.before() || (place.presence != Presence::Live && !is_kept) {
                 continue;
             }
             let Some(node) = place.node else { continue };
@@ -276,14 +284,12 @@ fn working_space<'a, T: Default>(
 }
 
 fn refuse_repeated(keys: &[Key]) -> Result<(), UpdateError> {
-    let repeated = if keys.len() <= KEYS_INLINE {
-        keys.iter().enumerate().find_map(|(at, key)| keys[..at].contains(key).then_some(*key))
-    } else {
-        let mut sorted = keys.to_vec();
-        sorted.sort_unstable();
-        sorted.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0]))
-    };
-    repeated.map_or(Ok(()), |key| Err(UpdateError::RepeatedKey { key }))
+    for (at, &key) in keys.iter().enumerate() {
+        if keys[..at].contains(&key) {
+            return Err(UpdateError::RepeatedKey { key });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -15,8 +15,12 @@ pub(crate) const STRIPE_COUNT: usize = 1024;
 #[repr(align(128))]
 struct Stripe(Mutex<()>);
 
-/// Proof that a stripe is locked.
-pub(crate) type StripeGuard<'a> = MutexGuard<'a, ()>;
+/// A chain to be locked, and its lock unless another claim of the call has the same one.
+#[derive(Default)]
+pub(crate) struct Claim<'a> {
+    pub(crate) chain: u64,
+    guard: Option<MutexGuard<'a, ()>>,
+}
 
 /// All locks of a store.
 pub(crate) struct Stripes(Box<[Stripe]>);
@@ -26,18 +30,16 @@ impl Stripes {
         Self((0..STRIPE_COUNT).map(|_| Stripe::default()).collect())
     }
 
-    /// Locks the stripes of `chains`, which it puts into order, and leaves the guards in `guards`.
-    ///
-    /// The two slices have the same length.
-    pub(crate) fn lock<'a>(&'a self, chains: &mut [u64], guards: &mut [Option<StripeGuard<'a>>]) {
+    /// Locks the stripes of `claims`, which it puts into order, until the claims are dropped.
+    pub(crate) fn lock<'a>(&'a self, claims: &mut [Claim<'a>]) {
         // Chains of one stripe are neighbours after this, so a repeat is always the one before.
-        chains.sort_unstable_by_key(|&chain| stripe(chain));
+        claims.sort_unstable_by_key(|claim| stripe(claim.chain));
         let mut former = None;
-        for (&chain, guard) in chains.iter().zip(guards) {
-            let index = stripe(chain);
+        for claim in claims {
+            let index = stripe(claim.chain);
             if former != Some(index) {
                 let lock = self.0[index].0.lock();
-                *guard = Some(lock.unwrap_or_else(PoisonError::into_inner));
+                claim.guard = Some(lock.unwrap_or_else(PoisonError::into_inner));
             }
             former = Some(index);
         }
@@ -55,12 +57,12 @@ mod tests {
     #[track_caller]
     fn check(chains: &[u64], locked: &[usize]) {
         let stripes = Stripes::new();
-        let mut guards: Vec<_> = chains.iter().map(|_| None).collect();
-        stripes.lock(&mut chains.to_vec(), &mut guards);
+        let mut claims: Vec<_> = chains.iter().map(|&chain| Claim { chain, guard: None }).collect();
+        stripes.lock(&mut claims);
         let found: Vec<_> =
             (0..STRIPE_COUNT).filter(|&index| stripes.0[index].0.try_lock().is_err()).collect();
         assert_eq!(found, locked);
-        drop(guards);
+        drop(claims);
         assert!(stripes.0.iter().all(|stripe| stripe.0.try_lock().is_ok()));
     }
 

@@ -106,11 +106,9 @@ fn apply(entry: Entry, change: Change, now: u64) -> Entry {
     }
 }
 
-/// The store sorts when there are many keys, and so finds another repeated key first.
 fn repeated(changes: &[(u64, Change)]) -> Option<u64> {
     let is_repeated = |at: usize| changes[..at].iter().any(|(id, _)| *id == changes[at].0);
-    let mut repeated = (0..changes.len()).filter(|&at| is_repeated(at)).map(|at| changes[at].0);
-    if changes.len() <= 8 { repeated.next() } else { repeated.min() }
+    (0..changes.len()).find(|&at| is_repeated(at)).map(|at| changes[at].0)
 }
 
 fn key(id: u64) -> Key {

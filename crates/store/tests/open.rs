@@ -85,11 +85,29 @@ fn a_foreign_file_is_refused() {
 }
 
 #[test]
-fn random_bytes_are_refused() {
-    // A multiplicative generator; the first word is not the magic.
-    let words = (1..=768_u64).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
-    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-    check(&bytes, "not a counter file: found [");
+fn nodes_of_random_bytes_are_dropped() {
+    let mut bytes = good_file();
+    // A multiplicative generator over the 256 words of the chain.
+    let words = (1..=256_u64).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
+    bytes.splice(4096.., words.flat_map(u64::to_le_bytes));
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    // The 16 keys that the bytes name, from the last to the first.
+    let at = (0..16).rev().map(|node| 4096 + node * 128);
+    let hashes = at.map(|at| u128::from(word(at + 8)) << 64 | u128::from(word(at)));
+    let keys: Vec<_> = hashes.map(Key::from_hash).collect();
+
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(FILE), &bytes).unwrap();
+    let store = Store::open(dir.path(), &options(16)).unwrap();
+    let entry = Entry { state: [1, 2, 3, 4], expires_at: 100 };
+    for key in &keys {
+        let before =
+            store.update_many(&[*key], 10, |entries| std::mem::replace(&mut entries[0], entry));
+        assert_eq!(before, Ok(Entry::default()));
+    }
+    let found = store.update_many(&keys, 10, |entries| entries.to_vec());
+    assert_eq!(found, Ok(vec![entry; 16]));
+    assert_eq!(store.stats().dropped_invalid, 16);
 }
 
 #[test]
@@ -112,6 +130,10 @@ fn another_geometry_is_refused() {
     check(&with_checked_word(16, 64), "found node size 64, expected 128 to 128; ");
     check(&with_checked_word(24, 8), "found chain length 8, expected 16 to 16; ");
     check(&with_checked_word(32, 0), "found chain count 0, expected 1 to 268435456; ");
+    check(
+        &with_checked_word(32, u64::MAX),
+        "found chain count 18446744073709551615, expected 1 to 268435456; ",
+    );
     // A count which does not fit the file is a matter of length.
     check(
         &with_checked_word(32, 1 << 28),
