@@ -146,3 +146,80 @@ fn sf_string(text: &str) -> String {
     quoted.push('"');
     quoted
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DeniedReply;
+    use tidegate_core::{Entry, Hits, LimitView, Nanos, Status, Unit};
+
+    fn status(verdict: Verdict, name: &str, unit: Option<Unit>, remaining: u32) -> Status {
+        let limit = LimitView { requests: 10, unit, name: name.to_owned() };
+        Status { verdict, limit: Some(limit), remaining, reset: Nanos::from_secs(7) }
+    }
+
+    /// The headers about limits for a request of one descriptor (`a.b`) per status.
+    fn check(style: HeaderStyle, statuses: Vec<Status>, expected: &[(&str, &str)]) {
+        let descriptor =
+            Descriptor { entries: vec![Entry::new("a", "1"), Entry::new("b", "2")], hits: None };
+        let asked = Request {
+            domain: "d".into(),
+            descriptors: vec![descriptor; statuses.len()],
+            hits: Hits::ONE,
+        };
+        let answer = Answer { verdict: Verdict::Allow, statuses };
+        let headers = limit_headers(style, &policies(&asked, &answer));
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(headers, expected);
+    }
+
+    #[test]
+    fn each_style_tells_every_limit_in_its_own_form() {
+        let statuses = || {
+            vec![
+                status(Verdict::Allow, "hourly", Some(Unit::Hour), 9),
+                Status::NO_LIMIT,
+                status(Verdict::Allow, "", None, 3),
+            ]
+        };
+        let ietf = [
+            ("ratelimit-policy", "\"hourly\";q=10;w=3600, \"a.b\";q=10"),
+            ("ratelimit", "\"hourly\";r=9;t=7, \"a.b\";r=3;t=7"),
+        ];
+        check(HeaderStyle::Ietf, statuses(), &ietf);
+        let draft03 = [
+            ("x-ratelimit-limit", "10, 10;w=3600;name=\"hourly\", 10;name=\"a.b\""),
+            ("x-ratelimit-remaining", "3"),
+            ("x-ratelimit-reset", "7"),
+        ];
+        check(HeaderStyle::Draft03, statuses(), &draft03);
+        check(HeaderStyle::Off, statuses(), &[]);
+        check(HeaderStyle::Ietf, vec![Status::NO_LIMIT], &[]);
+    }
+
+    #[test]
+    fn a_name_can_neither_end_its_string_nor_the_header() {
+        let table =
+            [("plain", "\"plain\""), ("a\"b\\c", "\"a\\\"b\\\\c\""), ("x\r\né\u{7f}", "\"x????\"")];
+        for (name, expected) in table {
+            assert_eq!(sf_string(name), expected);
+        }
+    }
+
+    #[test]
+    fn a_denial_without_statuses_still_says_when_to_come_back() {
+        let config = Config {
+            domain: "d".into(),
+            cluster: "c".into(),
+            call_target: String::new(),
+            timeout: std::time::Duration::from_millis(20),
+            failure_mode: crate::config::FailureMode::Allow,
+            rate_limits: Vec::new(),
+            headers: HeaderStyle::Ietf,
+            denied: DeniedReply { status: 429, body: String::new() },
+        };
+        let reply = denied(&config, &[]);
+        assert!(reply.headers.contains(&("retry-after", "1".to_owned())));
+    }
+}

@@ -50,7 +50,9 @@ impl Envoy {
         let mut command = Command::new(artifacts::envoy()?);
         let workers = workers.to_string();
         command
-            .args(["--concurrency", &workers, "--disable-hot-restart", "--log-level", "info"])
+            .args(["--concurrency", &workers, "--disable-hot-restart"])
+            // Enough to see why it ends, and what the filter logs.
+            .args(["--log-level", "warn", "--component-log-level", "wasm:info"])
             .arg("--admin-address-path")
             .arg(admin_path(dir))
             .arg("--config-path")

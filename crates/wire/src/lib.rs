@@ -9,7 +9,9 @@ mod mapping;
 pub mod rls;
 
 pub use envoy::{CLUSTER_NAME_BYTES_MAX, decode_struct, grpc_service_of_cluster};
-pub use mapping::{WireError, decode_answer, encode_request, request_from_wire, response_to_wire};
+pub use mapping::{
+    DESCRIPTORS_MAX, WireError, decode_answer, encode_request, request_from_wire, response_to_wire,
+};
 pub use prost_types::{Struct, Value, value::Kind};
 
 /// The RLS method, as gRPC names it.

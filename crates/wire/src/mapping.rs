@@ -16,6 +16,9 @@ pub enum WireError {
     /// There is nothing to look up.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
+    /// More descriptors than one request may have.
+    #[error("{0} descriptors are too many for one request (maximum {DESCRIPTORS_MAX})")]
+    TooManyDescriptors(usize),
     /// An entry names nothing.
     #[error("descriptors[{descriptor}].entries[{entry}]: key must not be empty")]
     EmptyKey {
@@ -43,16 +46,24 @@ pub enum WireError {
     UnknownCode(i32),
 }
 
+/// The most descriptors in one request. A route has a handful; the bound is for what is no route:
+/// all counters of a request are locked at once, and the work grows with the square.
+pub const DESCRIPTORS_MAX: usize = 128;
+
 /// Reads a request, as a server does.
 ///
 /// # Errors
-/// When it has no domain, no descriptors or empty keys, or asks for what is not supported.
+/// When it has no domain, no descriptors, too many or empty ones, or asks for what is not
+/// supported.
 pub fn request_from_wire(request: rls::RateLimitRequest) -> Result<Request, WireError> {
     if request.domain.is_empty() {
         return Err(WireError::EmptyDomain);
     }
     if request.descriptors.is_empty() {
         return Err(WireError::NoDescriptors);
+    }
+    if request.descriptors.len() > DESCRIPTORS_MAX {
+        return Err(WireError::TooManyDescriptors(request.descriptors.len()));
     }
     let descriptors = request.descriptors.into_iter().enumerate();
     Ok(Request {

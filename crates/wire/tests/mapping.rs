@@ -68,7 +68,11 @@ fn absent_hits_are_one_and_a_descriptors_zero_is_a_peek() {
 #[test]
 fn requests_without_meaning_are_refused_by_name() {
     type Change = fn(&mut RateLimitRequest);
-    let table: [(Change, &str); 6] = [
+    let table: [(Change, &str); 7] = [
+        (
+            |r| r.descriptors = vec![r.descriptors[0].clone(); 129],
+            "129 descriptors are too many for one request (maximum 128)",
+        ),
         (|r| r.domain.clear(), "rate limit domain must not be empty"),
         (|r| r.descriptors.clear(), "rate limit descriptor list must not be empty"),
         (|r| r.descriptors[0].entries.clear(), "descriptors[0]: entries must not be empty"),
