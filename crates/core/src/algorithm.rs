@@ -1,7 +1,8 @@
 //! The limit algorithms, one file each: pure functions over a 32-byte state, in integers.
 //!
-//! All share one contract. An allow takes the hits; a deny leaves the state as it was. A peek
-//! (no hits) answers for one hit and takes nothing. A clock that steps back never gives hits
+//! All share one contract. An allow takes the hits; a deny takes nothing. A peek (no hits) answers
+//! for one hit and takes nothing. (Taking nothing may still write: a bucket that does not start
+//! full must remember since when it refills.) A clock that steps back never gives hits
 //! back. Each has a slow obvious twin in `tests/twins.rs` that it must agree with.
 
 mod fixed_window;

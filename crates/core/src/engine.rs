@@ -31,8 +31,8 @@ pub struct Ask<'a> {
     pub state: usize,
 }
 
-/// Decides `asks` in order. On allow the states have the hits taken; on deny they are as they
-/// were. `decisions` gets one decision per ask: for a denied request those of limits with room
+/// Decides `asks` in order. On allow the states have the hits taken; on deny nothing is
+/// taken. `decisions` gets one decision per ask: for a denied request those of limits with room
 /// show what is left there, untouched.
 ///
 /// # Panics
@@ -56,8 +56,10 @@ pub fn decide_all(
     }
     states.copy_from_slice(&before);
     for (ask, decision) in asks.iter().zip(decisions.iter_mut()) {
+        // Also for those that deny: a new bucket's time starts with the first look at it.
+        let untouched = decide(&mut states[ask.state], ask.quota, Hits::PEEK, now);
         if decision.is_allow() {
-            *decision = decide(&mut states[ask.state], ask.quota, Hits::PEEK, now);
+            *decision = untouched;
         }
     }
     Verdict::Deny

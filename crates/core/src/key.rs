@@ -4,8 +4,8 @@
 //! counters. The hash is xxh3-128 under the store's random seed: stable across versions and
 //! machines, so it may be persisted, and out of reach for a client that wants to collide.
 //!
-//! The numbers of a limit are not part of the identity: a changed limit keeps its live counts.
-//! Its algorithm is, because states of one algorithm mean nothing to another.
+//! How many requests a limit allows is not part of the identity: raised or lowered, it keeps its
+//! live counts. Its algorithm and period are, since a state means nothing under others.
 
 use crate::descriptor::Entry;
 use crate::rules::Limit;
@@ -32,6 +32,7 @@ impl CounterKey {
     pub fn hash(&mut self, seed: u64, domain: &str, entries: &[Entry], limit: &Limit) -> KeyHash {
         self.bytes.clear();
         self.bytes.push(limit.quota.algorithm_tag());
+        self.bytes.extend_from_slice(&limit.quota.period().as_nanos().to_le_bytes());
         self.part(domain);
         self.part(limit.name.as_deref().unwrap_or_default());
         for entry in entries {
@@ -45,4 +46,10 @@ impl CounterKey {
         self.bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
         self.bytes.extend_from_slice(part.as_bytes());
     }
+}
+
+/// A hash for shortening what is too long to carry; not for keys, since it has no secret seed.
+#[must_use]
+pub fn fingerprint(bytes: &[u8]) -> u128 {
+    xxh3_128_with_seed(bytes, 0)
 }

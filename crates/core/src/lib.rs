@@ -29,7 +29,7 @@ pub use algorithm::{FixedWindow, TokenBucket, decide};
 pub use answer::{Answer, LimitView, Status, Verdict};
 pub use descriptor::{Descriptor, Entry, Request};
 pub use engine::{Ask, Enforcement, decide_all};
-pub use key::{CounterKey, KeyHash};
+pub use key::{CounterKey, KeyHash, fingerprint};
 pub use quota::{Decision, Outcome, Quota, QuotaError, State};
 pub use rules::{DomainRules, Found, Limit, Rule, RuleNode, Rules};
 pub use units::{Hits, Nanos, Timestamp, Unit};

@@ -15,6 +15,15 @@ pub enum Quota {
 }
 
 impl Quota {
+    /// The most hits that can be left: the requests of a window, the burst of a bucket.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        match self {
+            Quota::FixedWindow(window) => window.requests(),
+            Quota::TokenBucket(bucket) => bucket.burst(),
+        }
+    }
+
     /// Hits per period, as configured.
     #[must_use]
     pub fn requests(&self) -> u32 {
@@ -120,7 +129,7 @@ pub struct Decision {
     pub outcome: Outcome,
     /// Hits that are left after this decision.
     pub remaining: u64,
-    /// When the counter is back to its full quota.
+    /// When more hits become available: the end of the window, or the bucket's next token.
     pub reset_at: Timestamp,
     /// Until when the state matters; after it a new state decides the same.
     pub keep_until: Timestamp,
@@ -133,8 +142,8 @@ impl Decision {
         self.outcome == Outcome::Allow
     }
 
-    /// How long a client should wait: until it may succeed when denied, until the full quota is
-    /// back when allowed.
+    /// How long until more is to be had: until the same ask can fit when denied, until
+    /// `reset_at` when allowed.
     #[must_use]
     pub fn wait(&self, now: Timestamp) -> Nanos {
         match self.outcome {

@@ -16,7 +16,8 @@ pub struct Limit {
     /// The operator's name for it.
     pub name: Option<String>,
     /// Where it stands: the domain and the keys down to it, with values where the rule has them,
-    /// such as `shop/app/user=vip`. Unique among the rules; metrics and logs use it.
+    /// such as `shop/app/user=vip`, with `%`, `/` and `=` inside a part percent-encoded. Unique
+    /// among the rules; metrics and logs use it.
     pub path: String,
     /// The compiled rate.
     pub quota: Quota,

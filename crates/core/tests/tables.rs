@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use tidegate_core::{
     Ask, CounterKey, DomainRules, Enforcement, Entry, FixedWindow, Found, Hits, Limit, Nanos,
-    Quota, QuotaError, Rule, Rules, State, Timestamp, TokenBucket, Unit, Verdict, decide,
+    Outcome, Quota, QuotaError, Rule, Rules, State, Timestamp, TokenBucket, Unit, Verdict, decide,
     decide_all,
 };
 #[cfg(target_arch = "wasm32")]
@@ -212,9 +212,10 @@ fn keys_do_not_collide_where_joined_strings_would() {
     assert_ne!(one, hash("d", &[("a_b", "c")], &plain));
     assert_ne!(one, hash("d_a", &[("", "b_c")], &plain));
     assert_ne!(hash("d", &[("a", ""), ("b", "")], &plain), hash("d", &[("a", "b")], &plain));
-    // Numbers may change under a live counter, the algorithm may not.
-    assert_eq!(one, hash("d", &[("a", "b_c")], &limit("x", window(9, Nanos::from_secs(1)))));
+    // The requests may change under a live counter; the algorithm and the period may not.
+    assert_eq!(one, hash("d", &[("a", "b_c")], &limit("x", window(9, MINUTE))));
     assert_ne!(one, hash("d", &[("a", "b_c")], &limit("x", bucket(1, 1))));
+    assert_ne!(one, hash("d", &[("a", "b_c")], &limit("x", window(1, Nanos::from_secs(1)))));
 }
 
 #[test]
@@ -284,4 +285,33 @@ fn retry_after_counts_the_time_that_a_stepped_back_clock_must_catch_up() {
     assert_eq!(denied.wait(at(997)), Nanos::from_secs(13));
     assert!(!decide(&mut state, &quota, Hits::ONE, at(1_009)).is_allow());
     assert!(decide(&mut state, &quota, Hits::ONE, at(1_010)).is_allow());
+}
+
+/// A bucket that started below the cost of its first ask denied for ever: the denial left no
+/// trace, so every ask met a bucket that was new again, and nothing ever refilled.
+#[test]
+fn a_bucket_refills_from_the_first_look_even_if_that_was_a_denial() {
+    let quota = bucket(2, 0);
+    let mut state = State::default();
+    let first = decide(&mut state, &quota, Hits::ONE, at(1_000));
+    assert_eq!(first.outcome, Outcome::Deny { retry_after: Nanos::from_secs(10) });
+    assert!(!decide(&mut state, &quota, Hits::ONE, at(1_009)).is_allow());
+    assert!(decide(&mut state, &quota, Hits::ONE, at(1_010)).is_allow());
+
+    // The same when another limit of the request denies as well.
+    let closed = window(0, MINUTE);
+    let mut states = [State::default(); 2];
+    let mut decisions = Vec::new();
+    let asks = [ask(&quota, 0, Enforcement::Enforce), ask(&closed, 1, Enforcement::Enforce)];
+    decide_all(&mut states, &asks, at(1_000), &mut decisions);
+    assert!(decide(&mut states[0], &quota, Hits::ONE, at(1_010)).is_allow());
+}
+
+#[test]
+fn a_bucket_tells_when_its_next_token_comes() {
+    let quota = bucket(3, 3);
+    let mut state = State::default();
+    assert_eq!(decide(&mut state, &quota, Hits::PEEK, at(1_000)).reset_at, at(1_000));
+    assert_eq!(decide(&mut state, &quota, Hits::new(2), at(1_000)).reset_at, at(1_010));
+    assert_eq!(decide(&mut state, &quota, Hits::PEEK, at(1_004)).reset_at, at(1_010));
 }

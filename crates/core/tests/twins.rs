@@ -133,11 +133,11 @@ fn token_bucket_never_passes_burst_plus_rate_in_any_span() {
 
 #[test]
 fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
-    let strategy = (1u32..20, periods(), 1u32..30, START, steps(), any::<bool>());
+    let strategy = (1u32..20, periods(), 1u32..30, 0u32..30, START, steps(), any::<bool>());
     runner()
-        .run(&strategy, |(requests, period, burst, start, steps, bucket)| {
+        .run(&strategy, |(requests, period, burst, initial, start, steps, bucket)| {
             let (quota, most) = if bucket {
-                let bucket = TokenBucket::new(requests, period, burst, burst).unwrap();
+                let bucket = TokenBucket::new(requests, period, burst, initial.min(burst)).unwrap();
                 (Quota::TokenBucket(bucket), u64::from(burst))
             } else {
                 let window = FixedWindow::new(requests, period).unwrap();

@@ -113,23 +113,29 @@ fn decide_entries(
     let mut states: Vec<State> = entries.iter().map(|entry| State(entry.state)).collect();
     let asks: Vec<Ask<'_>> = met.iter().map(Met::ask).collect();
     let verdict = decide_all(&mut states, &asks, now, decisions);
+    let mut keep_until = vec![0; entries.len()];
     for (met, decision) in met.iter().zip(decisions.iter()) {
-        let (entry, state) = (&mut entries[met.state], states[met.state]);
+        // A descriptor that comes twice has two decisions on one state: the later end counts.
+        keep_until[met.state] = decision.keep_until.as_nanos().max(keep_until[met.state]);
+    }
+    for ((entry, state), keep_until) in entries.iter_mut().zip(&states).zip(keep_until) {
         if entry.state != state.0 {
-            entry.state = state.0;
-            entry.expires_at = decision.keep_until.as_nanos();
+            *entry = Entry { state: state.0, expires_at: keep_until };
         }
     }
     verdict
 }
 
 fn status(limit: &Limit, decision: &Decision, now: Timestamp) -> Status {
+    // What is left counts down from the capacity, so that is the number to tell. A bucket whose
+    // burst is not its rate has no "so many per unit" that would go with it.
+    let (capacity, unit) = (limit.quota.capacity(), Unit::of_period(limit.quota.period()));
     let shadowed = limit.enforcement == Enforcement::Shadow;
     Status {
         verdict: if decision.is_allow() || shadowed { Verdict::Allow } else { Verdict::Deny },
         limit: Some(LimitView {
-            requests: limit.quota.requests(),
-            unit: Unit::of_period(limit.quota.period()),
+            requests: capacity,
+            unit: unit.filter(|_| capacity == limit.quota.requests()),
             name: limit.name.clone().unwrap_or_default(),
         }),
         remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),

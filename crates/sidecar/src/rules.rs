@@ -62,20 +62,20 @@ pub(crate) fn load(path: &Path) -> Result<Rules, RuleErrors> {
             return Err(RuleErrors(vec![whole(path, format!("cannot read: {error}"))]));
         }
     };
-    let mut rules = Rules::default();
+    let mut loaded = schema::Loaded::default();
     let mut errors = Vec::new();
     for file in &files {
         match std::fs::read_to_string(file) {
             Ok(text) => {
                 let mut found = Vec::new();
-                schema::load_file(file, &text, &mut rules, &mut found);
+                loaded.read_file(file, &text, &mut found);
                 found.sort_by_key(|error: &RuleError| error.place);
                 errors.append(&mut found);
             }
             Err(error) => errors.push(whole(file, format!("cannot read: {error}"))),
         }
     }
-    if errors.is_empty() { Ok(rules) } else { Err(RuleErrors(errors)) }
+    if errors.is_empty() { Ok(loaded.rules) } else { Err(RuleErrors(errors)) }
 }
 
 fn limits_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {

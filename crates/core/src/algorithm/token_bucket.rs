@@ -62,47 +62,48 @@ impl TokenBucket {
     pub(super) fn decide(&self, state: &mut State, hits: Hits, now: Timestamp) -> Decision {
         let token = u128::from(self.period.as_nanos());
         let capacity = u128::from(self.burst) * token;
+        if state.is_new() && self.initial < self.burst {
+            // The refill counts from here, whatever becomes of this ask. A bucket that is born
+            // full has nothing to refill, and needs no memory of its birth.
+            *state = with_credit(now, u128::from(self.initial) * token);
+        }
         let (last, credit) = self.refilled(state, capacity, now);
         // Up to 2^64 hits × 2^59 ns fits u128 with room to spare.
         let needed = u128::from(hits.needed()) * token;
         let allowed = needed <= credit;
-        let credit = if allowed && hits.get() > 0 {
-            let rest = credit - needed;
-            state.0 = [last, rest as u64, (rest >> 64) as u64, 0];
-            rest
-        } else {
-            credit
-        };
+        let credit = if allowed && hits.get() > 0 { credit - needed } else { credit };
+        if allowed && hits.get() > 0 {
+            *state = with_credit(last, credit);
+        }
         // Reckoned from `last`: after a clock step back it lies ahead of now, and nothing refills
         // until the clock has caught up with it.
-        let refilled_at =
-            |credits| Timestamp::from_nanos(last).saturating_add(self.time_to_refill(credits));
-        let full_at = refilled_at(capacity - credit);
+        let holds_at = |level: u128| {
+            last.saturating_add(self.time_to_refill(level.min(capacity).saturating_sub(credit)))
+        };
         Decision {
             outcome: if allowed {
                 Outcome::Allow
             } else {
                 // An ask above the burst can never fit: send it away until the bucket is full.
-                let fits_at = refilled_at(needed.min(capacity) - credit);
-                Outcome::Deny { retry_after: fits_at.saturating_since(now) }
+                Outcome::Deny { retry_after: holds_at(needed).saturating_since(now) }
             },
             remaining: (credit / token) as u64,
-            reset_at: full_at,
-            keep_until: full_at.saturating_add(self.grace()),
+            reset_at: holds_at((credit / token + 1) * token),
+            keep_until: holds_at(capacity).saturating_add(self.grace()),
         }
     }
 
     /// The credits at `now` and the time they are reckoned at. A clock that stepped back refills
     /// nothing, and keeps the later time so that the same span is not refilled twice.
-    fn refilled(&self, state: &State, capacity: u128, now: Timestamp) -> (u64, u128) {
-        // Time 0 would make a drained bucket look like a new one.
-        let now = now.as_nanos().max(1);
+    fn refilled(&self, state: &State, capacity: u128, now: Timestamp) -> (Timestamp, u128) {
         if state.is_new() {
-            return (now, u128::from(self.initial) * u128::from(self.period.as_nanos()));
+            return (now, capacity);
         }
         let [last, low, high, _] = state.0;
+        let last = Timestamp::from_nanos(last);
         let credit = u128::from(low) | u128::from(high) << 64;
-        let refill = u128::from(now.saturating_sub(last)) * u128::from(self.requests);
+        let since = u128::from(now.saturating_since(last).as_nanos());
+        let refill = since * u128::from(self.requests);
         (now.max(last), credit.saturating_add(refill).min(capacity))
     }
 
@@ -116,4 +117,10 @@ impl TokenBucket {
     fn grace(&self) -> Nanos {
         if self.initial == self.burst { Nanos::ZERO } else { self.period }
     }
+}
+
+/// The state of a bucket that has `credit` at `last`.
+fn with_credit(last: Timestamp, credit: u128) -> State {
+    // Time 0 would make a drained bucket look like a new one.
+    State([last.as_nanos().max(1), credit as u64, (credit >> 64) as u64, 0])
 }

@@ -43,6 +43,9 @@ pub(crate) struct TokenBucketTwin {
     pub(crate) period: u128,
     pub(crate) burst: u128,
     pub(crate) initial: u128,
+    /// When it was first looked at, for one that starts below its burst and refills from then on;
+    /// a full one has no time before its first take.
+    born: Option<u64>,
     takes: Vec<(u64, u64)>,
 }
 
@@ -53,6 +56,7 @@ impl TokenBucketTwin {
             period: period.as_nanos().into(),
             burst: burst.into(),
             initial: initial.into(),
+            born: None,
             takes: Vec::new(),
         }
     }
@@ -60,14 +64,18 @@ impl TokenBucketTwin {
     pub(crate) fn decide(&mut self, hits: Hits, now: Timestamp) -> Said {
         // Levels as fractions with denominator `period`: tokens × period.
         let mut level = self.initial * self.period;
-        let mut clock = None;
+        if self.initial < self.burst {
+            self.born.get_or_insert(now.as_nanos());
+        }
+        let first_take = self.takes.first().map(|(at, _)| *at);
+        let mut clock = self.born.or(first_take).unwrap_or(now.as_nanos());
         let mut replay = self.takes.clone();
         replay.push((now.as_nanos(), 0));
         for (at, taken) in replay {
-            let since = clock.map_or(0, |clock| u128::from(at.saturating_sub(clock)));
+            let since = u128::from(at.saturating_sub(clock));
             level = (level + since * self.requests).min(self.burst * self.period);
             level -= u128::from(taken) * self.period;
-            clock = Some(clock.map_or(at, |clock: u64| clock.max(at)));
+            clock = clock.max(at);
         }
         let allowed = level >= u128::from(hits.get().max(1)) * self.period;
         if allowed && hits.get() > 0 {

@@ -4,7 +4,8 @@ use super::document::{self, Node, Place};
 use super::reader::{Fields, Keys, Reports};
 use super::{RuleError, duration};
 use serde_saphyr::Spanned;
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidegate_core::{
     DomainRules, Enforcement, FixedWindow, Limit, Nanos, Quota, QuotaError, Rule, RuleNode, Rules,
@@ -45,26 +46,39 @@ const RATE_LIMIT: Keys = Keys {
 
 const ALGORITHMS: [&str; 2] = ["fixed_window", "token_bucket"];
 
-/// Reads one file into `rules`, and its mistakes into `errors`.
-pub(super) fn load_file(file: &Path, text: &str, rules: &mut Rules, errors: &mut Vec<RuleError>) {
-    let root = match document::parse(text) {
-        Ok(root) => root,
-        Err((place, message)) => {
-            errors.push(RuleError { file: file.to_owned(), place, message });
-            return;
+/// The rules read so far, and which file each domain came from.
+#[derive(Default)]
+pub(super) struct Loaded {
+    pub(super) rules: Rules,
+    files: HashMap<String, PathBuf>,
+}
+
+impl Loaded {
+    /// Reads one more file, and its mistakes into `errors`.
+    pub(super) fn read_file(&mut self, file: &Path, text: &str, errors: &mut Vec<RuleError>) {
+        let root = match document::parse(text) {
+            Ok(root) => root,
+            Err((place, message)) => {
+                errors.push(RuleError { file: file.to_owned(), place, message });
+                return;
+            }
+        };
+        let mut reports = Reports { file, source: text, errors };
+        let Some(fields) = Fields::read(&root, &FILE, &mut reports) else { return };
+        let name = fields.required("domain", &mut reports);
+        let mut domain = DomainRules::new(name.clone().unwrap_or_default());
+        let descriptors = fields.list("descriptors", &mut reports);
+        let path = escaped(domain.name());
+        read_descriptors(descriptors, &path, domain.root_mut(), &mut reports);
+        let Some(name) = name else { return };
+        if self.rules.insert(domain).is_ok() {
+            self.files.insert(name, file.to_owned());
+        } else {
+            let other = self.files.get(&name).map(|file| file.display().to_string());
+            let message =
+                format!("domain {name:?} is already defined by {}", other.unwrap_or_default());
+            reports.report(fields.place_of("domain"), message);
         }
-    };
-    let mut reports = Reports { file, source: text, errors };
-    let Some(fields) = Fields::read(&root, &FILE, &mut reports) else {
-        return;
-    };
-    let name = fields.required("domain", &mut reports).unwrap_or_default();
-    let mut domain = DomainRules::new(name.clone());
-    let descriptors = fields.list("descriptors", &mut reports);
-    read_descriptors(descriptors, &name, domain.root_mut(), &mut reports);
-    if rules.insert(domain).is_err() {
-        let message = format!("domain {name:?} is already defined by another file");
-        reports.report(fields.place_of("domain"), message);
     }
 }
 
@@ -98,8 +112,8 @@ fn read_descriptor(
         return;
     }
     let path = match &value {
-        Some(value) => format!("{path}/{key}={value}"),
-        None => format!("{path}/{key}"),
+        Some(value) => format!("{path}/{}={}", escaped(&key), escaped(value)),
+        None => format!("{path}/{}", escaped(&key)),
     };
     let Some(node) = parent.insert(&key, value.as_deref()) else {
         reports.report(fields.place, format!("duplicate descriptor {path}"));
@@ -117,6 +131,11 @@ fn read_descriptor(
         node.set_rule(rule);
     }
     read_descriptors(fields.list("descriptors", reports), &path, node, reports);
+}
+
+/// A part of a path, with what would make two paths look the same percent-encoded.
+fn escaped(part: &str) -> String {
+    part.replace('%', "%25").replace('/', "%2F").replace('=', "%3D")
 }
 
 fn read_rule(

@@ -235,7 +235,7 @@ fn every_mistake_of_every_file_is_told_at_once() {
 /a.yaml:3:8: `key` must be there and not empty
 /a.yaml:4:12: unknown key `valu` in a descriptor (did you mean `value`?)
 /b.yml:3:31: unknown unit \"eon\"; expected second, minute, hour, day, week, month, year
-/d.yaml:1:9: domain \"three\" is already defined by another file
+/d.yaml:1:9: domain \"three\" is already defined by /c.yaml
 4 errors in the limits";
     assert_eq!(errors, expected);
 }
