@@ -1,10 +1,10 @@
 //! Where a front door listens: `host:port`, `unix:PATH`, or `off`.
 
 use anyhow::{Context, bail};
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 /// A door's address, as given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Listener {
                 )))
             }
             Address::Unix(path) => {
-                remove_dead_socket(path)?;
+                remove_dead_socket(path).await?;
                 let listener = UnixListener::bind(path)
                     .with_context(|| format!("cannot listen on unix:{}", path.display()))?;
                 Ok(Some(Listener::Unix(listener, SocketFile(path.clone()))))
@@ -86,7 +86,7 @@ impl Listener {
 }
 
 /// A process that was killed leaves its socket behind; one that still answers is another matter.
-fn remove_dead_socket(path: &Path) -> anyhow::Result<()> {
+async fn remove_dead_socket(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let Ok(metadata) = std::fs::symlink_metadata(path) else {
         return Ok(());
@@ -94,8 +94,13 @@ fn remove_dead_socket(path: &Path) -> anyhow::Result<()> {
     if !metadata.file_type().is_socket() {
         bail!("cannot listen on unix:{}: the path exists and is no socket", path.display());
     }
-    if StdUnixStream::connect(path).is_ok() {
-        bail!("cannot listen on unix:{}: another process does", path.display());
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+        // Whoever answers is alive, and so may be who cannot be asked.
+        Ok(_) => bail!("cannot listen on unix:{}: another process does", path.display()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot listen on unix:{}", path.display()));
+        }
     }
     std::fs::remove_file(path)
         .with_context(|| format!("cannot remove the dead socket {}", path.display()))

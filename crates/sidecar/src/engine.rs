@@ -160,3 +160,41 @@ impl RulesInForce {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::{Descriptor, DomainRules, Entry as Fact, Nanos, Quota, Rule, TokenBucket};
+    use tidegate_store::Options;
+
+    fn engine(dir: &std::path::Path, quota: Quota) -> Engine {
+        let limit =
+            Limit { name: None, path: "d/k".to_owned(), quota, enforcement: Enforcement::Enforce };
+        let mut domain = DomainRules::new("d");
+        let node = domain.root_mut().insert("k", None).expect("a new place");
+        node.set_rule(Rule::Limit(Arc::new(limit)));
+        let mut rules = Rules::default();
+        rules.insert(domain).expect("a new domain");
+        let store = Store::open(dir, &Options { capacity: 64 }).expect("a store");
+        Engine::new(store, rules, Metrics::default())
+    }
+
+    /// A bucket that one request charged twice was forgotten after the refill of the first charge
+    /// alone, and came back full: the expiry of the first decision was kept, not the later one.
+    #[test]
+    fn a_counter_charged_twice_by_one_request_is_kept_until_both_are_refilled() {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let bucket = TokenBucket::new(1, Nanos::from_secs(1), 10, 10).expect("a quota");
+        let engine = engine(dir.path(), Quota::TokenBucket(bucket));
+        let ask = |times: usize, hits: u64, secs: u64| {
+            let entries = vec![Fact::new("k", "v")];
+            let descriptor = Descriptor { entries, hits: None };
+            let descriptors = vec![descriptor; times];
+            let request = Request { domain: "d".into(), descriptors, hits: Hits::new(hits) };
+            engine.decide(&request, Timestamp::from_secs(secs)).expect("a decision")
+        };
+        assert_eq!(ask(2, 5, 1_000).verdict, Verdict::Allow);
+        let later = ask(1, 1, 1_006);
+        assert_eq!((later.verdict, later.statuses[0].remaining), (Verdict::Allow, 5));
+    }
+}

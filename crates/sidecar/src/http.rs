@@ -11,29 +11,20 @@ use tokio::sync::watch;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves until `stop` says so.
+/// Serves until it is aborted; `/healthcheck` fails once `draining` says so, so that a load
+/// balancer looks elsewhere while calls under way are still answered.
 pub(crate) async fn serve(
     listener: Listener,
     registry: Registry,
-    stop: watch::Receiver<bool>,
+    draining: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let registry = Arc::new(registry);
-    let draining = stop.clone();
     let router = Router::new()
         .route("/healthcheck", get(async move || healthcheck(*draining.borrow())))
         .route("/metrics", get(async move || metrics(&registry)));
-    let mut stop = stop;
-    let stopped = async move {
-        // An error means that the sender is gone, which is a stop as well.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
     match listener {
-        Listener::Tcp(listener) => {
-            axum::serve(listener, router).with_graceful_shutdown(stopped).await?;
-        }
-        Listener::Unix(listener, _file) => {
-            axum::serve(listener, router).with_graceful_shutdown(stopped).await?;
-        }
+        Listener::Tcp(listener) => axum::serve(listener, router).await?,
+        Listener::Unix(listener, _file) => axum::serve(listener, router).await?,
     }
     Ok(())
 }

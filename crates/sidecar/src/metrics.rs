@@ -45,7 +45,8 @@ pub(crate) struct LimitCounters {
 impl LimitCounters {
     /// Counts one decision; a peek counts nothing.
     pub(crate) fn count(&self, hits: Hits, allowed: bool, shadow: bool) {
-        let hits = hits.get();
+        // The cost is the caller's word, and the counters must not wrap.
+        let hits = hits.get().min(u64::from(u32::MAX));
         self.total_hits.inc_by(hits);
         if allowed {
             self.within_limit.inc_by(hits);

@@ -5,10 +5,13 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 use proto::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_wire::rls::{RateLimitRequest, RateLimitResponse};
 use tidegate_wire::{request_from_wire, response_to_wire};
 use tokio::sync::watch;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -20,8 +23,21 @@ mod proto {
     include!(concat!(env!("OUT_DIR"), "/envoy.service.ratelimit.v3.RateLimitService.rs"));
 }
 
-/// Far above any descriptor list that Envoy's header limits allow (60 KiB of headers).
-const REQUEST_BYTES_MAX: usize = 256 * 1024;
+/// Well above what the filter sends (128 descriptors whose values it shortens to 1 KiB), and what
+/// Envoy's own filter makes of 60 KiB of headers in a handful of descriptors.
+const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Out of file descriptors, an accept fails at once and again: without a pause that would take a
+/// whole core.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+async fn pause_after_error<T>(accepted: io::Result<T>) -> io::Result<T> {
+    if let Err(error) = &accepted {
+        tracing::warn!(%error, "a connection was not accepted");
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+    accepted
+}
 
 /// The service; clones share the engine.
 #[derive(Clone)]
@@ -42,12 +58,14 @@ impl RateLimitService for Rls {
 
 impl Rls {
     fn answer(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let request = request_from_wire(request)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let answer = self
-            .engine
-            .decide(&request, clock::now())
-            .map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        let request = request_from_wire(request).map_err(|error| {
+            tracing::debug!(%error, "refused a request");
+            Status::invalid_argument(error.to_string())
+        })?;
+        let answer = self.engine.decide(&request, clock::now()).map_err(|error| {
+            tracing::debug!(%error, "no decision");
+            Status::resource_exhausted(error.to_string())
+        })?;
         Ok(response_to_wire(&answer))
     }
 
@@ -67,10 +85,11 @@ impl Rls {
         match listener {
             Listener::Tcp(listener) => {
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                let incoming = incoming.then(pause_after_error);
                 router.serve_with_incoming_shutdown(incoming, stopped).await?;
             }
             Listener::Unix(listener, _file) => {
-                let incoming = UnixListenerStream::new(listener);
+                let incoming = UnixListenerStream::new(listener).then(pause_after_error);
                 router.serve_with_incoming_shutdown(incoming, stopped).await?;
             }
         }

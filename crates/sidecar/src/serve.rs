@@ -9,15 +9,16 @@ use crate::engine::Engine;
 use crate::metrics::Metrics;
 use crate::rls::Rls;
 use crate::{http, rules};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::{Options, Store};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Longer than any call that Envoy would still wait for; after it, open calls are cut off.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -27,7 +28,11 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     if options.grpc.iter().all(|address| *address == Address::Off) {
         bail!("--grpc off leaves nothing to serve; give it an address");
     }
-    let rules = rules::load(&options.limits).context("the limits were not loaded")?;
+    let rules = rules::load(&options.limits).map_err(|errors| {
+        // On lines of their own, as `tidegate check` has them, for people and editors.
+        eprintln!("{errors}");
+        anyhow!("nothing is served until {} has no mistake", options.limits.display())
+    })?;
     let store = Store::open(&options.data_dir, &Options { capacity: options.capacity })?;
     note_capacity(&store, options);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -41,8 +46,7 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
 }
 
 fn start_logging(options: &ServeOptions) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&options.log)
-        .with_context(|| format!("--log {:?} is not a level or directive", options.log))?;
+    let filter = log_filter(&options.log)?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match options.log_format {
         LogFormat::Text => {
@@ -51,6 +55,18 @@ fn start_logging(options: &ServeOptions) -> anyhow::Result<()> {
         LogFormat::Json => log.json().init(),
     }
     Ok(())
+}
+
+/// A level, or directives. An unknown word would be taken for a target of that name, and so
+/// silence everything; it is refused here.
+fn log_filter(text: &str) -> anyhow::Result<EnvFilter> {
+    let is_word = |directive: &&str| !directive.contains(['=', '[']);
+    let unknown =
+        text.split(',').filter(is_word).find(|word| word.trim().parse::<LevelFilter>().is_err());
+    if let Some(word) = unknown {
+        bail!("--log {word:?}: expected off, error, warn, info, debug, trace, or target=level");
+    }
+    EnvFilter::try_new(text).with_context(|| format!("--log {text:?} is not understood"))
 }
 
 fn note_capacity(store: &Store, options: &ServeOptions) {
@@ -66,48 +82,90 @@ async fn serve(
     engine: Arc<Engine>,
     metrics: Metrics,
 ) -> anyhow::Result<()> {
+    let mut signals = Signals::listen()?;
+    // All addresses first: a door that cannot be opened must not be found out while another one
+    // already answers.
+    let mut listeners = Vec::new();
+    for address in &options.grpc {
+        listeners.extend(open("grpc", address).await?);
+    }
+    let http = open("http", &options.http).await?;
+
     let (stop, stopping) = watch::channel(false);
     let mut doors: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    for address in &options.grpc {
-        if let Some(listener) = Listener::open(address).await? {
-            tracing::info!(door = "grpc", address = listener.describe(), "listening");
-            let rls = Rls { engine: engine.clone(), metrics: metrics.clone() };
-            doors.spawn(rls.serve(listener, stopping.clone()));
-        }
+    for listener in listeners {
+        let rls = Rls { engine: engine.clone(), metrics: metrics.clone() };
+        doors.spawn(rls.serve(listener, stopping.clone()));
     }
-    if let Some(listener) = Listener::open(&options.http).await? {
-        tracing::info!(door = "http", address = listener.describe(), "listening");
-        let registry = metrics.registry(engine.clone());
-        doors.spawn(http::serve(listener, registry, stopping.clone()));
-    }
+    // Outlives the others, so that /healthcheck can tell that they are draining.
+    let health = http.map(|listener| {
+        tokio::spawn(http::serve(listener, metrics.registry(engine.clone()), stopping))
+    });
     tracing::info!("ready");
-    let ended = handle_signals(options, &engine, &mut doors).await;
+    let ended = signals.run_until_stop(options, &engine, &mut doors).await;
     tracing::info!("draining");
     stop.send_replace(true);
-    let drained =
-        tokio::time::timeout(DRAIN_MAX, async { while doors.join_next().await.is_some() {} });
-    if drained.await.is_err() {
-        tracing::warn!("calls were still under way after {DRAIN_MAX:?}; cut off");
+    tokio::select! {
+        () = async { while doors.join_next().await.is_some() {} } => {}
+        () = tokio::time::sleep(DRAIN_MAX) => {
+            tracing::warn!("calls were still under way after {DRAIN_MAX:?}; cut off");
+        }
+        () = signals.stop() => tracing::warn!("told to stop again; calls under way are cut off"),
+    }
+    if let Some(health) = health {
+        health.abort();
+        // Its end removes its socket file.
+        let _ = health.await;
     }
     ended
 }
 
-/// Runs until a signal says to stop, or a door fails.
-async fn handle_signals(
-    options: &ServeOptions,
-    engine: &Engine,
-    doors: &mut JoinSet<anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    loop {
+async fn open(door: &str, address: &Address) -> anyhow::Result<Option<Listener>> {
+    let listener = Listener::open(address).await?;
+    if let Some(listener) = &listener {
+        tracing::info!(door, address = listener.describe(), "listening");
+    }
+    Ok(listener)
+}
+
+/// The signals that a daemon answers, heard from before the first door opens.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn stop(&mut self) {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => reload(options, engine),
-            Some(door) = doors.join_next() => {
-                return door.context("a door panicked")?.context("a door failed");
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Runs until a signal says to stop, or a door fails.
+    async fn run_until_stop(
+        &mut self,
+        options: &ServeOptions,
+        engine: &Engine,
+        doors: &mut JoinSet<anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return Ok(()),
+                _ = self.interrupt.recv() => return Ok(()),
+                _ = self.hangup.recv() => reload(options, engine),
+                Some(door) = doors.join_next() => {
+                    return door.context("a door panicked")?.context("a door failed");
+                }
             }
         }
     }
