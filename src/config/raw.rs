@@ -160,7 +160,14 @@ fn rate_limits(rate_limits: Vec<RateLimit>) -> Result<Vec<super::RateLimit>, Con
             "must not be empty; without descriptors there is nothing to limit",
         ));
     }
-    let mut valid = Vec::with_capacity(rate_limits.len());
+    let (count, max) = (rate_limits.len(), tidegate_wire::DESCRIPTORS_MAX);
+    if count > max {
+        return Err(ConfigError::new(
+            "rate_limits",
+            format!("{count} are too many (maximum {max})"),
+        ));
+    }
+    let mut valid = Vec::with_capacity(count);
     for (index, rate_limit) in rate_limits.into_iter().enumerate() {
         let path = format!("rate_limits[{index}].actions");
         if rate_limit.actions.is_empty() {

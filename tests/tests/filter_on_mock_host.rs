@@ -180,7 +180,9 @@ fn every_failure_of_an_ask_ends_in_failure_mode() {
         let mut host = started(&plugin);
         for failure in &failures {
             let (request, call) = asked(&mut host, &[("x-user", b"u")]);
-            host.allow(if mode == "allow" { ON_ALLOW } else { ON_DENY });
+            // The first failure is told in the log, which wants to know the time.
+            let told = ["proxy_get_current_time_nanoseconds"];
+            host.allow(&[if mode == "allow" { ON_ALLOW } else { ON_DENY }, &told].concat());
             match failure {
                 Failure::Close(status) => host.close(call.token, *status),
                 Failure::Bytes(bytes) => host.answer(call.token, bytes),
@@ -196,11 +198,30 @@ fn every_failure_of_an_ask_ends_in_failure_mode() {
 }
 
 #[test]
+fn outages_that_come_and_go_are_told_once_in_ten_seconds() {
+    let mut host = started(&plugin());
+    let mut told = Vec::new();
+    for outage in 0..30u64 {
+        let (_, call) = asked(&mut host, &[("x-user", b"u")]);
+        host.allow(&[ON_ALLOW, &["proxy_get_current_time_nanoseconds"]].concat());
+        host.close(call.token, 14);
+        let (_, call) = asked(&mut host, &[("x-user", b"u")]);
+        host.allow(ON_ALLOW);
+        host.answer(call.token, &answer(Verdict::Allow, &[]));
+        host.advance(std::time::Duration::from_secs(1));
+        told.push((outage, host.logs().len()));
+    }
+    // Two lines each, for its beginning and its end.
+    let expected: Vec<_> = (0..30).map(|outage| (outage, 2 + 2 * (outage as usize / 10))).collect();
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn an_ask_that_envoy_cannot_send_ends_in_failure_mode() {
     let mut host = started(&plugin());
     for status in [host::Status::ParseFailure, host::Status::InternalFailure] {
         host.set_grpc_call_status(status);
-        host.allow(ON_REQUEST);
+        host.allow(&[ON_REQUEST, &["proxy_get_current_time_nanoseconds"]].concat());
         let request = host.request(&[("x-user", b"u")]);
         assert_eq!(*host.outcome(request), Outcome::Continued);
     }

@@ -201,8 +201,8 @@ async fn requests_without_meaning_are_refused_and_the_sidecar_lives_on() -> anyh
     let refund = refused(rls.call(refund).await);
     let message = "descriptors[0].is_negative_hits is not supported by this version of tidegate";
     ensure!(refund == invalid(message), "{refund:?}");
-    let long = "x".repeat(300 * 1024);
-    ensure!(rls.ask(&[("client", &long)]).await.is_err(), "a request of 300 KiB is too large");
+    let long = "x".repeat(5 * 1024 * 1024);
+    ensure!(rls.ask(&[("client", &long)]).await.is_err(), "a request of 5 MiB is too large");
 
     // Bytes that are neither HTTP/2 nor anything else.
     let mut garbage = tokio::net::UnixStream::connect(Sidecar::socket(dir.path())).await?;
@@ -283,6 +283,37 @@ async fn sigterm_drains_and_leaves_nothing_behind() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn draining_is_told_and_a_second_signal_cuts_it_short() -> anyhow::Result<()> {
+    let (dir, mut sidecar) = started(LIMITS).await?;
+    let rls = Rls::at(dir.path()).await?;
+    // A call whose message never comes, followed by one on the same connection, whose answer
+    // shows that the first has arrived.
+    let held = tokio::spawn({
+        let mut grpc = tonic::client::Grpc::new(rls.0.clone());
+        async move {
+            grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+            let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse().expect("a path");
+            let codec = tonic_prost::ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+            let nothing = tokio_stream::pending();
+            grpc.client_streaming(tonic::Request::new(nothing), path, codec).await
+        }
+    });
+    rls.ask(&[("client", "a")]).await?;
+    sidecar.process.signal(Signal::TERM)?;
+    let http = sidecar.http;
+    wait::until("the health check to tell of draining", async || {
+        let health = client::get(http, "/healthcheck").await.ok()?;
+        (health.status == 500 && health.body == "draining\n").then_some(())
+    })
+    .await?;
+    ensure!(!held.is_finished(), "a call under way was cut off");
+    sidecar.process.signal(Signal::TERM)?;
+    ensure!(sidecar.process.wait().await?.success(), "{}", sidecar.process.log());
+    held.abort();
+    Ok(())
+}
+
+#[tokio::test]
 async fn tcp_and_unix_doors_share_the_counters() -> anyhow::Result<()> {
     let (dir, limits) = home(LIMITS)?;
     let socket = Sidecar::socket(dir.path());
@@ -336,6 +367,11 @@ async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()>
     let serve = |limits: &str, data: &str, grpc: &str| {
         ["serve", "--http", "off", "--limits", limits, "--data-dir", data, "--grpc", grpc]
             .map(str::to_owned)
+            .to_vec()
+    };
+    let with_log = |mut args: Vec<String>| {
+        args.extend(["--log".to_owned(), "verbose".to_owned()]);
+        args
     };
     for (args, code, says) in [
         (serve(&bad, &data, "127.0.0.1:0"), 1, "bad.yaml:4:5: unknown key `rate_limt`"),
@@ -345,6 +381,7 @@ async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()>
         (serve(&limits, &data, &taken), 1, &format!("cannot listen on {taken}")),
         (serve(&limits, &data, &socket), 1, "the path exists and is no socket"),
         (serve(&limits, &data, "off"), 1, "--grpc off leaves nothing to serve"),
+        (with_log(serve(&limits, &data, "127.0.0.1:0")), 1, "--log \"verbose\": expected off"),
         (serve(&limits, &data, "8081"), 2, "expected host:port, unix:PATH or off"),
     ] {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();

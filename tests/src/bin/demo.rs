@@ -47,11 +47,13 @@ async fn main() -> ExitCode {
     };
     // Dropping the work ends its processes, so an interrupted demo leaves nothing behind.
     let result = tokio::select! {
-        result = work => result,
+        // An interrupt from the terminal reaches the children as well; their end is no failure.
+        biased;
         () = interrupted() => {
             eprintln!("\ninterrupted; stopped what was started");
             return ExitCode::from(130);
         }
+        result = work => result,
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,17 +64,19 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Ends when the user wants the demo to: Ctrl-C, Ctrl-\, `kill`, or a terminal that closes.
 async fn interrupted() {
-    match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-        (Ok(mut interrupt), Ok(mut terminate)) => {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        }
-        // Without handlers the default ends the process.
-        _ => std::future::pending().await,
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+    ];
+    let mut waits = tokio::task::JoinSet::new();
+    for mut signal in kinds.into_iter().filter_map(|kind| signal(kind).ok()) {
+        waits.spawn(async move { signal.recv().await });
     }
+    waits.join_next().await;
 }
 
 /// Prints a step and how long it took.
@@ -92,14 +96,27 @@ impl Step {
 
 async fn demo() -> anyhow::Result<()> {
     let dir = TempDir::new()?;
+    let result = drive_and_judge(dir.path()).await;
+    if result.is_err() {
+        for name in ["sidecar.log", "envoy.log"] {
+            let log = std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines.len().saturating_sub(20);
+            eprintln!("\nThe end of {name}:\n{}", lines[tail..].join("\n"));
+        }
+    }
+    result
+}
+
+async fn drive_and_judge(dir: &Path) -> anyhow::Result<()> {
     println!("Starting an upstream, the sidecar and Envoy on free ports of 127.0.0.1");
     let upstream = Upstream::start("127.0.0.1:0").await?;
     let step = Step::start("sidecar: tidegate serve, data in a new directory");
-    let mut sidecar = Sidecar::start(dir.path(), &limits()).await?;
+    let mut sidecar = Sidecar::start(dir, &limits()).await?;
     step.done();
     let step = Step::start(&format!("Envoy with tidegate.wasm, {WORKERS} workers"));
-    let config = envoy_config(&upstream, dir.path())?;
-    let envoy = start_envoy(&config, dir.path(), WORKERS).await?;
+    let config = envoy_config(&upstream, dir)?;
+    let envoy = start_envoy(&config, dir, WORKERS).await?;
     step.done();
 
     println!("Sending requests, each with a header x-client, over {CONNECTIONS} connections");
@@ -208,18 +225,20 @@ fn limits() -> PathBuf {
     shipped("limits.yaml")
 }
 
-/// The shipped Envoy configuration, with its fixed addresses and its path replaced.
+/// The shipped Envoy configuration, with its fixed addresses and its path replaced, and a timeout
+/// that a machine which stalls for a moment does not exceed.
 fn envoy_config(upstream: &Upstream, dir: &Path) -> anyhow::Result<String> {
     let mut config = std::fs::read_to_string(shipped("envoy.yaml"))?;
-    let socket = Sidecar::socket(dir);
-    let sidecar = format!("{{ pipe: {{ path: {} }} }}", socket.display());
-    let filter = artifacts::filter()?.display().to_string();
+    // A JSON string is a YAML one, whatever is in the path.
+    let quoted = |path: &Path| serde_json::to_string(&path.display().to_string());
+    let sidecar = format!("{{ pipe: {{ path: {} }} }}", quoted(&Sidecar::socket(dir))?);
     for (fixed, free) in [
         ("port_value: 9901", "port_value: 0"),
         ("port_value: 10000", "port_value: 0"),
         ("port_value: 10080", &format!("port_value: {}", upstream.address.port())),
         ("{ socket_address: { address: 127.0.0.1, port_value: 8081 } }", &sidecar),
-        ("dist/tidegate.wasm", &filter),
+        ("dist/tidegate.wasm", &quoted(&artifacts::filter()?)?),
+        ("timeout_ms: 200", "timeout_ms: 5000"),
     ] {
         ensure!(config.matches(fixed).count() == 1, "envoy.yaml must have `{fixed}` just once");
         config = config.replace(fixed, free);
@@ -231,7 +250,8 @@ async fn run() -> anyhow::Result<()> {
     let root = artifacts::root();
     let data = root.join("target/run");
     std::fs::create_dir_all(&data)?;
-    let upstream = Upstream::start("127.0.0.1:10080").await.context("port 10080 is taken")?;
+    let upstream = Upstream::start("127.0.0.1:10080").await;
+    let _upstream = upstream.context("the upstream cannot listen on 127.0.0.1:10080")?;
     let mut sidecar = in_foreground(&root, artifacts::sidecar()?)
         .args(["serve", "--limits"])
         .arg(limits())
@@ -244,8 +264,10 @@ async fn run() -> anyhow::Result<()> {
         .spawn()?;
     let admin = "127.0.0.1:9901".parse()?;
     let ready = wait::until("Envoy to be ready", async || {
-        if let Ok(Some(status)) = envoy.try_wait() {
-            return Some(Err(anyhow::anyhow!("Envoy ended ({status}); see above")));
+        for (name, child) in [("Envoy", &mut envoy), ("the sidecar", &mut sidecar)] {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Some(Err(anyhow::anyhow!("{name} ended ({status}); see above")));
+            }
         }
         get(admin, "/ready").await.ok().filter(|ready| ready.status == 200).map(|_| Ok(()))
     });
@@ -260,10 +282,7 @@ async fn run() -> anyhow::Result<()> {
     tokio::select! {
         ended = sidecar.wait() => bail!("the sidecar ended ({})", ended?),
         ended = envoy.wait() => bail!("Envoy ended ({})", ended?),
-        // Never ends; holds the upstream for as long as the others run.
-        () = std::future::pending::<()>() => drop(upstream),
     }
-    Ok(())
 }
 
 fn in_foreground(root: &Path, program: PathBuf) -> Command {
