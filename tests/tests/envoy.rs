@@ -54,6 +54,11 @@ async fn send_many(stack: &Stack, client: &str, requests: u32) -> anyhow::Result
     drive(stack.envoy.address, ("x-client", client), requests, 1).await
 }
 
+async fn logged(stack: &Stack, text: &str) -> anyhow::Result<()> {
+    let what = format!("{text:?} in Envoy's log");
+    wait::until(&what, async || stack.envoy.process.log().contains(text).then_some(())).await
+}
+
 fn tally(allowed: u32, denied: u32) -> Tally {
     Tally { allowed, denied, failed: 0 }
 }
@@ -160,6 +165,7 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
             ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
         }
         let news = format!("failure_mode {mode}");
+        logged(&stack, &news).await?;
         let told = stack.envoy.process.log().matches(&news).count();
         ensure!(told == 1, "the log tells of it once, not {told} times");
 
@@ -168,7 +174,7 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
             (send(&stack, b"a").await.ok()?.status == 429).then_some(())
         })
         .await?;
-        ensure!(stack.envoy.process.log().contains("answers again"));
+        logged(&stack, "answers again").await?;
     }
     Ok(())
 }
@@ -289,7 +295,7 @@ async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyho
     let plugin = plugin_with("/sidecar/cluster", json!("nowhere"));
     let stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
     ensure!(send_many(&stack, "a", 7).await? == tally(7, 0), "failure_mode allow");
-    ensure!(stack.envoy.process.log().contains("cluster nowhere"));
+    logged(&stack, "cluster nowhere").await?;
     Ok(())
 }
 
