@@ -197,7 +197,9 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
         let reply = send(&stack, b"a").await?;
         let took = start.elapsed();
         ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
-        ensure!(took >= Duration::from_millis(300), "{took:?}: nothing was waited for");
+        // Envoy's timers count whole milliseconds of their own and may end a little early. What
+        // matters is that the answer came by the timeout, not at once.
+        ensure!(took >= Duration::from_millis(250), "{took:?}: nothing was waited for");
         ensure!(took < Duration::from_secs(10), "{took:?}: the timeout did not end the wait");
 
         stack.sidecar.process.signal(Signal::CONT)?;
