@@ -104,8 +104,13 @@ fn read_descriptor(
     let Some(key) = fields.required("key", reports) else {
         return;
     };
+    let value = fields.text("value", reports);
+    if value.is_none() && fields.has("value") {
+        // Reported; it must not pass for "any value", and be called a duplicate of that.
+        return;
+    }
     // An empty value means any value, as in the original.
-    let value = fields.text("value", reports).filter(|value| !value.is_empty());
+    let value = value.filter(|value| !value.is_empty());
     if value.as_deref().is_some_and(|value| value.contains('*')) {
         let message = "wildcards (`*` in a value) are not supported by this version of tidegate";
         reports.report(fields.place_of("value"), message);

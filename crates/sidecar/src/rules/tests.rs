@@ -122,6 +122,10 @@ fn every_mistake_has_its_own_message_and_place() {
             "3:19: `value`: expected a string (put it in quotes), found `true`",
         ),
         (
+            with_descriptor("{key: k}\n- {key: k, value: 007}"),
+            "4:19: `value`: expected a string (put it in quotes), found the number 7",
+        ),
+        (
             with_descriptor("{key: k, value: 007}"),
             "3:19: `value`: expected a string (put it in quotes), found the number 7",
         ),
