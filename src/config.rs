@@ -1,12 +1,13 @@
 //! The plugin configuration: JSON, checked whole before any request is served.
 //!
 //! Two layers: raw serde structs that know the spelling, and the validated [`Config`] that the
-//! rest of the filter reads. An error names the field by its path, such as
+//! rest of the filter reads. (An enum whose every spelling is valid is the same in both.) An error names the field by its path, such as
 //! `rate_limits[0].actions[1].request_headers.header_name`.
 
 mod raw;
 mod structured;
 
+use serde::Deserialize;
 use std::time::Duration;
 
 /// A valid configuration.
@@ -31,9 +32,11 @@ pub struct Config {
 }
 
 /// What happens to a request that nobody could decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum FailureMode {
     /// It passes.
+    #[default]
     Allow,
     /// It is answered with 500, as Envoy's own filter does.
     Deny,
@@ -79,9 +82,11 @@ pub enum WhenAbsent {
 }
 
 /// Which headers tell clients about their limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum HeaderStyle {
     /// `RateLimit-Policy` and `RateLimit` of the current IETF draft.
+    #[default]
     Ietf,
     /// `x-ratelimit-limit`, `-remaining` and `-reset`, as Envoy's own filter has them.
     Draft03,

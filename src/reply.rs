@@ -100,13 +100,8 @@ pub fn undecided() -> Reply {
 fn ietf(policies: &[Policy]) -> Vec<Header> {
     let list =
         |item: &dyn Fn(&Policy) -> String| policies.iter().map(item).collect::<Vec<_>>().join(", ");
-    let policy = list(&|policy| {
-        let mut item = format!("{};q={}", sf_string(&policy.name), policy.quota);
-        if let Some(secs) = policy.window_secs {
-            let _ = write!(item, ";w={secs}");
-        }
-        item
-    });
+    let policy =
+        list(&|policy| format!("{};q={}{}", sf_string(&policy.name), policy.quota, window(policy)));
     let state = list(&|policy| {
         format!("{};r={};t={}", sf_string(&policy.name), policy.remaining, policy.reset_secs)
     });
@@ -119,17 +114,19 @@ fn draft03(policies: &[Policy]) -> Vec<Header> {
     };
     let mut limit = tightest.quota.to_string();
     for policy in policies {
-        let _ = write!(limit, ", {}", policy.quota);
-        if let Some(secs) = policy.window_secs {
-            let _ = write!(limit, ";w={secs}");
-        }
-        let _ = write!(limit, ";name={}", sf_string(&policy.name));
+        let (window, name) = (window(policy), sf_string(&policy.name));
+        let _ = write!(limit, ", {}{window};name={name}", policy.quota);
     }
     vec![
         ("x-ratelimit-limit", limit),
         ("x-ratelimit-remaining", tightest.remaining.to_string()),
         ("x-ratelimit-reset", tightest.reset_secs.to_string()),
     ]
+}
+
+/// The window as a parameter, where the limit has one to tell.
+fn window(policy: &Policy) -> String {
+    policy.window_secs.map(|secs| format!(";w={secs}")).unwrap_or_default()
 }
 
 /// A structured-field string: quoted printable ASCII, with quote and backslash escaped. Other

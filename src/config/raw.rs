@@ -1,6 +1,6 @@
 //! The configuration as it is spelt, and the checks that make it a [`super::Config`].
 
-use super::{ConfigError, DeniedReply, WhenAbsent};
+use super::{ConfigError, DeniedReply, FailureMode, HeaderStyle, WhenAbsent};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -28,23 +28,6 @@ pub(super) struct Config {
 struct Sidecar {
     cluster: String,
     timeout_ms: Option<u64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "lowercase")]
-enum FailureMode {
-    #[default]
-    Allow,
-    Deny,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "lowercase")]
-enum HeaderStyle {
-    #[default]
-    Ietf,
-    Draft03,
-    Off,
 }
 
 #[derive(Deserialize, Default)]
@@ -92,21 +75,15 @@ struct GenericKey {
 
 impl Config {
     pub(super) fn validate(self) -> Result<super::Config, ConfigError> {
+        let cluster = not_empty("sidecar.cluster", self.sidecar.cluster)?;
         Ok(super::Config {
             domain: not_empty("domain", self.domain)?,
-            call_target: call_target(&self.sidecar.cluster)?,
-            cluster: self.sidecar.cluster,
+            call_target: call_target(&cluster)?,
+            cluster,
             timeout: timeout(self.sidecar.timeout_ms)?,
-            failure_mode: match self.failure_mode {
-                FailureMode::Allow => super::FailureMode::Allow,
-                FailureMode::Deny => super::FailureMode::Deny,
-            },
+            failure_mode: self.failure_mode,
             rate_limits: rate_limits(self.rate_limits)?,
-            headers: match self.headers {
-                HeaderStyle::Ietf => super::HeaderStyle::Ietf,
-                HeaderStyle::Draft03 => super::HeaderStyle::Draft03,
-                HeaderStyle::Off => super::HeaderStyle::Off,
-            },
+            headers: self.headers,
             denied: denied(self.denied)?,
         })
     }
@@ -120,13 +97,10 @@ fn not_empty(path: &str, value: String) -> Result<String, ConfigError> {
 }
 
 fn call_target(cluster: &str) -> Result<String, ConfigError> {
-    let path = "sidecar.cluster";
-    if cluster.is_empty() {
-        return Err(ConfigError::new(path, "must not be empty"));
-    }
     tidegate_wire::grpc_service_of_cluster(cluster).ok_or_else(|| {
         let (bytes, max) = (cluster.len(), tidegate_wire::CLUSTER_NAME_BYTES_MAX);
-        ConfigError::new(path, format!("the name has {bytes} bytes (maximum {max})"))
+        let message = format!("the name has {bytes} bytes (maximum {max})");
+        ConfigError::new("sidecar.cluster", message)
     })
 }
 

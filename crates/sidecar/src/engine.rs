@@ -26,25 +26,6 @@ struct RulesInForce {
     counters: HashMap<String, LimitCounters>,
 }
 
-/// A limit that a request meets.
-struct Met<'a> {
-    descriptor: usize,
-    limit: &'a Arc<Limit>,
-    hits: Hits,
-    state: usize,
-}
-
-impl Met<'_> {
-    fn ask(&self) -> Ask<'_> {
-        Ask {
-            quota: &self.limit.quota,
-            enforcement: self.limit.enforcement,
-            hits: self.hits,
-            state: self.state,
-        }
-    }
-}
-
 impl Engine {
     pub(crate) fn new(store: Store, rules: Rules, metrics: Metrics) -> Self {
         let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &metrics));
@@ -63,30 +44,39 @@ impl Engine {
     /// Decides `request` at `now`.
     pub(crate) fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
         let in_force = self.rules.load();
-        let mut statuses = Vec::with_capacity(request.descriptors.len());
-        let mut met = Vec::with_capacity(request.descriptors.len());
-        let mut keys: Vec<Key> = Vec::with_capacity(request.descriptors.len());
+        let descriptors = request.descriptors.len();
+        let mut statuses = Vec::with_capacity(descriptors);
+        // The limits that the request meets, each with its descriptor; what it asks of each, in
+        // the same order; and the keys of their counters.
+        let mut limits: Vec<(usize, &Limit)> = Vec::with_capacity(descriptors);
+        let mut asks: Vec<Ask<'_>> = Vec::with_capacity(descriptors);
+        let mut keys: Vec<Key> = Vec::with_capacity(descriptors);
         let mut identity = CounterKey::new();
-        for (descriptor, about) in request.descriptors.iter().enumerate() {
-            let found = in_force.rules.find(&request.domain, &about.entries);
+        for (index, descriptor) in request.descriptors.iter().enumerate() {
+            let found = in_force.rules.find(&request.domain, &descriptor.entries);
             statuses.push(match found {
                 Found::Unlimited => Status::UNLIMITED,
                 _ => Status::NO_LIMIT,
             });
             if let Found::Limit(limit) = found {
-                let seed = self.store.seed();
-                let hash = identity.hash(seed, &request.domain, &about.entries, limit);
-                let state = index_of(&mut keys, Key::from_hash(hash.0));
-                met.push(Met { descriptor, limit, hits: request.hits_of(about), state });
+                let (seed, entries) = (self.store.seed(), &descriptor.entries);
+                let hash = identity.hash(seed, &request.domain, entries, limit);
+                limits.push((index, limit));
+                asks.push(Ask {
+                    quota: &limit.quota,
+                    enforcement: limit.enforcement,
+                    hits: request.hits_of(descriptor),
+                    state: index_of(&mut keys, Key::from_hash(hash.0)),
+                });
             }
         }
-        let mut decisions = Vec::with_capacity(met.len());
+        let mut decisions = Vec::with_capacity(asks.len());
         let verdict = self.store.update_many(&keys, now.as_nanos(), |entries| {
-            decide_entries(entries, &met, now, &mut decisions)
+            decide_entries(entries, &asks, now, &mut decisions)
         })?;
-        for (met, decision) in met.iter().zip(&decisions) {
-            statuses[met.descriptor] = status(met.limit, decision, now);
-            in_force.count(met, decision);
+        for (((index, limit), ask), decision) in limits.into_iter().zip(&asks).zip(&decisions) {
+            statuses[index] = status(limit, decision, now);
+            in_force.count(limit, ask.hits, decision);
         }
         self.metrics.answered(verdict);
         Ok(Answer { verdict, statuses })
@@ -106,17 +96,16 @@ fn index_of(keys: &mut Vec<Key>, key: Key) -> usize {
 
 fn decide_entries(
     entries: &mut [Entry],
-    met: &[Met<'_>],
+    asks: &[Ask<'_>],
     now: Timestamp,
     decisions: &mut Vec<Decision>,
 ) -> Verdict {
     let mut states: Vec<State> = entries.iter().map(|entry| State(entry.state)).collect();
-    let asks: Vec<Ask<'_>> = met.iter().map(Met::ask).collect();
-    let verdict = decide_all(&mut states, &asks, now, decisions);
+    let verdict = decide_all(&mut states, asks, now, decisions);
     let mut keep_until = vec![0; entries.len()];
-    for (met, decision) in met.iter().zip(decisions.iter()) {
+    for (ask, decision) in asks.iter().zip(decisions.iter()) {
         // A descriptor that comes twice has two decisions on one state: the later end counts.
-        keep_until[met.state] = decision.keep_until.as_nanos().max(keep_until[met.state]);
+        keep_until[ask.state] = decision.keep_until.as_nanos().max(keep_until[ask.state]);
     }
     for ((entry, state), keep_until) in entries.iter_mut().zip(&states).zip(keep_until) {
         if entry.state != state.0 {
@@ -153,10 +142,10 @@ impl RulesInForce {
         RulesInForce { rules, counters }
     }
 
-    fn count(&self, met: &Met<'_>, decision: &Decision) {
-        if let Some(counters) = self.counters.get(&met.limit.path) {
-            let shadow = met.limit.enforcement == Enforcement::Shadow;
-            counters.count(met.hits, decision.is_allow(), shadow);
+    fn count(&self, limit: &Limit, hits: Hits, decision: &Decision) {
+        if let Some(counters) = self.counters.get(&limit.path) {
+            let shadow = limit.enforcement == Enforcement::Shadow;
+            counters.count(hits, decision.is_allow(), shadow);
         }
     }
 }

@@ -23,8 +23,8 @@ mod proto {
     include!(concat!(env!("OUT_DIR"), "/envoy.service.ratelimit.v3.RateLimitService.rs"));
 }
 
-/// Well above what the filter sends (128 descriptors whose values it shortens to 1 KiB), and what
-/// Envoy's own filter makes of 60 KiB of headers in a handful of descriptors.
+/// Above what the filter sends (128 descriptors of ten values, each at most 1 KiB that U+FFFD may
+/// make 3), and what Envoy's own filter makes of 60 KiB of headers in a handful of descriptors.
 const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Out of file descriptors, an accept fails at once and again: without a pause that would take a

@@ -112,7 +112,7 @@ async fn drive_and_judge(dir: &Path) -> anyhow::Result<()> {
     println!("Starting an upstream, the sidecar and Envoy on free ports of 127.0.0.1");
     let upstream = Upstream::start("127.0.0.1:0").await?;
     let step = Step::start("sidecar: tidegate serve, data in a new directory");
-    let mut sidecar = Sidecar::start(dir, &limits()).await?;
+    let mut sidecar = Sidecar::start(dir, &shipped("limits.yaml")).await?;
     step.done();
     let step = Step::start(&format!("Envoy with tidegate.wasm, {WORKERS} workers"));
     let config = envoy_config(&upstream, dir)?;
@@ -221,10 +221,6 @@ fn shipped(name: &str) -> PathBuf {
     artifacts::root().join("envoy/standalone").join(name)
 }
 
-fn limits() -> PathBuf {
-    shipped("limits.yaml")
-}
-
 /// The shipped Envoy configuration, with its fixed addresses and its path replaced, and a timeout
 /// that a machine which stalls for a moment does not exceed.
 fn envoy_config(upstream: &Upstream, dir: &Path) -> anyhow::Result<String> {
@@ -254,7 +250,7 @@ async fn run() -> anyhow::Result<()> {
     let _upstream = upstream.context("the upstream cannot listen on 127.0.0.1:10080")?;
     let mut sidecar = in_foreground(&root, artifacts::sidecar()?)
         .args(["serve", "--limits"])
-        .arg(limits())
+        .arg(shipped("limits.yaml"))
         .arg("--data-dir")
         .arg(&data)
         .spawn()?;

@@ -5,8 +5,8 @@
 //! Exact in integers: levels are kept in *credits*, of which a token is worth `period` (in ns)
 //! and each nanosecond refills `requests`. No rate is ever rounded.
 //!
-//! State words: `last` (ns since the epoch of the last take, at least 1), and the credits at
-//! that time as two words, low first. Credits are at most burst × period < 2^32 × 2^59 = 2^91.
+//! State words: `last` (ns since the epoch of the last take, or of the first look at a bucket that
+//! does not start full; at least 1), and the credits at that time as two words, low first. Credits are at most burst × period < 2^32 × 2^59 = 2^91.
 //!
 //! Source: the leaky bucket as a meter, in the lazily refilled form.
 

@@ -79,7 +79,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The value of `key`; a null counts as absent, as it does in the original.
-    fn value(&self, key: &str) -> Option<&'a Spanned<Node>> {
+    pub(super) fn value(&self, key: &str) -> Option<&'a Spanned<Node>> {
         let (_, value) = self.entries.iter().find(|(name, _)| name.value == key)?;
         (!matches!(value.value, Node::Null)).then_some(value)
     }
@@ -92,10 +92,6 @@ impl<'a> Fields<'a> {
 
     pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
-    }
-
-    pub(super) fn node(&self, key: &str) -> Option<&'a Spanned<Node>> {
-        self.value(key)
     }
 
     /// A string. A plain number is taken when it is written as it reads, such as `404`; anything

@@ -129,7 +129,7 @@ fn read_descriptor(
     } else {
         Enforcement::Enforce
     };
-    if let Some(rate_limit) = fields.node("rate_limit")
+    if let Some(rate_limit) = fields.value("rate_limit")
         && let Some(fields) = Fields::read(rate_limit, &RATE_LIMIT, reports)
         && let Some(rule) = read_rule(&fields, &path, enforcement, reports)
     {
@@ -191,8 +191,7 @@ fn read_quota(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Quota> {
     } else {
         FixedWindow::new(requests, period).map(Quota::FixedWindow)
     };
-    let fields_at_fault = |error: &QuotaError| place_of_fault(fields, error);
-    quota.map_err(|error| reports.report(fields_at_fault(&error), error.to_string())).ok()
+    quota.map_err(|error| reports.report(place_of_fault(fields, &error), error.to_string())).ok()
 }
 
 fn place_of_fault(fields: &Fields<'_>, error: &QuotaError) -> Place {
