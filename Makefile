@@ -19,8 +19,9 @@ ENVOY_READY := $(TOOLS)/envoy-$(ENVOY_VERSION)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run build build-wasm envoy toolchain test test-native test-wasm test-end-to-end \
-	bench bench-envoy check clean
+.PHONY: help demo run build build-wasm envoy toolchain test test-native test-loom test-wasm \
+	test-end-to-end miri \
+	bench bench-envoy bench-store check clean
 
 help: ## Show this list
 	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
@@ -40,6 +41,10 @@ build: toolchain ## Build the sidecar: target/release/tidegate
 build-demo: toolchain
 	cargo build --release --locked -p tidegate-sidecar -p tidegate-tests --bins
 
+.PHONY: build-bench
+build-bench: toolchain
+	cargo build --release --locked -p tidegate-bench
+
 build-wasm: toolchain ## Build the Envoy filter: dist/tidegate.wasm
 	cargo build --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib
 	@mkdir -p dist
@@ -48,10 +53,20 @@ build-wasm: toolchain ## Build the Envoy filter: dist/tidegate.wasm
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
-test: test-native test-wasm test-end-to-end ## Run every test, from unit to a real Envoy
+test: test-native test-loom test-wasm test-end-to-end ## Run every test, from unit to a real Envoy
 
 test-native: toolchain ## Unit, property and black-box tests of all crates
 	cargo test --locked --workspace --exclude tidegate-tests
+
+test-loom: toolchain ## The locks of the store, in every interleaving
+	RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom \
+		-p tidegate-store --lib -- loom
+
+miri: ## The store's unit tests over heap memory, under Miri (needs a nightly toolchain; minutes)
+	@rustup +nightly component add miri rust-src
+	PROPTEST_CASES=3 RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" \
+		cargo +nightly miri test --locked --target-dir target/miri -p tidegate-store --lib -- \
+		cluster:: region:: lock:: seat:: entry::
 
 test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and wire on wasm32 under Node
 	@command -v node >/dev/null || { echo "Node (20 or newer) is needed for these tests"; exit 1; }
@@ -62,10 +77,14 @@ test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and w
 test-end-to-end: build-wasm build envoy ## The built filter on a mock host and in a real Envoy
 	cargo test --locked -p tidegate-tests
 
-bench: bench-envoy ## Run every benchmark; figures also in target/bench/results.json
-
-bench-envoy: build-wasm build-demo envoy ## CPU of Envoy and sidecar per request, beside peers in one run
+bench: build-wasm build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
 	@target/release/tidegate-bench
+
+bench-envoy: build-wasm build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
+	@target/release/tidegate-bench envoy
+
+bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
+	@target/release/tidegate-bench store $(BENCH)
 
 check: toolchain ## Formatting, lints and documentation, as CI checks them
 	@rustup component add clippy rustfmt

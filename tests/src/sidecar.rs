@@ -17,6 +17,7 @@ pub struct Sidecar {
     pub http: SocketAddr,
     dir: PathBuf,
     limits: PathBuf,
+    flags: Vec<String>,
 }
 
 impl Sidecar {
@@ -25,8 +26,17 @@ impl Sidecar {
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn start(dir: &Path, limits: &Path) -> anyhow::Result<Sidecar> {
-        let (process, http) = start(dir, limits).await?;
-        Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned() })
+        Self::start_with(dir, limits, &["--capacity", "100000"]).await
+    }
+
+    /// As [`Sidecar::start`], with these flags.
+    ///
+    /// # Errors
+    /// As [`Sidecar::start`].
+    pub async fn start_with(dir: &Path, limits: &Path, flags: &[&str]) -> anyhow::Result<Sidecar> {
+        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let (process, http) = start(dir, limits, &flags).await?;
+        Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned(), flags })
     }
 
     /// Where its gRPC door is: a Unix socket, which keeps its name over a restart.
@@ -48,15 +58,20 @@ impl Sidecar {
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
-        (self.process, self.http) = start(&self.dir, &self.limits).await?;
+        (self.process, self.http) = start(&self.dir, &self.limits, &self.flags).await?;
         Ok(())
     }
 }
 
-async fn start(dir: &Path, limits: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+async fn start(
+    dir: &Path,
+    limits: &Path,
+    flags: &[String],
+) -> anyhow::Result<(Process, SocketAddr)> {
     let mut command = Command::new(artifacts::sidecar()?);
     command
-        .args(["serve", "--http", "127.0.0.1:0", "--log-format", "json", "--capacity", "100000"])
+        .args(["serve", "--http", "127.0.0.1:0", "--log-format", "json"])
+        .args(flags)
         .arg("--limits")
         .arg(limits)
         .arg("--data-dir")

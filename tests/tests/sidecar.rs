@@ -392,17 +392,105 @@ async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()>
     Ok(())
 }
 
+/// As in an upgrade: the new version counts on where the old one is, before, while and after that drains
+/// or dies.
 #[tokio::test]
-async fn one_process_at_a_time_owns_a_data_directory() -> anyhow::Result<()> {
-    let (dir, _sidecar) = started(LIMITS).await?;
-    let limits = dir.path().join("limits.yaml").display().to_string();
-    let data = dir.path().join("data").display().to_string();
-    let args = ["serve", "--limits", &limits, "--data-dir", &data, "--grpc", "127.0.0.1:0"];
-    let (code, said) = tidegate(&args).await?;
-    ensure!(code == Some(1) && said.contains(&data), "{code:?}: {said}");
-    ensure!(said.contains("in use"), "{said}");
+async fn sidecars_share_a_data_directory() -> anyhow::Result<()> {
+    let (dir, mut first) = started(LIMITS).await?;
+    let other = TempDir::new()?;
+    std::os::unix::fs::symlink(dir.path().join("data"), other.path().join("data"))?;
+    let second = Sidecar::start(other.path(), &dir.path().join("limits.yaml")).await?;
+
+    let (old, new) = (Rls::at(dir.path()).await?, Rls::at(other.path()).await?);
+    let mut allowed = 0;
+    for _ in 0..100 {
+        for door in [&old, &new] {
+            let answer = door.ask(&[("many", "a")]).await?;
+            allowed += u32::from(answer.overall_code() == Code::Ok);
+        }
+    }
+    ensure!(allowed == 200, "{allowed} of 200 were allowed below a limit of 300");
+    // Two at once, from here on in the middle of an update as likely as not.
+    let (a, b) = tokio::join!(drain(&old, 100), drain(&new, 100));
+    ensure!(a? + b? == 100, "300 less 200 were left");
+
+    first.kill().await?;
+    for (client, expected) in
+        [("b", Code::Ok), ("b", Code::Ok), ("b", Code::Ok), ("b", Code::OverLimit)]
+    {
+        ensure!(new.ask(&[("client", client)]).await?.overall_code() == expected);
+    }
+    let metrics = client::get(second.http, "/metrics").await?;
+    let metrics = String::from_utf8_lossy(&metrics.body);
+    ensure!(metrics.contains("tidegate_store_dropped_torn_total 0"), "{metrics}");
+    Ok(())
+}
+
+/// Asks about one counter so many times, and counts how often it was allowed.
+async fn drain(door: &Rls, times: u32) -> anyhow::Result<u32> {
+    let mut allowed = 0;
+    for _ in 0..times {
+        allowed += u32::from(door.ask(&[("many", "a")]).await?.overall_code() == Code::Ok);
+    }
+    Ok(allowed)
+}
+
+/// With room for one counter, the policy says whose limit holds.
+#[tokio::test]
+async fn a_full_store_refuses_new_counters_or_forgets_old_ones() -> anyhow::Result<()> {
+    for (policy, second, first_again, count) in [
+        ("refuse", None, Code::OverLimit, "tidegate_store_refused_total 1"),
+        ("evict-oldest", Some(Code::Ok), Code::Ok, "tidegate_store_evicted_live_total 2"),
+    ] {
+        let (dir, limits) = home(LIMITS)?;
+        let flags = ["--geometry", "1x1x1", "--eviction", policy];
+        let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
+        wait::for_room_in_window(HOUR, ROOM).await?;
+        let rls = Rls::at(dir.path()).await?;
+        for _ in 0..3 {
+            ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == Code::Ok);
+        }
+        match (rls.ask(&[("client", "b")]).await, second) {
+            (Ok(answer), Some(code)) => ensure!(answer.overall_code() == code),
+            (Err(status), None) => {
+                ensure!(status.code() == tonic::Code::ResourceExhausted, "{status:?}");
+                ensure!(status.message().contains("no place for key"), "{status:?}");
+            }
+            (found, expected) => anyhow::bail!("{policy}: {found:?}, expected {expected:?}"),
+        }
+        ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == first_again, "{policy}");
+        let metrics = client::get(sidecar.http, "/metrics").await?;
+        let metrics = String::from_utf8_lossy(&metrics.body);
+        ensure!(metrics.lines().any(|line| line == count), "{policy}: no {count:?} in {metrics}");
+        let full = "tidegate_store_chains{class=\"narrow\",length=\"1\"} 1";
+        ensure!(metrics.lines().any(|line| line == full), "{policy}: no {full:?} in {metrics}");
+    }
+    Ok(())
+}
+
+/// A file that is cut short under a running sidecar would end it with SIGBUS; it stays up, says what
+/// is wrong, and answers nothing that it cannot know.
+#[tokio::test]
+async fn a_file_cut_short_is_an_error_and_not_the_end() -> anyhow::Result<()> {
+    let (dir, mut sidecar) = started(LIMITS).await?;
     let rls = Rls::at(dir.path()).await?;
     ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == Code::Ok);
+    let nodes = dir.path().join("data/cluster/narrow-000.tide");
+    std::fs::OpenOptions::new().write(true).open(&nodes)?.set_len(4096)?;
+    let error = rls.ask(&[("client", "a")]).await.expect_err("an answer without its counter");
+    ensure!(error.message().contains("cut short"), "{error:?}");
+    wait::until("the health check to fail", async || {
+        let health = client::get(sidecar.http, "/healthcheck").await.ok()?;
+        (health.status == 500).then_some(())
+    })
+    .await?;
+    sidecar.process.check_running()?;
+    let said = wait::until("a word in the log", async || {
+        let log = sidecar.process.log();
+        log.contains("no request can be decided").then_some(log)
+    })
+    .await?;
+    ensure!(said.contains("narrow-000.tide: found 4096 bytes, expected"), "{said}");
     Ok(())
 }
 

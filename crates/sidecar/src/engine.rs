@@ -8,14 +8,14 @@ use arc_swap::ArcSwap;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tidegate_core::{
-    Answer, Ask, CounterKey, Decision, Enforcement, Found, Hits, Limit, LimitView, Request, Rules,
-    State, Status, Timestamp, Unit, Verdict, decide_all,
+    Answer, Ask, CounterKey, Decision, Enforcement, Entry, Found, Hits, Limit, LimitView, Request,
+    Rules, State, Status, Timestamp, Unit, Verdict, decide_all,
 };
-use tidegate_store::{Entry, Key, Store, UpdateError};
+use tidegate_store::{Cluster, Entries, Hashed, UpdateError};
 
 /// Decides requests.
 pub(crate) struct Engine {
-    store: Store,
+    store: Cluster,
     rules: ArcSwap<RulesInForce>,
     metrics: Metrics,
 }
@@ -27,7 +27,7 @@ struct RulesInForce {
 }
 
 impl Engine {
-    pub(crate) fn new(store: Store, rules: Rules, metrics: Metrics) -> Self {
+    pub(crate) fn new(store: Cluster, rules: Rules, metrics: Metrics) -> Self {
         let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &metrics));
         Engine { store, rules, metrics }
     }
@@ -37,7 +37,7 @@ impl Engine {
         self.rules.store(Arc::new(RulesInForce::new(rules, &self.metrics)));
     }
 
-    pub(crate) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Cluster {
         &self.store
     }
 
@@ -50,7 +50,7 @@ impl Engine {
         // the same order; and the keys of their counters.
         let mut limits: Vec<(usize, &Limit)> = Vec::with_capacity(descriptors);
         let mut asks: Vec<Ask<'_>> = Vec::with_capacity(descriptors);
-        let mut keys: Vec<Key> = Vec::with_capacity(descriptors);
+        let mut keys: Vec<Hashed> = Vec::with_capacity(descriptors);
         let mut identity = CounterKey::new();
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             let found = in_force.rules.find(&request.domain, &descriptor.entries);
@@ -60,13 +60,13 @@ impl Engine {
             });
             if let Found::Limit(limit) = found {
                 let (seed, entries) = (self.store.seed(), &descriptor.entries);
-                let hash = identity.hash(seed, &request.domain, entries, limit);
+                let key = counter_key(&mut identity, seed, &request.domain, entries, limit);
                 limits.push((index, limit));
                 asks.push(Ask {
                     quota: &limit.quota,
                     enforcement: limit.enforcement,
                     hits: request.hits_of(descriptor),
-                    state: index_of(&mut keys, Key::from_hash(hash.0)),
+                    state: index_of(&mut keys, key),
                 });
             }
         }
@@ -83,8 +83,19 @@ impl Engine {
     }
 }
 
+/// The key in the store of the counter of `limit` for these entries.
+pub(crate) fn counter_key(
+    identity: &mut CounterKey,
+    seed: u64,
+    domain: &str,
+    entries: &[Entry],
+    limit: &Limit,
+) -> Hashed {
+    Hashed::narrow(identity.hash(seed, domain, entries, limit).0)
+}
+
 /// The place of `key` among `keys`, added when new: a request may carry a descriptor twice.
-fn index_of(keys: &mut Vec<Key>, key: Key) -> usize {
+fn index_of(keys: &mut Vec<Hashed>, key: Hashed) -> usize {
     match keys.iter().position(|known| *known == key) {
         Some(index) => index,
         None => {
@@ -95,24 +106,32 @@ fn index_of(keys: &mut Vec<Key>, key: Key) -> usize {
 }
 
 fn decide_entries(
-    entries: &mut [Entry],
+    entries: &mut Entries<'_>,
     asks: &[Ask<'_>],
     now: Timestamp,
     decisions: &mut Vec<Decision>,
 ) -> Verdict {
-    let mut states: Vec<State> = entries.iter().map(|entry| State(entry.state)).collect();
+    let mut states: Vec<State> =
+        (0..entries.len()).map(|index| state_of(entries.get(index).state)).collect();
     let verdict = decide_all(&mut states, asks, now, decisions);
     let mut keep_until = vec![0; entries.len()];
     for (ask, decision) in asks.iter().zip(decisions.iter()) {
         // A descriptor that comes twice has two decisions on one state: the later end counts.
         keep_until[ask.state] = decision.keep_until.as_nanos().max(keep_until[ask.state]);
     }
-    for ((entry, state), keep_until) in entries.iter_mut().zip(&states).zip(keep_until) {
+    for (index, (state, keep_until)) in states.iter().zip(keep_until).enumerate() {
+        let entry = entries.get(index);
         if entry.state != state.0 {
-            *entry = Entry { state: state.0, expires_at: keep_until };
+            entry.state.copy_from_slice(&state.0);
+            *entry.expires_at = keep_until;
         }
     }
     verdict
+}
+
+/// The state of a narrow node, which has four words.
+fn state_of(words: &[u64]) -> State {
+    State(*words.first_chunk().expect("every state today fits into a narrow node, and has one"))
 }
 
 fn status(limit: &Limit, decision: &Decision, now: Timestamp) -> Status {
@@ -154,7 +173,7 @@ impl RulesInForce {
 mod tests {
     use super::*;
     use tidegate_core::{Descriptor, DomainRules, Entry as Fact, Nanos, Quota, Rule, TokenBucket};
-    use tidegate_store::Options;
+    use tidegate_store::{Geometry, Options};
 
     fn engine(dir: &std::path::Path, quota: Quota) -> Engine {
         let limit =
@@ -164,7 +183,8 @@ mod tests {
         node.set_rule(Rule::Limit(Arc::new(limit)));
         let mut rules = Rules::default();
         rules.insert(domain).expect("a new domain");
-        let store = Store::open(dir, &Options { capacity: 64 }).expect("a store");
+        let geometry = Geometry::by_capacity(64, 0.8).expect("a geometry");
+        let store = Cluster::open(dir, &Options::narrow(geometry)).expect("a store");
         Engine::new(store, rules, Metrics::default())
     }
 

@@ -1,6 +1,7 @@
 //! The HTTP door: `/healthcheck` and `/metrics`.
 
 use crate::address::Listener;
+use crate::keeper::StoreHealth;
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
@@ -11,17 +12,17 @@ use tokio::sync::watch;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves until it is aborted; `/healthcheck` fails once `draining` says so, so that a load
-/// balancer looks elsewhere while calls under way are still answered.
+/// Serves until it is aborted. `/healthcheck` fails while calls under way are drained, so that a load
+/// balancer looks elsewhere, and when no decision can be made any more.
 pub(crate) async fn serve(
     listener: Listener,
     registry: Registry,
-    draining: watch::Receiver<bool>,
+    health: Health,
 ) -> anyhow::Result<()> {
     let registry = Arc::new(registry);
     let router = Router::new()
-        .route("/healthcheck", get(async move || healthcheck(*draining.borrow())))
-        .route("/metrics", get(async move || metrics(&registry)));
+        .route("/healthcheck", get(async move || health.answer()))
+        .route("/metrics", get(async move || metrics(registry.clone()).await));
     match listener {
         Listener::Tcp(listener) => axum::serve(listener, router).await?,
         Listener::Unix(listener, _file) => axum::serve(listener, router).await?,
@@ -29,18 +30,34 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-fn healthcheck(draining: bool) -> (StatusCode, &'static str) {
-    if draining {
-        (StatusCode::INTERNAL_SERVER_ERROR, "draining\n")
-    } else {
-        (StatusCode::OK, "OK\n")
+/// What `/healthcheck` goes by.
+#[derive(Debug, Clone)]
+pub(crate) struct Health {
+    pub(crate) draining: watch::Receiver<bool>,
+    pub(crate) store: watch::Receiver<StoreHealth>,
+}
+
+impl Health {
+    fn answer(&self) -> (StatusCode, &'static str) {
+        let failing = |text| (StatusCode::INTERNAL_SERVER_ERROR, text);
+        if *self.draining.borrow() {
+            return failing("draining\n");
+        }
+        match *self.store.borrow() {
+            StoreHealth::Lost => failing("a file of the data directory was cut short\n"),
+            StoreHealth::Whole | StoreHealth::Moved => (StatusCode::OK, "OK\n"),
+        }
     }
 }
 
-fn metrics(registry: &Registry) -> axum::response::Response {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+async fn metrics(registry: Arc<Registry>) -> axum::response::Response {
+    // The store is looked through for it, which may take milliseconds.
+    let encoded = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
+    });
+    match encoded.await {
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -8,10 +8,12 @@ mod cli;
 mod clock;
 mod engine;
 mod http;
+mod keeper;
 mod metrics;
 mod rls;
 mod rules;
 mod serve;
+mod store_commands;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(options) => serve::run(&options),
         Command::Check(options) => return check::run(&options),
+        Command::Store(command) => return store_commands::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@
 use crate::engine::Engine;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -12,6 +13,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_core::{Hits, Verdict};
+use tidegate_store::{Class, Occupancy};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RuleLabel {
@@ -115,17 +117,11 @@ impl fmt::Debug for StoreCollector {
 
 impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let stats = self.0.store().stats();
-        let counters = [
-            ("updates", "Updates of counters", stats.updates),
-            ("created", "Counters created", stats.created),
-            ("evicted_expired", "Expired counters whose node was reused", stats.evicted_expired),
-            ("refused", "Updates refused since their chain was full", stats.refused),
-            ("dropped_invalid", "Torn or impossible nodes dropped", stats.dropped_invalid),
-        ];
-        for (name, help, value) in counters {
+        let store = self.0.store();
+        for (name, value) in store.stats().named() {
             let counter = ConstCounter::new(value);
             let name = format!("store_{name}");
+            let help = store_help(&name);
             counter.encode(encoder.encode_descriptor(
                 &name,
                 help,
@@ -133,9 +129,56 @@ impl Collector for StoreCollector {
                 counter.metric_type(),
             )?)?;
         }
-        let capacity = ConstGauge::new(i64::try_from(stats.capacity).unwrap_or(i64::MAX));
-        let help = "Counters that the store has room for";
-        let metric_type = capacity.metric_type();
-        capacity.encode(encoder.encode_descriptor("store_capacity", help, None, metric_type)?)
+        let occupancies: Vec<_> = Class::ALL
+            .into_iter()
+            .filter_map(|class| Some((class.name(), store.occupancy(class)?)))
+            .collect();
+        let mut gauges = |name, help, of: &dyn Fn(&Occupancy) -> u64| {
+            let mut descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            occupancies.iter().try_for_each(|(class, occupancy)| {
+                let labels = [("class", *class)];
+                gauge(of(occupancy)).encode(descriptor.encode_family(&labels)?)
+            })
+        };
+        gauges("store_nodes", "Nodes that there are", &|occupancy| occupancy.nodes)?;
+        gauges("store_occupied", "Nodes with a counter, live or expired", &|occupancy| {
+            occupancy.occupied
+        })?;
+        let help = "Key-nodes by how many of their nodes have a counter, of those looked at";
+        let mut descriptor =
+            encoder.encode_descriptor("store_chains", help, None, MetricType::Gauge)?;
+        for (class, occupancy) in &occupancies {
+            for (length, count) in occupancy.chains.iter().enumerate() {
+                let length = length.to_string();
+                let labels = [("class", *class), ("length", length.as_str())];
+                gauge(*count).encode(descriptor.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gauge(value: u64) -> ConstGauge {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// What a count of the store means; all of them are since the data directory was made, by all
+/// processes together.
+pub(crate) fn store_help(name: &str) -> &'static str {
+    match name {
+        "store_updates" => "Counters written",
+        "store_created" => "Counters created",
+        "store_evicted_expired" => "Expired counters whose node was taken back",
+        "store_evicted_live" => "Live counters that gave way to new ones",
+        "store_erased" => "Counters erased",
+        "store_refused" => "Updates refused for want of a node",
+        "store_dropped_torn" => "Nodes dropped on open since they were torn or damaged",
+        "store_dropped_foreign" => {
+            "Nodes dropped on open since they did not belong where they were"
+        }
+        "store_dropped_duplicate" => "Nodes dropped on open since their key had another",
+        "store_recovered" => "Killed threads that were cleaned up after",
+        "store_completed" => "Updates of killed threads that were completed",
+        _ => "A count of the store",
     }
 }

@@ -4,7 +4,7 @@
 //! each with its place, and yields rules only when there is none.
 
 mod document;
-mod duration;
+pub(crate) mod duration;
 mod reader;
 mod schema;
 

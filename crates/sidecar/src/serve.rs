@@ -6,14 +6,14 @@
 use crate::address::{Address, Listener};
 use crate::cli::{LogFormat, ServeOptions};
 use crate::engine::Engine;
+use crate::http::Health;
 use crate::metrics::Metrics;
 use crate::rls::Rls;
-use crate::{http, rules};
+use crate::{http, keeper, rules};
 use anyhow::{Context, anyhow, bail};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::{Options, Store};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -33,8 +33,7 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         eprintln!("{errors}");
         anyhow!("nothing is served until {} has no mistake", options.limits.display())
     })?;
-    let store = Store::open(&options.data_dir, &Options { capacity: options.capacity })?;
-    note_capacity(&store, options);
+    let store = keeper::open(&options.store)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let metrics = Metrics::default();
     let engine = Arc::new(Engine::new(store, rules, metrics.clone()));
@@ -69,14 +68,6 @@ fn log_filter(text: &str) -> anyhow::Result<EnvFilter> {
     EnvFilter::try_new(text).with_context(|| format!("--log {text:?} is not understood"))
 }
 
-fn note_capacity(store: &Store, options: &ServeOptions) {
-    let capacity = store.capacity();
-    if capacity < options.capacity {
-        let asked = options.capacity;
-        tracing::warn!(capacity, asked, "the data directory is smaller than --capacity asks");
-    }
-}
-
 async fn serve(
     options: &ServeOptions,
     engine: Arc<Engine>,
@@ -97,9 +88,11 @@ async fn serve(
         let rls = Rls { engine: engine.clone(), metrics: metrics.clone() };
         doors.spawn(rls.serve(listener, stopping.clone()));
     }
+    let (keeper, store) = keeper::keep(engine.clone(), options.store.sync_interval);
     // Outlives the others, so that /healthcheck can tell that they are draining.
     let health = http.map(|listener| {
-        tokio::spawn(http::serve(listener, metrics.registry(engine.clone()), stopping))
+        let health = Health { draining: stopping, store };
+        tokio::spawn(http::serve(listener, metrics.registry(engine.clone()), health))
     });
     tracing::info!("ready");
     let ended = signals.run_until_stop(options, &engine, &mut doors).await;
@@ -112,6 +105,7 @@ async fn serve(
         }
         () = signals.stop() => tracing::warn!("told to stop again; calls under way are cut off"),
     }
+    keeper.abort();
     if let Some(health) = health {
         health.abort();
         // Its end removes its socket file.

@@ -1,4 +1,4 @@
-//! The errors of the boundary: one enum for opening a store, one for updating it.
+//! The errors of the boundary: one enum for opening a cluster, one for updating it.
 //!
 //! Every message names the file or key at fault, what was found, what was expected, and for a
 //! refused file what an operator can do about it. A refused file is never written to.
@@ -6,29 +6,34 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::key::Key;
+use crate::geometry::{Class, GeometryError};
+use crate::key::StoredKey;
 
-/// Why a store could not be opened. The counter file, if there is one, is untouched.
+/// Why a cluster could not be opened. Its files, if there are any, are untouched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// [`Options::capacity`](crate::Options::capacity) is out of range.
-    #[error("capacity {found} is not allowed (minimum 1, maximum {max})")]
-    Capacity {
-        /// The capacity that was asked for.
-        found: u64,
-        /// The largest capacity that is allowed.
-        max: u64,
-    },
-    /// Another live owner holds the lock of this store.
+    /// Another process is opening the cluster, and does not come to an end.
     #[error(
-        "{}: the store is in use by another process; stop that process, or choose another \
-         directory (a process that is just ending frees it within moments: try again)",
+        "{}: another process has been opening this cluster for {seconds} s; wait for it, or stop it",
         path.display()
     )]
-    InUse {
-        /// The lock file that is held.
+    Opening {
+        /// The lock file that it holds.
         path: PathBuf,
+        /// How long was waited for it.
+        seconds: u64,
+    },
+    /// There are as many processes as there can be.
+    #[error(
+        "{}: {max} processes have this cluster open, and more cannot; stop one of them",
+        path.display()
+    )]
+    TooManyProcesses {
+        /// The directory.
+        path: PathBuf,
+        /// How many processes there can be.
+        max: u32,
     },
     /// The operating system refused an operation.
     #[error("{}: cannot {action}: {source}", path.display())]
@@ -40,11 +45,20 @@ pub enum OpenError {
         /// What the operating system answered.
         source: io::Error,
     },
-    /// The space for the file could not be set aside: a full disk, a quota, or a file system without
+    /// There is nothing to open for somebody who only wants to look.
+    #[error(
+        "{}: there is no cluster here; `tidegate serve --data-dir` makes one",
+        path.display()
+    )]
+    NoCluster {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The space for a file could not be set aside: a full disk, a quota, or a file system without
     /// `fallocate`. An existing file asks for space only if it has holes.
     #[error(
         "{}: cannot set aside {bytes} bytes: {source}; free some space, choose a directory on \
-         another file system, or lower the capacity if the store is a new one",
+         another file system, or lower the capacity if the cluster is a new one",
         path.display()
     )]
     NoSpace {
@@ -61,10 +75,21 @@ pub enum OpenError {
         /// What is in the way.
         path: PathBuf,
     },
+    /// A file of the cluster is missing.
+    #[error(
+        "{}: the file is missing; restore it, or move the whole directory {} away to start with \
+         empty counters",
+        path.display(),
+        path.parent().unwrap_or(path).display()
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is shorter than a header.
     #[error(
         "{}: found {found} bytes, expected at least the {expected} bytes of a header; restore the \
-         whole file, or move it away to start with empty counters",
+         whole file, or move the directory it is in away to start with empty counters",
         path.display()
     )]
     NoHeader {
@@ -92,7 +117,7 @@ pub enum OpenError {
     /// The file has a format which this version of the crate does not read.
     #[error(
         "{}: found format version {found}, expected {expected}; use the release that wrote it, or \
-         move the file away to start with empty counters",
+         move the directory it is in away to start with empty counters",
         path.display()
     )]
     FormatVersion {
@@ -106,7 +131,7 @@ pub enum OpenError {
     /// The header was damaged after it was written.
     #[error(
         "{}: the header is damaged: found checksum {found:#018x}, expected {expected:#018x}; \
-         restore the file, or move it away to start with empty counters",
+         restore the file, or move the directory it is in away to start with empty counters",
         path.display()
     )]
     Checksum {
@@ -117,28 +142,30 @@ pub enum OpenError {
         /// The checksum of what the header says.
         expected: u64,
     },
-    /// The header is whole but describes a layout that this crate does not use.
+    /// The file is whole, and does not belong where it is.
     #[error(
-        "{}: found {what} {found}, expected {min} to {max}; use the release that wrote it, or move \
-         the file away to start with empty counters",
+        "{}: is {what}; put back the file that was here, or move the directory it is in away to \
+         start with empty counters",
         path.display()
     )]
+    WrongPlace {
+        /// The refused file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The header is whole but describes a geometry that this crate does not use.
+    #[error("{}: {source}; use the release that wrote it", path.display())]
     Geometry {
         /// The refused file.
         path: PathBuf,
-        /// Which number of the header.
-        what: &'static str,
-        /// Its value.
-        found: u64,
-        /// The smallest value that is allowed.
-        min: u64,
-        /// The largest value that is allowed.
-        max: u64,
+        /// Which number, and what is allowed.
+        source: GeometryError,
     },
     /// The file is shorter or longer than its header says.
     #[error(
         "{}: found {found} bytes, expected the {expected} bytes that its header describes; restore \
-         the whole file, or move it away to start with empty counters",
+         the whole file, or move the directory it is in away to start with empty counters",
         path.display()
     )]
     Length {
@@ -151,24 +178,66 @@ pub enum OpenError {
     },
 }
 
-/// Why nothing was updated: no entry of any key of the call has changed.
+/// Why nothing was updated: no entry of any key of the call has changed, save after
+/// [`UpdateError::Lost`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// The same key was given twice in one call.
-    #[error("key {key} was given twice in one update")]
-    RepeatedKey {
-        /// The key that repeats.
-        key: Key,
-    },
-    /// A new key has no place: every node of its chain holds a live entry.
-    #[error("no place for key {key}: all {nodes} nodes of chain {chain} are live")]
-    ChainFull {
+    /// A new key has no place: every node of its key-nodes holds a live entry.
+    #[error("no place for key {key}: all {nodes} {} nodes of its key-nodes are live", class.name())]
+    Full {
         /// The key without a place.
-        key: Key,
-        /// Its chain.
-        chain: u64,
-        /// The number of nodes of a chain.
-        nodes: u64,
+        key: StoredKey,
+        /// The class of its nodes.
+        class: Class,
+        /// The number of nodes where it could have been.
+        nodes: u32,
     },
+    /// The keys of one update are too many, or their nodes too large, for the journal.
+    #[error(
+        "{keys} keys of {words} words are too much for one update (at most {keys_max} keys and {words_max} words)"
+    )]
+    TooMuch {
+        /// How many keys there are.
+        keys: usize,
+        /// How many words of journal they take.
+        words: usize,
+        /// How many keys there may be.
+        keys_max: usize,
+        /// How many words of journal they may take.
+        words_max: usize,
+    },
+    /// A state does not fit into a node.
+    #[error("a state of {words} words does not fit into a node of {words_max}")]
+    StateTooLong {
+        /// How many words the state has.
+        words: usize,
+        /// How many words of state a node of the key's class has.
+        words_max: usize,
+    },
+    /// The cluster was made without nodes of the key's class.
+    #[error("key {key} needs a {} node, and this cluster was made without", class.name())]
+    NoClass {
+        /// The key.
+        key: StoredKey,
+        /// The class that is missing.
+        class: Class,
+    },
+    /// A live process holds a lock and does not move: it is stopped, or starved of CPU time.
+    #[error(
+        "process {pid} holds a key-node and has not moved for {millis} ms; continue or kill it"
+    )]
+    Busy {
+        /// Its process id, as it noted it; 0 if not known.
+        pid: u64,
+        /// How long was waited.
+        millis: u64,
+    },
+    /// A file of the cluster was cut short, or its pages cannot be had any more. Whether the update
+    /// took place is not known, and nothing that was counted since can be trusted.
+    #[error(
+        "a file of the cluster was cut short or cannot be read any more; stop all \
+         processes that use it, restore it, and start again"
+    )]
+    Lost,
 }

@@ -1,4 +1,5 @@
-//! The header of the counter file: what the file is, and the geometry of everything behind it.
+//! The header of every file of a cluster: what the file is, which cluster it belongs to, and its
+//! geometry.
 //!
 //! Owns the encoding (docs/store-format.md, "Header") and the judgement of a header that somebody
 //! else wrote. Pure: bytes in, bytes or an error out. Never repairs a header.
@@ -8,188 +9,207 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::OpenError;
-use crate::node::NODE_WORDS;
-use crate::region::WORD_BYTES;
-
-/// A page, so that chains (2 KiB) start on a page and none crosses from one page into another.
-pub(crate) const HEADER_BYTES: usize = 4096;
-/// Nodes of a chain. The keys of a chain are a Poisson count N with a mean of 16 x use, and a new key
-/// finds no place if N >= 16 already: 1 in 5 at 80 % use, 1 in 120 at 50 %, 1 in 200,000 at 25 %.
-pub(crate) const CHAIN_NODES: u64 = 16;
-/// The largest capacity: 2^32 nodes are a file of 512 GiB.
-pub(crate) const CAPACITY_MAX: u64 = 1 << 32;
+use crate::geometry::{Class, Geometry, HEADER_BYTES};
 
 const MAGIC: [u8; 8] = *b"TIDEGATE";
-const FORMAT_VERSION: u64 = 1;
-const NODE_BYTES: u64 = NODE_WORDS as u64 * WORD_BYTES;
-const CHAIN_BYTES: u64 = CHAIN_NODES * NODE_BYTES;
-const CHAIN_COUNT_MAX: u64 = CAPACITY_MAX / CHAIN_NODES;
+const FORMAT_VERSION: u64 = 2;
 
-/// Word indexes of the header's fields; the words between `SEED` and `CHECKSUM` are zero.
+/// Word indexes of the fields; the words between `WIDE` and `CHECKSUM` are zero.
 const VERSION: usize = 1;
-const NODE_SIZE: usize = 2;
-const CHAIN_LENGTH: usize = 3;
-const CHAIN_COUNT: usize = 4;
-const SEED: usize = 5;
-const CHECKSUM: usize = HEADER_BYTES / WORD_BYTES as usize - 1;
+const ROLE: usize = 2;
+const FILE: usize = 3;
+const CLUSTER_LOW: usize = 4;
+const CLUSTER_HIGH: usize = 5;
+const SEED: usize = 6;
+const NARROW: usize = 8;
+const WIDE: usize = 12;
+const CHECKSUM: usize = HEADER_BYTES / 8 - 1;
 
-const _: () = assert!(NODE_BYTES == 128);
-const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(CHAIN_BYTES));
-const _: () = assert!(SEED < CHECKSUM);
-
-/// What a header says that is not the same in every file.
+/// What all files of a cluster say alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    /// From 1 to [`CHAIN_COUNT_MAX`].
-    pub(crate) chain_count: u64,
+pub(crate) struct Identity {
+    /// Random: tells files of one cluster from those of another.
+    pub(crate) cluster: u128,
+    /// Random, and secret: see [`crate::Cluster::seed`].
     pub(crate) seed: u64,
+    pub(crate) narrow: Geometry,
+    pub(crate) wide: Option<Geometry>,
 }
 
-impl Header {
-    /// The header of a file with at least `capacity` nodes, which is at most [`CAPACITY_MAX`].
-    pub(crate) const fn new(capacity: u64, seed: u64) -> Self {
-        Self { chain_count: capacity.div_ceil(CHAIN_NODES), seed }
-    }
-
-    /// The number of nodes.
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.chain_count * CHAIN_NODES
-    }
-
-    /// The length of the whole file.
-    pub(crate) const fn file_bytes(&self) -> u64 {
-        HEADER_BYTES as u64 + self.chain_count * CHAIN_BYTES
-    }
-
-    /// The number of words of the whole file.
-    pub(crate) const fn file_words(&self) -> usize {
-        (self.file_bytes() / WORD_BYTES) as usize
-    }
-
-    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
-        let (words, _) = bytes.as_chunks_mut::<8>();
-        words[VERSION] = FORMAT_VERSION.to_le_bytes();
-        words[NODE_SIZE] = NODE_BYTES.to_le_bytes();
-        words[CHAIN_LENGTH] = CHAIN_NODES.to_le_bytes();
-        words[CHAIN_COUNT] = self.chain_count.to_le_bytes();
-        words[SEED] = self.seed.to_le_bytes();
-        let checksum = checksum(&bytes);
-        let (words, _) = bytes.as_chunks_mut::<8>();
-        words[CHECKSUM] = checksum.to_le_bytes();
-        bytes
-    }
-
-    /// Reads the header of the file at `path`, which only the errors need.
-    ///
-    /// The version is judged before the checksum: a later format may keep its checksum elsewhere, and
-    /// its owner should read that the file is newer, not that it is damaged.
-    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES], path: &Path) -> Result<Self, OpenError> {
-        let (words, _) = bytes.as_chunks::<8>();
-        let word = |index: usize| u64::from_le_bytes(words[index]);
-        let path = || path.to_owned();
-        if words[0] != MAGIC {
-            return Err(OpenError::Foreign { path: path(), found: words[0], expected: MAGIC });
+impl Identity {
+    pub(crate) fn geometry(&self, class: Class) -> Option<Geometry> {
+        match class {
+            Class::Narrow => Some(self.narrow),
+            Class::Wide => self.wide,
         }
-        if word(VERSION) != FORMAT_VERSION {
-            let (found, expected) = (word(VERSION), FORMAT_VERSION);
-            return Err(OpenError::FormatVersion { path: path(), found, expected });
-        }
-        let (found, expected) = (word(CHECKSUM), checksum(bytes));
-        if found != expected {
-            return Err(OpenError::Checksum { path: path(), found, expected });
-        }
-        for (what, index, min, max) in [
-            ("node size", NODE_SIZE, NODE_BYTES, NODE_BYTES),
-            ("chain length", CHAIN_LENGTH, CHAIN_NODES, CHAIN_NODES),
-            ("chain count", CHAIN_COUNT, 1, CHAIN_COUNT_MAX),
-        ] {
-            let found = word(index);
-            if !(min..=max).contains(&found) {
-                return Err(OpenError::Geometry { path: path(), what, found, min, max });
-            }
-        }
-        Ok(Self { chain_count: word(CHAIN_COUNT), seed: word(SEED) })
-    }
-
-    /// The index of the first word of a node.
-    ///
-    /// Chain and node are in range: otherwise the region refuses the word.
-    pub(crate) const fn node_base(chain: u64, node: u64) -> usize {
-        HEADER_BYTES / WORD_BYTES as usize + (chain * CHAIN_NODES + node) as usize * NODE_WORDS
     }
 }
 
-/// xxh3-64 of everything before the checksum.
+/// What a file is within its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Control,
+    Nodes { class: Class, file: u32 },
+}
+
+impl Role {
+    const fn words(self) -> (u64, u64) {
+        match self {
+            Self::Control => (0, 0),
+            Self::Nodes { class: Class::Narrow, file } => (1, file as u64),
+            Self::Nodes { class: Class::Wide, file } => (2, file as u64),
+        }
+    }
+
+    /// The name of the file in the directory of the cluster.
+    pub(crate) fn file_name(self) -> String {
+        match self {
+            Self::Control => "control.tide".to_owned(),
+            Self::Nodes { class, file } => format!("{}-{file:03}.tide", class.name()),
+        }
+    }
+}
+
+pub(crate) fn encode(identity: &Identity, role: Role) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+    let (role, file) = role.words();
+    let mut set = |index: usize, value: u64| {
+        bytes[8 * index..][..8].copy_from_slice(&value.to_le_bytes());
+    };
+    set(VERSION, FORMAT_VERSION);
+    set(ROLE, role);
+    set(FILE, file);
+    set(CLUSTER_LOW, identity.cluster as u64);
+    set(CLUSTER_HIGH, (identity.cluster >> 64) as u64);
+    set(SEED, identity.seed);
+    for (at, geometry) in [(NARROW, Some(identity.narrow)), (WIDE, identity.wide)] {
+        let Some(geometry) = geometry else { continue };
+        set(at, u64::from(geometry.files()));
+        set(at + 1, geometry.key_nodes());
+        set(at + 2, u64::from(geometry.chain()));
+        set(at + 3, u64::from(geometry.state_words()));
+    }
+    let checksum = checksum(&bytes);
+    bytes[8 * CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Reads the header of the file at `path`, which only the errors need.
+///
+/// The version is judged before the checksum: another format may keep its checksum elsewhere, and
+/// its owner should read that the file is of another version, not that it is damaged.
+pub(crate) fn decode(
+    bytes: &[u8; HEADER_BYTES],
+    role: Role,
+    path: &Path,
+) -> Result<Identity, OpenError> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let word = |index: usize| u64::from_le_bytes(words[index]);
+    let path = || path.to_owned();
+    if words[0] != MAGIC {
+        return Err(OpenError::Foreign { path: path(), found: words[0], expected: MAGIC });
+    }
+    if word(VERSION) != FORMAT_VERSION {
+        let (found, expected) = (word(VERSION), FORMAT_VERSION);
+        return Err(OpenError::FormatVersion { path: path(), found, expected });
+    }
+    let (found, expected) = (word(CHECKSUM), checksum(bytes));
+    if found != expected {
+        return Err(OpenError::Checksum { path: path(), found, expected });
+    }
+    if (word(ROLE), word(FILE)) != role.words() {
+        return Err(OpenError::WrongPlace { path: path(), what: "another file of a cluster" });
+    }
+    let geometry = |at: usize| {
+        let small = |index: usize| u32::try_from(word(index)).unwrap_or(u32::MAX);
+        Geometry::by_count(small(at), word(at + 1), small(at + 2), small(at + 3))
+            .map_err(|source| OpenError::Geometry { path: path(), source })
+    };
+    Ok(Identity {
+        cluster: u128::from(word(CLUSTER_HIGH)) << 64 | u128::from(word(CLUSTER_LOW)),
+        seed: word(SEED),
+        narrow: geometry(NARROW)?,
+        wide: if word(WIDE) == 0 { None } else { Some(geometry(WIDE)?) },
+    })
+}
+
 fn checksum(bytes: &[u8; HEADER_BYTES]) -> u64 {
-    xxh3_64(&bytes[..CHECKSUM * WORD_BYTES as usize])
+    xxh3_64(&bytes[..8 * CHECKSUM])
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
-    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, OpenError> {
-        Header::decode(bytes, Path::new("file"))
+    const PATH: &str = "cluster/narrow-001.tide";
+    const ROLE_1: Role = Role::Nodes { class: Class::Narrow, file: 1 };
+
+    fn identity() -> Identity {
+        Identity {
+            cluster: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+            seed: 42,
+            narrow: Geometry::by_count(2, 1000, 35, 4).unwrap(),
+            wide: Some(Geometry::by_count(1, 10, 12, 80).unwrap()),
+        }
     }
 
-    /// A header with other words at some places, and a checksum which fits.
-    fn with_words(changes: &[(usize, u64)]) -> [u8; HEADER_BYTES] {
-        let mut bytes = Header::new(32, 7).encode();
-        for &(index, value) in changes {
-            bytes[index * 8..][..8].copy_from_slice(&value.to_le_bytes());
-        }
-        let checksum = checksum(&bytes);
-        bytes[CHECKSUM * 8..].copy_from_slice(&checksum.to_le_bytes());
-        bytes
+    #[track_caller]
+    fn check_refused(change: impl FnOnce(&mut [u8; HEADER_BYTES]), message: &str) {
+        let mut bytes = encode(&identity(), ROLE_1);
+        change(&mut bytes);
+        let error = decode(&bytes, ROLE_1, Path::new(PATH)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{PATH}: {message}")), "{error}");
+    }
+
+    fn set(bytes: &mut [u8; HEADER_BYTES], index: usize, value: u64) {
+        bytes[8 * index..][..8].copy_from_slice(&value.to_le_bytes());
+        let checksum = checksum(bytes);
+        bytes[8 * CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
     }
 
     #[test]
-    fn the_layout_is_the_specified_one() {
-        let bytes = Header { chain_count: 0x0a0b, seed: 0x1122_3344_5566_7788 }.encode();
-        let mut expected = b"TIDEGATE".to_vec();
-        for word in [1, 128, 16, 0x0a0b, 0x1122_3344_5566_7788] {
-            expected.extend_from_slice(&u64::to_le_bytes(word));
+    fn a_header_reads_as_it_was_written() {
+        for role in [Role::Control, ROLE_1, Role::Nodes { class: Class::Wide, file: 0 }] {
+            let bytes = encode(&identity(), role);
+            assert_eq!(decode(&bytes, role, Path::new(PATH)).unwrap(), identity());
         }
-        expected.resize(4088, 0);
-        expected.extend_from_slice(&xxh3_64(&expected).to_le_bytes());
-        assert_eq!(bytes.to_vec(), expected);
+        let narrow_only = Identity { wide: None, ..identity() };
+        let bytes = encode(&narrow_only, Role::Control);
+        assert_eq!(decode(&bytes, Role::Control, Path::new(PATH)).unwrap(), narrow_only);
     }
 
     #[test]
-    fn capacity_is_rounded_up_to_whole_chains() {
-        for (capacity, chains) in [(1, 1), (16, 1), (17, 2), (CAPACITY_MAX, 1 << 28)] {
-            let header = Header::new(capacity, 0);
-            assert_eq!(header.chain_count, chains);
-            assert_eq!(header.capacity(), chains * 16);
-            assert_eq!(header.file_bytes(), 4096 + chains * 2048);
-        }
+    fn other_files_are_refused() {
+        check_refused(|bytes| bytes[0] = b't', "not a counter file: found [74, 49, 44, 45");
+        check_refused(
+            |bytes| set(bytes, VERSION, 3),
+            "found format version 3, expected 2; use the release that wrote it",
+        );
+        // A later format may keep its checksum elsewhere.
+        check_refused(
+            |bytes| bytes[8] = 3,
+            "found format version 3, expected 2; use the release that wrote it",
+        );
+        check_refused(|bytes| bytes[4000] = 1, "the header is damaged: found checksum 0x");
+        check_refused(|bytes| set(bytes, FILE, 0), "is another file of a cluster");
+        check_refused(
+            |bytes| set(bytes, NARROW + 2, 41),
+            "chain length 41 is not allowed (1 to 40)",
+        );
+        check_refused(
+            |bytes| set(bytes, WIDE, u64::MAX),
+            "number of files 4294967295 is not allowed (1 to 128)",
+        );
     }
 
-    proptest! {
-        #[test]
-        fn what_is_encoded_is_decoded(capacity in 1..=CAPACITY_MAX, seed: u64) {
-            let header = Header::new(capacity, seed);
-            prop_assert_eq!(decode(&header.encode()).unwrap(), header);
-        }
-
-        #[test]
-        fn one_changed_byte_is_refused(at in 0..HEADER_BYTES, change in 1_u8..) {
-            let mut bytes = Header::new(1000, 7).encode();
-            bytes[at] ^= change;
-            prop_assert!(decode(&bytes).is_err());
-        }
-
-        #[test]
-        fn any_words_are_judged_without_a_panic(
-            changes in prop::collection::vec((0..CHECKSUM, any::<u64>()), 0..8),
-        ) {
-            if let Ok(header) = decode(&with_words(&changes)) {
-                prop_assert!((1..=CHAIN_COUNT_MAX).contains(&header.chain_count));
-            }
+    #[test]
+    fn no_byte_of_a_header_can_change_unnoticed() {
+        let whole = encode(&identity(), ROLE_1);
+        for index in 0..HEADER_BYTES {
+            let mut bytes = whole;
+            bytes[index] ^= 0x10;
+            assert!(decode(&bytes, ROLE_1, Path::new(PATH)).is_err(), "byte {index}");
         }
     }
 }

@@ -1,93 +1,230 @@
-//! What callers put in and get out: the key of a counter, and its entry.
+//! What can be a key, and what a node keeps of it.
 //!
-//! Keys are hashes which the caller made with the seed of the store; the store never sees what was
-//! hashed. Entries are plain words. Nothing here touches the file.
+//! A key type joins by its *index estimate* (a number that says where to look) and its *compare*
+//! (whether what is found there is it). Nodes are of a fixed size, so they keep two words of a key:
+//! the estimate, and an identity. Nothing here touches a file.
 
 use std::fmt;
 
-/// The 128-bit hash that names a counter.
-///
-/// Make it with a keyed hash and [`Store::seed`](crate::Store::seed), so that nobody who does not
-/// know the seed can aim many keys at one chain. Two things with the same hash share a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(u128);
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 
-impl Key {
-    /// The key for a hash. Zero marks a free node in the file, so the hash 0 becomes 1.
+use crate::geometry::Class;
+
+/// The two words that a node keeps of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoredKey {
+    /// The index estimate: a seeded hash, even over all 64 bits. Says in which key-nodes the key
+    /// lives.
+    pub estimate: u64,
+    /// What tells apart the keys of one estimate.
+    pub identity: u64,
+}
+
+impl StoredKey {
+    /// The key that keeps these 128 bits.
     #[must_use]
-    pub const fn from_hash(hash: u128) -> Self {
-        Self(if hash == 0 { 1 } else { hash })
+    pub const fn from_bits(bits: u128) -> Self {
+        Self { estimate: (bits >> 64) as u64, identity: bits as u64 }
     }
 
-    pub(crate) const fn bits(self) -> u128 {
-        self.0
+    /// All 128 bits, the estimate first. Displays as such, in hexadecimal.
+    #[must_use]
+    pub const fn bits(self) -> u128 {
+        (self.estimate as u128) << 64 | self.identity as u128
     }
 
-    /// The chain, of `chain_count`, in which this key lives (docs/store-format.md, "Chains").
-    ///
-    /// Both halves are folded and multiplied (2^64 divided by the golden ratio, made odd), so that
-    /// keys which differ only in their low bits still spread; the high half of the second product
-    /// scales the result to the chain count without a division.
-    pub(crate) fn chain(self, chain_count: u64) -> u64 {
-        let [low, high] = halves(self.0);
-        let spread = (low ^ high).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let [_, chain] = halves(u128::from(spread) * u128::from(chain_count));
-        chain
+    /// The byte that marks this key's node in the head of its key-node: 1 to 255, as 0 marks a free
+    /// node. From the low bits; key-nodes come from the high ones.
+    #[inline]
+    pub(crate) const fn tag(&self) -> u8 {
+        (self.estimate % 255) as u8 + 1
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for StoredKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.bits())
     }
 }
 
-/// The low and the high word of a 128-bit number.
-pub(crate) const fn halves(bits: u128) -> [u64; 2] {
-    [bits as u64, (bits >> 64) as u64]
-}
-
-/// What the store keeps for one key.
+/// A type of keys.
 ///
-/// A key that is new or expired has the default entry: every word zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
-    /// Four words which belong to the caller. All zero means that there is nothing to remember.
-    pub state: [u64; 4],
-    /// When the entry stops to count, in nanoseconds since the Unix epoch.
-    pub expires_at: u64,
-}
+/// ```
+/// use tidegate_store::{Key, StoredKey};
+///
+/// /// A card of a shop's customer: the number is the key, the name on it is not.
+/// struct Card { number: u64, name: String }
+///
+/// impl Key for Card {
+///     fn stored(&self, seed: u64) -> StoredKey {
+///         self.number.stored(seed)
+///     }
+/// }
+///
+/// let card = |name: &str| Card { number: 17, name: name.to_owned() };
+/// let (one, other) = (card("A. Lovelace").stored(7), card("Ada Lovelace").stored(7));
+/// assert!(card("Ada Lovelace").compare(&other, &one));
+/// ```
+pub trait Key {
+    /// What a node of a cluster with this seed keeps of the key.
+    ///
+    /// The estimate decides where the key lives, so it must be a hash which depends on the seed (or
+    /// somebody could aim many keys at one chain) and is even over all 64 bits.
+    fn stored(&self, seed: u64) -> StoredKey;
 
-impl Entry {
-    /// Whether the entry no longer counts at `now`; the moment of expiry itself is past.
-    pub(crate) const fn is_expired(&self, now: u64) -> bool {
-        self.expires_at <= now
+    /// Whether `found`, kept by a node, is this key, of which a node would keep `own`.
+    ///
+    /// Keys that compare equal must have equal estimates.
+    #[inline]
+    fn compare(&self, own: &StoredKey, found: &StoredKey) -> bool {
+        own == found
+    }
+
+    /// The class of nodes that the key lives in. Each class is a space of keys of its own.
+    #[inline]
+    fn class(&self) -> Class {
+        Class::Narrow
     }
 }
 
-#[cfg(test)]
+impl<K: Key + ?Sized> Key for &K {
+    #[inline]
+    fn stored(&self, seed: u64) -> StoredKey {
+        (**self).stored(seed)
+    }
+
+    #[inline]
+    fn compare(&self, own: &StoredKey, found: &StoredKey) -> bool {
+        (**self).compare(own, found)
+    }
+
+    #[inline]
+    fn class(&self) -> Class {
+        (**self).class()
+    }
+}
+
+/// Already what a node keeps, made with the seed of the cluster.
+impl Key for StoredKey {
+    #[inline]
+    fn stored(&self, _seed: u64) -> StoredKey {
+        *self
+    }
+}
+
+/// A number: the identity is the number itself, so that it can be read back from a node.
+impl Key for u64 {
+    #[inline]
+    fn stored(&self, seed: u64) -> StoredKey {
+        let estimate = xxh3_64_with_seed(&self.to_le_bytes(), seed);
+        StoredKey { estimate, identity: *self }
+    }
+}
+
+/// Bytes: kept as their xxh3-128. Two different ones meet once in 2^128 pairs.
+impl Key for [u8] {
+    #[inline]
+    fn stored(&self, seed: u64) -> StoredKey {
+        StoredKey::from_bits(xxh3_128_with_seed(self, seed))
+    }
+}
+
+/// As its bytes.
+impl Key for str {
+    #[inline]
+    fn stored(&self, seed: u64) -> StoredKey {
+        self.as_bytes().stored(seed)
+    }
+}
+
+/// A key of several parts, such as the entries of a descriptor. Each part is hashed with its length
+/// before it, so that `(a, bc)` and `(ab, c)` differ.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a>(pub &'a [&'a [u8]]);
+
+impl Key for Parts<'_> {
+    fn stored(&self, seed: u64) -> StoredKey {
+        let mut hash = Xxh3::with_seed(seed);
+        for part in self.0 {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        StoredKey::from_bits(hash.digest128())
+    }
+}
+
+/// A 128-bit hash which the caller made with the seed of the cluster, and the class it lives in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hashed {
+    /// The hash.
+    pub hash: u128,
+    /// Where its state fits.
+    pub class: Class,
+}
+
+impl Hashed {
+    /// The key of a hash whose state fits into a narrow node.
+    #[must_use]
+    pub const fn narrow(hash: u128) -> Self {
+        Self { hash, class: Class::Narrow }
+    }
+
+    /// The key of a hash whose state takes a wide node.
+    #[must_use]
+    pub const fn wide(hash: u128) -> Self {
+        Self { hash, class: Class::Wide }
+    }
+}
+
+impl Key for Hashed {
+    #[inline]
+    fn stored(&self, _seed: u64) -> StoredKey {
+        StoredKey::from_bits(self.hash)
+    }
+
+    #[inline]
+    fn class(&self) -> Class {
+        self.class
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_zero_is_not_a_free_node() {
-        assert_eq!(Key::from_hash(0), Key::from_hash(1));
-        assert_eq!(Key::from_hash(u128::MAX).bits(), u128::MAX);
+    fn a_stored_key_prints_as_its_bits() {
+        let key = StoredKey::from_bits(0xab << 64 | 0xcd);
+        assert_eq!(key, StoredKey { estimate: 0xab, identity: 0xcd });
+        assert_eq!(key.to_string(), format!("{:0>16}{:0>16}", "ab", "cd"));
+        assert_eq!(key.bits(), 0xab << 64 | 0xcd);
     }
 
     #[test]
-    fn a_key_prints_as_its_hash() {
-        assert_eq!(Key::from_hash(0xab).to_string(), format!("{:0>32}", "ab"));
-    }
-
-    #[test]
-    fn chains_are_in_range_and_even() {
-        // 64,000 keys over 64 chains: 1,000 each; uniform hashing would stay within +-5 sigma (160).
-        let mut counts = [0_u32; 64];
-        for hash in 1..=64_000_u128 {
-            counts[Key::from_hash(hash).chain(64) as usize] += 1;
+    fn tags_are_never_that_of_a_free_node() {
+        for estimate in (0..1000).chain(u64::MAX - 1000..=u64::MAX) {
+            assert_ne!(StoredKey { estimate, identity: 0 }.tag(), 0);
         }
-        assert!(counts.iter().all(|count| (840..=1160).contains(count)), "{counts:?}");
-        assert_eq!(Key::from_hash(u128::MAX).chain(1), 0);
+    }
+
+    #[test]
+    fn the_seed_moves_every_kind_of_key() {
+        let keys: [&dyn Fn(u64) -> StoredKey; 4] = [
+            &|seed| 5_u64.stored(seed),
+            &|seed| "five".stored(seed),
+            &|seed| [5_u8][..].stored(seed),
+            &|seed| Parts(&[b"a", b"b"]).stored(seed),
+        ];
+        for key in keys {
+            assert_ne!(key(1).estimate, key(2).estimate);
+        }
+        assert_eq!(5_u64.stored(1).identity, 5);
+    }
+
+    #[test]
+    fn parts_do_not_run_into_one_another() {
+        let [one, other, none]: [&[&[u8]]; 3] = [&[b"a", b"bc"], &[b"ab", b"c"], &[b"abc"]];
+        assert_ne!(Parts(one).stored(0), Parts(other).stored(0));
+        assert_ne!(Parts(one).stored(0), Parts(none).stored(0));
     }
 }

@@ -1,49 +1,57 @@
-//! The counter store of Tidegate: many small counters in one preallocated, memory-mapped file.
+//! The MMAP cluster: the counter store of Tidegate, in memory-mapped files that several processes
+//! share.
 //!
-//! Owns the file, its format (specified in `docs/store-format.md`) and the locks around it. One
-//! process owns a store at a time, and any number of its threads update it. A counter is four words
-//! of state and an expiry; what the words mean is the caller's business.
+//! A [`Cluster`] keeps a few words of state under each key, for a bounded number of keys, in files of
+//! fixed size. It is found with one hash and in two cache misses, several keys change as one step, and a
+//! process that is killed in the middle of it neither blocks the others nor leaves anything half
+//! done. It knows no limit and no algorithm.
 //!
-//! Invariant: a process killed at any instruction loses no completed update, and leaves every
-//! counter as it was either before or after the update that was interrupted.
-//! Invariant: a live counter is never evicted. A full chain is an error, never a looser limit.
-//! Invariant: this crate knows no limit and no algorithm, and reads no clock.
+//! - `files` × `key-nodes` × `chain`: see [`Geometry`]. The bytes are in docs/store-format.md.
+//! - A key is anything that has an index estimate and can be compared: see [`Key`].
+//! - [`View`] looks at a cluster, live or at rest, without touching it.
 //!
-//! ```
-//! use tidegate_store::{Key, Options, Store};
-//! use xxhash_rust::xxh3::xxh3_128_with_seed;
+//! From the bottom: `region` (mapped words) and `guard` (files cut short); `geometry` and `key_node`
+//! (where things are); `lock`, `seat`, `process` and `crew` (who may write, and what is left when they
+//! die); `step` (one update); `cluster` (operations). `files`, `header`, `verify` open a cluster.
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = tempfile::tempdir()?;
-//! let store = Store::open(dir.path(), &Options { capacity: 1024 })?;
-//! let key = Key::from_hash(xxh3_128_with_seed(b"user=7", store.seed()));
-//!
-//! let now = 1_700_000_000_000_000_000;
-//! let hits = store.update_many(&[key], now, |entries| {
-//!     entries[0].state[0] += 1;
-//!     entries[0].expires_at = now + 60_000_000_000;
-//!     entries[0].state[0]
-//! })?;
-//! assert_eq!(hits, 1);
-//! # Ok(())
-//! # }
-//! ```
+//! Invariant: all unsafe code of the workspace is in `region`, `guard` and `byte_lock`.
 
-#[cfg(not(all(target_pointer_width = "64", target_endian = "little")))]
-compile_error!("the counter file is little-endian and mapped whole: a 64-bit target is needed");
+#[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
+compile_error!("the files are little-endian, and may be larger than a 32-bit process can map");
 
+mod byte_lock;
+mod cluster;
+mod crew;
+mod entry;
 mod error;
-mod file;
+mod files;
+mod geometry;
+mod guard;
 mod header;
 mod key;
-mod node;
+mod key_node;
+mod lock;
+mod memory;
+mod occupancy;
+mod options;
+mod process;
 mod region;
+mod seat;
 mod stats;
-mod store;
-mod stripes;
+mod step;
+mod sync;
+mod verify;
+mod view;
 
+pub use cluster::Cluster;
+pub use entry::{Entries, Entry, EntryMut};
 pub use error::{OpenError, UpdateError};
-pub use file::Options;
-pub use key::{Entry, Key};
+pub use geometry::{
+    CHAIN_MAX, Class, Geometry, GeometryError, STATE_WORDS_MAX, STATE_WORDS_NARROW,
+    STATE_WORDS_WIDE,
+};
+pub use key::{Hashed, Key, Parts, StoredKey};
+pub use occupancy::Occupancy;
+pub use options::{Eviction, Options};
 pub use stats::Stats;
-pub use store::Store;
+pub use view::{Ages, Area, Findings, Flaw, FlawKind, Process, View};

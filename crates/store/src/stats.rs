@@ -1,61 +1,98 @@
-//! What the store has done since it was opened. Counted in memory only, lost with the process.
+//! What a cluster has done since it was made, by all processes together.
+//!
+//! The counts are kept in the seats, so that they cost no shared write and outlive a process. A process
+//! that is killed may leave out the last update that it made.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::region::Region;
+use crate::seat::Seat;
 
-/// Counts since the store was opened, and its size.
+/// The counts of a seat, in the order of their words.
+#[derive(Clone, Copy)]
+pub(crate) enum Count {
+    Updates,
+    Created,
+    EvictedExpired,
+    EvictedLive,
+    Erased,
+    Refused,
+    DroppedTorn,
+    DroppedForeign,
+    DroppedDuplicate,
+    Recovered,
+    Completed,
+}
+
+/// What a cluster has done since it was made, by all processes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Entries written.
+    /// Nodes written.
     pub updates: u64,
-    /// Entries written for a key that was absent: new, or expired.
+    /// Nodes given to a key that had none.
     pub created: u64,
-    /// Nodes taken from an expired key for another key.
+    /// Nodes taken back because their entry had expired.
     pub evicted_expired: u64,
-    /// Calls refused because a chain was full of live entries.
+    /// Live nodes taken from their key for a new one ([`Eviction::EvictOldest`](crate::Eviction)).
+    pub evicted_live: u64,
+    /// Nodes erased because the caller left nothing to remember, or said so.
+    pub erased: u64,
+    /// Updates refused because there was no place for a new key
+    /// ([`Eviction::Refuse`](crate::Eviction)).
     pub refused: u64,
-    /// Nodes freed because neither copy was valid.
-    pub dropped_invalid: u64,
-    /// How many keys the store has nodes for.
-    pub capacity: u64,
+    /// Nodes dropped on open because their check did not match: torn by a loss of power, or damaged.
+    pub dropped_torn: u64,
+    /// Nodes dropped on open because their key does not belong where they are.
+    pub dropped_foreign: u64,
+    /// Nodes dropped on open because their key had another one.
+    pub dropped_duplicate: u64,
+    /// Seats of killed processes that were cleaned up.
+    pub recovered: u64,
+    /// Updates of killed processes that were completed from their journal.
+    pub completed: u64,
 }
 
-/// One count.
-#[derive(Default)]
-pub(crate) struct Count(AtomicU64);
+impl Stats {
+    /// How many counts there are.
+    pub(crate) const COUNTS: usize = Count::Completed as usize + 1;
 
-impl Count {
-    pub(crate) fn add(&self, count: u64) {
-        if count != 0 {
-            // Relaxed: a count orders nothing else.
-            self.0.fetch_add(count, Ordering::Relaxed);
+    pub(crate) fn of(control: &Region) -> Self {
+        let mut counts = [0_u64; Self::COUNTS];
+        for seat in Seat::all(control) {
+            for (index, count) in counts.iter_mut().enumerate() {
+                *count = count.wrapping_add(seat.counted(index));
+            }
+        }
+        let of = |count: Count| counts[count as usize];
+        Self {
+            updates: of(Count::Updates),
+            created: of(Count::Created),
+            evicted_expired: of(Count::EvictedExpired),
+            evicted_live: of(Count::EvictedLive),
+            erased: of(Count::Erased),
+            refused: of(Count::Refused),
+            dropped_torn: of(Count::DroppedTorn),
+            dropped_foreign: of(Count::DroppedForeign),
+            dropped_duplicate: of(Count::DroppedDuplicate),
+            recovered: of(Count::Recovered),
+            completed: of(Count::Completed),
         }
     }
 
-    pub(crate) fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// The counts behind [`Stats`].
-#[derive(Default)]
-pub(crate) struct Counts {
-    pub(crate) updates: Count,
-    pub(crate) created: Count,
-    pub(crate) evicted_expired: Count,
-    pub(crate) refused: Count,
-    pub(crate) dropped_invalid: Count,
-}
-
-impl Counts {
-    pub(crate) fn stats(&self, capacity: u64) -> Stats {
-        Stats {
-            updates: self.updates.value(),
-            created: self.created.value(),
-            evicted_expired: self.evicted_expired.value(),
-            refused: self.refused.value(),
-            dropped_invalid: self.dropped_invalid.value(),
-            capacity,
-        }
+    /// Every count with its name, in the order of the fields.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); Self::COUNTS] {
+        [
+            ("updates", self.updates),
+            ("created", self.created),
+            ("evicted_expired", self.evicted_expired),
+            ("evicted_live", self.evicted_live),
+            ("erased", self.erased),
+            ("refused", self.refused),
+            ("dropped_torn", self.dropped_torn),
+            ("dropped_foreign", self.dropped_foreign),
+            ("dropped_duplicate", self.dropped_duplicate),
+            ("recovered", self.recovered),
+            ("completed", self.completed),
+        ]
     }
 }

@@ -1,285 +1,498 @@
-//! Real processes: the lock of a live owner, and `kill -9` at any moment.
+//! `kill -9` at any moment, hundreds of times, of one of several processes that share a cluster.
 //!
-//! The children are this test binary itself, told by the environment to run one test in the role of
-//! the child. A child never returns into the test harness.
+//! Every process counts on keys that all of them share, each in a word of its own, and acknowledges what
+//! it has completed through a pipe. Whatever is killed, the others go on: what was acknowledged is there,
+//! what belongs together changes together, and nobody waits for a dead process.
 
-use std::collections::hash_map::RandomState;
-use std::env;
-use std::error::Error;
-use std::hash::{BuildHasher, Hasher};
-use std::io::{self, BufRead, BufReader, Read, Write};
+mod common;
+
+use std::fs::File;
+use std::hint;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{self, Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::path::Path;
+use std::process::{self, ChildStdout, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use tidegate_store::{Entry, Key, OpenError, Options, Store, UpdateError};
+use tidegate_store::{Class, Cluster, Entries, EntryMut, Eviction, Hashed, Options, UpdateError};
 
-const CHILD_DIR: &str = "TIDEGATE_STORE_TEST_CHILD_DIR";
-const CHILD_SEED: &str = "TIDEGATE_STORE_TEST_CHILD_SEED";
-const CHILD_CLOCK: &str = "TIDEGATE_STORE_TEST_CHILD_CLOCK";
-/// Set it to run the kill test again with the seed that it printed.
-const TEST_SEED: &str = "TIDEGATE_STORE_TEST_SEED";
+use common::child::{command, role};
+use common::format::{dropped, layouts};
+use common::random::{Random, mixed};
+use common::{SECOND, check_sound, directory, geometry, repetitions, test_seed};
+
+const TEST: &str = "a_kill_at_any_moment_loses_nothing_and_stops_nobody";
+/// How many processes to kill in all.
+const KILLS: &str = "TIDEGATE_STORE_TEST_KILLS";
+const KILLS_DEFAULT: u64 = 600;
+/// So often all of them are killed, so that the next one finds nobody there.
+const ALL_KILLED_EVERY: u64 = 40;
 const SIGKILL: i32 = 9;
 
-/// Four chains, small enough that passing keys displace one another all the time.
-const OPTIONS: Options = Options { capacity: 64 };
-const ROUNDS: u64 = 30;
-const THREADS: u64 = 2;
-/// Keys which only one thread counts on, so that its acknowledgements of them are in order.
-const KEYS_PER_THREAD: u64 = 4;
-/// How many of a thread's latest passing keys are looked at after a kill.
-const PASSERS_SEEN: u64 = 40;
+/// How many processes there are: as many as a narrow entry has words to count in, and one to spare.
+const PROCESSES: usize = 3;
+/// The number of a process that only opens the cluster.
+const IDLE: usize = PROCESSES;
+/// Far longer than anybody should wait for anybody.
+const STUCK: Duration = Duration::from_secs(20);
+const CYCLE: u64 = 7;
 
-/// splitmix64.
-struct Random(u64);
+/// What is counted together: each is a number of keys, which one update changes.
+const SINGLES: usize = 4;
+const WIDE: usize = 4;
+const TRIPLE: usize = 5;
+const PAIR: usize = 6;
+const CROWD: usize = 7;
+const COMING_AND_GOING: usize = 8;
+const EACH: usize = 9;
+const UNITS: usize = 10;
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+/// Small, so that keys which come and go displace one another, and live away from home.
+fn options() -> Options {
+    Options {
+        narrow: geometry(2, 3, 8, 4),
+        wide: Some(geometry(1, 3, 4, 20)),
+        eviction: Eviction::EvictOldest,
     }
+}
 
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+/// The keys that are counted on. They never expire, so none is ever displaced, as long as fewer than a
+/// chain of them have the same home.
+fn key(number: u64, class: Class) -> Hashed {
+    let high = mixed(number);
+    Hashed { hash: u128::from(high) << 64 | u128::from(number), class }
+}
+
+fn keys(unit: usize, process: usize) -> Vec<Hashed> {
+    let narrow = |numbers: std::ops::Range<u64>| numbers.map(|number| key(number, Class::Narrow));
+    let wide = |numbers: std::ops::Range<u64>| numbers.map(|number| key(number, Class::Wide));
+    match unit {
+        0..SINGLES => narrow(unit as u64..unit as u64 + 1).collect(),
+        WIDE => wide(100..101).collect(),
+        TRIPLE => narrow(10..12).chain(wide(101..102)).collect(),
+        PAIR => narrow(20..22).collect(),
+        CROWD => narrow(30..36).chain(wide(102..104)).collect(),
+        COMING_AND_GOING => narrow(50 + process as u64..51 + process as u64).collect(),
+        _ => narrow(60..63).collect(),
     }
 }
 
-/// A key that is counted on for the whole test.
-fn counted(thread: u64, index: u64) -> Key {
-    Key::from_hash(u128::from(1 + thread * KEYS_PER_THREAD + index))
+/// The sum of what the processes have counted in an entry, which it also has in all of its words that
+/// belong to nobody.
+fn sum(state: &[u64]) -> u64 {
+    state[..PROCESSES].iter().sum()
 }
 
-/// A key which comes once, expires at once, and leaves its node to others; its entry names it, so
-/// that an entry of another key would be noticed.
-fn passing(seed: u64, thread: u64, number: u64) -> (Key, [u64; 4]) {
-    let mut random = Random(seed ^ (thread << 32) ^ number);
-    let state = [number + 1, random.next(), random.next(), random.next()];
-    (Key::from_hash(u128::from(state[1]) << 64 | u128::from(state[2])), state)
+/// Counts in the word of a process.
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+fn count(entry: EntryMut<'_>, process: usize) {
+    entry.state[process] += 1;
+    let sum = sum(entry.state);
+    entry.state[PROCESSES..].fill(sum);
+    *entry.expires_at = u64::MAX;
 }
 
-/// Starts this binary again, as the child of the test `test`.
-fn spawn(test: &str, dir: &Path, seed: u64, clock: u64) -> (Child, BufReader<ChildStdout>) {
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD_DIR, dir)
-        .env(CHILD_SEED, seed.to_string())
-        .env(CHILD_CLOCK, clock.to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let output = BufReader::new(child.stdout.take().unwrap());
-    (child, output)
+#[track_caller]
+fn check_whole(state: &[u64]) {
+    let sum = sum(state);
+    assert!(state[PROCESSES..].iter().all(|word| *word == sum), "a mixed entry: {state:?}");
 }
 
-/// The directory of the store, if this process is a child.
-fn child_dir() -> Option<PathBuf> {
-    env::var_os(CHILD_DIR).map(PathBuf::from)
-}
-
-/// Opens a store that a process may be just about to leave: its descriptors live for moments longer
-/// in a process which another test is starting at this time. Anything else fails the test.
-fn open(dir: &Path) -> Store {
-    for _ in 0..1_000_000 {
-        match Store::open(dir, &OPTIONS) {
-            Err(OpenError::InUse { .. }) => thread::yield_now(),
-            result => return result.unwrap(),
+/// The entries of a unit, which have to agree.
+#[track_caller]
+fn check_together(unit: usize, entries: &mut Entries<'_>) -> [u64; PROCESSES] {
+    let first: [u64; PROCESSES] = entries.get(0).state[..PROCESSES].try_into().unwrap();
+    for index in 0..entries.len() {
+        let state = &entries.get(index).state[..];
+        assert_eq!(state[..PROCESSES], first, "unit {unit}, entry {index}: half an update");
+        if unit != PAIR {
+            check_whole(state);
         }
     }
-    panic!("the store stays in use");
-}
-
-/// The child's words until the end of its output; an unfinished line is one that was not said.
-fn next_line(output: &mut BufReader<ChildStdout>) -> Option<String> {
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    line.ends_with('\n').then(|| line.trim_end().to_owned())
-}
-
-#[test]
-fn a_store_has_one_owner_until_it_dies() {
-    if let Some(dir) = child_dir() {
-        let _store = open(&dir);
-        println!("owner");
-        // Ends by itself if the parent does: with it goes the other end of the pipe.
-        let _ = io::stdin().read(&mut [0]);
-        process::exit(1);
+    if unit == PAIR {
+        let total = entries.get(0).state[3].wrapping_add(entries.get(1).state[3]);
+        assert_eq!(total, 0, "half a transfer");
     }
-    let dir = tempfile::tempdir().unwrap();
-    let (mut child, mut output) = spawn("a_store_has_one_owner_until_it_dies", dir.path(), 0, 0);
-    // The harness of the child may have begun the line.
-    while !next_line(&mut output).expect("the child opens the store").ends_with("owner") {}
-
-    let error = Store::open(dir.path(), &OPTIONS).unwrap_err();
-    let path = dir.path().join("counters.lock");
-    let expected = format!("{}: the store is in use by another process; ", path.display());
-    assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
-    assert!(error.to_string().starts_with(&expected), "{error}");
-
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let _store = open(dir.path());
-    // The same holds inside one process.
-    let error = Store::open(dir.path(), &OPTIONS).unwrap_err();
-    assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
+    first
 }
 
-#[test]
-fn a_killed_process_loses_no_acknowledged_update() {
-    if let Some(dir) = child_dir() {
-        let number = |name| env::var(name).unwrap().parse().unwrap();
-        count_until_killed(&open(&dir), number(CHILD_SEED), number(CHILD_CLOCK));
-    }
-    let seed = match env::var(TEST_SEED) {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => RandomState::new().build_hasher().finish(),
-    };
-    println!("{TEST_SEED}={seed}");
-    let mut random = Random(seed);
-    let dir = tempfile::tempdir().unwrap();
-    let mut acknowledged = [[0; KEYS_PER_THREAD as usize]; THREADS as usize];
-    let mut passers_found = 0;
-    for round in 0..ROUNDS {
-        let round_seed = random.next();
-        // Past everything that the round before has stored.
-        let clock = 1 + (round << 32);
-        let calls = run_and_kill(dir.path(), round_seed, clock, &mut random, &mut acknowledged);
-        let store = open(dir.path());
-        println!("round {round}: {calls:?} calls acknowledged");
-        for thread in 0..THREADS {
-            check_counts(&store, thread, &mut acknowledged[thread as usize]);
-            passers_found += check_passers(&store, round_seed, thread, calls[thread as usize]);
-        }
-    }
-    assert!(acknowledged.iter().flatten().all(|&count| count > 0), "{acknowledged:?}");
-    assert!(passers_found > ROUNDS, "{passers_found}");
-}
-
-/// The child: its threads count, and acknowledge each call, until the process is killed.
-///
-/// Anything else that stops them ends the process with a status which the parent does not accept;
-/// the test harness, which might report a success, never has its turn.
-fn count_until_killed(store: &Store, seed: u64, clock: u64) -> ! {
-    // Logical time. Each moment is one call's, so that few passing keys are live at once.
-    let clock = AtomicU64::new(clock);
+/// The child: counts until it is killed. Anything else ends the process with a status that the parent
+/// does not accept.
+fn count_until_killed(cluster: &Cluster, process: usize, batch: usize, seed: u64) -> ! {
+    // A panic of one thread must not leave the other alone.
+    std::panic::set_hook(Box::new(move |panic| {
+        eprintln!("process {process}: {panic}");
+        process::exit(3);
+    }));
     thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let clock = &clock;
-            scope.spawn(move || {
-                let mut random = Random(seed ^ thread);
-                let outcome: Result<(), Box<dyn Error>> = (0..).try_for_each(|number| {
-                    count_once(store, clock, seed, thread, number, &mut random)
-                });
-                eprintln!("the child stopped: {outcome:?}");
-                process::exit(1);
-            });
+        // One that only displaces, looks and sweeps, so that two seats are left behind.
+        scope.spawn(|| {
+            let mut random = Random(!seed);
+            for step in 0.. {
+                let now = SECOND * (1000 + step / 64);
+                pass_by(cluster, now, &mut random).unwrap();
+            }
+        });
+        let mut random = Random(seed);
+        let mut pipe = File::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
+        let mut completed = Vec::new();
+        for step in 0.. {
+            let now = SECOND * (1000 + step / 64);
+            let unit = random.below(UNITS as u64) as usize;
+            count_once(cluster, unit, process, now, &mut random).unwrap();
+            completed.push(0x80 | unit as u8);
+            if completed.len() == batch {
+                pipe.write_all(&completed).unwrap();
+                completed.clear();
+            }
         }
     });
     unreachable!("the threads do not return")
 }
 
-/// One call: two keys are counted, one passes; then the acknowledgement.
+/// One acknowledged step.
 fn count_once(
-    store: &Store,
-    clock: &AtomicU64,
-    seed: u64,
-    thread: u64,
-    number: u64,
+    cluster: &Cluster,
+    unit: usize,
+    process: usize,
+    now: u64,
     random: &mut Random,
-) -> Result<(), Box<dyn Error>> {
-    let first = random.below(KEYS_PER_THREAD);
-    let second = (first + 1 + random.below(KEYS_PER_THREAD - 1)) % KEYS_PER_THREAD;
-    let (passer, state) = passing(seed, thread, number);
-    let keys = [counted(thread, first), passer, counted(thread, second)];
-    let call = || {
-        let now = clock.fetch_add(1, Ordering::Relaxed);
-        store.update_many(&keys, now, |entries| {
-            for entry in [0, 2] {
-                entries[entry].expires_at = u64::MAX;
-                entries[entry].state.iter_mut().for_each(|word| *word += 1);
-            }
-            entries[1] = Entry { state, expires_at: now + 1 };
-        })
-    };
-    // A thread that was held up before its call finds a chain full of what was to come: later on, that
-    // is past.
-    (0..100).map(|_| call()).find(Result::is_ok).unwrap_or_else(call)?;
-    // One write of one line, which is shorter than what a pipe takes whole.
-    let line = format!("done {thread} {first} {second}\n");
-    Ok(io::stdout().write_all(line.as_bytes())?)
-}
-
-/// Lets a child count, kills it at a random moment, adds what it acknowledged to `acknowledged`, and
-/// returns how many calls of each thread that was.
-fn run_and_kill(
-    dir: &Path,
-    seed: u64,
-    clock: u64,
-    random: &mut Random,
-    acknowledged: &mut [[u64; KEYS_PER_THREAD as usize]; THREADS as usize],
-) -> [u64; THREADS as usize] {
-    let test = "a_killed_process_loses_no_acknowledged_update";
-    let (mut child, mut output) = spawn(test, dir, seed, clock);
-    let mut calls = [0; THREADS as usize];
-    let mut listen = |output: &mut BufReader<ChildStdout>| {
-        let line = next_line(output)?;
-        let mut words = line.split(' ').skip_while(|word| *word != "done").skip(1);
-        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok());
-        if let (Some(thread), Some(first), Some(second)) = (number(), number(), number()) {
-            calls[thread] += 1;
-            acknowledged[thread][first] += 1;
-            acknowledged[thread][second] += 1;
+) -> Result<(), UpdateError> {
+    let keys = keys(unit, process);
+    match unit {
+        0..SINGLES if random.once_in(2) => {
+            // Between two that come and go, in one update.
+            let keys = [passer(random, Class::Narrow), keys[0], passer(random, Class::Wide)];
+            cluster.update_many(&keys, now, |entries| {
+                check_whole(entries.get(1).state);
+                count(entries.get(1), process);
+                for index in [0, 2] {
+                    pass(&keys[index], entries.get(index), now);
+                }
+            })
         }
-        Some(())
-    };
-    // The child runs on while the parent reads, so the kill comes anywhere in a call; the busy loop
-    // spreads it further.
-    for _ in 0..1 + random.below(3_000) {
-        listen(&mut output).expect("only the parent ends the child");
+        0..=WIDE => cluster.update(&keys[0], now, |entry| {
+            check_whole(entry.state);
+            count(entry, process);
+        }),
+        TRIPLE | CROWD => cluster.update_many(&keys, now, |entries| {
+            check_together(unit, entries);
+            (0..keys.len()).for_each(|index| count(entries.get(index), process));
+        }),
+        PAIR => {
+            let amount = random.next();
+            cluster.update_many(&keys, now, |entries| {
+                check_together(unit, entries);
+                for (index, amount) in [amount, amount.wrapping_neg()].into_iter().enumerate() {
+                    let entry = entries.get(index);
+                    entry.state[process] += 1;
+                    entry.state[3] = entry.state[3].wrapping_add(amount);
+                    *entry.expires_at = u64::MAX;
+                }
+            })
+        }
+        COMING_AND_GOING => {
+            let found = cluster.find(&keys[0], now)?.map_or(0, |entry| entry.state[0]);
+            if found == CYCLE - 1 && random.once_in(2) {
+                assert!(cluster.erase(&keys[0], now)?);
+                return Ok(());
+            }
+            cluster.update(&keys[0], now, |entry| {
+                let next = (entry.state[0] + 1) % CYCLE;
+                entry.state.fill(next);
+                *entry.expires_at = u64::MAX;
+            })
+        }
+        _ => {
+            let mut result = Ok(());
+            cluster.update_each(&keys, now, |_, entry| match entry {
+                Ok(entry) => {
+                    check_whole(entry.state);
+                    count(entry, process);
+                }
+                Err(error) => result = Err(error),
+            });
+            result
+        }
     }
-    (0..random.below(20_000)).for_each(|_| std::hint::spin_loop());
-    child.kill().unwrap();
-    while listen(&mut output).is_some() {}
-    assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL));
-    calls
 }
 
-/// Every count is what was acknowledged, or one more; from here on, it is what was found.
-fn check_counts(store: &Store, thread: u64, acknowledged: &mut [u64]) {
-    for (index, acknowledged) in (0..).zip(acknowledged) {
-        let key = [counted(thread, index)];
-        let entry = store.update_many(&key, 0, |entries| entries[0]).unwrap();
-        let count = entry.state[0];
-        assert_eq!(entry.state, [count; 4], "thread {thread}, key {index}: a mixed entry");
+/// A key that comes and goes. Some come again while they are there.
+fn passer(random: &mut Random, class: Class) -> Hashed {
+    key(1000 + random.below(100), class)
+}
+
+/// What a key that comes and goes has in its entry tells which key it is.
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+fn pass(key: &Hashed, entry: EntryMut<'_>, now: u64) {
+    let own = key.hash as u64;
+    if !entry.is_new() {
+        let first = entry.state[0];
+        let is_own = |(index, word): (usize, &u64)| *word == first.wrapping_add(own * index as u64);
         assert!(
-            (*acknowledged..=*acknowledged + 1).contains(&count),
-            "thread {thread}, key {index}: {acknowledged} acknowledged, {count} found"
+            entry.state.iter().enumerate().all(is_own),
+            "an entry of another key: {:?}",
+            entry.state
         );
-        *acknowledged = count;
+    }
+    let next = entry.state[0] + 1;
+    for (index, word) in entry.state.iter_mut().enumerate() {
+        *word = next.wrapping_add(own * index as u64);
+    }
+    *entry.expires_at = now + own % 4 * SECOND;
+}
+
+/// A step that is not acknowledged: of keys that come and go, or a look.
+fn pass_by(cluster: &Cluster, now: u64, random: &mut Random) -> Result<(), UpdateError> {
+    let class = *random.one_of(&Class::ALL);
+    let key = passer(random, class);
+    match random.below(16) {
+        0..8 => cluster.update(&key, now, |entry| pass(&key, entry, now)),
+        8..10 => cluster.erase(&key, now).map(|_| ()),
+        10..14 => {
+            let unit = *random.one_of(&[TRIPLE, PAIR, CROWD]);
+            cluster.update_many(&keys(unit, 0), now, |entries| _ = check_together(unit, entries))
+        }
+        14 => cluster.sweep(now).map(|_| ()),
+        _ => cluster.for_each(|_, _, entry| _ = hint::black_box(entry)),
     }
 }
 
-/// Every passing key has its own entry or none. Returns how many have one.
-fn check_passers(store: &Store, seed: u64, thread: u64, calls: u64) -> u64 {
-    let mut found = 0;
-    // One more than was acknowledged may have been written.
-    for number in calls.saturating_sub(PASSERS_SEEN)..=calls {
-        let (key, state) = passing(seed, thread, number);
-        // At time 0, so that what has expired since is seen too.
-        match store.update_many(&[key], 0, |entries| entries[0]) {
-            Ok(entry) if entry == Entry::default() => {}
-            Ok(entry) => {
-                assert_eq!(entry.state, state, "thread {thread}, passing key {number}");
-                found += 1;
-            }
-            Err(UpdateError::ChainFull { .. }) => {}
-            Err(error) => panic!("{error}"),
+/// What the parent knows of a child.
+#[derive(Default)]
+struct Heard {
+    /// Of each unit, what was acknowledged.
+    counts: [u64; UNITS],
+    is_over: bool,
+}
+
+/// A child, and who listens to it.
+struct Counter {
+    child: process::Child,
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+    listener: JoinHandle<()>,
+    batch: u64,
+}
+
+impl Counter {
+    fn spawn(dir: &Path, process: usize, random: &mut Random) -> Self {
+        let batch = *random.one_of(&[1, 1, 4, 16]);
+        let role = format!("{process} {batch} {}", random.next());
+        let mut command = command(TEST, &role, dir);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let pipe = child.stdout.take().unwrap();
+        let heard = Arc::<(Mutex<Heard>, Condvar)>::default();
+        let listener = thread::spawn({
+            let heard = heard.clone();
+            move || listen(pipe, &heard)
+        });
+        Self { child, heard, listener, batch }
+    }
+
+    /// Waits until the child has acknowledged so many steps.
+    fn wait_for(&self, steps: u64) {
+        let (heard, more) = &*self.heard;
+        let too_few =
+            |heard: &mut Heard| !heard.is_over && heard.counts.iter().sum::<u64>() < steps;
+        let (heard, waited) =
+            more.wait_timeout_while(heard.lock().unwrap(), STUCK, too_few).unwrap();
+        assert!(!waited.timed_out(), "a child is stuck at {:?}", heard.counts);
+        assert!(!heard.is_over, "a child has ended by itself");
+    }
+
+    /// Kills the child, and returns what it has acknowledged.
+    fn kill(mut self) -> [u64; UNITS] {
+        self.child.kill().unwrap();
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(SIGKILL), "a child has ended by itself: {status}");
+        self.listener.join().unwrap();
+        self.heard.0.lock().unwrap().counts
+    }
+}
+
+fn listen(mut pipe: ChildStdout, (heard, more): &(Mutex<Heard>, Condvar)) {
+    let mut bytes = [0; 4096];
+    loop {
+        let len = pipe.read(&mut bytes).unwrap();
+        let mut heard = heard.lock().unwrap();
+        // The harness of the child says other things, in ASCII.
+        for byte in bytes[..len].iter().filter(|byte| **byte >= 0x80) {
+            heard.counts[usize::from(byte - 0x80)] += 1;
+        }
+        heard.is_over = len == 0;
+        more.notify_all();
+        if heard.is_over {
+            return;
         }
     }
+}
+
+/// What a process has counted for certain.
+#[derive(Debug, Default)]
+struct Counts {
+    units: [u64; UNITS],
+    /// Of the keys of [`EACH`], after the last kill.
+    each: [u64; 3],
+}
+
+/// What a process has counted in each unit. That of [`EACH`] is of its first key.
+fn look(cluster: &Cluster, process: usize, each: &mut [u64; 3]) -> [u64; UNITS] {
+    let since = Instant::now();
+    let found = std::array::from_fn(|unit| {
+        let keys = keys(unit, process);
+        let result = cluster.update_many(&keys, SECOND, |entries| match unit {
+            EACH => {
+                let before = *each;
+                *each = [0, 1, 2].map(|index| entries.get(index).state[process]);
+                let added: [u64; 3] = std::array::from_fn(|index| each[index] - before[index]);
+                let is_prefix = added.is_sorted_by(|a, b| a >= b) && added[0] - added[2] <= 1;
+                assert!(is_prefix, "of update_each, a later key but not the one before: {added:?}");
+                each[0]
+            }
+            COMING_AND_GOING => {
+                let state = &entries.get(0).state;
+                assert!(state.iter().all(|word| *word == state[0]), "a mixed entry: {state:?}");
+                state[0]
+            }
+            _ => check_together(unit, entries)[process],
+        });
+        result.unwrap()
+    });
+    assert!(since.elapsed() < STUCK, "waited for {:?}", since.elapsed());
     found
+}
+
+/// Compares what is there with what was acknowledged by a process that is dead. From here on, it is what
+/// was found.
+fn check(
+    cluster: &Cluster,
+    process: usize,
+    counts: &mut [Counts; PROCESSES],
+    acknowledged: [u64; UNITS],
+    batch: u64,
+) {
+    let Counts { units, each } = &mut counts[process];
+    let found = look(cluster, process, each);
+    let mut extra = 0;
+    for unit in 0..UNITS {
+        let counted = &mut units[unit];
+        *counted += acknowledged[unit];
+        let more = if unit == COMING_AND_GOING {
+            (found[unit] + CYCLE - *counted % CYCLE) % CYCLE
+        } else {
+            assert!(
+                found[unit] >= *counted,
+                "process {process}, unit {unit}: {counted} acknowledged, {} found",
+                found[unit]
+            );
+            found[unit] - *counted
+        };
+        *counted += more;
+        extra += more;
+    }
+    // One in flight, and a batch less one that was completed.
+    assert!(
+        extra <= batch,
+        "process {process}: {extra} more than acknowledged, of at most {batch}"
+    );
+}
+
+#[test]
+fn a_kill_at_any_moment_loses_nothing_and_stops_nobody() {
+    if let Some((role, dir)) = role() {
+        let mut numbers = role.split(' ').map(|number| number.parse().unwrap());
+        let mut number = || numbers.next().unwrap();
+        let (process, batch, seed) = (number(), number(), number());
+        let cluster = Cluster::open(&dir, &options()).unwrap();
+        if process == IDLE as u64 {
+            loop {
+                thread::park();
+            }
+        }
+        count_until_killed(&cluster, process as usize, batch as usize, seed);
+    }
+    check_that_no_chain_is_full();
+    let mut random = Random(test_seed());
+    let kills = repetitions(KILLS, KILLS_DEFAULT);
+    let dir = directory();
+    let mut cluster = Cluster::open(dir.path(), &options()).unwrap();
+    let mut counts = <[Counts; PROCESSES]>::default();
+    let mut children: Vec<_> =
+        (0..PROCESSES).map(|process| Counter::spawn(dir.path(), process, &mut random)).collect();
+    let mut killed = 0;
+    while killed < kills {
+        let process = random.below(PROCESSES as u64) as usize;
+        // Some are killed while they are just coming.
+        let steps = if random.once_in(8) { 0 } else { 1 + random.below(300) };
+        children[process].wait_for(steps);
+        (0..random.below(20_000)).for_each(|_| hint::spin_loop());
+        if killed % ALL_KILLED_EVERY == ALL_KILLED_EVERY - 1 {
+            let batches: Vec<_> = children.iter().map(|child| child.batch).collect();
+            let acknowledged: Vec<_> = children.drain(..).map(Counter::kill).collect();
+            drop(cluster);
+            for _ in 0..3 {
+                // Killed while it restores the cluster, or just after.
+                let restorer = Counter::spawn(dir.path(), IDLE, &mut random);
+                (0..random.below(400_000)).for_each(|_| hint::spin_loop());
+                restorer.kill();
+            }
+            cluster = Cluster::open(dir.path(), &options()).unwrap();
+            check_sound(dir.path());
+            for process in 0..PROCESSES {
+                check(&cluster, process, &mut counts, acknowledged[process], batches[process]);
+                children.push(Counter::spawn(dir.path(), process, &mut random));
+            }
+            killed += PROCESSES as u64;
+            continue;
+        }
+        let child = children.remove(process);
+        let batch = child.batch;
+        let acknowledged = child.kill();
+        // Mostly, those who wait for its locks clean up after it; now and then, one that joins.
+        if random.once_in(8) {
+            cluster = Cluster::open(dir.path(), &options()).unwrap();
+        }
+        check(&cluster, process, &mut counts, acknowledged, batch);
+        check_sound(dir.path());
+        children.insert(process, Counter::spawn(dir.path(), process, &mut random));
+        killed += 1;
+    }
+    for (process, child) in children.into_iter().enumerate() {
+        let batch = child.batch;
+        let acknowledged = child.kill();
+        check(&cluster, process, &mut counts, acknowledged, batch);
+        killed += 1;
+    }
+    drop(cluster);
+    let cluster = Cluster::open(dir.path(), &options()).unwrap();
+    for process in 0..PROCESSES {
+        check(&cluster, process, &mut counts, [0; UNITS], 0);
+    }
+    let stats = cluster.stats();
+    println!("{killed} killed, {} respawned; counted {counts:?}; {stats:?}", killed - 3);
+    assert_eq!(dropped(&stats), 0, "{stats:?}");
+    check_sound(dir.path());
+    assert!(stats.recovered > 0 && stats.completed > 0, "{stats:?}");
+    assert!(counts.iter().flat_map(|counts| counts.units).all(|count| count > 0), "{counts:?}");
+}
+
+/// No key that is counted on may be displaced.
+fn check_that_no_chain_is_full() {
+    let layouts = layouts(&options());
+    let mut homes = std::collections::BTreeMap::new();
+    for process in 0..PROCESSES {
+        let units = (0..UNITS).filter(|unit| process == 0 || *unit == COMING_AND_GOING);
+        for key in units.flat_map(|unit| keys(unit, process)) {
+            let layout = layouts.iter().find(|layout| layout.class == key.class).unwrap();
+            let stored = tidegate_store::StoredKey::from_bits(key.hash);
+            *homes.entry((key.class, layout.home(&stored))).or_insert(0) += 1;
+        }
+    }
+    println!("{homes:?}");
+    for ((class, _), count) in homes {
+        assert!(count < if class == Class::Narrow { 8 } else { 4 });
+    }
 }

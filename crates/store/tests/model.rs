@@ -1,195 +1,551 @@
-//! The store against its slow, obvious twin: a map, and the placing rule of docs/store-format.md.
+//! The cluster against its slow, obvious twin: every result, every count and every place of a key.
 
-use std::collections::HashMap;
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use tidegate_store::{Entry, Key, Options, Store, UpdateError};
+use tempfile::TempDir;
+use tidegate_store::{
+    Class, Cluster, Entry, EntryMut, Eviction, Hashed, Key, Options, Parts, StoredKey, UpdateError,
+};
 
-/// Three chains, 48 nodes.
-const CHAINS: u64 = 3;
-const NODES: usize = 16;
-/// More keys than nodes, so that chains fill up.
-const KEYS: u64 = 90;
+use common::format::Image;
+use common::random::mixed;
+use common::twin::{Refused, Seen, Twin};
+use common::{SECOND, check_sound, directory, geometry, repetitions};
 
-#[derive(Clone, Debug)]
-enum Step {
-    /// Time passes, then one call.
-    Update { passed: u64, changes: Vec<(u64, Change)> },
-    /// The store is closed and opened again.
-    Reopen,
+const SEED: u64 = 0x5EED;
+/// How many cases to try.
+const CASES: &str = "TIDEGATE_STORE_TEST_CASES";
+
+/// A key of the model, of one of several kinds.
+#[derive(Clone, Copy, Debug)]
+struct Id(u64);
+
+/// The kinds of keys, by their number.
+enum Kind {
+    /// A hash: estimate and identity.
+    Hash(StoredKey),
+    /// Compares by what is above the lowest byte of its identity; that byte is a note.
+    Noted(u64),
+    Number(u64),
+    Text(String),
+    Parts(String, String),
 }
 
-/// What the closure does to one entry.
+impl Id {
+    fn kind(self) -> Kind {
+        let number = self.0 / 8;
+        match self.0 % 8 {
+            0 | 1 => Kind::Hash(StoredKey::from_bits(
+                u128::from(mixed(number)) << 64 | u128::from(number),
+            )),
+            // Three keys of one estimate, which is the least or the largest for some.
+            2 => {
+                let estimate = match number / 3 {
+                    0 => 0,
+                    1 => u64::MAX,
+                    other => mixed(other << 32),
+                };
+                Kind::Hash(StoredKey { estimate, identity: number % 3 })
+            }
+            // Two keys that are the same, with different notes.
+            3 | 4 => Kind::Noted(number),
+            5 => Kind::Number(number),
+            6 => Kind::Text(format!("key {number}")),
+            _ => Kind::Parts(format!("{}", number % 12), format!("{}", number / 12)),
+        }
+    }
+}
+
+impl Key for Id {
+    fn stored(&self, seed: u64) -> StoredKey {
+        match self.kind() {
+            Kind::Hash(key) => key,
+            Kind::Noted(number) => {
+                // Far from the numbers that are keys themselves.
+                let StoredKey { estimate, identity } = (1 << 60 | number << 8).stored(seed);
+                StoredKey { estimate, identity: identity | (self.0 % 8) }
+            }
+            Kind::Number(number) => number.stored(seed),
+            Kind::Text(text) => text.as_str().stored(seed),
+            Kind::Parts(a, b) => Parts(&[a.as_bytes(), b.as_bytes()]).stored(seed),
+        }
+    }
+
+    fn compare(&self, own: &StoredKey, found: &StoredKey) -> bool {
+        match self.kind() {
+            Kind::Noted(_) => {
+                own.estimate == found.estimate && own.identity >> 8 == found.identity >> 8
+            }
+            Kind::Hash(key) => key.compare(own, found),
+            Kind::Number(number) => number.compare(own, found),
+            Kind::Text(text) => text.as_str().compare(own, found),
+            Kind::Parts(a, b) => Parts(&[a.as_bytes(), b.as_bytes()]).compare(own, found),
+        }
+    }
+
+    fn class(&self) -> Class {
+        if self.0 / 8 % 4 == 3 { Class::Wide } else { Class::Narrow }
+    }
+}
+
+/// What an update does to an entry.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Leave,
     Zero,
-    Set { state: u64, lifetime: u64 },
+    /// Writes every word, and has the entry expire so many nanoseconds from now.
+    Set {
+        value: u64,
+        lifetime: u64,
+    },
+    /// Writes the last word only.
+    Touch(u64),
+    Expire,
+    Renew(u64),
+    Forever,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+impl Change {
+    fn apply(self, state: &mut [u64], expires_at: &mut u64, now: u64) {
+        match self {
+            Self::Leave => {}
+            Self::Zero => state.fill(0),
+            Self::Set { value, lifetime } => {
+                let words = state.iter_mut().enumerate();
+                words.for_each(|(index, word)| *word = value.wrapping_mul(index as u64 + 1));
+                *expires_at = now.saturating_add(lifetime);
+            }
+            Self::Touch(value) => *state.last_mut().unwrap() ^= value,
+            Self::Expire => *expires_at = now,
+            Self::Renew(lifetime) => *expires_at = now.saturating_add(lifetime),
+            Self::Forever => *expires_at = u64::MAX,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Update(u64, Change),
+    Many(Vec<(u64, Change)>),
+    Each(Vec<(u64, Change)>),
+    /// An update that panics instead of deciding.
+    Panic(Vec<u64>),
+    Create(u64, u64, u64),
+    Find(u64),
+    Erase(u64),
+    Sweep,
+    ResetAll,
+    Visit,
+    /// One of the handles is closed and opened again.
+    Rejoin,
+    /// All are, so that whoever comes first checks every node.
+    Reopen,
+}
+
+/// An act, after so many nanoseconds, by one of two handles.
+#[derive(Clone, Debug)]
+struct Step {
+    passed: i64,
+    handle: usize,
+    act: Act,
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    options: Options,
+    start: u64,
+    steps: Vec<Step>,
+}
+
+fn case(steps: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
+    let narrow = prop_oneof![
+        Just(geometry(1, 1, 1, 4)),
+        Just(geometry(2, 3, 8, 4)),
+        Just(geometry(1, 2, 35, 4)),
+        Just(geometry(3, 1, 40, 4)),
+        Just(geometry(1, 5, 9, 1)),
+        Just(geometry(2, 2, 3, 7)),
+    ];
+    let wide = prop_oneof![
+        Just(None),
+        Just(Some(geometry(1, 1, 2, 80))),
+        Just(Some(geometry(1, 3, 3, 9))),
+        Just(Some(geometry(2, 1, 12, 4))),
+    ];
+    let eviction = prop_oneof![Just(Eviction::Refuse), Just(Eviction::EvictOldest)];
+    // Before most time there was, in our days, and at the end of it.
+    let start = prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(4_294_967_200 * SECOND)];
+    (narrow, wide, eviction, start).prop_flat_map(move |(narrow, wide, eviction, start)| {
+        let options = Options { narrow, wide, eviction };
+        // A third more keys than there are nodes, as every fourth key is wide.
+        let keys = 4 + 8 * narrow.nodes() / 5;
+        let steps = prop::collection::vec(step(keys), steps.clone());
+        steps.prop_map(move |steps| Case { options, start, steps })
+    })
+}
+
+fn step(keys: u64) -> impl Strategy<Value = Step> {
+    let lifetime = || prop_oneof![0..3 * SECOND, 0..100 * SECOND];
     let change = prop_oneof![
         1 => Just(Change::Leave),
         1 => Just(Change::Zero),
-        6 => (1..u64::MAX, 0..400_u64).prop_map(|(state, lifetime)| Change::Set { state, lifetime }),
+        8 => (any::<u64>(), lifetime())
+            .prop_map(|(value, lifetime)| Change::Set { value, lifetime }),
+        1 => any::<u64>().prop_map(Change::Touch),
+        1 => Just(Change::Expire),
+        1 => lifetime().prop_map(Change::Renew),
+        1 => Just(Change::Forever),
     ];
-    // Up to 12 keys: past the 8 that are handled without allocating.
-    let changes = prop::collection::vec((0..KEYS, change), 0..12);
-    prop_oneof![
-        15 => (0..12_u64, changes).prop_map(|(passed, changes)| Step::Update { passed, changes }),
-        1 => Just(Step::Reopen),
-    ]
+    let changes = |most| prop::collection::vec((0..keys, change.clone()), 0..most);
+    let key = 0..keys;
+    let act = prop_oneof![
+        8 => (key.clone(), change.clone()).prop_map(|(key, change)| Act::Update(key, change)),
+        8 => changes(12).prop_map(Act::Many),
+        1 => changes(70).prop_map(Act::Many),
+        4 => changes(70).prop_map(Act::Each),
+        1 => prop::collection::vec(key.clone(), 1..4).prop_map(Act::Panic),
+        3 => (key.clone(), any::<u64>(), lifetime())
+            .prop_map(|(key, value, lifetime)| Act::Create(key, value, lifetime)),
+        4 => key.clone().prop_map(Act::Find),
+        4 => key.prop_map(Act::Erase),
+        1 => Just(Act::Sweep),
+        1 => prop_oneof![3 => Just(Act::Visit), 1 => Just(Act::ResetAll)],
+        2 => Just(Act::Visit),
+        1 => Just(Act::Rejoin),
+        1 => Just(Act::Reopen),
+    ];
+    let second = SECOND as i64;
+    let passed = prop_oneof![
+        4 => Just(0),
+        4 => 0..2 * second,
+        2 => 0..60 * second,
+        1 => -60 * second..0,
+    ];
+    (passed, 0..2_usize, act).prop_map(|(passed, handle, act)| Step { passed, handle, act })
 }
 
-/// The twin.
-#[derive(Default)]
-struct Model {
-    entries: HashMap<u64, Entry>,
+/// A cluster that two processes have open, and its twin.
+struct Pair {
+    dir: TempDir,
+    options: [Options; 2],
+    handles: [Option<Cluster>; 2],
+    twin: Twin,
+    now: u64,
 }
 
-/// What a call must come to.
-#[derive(Debug)]
-enum Outcome {
-    /// The closure gets these entries, in the order of the keys.
-    Done(Vec<Entry>),
-    Repeated(u64),
-    /// One of these keys is refused.
-    Full(Vec<u64>),
-}
+impl Pair {
+    fn new(case: &Case) -> Self {
+        let dir = directory();
+        Image::new(&case.options, SEED).write(dir.path());
+        // What an existing cluster is like does not depend on who opens it; what becomes of new keys
+        // does.
+        let other = Options { eviction: Eviction::EvictOldest, ..Options::default() };
+        let options = [case.options, other];
+        let twin = Twin::new(&case.options, SEED);
+        let mut pair = Self { dir, options, handles: [None, None], twin, now: case.start };
+        pair.open();
+        pair
+    }
 
-impl Model {
-    fn update(&mut self, now: u64, changes: &[(u64, Change)]) -> Outcome {
-        self.entries.retain(|_, entry| entry.expires_at > now);
-        if let Some(id) = repeated(changes) {
-            return Outcome::Repeated(id);
+    fn open(&mut self) {
+        for (handle, options) in self.handles.iter_mut().zip(&self.options) {
+            handle.get_or_insert_with(|| Cluster::open(self.dir.path(), options).unwrap());
         }
-        let refused = self.refused(changes);
-        if !refused.is_empty() {
-            return Outcome::Full(refused);
-        }
-        let mut before = Vec::new();
-        for &(id, change) in changes {
-            let entry = self.entries.get(&id).copied().unwrap_or_default();
-            before.push(entry);
-            let after = apply(entry, change, now);
-            let is_kept = after.state != [0; 4] && after.expires_at > now;
-            if self.entries.contains_key(&id) || is_kept {
-                self.entries.insert(id, after);
+    }
+
+    fn run(&mut self, step: &Step) {
+        self.now = self.now.saturating_add_signed(step.passed);
+        let (now, handle) = (self.now, step.handle);
+        let eviction = self.options[handle].eviction;
+        let cluster = self.handles[handle].as_ref().unwrap();
+        let twin = &mut self.twin;
+        match &step.act {
+            Act::Update(key, change) => {
+                let found =
+                    cluster.update(&Id(*key), now, |entry| change_entry(entry, *change, now));
+                let expected = update_twin(twin, &[(*key, *change)], now, eviction);
+                assert_eq!(found.map_err(refused), expected.map(|mut seen| seen.remove(0)));
+            }
+            Act::Many(changes) => {
+                let keys: Vec<_> = changes.iter().map(|(key, _)| Id(*key)).collect();
+                let found = cluster.update_many(&keys, now, |entries| {
+                    assert_eq!(entries.len(), changes.len());
+                    let changes = changes.iter().enumerate();
+                    let change = |(index, (_, change)): (usize, &(u64, Change))| {
+                        change_entry(entries.get(index), *change, now)
+                    };
+                    changes.map(change).collect::<Vec<_>>()
+                });
+                let expected = update_twin(twin, changes, now, eviction);
+                assert_eq!(found.map_err(refused), expected);
+            }
+            Act::Each(changes) => {
+                let keys: Vec<_> = changes.iter().map(|(key, _)| Id(*key)).collect();
+                let mut seen = Vec::new();
+                cluster.update_each(&keys, now, |index, entry| {
+                    assert_eq!(index, seen.len());
+                    let change = |entry| change_entry(entry, changes[index].1, now);
+                    seen.push(entry.map(change).map_err(refused));
+                });
+                let update = |change: &(u64, Change)| {
+                    update_twin(twin, &[*change], now, eviction).map(|mut seen| seen.remove(0))
+                };
+                assert_eq!(seen, changes.iter().map(update).collect::<Vec<_>>());
+            }
+            Act::Panic(keys) => self.panic(handle, keys),
+            Act::Create(key, value, lifetime) => {
+                let words = 1 + (value % 9) as usize;
+                let entry = Entry::new(&vec![*value; words], now.saturating_add(*lifetime));
+                let found = cluster.create(&Id(*key), now, &entry);
+                let (mut is_new, mut words_max) = (false, 0);
+                let expected = twin.update(&[Id(*key)], now, eviction, |seen, _| {
+                    let (new, state, expires_at) = &mut seen[0];
+                    (is_new, words_max) = (*new, state.len());
+                    if *new && words <= words_max {
+                        state.iter_mut().zip(&entry.state).for_each(|(to, word)| *to = *word);
+                        *expires_at = entry.expires_at;
+                    }
+                });
+                if expected.is_ok() && words > words_max {
+                    assert_eq!(found, Err(UpdateError::StateTooLong { words, words_max }));
+                } else {
+                    assert_eq!(found.map_err(refused), expected.map(|()| is_new));
+                }
+            }
+            Act::Find(key) => {
+                let found = cluster.find(&Id(*key), now).map_err(refused);
+                let found = found.map(|entry| {
+                    entry.map(|entry| (false, entry.state.to_vec(), entry.expires_at))
+                });
+                assert_eq!(found, twin.find(&Id(*key), now));
+            }
+            Act::Erase(key) => {
+                let found = cluster.erase(&Id(*key), now).map_err(refused);
+                assert_eq!(found, twin.erase(&Id(*key), now));
+            }
+            Act::Sweep => assert_eq!(cluster.sweep(now), Ok(twin.sweep(now))),
+            Act::ResetAll => assert_eq!(cluster.reset_all(), Ok(twin.reset_all())),
+            Act::Visit => self.check(),
+            Act::Rejoin => {
+                self.handles[handle] = None;
+                self.open();
+            }
+            Act::Reopen => {
+                self.handles = [None, None];
+                self.open();
             }
         }
-        Outcome::Done(before)
     }
 
-    /// The absent keys of chains which have fewer nodes that are not live than keys that need one.
-    fn refused(&self, changes: &[(u64, Change)]) -> Vec<u64> {
-        let absent = |id: &u64| !self.entries.contains_key(id);
-        let absent: Vec<_> = changes.iter().map(|(id, _)| *id).filter(absent).collect();
-        let is_full = |id: &u64| {
-            let in_chain = |other: &&u64| chain(**other) == chain(*id);
-            let live = self.entries.keys().filter(in_chain).count();
-            live + absent.iter().filter(in_chain).count() > NODES
-        };
-        absent.iter().copied().filter(is_full).collect()
+    /// An update that panics leaves everything as it is, save that expired nodes may be freed.
+    fn panic(&mut self, handle: usize, keys: &[u64]) {
+        let cluster = self.handles[handle].as_ref().unwrap();
+        let ids: Vec<_> = keys.iter().map(|key| Id(*key)).collect();
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            cluster.update_many(&ids, self.now, |entries| {
+                for index in 0..entries.len() {
+                    entries.get(index).state.fill(u64::MAX);
+                    *entries.get(index).expires_at = u64::MAX;
+                }
+                resume_unwind(Box::new("decided to panic"))
+            })
+        }));
+        let eviction = self.options[handle].eviction;
+        let changes: Vec<_> = keys.iter().map(|key| (*key, Change::Leave)).collect();
+        let expected = update_twin(&mut self.twin, &changes, self.now, eviction);
+        match caught {
+            Err(_) => assert!(expected.is_ok(), "{expected:?}"),
+            Ok(found) => {
+                let found: Result<(), _> = found;
+                assert_eq!(found.map_err(refused), expected.map(|_| ()));
+            }
+        }
+    }
+
+    /// Every node, every count, and how full the chains are.
+    fn check(&self) {
+        check_sound(self.dir.path());
+        for cluster in self.handles.iter().flatten() {
+            let mut found = Vec::new();
+            cluster
+                .for_each(|class, key, Entry { state, expires_at, .. }| {
+                    found.push((class, key, state.to_vec(), expires_at));
+                })
+                .unwrap();
+            let expected: Vec<_> = self
+                .twin
+                .all()
+                .into_iter()
+                .map(|(class, node)| (class, node.key, node.state, node.expires_secs * SECOND))
+                .collect();
+            assert_eq!(found, expected);
+            assert_eq!(cluster.stats(), self.twin.stats);
+            for (class, chains, crowded) in self.twin.occupancy() {
+                let found = cluster.occupancy(class).unwrap();
+                assert_eq!((found.chains, found.crowded), (chains, crowded));
+            }
+        }
     }
 }
 
-fn apply(entry: Entry, change: Change, now: u64) -> Entry {
-    match change {
-        Change::Leave => entry,
-        Change::Zero => Entry { state: [0; 4], ..entry },
-        Change::Set { state, lifetime } => Entry {
-            state: [state, !state, entry.state[0], entry.state[1]],
-            expires_at: now + lifetime,
-        },
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+fn change_entry(entry: EntryMut<'_>, change: Change, now: u64) -> Seen {
+    let seen = (entry.is_new(), entry.state.to_vec(), *entry.expires_at);
+    change.apply(entry.state, entry.expires_at, now);
+    seen
+}
+
+/// The entries as each change finds them.
+fn update_twin(
+    twin: &mut Twin,
+    changes: &[(u64, Change)],
+    now: u64,
+    eviction: Eviction,
+) -> Result<Vec<Seen>, Refused> {
+    let keys: Vec<_> = changes.iter().map(|(key, _)| Id(*key)).collect();
+    let mut before = Vec::new();
+    twin.update(&keys, now, eviction, |entries, firsts| {
+        for (index, (_, change)) in changes.iter().enumerate() {
+            let (is_new, state, expires_at) = &mut entries[firsts[index]];
+            before.push((*is_new, state.clone(), *expires_at));
+            change.apply(state, expires_at, now);
+        }
+    })?;
+    Ok(before)
+}
+
+fn refused(error: UpdateError) -> Refused {
+    match error {
+        UpdateError::Full { key, class, nodes } => Refused::Full { key, class, nodes },
+        UpdateError::NoClass { key, class } => Refused::NoClass { key, class },
+        error => panic!("{error}"),
     }
-}
-
-fn repeated(changes: &[(u64, Change)]) -> Option<u64> {
-    let is_repeated = |at: usize| changes[..at].iter().any(|(id, _)| *id == changes[at].0);
-    (0..changes.len()).find(|&at| is_repeated(at)).map(|at| changes[at].0)
-}
-
-fn key(id: u64) -> Key {
-    Key::from_hash(hash(id))
-}
-
-fn hash(id: u64) -> u128 {
-    u128::from(id + 1)
-}
-
-fn chain(id: u64) -> u64 {
-    let folded = (hash(id) >> 64) as u64 ^ hash(id) as u64;
-    let spread = folded.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    ((u128::from(spread) * u128::from(CHAINS)) >> 64) as u64
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig { cases: repetitions(CASES, 128) as u32, ..Default::default() })]
 
     #[test]
-    fn the_store_is_a_map_with_full_chains(steps in prop::collection::vec(step(), 1..120)) {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { capacity: CHAINS * NODES as u64 };
-        let mut store = Store::open(dir.path(), &options).unwrap();
-        let mut model = Model::default();
-        let mut now = 1_000;
-        for step in steps {
-            let Step::Update { passed, changes } = step else {
-                drop(store);
-                store = Store::open(dir.path(), &options).unwrap();
-                continue;
-            };
-            now += passed;
-            let keys: Vec<_> = changes.iter().map(|(id, _)| key(*id)).collect();
-            let found = store.update_many(&keys, now, |entries| {
-                let before = entries.to_vec();
-                for (entry, (_, change)) in entries.iter_mut().zip(&changes) {
-                    *entry = apply(*entry, *change, now);
-                }
-                before
-            });
-            match model.update(now, &changes) {
-                Outcome::Done(before) => prop_assert_eq!(found, Ok(before)),
-                Outcome::Repeated(id) => {
-                    prop_assert_eq!(found, Err(UpdateError::RepeatedKey { key: key(id) }));
-                }
-                Outcome::Full(ids) => {
-                    let nodes = NODES as u64;
-                    let refused = |id| UpdateError::ChainFull { key: key(id), chain: chain(id), nodes };
-                    let error = found.unwrap_err();
-                    prop_assert!(ids.iter().any(|id| error == refused(*id)), "{error}: {ids:?}");
-                }
-            }
-        }
-        for (&id, &entry) in &model.entries {
-            let expected = if entry.expires_at > now { entry } else { Entry::default() };
-            prop_assert_eq!(store.update_many(&[key(id)], now, |entries| entries[0]), Ok(expected));
-        }
-        prop_assert_eq!(store.stats().dropped_invalid, 0);
+    fn the_cluster_is_its_twin(case in case(1..120)) {
+        let mut pair = Pair::new(&case);
+        case.steps.iter().for_each(|step| pair.run(step));
+        pair.check();
     }
+}
+
+/// As many keys as an update can have, and one more.
+#[test]
+fn an_update_has_so_many_keys_at_most() {
+    let dir = directory();
+    let options =
+        Options { wide: Some(geometry(1, 16, 12, 80)), ..Options::narrow(geometry(2, 16, 35, 4)) };
+    let cluster = Cluster::open(dir.path(), &options).unwrap();
+    let update = |keys: &[Hashed]| {
+        cluster.update_many(keys, SECOND, |entries| {
+            for index in 0..entries.len() {
+                entries.get(index).state[0] += 1;
+                *entries.get(index).expires_at = u64::MAX;
+            }
+        })
+    };
+    let keys = |class, count: u64| -> Vec<_> {
+        (0..count)
+            .map(|key| Hashed { hash: u128::from(mixed(key)) << 64 | u128::from(key), class })
+            .collect()
+    };
+    let (narrow, wide) = (|count| keys(Class::Narrow, count), |count| keys(Class::Wide, count));
+    // A node, and two words for where it goes; 3552 words in all.
+    let mut both = narrow(95);
+    both.extend(wide(31));
+    let mut repeated = wide(40);
+    repeated.extend((0..66).map(|_| wide(1)[0]));
+    for keys in [vec![], narrow(256), wide(41), both, repeated] {
+        assert_eq!(update(&keys), Ok(()), "{} keys", keys.len());
+    }
+    let mut both = narrow(103);
+    both.extend(wide(31));
+    let repeated = vec![narrow(1)[0]; 257];
+    let million = vec![narrow(1)[0]; 1_000_000];
+    for keys in [narrow(257), wide(42), both, repeated, million] {
+        let count = keys.len();
+        let error = update(&keys).unwrap_err();
+        assert!(matches!(error, UpdateError::TooMuch { keys, .. } if keys == count), "{error:?}");
+        let tail = "are too much for one update (at most 256 keys and 3552 words)";
+        assert!(error.to_string().ends_with(tail), "{error}");
+    }
+    // What was refused has changed nothing.
+    let mut sum = 0;
+    cluster.for_each(|_, _, entry| sum += entry.state[0]).unwrap();
+    assert_eq!(sum, 256 + 41 + 95 + 31 + 40 + 66);
+}
+
+/// At the ends of time: what expires then, and what does not.
+#[test]
+fn time_has_ends() {
+    const END: u64 = u32::MAX as u64 * SECOND;
+    let dir = directory();
+    let cluster = Cluster::open(dir.path(), &Options::narrow(geometry(1, 2, 8, 4))).unwrap();
+    let set = |key: u64, now: u64, expires_at: u64| {
+        let decide = |entry: EntryMut<'_>| {
+            entry.state[0] = 1;
+            *entry.expires_at = expires_at;
+        };
+        cluster.update(&key, now, decide).unwrap();
+        cluster.find(&key, now).unwrap().map(|entry| entry.expires_at)
+    };
+    assert_eq!(set(1, 0, 0), None);
+    assert_eq!(set(1, 0, 1), Some(SECOND));
+    assert_eq!(set(1, SECOND - 1, SECOND), Some(SECOND));
+    assert_eq!(set(1, SECOND, SECOND), None);
+    assert_eq!(set(2, 0, u64::MAX), Some(END));
+    assert_eq!(set(2, END - 1, u64::MAX), Some(END));
+    // From then on, nothing is worth keeping.
+    for now in [END, END + 1, u64::MAX] {
+        assert_eq!(set(3, now, u64::MAX), None);
+        assert_eq!(cluster.find(&2_u64, now), Ok(None));
+    }
+    assert_eq!(set(2, END - SECOND, END - 1), Some(END));
+    // The node of the first key is still there, expired long ago.
+    assert_eq!((cluster.sweep(END - 1), cluster.sweep(u64::MAX)), (Ok(1), Ok(1)));
 }
 
 /// The property above is worth little if its steps never fill a chain.
 #[test]
-fn the_twin_meets_every_outcome() {
+fn the_twin_meets_everything() {
     let mut runner = TestRunner::deterministic();
-    let (mut done, mut repeated, mut full) = (0, 0, 0);
-    for _ in 0..20 {
-        let steps = prop::collection::vec(step(), 119).new_tree(&mut runner).unwrap().current();
-        let (mut model, mut now) = (Model::default(), 1_000);
-        for step in steps {
-            let Step::Update { passed, changes } = step else {
-                continue;
+    let [mut refused, mut no_class, mut away, mut found_away, mut repeated] = [0; 5];
+    let mut stats = [0; 6];
+    for _ in 0..200 {
+        let case = case(100..120).new_tree(&mut runner).unwrap().current();
+        let mut twin = Twin::new(&case.options, SEED);
+        let mut now = case.start;
+        for step in &case.steps {
+            now = now.saturating_add_signed(step.passed);
+            let eviction =
+                if step.handle == 0 { case.options.eviction } else { Eviction::EvictOldest };
+            let result = match &step.act {
+                Act::Update(key, change) => {
+                    update_twin(&mut twin, &[(*key, *change)], now, eviction)
+                }
+                Act::Many(changes) => update_twin(&mut twin, changes, now, eviction),
+                _ => continue,
             };
-            now += passed;
-            match model.update(now, &changes) {
-                Outcome::Done(_) => done += 1,
-                Outcome::Repeated(_) => repeated += 1,
-                Outcome::Full(_) => full += 1,
-            }
+            refused += u64::from(matches!(result, Err(Refused::Full { .. })));
+            no_class += u64::from(matches!(result, Err(Refused::NoClass { .. })));
+        }
+        away += twin.met.placed_away;
+        found_away += twin.met.found_away;
+        repeated += twin.met.repeated;
+        for (sum, (_, count)) in stats.iter_mut().zip(twin.stats.named()) {
+            *sum += count;
         }
     }
-    assert!(done > 200 && repeated > 200 && full > 200, "{done} {repeated} {full}");
+    let met = [refused, no_class, away, found_away, repeated];
+    println!("met {met:?}, counted {stats:?}");
+    assert!(met.iter().chain(&stats).all(|count| *count > 50), "{met:?} {stats:?}");
 }

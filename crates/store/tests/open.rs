@@ -1,207 +1,721 @@
-//! Opening: what is made, what is kept, and every file that is refused.
+//! Opening: what is made, what is kept, each way in which a directory can be wrong, and what goes on when
+//! somebody touches the files of an open cluster.
 
-use std::fs;
-use std::path::Path;
+mod common;
 
-use tidegate_store::{Entry, Key, OpenError, Options, Store};
-use xxhash_rust::xxh3::xxh3_64;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
-const FILE: &str = "counters.tide";
+use tempfile::TempDir;
+use tidegate_store::{
+    Class, Cluster, Entry, Eviction, Hashed, OpenError, Options, StoredKey, UpdateError,
+};
 
-fn options(capacity: u64) -> Options {
-    Options { capacity }
+use common::child::{Child, command, leave, role, say};
+use common::format::{CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, layouts};
+use common::random::Random;
+use common::{SECOND, directory, file, geometry, narrow, narrow_and_wide};
+
+const FILES: [&str; 4] = [CONTROL, "narrow-000.tide", "narrow-001.tide", "wide-000.tide"];
+const LONG: Duration = Duration::from_secs(10);
+
+/// What to do about a file that is not as it should be.
+const RESTORE: &str = "restore the whole file, or move the directory it is in away to start with empty \
+                       counters";
+const PUT_BACK: &str = "put back the file that was here, or move the directory it is in away to start \
+                        with empty counters";
+const OTHER_RELEASE: &str = "use the release that wrote it, or move the directory it is in away to \
+                             start with empty counters";
+
+fn options() -> Options {
+    Options {
+        narrow: geometry(2, 3, 8, 4),
+        wide: Some(geometry(1, 2, 3, 20)),
+        eviction: Eviction::Refuse,
+    }
 }
 
-/// The bytes of a good file of one chain.
-fn good_file() -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
-    Store::open(dir.path(), &options(16)).unwrap();
-    fs::read(dir.path().join(FILE)).unwrap()
+fn open(dir: &Path) -> Cluster {
+    Cluster::open(dir, &options()).unwrap()
 }
 
-/// Opens a store over `bytes`; the error must match, name the path, and leave the file as it is.
+fn count(cluster: &Cluster, key: u64) -> Result<u64, UpdateError> {
+    cluster.update(&key, SECOND, |entry| {
+        entry.state[0] += 1;
+        *entry.expires_at = u64::MAX;
+        entry.state[0]
+    })
+}
+
+/// Some entries, in every file. With some seeds, six short chains have no room for all of them.
+fn fill(cluster: &Cluster) {
+    for key in 0..20 {
+        let counted = count(cluster, key);
+        assert!(matches!(counted, Ok(1) | Err(UpdateError::Full { .. })), "{counted:?}");
+    }
+    for key in 0..3 {
+        let entry = Entry::new(&[key as u64 + 1; 20], u64::MAX);
+        assert!(cluster.create(&Hashed::wide(key), SECOND, &entry).unwrap());
+    }
+}
+
+fn entries(cluster: &Cluster) -> Vec<(Class, StoredKey, Entry)> {
+    let mut entries = Vec::new();
+    cluster.for_each(|class, key, entry| entries.push((class, key, entry))).unwrap();
+    entries
+}
+
+/// A cluster with some entries, at rest.
+fn good() -> (TempDir, Image) {
+    let dir = directory();
+    fill(&open(dir.path()));
+    let image = Image::read(dir.path());
+    (dir, image)
+}
+
+/// What there is in a directory; of files their bytes.
+fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut tree = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let kind = fs::symlink_metadata(&path).unwrap().file_type();
+        if kind.is_dir() {
+            tree.extend(self::tree(&path));
+        }
+        let bytes = kind.is_file().then(|| fs::read(&path).unwrap());
+        tree.insert(path, bytes);
+    }
+    tree
+}
+
+/// Opens a cluster that was spoiled: the error is this one, about the file of this name, each time, and
+/// nothing changes.
 #[track_caller]
-fn check(bytes: &[u8], expected: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(FILE);
-    fs::write(&path, bytes).unwrap();
-    // Once more, since a refusal must not make the second try succeed.
-    for _ in 0..2 {
-        let error = Store::open(dir.path(), &options(16)).unwrap_err();
-        let text = error.to_string();
-        let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or_else(|| {
-            panic!("the path is missing: {text}");
-        });
-        assert!(text.starts_with(expected), "{text}");
-        assert!(text.contains("move"), "no advice: {text}");
-        assert_eq!(fs::read(&path).unwrap(), bytes, "the file was changed");
+fn check_refused(spoil: impl FnOnce(&Path), name: &str, message: &str) {
+    let (dir, _) = good();
+    spoil(dir.path());
+    let cluster = dir.path().join("cluster");
+    let before = tree(&cluster);
+    let other = Options { eviction: Eviction::EvictOldest, ..narrow(1, 1) };
+    for options in [options(), other] {
+        let error = Cluster::open(dir.path(), &options).unwrap_err();
+        assert_eq!(error.to_string(), format!("{}: {message}", cluster.join(name).display()));
+        assert!(tree(&cluster) == before, "something has changed");
     }
 }
 
-/// A good file with the eight bytes at `at` replaced.
-fn with_word(at: usize, word: [u8; 8]) -> Vec<u8> {
-    let mut bytes = good_file();
-    bytes[at..at + 8].copy_from_slice(&word);
-    bytes
-}
-
-/// As `with_word`, with a checksum that fits.
-fn with_checked_word(at: usize, word: u64) -> Vec<u8> {
-    let mut bytes = with_word(at, word.to_le_bytes());
-    let checksum = xxh3_64(&bytes[..4088]);
-    bytes[4088..4096].copy_from_slice(&checksum.to_le_bytes());
-    bytes
-}
-
-#[test]
-fn an_empty_file_is_refused() {
-    check(b"", "found 0 bytes, expected at least the 4096 bytes of a header; ");
-}
-
-#[test]
-fn a_file_cut_inside_its_header_is_refused() {
-    let expected = "found 4095 bytes, expected at least the 4096 bytes of a header; ";
-    check(&good_file()[..4095], expected);
-}
-
-#[test]
-fn a_file_cut_inside_its_nodes_is_refused() {
-    let expected = "found 6143 bytes, expected the 6144 bytes that its header describes; ";
-    check(&good_file()[..6143], expected);
-}
-
-#[test]
-fn a_file_that_is_too_long_is_refused() {
-    let mut bytes = good_file();
-    bytes.push(0);
-    check(&bytes, "found 6145 bytes, expected the 6144 bytes that its header describes; ");
-}
-
-#[test]
-fn a_foreign_file_is_refused() {
-    let expected = "not a counter file: found [53, 51, 4c, 69, 74, 65, 20, 66] at its start, \
-                    expected [54, 49, 44, 45, 47, 41, 54, 45]; ";
-    check(&with_word(0, *b"SQLite f"), expected);
-}
-
-#[test]
-fn nodes_of_random_bytes_are_dropped() {
-    let mut bytes = good_file();
-    // A multiplicative generator over the 256 words of the chain.
-    let words = (1..=256_u64).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
-    bytes.splice(4096.., words.flat_map(u64::to_le_bytes));
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    // The 16 keys that the bytes name, from the last to the first.
-    let at = (0..16).rev().map(|node| 4096 + node * 128);
-    let hashes = at.map(|at| u128::from(word(at + 8)) << 64 | u128::from(word(at)));
-    let keys: Vec<_> = hashes.map(Key::from_hash).collect();
-
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join(FILE), &bytes).unwrap();
-    let store = Store::open(dir.path(), &options(16)).unwrap();
-    let entry = Entry { state: [1, 2, 3, 4], expires_at: 100 };
-    for key in &keys {
-        let before =
-            store.update_many(&[*key], 10, |entries| std::mem::replace(&mut entries[0], entry));
-        assert_eq!(before, Ok(Entry::default()));
-    }
-    let found = store.update_many(&keys, 10, |entries| entries.to_vec());
-    assert_eq!(found, Ok(vec![entry; 16]));
-    assert_eq!(store.stats().dropped_invalid, 16);
-}
-
-#[test]
-fn a_newer_format_is_refused_before_its_checksum_is_judged() {
-    check(
-        &with_word(8, 2_u64.to_le_bytes()),
-        "found format version 2, expected 1; use the release",
+/// As [`check_refused`], with a change of the bytes.
+#[track_caller]
+fn check_refused_image(spoil: impl FnOnce(&mut Image), name: &str, message: &str) {
+    check_refused(
+        |dir| {
+            let mut image = Image::read(dir);
+            spoil(&mut image);
+            for (name, bytes) in &image.0 {
+                fs::write(file(dir, name), bytes).unwrap();
+            }
+        },
+        name,
+        message,
     );
+}
+
+#[test]
+fn a_new_cluster_is_made_whole() {
+    let dir = directory();
+    let below = dir.path().join("a/b/c");
+    let cluster = open(&below);
+    assert_eq!((cluster.geometry(Class::Narrow), cluster.geometry(Class::Wide)), {
+        (Some(options().narrow), options().wide)
+    });
+    for name in FILES {
+        let metadata = fs::metadata(file(&below, name)).unwrap();
+        assert_eq!(metadata.mode() & 0o777, 0o600, "{name}");
+        assert!(metadata.blocks() * 512 >= metadata.len(), "{name} has holes");
+    }
+    assert!(!below.join("cluster.new").exists());
+    let image = Image::read(&below);
+    assert_eq!(image.names(), FILES);
+    assert_eq!(image.0["narrow-001.tide"].len() as u64, options().narrow.file_bytes());
+    assert_eq!(image.seed(), cluster.seed());
+    // No two are alike.
+    let other = directory();
+    assert_ne!(open(other.path()).seed(), cluster.seed());
+}
+
+#[test]
+fn what_was_counted_is_kept() {
+    let (dir, _) = good();
+    let (seed, before) = {
+        let cluster = open(dir.path());
+        (cluster.seed(), entries(&cluster))
+    };
+    assert_eq!(before.len(), 23);
+    // The geometry that a cluster has wins over the one that is asked for.
+    for options in [options(), narrow(7, 5), narrow_and_wide((1, 1), (9, 9), 512)] {
+        let cluster = Cluster::open(dir.path(), &options).unwrap();
+        assert_eq!(cluster.geometry(Class::Narrow), Some(self::options().narrow));
+        assert_eq!(cluster.geometry(Class::Wide), self::options().wide);
+        assert_eq!((cluster.seed(), entries(&cluster)), (seed, before.clone()));
+        cluster.check_files().unwrap();
+        cluster.sync().unwrap();
+    }
+}
+
+#[test]
+fn a_copy_with_holes_is_a_cluster() {
+    let (dir, image) = good();
+    let copy = directory();
+    image.write(copy.path());
+    let with_holes = fs::metadata(file(copy.path(), CONTROL)).unwrap();
+    assert!(with_holes.blocks() * 512 < with_holes.len());
+    let expected = entries(&open(dir.path()));
+    let cluster = open(copy.path());
+    assert_eq!(entries(&cluster), expected);
+    assert_eq!(count(&cluster, 3), Ok(2));
+    // The space is there now.
+    for name in FILES {
+        let metadata = fs::metadata(file(copy.path(), name)).unwrap();
+        assert!(metadata.blocks() * 512 >= metadata.len(), "{name} has holes");
+    }
+}
+
+#[test]
+fn a_file_of_something_else_is_refused() {
+    for name in FILES {
+        let message = "not a counter file: found [54, 49, 44, 45, 47, 41, 54, 58] at its start, \
+                       expected [54, 49, 44, 45, 47, 41, 54, 45]; move it away, or choose another \
+                       directory";
+        check_refused_image(|image| image.0.get_mut(name).unwrap()[7] = b'X', name, message);
+    }
+}
+
+#[test]
+fn a_file_of_another_version_is_refused() {
+    for name in FILES {
+        for version in [0, 1, 3, u64::MAX] {
+            let message = format!("found format version {version}, expected 2; {OTHER_RELEASE}");
+            check_refused_image(|image| image.set(name, 1, version), name, &message);
+            let sealed = |image: &mut Image| {
+                image.set(name, 1, version);
+                image.seal_header(name);
+            };
+            check_refused_image(sealed, name, &message);
+        }
+    }
 }
 
 #[test]
 fn a_damaged_header_is_refused() {
-    check(&with_word(40, *b"nonsense"), "the header is damaged: found checksum 0x");
-    check(&with_word(4000, *b"nonsense"), "the header is damaged: found checksum 0x");
-    check(&with_word(4088, [0; 8]), "the header is damaged: found checksum 0x0000000000000000, ");
-}
-
-#[test]
-fn another_geometry_is_refused() {
-    check(&with_checked_word(16, 64), "found node size 64, expected 128 to 128; ");
-    check(&with_checked_word(24, 8), "found chain length 8, expected 16 to 16; ");
-    check(&with_checked_word(32, 0), "found chain count 0, expected 1 to 268435456; ");
-    check(
-        &with_checked_word(32, u64::MAX),
-        "found chain count 18446744073709551615, expected 1 to 268435456; ",
-    );
-    // A count which does not fit the file is a matter of length.
-    check(
-        &with_checked_word(32, 1 << 28),
-        "found 6144 bytes, expected the 549755817984 bytes that its header describes; ",
-    );
-}
-
-#[test]
-fn a_directory_in_the_way_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join(FILE)).unwrap();
-    let error = Store::open(dir.path(), &options(16)).unwrap_err();
-    assert!(matches!(error, OpenError::NotAFile { .. }), "{error:?}");
-}
-
-#[test]
-fn a_capacity_out_of_range_is_refused_and_makes_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    for capacity in [0, (1 << 32) + 1, u64::MAX] {
-        let error = Store::open(&dir.path().join("store"), &options(capacity)).unwrap_err();
-        let expected =
-            format!("capacity {capacity} is not allowed (minimum 1, maximum 4294967296)");
-        assert_eq!(error.to_string(), expected);
+    for name in FILES {
+        for word in (2..16).chain([100, 510, CHECKSUM]) {
+            let (dir, mut image) = good();
+            let checksum = image.get(name, CHECKSUM);
+            image.set(name, word, image.get(name, word) ^ 1 << (word % 64));
+            let found = image.get(name, CHECKSUM);
+            image.seal_header(name);
+            // The checksum of what the header says, damaged as it is.
+            let expected = if word == CHECKSUM { checksum } else { image.get(name, CHECKSUM) };
+            image.set(name, CHECKSUM, found);
+            fs::write(file(dir.path(), name), &image.0[name]).unwrap();
+            let error = Cluster::open(dir.path(), &options()).unwrap_err();
+            let path = file(dir.path(), name);
+            let message = format!(
+                "{}: the header is damaged: found checksum {found:#018x}, expected \
+                 {expected:#018x}; restore the file, or move the directory it is in away to start \
+                 with empty counters",
+                path.display()
+            );
+            assert_eq!(error.to_string(), message, "word {word}");
+            assert!(Image::read(dir.path()) == image, "something has changed");
+        }
     }
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn a_path_through_a_file_is_refused_by_name() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("file"), b"").unwrap();
-    let path = dir.path().join("file").join("store");
-    let text = Store::open(&path, &options(16)).unwrap_err().to_string();
-    let expected = format!("{}: cannot create the directory: ", path.display());
-    assert!(text.starts_with(&expected), "{text}");
+fn a_whole_header_that_cannot_be_is_refused() {
+    let set = |name: &'static str, word: usize, value: u64| {
+        move |image: &mut Image| {
+            image.set(name, word, value);
+            image.seal_header(name);
+        }
+    };
+    for name in FILES {
+        let other_file = format!("is another file of a cluster; {PUT_BACK}");
+        check_refused_image(set(name, 2, 7), name, &other_file);
+        check_refused_image(set(name, 3, 5), name, &other_file);
+        for (at, words) in [(8, "narrow"), (12, "wide")] {
+            for (field, value, message) in [
+                (0, 129, "number of files 129 is not allowed (1 to 128)"),
+                (0, 1 << 32, "number of files 4294967295 is not allowed (1 to 128)"),
+                (1, 0, "number of key-nodes 0 is not allowed (1 to 1099511627776)"),
+                (2, 41, "chain length 41 is not allowed (1 to 40)"),
+                (2, 0, "chain length 0 is not allowed (1 to 40)"),
+                (3, 513, "number of state words 513 is not allowed (1 to 512)"),
+            ] {
+                println!("{name} {words}");
+                let message = format!("{message}; use the release that wrote it");
+                check_refused_image(set(name, at + field, value), name, &message);
+            }
+        }
+        let huge = "140737488355392 bytes are too much for one cluster (at most 70368744177664)";
+        let message = format!("{huge}; use the release that wrote it");
+        let spoil = |image: &mut Image| {
+            image.set(name, 8, 128);
+            image.set(name, 9, (1 << 40) / 536 - 8);
+            image.seal_header(name);
+        };
+        let (dir, mut image) = good();
+        spoil(&mut image);
+        fs::write(file(dir.path(), name), &image.0[name]).unwrap();
+        let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
+        let tail = message.split_once(" bytes").unwrap().1;
+        assert!(error.ends_with(tail), "{error}");
+    }
 }
 
 #[test]
-fn missing_directories_are_made() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a").join("b");
-    let store = Store::open(&path, &options(17)).unwrap();
-    assert_eq!(store.capacity(), 32);
-    assert_eq!(fs::metadata(path.join(FILE)).unwrap().len(), 4096 + 2 * 2048);
+fn files_of_two_clusters_are_refused() {
+    let message = format!("is a file of another cluster; {PUT_BACK}");
+    let other = good().1;
+    for name in &FILES[1..] {
+        let bytes = other.0[*name].clone();
+        check_refused(|dir| fs::write(file(dir, name), &bytes).unwrap(), name, &message);
+        // Id, seed and geometry are those of the control file or the file is not of its cluster.
+        for word in [4, 5, SEED, 9, 10, 11, 13, 14] {
+            let spoil = |image: &mut Image| {
+                image.set(name, word, image.get(name, word) + 1);
+                image.seal_header(name);
+            };
+            check_refused_image(spoil, name, &message);
+        }
+    }
+    let bytes = other.0[CONTROL].clone();
+    check_refused(|dir| fs::write(file(dir, CONTROL), &bytes).unwrap(), FILES[1], &message);
 }
 
 #[test]
-fn an_existing_store_keeps_its_size_its_seed_and_its_entries() {
-    let dir = tempfile::tempdir().unwrap();
-    let key = Key::from_hash(7);
-    let entry = Entry { state: [1, 2, 3, 4], expires_at: 100 };
-    let store = Store::open(dir.path(), &options(16)).unwrap();
-    let seed = store.seed();
-    store.update_many(&[key], 10, |entries| entries[0] = entry).unwrap();
-    store.sync().unwrap();
-    drop(store);
-
-    let store = Store::open(dir.path(), &options(1000)).unwrap();
-    assert_eq!((store.capacity(), store.seed()), (16, seed));
-    assert_eq!(store.update_many(&[key], 10, |entries| entries[0]), Ok(entry));
+fn a_file_in_the_place_of_another_is_refused() {
+    let message = format!("is another file of a cluster; {PUT_BACK}");
+    let swap = |dir: &Path, one: &str, other: &str| {
+        let spare = dir.join("spare");
+        fs::rename(file(dir, one), &spare).unwrap();
+        fs::rename(file(dir, other), file(dir, one)).unwrap();
+        fs::rename(spare, file(dir, other)).unwrap();
+    };
+    check_refused(|dir| swap(dir, FILES[1], FILES[2]), FILES[1], &message);
+    check_refused(|dir| swap(dir, FILES[2], FILES[3]), FILES[2], &message);
+    check_refused(|dir| swap(dir, FILES[0], FILES[3]), FILES[0], &message);
 }
 
 #[test]
-fn two_stores_have_two_seeds() {
-    // Equal by chance once in 2^64 runs.
-    let seed = |dir: &Path| Store::open(dir, &options(16)).unwrap().seed();
-    assert_ne!(
-        seed(tempfile::tempdir().unwrap().path()),
-        seed(tempfile::tempdir().unwrap().path())
-    );
+fn a_file_of_another_length_is_refused() {
+    let (_dir, image) = good();
+    for name in FILES {
+        let length = image.0[name].len() as u64;
+        for found in [0, 1, 4095] {
+            let message = format!(
+                "found {found} bytes, expected at least the 4096 bytes of a header; {RESTORE}"
+            );
+            check_refused(|dir| set_length(&file(dir, name), found), name, &message);
+        }
+        for found in [4096, length - 1, length + 1, length + 4096, 2 * length] {
+            let message = format!(
+                "found {found} bytes, expected the {length} bytes that its header describes; \
+                 {RESTORE}"
+            );
+            check_refused(|dir| set_length(&file(dir, name), found), name, &message);
+        }
+    }
+}
+
+fn set_length(path: &Path, length: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+#[test]
+fn a_missing_file_is_not_made_again() {
+    for name in FILES {
+        let remove = |dir: &Path| {
+            fs::remove_file(file(dir, name)).unwrap();
+        };
+        let dangle = |dir: &Path| {
+            remove(dir);
+            symlink("nowhere", file(dir, name)).unwrap();
+        };
+        for spoil in [&remove as &dyn Fn(&Path), &dangle] {
+            let (dir, _) = good();
+            spoil(dir.path());
+            let error = Cluster::open(dir.path(), &options()).unwrap_err();
+            let (path, cluster) = (file(dir.path(), name), dir.path().join("cluster"));
+            let message = format!(
+                "{}: the file is missing; restore it, or move the whole directory {} away to start \
+                 with empty counters",
+                path.display(),
+                cluster.display()
+            );
+            assert_eq!(error.to_string(), message);
+            // It does not help either to say so twice.
+            Cluster::open(dir.path(), &options()).unwrap_err();
+            assert!(!path.exists());
+            // What to do does.
+            fs::rename(&cluster, dir.path().join("away")).unwrap();
+            assert!(entries(&open(dir.path())).is_empty());
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_file_is_refused() {
+    let message = "found something that is not a regular file; move it away";
+    for name in FILES {
+        let replace_by_directory = |dir: &Path| {
+            fs::remove_file(file(dir, name)).unwrap();
+            fs::create_dir(file(dir, name)).unwrap();
+            fs::write(file(dir, name).join("precious"), "data").unwrap();
+        };
+        check_refused(replace_by_directory, name, message);
+        let replace_by_socket = |dir: &Path| {
+            fs::remove_file(file(dir, name)).unwrap();
+            drop(UnixListener::bind(file(dir, name)).unwrap());
+        };
+        check_refused(replace_by_socket, name, message);
+    }
+}
+
+/// Something else under the name of the directory of the cluster, or in the place of the whole.
+#[test]
+fn a_file_in_the_place_of_a_directory_is_refused() {
+    let dir = directory();
+    let cluster = dir.path().join("cluster");
+    fs::write(&cluster, "precious").unwrap();
+    for path in [dir.path(), &cluster] {
+        let error = Cluster::open(path, &options()).unwrap_err().to_string();
+        println!("{error}");
+        assert!(error.starts_with(&cluster.display().to_string()), "{error}");
+        assert_eq!(fs::read(&cluster).unwrap(), b"precious");
+    }
+}
+
+#[test]
+fn a_cluster_in_the_making_is_made_again() {
+    let (dir, image) = good();
+    fs::rename(dir.path().join("cluster"), dir.path().join("cluster.new")).unwrap();
+    fs::write(dir.path().join("cluster.new/narrow-000.tide"), "half").unwrap();
+    let cluster = open(dir.path());
+    assert!(entries(&cluster).is_empty());
+    assert_ne!(cluster.seed(), image.seed());
+    assert!(!dir.path().join("cluster.new").exists());
+
+    // What is not of our making stays.
+    let dir = directory();
+    fs::write(dir.path().join("cluster.new"), "precious").unwrap();
+    let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
+    let path = dir.path().join("cluster.new");
+    let expected = format!("{}: cannot remove an unfinished cluster: ", path.display());
+    assert!(error.starts_with(&expected), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    assert!(!dir.path().join("cluster").exists());
+}
+
+#[test]
+fn files_without_permission_are_refused() {
+    if rustix::process::geteuid().is_root() {
+        println!("skipped: root may do everything");
+        return;
+    }
+    for name in FILES {
+        let (dir, _) = good();
+        let path = file(dir.path(), name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
+        let text = "cannot open the file: Permission denied (os error 13)";
+        assert_eq!(error, format!("{}: {text}", path.display()));
+    }
+    let dir = directory();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
+    let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
+    let text = "cannot lock the file: Permission denied (os error 13)";
+    assert_eq!(error, format!("{}: {text}", dir.path().join("cluster.lock").display()));
+    let below = dir.path().join("below");
+    let error = Cluster::open(&below, &options()).unwrap_err().to_string();
+    let text = "cannot create the directory: Permission denied (os error 13)";
+    assert_eq!(error, format!("{}: {text}", below.display()));
+}
+
+/// Somebody else is just opening the cluster.
+#[test]
+fn one_process_at_a_time_passes_the_gate() {
+    let (dir, _) = good();
+    let gate = OpenOptions::new().write(true).open(dir.path().join("cluster.lock")).unwrap();
+    gate.lock().unwrap();
+    thread::scope(|scope| {
+        let opener = scope.spawn(|| open(dir.path()));
+        // Others elsewhere are not held up.
+        for _ in 0..5 {
+            good();
+        }
+        assert!(!opener.is_finished());
+        gate.unlock().unwrap();
+        assert_eq!(count(&opener.join().unwrap(), 1), Ok(2));
+    });
+}
+
+/// Somebody who was restoring the cluster was killed, and is not quite gone. What they left may not be
+/// used before it is restored.
+#[test]
+fn an_unfinished_restoration_is_waited_for() {
+    let (dir, image) = good();
+    let dying = open(dir.path());
+    let control = OpenOptions::new().write(true).open(file(dir.path(), CONTROL)).unwrap();
+    control.write_all_at(&1_u64.to_le_bytes(), 8 * RESTORING as u64).unwrap();
+    // A node that only a restoration notices.
+    let name = "narrow-000.tide";
+    let layout = layouts(&options())[0];
+    let slot = (0..8).find(|slot| image.tag(&layout, 0, *slot) != 0).unwrap();
+    let tail = layout.key_node_at(0).1 + layout.word_indexes(slot)[6];
+    let data = OpenOptions::new().write(true).open(file(dir.path(), name)).unwrap();
+    data.write_all_at(&(!image.get(name, tail)).to_le_bytes(), 8 * tail as u64).unwrap();
+    thread::scope(|scope| {
+        let opener = scope.spawn(|| open(dir.path()));
+        for _ in 0..5 {
+            good();
+        }
+        assert!(!opener.is_finished());
+        drop(dying);
+        let cluster = opener.join().unwrap();
+        assert_eq!(cluster.stats().dropped_torn, 1);
+        let words = Image::read(dir.path());
+        assert_eq!(words.get(CONTROL, RESTORING), 0);
+    });
+}
+
+#[test]
+#[ignore = "waits for a minute"]
+fn a_gate_that_stays_closed_is_reported() {
+    let (dir, _) = good();
+    let path = dir.path().join("cluster.lock");
+    let gate = OpenOptions::new().write(true).open(&path).unwrap();
+    gate.lock().unwrap();
+    let error = Cluster::open(dir.path(), &options()).unwrap_err();
+    let text = "another process has been opening this cluster for 60 s; wait for it, or stop it";
+    assert_eq!(error.to_string(), format!("{}: {text}", path.display()));
+}
+
+/// A file is cut short under a cluster that is open: an error, and no signal ends the process.
+#[test]
+fn a_file_cut_short_under_an_open_cluster_is_noticed() {
+    for name in FILES {
+        for length in [0, 4096] {
+            let (dir, _) = good();
+            let cluster = open(dir.path());
+            let path = file(dir.path(), name);
+            let whole = fs::metadata(&path).unwrap().len();
+            set_length(&path, length);
+            let error = cluster.check_files().unwrap_err();
+            let expected =
+                format!("{}: found {length} bytes, expected {whole} bytes", path.display());
+            assert!(expected.starts_with(&error.to_string()), "{error}");
+
+            let since = Instant::now();
+            assert_eq!(use_all(&cluster), Err(UpdateError::Lost), "{name}");
+            assert!(cluster.is_lost());
+            // Also what is of another file.
+            for key in 0..20 {
+                assert_eq!(count(&cluster, key), Err(UpdateError::Lost));
+            }
+            let keys = [Hashed::wide(1), Hashed::narrow(1 << 127)];
+            assert_eq!(cluster.update_many(&keys, SECOND, |_| ()), Err(UpdateError::Lost));
+            let mut told = [false; 2];
+            cluster.update_each(&keys, SECOND, |index, entry| told[index] |= entry.is_err());
+            assert_eq!(told, [true; 2]);
+            assert_eq!(cluster.find(&1_u64, SECOND), Err(UpdateError::Lost));
+            assert_eq!(cluster.erase(&1_u64, SECOND), Err(UpdateError::Lost));
+            assert_eq!(cluster.sweep(SECOND), Err(UpdateError::Lost));
+            assert_eq!(cluster.reset_all(), Err(UpdateError::Lost));
+            assert_eq!(cluster.for_each(|_, _, _| {}), Err(UpdateError::Lost));
+            let _ = (cluster.stats(), cluster.occupancy(Class::Narrow), cluster.sync());
+            assert!(since.elapsed() < LONG);
+            let text = "a file of the cluster was cut short or cannot be read any more; stop all \
+                        processes that use it, restore it, and start again";
+            assert_eq!(UpdateError::Lost.to_string(), text);
+
+            // Grown again, with zeros where something was, it is still lost.
+            set_length(&path, whole);
+            assert_eq!(cluster.check_files().unwrap_err().to_string(), text);
+            assert_eq!(count(&cluster, 1), Err(UpdateError::Lost));
+            drop(cluster);
+            if length > 0 {
+                count(&open(dir.path()), 1).unwrap();
+            }
+        }
+    }
+}
+
+/// Updates keys in all files, until something fails.
+fn use_all(cluster: &Cluster) -> Result<(), UpdateError> {
+    for key in 0..20 {
+        count(cluster, key)?;
+    }
+    for key in 0..4 {
+        cluster.update(&Hashed::wide(key << 126), SECOND, |entry| entry.state[0] += 1)?;
+    }
+    Ok(())
+}
+
+/// The last page of a file goes, of which an update needs nothing.
+#[test]
+fn what_was_lost_is_noticed_when_it_is_missed() {
+    let dir = directory();
+    let options = narrow(64, 35);
+    let cluster = Cluster::open(dir.path(), &options).unwrap();
+    let layout: Layout = layouts(&options)[0];
+    let mut random = Random(1);
+    let mut key_at = |home: std::ops::Range<u64>| loop {
+        let key = StoredKey::from_bits(random.hash());
+        if home.contains(&layout.home(&key)) {
+            return key;
+        }
+    };
+    let (near, far) = (key_at(0..2), key_at(62..64));
+    let path = file(dir.path(), FILES[1]);
+    set_length(&path, fs::metadata(&path).unwrap().len() - 4096);
+    let update = |key: &StoredKey| cluster.update(key, SECOND, |_| ());
+    assert_eq!((update(&near), cluster.is_lost()), (Ok(()), false));
+    assert_eq!((update(&far), cluster.is_lost()), (Err(UpdateError::Lost), true));
+    assert_eq!(update(&near), Err(UpdateError::Lost));
+}
+
+#[test]
+fn a_file_that_was_deleted_or_replaced_is_noticed() {
+    for name in FILES {
+        let (dir, image) = good();
+        let path = file(dir.path(), name);
+        let cluster = open(dir.path());
+        fs::remove_file(&path).unwrap();
+        let error = cluster.check_files().unwrap_err().to_string();
+        let gone = "the file in use is gone: No such file or directory (os error 2)";
+        assert_eq!(error, format!("{}: {gone}", path.display()));
+        use_all(&cluster).unwrap();
+        fs::write(&path, &image.0[name]).unwrap();
+        let error = cluster.check_files().unwrap_err().to_string();
+        let replaced = "another file is in the place of the one in use";
+        assert_eq!(error, format!("{}: {replaced}", path.display()));
+        use_all(&cluster).unwrap();
+        assert!(!cluster.is_lost());
+        cluster.sync().unwrap();
+        cluster.reset_all().unwrap();
+    }
+    // The directory as a whole.
+    let (dir, _) = good();
+    let cluster = open(dir.path());
+    fs::rename(dir.path().join("cluster"), dir.path().join("away")).unwrap();
+    let error = cluster.check_files().unwrap_err().to_string();
+    assert!(error.contains("the file in use is gone"), "{error}");
+    use_all(&cluster).unwrap();
+    drop(open(dir.path()));
+    let error = cluster.check_files().unwrap_err().to_string();
+    assert!(error.contains("another file is in the place of the one in use"), "{error}");
+    assert_eq!(count(&cluster, 1), Ok(3));
+}
+
+/// A process may write no files of the size that is needed.
+#[test]
+fn a_limit_on_files_is_no_surprise() {
+    const TEST: &str = "a_limit_on_files_is_no_surprise";
+    if let Some((_, dir)) = role() {
+        let error = Cluster::open(&dir, &options()).unwrap_err();
+        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        say(&error.to_string());
+        leave();
+    }
+    let dir = directory();
+    let child = command(TEST, "", dir.path());
+    let mut shell = Command::new("sh");
+    // Without the signal that comes with it, as a service manager does.
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$0\" \"$@\""]).arg(child.get_program());
+    shell.args(child.get_args());
+    shell.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut child = Child::of(&mut shell);
+    let path = dir.path().join("cluster.new").join(CONTROL);
+    let text = "cannot set aside 8396800 bytes: File too large (os error 27); free some space, choose \
+                a directory on another file system, or lower the capacity if the cluster is a new one";
+    child.expect(&format!("{}: {text}", path.display()));
+    assert!(child.wait().success());
+    let left: Vec<_> = tree(dir.path()).into_keys().collect();
+    assert_eq!(left, [dir.path().join("cluster.lock")]);
+}
+
+/// A file system with room for the control file, and not for the nodes.
+#[test]
+fn a_full_disk_is_no_surprise() {
+    const TEST: &str = "a_full_disk_is_no_surprise";
+    if let Some((_, dir)) = role() {
+        let error = Cluster::open(&dir, &narrow(2000, 35)).unwrap_err();
+        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        let path = dir.join("cluster.new").join(FILES[1]);
+        let text = "cannot set aside 4100096 bytes: No space left on device (os error 28); free some \
+                    space, ";
+        assert!(error.to_string().starts_with(&format!("{}: {text}", path.display())), "{error}");
+        assert_eq!(tree(&dir).into_keys().collect::<Vec<_>>(), [dir.join("cluster.lock")]);
+
+        // A smaller one has room, as long as nothing was left behind.
+        let cluster = Cluster::open(&dir, &narrow(200, 35)).unwrap();
+        fill_disk(&dir.join("other"));
+        for key in 0..1000 {
+            count(&cluster, key).unwrap();
+        }
+        drop(cluster);
+        drop(open(&dir));
+
+        // A copy with holes cannot be opened, and stays.
+        let image = Image::read(&dir);
+        fs::remove_dir_all(dir.join("cluster")).unwrap();
+        fs::remove_file(dir.join("other")).unwrap();
+        image.write(&dir);
+        fill_disk(&dir.join("other"));
+        let error = Cluster::open(&dir, &options()).unwrap_err();
+        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        assert!(Image::read(&dir) == image);
+        fs::remove_file(dir.join("other")).unwrap();
+        assert_eq!(count(&open(&dir), 999), Ok(2));
+        say("done");
+        leave();
+    }
+    let dir = directory();
+    let child = command(TEST, "", dir.path());
+    let mut shell = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=10m none \"$1\" || exit 77; shift; exec \"$0\" \"$@\"";
+    shell.args(["--mount", "sh", "-c", script]).arg(child.get_program()).arg(dir.path());
+    shell.args(child.get_args());
+    shell.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let allowed = Command::new("unshare").args(["--mount", "true"]).output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        println!("skipped: mounting is not permitted");
+        return;
+    }
+    let mut child = Child::of(&mut shell);
+    let said = child.next_line();
+    let status = child.wait();
+    if status.code() == Some(77) {
+        println!("skipped: mounting is not permitted");
+        return;
+    }
+    assert_eq!(said.as_deref(), Some("done"), "{status}");
+}
+
+/// Writes a file until there is no more room.
+fn fill_disk(path: &Path) {
+    let file = File::create(path).unwrap();
+    let mut offset = 0;
+    while let Ok(written @ 1..) = file.write_at(&[1; 4096], offset) {
+        offset += written as u64;
+    }
+    assert!(offset > 0, "there was no room at all");
 }

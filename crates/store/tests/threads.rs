@@ -1,105 +1,257 @@
-//! Threads that update overlapping sets of keys: nothing is lost, nothing is seen half done.
+//! Threads that update overlapping sets of keys: nothing is lost, nothing is seen half done, nobody waits
+//! for ever.
+
+mod common;
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use tidegate_store::{Entry, Key, Options, Store};
-use xxhash_rust::xxh3::xxh3_128;
+use tidegate_store::{Class, Cluster, EntryMut, Eviction, Hashed, Options, StoredKey, UpdateError};
+
+use common::format::{dropped, key_at, layouts};
+use common::random::{Random, mixed};
+use common::{SECOND, check_sound, directory, narrow, narrow_and_wide, test_seed};
 
 const THREADS: u64 = 4;
-const ROUNDS: u64 = 4_000;
 
-/// A small deterministic generator (xorshift64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
+fn key(number: u64) -> Hashed {
+    let class = if number % 5 == 4 { Class::Wide } else { Class::Narrow };
+    Hashed { hash: u128::from(mixed(number)) << 64 | u128::from(number), class }
 }
 
-/// A set of 1 to 12 of the first `key_count` keys, in any order.
-fn some_keys(random: &mut Random, key_count: u64) -> Vec<u64> {
-    let len = 1 + random.below(12);
-    let mut ids = Vec::new();
-    for _ in 0..len {
-        let id = random.below(key_count);
-        if !ids.contains(&id) {
-            ids.push(id);
-        }
-    }
-    ids
+/// One to twelve keys of the first `count`, in any order, some more than once.
+fn some_keys(random: &mut Random, count: u64) -> Vec<u64> {
+    (0..1 + random.below(12)).map(|_| random.below(count)).collect()
 }
 
-fn key(id: u64) -> Key {
-    Key::from_hash(xxh3_128(&id.to_le_bytes()))
-}
-
-/// Every thread counts hits on random sets; each entry keeps its count twice, in two words, and a
-/// third word which says how large a set it was last counted in.
-fn check(capacity: u64, key_count: u64) {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path(), &Options { capacity }).unwrap();
-    let start = Barrier::new(THREADS as usize);
-    let count = |thread: u64| {
-        let mut random = Random(0x5eed + thread);
-        let mut hits = vec![0_u64; key_count as usize];
-        start.wait();
-        for _ in 0..ROUNDS {
-            let ids = some_keys(&mut random, key_count);
-            let keys: Vec<_> = ids.iter().map(|id| key(*id)).collect();
-            let changed = |entries: &mut [Entry]| {
-                for entry in &mut *entries {
-                    assert_eq!(entry.state[0], entry.state[1], "half an update was seen");
-                    entry.state[0] += 1;
+/// Every thread adds to sets of keys of all threads, and to keys of its own; two handles share the work.
+#[test]
+fn sums_are_exact() {
+    const ROUNDS: u64 = 8_000;
+    const SHARED: u64 = 20;
+    let dir = directory();
+    let options = narrow_and_wide((4, 16), (2, 6), 9);
+    let clusters = [0, 1].map(|_| Cluster::open(dir.path(), &options).unwrap());
+    let seed = test_seed();
+    let expected: Vec<_> = (0..SHARED + THREADS).map(|_| AtomicU64::new(0)).collect();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (clusters, expected) = (&clusters, &expected);
+            scope.spawn(move || {
+                let mut random = Random(seed ^ thread);
+                for round in 0..ROUNDS {
+                    let cluster = &clusters[random.below(2) as usize];
+                    let mut ids = some_keys(&mut random, SHARED);
+                    ids.push(SHARED + thread);
+                    for id in &ids {
+                        expected[*id as usize].fetch_add(1, Ordering::Relaxed);
+                    }
+                    let keys: Vec<_> = ids.iter().map(|id| key(*id)).collect();
+                    let own = match round % 3 {
+                        0 => {
+                            let mut own = 0;
+                            cluster.update_each(&keys, SECOND, |_, entry| {
+                                own = add(entry.unwrap());
+                            });
+                            own
+                        }
+                        1 => cluster
+                            .update_many(&keys, SECOND, |entries| {
+                                (0..keys.len()).map(|index| add(entries.get(index))).last().unwrap()
+                            })
+                            .unwrap(),
+                        _ => {
+                            let update = |key| cluster.update(key, SECOND, add).unwrap();
+                            keys.iter().map(update).last().unwrap()
+                        }
+                    };
+                    assert_eq!(own, round + 1);
                 }
-                // Others get a chance to see the first words without the second ones.
-                thread::yield_now();
-                for entry in entries {
-                    entry.state[1] += 1;
-                    entry.expires_at = u64::MAX;
-                }
-            };
-            store.update_many(&keys, 1, changed).unwrap();
-            ids.iter().for_each(|id| hits[*id as usize] += 1);
+            });
         }
-        hits
-    };
-    let totals = thread::scope(|scope| {
-        let count = &count;
-        let threads: Vec<_> =
-            (0..THREADS).map(|thread| scope.spawn(move || count(thread))).collect();
-        let mut totals = vec![0; key_count as usize];
-        for thread in threads {
-            let hits = thread.join().unwrap();
-            totals.iter_mut().zip(hits).for_each(|(total, hits)| *total += hits);
-        }
-        totals
     });
-
-    let all: Vec<_> = (0..key_count).map(key).collect();
-    let found = store.update_many(&all, 1, |entries| entries.to_vec()).unwrap();
-    for (id, (entry, total)) in found.iter().zip(totals).enumerate() {
-        assert_eq!(entry.state[..2], [total, total], "key {id}");
+    for (id, expected) in expected.into_iter().enumerate() {
+        let found = clusters[0].find(&key(id as u64), SECOND).unwrap().unwrap();
+        let expected = expected.into_inner();
+        assert!(found.state.iter().all(|word| *word == expected), "{id}: {expected} {found:?}");
     }
-    assert_eq!(store.stats().created, key_count);
+    assert_eq!(clusters[0].stats().recovered, 0);
+    check_sound(dir.path());
 }
 
-#[test]
-fn totals_are_exact_over_many_chains() {
-    check(1 << 12, 24);
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+fn add(entry: EntryMut<'_>) -> u64 {
+    let before = entry.state[0];
+    assert!(entry.state.iter().all(|word| *word == before), "a mixed entry: {:?}", entry.state);
+    entry.state.fill(before + 1);
+    *entry.expires_at = u64::MAX;
+    before + 1
 }
 
+/// Two keys are always the same for everybody, in whatever order they are named.
 #[test]
-fn totals_are_exact_when_all_keys_share_a_chain() {
-    check(16, 16);
+fn opposite_orders_do_not_wait_for_each_other() {
+    const ROUNDS: u64 = 24_000;
+    let (dir, options) = (directory(), narrow_and_wide((8, 8), (2, 4), 12));
+    let clusters = [0, 1].map(|_| Cluster::open(dir.path(), &options).unwrap());
+    let keys: Vec<_> = (0..10).map(key).collect();
+    let start = Barrier::new(THREADS as usize);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (cluster, start, mut keys) = (&clusters[thread as usize / 2], &start, keys.clone());
+            if thread % 2 == 1 {
+                keys.reverse();
+            }
+            scope.spawn(move || {
+                start.wait();
+                for _ in 0..ROUNDS / THREADS {
+                    cluster
+                        .update_many(&keys, SECOND, |entries| {
+                            let first = add(entries.get(0));
+                            for index in 1..keys.len() {
+                                assert_eq!(add(entries.get(index)), first);
+                            }
+                        })
+                        .unwrap();
+                }
+            });
+        }
+    });
+    for key in &keys {
+        let found = clusters[1].find(key, SECOND).unwrap().unwrap();
+        assert!(found.state.iter().all(|word| *word == ROUNDS), "{found:?}");
+    }
 }
 
+/// Keys that crowd two key-nodes, each the other's alternate, come and go in both orders, so that threads
+/// need the key-node that the other one holds.
 #[test]
-fn totals_are_exact_when_different_chains_share_locks() {
-    // 300 keys in 4096 chains under 1024 locks: about 30 pairs share a lock and not a chain.
-    check(1 << 16, 300);
+fn keys_that_come_and_go_in_a_crowd_stay_whole() {
+    const ROUNDS: u64 = 15_000;
+    let dir = directory();
+    let options = narrow(2, 3);
+    let layout = layouts(&options)[0];
+    let mut random = Random(test_seed());
+    // Twelve keys for six nodes. Each has both key-nodes, one half this way, the other that way.
+    let keys: Vec<StoredKey> =
+        (0..12).map(|index| key_at(&layout, &mut random, index % 2, 1 - index % 2)).collect();
+    let refused = AtomicU64::new(0);
+    for eviction in [Eviction::Refuse, Eviction::EvictOldest] {
+        let options = Options { eviction, ..options };
+        let clusters = [0, 1].map(|_| Cluster::open(dir.path(), &options).unwrap());
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (cluster, keys, refused) = (&clusters[thread as usize % 2], &keys, &refused);
+                let mut random = random.clone();
+                random.0 ^= thread;
+                scope.spawn(move || {
+                    for _ in 0..ROUNDS {
+                        let result = come_or_go(cluster, keys, &mut random);
+                        if let Err(error) = result {
+                            assert!(matches!(error, UpdateError::Full { .. }), "{error}");
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        check_sound(dir.path());
+        // No key twice, none lost from sight, and nothing to repair.
+        let mut found = Vec::new();
+        clusters[0].for_each(|_, key, _| found.push(key)).unwrap();
+        for key in &found {
+            assert!(clusters[1].find(key, 0).unwrap().is_some());
+        }
+        let count = found.len();
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), count);
+        let stats = clusters[0].stats();
+        assert_eq!(
+            stats.created,
+            stats.erased + stats.evicted_expired + stats.evicted_live + count as u64
+        );
+        drop(clusters);
+        let cluster = Cluster::open(dir.path(), &options).unwrap();
+        assert_eq!(dropped(&cluster.stats()), 0);
+        let mut after = Vec::new();
+        cluster.for_each(|_, key, _| after.push(key)).unwrap();
+        after.sort();
+        assert_eq!(after, found);
+        let stats = cluster.stats();
+        println!("{eviction:?}: {} refused, {stats:?}", refused.load(Ordering::Relaxed));
+    }
+    assert!(refused.into_inner() > 0);
+}
+
+fn come_or_go(
+    cluster: &Cluster,
+    keys: &[StoredKey],
+    random: &mut Random,
+) -> Result<(), UpdateError> {
+    let now = SECOND * random.below(8);
+    let mut some: Vec<_> = keys.to_vec();
+    random.shuffle(&mut some);
+    some.truncate(1 + random.below(3) as usize);
+    let expires_at = SECOND * random.below(12);
+    let change = |key: &StoredKey, entry: EntryMut<'_>| {
+        // The entry says whose it is.
+        assert!(entry.is_new() || entry.state[0] == key.identity);
+        assert!(entry.is_new() || entry.state[1] == !key.identity, "{:?}", entry.state);
+        (entry.state[0], entry.state[1]) = (key.identity, !key.identity);
+        *entry.expires_at = expires_at;
+    };
+    match random.below(8) {
+        0 => cluster.erase(&some[0], now).map(|_| ()),
+        1 => cluster.sweep(now).map(|_| ()),
+        2 => cluster.find(&some[0], now).map(|entry| {
+            assert!(entry.is_none_or(|entry| entry.state[0] == some[0].identity));
+        }),
+        3 => cluster.for_each(|_, key, entry| assert_eq!(entry.state[0], key.identity)),
+        4 => cluster.update(&some[0], now, |entry| change(&some[0], entry)),
+        _ => cluster.update_many(&some, now, |entries| {
+            for (index, key) in some.iter().enumerate() {
+                change(key, entries.get(index));
+            }
+        }),
+    }
+}
+
+/// More threads than there are seats, each under the lock of a key-node of its own.
+#[test]
+fn threads_without_a_seat_wait_for_one() {
+    const MANY: u64 = 320;
+    const SEATS: u64 = 256;
+    /// Shorter than anybody who waits gives up.
+    const SHORT: Duration = Duration::from_millis(300);
+    let (dir, options) = (directory(), narrow(4 * MANY, 4));
+    let cluster = Cluster::open(dir.path(), &options).unwrap();
+    let layout = layouts(&options)[0];
+    let mut random = Random(1);
+    let key_at_home = |home| loop {
+        let key = StoredKey::from_bits(random.hash());
+        if layout.home(&key) == home {
+            return key;
+        }
+    };
+    let keys: Vec<_> = (0..MANY).map(key_at_home).collect();
+    let inside = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for key in &keys {
+            scope.spawn(|| {
+                let decide = |entry: EntryMut<'_>| {
+                    inside.fetch_add(1, Ordering::Relaxed);
+                    let since = Instant::now();
+                    while inside.load(Ordering::Relaxed) < SEATS && since.elapsed() < SHORT {
+                        thread::yield_now();
+                    }
+                    add(entry)
+                };
+                assert_eq!(cluster.update(key, SECOND, decide), Ok(1));
+            });
+        }
+    });
+    assert_eq!(inside.into_inner(), MANY);
 }

@@ -80,6 +80,7 @@ impl TokenBucket {
         let holds_at = |level: u128| {
             last.saturating_add(self.time_to_refill(level.min(capacity).saturating_sub(credit)))
         };
+        let whole = divided(credit, self.period.as_nanos());
         Decision {
             outcome: if allowed {
                 Outcome::Allow
@@ -87,8 +88,8 @@ impl TokenBucket {
                 // An ask above the burst can never fit: send it away until the bucket is full.
                 Outcome::Deny { retry_after: holds_at(needed).saturating_since(now) }
             },
-            remaining: (credit / token) as u64,
-            reset_at: holds_at((credit / token + 1) * token),
+            remaining: whole as u64,
+            reset_at: holds_at((whole + 1) * token),
             keep_until: holds_at(capacity).saturating_add(self.grace()),
         }
     }
@@ -108,7 +109,8 @@ impl TokenBucket {
     }
 
     fn time_to_refill(&self, credits: u128) -> Nanos {
-        let nanos = credits.div_ceil(u128::from(self.requests));
+        let rounded_up = credits + u128::from(self.requests - 1);
+        let nanos = divided(rounded_up, u64::from(self.requests));
         Nanos::new(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
@@ -116,6 +118,15 @@ impl TokenBucket {
     /// no change when that is the burst; else a bucket counts as unused for long after a period.
     fn grace(&self) -> Nanos {
         if self.initial == self.burst { Nanos::ZERO } else { self.period }
+    }
+}
+
+/// A quotient. Credits nearly always fit into a word, and dividing two of them takes several times as
+/// long.
+fn divided(credits: u128, by: u64) -> u128 {
+    match u64::try_from(credits) {
+        Ok(credits) => u128::from(credits / by),
+        Err(_) => credits / u128::from(by),
     }
 }
 

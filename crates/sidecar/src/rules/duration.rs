@@ -12,7 +12,7 @@ const UNITS: [(&str, u64); 6] = [
 ];
 
 /// Reads a period; none when it is not one, or too long for 64 bits of nanoseconds.
-pub(super) fn parse(text: &str) -> Option<Nanos> {
+pub(crate) fn parse(text: &str) -> Option<Nanos> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let (_, nanos) = UNITS.iter().find(|(name, _)| *name == unit)?;

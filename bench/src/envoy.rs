@@ -1,23 +1,20 @@
-//! `make bench-envoy`: CPU time of Envoy and of the sidecar per proxied request, with and without
-//! Tidegate and with Envoy's own filter, in one run.
+//! CPU time of Envoy and of the sidecar per proxied request, with and without Tidegate and with
+//! Envoy's own filter, in one run.
 //!
 //! CPU time, since machines are shared and wall time tells of the neighbours. All cases run in
 //! turn, round after round, and the median of the rounds counts.
 
+use crate::figures::median;
+use crate::report::{Row, print_table};
+use crate::{Extent, progress};
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
-use std::io::Write;
-use tidegate_tests::artifacts;
 use tidegate_tests::client::drive;
 use tidegate_tests::envoy::Filter;
 use tidegate_tests::process::Process;
 use tidegate_tests::stack::Stack;
 
-const ROUNDS: usize = 7;
-const REQUESTS: u32 = 10_000;
+const SUITE: &str = "envoy";
 const CONNECTIONS: u32 = 16;
-/// Not counted: connections, caches, and V8's optimising compiler.
-const WARM_UP: u32 = 4_000;
 
 const LIMITS: &str = "\
 domain: bench
@@ -37,6 +34,17 @@ const PLUGIN: &str = r#"{
 const NATIVE: Filter<'static> =
     Filter::Native { domain: "bench", header: "x-client", key: "client" };
 
+/// How much is measured.
+struct Plan {
+    rounds: usize,
+    requests: u32,
+    /// Not counted: connections, caches, and V8's optimising compiler.
+    warm_up: u32,
+}
+
+const FULL: Plan = Plan { rounds: 7, requests: 10_000, warm_up: 4_000 };
+const QUICK: Plan = Plan { rounds: 1, requests: 500, warm_up: 100 };
+
 /// A way to run Envoy, and what it cost in each round: µs of CPU per request.
 struct Case {
     name: &'static str,
@@ -47,26 +55,30 @@ struct Case {
 
 // One thread for clients and upstream leaves a core to Envoy, which steadies the figures.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
+pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
+    let plan = match extent {
+        Extent::Full => FULL,
+        Extent::Quick => QUICK,
+    };
     let mut cases = Vec::new();
     for (name, filter) in [
         ("no filter", Filter::None),
         ("tidegate, asking every time", Filter::Tidegate(PLUGIN)),
         ("envoy's own filter, asking tidegate", NATIVE),
     ] {
+        progress::show(&format!("warming up: {name}"));
         let stack = Stack::start(LIMITS, filter, 1).await?;
-        send(&stack, WARM_UP).await?;
+        send(&stack, plan.warm_up).await?;
         cases.push(Case { name, stack, envoy: Vec::new(), sidecar: Vec::new() });
     }
-    for round in 1..=ROUNDS {
+    for round in 1..=plan.rounds {
         for case in &mut cases {
-            print!("\rround {round} of {ROUNDS}: {:<40}", case.name);
-            std::io::stdout().flush()?;
-            case.measure().await?;
+            progress::show(&format!("round {round} of {}: {}", plan.rounds, case.name));
+            case.measure(plan.requests).await?;
         }
     }
-    println!("\r{:<60}", "");
-    report(&cases)
+    progress::clear();
+    Ok(report(&plan, &cases))
 }
 
 async fn send(stack: &Stack, requests: u32) -> anyhow::Result<()> {
@@ -76,15 +88,15 @@ async fn send(stack: &Stack, requests: u32) -> anyhow::Result<()> {
 }
 
 impl Case {
-    async fn measure(&mut self) -> anyhow::Result<()> {
+    async fn measure(&mut self, requests: u32) -> anyhow::Result<()> {
         let cpu = |stack: &Stack| {
             anyhow::Ok((cpu_micros(&stack.envoy.process)?, cpu_micros(&stack.sidecar.process)?))
         };
         let before = cpu(&self.stack)?;
-        send(&self.stack, REQUESTS).await?;
+        send(&self.stack, requests).await?;
         let after = cpu(&self.stack)?;
-        self.envoy.push((after.0 - before.0) / f64::from(REQUESTS));
-        self.sidecar.push((after.1 - before.1) / f64::from(REQUESTS));
+        self.envoy.push((after.0 - before.0) / f64::from(requests));
+        self.sidecar.push((after.1 - before.1) / f64::from(requests));
         Ok(())
     }
 }
@@ -100,35 +112,24 @@ fn cpu_micros(process: &Process) -> anyhow::Result<f64> {
     Ok(ticks as f64 * 1e6 / per_second as f64)
 }
 
-fn median(rounds: &[f64]) -> f64 {
-    let mut sorted = rounds.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn report(cases: &[Case]) -> anyhow::Result<()> {
+fn report(plan: &Plan, cases: &[Case]) -> Vec<Row> {
     let baseline = cases.first().map_or(f64::NAN, |case| median(&case.envoy));
-    println!(
-        "CPU µs per proxied request, median of {ROUNDS} rounds of {REQUESTS}, one worker\n\n\
-         {:<38}{:>8}{:>9}{:>8}{:>17}",
-        "case", "Envoy", "sidecar", "both", "above no filter"
-    );
-    let mut rows: Vec<Value> = Vec::new();
+    let mut lines = Vec::new();
+    let mut rows = Vec::new();
     for case in cases {
         let (envoy, sidecar) = (median(&case.envoy), median(&case.sidecar));
         let both = envoy + sidecar;
-        println!("{:<38}{envoy:>8.1}{sidecar:>9.1}{both:>8.1}{:>17.1}", case.name, both - baseline);
+        let figures = [envoy, sidecar, both, both - baseline].map(|micros| format!("{micros:.1}"));
+        lines.push(std::iter::once(case.name.to_owned()).chain(figures).collect());
         for (metric, value) in [("cpu_envoy", envoy), ("cpu_envoy_and_sidecar", both)] {
-            rows.push(json!({
-                "suite": "envoy", "case": case.name, "metric": metric, "unit": "us/request",
-                "value": value, "peer": "no filter", "peer_value": baseline,
-                "ratio": value / baseline,
-            }));
+            let row = Row::new(SUITE, case.name, (metric, "us/request"), value);
+            rows.push(row.beside("no filter", baseline));
         }
     }
-    let dir = artifacts::root().join("target/bench");
-    std::fs::create_dir_all(&dir)?;
-    std::fs::write(dir.join("results.json"), serde_json::to_string_pretty(&rows)?)?;
-    println!("\nFigures: target/bench/results.json");
-    Ok(())
+    let title = format!(
+        "CPU µs per proxied request, median of {} rounds of {}, one worker",
+        plan.rounds, plan.requests
+    );
+    print_table(&title, &["case", "Envoy", "sidecar", "both", "above no filter"], &lines);
+    rows
 }

@@ -1,0 +1,106 @@
+//! The store suite: decisions on string keys by Tidegate's store, beside what else a service could
+//! decide with in its own memory.
+//!
+//! A decision is the whole of it: hash the key, find the counter, run the token bucket, write the
+//! state back. The limit is ample, so that nothing is denied, and slow to refill, so that no
+//! counter expires while it is measured.
+
+mod comparison;
+pub(crate) mod instructions;
+mod keys;
+mod measure;
+pub(crate) mod memory;
+mod opening;
+mod overload;
+mod peer;
+mod speed;
+mod stage;
+
+use crate::neighbours::Neighbours;
+use crate::report::Row;
+use crate::{Extent, progress};
+use anyhow::Context;
+use keys::Keys;
+use std::path::Path;
+
+const SUITE: &str = "store";
+
+/// How much is measured.
+#[derive(Debug)]
+struct Plan {
+    /// Live keys, from what fits a core's own cache to what fits none.
+    sizes: &'static [u32],
+    rounds: u32,
+    /// Decisions per thread of a run on existing keys.
+    hits: u32,
+    /// Live keys of what is measured once: memory and opening.
+    keys: u32,
+    /// Keys that the store under overload has room for.
+    capacity: u32,
+    /// Bytes of the empty store that is made and opened.
+    empty_bytes: u64,
+    /// Decisions whose instructions are counted, and twice as many.
+    counted: u32,
+}
+
+const FULL: Plan = Plan {
+    sizes: &[1_000, 1_000_000, 8_000_000],
+    rounds: 5,
+    hits: 400_000,
+    keys: 8_000_000,
+    capacity: 1_000_000,
+    empty_bytes: 1 << 30,
+    counted: 50_000,
+};
+const QUICK: Plan = Plan {
+    sizes: &[1_000, 20_000],
+    rounds: 2,
+    hits: 20_000,
+    keys: 20_000,
+    capacity: 20_000,
+    empty_bytes: 1 << 24,
+    counted: 1_000,
+};
+
+/// Keys offered to a store under overload, for each that it has room for.
+const OVERLOAD: u32 = 10;
+
+/// Runs the suite, with the store's files in a directory that is made in `dir` and removed.
+pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
+    let plan = match extent {
+        Extent::Full => &FULL,
+        Extent::Quick => &QUICK,
+    };
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let files = tempfile::tempdir_in(dir)?;
+    let rows = run_in(plan, files.path());
+    files.close()?;
+    rows
+}
+
+fn run_in(plan: &Plan, dir: &Path) -> anyhow::Result<Vec<Row>> {
+    let neighbours = Neighbours::watch()?;
+    progress::show("making keys");
+    let largest = plan.sizes.iter().copied().max().unwrap_or_default();
+    let keys = Keys::new(0..largest.max(plan.capacity * OVERLOAD));
+    let speeds = speed::measure(plan, &keys, dir)?;
+    let mut rows = speeds.report();
+    rows.extend(overload::measure(plan, &keys, &speeds, dir)?);
+    rows.extend(opening::measure(plan, &keys, dir)?);
+    // Children with millions of keys of their own come next.
+    drop(keys);
+    rows.extend(memory::measure(plan, dir)?);
+    rows.extend(instructions::measure(plan, dir)?);
+    let others = neighbours.report()?;
+    rows.push(Row::new(SUITE, "the whole suite", ("cpu_of_others", "share"), others));
+    Ok(rows)
+}
+
+/// A count as people say it: `8M`, `20K`.
+fn short(count: u32) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        1_000..1_000_000 => format!("{}K", count / 1_000),
+        _ => format!("{}M", count / 1_000_000),
+    }
+}

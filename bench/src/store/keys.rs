@@ -1,0 +1,72 @@
+//! The keys of a run, as descriptors of a request would make them, and orders to ask for them in.
+//!
+//! All texts are in one buffer, so that reading a key costs every peer the same.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+/// The length of every key.
+const LENGTH: usize = "shop|user=0001234567|interface=cart".len();
+
+/// Numbered keys. A pick is the place of a key among them.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    text: String,
+}
+
+impl Keys {
+    /// The keys of these numbers.
+    pub(crate) fn new(numbers: Range<u32>) -> Keys {
+        let mut text = String::with_capacity(numbers.len() * LENGTH);
+        for number in numbers {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "shop|user={number:010}|interface=cart");
+        }
+        Keys { text }
+    }
+
+    /// The picked keys, one after another.
+    pub(crate) fn in_order(&self, picks: &[u32]) -> Keys {
+        Keys { text: picks.iter().map(|&pick| self.key(pick)).collect() }
+    }
+
+    pub(crate) fn key(&self, pick: u32) -> &str {
+        let start = pick as usize * LENGTH;
+        &self.text[start..start + LENGTH]
+    }
+}
+
+/// `count` picks below `end`, each as likely as any other. The same in every run.
+pub(crate) fn random_picks(end: u32, count: usize) -> Vec<u32> {
+    // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    let mut state = 0u64;
+    let mut random = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    // The upper half of the product of 32 random bits with `end` is even enough: off by 2^-32.
+    (0..count).map(|_| (((random() >> 32) * u64::from(end)) >> 32) as u32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_told_apart_by_their_number() {
+        let keys = Keys::new(5..1_234_568);
+        assert_eq!(keys.key(0), "shop|user=0000000005|interface=cart");
+        assert_eq!(keys.key(1_234_562), "shop|user=0001234567|interface=cart");
+    }
+
+    #[test]
+    fn picks_reach_everything_below_the_end_and_nothing_else() {
+        let mut counts = [0u32; 10];
+        for pick in random_picks(10, 10_000) {
+            counts[pick as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (900..1_100).contains(count)), "{counts:?}");
+    }
+}

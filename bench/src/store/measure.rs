@@ -1,0 +1,102 @@
+//! Runs decisions on threads and times them: a whole run, or each decision.
+
+use super::keys::Keys;
+use super::peer::Peer;
+use crate::figures::Latencies;
+use anyhow::{Context, ensure};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two looks at whether all threads are there: well below a microsecond. Where cores are
+/// short the others need this one in between.
+const SPINS: u32 = 8;
+
+/// How long a run took, from the first thread's start to the last one's end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) took: Duration,
+    pub(crate) allowed: u64,
+}
+
+/// Decides all parts in batches, each part on a thread of its own. No decision is timed.
+pub(crate) fn run(
+    peer: &dyn Peer,
+    keys: &Keys,
+    parts: &[&[u32]],
+    batch: usize,
+) -> anyhow::Result<Run> {
+    let done = on_threads(parts, |part| {
+        let start = Instant::now();
+        let batches = part.chunks(batch);
+        let allowed = batches.map(|picks| peer.decide_each(keys, picks)).sum::<u64>();
+        (start, Instant::now(), allowed)
+    })?;
+    let start = done.iter().map(|(start, ..)| *start).min().context("nothing to run")?;
+    let end = done.iter().map(|(_, end, _)| *end).max().context("nothing to run")?;
+    Ok(Run { took: end - start, allowed: done.iter().map(|(.., allowed)| allowed).sum() })
+}
+
+/// Like [`run`], where everything must be allowed: a denial is done with sooner.
+pub(crate) fn run_allowed(
+    peer: &dyn Peer,
+    keys: &Keys,
+    parts: &[&[u32]],
+    batch: usize,
+) -> anyhow::Result<Duration> {
+    let asked: usize = parts.iter().map(|part| part.len()).sum();
+    let Run { took, allowed } = run(peer, keys, parts, batch)?;
+    ensure!(allowed == asked as u64, "only {allowed} of {asked} decisions were to allow");
+    Ok(took)
+}
+
+/// Times every single decision, the clock's own cost included.
+pub(crate) fn latencies(
+    peer: &dyn Peer,
+    keys: &Keys,
+    parts: &[&[u32]],
+) -> anyhow::Result<Latencies> {
+    let done = on_threads(parts, |part| {
+        let mut latencies = Latencies::new()?;
+        for pick in part {
+            let start = Instant::now();
+            let allowed = peer.decide_each(keys, std::slice::from_ref(pick));
+            latencies.record(start.elapsed());
+            ensure!(allowed == 1, "a decision was not to allow");
+        }
+        Ok(latencies)
+    })?;
+    let mut all = Latencies::new()?;
+    for one in done {
+        all.add(&one?)?;
+    }
+    Ok(all)
+}
+
+/// Does the work of every part at the same time, the first one's on this thread: a thread that
+/// only waits can make the system put two others on one core.
+fn on_threads<T: Send>(
+    parts: &[&[u32]],
+    work: impl Fn(&[u32]) -> T + Sync,
+) -> anyhow::Result<Vec<T>> {
+    let (first, others) = parts.split_first().context("nothing to run")?;
+    // Threads spin for each other, since a run of few decisions is over sooner than one wakes up.
+    let missing = AtomicUsize::new(parts.len());
+    let together = |part: &[u32]| {
+        missing.fetch_sub(1, Ordering::Relaxed);
+        while missing.load(Ordering::Relaxed) > 0 {
+            (0..SPINS).for_each(|_| std::hint::spin_loop());
+            std::thread::yield_now();
+        }
+        work(part)
+    };
+    std::thread::scope(|scope| {
+        let together = &together;
+        let threads: Vec<_> =
+            others.iter().map(|part| scope.spawn(move || together(part))).collect();
+        let mut results = vec![together(first)];
+        for thread in threads {
+            results.push(thread.join().ok().context("a thread panicked")?);
+        }
+        Ok(results)
+    })
+}

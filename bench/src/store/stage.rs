@@ -1,0 +1,107 @@
+//! One peer at one number of live keys, and which keys it is asked for next.
+//!
+//! A peer is built with room for the live keys and filled to seven eighths. Misses are of the last
+//! eighth. When they are used up, which sizes of few keys come to, the peer is built anew.
+
+use super::keys::Keys;
+use super::peer::{Kind, Peer};
+use super::speed::{Ask, Case};
+use anyhow::Context;
+use std::path::Path;
+
+/// Decisions that are not measured go in batches of this.
+const FILL_BATCH: usize = 16;
+
+pub(crate) struct Stage<'a> {
+    kind: &'static Kind,
+    live: u32,
+    keys: &'a Keys,
+    /// Live keys in random order, and how many of them were asked for.
+    hits: &'a [u32],
+    hits_asked: usize,
+    dir: &'a Path,
+    peer: Option<Box<dyn Peer>>,
+    /// Keys that the peer has seen: those below.
+    seen: u32,
+}
+
+impl<'a> Stage<'a> {
+    /// A stage whose peer is built when it is first asked.
+    pub(crate) fn new(
+        kind: &'static Kind,
+        live: u32,
+        keys: &'a Keys,
+        hits: &'a [u32],
+        dir: &'a Path,
+    ) -> Stage<'a> {
+        Stage { kind, live, keys, hits, hits_asked: 0, dir, peer: None, seen: 0 }
+    }
+
+    /// Lets the peer see every key below `end`.
+    fn see(&mut self, end: u32) -> anyhow::Result<()> {
+        let peer = self.peer.as_deref().context("no peer was built")?;
+        let picks: Vec<u32> = (self.seen..end).collect();
+        for picks in picks.chunks(FILL_BATCH) {
+            peer.decide_each(self.keys, picks);
+        }
+        self.seen = end;
+        Ok(())
+    }
+
+    fn rebuild(&mut self) -> anyhow::Result<()> {
+        // The old one goes first, so that there is never room for two.
+        self.peer = None;
+        let peer = (self.kind.build)(self.live, self.dir);
+        self.peer = Some(peer.with_context(|| format!("cannot build {}", self.kind.name))?);
+        self.seen = 0;
+        self.see(self.live - self.live / 8)
+    }
+
+    /// Makes all live keys seen.
+    pub(crate) fn fill(&mut self) -> anyhow::Result<()> {
+        self.see(self.live)
+    }
+
+    /// Has the peer asked for `count` keys, in parts for the threads of the case: at once, or for
+    /// misses in segments between which the peer is built anew.
+    pub(crate) fn ask(
+        &mut self,
+        case: &Case,
+        count: u32,
+        mut ask: impl FnMut(&dyn Peer, &Keys, &[&[u32]]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut left = count as usize;
+        while left > 0 {
+            let picks = match case.ask {
+                Ask::Hit => self.next_hits(left),
+                Ask::Miss => self.next_misses(left)?,
+            };
+            left -= picks.len();
+            // A request brings its key along, so that reading it must not be what costs.
+            let keys = self.keys.in_order(&picks);
+            let picks: Vec<u32> = (0..picks.len() as u32).collect();
+            let parts: Vec<&[u32]> = picks.chunks(picks.len().div_ceil(case.threads)).collect();
+            let peer = self.peer.as_deref().context("no peer was built")?;
+            let asked = ask(peer, &keys, &parts);
+            asked.with_context(|| format!("{}, {case}", self.kind.name))?;
+        }
+        Ok(())
+    }
+
+    fn next_hits(&mut self, count: usize) -> Vec<u32> {
+        let start = self.hits_asked % self.hits.len();
+        self.hits_asked += count;
+        self.hits.iter().cycle().skip(start).take(count).copied().collect()
+    }
+
+    /// Up to `count` keys that the peer has not seen.
+    fn next_misses(&mut self, count: usize) -> anyhow::Result<Vec<u32>> {
+        if self.peer.is_none() || self.seen == self.live {
+            self.rebuild()?;
+        }
+        let unseen = self.seen..self.live;
+        let picks: Vec<u32> = unseen.take(count).collect();
+        self.seen += picks.len() as u32;
+        Ok(picks)
+    }
+}

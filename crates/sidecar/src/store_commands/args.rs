@@ -1,0 +1,226 @@
+//! The command line of `tidegate store`.
+
+use crate::rules::duration;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use tidegate_store::Class;
+
+const KEYS_HELP: &str = "\
+Keys:
+  0123456789abcdef0123456789abcdef   the 32 hex digits that `tidegate store export` prints
+  u64:17                             a number
+  text:some string                   a string
+  --limits PATH KEY=VALUE ...        a descriptor: the counter of the limit that it meets";
+
+const GET_HELP: &str = "\
+Examples:
+  tidegate store get data 5f0c1a7be2d94c03a1b2c3d4e5f60718
+  tidegate store get data --limits limits.yaml client=203.0.113.9
+  tidegate store get data --limits limits.d --domain shop app=web user=17 --json";
+
+const SET_HELP: &str = "\
+A running sidecar goes by the new entry from its next request on. What the words of a state mean is
+the algorithm's: see the module of each in crates/core/src/algorithm.
+
+Examples:
+  tidegate store set data u64:17 --state 5 --expires-in 60s
+  tidegate store set data text:blocked --state 1,0,0,0xff --expires-at 1800000000
+  tidegate store set data u64:17 --class wide --state 1,2,3,4,5 --expires-in 1h";
+
+const ERASE_HELP: &str = "\
+A running sidecar counts that key anew from its next request on.
+
+Examples:
+  tidegate store erase data --limits limits.yaml client=203.0.113.9
+  tidegate store erase data 5f0c1a7be2d94c03a1b2c3d4e5f60718";
+
+const VERIFY_HELP: &str = "\
+Exit code: 0 if all is sound, 1 if there is a flaw or no cluster, 2 for a mistake on the command line.
+Nodes that are flawed are dropped by the first process that opens the cluster while no other has it
+open. So to repair one, stop all sidecars that share it, and start one again.
+
+Examples:
+  tidegate store verify /var/lib/tidegate
+  tidegate store verify /backup/tidegate --json | jq .flaws";
+
+const EXPORT_HELP: &str = "\
+Columns: key, class, expiry (seconds since 1970), state words. With --json, one object a line; state
+words are strings there, as many readers of JSON round numbers of 64 bits.
+
+Examples:
+  tidegate store export data > counters.tsv
+  tidegate store export data --json | jq -r 'select(.class == \"wide\") | .key'";
+
+/// Look into a data directory, or change it by hand, while sidecars run and while none does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Show the geometry, how full it is, where it is busy, what it has done and who has it open
+    #[command(after_help = "Examples:\n  tidegate store inspect /var/lib/tidegate\n  \
+                            tidegate store inspect data --json | jq .counts.refused")]
+    Inspect(LookOptions),
+    /// Check every node, lock and seat; exit 1 if there is a flaw
+    #[command(after_help = VERIFY_HELP)]
+    Verify(LookOptions),
+    /// Show the entry of a key; exit 1 if it has none
+    #[command(after_help = format!("{KEYS_HELP}\n\n{GET_HELP}"))]
+    Get(GetOptions),
+    /// Give a key an entry, in place of the one it has, if any
+    #[command(after_help = format!("{KEYS_HELP}\n\n{SET_HELP}"))]
+    Set(SetOptions),
+    /// Erase the entry of a key; exit 0 whether it had one or not
+    #[command(after_help = format!("{KEYS_HELP}\n\n{ERASE_HELP}"))]
+    Erase(GetOptions),
+    /// Free the nodes of entries that have expired. Never needed: new keys reuse them
+    #[command(after_help = "Examples:\n  tidegate store sweep /var/lib/tidegate")]
+    Sweep(LookOptions),
+    /// Erase every entry, of all keys of both classes
+    #[command(after_help = "Examples:\n  tidegate store reset data --yes")]
+    Reset(ResetOptions),
+    /// Write every live entry to standard output, one a line
+    #[command(after_help = EXPORT_HELP)]
+    Export(ExportOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LookOptions {
+    /// Data directory, as in `tidegate serve --data-dir`
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyOptions {
+    /// Key: 32 hex digits, u64:NUMBER or text:STRING; with --limits, KEY=VALUE for each entry
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) key: Vec<String>,
+
+    /// Limits file or directory, to find the counter of a descriptor by
+    #[arg(long, value_name = "PATH")]
+    pub(crate) limits: Option<PathBuf>,
+
+    /// Domain of the descriptor; may be left out if the limits have only one
+    #[arg(long, value_name = "DOMAIN", requires = "limits")]
+    pub(crate) domain: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetOptions {
+    #[command(flatten)]
+    pub(crate) look: LookOptions,
+
+    #[command(flatten)]
+    pub(crate) key: KeyOptions,
+
+    /// Class of nodes to look in [default: narrow, then wide]
+    #[arg(long, value_name = "CLASS", conflicts_with = "limits")]
+    pub(crate) class: Option<ClassName>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SetOptions {
+    #[command(flatten)]
+    pub(crate) look: LookOptions,
+
+    #[command(flatten)]
+    pub(crate) key: KeyOptions,
+
+    /// Class of nodes that the key lives in
+    #[arg(long, value_name = "CLASS", conflicts_with = "limits", default_value = "narrow")]
+    pub(crate) class: ClassName,
+
+    /// State words, decimal or 0x and hex; those left out are 0
+    #[arg(long, value_name = "WORD,...", value_delimiter = ',', required = true)]
+    pub(crate) state: Vec<Word>,
+
+    #[command(flatten)]
+    pub(crate) expiry: Expiry,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Expiry {
+    /// When the entry expires, from now: 500ms, 60s, 5m, 1h, 1d, 2w
+    #[arg(long, value_name = "TIME")]
+    pub(crate) expires_in: Option<Period>,
+
+    /// When the entry expires, in seconds since 1970
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) expires_at: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResetOptions {
+    #[command(flatten)]
+    pub(crate) look: LookOptions,
+
+    /// Say that you mean it
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportOptions {
+    /// Data directory, as in `tidegate serve --data-dir`
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Also entries that have expired, and whose node was not reused yet
+    #[arg(long)]
+    pub(crate) expired: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClassName {
+    /// Four state words
+    Narrow,
+    /// As many as the data directory was made with
+    Wide,
+}
+
+impl From<ClassName> for Class {
+    fn from(name: ClassName) -> Class {
+        match name {
+            ClassName::Narrow => Class::Narrow,
+            ClassName::Wide => Class::Wide,
+        }
+    }
+}
+
+/// A word of a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(pub(crate) u64);
+
+impl FromStr for Word {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let word = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        word.map(Word).map_err(|_| "expected a number of 64 bits, such as 17 or 0xff")
+    }
+}
+
+/// A time from now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Period(pub(crate) Duration);
+
+impl FromStr for Period {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let period = duration::parse(text).ok_or("expected a time such as 500ms, 60s, 5m or 1d")?;
+        Ok(Period(Duration::from_nanos(period.as_nanos())))
+    }
+}

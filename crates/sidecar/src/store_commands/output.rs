@@ -1,0 +1,80 @@
+//! Standard output, for people and for programs.
+//!
+//! A reader that has gone away is not an error: what it has not read, it did not want.
+
+use serde_json::Value;
+use std::io::{self, BufWriter, ErrorKind, Stdout, Write};
+
+/// Buffered standard output.
+pub(crate) struct Output(BufWriter<Pipe>);
+
+struct Pipe {
+    stdout: Stdout,
+    is_closed: bool,
+}
+
+impl Output {
+    pub(crate) fn new() -> Output {
+        // By lines, each of which is a system call, would take most of the time of an export.
+        let pipe = Pipe { stdout: io::stdout(), is_closed: false };
+        Output(BufWriter::with_capacity(1 << 16, pipe))
+    }
+
+    /// Whether nobody reads any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.get_ref().is_closed
+    }
+
+    /// Prints a document, in lines for people as well.
+    pub(crate) fn json(&mut self, document: &Value) -> io::Result<()> {
+        writeln!(self, "{document:#}")
+    }
+
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Pipe {
+    /// Takes a broken pipe for a reader to whom anything may be said.
+    fn forgive<T>(&mut self, result: io::Result<T>, otherwise: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.is_closed = true;
+                Ok(otherwise)
+            }
+            result => result.map_err(|error| {
+                let text = format!("cannot write to standard output: {error}");
+                io::Error::new(error.kind(), text)
+            }),
+        }
+    }
+}
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_closed {
+            return Ok(bytes.len());
+        }
+        let written = self.stdout.write(bytes);
+        self.forgive(written, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.is_closed {
+            return Ok(());
+        }
+        let flushed = self.stdout.flush();
+        self.forgive(flushed, ())
+    }
+}

@@ -1,0 +1,83 @@
+//! A lock on one byte of an open file, which the kernel takes back from whoever dies.
+//!
+//! Owns `unsafe` code besides `region.rs` and `guard.rs`: the standard library locks whole files only, and
+//! locks of this kind (of the open file, not of the process) can only be had through libc. The byte need
+//! not be there: locks beyond the end of a file are as good. Two locks made through one open file do not
+//! exclude each other.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Locks a byte, if nobody has it through another open file. Never waits.
+pub(crate) fn try_lock(file: &File, byte: u64) -> io::Result<bool> {
+    match set(file, byte, libc::F_WRLCK as libc::c_short) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Whether somebody has a byte through another open file. Takes nothing; the file need not be open for
+/// writing.
+pub(crate) fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
+    let mut lock = lock_of(byte, libc::F_WRLCK as libc::c_short)?;
+    // SAFETY: the descriptor is open as long as `file`, and the kernel writes no more than the lock.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
+        0 => Ok(lock.l_type != libc::F_UNLCK as libc::c_short),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Gives a byte back. Fails only for a file that is closed.
+pub(crate) fn unlock(file: &File, byte: u64) {
+    let _ = set(file, byte, libc::F_UNLCK as libc::c_short);
+}
+
+fn set(file: &File, byte: u64, kind: libc::c_short) -> io::Result<()> {
+    let lock = lock_of(byte, kind)?;
+    // SAFETY: the descriptor is open as long as `file`, and the kernel only reads the lock.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What the kernel is told of one byte.
+fn lock_of(byte: u64, kind: libc::c_short) -> io::Result<libc::flock> {
+    // SAFETY: all fields are numbers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = libc::off_t::try_from(byte).map_err(io::Error::other)?;
+    lock.l_len = 1;
+    Ok(lock)
+}
+
+// These touch the disk, which Miri does not.
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+
+    #[test]
+    fn bytes_are_locked_by_open_files() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || OpenOptions::new().write(true).open(file.path()).unwrap();
+        let (one, other) = (open(), open());
+        assert!(try_lock(&one, 5).unwrap());
+        assert!(!try_lock(&other, 5).unwrap());
+        assert!(try_lock(&other, 6).unwrap());
+        let look = File::open(file.path()).unwrap();
+        assert_eq!([4, 5, 6].map(|byte| is_locked(&look, byte).unwrap()), [false, true, true]);
+        assert!(!is_locked(&one, 5).unwrap(), "one's own lock is no obstacle");
+        assert!(try_lock(&one, 5).unwrap(), "through the same file it is no obstacle");
+        unlock(&one, 5);
+        assert!(try_lock(&other, 5).unwrap());
+        drop(other);
+        assert!(try_lock(&one, 5).unwrap());
+    }
+}

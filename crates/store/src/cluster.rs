@@ -1,0 +1,394 @@
+//! The MMAP cluster: what callers do with keys and entries.
+//!
+//! Owns the operations. Every one of them that changes something is a [`Step`] over the key-nodes
+//! of its keys: all or nothing for other threads, for other processes, and for a kill. Where nodes are
+//! and how they are written is elsewhere.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+mod update;
+
+use crate::crew::{Crew, Seated};
+use crate::entry::{Entries, Entry, EntryMut, nanos, secs_down};
+use crate::error::{OpenError, UpdateError};
+use crate::files::{self, Opened, Origin};
+use crate::geometry::{Class, Geometry};
+use crate::key::{Key, StoredKey};
+use crate::key_node::{KeyNode, NARROW_WORDS, STATE, Slots, expires_secs};
+use crate::memory::{ClassMemory, Memory, Spot};
+use crate::occupancy::Occupancy;
+use crate::options::{Eviction, Options};
+use crate::region::prefetch;
+use crate::seat::Seat;
+use crate::stats::{Count, Stats};
+use crate::step::{Ask, Change, Step, Was, free_expired};
+use update::{hold_one, prefetch_single, prefetch_tagged};
+
+/// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few
+/// enough to stay in its first cache.
+const BATCH: usize = 32;
+
+/// An open cluster. Threads share it; processes each open it.
+pub struct Cluster {
+    memory: Arc<Memory>,
+    crew: Crew,
+    eviction: Eviction,
+    origin: Origin,
+}
+
+impl Cluster {
+    /// Opens the cluster in `dir`, and makes the directory and the cluster if they are missing.
+    ///
+    /// The geometry of an existing cluster wins over `options`. Who opens it while nobody else has it
+    /// open checks every node; what is torn or out of place is dropped, and counted in [`Stats`].
+    ///
+    /// ```
+    /// use tidegate_store::{Cluster, Geometry, Options};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let cluster = Cluster::open(dir.path(), &Options::narrow(Geometry::by_capacity(1000, 0.8)?))?;
+    /// let now = 1_700_000_000_000_000_000;
+    /// for expected in 1..=3 {
+    ///     let count = cluster.update("a key", now, |entry| {
+    ///         entry.state[0] += 1;
+    ///         *entry.expires_at = now + 60_000_000_000;
+    ///         entry.state[0]
+    ///     })?;
+    ///     assert_eq!(count, expected);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the files are not those of a cluster of this format (they stay as they are), or the system
+    /// refuses something.
+    pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self::of(files::open(dir, options)?, options.eviction))
+    }
+
+    pub(crate) fn of(opened: Opened, eviction: Eviction) -> Self {
+        let Opened { memory, crew, origin } = opened;
+        Self { memory: Arc::new(memory), crew, eviction, origin }
+    }
+
+    /// The random seed of this cluster, to hash keys with. Never changes during its life.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.memory.seed()
+    }
+
+    /// The geometry of a class of nodes, if the cluster has it.
+    #[must_use]
+    pub fn geometry(&self, class: Class) -> Option<Geometry> {
+        self.memory.identity.geometry(class)
+    }
+
+    /// What the cluster has done since it was made, by all processes together.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.memory.control)
+    }
+
+    /// How full a class is: a look at every head, or at an even sample of them if they are many.
+    #[must_use]
+    pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
+        Some(Occupancy::of(self.memory.class(class)?))
+    }
+
+    /// Writes all changes to the disk and waits for it.
+    ///
+    /// Only against loss of power: what a killed process wrote is safe without.
+    ///
+    /// # Errors
+    ///
+    /// If the disk fails.
+    pub fn sync(&self) -> io::Result<()> {
+        self.memory.sync()
+    }
+
+    /// Checks that the files are still where they were and as long as they were.
+    ///
+    /// A deleted or replaced file still counts for the processes that have it open, but not for those
+    /// that start later; a shortened one makes updates fail.
+    ///
+    /// # Errors
+    ///
+    /// Says which file is gone, replaced, or of another length.
+    pub fn check_files(&self) -> io::Result<()> {
+        self.origin.check()?;
+        if self.memory.is_lost() {
+            return Err(io::Error::other(UpdateError::Lost.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Whether a file was cut short, or its pages cannot be had any more: no update can be made.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.memory.is_lost()
+    }
+
+    /// Gives the entry of `key` to `decide`, then writes it if it changed.
+    ///
+    /// A key that is new, or whose entry has expired at `now` (nanoseconds since the Unix epoch), has
+    /// an entry of zeros; it takes up a node only if `decide` leaves something to remember.
+    ///
+    /// `decide` runs under the lock of the key, so it must be quick, and must not call the cluster. If
+    /// it panics, nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// If there is no place for a new key ([`UpdateError::Full`]), or the cluster cannot be used. No
+    /// entry changes then.
+    #[inline]
+    pub fn update<K: Key + ?Sized, T>(
+        &self,
+        key: &K,
+        now: u64,
+        decide: impl FnOnce(EntryMut<'_>) -> T,
+    ) -> Result<T, UpdateError> {
+        let ask = self.ask(key)?;
+        prefetch_single(&ask);
+        let seated = self.sit()?;
+        self.update_asked(&seated, key, &ask, secs_down(now), decide)
+    }
+
+    /// Updates many keys, each as a step of its own, with the memory of later ones fetched while
+    /// earlier ones are decided.
+    ///
+    /// `decide` gets the index of each key with its entry, as [`Cluster::update`] does, or with the
+    /// error which stands in the way of this one key. If a file is lost under it, a key that was decided
+    /// is told so as well.
+    pub fn update_each<K: Key>(
+        &self,
+        keys: &[K],
+        now: u64,
+        mut decide: impl FnMut(usize, Result<EntryMut<'_>, UpdateError>),
+    ) {
+        let now_secs = secs_down(now);
+        let seated = match self.sit() {
+            Ok(seated) => seated,
+            Err(error) => {
+                return (0..keys.len()).for_each(|index| decide(index, Err(error.clone())));
+            }
+        };
+        for (batch, keys) in keys.chunks(BATCH).enumerate() {
+            let mut asks: SmallVec<[Option<Ask<'_>>; BATCH]> = SmallVec::new();
+            for key in keys {
+                let ask = self.ask_if_any(key);
+                if let Some(ask) = &ask {
+                    prefetch(ask.home.node.words(), 0);
+                }
+                asks.push(ask);
+            }
+            asks.iter().flatten().for_each(prefetch_tagged);
+            for (index, (key, ask)) in keys.iter().zip(&asks).enumerate() {
+                let index = batch * BATCH + index;
+                let decide_one = |entry: EntryMut<'_>| decide(index, Ok(entry));
+                let result = match ask {
+                    Some(ask) => self.update_asked(&seated, key, ask, now_secs, decide_one),
+                    None => Err(self.no_class(key)),
+                };
+                if let Err(error) = result {
+                    decide(index, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Gives the entries of `keys`, in their order, to `decide`, then writes those it changed: all or
+    /// none of them, for other threads and processes and for a kill. A key may come several times; its
+    /// entry is one. Keys of both classes may come together.
+    ///
+    /// Otherwise as [`Cluster::update`]. One update has at most 256 narrow keys, or some 40 wide ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::update`], and if the keys are too many.
+    pub fn update_many<K: Key, T>(
+        &self,
+        keys: &[K],
+        now: u64,
+        decide: impl FnOnce(&mut Entries<'_>) -> T,
+    ) -> Result<T, UpdateError> {
+        self.update_together(keys, now, decide)
+    }
+
+    /// The entry of a key, if it has one which has not expired at `now`.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be used.
+    pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
+        // A look that leaves everything as it is: nothing is written, and no node is taken.
+        let ask = self.ask(key)?;
+        let seated = self.sit()?;
+        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
+        let place = hold_one(&mut step, &ask, |step| step.find(key, &ask, secs_down(now)))?;
+        let live = place.filter(|place| place.was == Was::Live);
+        let entry = live.map(|place| entry_at(place.spot.node, place.slot));
+        drop(step);
+        self.refuse_if_lost()?;
+        Ok(entry)
+    }
+
+    /// Gives a key that has no entry this one. Says whether it did. Words that the state lacks are zero.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::update`], and if the state has more words than a node.
+    pub fn create<K: Key + ?Sized>(
+        &self,
+        key: &K,
+        now: u64,
+        entry: &Entry,
+    ) -> Result<bool, UpdateError> {
+        self.update(key, now, |found| {
+            let (words, words_max) = (entry.state.len(), found.state.len());
+            let Some(state) = found.state.get_mut(..words) else {
+                return Err(UpdateError::StateTooLong { words, words_max });
+            };
+            if found.is_new {
+                state.copy_from_slice(&entry.state);
+                *found.expires_at = entry.expires_at;
+            }
+            Ok(found.is_new)
+        })?
+    }
+
+    /// Erases the entry of a key. Says whether there was one that had not expired.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be used.
+    pub fn erase<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<bool, UpdateError> {
+        let ask = self.ask(key)?;
+        let now_secs = secs_down(now);
+        let seated = self.sit()?;
+        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
+        let place = hold_one(&mut step, &ask, |step| step.find(key, &ask, now_secs))?;
+        if let Some(place) = place {
+            step.commit(std::iter::once(Change { place, home: ask.home, image: None }));
+        }
+        drop(step);
+        self.refuse_if_lost()?;
+        Ok(place.is_some_and(|place| place.was == Was::Live))
+    }
+
+    /// Visits every node, also those that have expired, key-node after key-node. An entry that is
+    /// created or erased meanwhile may or may not be visited. `visit` may call the cluster.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be used.
+    pub fn for_each(
+        &self,
+        mut visit: impl FnMut(Class, StoredKey, Entry),
+    ) -> Result<(), UpdateError> {
+        let mut found = Vec::new();
+        for (class, spot) in self.spots() {
+            self.hold(spot, |_| {
+                let node = spot.node;
+                found.extend(node.occupied().map(|slot| (node.stored(slot), entry_at(node, slot))));
+            })?;
+            found.drain(..).for_each(|(key, entry)| visit(class.class, key, entry));
+        }
+        Ok(())
+    }
+
+    /// Frees every node that has expired at `now`. Returns how many.
+    ///
+    /// Not needed for correctness: a new key reuses expired nodes. It makes occupancy tell of live
+    /// entries alone.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be used.
+    pub fn sweep(&self, now: u64) -> Result<u64, UpdateError> {
+        self.free_all(secs_down(now), Count::EvictedExpired)
+    }
+
+    /// Erases every entry. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be used.
+    pub fn reset_all(&self) -> Result<u64, UpdateError> {
+        // At the end of time, everything has expired.
+        self.free_all(u32::MAX, Count::Erased)
+    }
+
+    fn free_all(&self, now_secs: u32, count: Count) -> Result<u64, UpdateError> {
+        let mut total = 0;
+        for (class, spot) in self.spots() {
+            total += self.hold(spot, |seat| {
+                let freed = free_expired(class, spot, Slots::default(), now_secs);
+                seat.count(count, freed);
+                freed
+            })?;
+        }
+        Ok(total)
+    }
+
+    /// A seat for this thread, unless nothing can be relied on any more.
+    #[inline]
+    fn sit(&self) -> Result<Seated<'_>, UpdateError> {
+        self.refuse_if_lost()?;
+        self.crew.sit(&self.memory)
+    }
+
+    #[inline]
+    fn refuse_if_lost(&self) -> Result<(), UpdateError> {
+        if self.memory.is_lost() { Err(UpdateError::Lost) } else { Ok(()) }
+    }
+
+    fn spots(&self) -> impl Iterator<Item = (&ClassMemory, Spot<'_>)> {
+        self.memory.classes().flat_map(|class| class.spots().map(move |spot| (class, spot)))
+    }
+
+    /// Runs `act` with one key-node locked.
+    fn hold<T>(&self, spot: Spot<'_>, act: impl FnOnce(&Seat<'_>) -> T) -> Result<T, UpdateError> {
+        let seated = self.sit()?;
+        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
+        step.lock(spot)?;
+        let answer = act(&seated.seat);
+        drop(step);
+        self.refuse_if_lost()?;
+        Ok(answer)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.crew.leave(&self.memory);
+    }
+}
+
+impl fmt::Debug for Cluster {
+    /// Leaves out the seed: who reads a log must not learn how to aim keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (narrow, wide) = (self.geometry(Class::Narrow), self.geometry(Class::Wide));
+        f.debug_struct("Cluster")
+            .field("narrow", &narrow)
+            .field("wide", &wide)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A copy of the entry of a node.
+fn entry_at(node: KeyNode<'_>, slot: u32) -> Entry {
+    let mut image: SmallVec<[u64; NARROW_WORDS]> = SmallVec::from_elem(0, node.layout().node_words);
+    node.read(slot, &mut image);
+    let last = image.len() - 1;
+    Entry::new(&image[STATE..last], nanos(expires_secs(image[last])))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

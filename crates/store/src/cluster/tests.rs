@@ -1,0 +1,344 @@
+//! Clusters on the heap: every kill between two writes, and threads. Miri runs these as well.
+
+mod regressions;
+
+use super::*;
+use crate::geometry::{STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use crate::header::Identity;
+use crate::key::Hashed;
+use crate::process::Lives;
+use crate::region::Region;
+use crate::seat::CONTROL_WORDS;
+use crate::stats::Stats;
+use crate::sync::{death, get};
+use crate::verify;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SECOND: u64 = 1_000_000_000;
+const NOW: u64 = 1_000 * SECOND;
+const LATER: u64 = NOW + 60 * SECOND;
+
+/// The memory of a cluster on the heap, and who lives in it.
+struct Heap {
+    memory: Arc<Memory>,
+    lives: Arc<Vec<AtomicBool>>,
+}
+
+/// Narrow nodes in `key_nodes` chains of eight; wide ones of 80 words in one chain of three.
+fn identity(key_nodes: u64) -> Identity {
+    let narrow = Geometry::by_count(1, key_nodes, 8, STATE_WORDS_NARROW).unwrap();
+    let wide = Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap();
+    Identity { cluster: 1, seed: 7, narrow, wide: Some(wide) }
+}
+
+impl Heap {
+    fn new(key_nodes: u64) -> Self {
+        let identity = identity(key_nodes);
+        let zeros = |geometry: Geometry| vec![0; (geometry.file_bytes() / 8) as usize];
+        let wide = identity.wide.unwrap();
+        Self::from_words(identity, &vec![0; CONTROL_WORDS], &zeros(identity.narrow), &zeros(wide))
+    }
+
+    fn from_words(identity: Identity, control: &[u64], narrow: &[u64], wide: &[u64]) -> Self {
+        let class =
+            |class, geometry, words| ClassMemory::new(class, geometry, vec![Region::heap(words)]);
+        let memory = Memory::new(
+            identity,
+            Region::heap(control),
+            class(Class::Narrow, identity.narrow, narrow),
+            identity.wide.map(|geometry| class(Class::Wide, geometry, wide)),
+        );
+        let lives = (0..64).map(|_| AtomicBool::new(false)).collect();
+        Self { memory: Arc::new(memory), lives: Arc::new(lives) }
+    }
+
+    /// Opens the cluster as process number `process`.
+    fn open(&self, process: u32, eviction: Eviction) -> Cluster {
+        let lives = Lives::Flags(self.lives.clone());
+        let life = lives.try_take(process).unwrap().expect("nobody else is this process");
+        let crew = Crew::join(&self.memory, lives, life, process);
+        Cluster { memory: self.memory.clone(), crew, eviction, origin: Origin::default() }
+    }
+
+    /// The end of a process that left everything as it was.
+    fn bury(&self, process: u32, cluster: Cluster) {
+        std::mem::forget(cluster);
+        self.lives[process as usize].store(false, Ordering::SeqCst);
+    }
+
+    /// What the next process would find, after a restart of the machine's only process.
+    fn reopened(&self) -> Self {
+        let words = |class| self.memory.class(class).unwrap().words();
+        let copy = Self::from_words(
+            self.memory.identity,
+            &self.memory.control.words(),
+            &words(Class::Narrow),
+            &words(Class::Wide),
+        );
+        verify::restore(&copy.memory, 0);
+        copy
+    }
+}
+
+/// A key of a chosen home: the key-node number `home` of two, and the other one as its alternate.
+fn key_at(home: u64, number: u64) -> Hashed {
+    let layout = crate::geometry::Layout::new(identity(2).narrow);
+    let estimates = (0..).map(|mix: u64| (home << 63) | (number << 20) | mix);
+    let estimate = estimates
+        .map(|estimate| StoredKey { estimate, identity: number })
+        .find(|key| layout.home(key).number == home && layout.alternate(key).number != home)
+        .unwrap();
+    Hashed::narrow(estimate.bits())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+fn add(entry: EntryMut<'_>, by: u64) {
+    entry.state[0] += by;
+    entry.state[1] = !entry.state[0];
+    *entry.expires_at = LATER;
+}
+
+fn count(cluster: &Cluster, key: &Hashed) -> Option<u64> {
+    let entry = cluster.find(key, NOW).expect("the cluster can be used")?;
+    assert_eq!(entry.state[1], !entry.state[0], "half an entry");
+    Some(entry.state[0])
+}
+
+/// What an update is about, and what may be found after it was killed.
+struct Case {
+    name: &'static str,
+    eviction: Eviction,
+    prepare: fn(&Cluster),
+    update: fn(&Cluster),
+    keys: fn() -> Vec<Hashed>,
+}
+
+fn fill_home(cluster: &Cluster) {
+    for number in 0..7 {
+        cluster.update(&key_at(0, number), NOW, |entry| add(entry, 1)).unwrap();
+    }
+}
+
+fn fill_both(cluster: &Cluster) {
+    for number in 0..8 {
+        for home in 0..2 {
+            cluster.update(&key_at(home, number), NOW, |entry| add(entry, 1)).unwrap();
+        }
+    }
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "an update of a live key",
+        eviction: Eviction::Refuse,
+        prepare: |cluster| cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 5)).unwrap(),
+        update: |cluster| cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap(),
+        keys: || vec![key_at(0, 1)],
+    },
+    Case {
+        name: "a new key",
+        eviction: Eviction::Refuse,
+        prepare: |_| {},
+        update: |cluster| cluster.update(&key_at(1, 1), NOW, |entry| add(entry, 1)).unwrap(),
+        keys: || vec![key_at(1, 1)],
+    },
+    Case {
+        name: "a new key away from its crowded home",
+        eviction: Eviction::Refuse,
+        prepare: fill_home,
+        update: |cluster| cluster.update(&key_at(0, 9), NOW, |entry| add(entry, 1)).unwrap(),
+        keys: || vec![key_at(0, 9)],
+    },
+    Case {
+        name: "an erasure of a key away from home",
+        eviction: Eviction::Refuse,
+        prepare: |cluster| {
+            fill_home(cluster);
+            cluster.update(&key_at(0, 9), NOW, |entry| add(entry, 1)).unwrap();
+        },
+        update: |cluster| assert!(cluster.erase(&key_at(0, 9), NOW).unwrap()),
+        keys: || vec![key_at(0, 9)],
+    },
+    Case {
+        name: "a key that takes the node of another",
+        eviction: Eviction::EvictOldest,
+        prepare: fill_both,
+        update: |cluster| cluster.update(&key_at(0, 20), NOW, |entry| add(entry, 1)).unwrap(),
+        keys: || vec![key_at(0, 20)],
+    },
+    Case {
+        name: "keys of both classes, one new, one live, one left empty, one twice",
+        eviction: Eviction::Refuse,
+        prepare: |cluster| {
+            for key in [key_at(0, 1), key_at(1, 3)] {
+                cluster.update(&key, NOW, |entry| add(entry, 5)).unwrap();
+            }
+        },
+        update: |cluster| {
+            let keys = [key_at(0, 1), key_at(1, 2), key_at(1, 3), Hashed::wide(4), key_at(0, 1)];
+            cluster
+                .update_many(&keys, NOW, |entries| {
+                    for index in [0, 1, 3, 4] {
+                        add(entries.get(index), 1);
+                    }
+                    entries.get(2).state.fill(0);
+                })
+                .unwrap();
+        },
+        keys: || vec![key_at(0, 1), key_at(1, 2), key_at(1, 3), Hashed::wide(4)],
+    },
+];
+
+/// Kills the update before each of its writes. Whoever comes next, another process or the first one after
+/// a restart, finds all of it or nothing, waits for nobody, and can go on.
+#[test]
+fn a_kill_between_any_two_writes_leaves_an_update_whole() {
+    // Miri, which is slow, looks at a sample of the case that has everything.
+    for case in &CASES[if cfg!(miri) { 5 } else { 0 }..] {
+        let untouched = counts_of(case, |_| {});
+        let updated = counts_of(case, case.update);
+        assert_ne!(untouched, updated, "{}", case.name);
+        let mut completed = 0;
+        for writes in (0..).step_by(if cfg!(miri) { 67 } else { 1 }) {
+            let heap = Heap::new(2);
+            (case.prepare)(&heap.open(1, case.eviction));
+            let victim = heap.open(0, case.eviction);
+            let survived = death::after(writes, || (case.update)(&victim)).is_some();
+            heap.bury(0, victim);
+
+            let story = format!("{}, killed before write {writes}", case.name);
+            let next = heap.reopened();
+            check(&next, case, &untouched, &updated, &format!("{story}, restarted"));
+            check(&heap, case, &untouched, &updated, &story);
+            completed += heap.open(0, case.eviction).stats().completed;
+            if survived {
+                break;
+            }
+            assert!(writes < 1000, "{story}: does not end");
+        }
+        assert!(
+            completed > 0 || cfg!(miri),
+            "{}: no kill fell between commit and completion",
+            case.name
+        );
+    }
+}
+
+fn counts_of(case: &Case, update: fn(&Cluster)) -> Vec<Option<u64>> {
+    let heap = Heap::new(2);
+    let cluster = heap.open(0, case.eviction);
+    (case.prepare)(&cluster);
+    update(&cluster);
+    (case.keys)().iter().map(|key| count(&cluster, key)).collect()
+}
+
+#[track_caller]
+fn check(heap: &Heap, case: &Case, before: &[Option<u64>], after: &[Option<u64>], story: &str) {
+    let cluster = heap.open(2, case.eviction);
+    let found: Vec<_> = (case.keys)().iter().map(|key| count(&cluster, key)).collect();
+    assert!(found == before || found == after, "{story}: {found:?}");
+    // The same update once more, by another process; and nothing is found torn afterwards.
+    (case.update_again(&cluster))();
+    drop(cluster);
+    let stats = Stats::of(&heap.reopened().memory.control);
+    let dropped = stats.dropped_torn + stats.dropped_foreign + stats.dropped_duplicate;
+    assert_eq!(dropped, 0, "{story}: {stats:?}");
+}
+
+impl Case {
+    fn update_again<'a>(&self, cluster: &'a Cluster) -> impl FnOnce() + use<'a> {
+        let keys = (self.keys)();
+        move || {
+            for key in &keys {
+                let before = count(cluster, key).unwrap_or(0);
+                cluster.update(key, NOW, |entry| add(entry, 1)).unwrap();
+                assert_eq!(count(cluster, key), Some(before + 1));
+            }
+        }
+    }
+}
+
+/// A process that is killed while it cleans up after another is itself cleaned up after.
+#[test]
+fn a_kill_in_the_middle_of_cleaning_up_does_no_harm() {
+    let case = &CASES[5];
+    let (untouched, updated) = (counts_of(case, |_| {}), counts_of(case, case.update));
+    let moments: &[u64] = if cfg!(miri) { &[200] } else { &[40, 120, 200, 250, 280] };
+    for &writes in moments {
+        for cleaning in (0..120).step_by(if cfg!(miri) { 37 } else { 1 }) {
+            let heap = Heap::new(2);
+            (case.prepare)(&heap.open(1, case.eviction));
+            let victim = heap.open(0, case.eviction);
+            death::after(writes, || (case.update)(&victim));
+            heap.bury(0, victim);
+            let cleaner = heap.open(1, case.eviction);
+            death::after(cleaning, || {
+                let _life = cleaner_takes(&heap, 0);
+                let _ = heap.memory.clean_up_after(0);
+            });
+            heap.bury(1, cleaner);
+            let story = format!("killed before write {writes}, cleaner before {cleaning}");
+            check(&heap, case, &untouched, &updated, &story);
+        }
+    }
+}
+
+fn cleaner_takes(heap: &Heap, process: u32) -> Option<crate::process::Life> {
+    Lives::Flags(heap.lives.clone()).try_take(process).unwrap()
+}
+
+#[test]
+fn threads_of_two_processes_count_every_hit() {
+    const HITS: u64 = if cfg!(miri) { 20 } else { 5_000 };
+    let heap = Heap::new(2);
+    let clusters = [heap.open(0, Eviction::Refuse), heap.open(1, Eviction::Refuse)];
+    let keys = [key_at(0, 1), key_at(1, 2), Hashed::wide(3)];
+    std::thread::scope(|scope| {
+        for (index, cluster) in clusters.iter().chain(&clusters).enumerate() {
+            let mut keys = keys;
+            keys.rotate_left(index % 3);
+            scope.spawn(move || {
+                for _ in 0..HITS {
+                    cluster
+                        .update_many(&keys, NOW, |entries| {
+                            (0..3).for_each(|index| add(entries.get(index), 1));
+                        })
+                        .unwrap();
+                    cluster.update(&keys[0], NOW, |entry| add(entry, 1)).unwrap();
+                }
+            });
+        }
+    });
+    let total: u64 = keys.iter().map(|key| count(&clusters[0], key).unwrap()).sum();
+    assert_eq!(total, 4 * HITS * 4);
+}
+
+#[test]
+fn a_panic_in_decide_changes_nothing_and_blocks_nobody() {
+    let heap = Heap::new(2);
+    let cluster = heap.open(0, Eviction::Refuse);
+    let key = key_at(0, 1);
+    cluster.update(&key, NOW, |entry| add(entry, 1)).unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        cluster.update(&key, NOW, |entry| -> () {
+            entry.state[0] = 100;
+            std::panic::resume_unwind(Box::new("no"));
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(count(&cluster, &key), Some(1));
+    cluster.update(&key, NOW, |entry| add(entry, 1)).unwrap();
+    assert_eq!(count(&cluster, &key), Some(2));
+}
+
+#[test]
+fn what_is_too_much_is_refused_by_name() {
+    let heap = Heap::new(2);
+    let cluster = heap.open(0, Eviction::Refuse);
+    let keys: Vec<_> = (0..257).map(Hashed::narrow).collect();
+    let error = cluster.update_many(&keys, NOW, |_| ()).unwrap_err().to_string();
+    assert!(error.starts_with("257 keys of 2313 words are too much for one update"), "{error}");
+    let keys: Vec<_> = (0..50).map(Hashed::wide).collect();
+    let error = cluster.update_many(&keys, NOW, |_| ()).unwrap_err().to_string();
+    assert!(error.starts_with("50 keys of 4250 words are too much for one update"), "{error}");
+}

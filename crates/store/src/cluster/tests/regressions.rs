@@ -1,0 +1,137 @@
+//! Mistakes that were found, each with its story.
+
+use super::*;
+use crate::seat::{SEATS_MAX, Seat};
+use crate::sync::put;
+
+/// A tag behind the end of the chain, which only a damaged file has, was taken for a node: reading it
+/// went past the end of the key-node, and panicked. Such tags are ignored now, and zeroed on open.
+#[test]
+fn a_tag_behind_the_chain_is_no_node() {
+    let heap = Heap::new(2);
+    let key = key_at(0, 1);
+    let tag = u64::from(StoredKey::from_bits(key.hash).tag());
+    // Of a chain of eight, slot 30 would lie outside of the key-node.
+    let words = heap.memory.class(Class::Narrow).unwrap().spot(0).node.words();
+    put(&words[3 + 30 / 8], tag << (30 % 8 * 8));
+    assert_eq!(heap.open(0, Eviction::Refuse).find(&key, NOW), Ok(None));
+    let reopened = heap.reopened();
+    let words = reopened.memory.class(Class::Narrow).unwrap().spot(0).node.words();
+    assert_eq!(get(&words[3 + 30 / 8]), 0);
+}
+
+/// A kill between the last word of a new node and the hint in the head left a hint that was too late:
+/// whoever completed the journal found the node done, and did not look at the head. The key-node then
+/// refused new keys although one of its nodes had expired.
+#[test]
+fn a_completed_update_is_noted_in_the_head() {
+    for writes in (0..).step_by(if cfg!(miri) { 13 } else { 1 }) {
+        let heap = Heap::new(1);
+        let key = |number: u128| Hashed::narrow(number << 90 | number);
+        // Nothing is there, and it is known.
+        heap.open(1, Eviction::Refuse).sweep(NOW).unwrap();
+        let victim = heap.open(0, Eviction::Refuse);
+        let survived = death::after(writes, || {
+            let brief = |entry: EntryMut<'_>| {
+                entry.state[0] = 1;
+                *entry.expires_at = NOW + SECOND;
+            };
+            victim.update(&key(1), NOW, brief).unwrap();
+        });
+        heap.bury(0, victim);
+        let _ = heap.memory.clean_up_after(0);
+        let cluster = heap.open(0, Eviction::Refuse);
+        for number in 2..9 {
+            cluster.update(&key(number), NOW, |entry| add(entry, 1)).unwrap();
+        }
+        let later = NOW + 30 * SECOND;
+        let new = cluster.update(&key(9), later, |entry| add(entry, 1));
+        assert_eq!(new, Ok(()), "killed before write {writes}");
+        if survived.is_some() {
+            break;
+        }
+    }
+}
+
+/// A process whose threads were once all in an update at the same time kept all seats for good, and the
+/// updates of every other process failed. Each process has a seat of its own now.
+#[test]
+fn no_process_can_take_the_last_seat_of_another() {
+    let heap = Heap::new(2);
+    let hog = heap.open(0, Eviction::Refuse);
+    // As many as there are for it, without those that are kept for others.
+    let seats = SEATS_MAX - u64::from(crate::seat::PROCESSES_MAX) + 1;
+    let seated: Vec<_> = (0..seats).map(|_| hog.crew.sit(&hog.memory).unwrap()).collect();
+    assert_eq!(
+        Seat::all(&heap.memory.control).filter(|seat| seat.owner() == 1).count(),
+        seated.len()
+    );
+    let other = heap.open(1, Eviction::Refuse);
+    assert_eq!(other.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
+}
+
+/// An entry was erased and synced, its key came back, and power was lost when the head was on the disk and
+/// the new node was not: the old node, whole and in the right place, counted again. Erasing a node
+/// also forgets its tail now.
+#[test]
+fn an_erased_entry_does_not_come_back() {
+    let heap = Heap::new(2);
+    let cluster = heap.open(0, Eviction::Refuse);
+    let key = Hashed::wide(4);
+    cluster.update(&key, NOW, |entry| add(entry, 1000)).unwrap();
+    assert_eq!(cluster.erase(&key, NOW), Ok(true));
+    let words = || heap.memory.class(Class::Wide).unwrap().words();
+    let mut mixed = words();
+    cluster.update(&key, NOW, |entry| add(entry, 1)).unwrap();
+    // The head, behind the header of the file, is new; the rest is as it was at the sync.
+    mixed[512..520].copy_from_slice(&words()[512..520]);
+    let narrow = heap.memory.class(Class::Narrow).unwrap().words();
+    let lost = Heap::from_words(heap.memory.identity, &vec![0; CONTROL_WORDS], &narrow, &mixed);
+    verify::restore(&lost.memory, 0);
+    assert_eq!(count(&lost.open(0, Eviction::Refuse), &key), None);
+}
+
+/// After a loss of power, the pages of a journal may be of two updates. Completing it brought back nodes
+/// from before the last sync. Only journals of the present boot are completed now; others mend what is torn.
+#[test]
+fn a_journal_of_another_boot_replaces_no_whole_node() {
+    let case = &CASES[0];
+    // The first moment at which the journal is committed: no node is touched yet.
+    let committed = (0..100).find(|&writes| {
+        let heap = Heap::new(2);
+        (case.prepare)(&heap.open(1, case.eviction));
+        let victim = heap.open(0, case.eviction);
+        death::after(writes, || (case.update)(&victim));
+        heap.bury(0, victim);
+        Seat::all(&heap.memory.control).any(|seat| seat.committed() != 0)
+    });
+    for (boot, expected) in [(0, 6), (7, 5)] {
+        let heap = Heap::new(2);
+        (case.prepare)(&heap.open(1, case.eviction));
+        let victim = heap.open(0, case.eviction);
+        death::after(committed.expect("an update commits"), || (case.update)(&victim));
+        heap.bury(0, victim);
+        verify::restore(&heap.memory, boot);
+        assert_eq!(count(&heap.open(0, case.eviction), &key_at(0, 1)), Some(expected));
+    }
+}
+
+/// A restoration that was killed after it had forgotten which keys are away, and before it knew again, was
+/// taken for a whole one by a process that came just before the killed one was quite gone. It is marked
+/// now, and done again.
+#[test]
+fn a_killed_restoration_is_known_and_can_be_done_again() {
+    let heap = Heap::new(2);
+    fill_both(&heap.open(0, Eviction::Refuse));
+    let keys = || (0..8).flat_map(|number| [key_at(0, number), key_at(1, number)]);
+    for writes in (0..).step_by(if cfg!(miri) { 13 } else { 1 }) {
+        let survived = death::after(writes, || verify::restore(&heap.memory, 3)).is_some();
+        assert_eq!(verify::is_being_restored(&heap.memory), !survived && writes > 0);
+        verify::restore(&heap.memory, 3);
+        let cluster = heap.open(0, Eviction::Refuse);
+        assert!(keys().all(|key| count(&cluster, &key) == Some(1)), "killed before write {writes}");
+        if survived {
+            break;
+        }
+    }
+}

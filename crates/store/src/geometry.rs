@@ -1,0 +1,524 @@
+//! The geometry of a class of nodes: how many there are, and where each one is.
+//!
+//! A cluster is *n* files of *m* key-nodes, each a chain of *L* nodes; `size = node_size × L × m × n`,
+//! and a cache line of head for each key-node. Pure arithmetic: touches no file.
+//!
+//! A key-node is a head of one line, then its nodes. A node of four state words is seven words long,
+//! one less than a line. So each of the first nodes has a line to itself, and the words that are left
+//! over, one of each line, make up further nodes: the *spread* nodes, one for seven lines. They take
+//! seven cache misses instead of one, and are given out last.
+
+use crate::key::StoredKey;
+use crate::region::WORD_BYTES;
+
+/// State words of a narrow node.
+pub const STATE_WORDS_NARROW: u32 = 4;
+/// State words of a wide node unless told otherwise: 142 buckets of 4 bytes, and 9 words besides.
+pub const STATE_WORDS_WIDE: u32 = 80;
+/// The most state words of a node: 4 KiB.
+pub const STATE_WORDS_MAX: u32 = 512;
+/// The longest chain: so many tags fit into a head of one cache line.
+pub const CHAIN_MAX: u32 = 40;
+
+/// A narrow key-node of 35 nodes is 2 KiB, so that none crosses a page.
+const CHAIN_NARROW: u32 = 35;
+/// Two key-nodes of 12 wide nodes are just under four pages.
+const CHAIN_WIDE: u32 = 12;
+/// The most bytes of one file when the number of files is left to us.
+const FILE_BYTES_WANTED: u64 = 1 << 30;
+/// The largest cluster that is made: 64 TiB, well below what a process can map.
+const TOTAL_BYTES_MAX: u64 = 1 << 46;
+/// More files than this are nobody's wish, and each is a mapping.
+const FILES_MAX: u32 = 128;
+
+/// Words of a cache line.
+const LINE_WORDS: u32 = 8;
+/// Words of a head: one line (docs/store-format.md, "Key-node").
+pub(crate) const HEAD_WORDS: usize = 8;
+/// Words of a node besides its state: two of key, one of expiry and check.
+pub(crate) const NODE_WORDS_BESIDES_STATE: usize = 3;
+/// Bytes of the header of every file: a page, so that key-nodes start on one.
+pub(crate) const HEADER_BYTES: usize = 4096;
+const HEADER_WORDS: usize = HEADER_BYTES / WORD_BYTES as usize;
+
+/// The kind of nodes that a key lives in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Four state words: the algorithms that fit into 32 bytes.
+    #[default]
+    Narrow,
+    /// As many state words as the cluster was made with: rings of buckets.
+    Wide,
+}
+
+impl Class {
+    /// Both classes, in the order of their files.
+    pub const ALL: [Class; 2] = [Class::Narrow, Class::Wide];
+
+    /// The name of the class in file names and output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Narrow => "narrow",
+            Class::Wide => "wide",
+        }
+    }
+}
+
+/// Why a geometry is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// A number is out of its range.
+    #[error("{what} {found} is not allowed ({min} to {max})")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// The smallest value that is allowed.
+        min: u64,
+        /// The largest value that is allowed.
+        max: u64,
+    },
+    /// The load is not a share that leaves room.
+    #[error("load {found} is not allowed (0.05 to 0.95)")]
+    Load {
+        /// The load that was asked for.
+        found: f64,
+    },
+    /// All numbers are in range, but their product is too large.
+    #[error("{bytes} bytes are too much for one cluster (at most {max})")]
+    Total {
+        /// The size that it would have.
+        bytes: u64,
+        /// The largest size that is allowed.
+        max: u64,
+    },
+}
+
+/// How many nodes a class has, and how they are laid out: files × key-nodes × chain × node size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    files: u32,
+    key_nodes: u64,
+    chain: u32,
+    state_words: u32,
+}
+
+impl Geometry {
+    /// By count: `files` (1 to 128) of `key_nodes` each, with a chain of `chain` (1 to 40) nodes of
+    /// `state_words` (1 to 512) words of state.
+    ///
+    /// # Errors
+    ///
+    /// If a number is out of range, or the whole is larger than 64 TiB.
+    pub fn by_count(
+        files: u32,
+        key_nodes: u64,
+        chain: u32,
+        state_words: u32,
+    ) -> Result<Self, GeometryError> {
+        let key_nodes_max = TOTAL_BYTES_MAX / (WORD_BYTES * HEAD_WORDS as u64);
+        for (what, found, max) in [
+            ("number of files", u64::from(files), u64::from(FILES_MAX)),
+            ("number of key-nodes", key_nodes, key_nodes_max),
+            ("chain length", u64::from(chain), u64::from(CHAIN_MAX)),
+            ("number of state words", u64::from(state_words), u64::from(STATE_WORDS_MAX)),
+        ] {
+            if !(1..=max).contains(&found) {
+                return Err(GeometryError::Range { what, found, min: 1, max });
+            }
+        }
+        let geometry = Self { files, key_nodes, chain, state_words };
+        let bytes = geometry.total_bytes_checked().unwrap_or(u64::MAX);
+        if bytes > TOTAL_BYTES_MAX {
+            return Err(GeometryError::Total { bytes, max: TOTAL_BYTES_MAX });
+        }
+        Ok(geometry)
+    }
+
+    /// By capacity: narrow nodes for `capacity` keys when a share of `load` (0.05 to 0.95) of them is
+    /// in use. Files are of at most about 1 GiB.
+    ///
+    /// Up to a load of 0.8, a new key practically always finds a place; at 0.9, all but a few in a
+    /// million do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Geometry::by_count`], and if the load is out of range.
+    pub fn by_capacity(capacity: u64, load: f64) -> Result<Self, GeometryError> {
+        Self::of_class(capacity, load, CHAIN_NARROW, STATE_WORDS_NARROW)
+    }
+
+    /// As [`Geometry::by_capacity`], for wide nodes of `state_words` words of state.
+    ///
+    /// # Errors
+    ///
+    /// As [`Geometry::by_capacity`].
+    pub fn wide_by_capacity(
+        capacity: u64,
+        load: f64,
+        state_words: u32,
+    ) -> Result<Self, GeometryError> {
+        Self::of_class(capacity, load, CHAIN_WIDE, state_words)
+    }
+
+    fn of_class(
+        capacity: u64,
+        load: f64,
+        chain: u32,
+        state_words: u32,
+    ) -> Result<Self, GeometryError> {
+        if !(0.05..=0.95).contains(&load) {
+            return Err(GeometryError::Load { found: load });
+        }
+        let max = TOTAL_BYTES_MAX / WORD_BYTES;
+        if !(1..=max).contains(&capacity) {
+            return Err(GeometryError::Range { what: "capacity", found: capacity, min: 1, max });
+        }
+        let nodes = (capacity as f64 / load).ceil() as u64;
+        let key_nodes = nodes.div_ceil(u64::from(chain));
+        let whole = Self::by_count(1, key_nodes, chain, state_words)?;
+        let files = whole.file_bytes().div_ceil(FILE_BYTES_WANTED).min(u64::from(FILES_MAX));
+        Self::by_count(files as u32, key_nodes.div_ceil(files), chain, state_words)
+    }
+
+    /// The number of files, *n*.
+    #[must_use]
+    pub const fn files(&self) -> u32 {
+        self.files
+    }
+
+    /// The number of key-nodes of one file, *m*.
+    #[must_use]
+    pub const fn key_nodes(&self) -> u64 {
+        self.key_nodes
+    }
+
+    /// The number of key-nodes of all files, *m × n*.
+    #[must_use]
+    pub const fn key_nodes_total(&self) -> u64 {
+        self.key_nodes * self.files as u64
+    }
+
+    /// The number of nodes of a key-node, *L*.
+    #[must_use]
+    pub const fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    /// The number of nodes of all files, *L × m × n*: how many keys can be live at the very most.
+    #[must_use]
+    pub const fn nodes(&self) -> u64 {
+        self.key_nodes_total() * self.chain as u64
+    }
+
+    /// The number of state words of a node.
+    #[must_use]
+    pub const fn state_words(&self) -> u32 {
+        self.state_words
+    }
+
+    /// The size of a node in bytes: its key, its state, its expiry and check.
+    #[must_use]
+    pub const fn node_bytes(&self) -> u64 {
+        self.node_words() as u64 * WORD_BYTES
+    }
+
+    /// The size of all nodes in bytes: `node_size × L × m × n`.
+    #[must_use]
+    pub const fn nodes_bytes(&self) -> u64 {
+        self.node_bytes() * self.nodes()
+    }
+
+    /// The size of a key-node in bytes, with its head.
+    #[must_use]
+    pub const fn key_node_bytes(&self) -> u64 {
+        self.key_node_words() as u64 * WORD_BYTES
+    }
+
+    /// The size of a file in bytes, with its header.
+    #[must_use]
+    pub const fn file_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + self.key_node_bytes() * self.key_nodes
+    }
+
+    /// The size of all files in bytes.
+    #[must_use]
+    pub const fn total_bytes(&self) -> u64 {
+        self.file_bytes() * self.files as u64
+    }
+
+    fn total_bytes_checked(&self) -> Option<u64> {
+        let of_file = self.key_node_bytes().checked_mul(self.key_nodes)?;
+        of_file.checked_add(HEADER_BYTES as u64)?.checked_mul(u64::from(self.files))
+    }
+
+    /// The number of words of a node.
+    const fn node_words(&self) -> usize {
+        NODE_WORDS_BESIDES_STATE + self.state_words as usize
+    }
+
+    /// Whether nodes are one word less than a line, so that some are spread over the lines.
+    const fn has_spread_nodes(&self) -> bool {
+        self.node_words() as u32 == LINE_WORDS - 1
+    }
+
+    /// How many nodes of a chain are given out before a new key also looks at its other key-node: all
+    /// that are in one piece where some are spread, and as large a share elsewhere.
+    ///
+    /// Of 8k + r nodes, 7k + r have a line each, and leave 7k + r words for k more.
+    const fn chain_preferred(&self) -> u32 {
+        (self.chain * (LINE_WORDS - 1)).div_ceil(LINE_WORDS)
+    }
+
+    /// The number of words of a key-node: whole lines.
+    const fn key_node_words(&self) -> usize {
+        let nodes = if self.has_spread_nodes() {
+            self.chain_preferred() * LINE_WORDS
+        } else {
+            self.chain * self.node_words() as u32
+        };
+        HEAD_WORDS + nodes.next_multiple_of(LINE_WORDS) as usize
+    }
+}
+
+/// Where everything is: the numbers of a geometry that every access needs, worked out once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) geometry: Geometry,
+    /// See [`Geometry::chain_preferred`].
+    pub(crate) preferred: u32,
+    pub(crate) node_words: usize,
+    pub(crate) key_node_words: usize,
+    has_spread_nodes: bool,
+}
+
+/// Which key-node of a class, and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyNodeAt {
+    /// Counted over all files.
+    pub(crate) number: u64,
+    pub(crate) file: usize,
+    /// The index of its first word in the file.
+    pub(crate) first: usize,
+}
+
+impl Layout {
+    pub(crate) const fn new(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            preferred: geometry.chain_preferred(),
+            node_words: geometry.node_words(),
+            key_node_words: geometry.key_node_words(),
+            has_spread_nodes: geometry.has_spread_nodes(),
+        }
+    }
+
+    /// Where the words of a node are within its key-node.
+    #[inline]
+    pub(crate) const fn node_at(&self, slot: u32) -> NodeAt {
+        let (slot, preferred) = (slot as usize, self.preferred as usize);
+        if !self.has_spread_nodes {
+            return NodeAt { first: HEAD_WORDS + slot * self.node_words, step: 1 };
+        }
+        let line = LINE_WORDS as usize;
+        if slot < preferred {
+            NodeAt { first: HEAD_WORDS + slot * line, step: 1 }
+        } else {
+            // The last word of each line, from the line 7 × (slot - preferred) on.
+            let first_line = (slot - preferred) * (line - 1);
+            NodeAt { first: HEAD_WORDS + first_line * line + line - 1, step: line }
+        }
+    }
+
+    /// The key-node of this number.
+    pub(crate) const fn key_node(&self, number: u64) -> KeyNodeAt {
+        let (file, rest) = (number / self.geometry.key_nodes, number % self.geometry.key_nodes);
+        self.key_node_of(file, rest)
+    }
+
+    /// The key-node in which a key lives, counted over all files: the index estimate scaled, first to
+    /// the files, and what is left of it to the key-nodes of a file.
+    #[inline]
+    pub(crate) const fn home(&self, stored: &StoredKey) -> KeyNodeAt {
+        self.scale(stored.estimate)
+    }
+
+    /// The key-node in which a key lives if its home is crowded: any other one. Its home, if that is the
+    /// only one.
+    ///
+    /// The multiplier (2^64 divided by the golden ratio, made odd) brings the low bits of the
+    /// estimate to the top, so that keys that share a home do not share this one.
+    #[inline]
+    pub(crate) const fn alternate(&self, stored: &StoredKey) -> KeyNodeAt {
+        let (home, total) = (self.home(stored).number, self.geometry.key_nodes_total());
+        let folded = stored.estimate ^ (stored.estimate >> 32);
+        let mixed = folded.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let others_before = ((mixed as u128 * (total - 1) as u128) >> 64) as u64;
+        let number = home + (1 + others_before) % total;
+        self.key_node(if number < total { number } else { number - total })
+    }
+
+    /// The slot that a key gets if it is free.
+    #[inline]
+    pub(crate) const fn favourite(&self, stored: &StoredKey) -> u32 {
+        let low = stored.estimate & u32::MAX as u64;
+        ((low * self.preferred as u64) >> 32) as u32
+    }
+
+    /// The slot that a key gets if its favourite is taken: of narrow nodes, the one whose line processors
+    /// fetch along with that of the favourite.
+    #[inline]
+    pub(crate) const fn next_to(&self, favourite: u32) -> u32 {
+        // Slot 0 is in line 1, behind the head.
+        let next = ((favourite + 1) ^ 1).saturating_sub(1);
+        if next < self.preferred { next } else { favourite }
+    }
+
+    #[inline]
+    const fn scale(&self, estimate: u64) -> KeyNodeAt {
+        let in_files = estimate as u128 * self.geometry.files as u128;
+        let (file, rest) = ((in_files >> 64) as u64, in_files as u64);
+        self.key_node_of(file, ((rest as u128 * self.geometry.key_nodes as u128) >> 64) as u64)
+    }
+
+    #[inline]
+    const fn key_node_of(&self, file: u64, rest: u64) -> KeyNodeAt {
+        KeyNodeAt {
+            number: file * self.geometry.key_nodes + rest,
+            file: file as usize,
+            first: HEADER_WORDS + rest as usize * self.key_node_words,
+        }
+    }
+}
+
+/// Where the words of a node are within its key-node: every `step`th from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeAt {
+    pub(crate) first: usize,
+    pub(crate) step: usize,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn sizes_are_products() {
+        let geometry = Geometry::by_count(3, 1000, 35, 4).unwrap();
+        assert_eq!(geometry.node_bytes(), 56);
+        assert_eq!(geometry.nodes(), 105_000);
+        assert_eq!(geometry.nodes_bytes(), 56 * 35 * 1000 * 3);
+        assert_eq!(geometry.key_node_bytes(), 2048);
+        assert_eq!(geometry.file_bytes(), 4096 + 2_048_000);
+        assert_eq!(geometry.total_bytes(), 3 * geometry.file_bytes());
+    }
+
+    #[test]
+    fn eighty_bytes_a_key_at_a_load_of_four_fifths() {
+        let geometry = Geometry::by_capacity(8_000_000, 0.8).unwrap();
+        assert!(geometry.nodes() >= 10_000_000);
+        assert!(geometry.total_bytes() < 80 * 8_000_000, "{}", geometry.total_bytes());
+    }
+
+    #[test]
+    fn a_large_class_has_several_files_of_equal_shape() {
+        let geometry = Geometry::by_capacity(100_000_000, 0.8).unwrap();
+        assert_eq!(geometry.files(), 7);
+        assert!(geometry.file_bytes() <= FILE_BYTES_WANTED + 4096 + 2048);
+        assert!(geometry.nodes() >= 125_000_000);
+    }
+
+    #[track_caller]
+    fn check_refused(result: Result<Geometry, GeometryError>, message: &str) {
+        assert_eq!(result.unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_by_name() {
+        let by_count = Geometry::by_count;
+        check_refused(by_count(0, 1, 1, 4), "number of files 0 is not allowed (1 to 128)");
+        check_refused(
+            by_count(1, 0, 1, 4),
+            "number of key-nodes 0 is not allowed (1 to 1099511627776)",
+        );
+        check_refused(by_count(1, 1, 41, 4), "chain length 41 is not allowed (1 to 40)");
+        check_refused(
+            by_count(1, 1, 1, 513),
+            "number of state words 513 is not allowed (1 to 512)",
+        );
+        check_refused(
+            by_count(128, 1 << 40, 40, 512),
+            "18446744073709551615 bytes are too much for one cluster (at most 70368744177664)",
+        );
+        let by_capacity = Geometry::by_capacity;
+        check_refused(by_capacity(1, 0.96), "load 0.96 is not allowed (0.05 to 0.95)");
+        check_refused(by_capacity(1, f64::NAN), "load NaN is not allowed (0.05 to 0.95)");
+        check_refused(by_capacity(0, 0.8), "capacity 0 is not allowed (1 to 8796093022208)");
+        assert!(by_capacity(u64::MAX, 0.8).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_do_not_overlap_and_fill_their_key_node(
+            chain in 1..=CHAIN_MAX,
+            state_words in prop_oneof![Just(4_u32), 1..=90_u32],
+        ) {
+            let layout = Layout::new(Geometry::by_count(2, 10, chain, state_words).unwrap());
+            let mut seen = HashSet::new();
+            for slot in 0..chain {
+                let at = layout.node_at(slot);
+                for word in 0..layout.node_words {
+                    let index = at.first + word * at.step;
+                    prop_assert!(index >= HEAD_WORDS && index < layout.key_node_words);
+                    prop_assert!(seen.insert(index), "word {} of slot {}", word, slot);
+                }
+            }
+            let unused = layout.key_node_words - HEAD_WORDS - seen.len();
+            prop_assert!(unused <= 14, "{} words unused", unused);
+        }
+
+        #[test]
+        fn every_estimate_has_a_home_and_an_alternate_in_range(
+            estimate: u64,
+            files in 1..=FILES_MAX,
+            key_nodes in 1..10_000_u64,
+        ) {
+            let layout = Layout::new(Geometry::by_count(files, key_nodes, 8, 4).unwrap());
+            let file_words = (layout.geometry.file_bytes() / WORD_BYTES) as usize;
+            let key = StoredKey { estimate, identity: 0 };
+            let favourite = layout.favourite(&key);
+            prop_assert!(favourite < layout.preferred);
+            prop_assert!(layout.next_to(favourite) < layout.preferred);
+            for at in [layout.home(&key), layout.alternate(&key)] {
+                prop_assert!(at.number < layout.geometry.key_nodes_total());
+                prop_assert!(at.file < files as usize);
+                prop_assert!(at.first + layout.key_node_words <= file_words);
+                prop_assert_eq!(layout.key_node(at.number), at);
+            }
+        }
+    }
+
+    #[test]
+    fn homes_and_alternates_spread_evenly_and_apart() {
+        // 64,000 keys over 64 key-nodes: 1,000 each; uniform hashing stays within ±5 sigma (160). An
+        // alternate is never the home.
+        let layout = Layout::new(Geometry::by_count(4, 16, 8, 4).unwrap());
+        let (mut homes, mut alternates, mut same) = ([0_u32; 64], [0_u32; 64], 0);
+        for number in 0..64_000_u64 {
+            let key = crate::key::Key::stored(&number, 7);
+            let (home, alternate) = (layout.home(&key).number, layout.alternate(&key).number);
+            homes[home as usize] += 1;
+            alternates[alternate as usize] += 1;
+            same += u32::from(home == alternate);
+        }
+        for counts in [homes, alternates] {
+            assert!(counts.iter().all(|count| (840..=1160).contains(count)), "{counts:?}");
+        }
+        assert_eq!(same, 0);
+    }
+}

@@ -1,0 +1,470 @@
+//! One key-node in memory: a head of one cache line, and a chain of nodes behind it.
+//!
+//! Owns the meaning of the words (docs/store-format.md, "Key-node" and "Node"): where the tags are,
+//! how a node is sealed with its check. Takes no lock: whoever calls holds the one in the head, or
+//! only wants a hint. Finds no place for a key and evicts nothing by itself.
+
+use bytemuck::cast_slice;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::geometry::{CHAIN_MAX, HEAD_WORDS, Layout};
+use crate::key::{Key, StoredKey};
+use crate::sync::{AtomicU64, get, put};
+
+/// Words of the head: the lock; how many keys of this home live elsewhere; hints; the tags.
+const LOCK: usize = 0;
+const AWAY: usize = 1;
+const HINTS: usize = 2;
+const TAGS: usize = 3;
+const TAG_WORDS: usize = HEAD_WORDS - TAGS;
+const _: () = assert!(TAG_WORDS * 8 == CHAIN_MAX as usize);
+
+/// Words of a node: the key, then the state, and last the tail: expiry above, check below.
+pub(crate) const ESTIMATE: usize = 0;
+pub(crate) const IDENTITY: usize = 1;
+pub(crate) const STATE: usize = 2;
+/// The words of a narrow node.
+pub(crate) const NARROW_WORDS: usize = 7;
+
+/// Every byte of a word 0x01, and every byte 0x7f.
+const ONES: u64 = 0x0101_0101_0101_0101;
+const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+
+/// A set of slots of one key-node: bit *i* is slot *i*.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slots(pub(crate) u64);
+
+impl Slots {
+    #[inline]
+    pub(crate) const fn first(self) -> Option<u32> {
+        if self.0 == 0 { None } else { Some(self.0.trailing_zeros()) }
+    }
+
+    #[inline]
+    pub(crate) const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    pub(crate) const fn has(self, slot: u32) -> bool {
+        self.0 >> slot & 1 == 1
+    }
+
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(crate) const fn and(self, slot: u32) -> Self {
+        Self(self.0 | 1 << slot)
+    }
+}
+
+impl Iterator for Slots {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        let first = self.first()?;
+        self.0 &= self.0 - 1;
+        Some(first)
+    }
+}
+
+/// A key-node: its words, and how they are laid out.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyNode<'a> {
+    words: &'a [AtomicU64],
+    layout: &'a Layout,
+}
+
+impl<'a> KeyNode<'a> {
+    /// `words` are all words of the key-node.
+    #[inline]
+    pub(crate) const fn new(words: &'a [AtomicU64], layout: &'a Layout) -> Self {
+        Self { words, layout }
+    }
+
+    #[inline]
+    pub(crate) const fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+
+    #[inline]
+    pub(crate) const fn words(&self) -> &'a [AtomicU64] {
+        self.words
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> &'a AtomicU64 {
+        &self.words[LOCK]
+    }
+
+    /// How many keys whose home this is live in their other key-node, at most.
+    #[inline]
+    pub(crate) fn away(&self) -> &'a AtomicU64 {
+        &self.words[AWAY]
+    }
+
+    /// No node expires before this second, as far as is known; 0 if nothing is known.
+    #[inline]
+    pub(crate) fn earliest(&self) -> u32 {
+        get(&self.words[HINTS]) as u32
+    }
+
+    /// How many updates there were, modulo 2^32.
+    #[inline]
+    pub(crate) fn activity(&self) -> u32 {
+        (get(&self.words[HINTS]) >> 32) as u32
+    }
+
+    #[inline]
+    fn set_hints(&self, earliest: u32, activity: u32) {
+        put(&self.words[HINTS], u64::from(activity) << 32 | u64::from(earliest));
+    }
+
+    /// Notes an update of a node which now expires at `expires_secs`.
+    #[inline]
+    pub(crate) fn note_update(&self, expires_secs: u32) {
+        let earliest = self.earliest().min(expires_secs);
+        self.set_hints(earliest, self.activity().wrapping_add(1));
+    }
+
+    /// Notes that no node expires before `earliest`.
+    pub(crate) fn set_earliest(&self, earliest: u32) {
+        self.set_hints(earliest, self.activity());
+    }
+
+    /// The slots that have this tag; 0 is the tag of free ones.
+    #[inline]
+    pub(crate) fn tagged(&self, tag: u8) -> Slots {
+        let mut slots = 0;
+        for (index, word) in self.tags().iter().enumerate() {
+            // Brings the top bits of the eight bytes together in the top byte.
+            let equal = equal_bytes(get(word), tag) >> 7;
+            slots |= (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * index);
+        }
+        Slots(slots & self.all())
+    }
+
+    #[inline]
+    fn tags(&self) -> &'a [AtomicU64; TAG_WORDS] {
+        match self.words[TAGS..].first_chunk() {
+            Some(tags) => tags,
+            None => unreachable!("a key-node has a whole head"),
+        }
+    }
+
+    /// The first slot with this tag for which `is_it` holds. As [`KeyNode::tagged`], for when the first
+    /// one is nearly always it.
+    #[inline]
+    fn first_tagged(&self, tag: u8, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        for (index, word) in self.tags().iter().enumerate() {
+            let mut equal = equal_bytes(get(word), tag);
+            while equal != 0 {
+                let slot = (8 * index) as u32 + equal.trailing_zeros() / 8;
+                // Tags behind the end of the chain are 0, unless the file was damaged.
+                if slot < self.layout.geometry.chain() && is_it(slot) {
+                    return Some(slot);
+                }
+                equal &= equal - 1;
+            }
+        }
+        None
+    }
+
+    /// The slot in which a key is, if it is here at all. A guess by the tags alone, for a hint.
+    #[inline]
+    pub(crate) fn guess(&self, stored: &StoredKey) -> Option<u32> {
+        self.first_tagged(stored.tag(), |_| true)
+    }
+
+    /// The slots without a node.
+    #[inline]
+    pub(crate) fn free(&self) -> Slots {
+        self.tagged(0)
+    }
+
+    /// The slots with a node.
+    #[inline]
+    pub(crate) fn occupied(&self) -> Slots {
+        Slots(self.all() & !self.free().0)
+    }
+
+    #[inline]
+    const fn all(&self) -> u64 {
+        // The chain is 1 to 40 nodes.
+        (1 << self.layout.geometry.chain()) - 1
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self, slot: u32) -> u8 {
+        let (word, shift) = tag_at(slot);
+        (get(&self.words[word]) >> shift) as u8
+    }
+
+    /// Marks a slot as one with a node of this tag, or as free with 0. One write.
+    #[inline]
+    pub(crate) fn set_tag(&self, slot: u32, tag: u8) {
+        let (word, shift) = tag_at(slot);
+        let others = get(&self.words[word]) & !(0xff << shift);
+        put(&self.words[word], others | u64::from(tag) << shift);
+    }
+
+    /// Frees a slot, and forgets what was in it: the tail makes sure that no old copy of the node, brought
+    /// back by a loss of power, passes for a new one of the same tag.
+    #[inline]
+    pub(crate) fn clear(&self, slot: u32) {
+        self.set_tag(slot, 0);
+        let at = self.layout.node_at(slot);
+        put(&self.words[at.first + (self.layout.node_words - 1) * at.step], 0);
+    }
+
+    /// Zeroes the tags behind the end of the chain, if they are not.
+    pub(crate) fn clear_tags_beyond_chain(&self) {
+        for slot in self.layout.geometry.chain()..CHAIN_MAX {
+            if self.tag(slot) != 0 {
+                self.set_tag(slot, 0);
+            }
+        }
+    }
+
+    /// The slot of a key, whether its node has expired or not.
+    #[inline]
+    pub(crate) fn find<K: Key + ?Sized>(&self, key: &K, own: &StoredKey) -> Option<u32> {
+        self.first_tagged(own.tag(), |slot| key.compare(own, &self.stored(slot)))
+    }
+
+    /// The slot and the words of a key's node, if it is a narrow one in one piece.
+    #[inline]
+    pub(crate) fn find_narrow<K: Key + ?Sized>(
+        &self,
+        key: &K,
+        own: &StoredKey,
+    ) -> Option<(u32, &'a [AtomicU64; NARROW_WORDS])> {
+        let mut node = None;
+        let slot = self.first_tagged(own.tag(), |slot| {
+            node = self.narrow(slot);
+            node.is_some_and(|words| {
+                let found =
+                    StoredKey { estimate: get(&words[ESTIMATE]), identity: get(&words[IDENTITY]) };
+                key.compare(own, &found)
+            })
+        });
+        Some((slot?, node?))
+    }
+
+    /// The key of a node.
+    #[inline]
+    pub(crate) fn stored(&self, slot: u32) -> StoredKey {
+        let at = self.layout.node_at(slot);
+        let words = &self.words[at.first..];
+        StoredKey {
+            estimate: get(&words[ESTIMATE * at.step]),
+            identity: get(&words[IDENTITY * at.step]),
+        }
+    }
+
+    /// The tail of a node: expiry and check.
+    #[inline]
+    pub(crate) fn tail(&self, slot: u32) -> u64 {
+        let at = self.layout.node_at(slot);
+        get(&self.words[at.first + (self.layout.node_words - 1) * at.step])
+    }
+
+    /// Copies a node into `image`, which is as long as a node.
+    #[inline]
+    pub(crate) fn read(&self, slot: u32, image: &mut [u64]) {
+        if let (Some(node), Some(image)) =
+            (self.narrow(slot), image.first_chunk_mut::<NARROW_WORDS>())
+        {
+            for (word, to) in node.iter().zip(image) {
+                *to = get(word);
+            }
+            return;
+        }
+        for (word, to) in self.each(slot).zip(image) {
+            *to = get(word);
+        }
+    }
+
+    /// Whether a node is, word for word, `image`.
+    #[inline]
+    pub(crate) fn is(&self, slot: u32, image: &[u64]) -> bool {
+        self.each(slot).zip(image).all(|(word, value)| get(word) == *value)
+    }
+
+    /// Puts a sealed image into a slot, and marks the slot as its. Not one step: see [`crate::seat`].
+    #[inline(always)]
+    pub(crate) fn install(&self, slot: u32, image: &[u64]) {
+        if let (Some(node), Some(image)) = (self.narrow(slot), image.first_chunk::<NARROW_WORDS>())
+        {
+            for (word, value) in node.iter().zip(image) {
+                put(word, *value);
+            }
+        } else {
+            for (word, value) in self.each(slot).zip(image) {
+                put(word, *value);
+            }
+        }
+        let tag = key_of(image).tag();
+        if self.tag(slot) != tag {
+            self.set_tag(slot, tag);
+        }
+        self.note_update(expires_secs(image[image.len() - 1]));
+    }
+
+    /// The words of a narrow node that is in one piece, so that the loops over them are of a known
+    /// length.
+    #[inline]
+    pub(crate) fn narrow(&self, slot: u32) -> Option<&'a [AtomicU64; NARROW_WORDS]> {
+        let at = self.layout.node_at(slot);
+        if at.step != 1 || self.layout.node_words != NARROW_WORDS {
+            return None;
+        }
+        self.words[at.first..].first_chunk()
+    }
+
+    #[inline]
+    fn each(&self, slot: u32) -> impl Iterator<Item = &'a AtomicU64> {
+        let at = self.layout.node_at(slot);
+        self.words[at.first..].iter().step_by(at.step).take(self.layout.node_words)
+    }
+}
+
+/// The top bits of the bytes of a word that are `byte`.
+///
+/// A byte of the difference is zero where they are equal. Adding 0x7f carries into the top bit of every
+/// byte that is not zero; no byte carries into the next, so none is named wrongly.
+#[inline]
+const fn equal_bytes(word: u64, byte: u8) -> u64 {
+    let difference = word ^ (ONES * byte as u64);
+    let unequal = ((difference & LOW_BITS) + LOW_BITS) | difference;
+    !unequal & !LOW_BITS
+}
+
+#[inline]
+const fn tag_at(slot: u32) -> (usize, u32) {
+    (TAGS + slot as usize / 8, slot % 8 * 8)
+}
+
+/// The key of an image of a node.
+#[inline]
+pub(crate) const fn key_of(image: &[u64]) -> StoredKey {
+    StoredKey { estimate: image[ESTIMATE], identity: image[IDENTITY] }
+}
+
+/// The second at which a node with this tail expires.
+#[inline]
+pub(crate) const fn expires_secs(tail: u64) -> u32 {
+    (tail >> 32) as u32
+}
+
+/// Completes an image, whose key and state are set, with its expiry and its check.
+#[inline]
+pub(crate) fn seal(image: &mut [u64], expires_secs: u32, seed: u64) {
+    let last = image.len() - 1;
+    image[last] = u64::from(expires_secs) << 32;
+    image[last] |= u64::from(check(image, seed));
+}
+
+/// Whether an image is one that [`seal`] made, whatever bytes it is.
+#[inline]
+pub(crate) fn is_sealed(image: &mut [u64], seed: u64) -> bool {
+    let last = image.len() - 1;
+    let tail = image[last];
+    image[last] = tail & !u64::from(u32::MAX);
+    let expected = check(image, seed);
+    image[last] = tail;
+    tail as u32 == expected
+}
+
+/// xxh3-64 with the seed of the cluster, folded to 32 bits. Every bit of the image reaches every bit
+/// of it, so a torn node passes once in 2^32.
+#[inline]
+fn check(image: &[u64], seed: u64) -> u32 {
+    let hash = xxh3_64_with_seed(cast_slice(image), seed);
+    (hash ^ hash >> 32) as u32
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::geometry::Geometry;
+    use crate::region::Region;
+    use proptest::prelude::*;
+
+    const SEED: u64 = 9;
+
+    fn narrow(chain: u32) -> Layout {
+        Layout::new(Geometry::by_count(1, 1, chain, 4).unwrap())
+    }
+
+    fn image(number: u64) -> [u64; 7] {
+        let mut image = [number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number, 1, 2, 3, 4, 0];
+        seal(&mut image, 77, SEED);
+        image
+    }
+
+    proptest! {
+        #[test]
+        fn tags_are_found_exactly_where_they_are(
+            tags in prop::collection::vec(prop_oneof![Just(0), Just(1), Just(0x80), Just(0xff), any::<u8>()], 1..=40),
+        ) {
+            let layout = narrow(tags.len() as u32);
+            let region = Region::heap(&vec![0; layout.key_node_words]);
+            let node = KeyNode::new(region.slice(0, layout.key_node_words), &layout);
+            for (slot, &tag) in tags.iter().enumerate() {
+                node.set_tag(slot as u32, tag);
+            }
+            for wanted in 0..=255 {
+                let found: Vec<_> = node.tagged(wanted).collect();
+                let expected: Vec<_> =
+                    (0..tags.len()).filter(|&slot| tags[slot] == wanted).map(|slot| slot as u32).collect();
+                prop_assert_eq!(found, expected);
+            }
+            prop_assert_eq!(node.occupied().len() + node.free().len(), tags.len() as u32);
+        }
+    }
+
+    #[test]
+    fn every_slot_keeps_its_node() {
+        let layout = narrow(35);
+        let region = Region::heap(&vec![0; layout.key_node_words]);
+        let node = KeyNode::new(region.slice(0, layout.key_node_words), &layout);
+        for slot in 0..35 {
+            node.install(slot, &image(u64::from(slot) + 1));
+        }
+        for slot in 0..35 {
+            let mut found = [0; 7];
+            node.read(slot, &mut found);
+            assert_eq!(found, image(u64::from(slot) + 1));
+            assert!(is_sealed(&mut found, SEED) && node.is(slot, &found));
+            assert_eq!(node.find(&key_of(&found), &key_of(&found)), Some(slot));
+        }
+        assert_eq!(node.free(), Slots(0));
+        assert_eq!(node.activity(), 35);
+    }
+
+    #[test]
+    fn every_bit_of_a_node_counts_in_its_check() {
+        for bit in 0..7 * 64 {
+            let mut image = image(5);
+            image[bit / 64] ^= 1 << (bit % 64);
+            assert!(!is_sealed(&mut image, SEED), "bit {bit}");
+        }
+        assert!(!is_sealed(&mut image(5), SEED + 1));
+    }
+
+    #[test]
+    fn the_earliest_expiry_stays_unknown_until_it_is_set() {
+        let layout = narrow(8);
+        let region = Region::heap(&vec![0; layout.key_node_words]);
+        let node = KeyNode::new(region.slice(0, layout.key_node_words), &layout);
+        node.note_update(50);
+        assert_eq!(node.earliest(), 0);
+        node.set_earliest(90);
+        node.note_update(100);
+        assert_eq!(node.earliest(), 90);
+        node.note_update(50);
+        assert_eq!((node.earliest(), node.activity()), (50, 3));
+    }
+}

@@ -1,0 +1,248 @@
+//! The words of a whole cluster: the control file, and the key-nodes of both classes.
+//!
+//! Owns the way from the name of a key-node to its words, and the completion of what a killed process
+//! left. Takes no lock, except to give back those of the dead.
+
+use crate::geometry::{Class, Geometry, KeyNodeAt, Layout};
+use crate::header::Identity;
+use crate::key::StoredKey;
+use crate::key_node::{KeyNode, is_sealed};
+use crate::lock::release_of;
+use crate::region::Region;
+use crate::seat::{KeyNodeId, Record, Seat, owner_word, pid_word, read_journal};
+use crate::stats::Count;
+use crate::sync::{get, put};
+use std::io;
+
+/// One class of nodes, over all its files.
+pub(crate) struct ClassMemory {
+    pub(crate) class: Class,
+    pub(crate) layout: Layout,
+    files: Vec<Region>,
+}
+
+/// A key-node, with its name.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot<'a> {
+    pub(crate) id: KeyNodeId,
+    pub(crate) node: KeyNode<'a>,
+}
+
+impl ClassMemory {
+    /// `files` are as many and as long as the geometry says.
+    pub(crate) fn new(class: Class, geometry: Geometry, files: Vec<Region>) -> Self {
+        debug_assert!(files.len() == geometry.files() as usize);
+        Self { class, layout: Layout::new(geometry), files }
+    }
+
+    /// The key-node of this number, which is less than there are.
+    pub(crate) fn spot(&self, number: u64) -> Spot<'_> {
+        self.spot_at(self.layout.key_node(number))
+    }
+
+    /// See [`Layout::home`].
+    #[inline]
+    pub(crate) fn home(&self, stored: &StoredKey) -> Spot<'_> {
+        self.spot_at(self.layout.home(stored))
+    }
+
+    /// See [`Layout::alternate`].
+    #[inline]
+    pub(crate) fn alternate(&self, stored: &StoredKey) -> Spot<'_> {
+        self.spot_at(self.layout.alternate(stored))
+    }
+
+    #[inline]
+    fn spot_at(&self, at: KeyNodeAt) -> Spot<'_> {
+        let words = self.files[at.file].slice(at.first, self.layout.key_node_words);
+        let id = KeyNodeId { class: self.class, key_node: at.number };
+        Spot { id, node: KeyNode::new(words, &self.layout) }
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn words(&self) -> Vec<u64> {
+        self.files.iter().flat_map(Region::words).collect()
+    }
+
+    pub(crate) fn spots(&self) -> impl Iterator<Item = Spot<'_>> {
+        (0..self.layout.geometry.key_nodes_total()).map(|number| self.spot(number))
+    }
+}
+
+/// What there was to clean up after the dead.
+#[derive(Clone, Copy, Default)]
+#[must_use = "it is to be counted"]
+pub(crate) struct CleanedUp {
+    seats: u64,
+    completed: u64,
+}
+
+impl CleanedUp {
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self { seats: self.seats + other.seats, completed: self.completed + other.completed }
+    }
+
+    /// Counts it as done from `seat`.
+    pub(crate) fn count(self, seat: &Seat<'_>) {
+        seat.count(Count::Recovered, self.seats);
+        seat.count(Count::Completed, self.completed);
+    }
+}
+
+/// A whole cluster.
+pub(crate) struct Memory {
+    pub(crate) identity: Identity,
+    pub(crate) control: Region,
+    narrow: ClassMemory,
+    wide: Option<ClassMemory>,
+}
+
+impl Memory {
+    pub(crate) fn new(
+        identity: Identity,
+        control: Region,
+        narrow: ClassMemory,
+        wide: Option<ClassMemory>,
+    ) -> Self {
+        Self { identity, control, narrow, wide }
+    }
+
+    /// The seed of the cluster.
+    #[inline]
+    pub(crate) fn seed(&self) -> u64 {
+        self.identity.seed
+    }
+
+    #[inline]
+    pub(crate) fn class(&self, class: Class) -> Option<&ClassMemory> {
+        match class {
+            Class::Narrow => Some(&self.narrow),
+            Class::Wide => self.wide.as_ref(),
+        }
+    }
+
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &ClassMemory> {
+        Class::ALL.into_iter().filter_map(|class| self.class(class))
+    }
+
+    /// A key-node, if there is one of this name.
+    fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
+        let class = self.class(id.class)?;
+        let total = class.layout.geometry.key_nodes_total();
+        (id.key_node < total).then(|| class.spot(id.key_node).node)
+    }
+
+    /// Whether a part of a file has gone from under the process.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        let of = |class: &ClassMemory| class.files.iter().any(Region::is_lost);
+        self.control.is_lost() || of(&self.narrow) || self.wide.as_ref().is_some_and(of)
+    }
+
+    /// Writes every change to the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.control.sync()?;
+        for class in self.classes() {
+            for file in &class.files {
+                file.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cleans up after process number `process`, which is dead: completes its committed updates and gives
+    /// back its locks and seats. The caller has the right to.
+    ///
+    /// Killed in the middle, it can be done again.
+    pub(crate) fn clean_up_after(&self, process: u32) -> CleanedUp {
+        let owner = owner_word(process);
+        let mut cleaned = CleanedUp::default();
+        for dead in Seat::all(&self.control).filter(|dead| dead.owner() == owner) {
+            cleaned.completed += u64::from(self.complete(&dead));
+            for id in dead.locks() {
+                if let Some(key_node) = self.key_node(id) {
+                    release_of(key_node.lock(), dead.lock_word());
+                }
+            }
+            dead.clear_locks();
+            dead.give_back();
+            cleaned.seats += 1;
+        }
+        if get(pid_word(&self.control, process)) != 0 {
+            put(pid_word(&self.control, process), 0);
+        }
+        cleaned
+    }
+
+    /// Does what the journal of a dead seat says, if it was committed.
+    fn complete(&self, dead: &Seat<'_>) -> bool {
+        self.redo(dead, |key_node, record| {
+            self.complete_record(key_node, record.slot, record.before, record.image);
+        })
+    }
+
+    /// Mends what the journal of a seat, committed in another boot of the machine, can mend: nodes that are
+    /// torn, and would be dropped. Its pages may be of several times, so no whole node is replaced.
+    pub(crate) fn mend(&self, seat: &Seat<'_>) {
+        self.redo(seat, |key_node, record| {
+            let Some(image) = record.image else { return };
+            let mut found = image.to_vec();
+            key_node.read(record.slot, &mut found);
+            let is_torn = key_node.tag(record.slot) != 0 && !is_sealed(&mut found, self.seed());
+            found.copy_from_slice(image);
+            if is_torn && is_sealed(&mut found, self.seed()) {
+                key_node.install(record.slot, image);
+            }
+        });
+    }
+
+    /// Hands the records of a committed journal to `act`, each with its key-node, up to one that makes no
+    /// sense; then forgets the journal. Says whether there was one.
+    fn redo(&self, seat: &Seat<'_>, act: impl Fn(&KeyNode<'_>, &Record<'_>)) -> bool {
+        let words = seat.committed_words();
+        let node_words = |class| Some(self.class(class)?.layout.node_words);
+        for record in read_journal(&words, node_words) {
+            let Some(key_node) = self.key_node(record.id) else { break };
+            if record.slot >= key_node.layout().geometry.chain() {
+                break;
+            }
+            act(&key_node, &record);
+        }
+        if !words.is_empty() {
+            seat.clear_journal();
+        }
+        !words.is_empty()
+    }
+
+    /// Makes one change of a journal, unless the node is neither as the journal found it nor torn. Then
+    /// the journal is older than the node: a copy of a live cluster, or a loss of power.
+    fn complete_record(
+        &self,
+        key_node: &KeyNode<'_>,
+        slot: u32,
+        before: u64,
+        image: Option<&[u64]>,
+    ) {
+        let tail = key_node.tail(slot);
+        let Some(image) = image else {
+            if tail == before {
+                key_node.clear(slot);
+            }
+            return;
+        };
+        let mut found = image.to_vec();
+        key_node.read(slot, &mut found);
+        if tail != before && is_sealed(&mut found, self.seed()) {
+            // Whole, and not what was to be replaced: newer, or done already, though perhaps not yet
+            // marked and noted in the head.
+            if found == image {
+                key_node.install(slot, image);
+            }
+            return;
+        }
+        found.copy_from_slice(image);
+        if is_sealed(&mut found, self.seed()) {
+            key_node.install(slot, image);
+        }
+    }
+}

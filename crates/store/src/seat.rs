@@ -1,0 +1,332 @@
+//! Seats: what a thread that updates keeps in the control file, so that its death does no harm.
+//!
+//! A seat has three parts. The list of locks is written before a lock is taken, so that whoever cleans
+//! up finds them. The journal gets the new nodes of an update before any node is touched; once it is
+//! committed, the update counts, and is completed by whoever comes (docs/store-format.md,
+//! "Updates"). The counts are statistics. One thread at a time writes to a seat.
+//!
+//! Owns these words and their order. Does not know which process is alive, nor what is in a node.
+
+use crate::geometry::Class;
+use crate::region::{Region, WORD_BYTES};
+use crate::stats::{Count, Stats};
+use crate::sync::{AtomicU64, get, put, swap_if};
+
+/// Processes that may have a cluster open at once. As many seats are kept for one process each, so that
+/// no process can take the last one from another.
+pub(crate) const PROCESSES_MAX: u32 = if cfg!(test) { 3 } else { 64 };
+/// Threads, of all processes, that may be inside an update at once; more wait for one another. Unit
+/// tests, which make control files by the thousand, have few.
+pub(crate) const SEATS_MAX: u64 = if cfg!(miri) {
+    4
+} else if cfg!(test) {
+    8
+} else {
+    256
+};
+/// Keys of one update. A request of Envoy has up to 128 descriptors.
+pub(crate) const KEYS_MAX: usize = 256;
+
+/// Words of the control file before the seats: a page of header, and a page with a word for each
+/// process.
+const PROCESSES: usize = 512;
+const RESTORING: usize = PROCESSES + 64;
+const BOOT: usize = RESTORING + 1;
+const SEATS: usize = 1024;
+/// 32 KiB a seat, so 8 MiB in all; only what is used takes memory.
+const SEAT_WORDS: usize = 4096;
+/// Words of a seat: who has it, how many words of journal count, how many locks are listed, the
+/// counts, the locks, the journal.
+const OWNER: usize = 0;
+const COMMITTED: usize = 1;
+const LOCK_COUNT: usize = 2;
+const COUNTS: usize = 8;
+const LOCKS: usize = 32;
+/// A key has two key-nodes.
+const LOCKS_MAX: usize = 2 * KEYS_MAX;
+const JOURNAL: usize = LOCKS + LOCKS_MAX;
+/// Room for 256 narrow nodes, each with two words of where it goes, or for 41 of 80 state words.
+pub(crate) const JOURNAL_WORDS: usize = SEAT_WORDS - JOURNAL;
+/// Words of a record besides the image of the node.
+pub(crate) const RECORD_WORDS_BESIDES_IMAGE: usize = 2;
+const _: () = assert!(COUNTS + Stats::COUNTS <= LOCKS);
+const _: () = assert!(JOURNAL_WORDS >= KEYS_MAX * (RECORD_WORDS_BESIDES_IMAGE + 7));
+
+/// The number of words of the control file.
+pub(crate) const CONTROL_WORDS: usize = SEATS + SEATS_MAX as usize * SEAT_WORDS;
+/// The size of the control file in bytes.
+pub(crate) const CONTROL_BYTES: u64 = CONTROL_WORDS as u64 * WORD_BYTES;
+
+/// The name of a key-node of a cluster, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct KeyNodeId {
+    pub(crate) class: Class,
+    pub(crate) key_node: u64,
+}
+
+const CLASS_BIT: u64 = 1 << 63;
+const ERASE_BIT: u64 = 1 << 62;
+const SLOT_SHIFT: u32 = 48;
+const KEY_NODE_MASK: u64 = (1 << SLOT_SHIFT) - 1;
+
+impl KeyNodeId {
+    pub(crate) fn to_word(self) -> u64 {
+        let class = if self.class == Class::Wide { CLASS_BIT } else { 0 };
+        class | self.key_node
+    }
+
+    /// The key-node that a word names; whether there is one of that number is another question.
+    pub(crate) fn from_word(word: u64) -> Self {
+        let class = if word & CLASS_BIT == 0 { Class::Narrow } else { Class::Wide };
+        Self { class, key_node: word & KEY_NODE_MASK }
+    }
+}
+
+/// A change of one node, as a journal has it.
+pub(crate) struct Record<'a> {
+    pub(crate) id: KeyNodeId,
+    pub(crate) slot: u32,
+    /// The tail that the slot had before, whether there was a node or not.
+    pub(crate) before: u64,
+    /// The new node; nothing if the slot becomes free.
+    pub(crate) image: Option<&'a [u64]>,
+}
+
+/// The process that has seats, as the words of the control file name it: its number plus one.
+pub(crate) fn owner_word(process: u32) -> u64 {
+    u64::from(process) + 1
+}
+
+/// Not 0 while a process restores the cluster, alone.
+pub(crate) fn restoring_word(control: &Region) -> &AtomicU64 {
+    &control.slice(RESTORING, 1)[0]
+}
+
+/// The boot of the machine in which the cluster was last restored.
+pub(crate) fn boot_word(control: &Region) -> &AtomicU64 {
+    &control.slice(BOOT, 1)[0]
+}
+
+/// The word in which process number `process` keeps its process id, for people to read.
+pub(crate) fn pid_word(control: &Region, process: u32) -> &AtomicU64 {
+    &control.slice(PROCESSES + process as usize, 1)[0]
+}
+
+/// One seat.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat<'a> {
+    words: &'a [AtomicU64],
+    number: u64,
+}
+
+impl<'a> Seat<'a> {
+    /// Seat `number`, which is less than [`SEATS_MAX`].
+    #[inline]
+    pub(crate) fn new(control: &'a Region, number: u64) -> Self {
+        let start = SEATS + number as usize * SEAT_WORDS;
+        Self { words: control.slice(start, SEAT_WORDS), number }
+    }
+
+    /// The seat that holds a lock with this word, if the word names one.
+    pub(crate) fn of_lock(control: &'a Region, word: u64) -> Option<Self> {
+        let number = word.checked_sub(1)?;
+        (number < SEATS_MAX).then(|| Self::new(control, number))
+    }
+
+    pub(crate) fn all(control: &'a Region) -> impl Iterator<Item = Self> {
+        (0..SEATS_MAX).map(move |number| Self::new(control, number))
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Where the seat starts in the control file, in bytes.
+    pub(crate) fn offset(&self) -> u64 {
+        (SEATS as u64 + self.number * SEAT_WORDS as u64) * WORD_BYTES
+    }
+
+    /// What a lock held from this seat has in its word.
+    #[inline]
+    pub(crate) fn lock_word(&self) -> u64 {
+        self.number + 1
+    }
+
+    /// The [`owner_word`] of the process that has the seat; 0 if none has.
+    pub(crate) fn owner(&self) -> u64 {
+        get(&self.words[OWNER])
+    }
+
+    /// Takes a seat that nobody has.
+    pub(crate) fn take(&self, owner: u64) -> bool {
+        swap_if(&self.words[OWNER], 0, owner).is_ok()
+    }
+
+    /// Gives the seat back. Its locks and its journal are done with.
+    pub(crate) fn give_back(&self) {
+        put(&self.words[OWNER], 0);
+    }
+
+    /// Lists a lock that is about to be taken; `index` counts from 0.
+    #[inline]
+    pub(crate) fn list_lock(&self, index: usize, id: KeyNodeId) {
+        put(&self.words[LOCKS + index], id.to_word());
+        put(&self.words[LOCK_COUNT], index as u64 + 1);
+    }
+
+    /// Forgets the listed locks, which are released.
+    #[inline]
+    pub(crate) fn clear_locks(&self) {
+        put(&self.words[LOCK_COUNT], 0);
+    }
+
+    /// The locks that are listed. Anything may be in a damaged file.
+    pub(crate) fn locks(&self) -> impl Iterator<Item = KeyNodeId> {
+        let count = get(&self.words[LOCK_COUNT]).min(LOCKS_MAX as u64) as usize;
+        self.words[LOCKS..][..count].iter().map(|word| KeyNodeId::from_word(get(word)))
+    }
+
+    /// Starts a journal, which is empty.
+    #[inline]
+    pub(crate) fn journal(&self) -> Journal<'a> {
+        Journal { words: self.words, len: 0 }
+    }
+
+    /// How many words of journal are committed: an update that has to be completed.
+    pub(crate) fn committed(&self) -> usize {
+        get(&self.words[COMMITTED]).min(JOURNAL_WORDS as u64) as usize
+    }
+
+    /// Forgets the journal: its update is complete.
+    #[inline]
+    pub(crate) fn clear_journal(&self) {
+        put(&self.words[COMMITTED], 0);
+    }
+
+    /// Copies the committed journal.
+    pub(crate) fn committed_words(&self) -> Vec<u64> {
+        self.words[JOURNAL..][..self.committed()].iter().map(get).collect()
+    }
+
+    /// Adds to a count.
+    #[inline]
+    pub(crate) fn count(&self, count: Count, by: u64) {
+        if by != 0 {
+            let word = &self.words[COUNTS + count as usize];
+            put(word, get(word).wrapping_add(by));
+        }
+    }
+
+    pub(crate) fn counted(&self, count: usize) -> u64 {
+        get(&self.words[COUNTS + count])
+    }
+}
+
+/// A journal in the making.
+pub(crate) struct Journal<'a> {
+    words: &'a [AtomicU64],
+    len: usize,
+}
+
+impl Journal<'_> {
+    /// Adds a record. There is room: the caller has counted.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, record: &Record<'_>) {
+        let erase = if record.image.is_none() { ERASE_BIT } else { 0 };
+        let place = record.id.to_word() | u64::from(record.slot) << SLOT_SHIFT | erase;
+        let image = record.image.unwrap_or_default();
+        let words = &self.words[JOURNAL + self.len..];
+        put(&words[0], place);
+        put(&words[1], record.before);
+        for (word, value) in words[RECORD_WORDS_BESIDES_IMAGE..][..image.len()].iter().zip(image) {
+            put(word, *value);
+        }
+        self.len += RECORD_WORDS_BESIDES_IMAGE + image.len();
+    }
+
+    /// From this write on, the update counts.
+    #[inline]
+    pub(crate) fn commit(&self) {
+        put(&self.words[COMMITTED], self.len as u64);
+    }
+}
+
+/// Reads the records of a committed journal. `node_words` says how long an image is, and whether there
+/// is such a class. Stops where the words make no sense: they are not ours then.
+pub(crate) fn read_journal<'a>(
+    mut words: &'a [u64],
+    node_words: impl Fn(Class) -> Option<usize>,
+) -> impl Iterator<Item = Record<'a>> {
+    std::iter::from_fn(move || {
+        let [place, before, rest @ ..] = words else { return None };
+        let id = KeyNodeId::from_word(*place);
+        let slot = (place >> SLOT_SHIFT) as u32 & 0x3f;
+        let node_words = node_words(id.class)?;
+        let image = if place & ERASE_BIT == 0 {
+            let (image, after) = rest.split_at_checked(node_words)?;
+            words = after;
+            Some(image)
+        } else {
+            words = rest;
+            None
+        };
+        Some(Record { id, slot, before: *before, image })
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const WIDE: KeyNodeId = KeyNodeId { class: Class::Wide, key_node: KEY_NODE_MASK };
+    const NARROW: KeyNodeId = KeyNodeId { class: Class::Narrow, key_node: 5 };
+
+    fn control() -> Region {
+        Region::heap(&vec![0; CONTROL_WORDS])
+    }
+
+    #[test]
+    fn a_journal_reads_as_it_was_written() {
+        let control = control();
+        let seat = Seat::new(&control, SEATS_MAX - 1);
+        let mut journal = seat.journal();
+        journal.push(&Record { id: NARROW, slot: 39, before: 1, image: Some(&[1; 7]) });
+        journal.push(&Record { id: WIDE, slot: 2, before: 2, image: None });
+        journal.push(&Record { id: WIDE, slot: 0, before: 3, image: Some(&[2; 83]) });
+        assert_eq!(seat.committed(), 0);
+        journal.commit();
+        let words = seat.committed_words();
+        let lengths = |class| Some(if class == Class::Wide { 83 } else { 7 });
+        let read: Vec<_> = read_journal(&words, lengths)
+            .map(|record| (record.id, record.slot, record.before, record.image.map(<[u64]>::len)))
+            .collect();
+        assert_eq!(read, [(NARROW, 39, 1, Some(7)), (WIDE, 2, 2, None), (WIDE, 0, 3, Some(83))]);
+        let cut = &words[..words.len() - 1];
+        assert_eq!(read_journal(cut, lengths).count(), 2);
+        let narrow_only = |class| (class == Class::Narrow).then_some(7);
+        assert_eq!(read_journal(&words, narrow_only).count(), 1);
+        seat.clear_journal();
+        assert_eq!(seat.committed(), 0);
+    }
+
+    #[test]
+    fn counts_of_a_damaged_seat_are_bounded() {
+        let control = Region::heap(&vec![u64::MAX; CONTROL_WORDS]);
+        let seat = Seat::new(&control, 0);
+        assert_eq!(seat.committed(), JOURNAL_WORDS);
+        assert_eq!(seat.locks().count(), LOCKS_MAX);
+    }
+
+    #[test]
+    fn a_seat_has_one_owner() {
+        let control = control();
+        let seat = Seat::new(&control, 3);
+        assert!(seat.take(owner_word(0)) && !seat.take(owner_word(1)));
+        assert_eq!(seat.owner(), 1);
+        seat.give_back();
+        assert!(seat.take(owner_word(1)));
+        assert_eq!(Seat::of_lock(&control, seat.lock_word()).unwrap().number(), 3);
+        assert!(Seat::of_lock(&control, 0).is_none());
+        assert!(Seat::of_lock(&control, SEATS_MAX + 1).is_none());
+    }
+}

@@ -1,0 +1,95 @@
+//! The atomics of the crate, and the two ways in which shared words are written.
+//!
+//! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests
+//! a thread can be told to die after so many writes (`death`), which stands for a kill between any
+//! two instructions. Knows nothing of what the words mean.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::AtomicU64;
+pub(crate) use std::sync::atomic::Ordering;
+
+/// The value of a word.
+#[inline]
+pub(crate) fn get(word: &AtomicU64) -> u64 {
+    // Relaxed: the lock of the key-node orders this with the writes of others.
+    word.load(Ordering::Relaxed)
+}
+
+/// Sets a word, after every word that this thread has set before.
+#[inline]
+pub(crate) fn put(word: &AtomicU64, value: u64) {
+    #[cfg(all(test, not(loom)))]
+    if !death::may_write() {
+        return;
+    }
+    // Release: pairs with the Acquire of the next holder of the lock. Also, after a kill, what is
+    // found is always the first k writes of an update for some k, since neither compiler nor
+    // processor moves an earlier write below this one.
+    word.store(value, Ordering::Release);
+}
+
+/// Sets a word if it still has the value `current`.
+#[inline]
+pub(crate) fn swap_if(word: &AtomicU64, current: u64, value: u64) -> Result<(), u64> {
+    #[cfg(all(test, not(loom)))]
+    if !death::may_write() {
+        return Err(!current);
+    }
+    // Acquire: pairs with the Release of the former holder's last write. Release: as in `put`.
+    word.compare_exchange(current, value, Ordering::AcqRel, Ordering::Relaxed).map(|_| ())
+}
+
+/// Adds to a word that is not under a lock which the caller holds.
+#[inline]
+pub(crate) fn add(word: &AtomicU64, value: u64) {
+    #[cfg(all(test, not(loom)))]
+    if !death::may_write() {
+        return;
+    }
+    // Release: in order with the other writes, as in `put`.
+    word.fetch_add(value, Ordering::Release);
+}
+
+/// A stand-in for `kill -9`: the thread unwinds at a chosen write, and nothing that it does while it
+/// unwinds, such as giving back locks, has an effect.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod death {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    thread_local! {
+        static WRITES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    struct Killed;
+
+    pub(super) fn may_write() -> bool {
+        match WRITES_LEFT.get() {
+            None => true,
+            Some(0) => {
+                if !std::thread::panicking() {
+                    resume_unwind(Box::new(Killed));
+                }
+                false
+            }
+            Some(left) => {
+                WRITES_LEFT.set(Some(left - 1));
+                true
+            }
+        }
+    }
+
+    /// Runs `act`, killed before its write number `writes` (from 0). Nothing if it was killed.
+    pub(crate) fn after<T>(writes: u64, act: impl FnOnce() -> T) -> Option<T> {
+        WRITES_LEFT.set(Some(writes));
+        let result = catch_unwind(AssertUnwindSafe(act));
+        WRITES_LEFT.set(None);
+        match result {
+            Ok(value) => Some(value),
+            Err(payload) if payload.is::<Killed>() => None,
+            Err(payload) => resume_unwind(payload),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A look at a cluster, live or at rest, which leaves it exactly as it is.
+//!
+//! Owns the questions that people ask of a cluster from outside. Every answer is read without a lock,
+//! while others write at full speed: see [`settle`] for why no half-written node is believed.
+//!
+//! Invariant: writes nothing, joins nothing, holds nobody up. The mapping is read-only.
+//! Invariant: every loop is bounded by the size of the files, whatever bytes are in them.
+
+mod check;
+mod findings;
+mod settle;
+mod survey;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::entry::{Entry, nanos, secs_down};
+use crate::error::{OpenError, UpdateError};
+use crate::files::{self, Origin};
+use crate::geometry::{Class, Geometry};
+use crate::key::{Key, StoredKey};
+use crate::key_node::{STATE, expires_secs, key_of};
+use crate::memory::{ClassMemory, Memory, Spot};
+use crate::occupancy::Occupancy;
+use crate::stats::Stats;
+use crate::sync::get;
+
+use check::Check;
+pub use findings::{Findings, Flaw, FlawKind};
+use settle::{Reader, Settled};
+pub use survey::{Ages, Area, Process};
+
+/// A look at a cluster.
+///
+/// ```
+/// use tidegate_store::{Class, Cluster, Options, View};
+///
+/// let dir = tempfile::tempdir()?;
+/// let cluster = Cluster::open(dir.path(), &Options::default())?;
+/// let now = 1_700_000_000_000_000_000;
+/// cluster.update("a key", now, |entry| {
+///     entry.state[0] = 7;
+///     *entry.expires_at = now + 60_000_000_000;
+/// })?;
+///
+/// let view = View::open(dir.path())?;
+/// assert_eq!(view.find("a key", now)?.map(|entry| entry.state[0]), Some(7));
+/// assert!(view.verify(now, |_, _| {}).is_sound());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct View {
+    memory: Memory,
+    control: File,
+    boot: u64,
+    origin: Origin,
+    dir: PathBuf,
+}
+
+impl View {
+    /// Opens the cluster in `dir` for a look. Takes permission to read, and no more.
+    ///
+    /// # Errors
+    ///
+    /// If there is no cluster of this format, or the system refuses something.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let (memory, origin, control) = files::look(dir)?;
+        Ok(Self { memory, control, boot: files::boot(), origin, dir: dir.to_owned() })
+    }
+
+    /// See [`Cluster::seed`](crate::Cluster::seed).
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.memory.seed()
+    }
+
+    /// See [`Cluster::geometry`](crate::Cluster::geometry).
+    #[must_use]
+    pub fn geometry(&self, class: Class) -> Option<Geometry> {
+        self.memory.identity.geometry(class)
+    }
+
+    /// See [`Cluster::stats`](crate::Cluster::stats).
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.memory.control)
+    }
+
+    /// See [`Cluster::occupancy`](crate::Cluster::occupancy).
+    #[must_use]
+    pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
+        Some(Occupancy::of(self.memory.class(class)?))
+    }
+
+    /// All files of the cluster, the control file first.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        files::paths(&self.dir, &self.memory.identity)
+    }
+
+    /// See [`Cluster::check_files`](crate::Cluster::check_files): whether all that was read counts.
+    ///
+    /// # Errors
+    ///
+    /// Says which file is gone, replaced, or of another length.
+    pub fn check_files(&self) -> io::Result<()> {
+        self.origin.check()?;
+        if self.memory.is_lost() {
+            return Err(io::Error::other(UpdateError::Lost.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The processes that are noted in the cluster: those that have it open, and those that were killed
+    /// and not cleaned up after yet.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Process> {
+        survey::processes(&self.memory.control, &self.control)
+    }
+
+    /// How many entries of a class are live at `now`: of all key-nodes, or of an even sample of them.
+    #[must_use]
+    pub fn ages(&self, class: Class, now: u64) -> Option<Ages> {
+        Some(Ages::of(self.memory.class(class)?, secs_down(now)))
+    }
+
+    /// The key-nodes of a class in `count` runs of equal length, or as many as there are if that is
+    /// fewer: all of their heads, or an even sample of each run.
+    #[must_use]
+    pub fn areas(&self, class: Class, count: u64) -> Option<Vec<Area>> {
+        Some(Area::all_of(self.memory.class(class)?, count))
+    }
+
+    /// The entry of a key, if it has one which has not expired at `now`.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster has no nodes of the key's class, or a file was cut short.
+    pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
+        let (class, own) = (key.class(), key.stored(self.seed()));
+        let Some(class) = self.memory.class(class) else {
+            return Err(UpdateError::NoClass { key: own, class });
+        };
+        let home = class.home(&own);
+        let mut entry = self.find_in(class, home, key, &own);
+        if entry.is_none() && get(home.node.away()) > 0 {
+            entry = self.find_in(class, class.alternate(&own), key, &own);
+        }
+        if self.memory.is_lost() {
+            return Err(UpdateError::Lost);
+        }
+        Ok(entry.filter(|entry| !entry.is_expired(nanos(secs_down(now)))))
+    }
+
+    fn find_in<K: Key + ?Sized>(
+        &self,
+        class: &ClassMemory,
+        spot: Spot<'_>,
+        key: &K,
+        own: &StoredKey,
+    ) -> Option<Entry> {
+        let mut reader = Reader::new(&self.memory, self.boot);
+        let mut image = vec![0; class.layout.node_words];
+        spot.node.tagged(own.tag()).find_map(|slot| {
+            let settled = reader.read(class, spot, slot, &mut image);
+            let is_it = settled.is_node() && key.compare(own, &key_of(&image));
+            is_it.then(|| entry_of(&image))
+        })
+    }
+
+    /// Visits every node, also those that have expired, key-node after key-node, until `visit` fails. An
+    /// entry that is created or erased meanwhile may or may not be visited.
+    ///
+    /// Returns how many nodes were left out, as they are not sound: [`View::verify`] says which.
+    ///
+    /// # Errors
+    ///
+    /// That of `visit`.
+    pub fn try_for_each<E>(
+        &self,
+        mut visit: impl FnMut(Class, StoredKey, Entry) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let mut reader = Reader::new(&self.memory, self.boot);
+        let mut left_out = 0;
+        for class in self.memory.classes() {
+            let mut image = vec![0; class.layout.node_words];
+            for spot in class.spots() {
+                for slot in spot.node.occupied() {
+                    match reader.read(class, spot, slot, &mut image) {
+                        Settled::Free => {}
+                        Settled::Sound | Settled::Pending => {
+                            visit(class.class, key_of(&image), entry_of(&image))?;
+                        }
+                        Settled::Flawed(_) => left_out += 1,
+                    }
+                }
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// Checks every node, every head, every lock and every seat. Entries count as live at `now`.
+    /// `progress` is told, after each stretch of key-nodes, how many were checked and how many there are.
+    ///
+    /// A process that opens the cluster alone at the same time restores it; what it is about to repair
+    /// may be found flawed, and [`Findings::is_being_restored`] says so.
+    #[must_use]
+    pub fn verify(&self, now: u64, progress: impl FnMut(u64, u64)) -> Findings {
+        let reader = Reader::new(&self.memory, self.boot);
+        let findings = Findings::default();
+        let (memory, control, dir) = (&self.memory, &self.control, &self.dir);
+        let now_secs = secs_down(now);
+        Check { memory, control, dir, now_secs, reader, findings }.run(progress)
+    }
+}
+
+impl fmt::Debug for View {
+    /// Leaves out the seed: who reads a log must not learn how to aim keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+/// The entry that an image of a node holds.
+fn entry_of(image: &[u64]) -> Entry {
+    let last = image.len() - 1;
+    Entry::new(&image[STATE..last], nanos(expires_secs(image[last])))
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests;

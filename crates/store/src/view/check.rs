@@ -1,0 +1,218 @@
+//! The check of a whole cluster from outside.
+//!
+//! Judges nodes as [`crate::verify`] does, which would drop what is flawed here; and heads, locks and
+//! seats besides. Whatever may only seem wrong, as somebody is writing, is looked at again. Repairs
+//! nothing.
+
+use std::fs::File;
+use std::path::Path;
+
+use crate::files;
+use crate::header::Role;
+use crate::key::StoredKey;
+use crate::key_node::{expires_secs, key_of};
+use crate::memory::{ClassMemory, Memory, Spot};
+use crate::process::is_alive;
+use crate::region::WORD_BYTES;
+use crate::seat::{KeyNodeId, PROCESSES_MAX, Seat};
+use crate::sync::get;
+use crate::verify::{Fault, is_being_restored, is_duplicate};
+
+use super::findings::{Findings, Flaw, FlawKind};
+use super::settle::{Reader, Settled, Tries};
+
+/// How many key-nodes are checked between two reports of progress: about a millisecond.
+const STRETCH: u64 = 1024;
+
+/// A check under way.
+pub(super) struct Check<'a> {
+    pub(super) memory: &'a Memory,
+    pub(super) control: &'a File,
+    pub(super) dir: &'a Path,
+    pub(super) now_secs: u32,
+    pub(super) reader: Reader<'a>,
+    pub(super) findings: Findings,
+}
+
+/// Who holds a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    Nobody,
+    Alive,
+    Gone,
+    /// A number that is nobody's.
+    Stray,
+}
+
+impl Check<'_> {
+    /// Checks everything. See [`super::View::verify`].
+    pub(super) fn run(mut self, mut progress: impl FnMut(u64, u64)) -> Findings {
+        self.findings.is_being_restored = is_being_restored(self.memory);
+        self.seats();
+        let classes = self.memory.classes();
+        let total = classes.map(|class| class.layout.geometry.key_nodes_total()).sum();
+        for class in self.memory.classes() {
+            let mut image = vec![0; class.layout.node_words];
+            for spot in class.spots() {
+                self.key_node(class, spot, &mut image);
+                self.findings.key_nodes += 1;
+                if self.findings.key_nodes.is_multiple_of(STRETCH) {
+                    progress(self.findings.key_nodes, total);
+                }
+            }
+        }
+        self.findings.is_being_restored |= is_being_restored(self.memory);
+        self.findings
+    }
+
+    fn seats(&mut self) {
+        let control = &self.memory.control;
+        for seat in Seat::all(control) {
+            // Read once: a process may take the seat meanwhile.
+            let owner = seat.owner();
+            match process_of(owner) {
+                None if owner == 0 => {}
+                None => self.findings.add(Flaw {
+                    kind: FlawKind::Seat,
+                    file: files::path(self.dir, Role::Control),
+                    offset: seat.offset(),
+                    key_node: None,
+                    slot: None,
+                    key: None,
+                }),
+                Some(process) => {
+                    self.findings.seats_left += u64::from(!is_alive(self.control, process));
+                }
+            }
+            let mut tries = Tries::default();
+            // Of another boot, a journal is as good as none: see `read_pending`.
+            while self.reader.trusts_journals() && seat.committed() != 0 {
+                if !self.reader.again(&mut tries) {
+                    self.findings.updates_pending += 1;
+                    break;
+                }
+            }
+        }
+    }
+
+    fn key_node(&mut self, class: &ClassMemory, spot: Spot<'_>, image: &mut [u64]) {
+        match self.holder(spot) {
+            Holder::Nobody | Holder::Alive => {}
+            Holder::Gone => self.findings.locks_left += 1,
+            Holder::Stray => self.flaw(FlawKind::Lock, class, spot.id, None, None),
+        }
+        for slot in spot.node.occupied() {
+            let settled = self.reader.read(class, spot, slot, image);
+            let flaw = match settled {
+                Settled::Free => continue,
+                Settled::Sound => self.flaw_among_others(class, spot, slot, image),
+                Settled::Pending => None,
+                Settled::Flawed(fault) => Some(kind_of(fault)),
+            };
+            self.findings.nodes += 1;
+            self.findings.pending += u64::from(settled == Settled::Pending);
+            if settled.is_node() {
+                let is_live = expires_secs(image[image.len() - 1]) > self.now_secs;
+                self.findings.live += u64::from(is_live);
+                self.findings.expired += u64::from(!is_live);
+            }
+            match flaw {
+                None => self.findings.sound += u64::from(settled == Settled::Sound),
+                Some(kind) => {
+                    let key = (kind != FlawKind::Torn).then(|| key_of(image));
+                    self.flaw(kind, class, spot.id, Some(slot), key);
+                }
+            }
+        }
+    }
+
+    /// What is wrong with a node that is sound by itself.
+    fn flaw_among_others(
+        &mut self,
+        class: &ClassMemory,
+        spot: Spot<'_>,
+        slot: u32,
+        image: &[u64],
+    ) -> Option<FlawKind> {
+        let (node, number, seed) = (spot.node, spot.id.key_node, self.memory.seed());
+        let key = key_of(image);
+        let home = class.home(&key);
+        let is_away = home.id != spot.id;
+        // The same key can be here under the same tag, or in the other key-node of the key.
+        let may_be_twice = node.tagged(key.tag()).len() > 1 || is_away || get(home.node.away()) > 0;
+        let duplicate = || is_duplicate(class, number, slot, image, seed);
+        if may_be_twice && duplicate() && self.reader.confirm(spot, slot, image, duplicate) {
+            return Some(FlawKind::Duplicate);
+        }
+        let unreachable = || is_away && get(home.node.away()) == 0;
+        if unreachable() && self.reader.confirm(spot, slot, image, unreachable) {
+            return Some(FlawKind::Unreachable);
+        }
+        let late = || node.earliest() > expires_secs(image[image.len() - 1]);
+        if late() && self.reader.confirm(spot, slot, image, late) {
+            return Some(FlawKind::Late);
+        }
+        None
+    }
+
+    fn holder(&mut self, spot: Spot<'_>) -> Holder {
+        let mut tries = Tries::default();
+        loop {
+            let holder = self.holder_now(spot);
+            // The others may be a moment's look at somebody who comes or goes.
+            if matches!(holder, Holder::Nobody | Holder::Alive) || !self.reader.again(&mut tries) {
+                return holder;
+            }
+        }
+    }
+
+    fn holder_now(&self, spot: Spot<'_>) -> Holder {
+        let control = &self.memory.control;
+        let word = get(spot.node.lock());
+        if word == 0 {
+            return Holder::Nobody;
+        }
+        // A holder lists the lock in its seat before it takes it.
+        let seat = Seat::of_lock(control, word)
+            .filter(|seat| seat.locks().any(|listed| listed == spot.id));
+        match seat.and_then(|seat| process_of(seat.owner())) {
+            None => Holder::Stray,
+            Some(process) if is_alive(self.control, process) => Holder::Alive,
+            Some(_) => Holder::Gone,
+        }
+    }
+
+    fn flaw(
+        &mut self,
+        kind: FlawKind,
+        class: &ClassMemory,
+        id: KeyNodeId,
+        slot: Option<u32>,
+        key: Option<StoredKey>,
+    ) {
+        let at = class.layout.key_node(id.key_node);
+        let word = at.first + slot.map_or(0, |slot| class.layout.node_at(slot).first);
+        self.findings.add(Flaw {
+            kind,
+            file: files::path(self.dir, Role::Nodes { class: id.class, file: at.file as u32 }),
+            offset: word as u64 * WORD_BYTES,
+            key_node: Some(id.key_node),
+            slot,
+            key,
+        });
+    }
+}
+
+fn kind_of(fault: Fault) -> FlawKind {
+    match fault {
+        Fault::Torn => FlawKind::Torn,
+        Fault::Foreign => FlawKind::Foreign,
+        Fault::Duplicate => FlawKind::Duplicate,
+    }
+}
+
+/// The number of the process that a seat says it belongs to.
+fn process_of(owner: u64) -> Option<u32> {
+    let process = u32::try_from(owner.checked_sub(1)?).ok()?;
+    (process < PROCESSES_MAX).then_some(process)
+}

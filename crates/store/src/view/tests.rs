@@ -1,0 +1,441 @@
+//! Views of clusters in files: at rest, under full speed, after a kill, and over damage of every kind.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::cluster::Cluster;
+use crate::entry::EntryMut;
+use crate::geometry::{HEADER_BYTES, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use crate::key::Hashed;
+use crate::options::{Eviction, Options};
+use crate::sync::death;
+
+const SECOND: u64 = 1_000_000_000;
+const NOW: u64 = 1_000 * SECOND;
+const LATER: u64 = NOW + 60 * SECOND;
+const NARROW: &str = "cluster/narrow-000.tide";
+const CONTROL: &str = "cluster/control.tide";
+
+/// Two narrow key-nodes of eight nodes, and one of three wide ones.
+fn options() -> Options {
+    Options {
+        narrow: Geometry::by_count(1, 2, 8, STATE_WORDS_NARROW).unwrap(),
+        wide: Some(Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap()),
+        eviction: Eviction::Refuse,
+    }
+}
+
+fn layout() -> Layout {
+    Layout::new(options().narrow)
+}
+
+fn cluster() -> (TempDir, Cluster) {
+    let dir = TempDir::new().unwrap();
+    let cluster = Cluster::open(dir.path(), &options()).unwrap();
+    (dir, cluster)
+}
+
+/// A key that lives in the key-node `home` of two, and has the other one as its alternate.
+fn key_at(home: u64, number: u64) -> Hashed {
+    let estimate = (0..)
+        .map(|mix: u64| StoredKey { estimate: home << 63 | number << 20 | mix, identity: number })
+        .find(|key| layout().home(key).number == home && layout().alternate(key).number != home)
+        .unwrap();
+    Hashed::narrow(estimate.bits())
+}
+
+fn add(entry: EntryMut<'_>, by: u64) {
+    add_until(entry, by, LATER);
+}
+
+fn add_until(entry: EntryMut<'_>, by: u64, until: u64) {
+    let EntryMut { state, expires_at, .. } = entry;
+    state[0] = state[0].wrapping_add(by);
+    let value = state[0];
+    state[1..].fill(!value);
+    *expires_at = until;
+}
+
+/// The value of an entry that [`add`] made, all of it.
+fn value(entry: &Entry) -> u64 {
+    assert!(entry.state[1..].iter().all(|word| *word == !entry.state[0]), "{entry:?}");
+    entry.state[0]
+}
+
+fn entries(view: &View) -> BTreeMap<(Class, StoredKey), u64> {
+    let mut entries = BTreeMap::new();
+    let left_out = view.try_for_each(|class, key, entry| {
+        entries.insert((class, key), value(&entry));
+        Ok::<_, ()>(())
+    });
+    assert_eq!(left_out, Ok(0));
+    entries
+}
+
+/// The bytes of every file in `dir`, and of the directory below it.
+fn bytes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.append(&mut bytes(&path));
+        } else {
+            files.insert(path.clone(), fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+fn edit(dir: &Path, file: &str) -> File {
+    OpenOptions::new().read(true).write(true).open(dir.join(file)).unwrap()
+}
+
+fn put_word(file: &File, word: u64, value: u64) {
+    file.write_all_at(&value.to_le_bytes(), 8 * word).unwrap();
+}
+
+fn word(file: &File, word: u64) -> u64 {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, 8 * word).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn a_look_tells_what_is_there_and_changes_no_byte() {
+    let (dir, cluster) = cluster();
+    for number in 0..5 {
+        cluster.update(&key_at(0, number), NOW, |entry| add(entry, number + 1)).unwrap();
+    }
+    cluster.update(&Hashed::wide(4), NOW, |entry| add(entry, 9)).unwrap();
+    let expired = key_at(1, 1);
+    cluster.update(&expired, NOW, |entry| add_until(entry, 7, NOW + 2 * SECOND)).unwrap();
+    let now = NOW + 2 * SECOND;
+    let before = bytes(dir.path());
+
+    let view = View::open(dir.path()).unwrap();
+    assert_eq!(view.seed(), cluster.seed());
+    assert_eq!(view.stats(), cluster.stats());
+    for class in Class::ALL {
+        assert_eq!(view.geometry(class), cluster.geometry(class));
+        assert_eq!(view.occupancy(class), cluster.occupancy(class));
+    }
+    assert_eq!(
+        view.files(),
+        [CONTROL, NARROW, "cluster/wide-000.tide"].map(|file| dir.path().join(file))
+    );
+    let pid = u64::from(std::process::id());
+    assert_eq!(view.processes(), [Process { number: 0, pid, seats: 1, is_alive: true }]);
+    assert_eq!(view.ages(Class::Narrow, now), Some(Ages { live: 5, expired: 1 }));
+    let area = |occupied, updates| Area { nodes: 8, occupied, updates };
+    assert_eq!(view.areas(Class::Narrow, 100), Some(vec![area(5, 5), area(1, 1)]));
+    assert_eq!(
+        view.areas(Class::Narrow, 1),
+        Some(vec![Area { nodes: 16, occupied: 6, updates: 6 }])
+    );
+    let found = view.find(&key_at(0, 3), now).unwrap();
+    assert_eq!(found.map(|entry| (value(&entry), entry.expires_at)), Some((4, LATER)));
+    assert_eq!(view.find(&Hashed::wide(4), now).unwrap().map(|entry| value(&entry)), Some(9));
+    assert_eq!(view.find(&expired, NOW).unwrap().map(|entry| value(&entry)), Some(7));
+    assert_eq!(view.find(&expired, now).unwrap(), None);
+    assert_eq!(view.find(&key_at(0, 6), now).unwrap(), None);
+    assert_eq!(entries(&view).len(), 7);
+    let findings = view.verify(now, |_, _| {});
+    assert!(findings.is_sound(), "{findings:?}");
+    assert_eq!((findings.key_nodes, findings.nodes, findings.sound), (3, 7, 7));
+    assert_eq!((findings.live, findings.expired), (6, 1));
+    view.check_files().unwrap();
+    assert_eq!(bytes(dir.path()), before);
+}
+
+#[test]
+fn a_visit_ends_when_the_visitor_fails() {
+    let (dir, cluster) = cluster();
+    for number in 0..5 {
+        cluster.update(&key_at(0, number), NOW, |entry| add(entry, 1)).unwrap();
+    }
+    let mut visits = 0;
+    let result = View::open(dir.path()).unwrap().try_for_each(|_, _, _| {
+        visits += 1;
+        if visits == 3 { Err("enough") } else { Ok(()) }
+    });
+    assert_eq!((result, visits), (Err("enough"), 3));
+}
+
+#[test]
+fn what_is_no_cluster_is_refused_and_left_alone() {
+    let dir = TempDir::new().unwrap();
+    let error = View::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("there is no cluster here"), "{error}");
+    assert_eq!(bytes(dir.path()), BTreeMap::new());
+
+    let (dir, cluster) = cluster();
+    drop(cluster);
+    put_word(&edit(dir.path(), NARROW), 0, 5);
+    let before = bytes(dir.path());
+    let error = View::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("narrow-000.tide: not a counter file"), "{error}");
+    assert_eq!(bytes(dir.path()), before);
+}
+
+#[test]
+fn a_file_that_is_cut_short_during_a_look_is_told() {
+    let (dir, cluster) = cluster();
+    cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
+    let view = View::open(dir.path()).unwrap();
+    edit(dir.path(), NARROW).set_len(HEADER_BYTES as u64).unwrap();
+    assert_eq!(view.find(&key_at(0, 1), NOW), Err(UpdateError::Lost));
+    assert_eq!(entries(&view).len(), 0);
+    assert!(view.check_files().is_err());
+}
+
+/// Ends the writers also when the test fails, or it would wait for them.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Four threads write as fast as they can, keys come and go and change places; no look finds a flaw,
+/// or half of an entry, or a key missing that is there all the time.
+#[test]
+fn a_look_at_full_speed_finds_whole_entries_and_no_flaw() {
+    let (dir, first) = cluster();
+    let evicting = Options { eviction: Eviction::EvictOldest, ..options() };
+    let second = Cluster::open(dir.path(), &evicting).unwrap();
+    // Never the first to be evicted.
+    let keep = |entry: EntryMut<'_>| add_until(entry, 1, LATER + SECOND);
+    let stays = [key_at(0, 1), key_at(1, 1), Hashed::wide(1)];
+    stays.iter().for_each(|key| first.update(key, NOW, keep).unwrap());
+    let (stop, seed) = (AtomicBool::new(false), AtomicU64::new(1));
+    std::thread::scope(|scope| {
+        for cluster in [&first, &second, &first, &second] {
+            let (stop, seed) = (&stop, &seed);
+            scope.spawn(move || {
+                let mut number = seed.fetch_add(1, Ordering::Relaxed);
+                while !stop.load(Ordering::Relaxed) {
+                    number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    cluster.update(&stays[number as usize >> 40 & 1], NOW, keep).unwrap();
+                    cluster.update(&stays[2], NOW, keep).unwrap();
+                    // More than fit at home, so that some are away; erased, so that they come again.
+                    let passing = key_at(number >> 33 & 1, 2 + (number >> 50) % 14);
+                    let until = LATER - (number >> 20 & 31) * SECOND;
+                    let _ = cluster.update(&passing, NOW, |entry| add_until(entry, 1, until));
+                    let erased = key_at(number >> 34 & 1, 2 + (number >> 45) % 14);
+                    cluster.erase(&erased, NOW).unwrap();
+                    if number >> 60 == 0 {
+                        // So that the heads know when the next entry expires.
+                        cluster.sweep(NOW).unwrap();
+                    }
+                }
+            });
+        }
+        let _stop = StopOnDrop(&stop);
+        let view = View::open(dir.path()).unwrap();
+        for _ in 0..300 {
+            let findings = view.verify(NOW, |_, _| {});
+            assert!(findings.is_sound(), "{:?}", findings.flaws);
+            assert_eq!((findings.pending, findings.locks_left), (0, 0), "{findings:?}");
+            for key in &stays {
+                assert!(view.find(key, NOW).unwrap().is_some_and(|entry| value(&entry) > 0));
+            }
+            assert!(entries(&view).len() >= 3);
+        }
+    });
+}
+
+/// Whatever write an update was killed before, a look finds the entry as it was or as it is going to be,
+/// and no flaw.
+#[test]
+fn what_a_killed_update_left_is_pending_and_no_flaw() {
+    let mut pending = 0;
+    // A look waits for a writer that does not go on, so of the many writes of a wide node a sample.
+    for (key, step) in [(key_at(0, 1), 1), (Hashed::wide(1), 11)] {
+        for writes in (0..).step_by(step) {
+            let (dir, victim) = cluster();
+            victim.update(&key, NOW, |entry| add(entry, 5)).unwrap();
+            let survived =
+                death::after(writes, || victim.update(&key, NOW, |entry| add(entry, 1)).unwrap());
+            // The locks are held, and the journal is there, until the victim is dropped.
+            let view = View::open(dir.path()).unwrap();
+            let findings = view.verify(NOW, |_, _| {});
+            assert!(findings.is_sound(), "killed before write {writes}: {findings:?}");
+            let found = view.find(&key, NOW).unwrap().map(|entry| value(&entry));
+            assert!(matches!(found, Some(5 | 6)), "killed before write {writes}: {found:?}");
+            if findings.pending > 0 {
+                assert_eq!((findings.updates_pending, found), (1, Some(6)));
+                pending += 1;
+            }
+            if survived.is_some() {
+                assert_eq!(findings.updates_pending, 0);
+                break;
+            }
+            assert!(writes < 1000, "does not end");
+        }
+    }
+    assert!(pending > 5, "{pending}: most writes of a node leave it torn");
+}
+
+#[test]
+fn locks_of_the_dead_are_told_from_locks_of_nobody() {
+    let (dir, cluster) = cluster();
+    cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 5)).unwrap();
+    let key = key_at(0, 1);
+    death::after(3, || cluster.update(&key, NOW, |entry| add(entry, 1)));
+    let control = edit(dir.path(), CONTROL);
+    let view = View::open(dir.path()).unwrap();
+    assert_eq!(view.verify(NOW, |_, _| {}).locks_left, 0);
+    // Nobody is process number 1.
+    put_word(&control, 1024, 2);
+    let findings = view.verify(NOW, |_, _| {});
+    assert_eq!((findings.locks_left, findings.seats_left, findings.is_sound()), (1, 1, true));
+    // The seat is somebody else's who does not list the lock.
+    put_word(&control, 1024 + 2, 0);
+    let findings = view.verify(NOW, |_, _| {});
+    assert_eq!((findings.locks_left, findings.flaws_of(FlawKind::Lock)), (0, 1));
+}
+
+/// Damages a cluster, and checks that exactly this is found, at this word of the file, and left alone.
+#[track_caller]
+fn check_flaw(kind: FlawKind, file: &str, damage: impl FnOnce(&File) -> u64) {
+    let (dir, cluster) = cluster();
+    // Eight keys of one home: the last one lives in the other key-node.
+    for number in 0..8 {
+        cluster.update(&key_at(0, number), NOW, |entry| add(entry, 1)).unwrap();
+    }
+    drop(cluster);
+    let view = View::open(dir.path()).unwrap();
+    assert_eq!(view.verify(NOW, |_, _| {}).sound, 8);
+
+    let at = damage(&edit(dir.path(), file));
+    let before = bytes(dir.path());
+    let findings = view.verify(NOW, |_, _| {});
+    let [flaw] = &findings.flaws[..] else { panic!("{:?}", findings.flaws) };
+    assert_eq!((flaw.kind, flaw.offset), (kind, 8 * at), "{flaw}");
+    assert_eq!(flaw.file, dir.path().join(file));
+    assert_eq!((findings.flaws_total(), findings.flaws_of(kind)), (1, 1));
+    assert_eq!(bytes(dir.path()), before);
+}
+
+/// The first word of a key-node, of a node of it, and which node has a key.
+fn key_node_at(number: u64) -> u64 {
+    layout().key_node(number).first as u64
+}
+
+fn node_at(key_node: u64, slot: u32) -> u64 {
+    key_node_at(key_node) + layout().node_at(slot).first as u64
+}
+
+fn occupied(file: &File, key_node: u64) -> impl Iterator<Item = u32> {
+    let tags = word(file, key_node_at(key_node) + 3);
+    (0..8).filter(move |slot| tags >> (8 * slot) & 0xff != 0)
+}
+
+#[test]
+fn every_flaw_is_found_where_it_is() {
+    check_flaw(FlawKind::Torn, NARROW, |file| {
+        let slot = occupied(file, 0).nth(2).unwrap();
+        let at = node_at(0, slot);
+        let step = layout().node_at(slot).step as u64;
+        put_word(file, at + 2 * step, word(file, at + 2 * step) ^ 1 << 17);
+        at
+    });
+    check_flaw(FlawKind::Foreign, NARROW, |file| {
+        // Tags are 1 to 255, so the next one is another key's.
+        let slot = occupied(file, 0).next().unwrap();
+        let (at, shift) = (key_node_at(0) + 3, 8 * slot);
+        let tags = word(file, at);
+        let tag = tags >> shift & 0xff;
+        put_word(file, at, tags & !(0xff << shift) | (tag % 255 + 1) << shift);
+        node_at(0, slot)
+    });
+    check_flaw(FlawKind::Duplicate, NARROW, |file| {
+        let (from, tags_at) = (node_at(1, 0), key_node_at(1) + 3);
+        let [only] = occupied(file, 1).collect::<Vec<_>>()[..] else { panic!("one is away") };
+        let to = (only + 1) % 7;
+        for index in 0..7 {
+            put_word(file, node_at(1, to) + index, word(file, from + 8 * u64::from(only) + index));
+        }
+        let tags = word(file, tags_at);
+        put_word(file, tags_at, tags | (tags >> (8 * only) & 0xff) << (8 * to));
+        node_at(1, only.max(to))
+    });
+    check_flaw(FlawKind::Unreachable, NARROW, |file| {
+        put_word(file, key_node_at(0) + 1, 0);
+        node_at(1, occupied(file, 1).next().unwrap())
+    });
+    check_flaw(FlawKind::Late, NARROW, |file| {
+        let hints = word(file, key_node_at(1) + 2);
+        put_word(file, key_node_at(1) + 2, hints & !0xffff_ffff | (LATER / SECOND + 1));
+        node_at(1, occupied(file, 1).next().unwrap())
+    });
+    check_flaw(FlawKind::Lock, NARROW, |file| {
+        put_word(file, key_node_at(1), 77);
+        key_node_at(1)
+    });
+    check_flaw(FlawKind::Seat, CONTROL, |file| {
+        put_word(file, 1024 + 4096, 65);
+        1024 + 4096
+    });
+}
+
+#[test]
+fn a_flawed_node_is_no_entry() {
+    let (dir, cluster) = cluster();
+    cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
+    drop(cluster);
+    let file = edit(dir.path(), NARROW);
+    let at = node_at(0, occupied(&file, 0).next().unwrap());
+    put_word(&file, at + 6, word(&file, at + 6) ^ 1);
+    let view = View::open(dir.path()).unwrap();
+    assert_eq!(view.find(&key_at(0, 1), NOW).unwrap(), None);
+    assert_eq!(view.try_for_each(|_, _, _| Err(())), Ok(1));
+}
+
+/// Overwrites all of a file behind its header.
+fn scramble(dir: &Path, file: &str, mut next: impl FnMut() -> u64) {
+    let file = edit(dir, file);
+    let words = file.metadata().unwrap().len() / 8;
+    let bytes: Vec<u8> =
+        (HEADER_BYTES as u64 / 8..words).flat_map(|_| next().to_le_bytes()).collect();
+    file.write_all_at(&bytes, HEADER_BYTES as u64).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_make_a_look_panic_or_run_for_ever(
+        seed: u64,
+        mask in prop_oneof![Just(u64::MAX), Just(0xff), Just(0x1ff_0000_0000_01ff)],
+    ) {
+        let (dir, cluster) = cluster();
+        drop(cluster);
+        for (index, file) in [CONTROL, NARROW, "cluster/wide-000.tide"].into_iter().enumerate() {
+            let mut state = seed.wrapping_add(index as u64) | 1;
+            scramble(dir.path(), file, || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state ^ state >> 29) & mask
+            });
+        }
+        let view = View::open(dir.path()).unwrap();
+        let findings = view.verify(NOW, |_, _| {});
+        prop_assert!(!findings.is_sound() && findings.flaws.len() <= 1000);
+        prop_assert_eq!(findings.key_nodes, 3);
+        let _ = view.try_for_each(|_, _, _| Ok::<_, ()>(()));
+        let _ = view.find(&key_at(0, 1), NOW);
+        let _ = view.processes();
+        let _ = view.stats();
+        for class in Class::ALL {
+            let _ = (view.ages(class, NOW), view.areas(class, 80), view.occupancy(class));
+        }
+    }
+}

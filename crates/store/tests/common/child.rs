@@ -1,0 +1,129 @@
+//! Other processes: this test binary itself, told by the environment to run one test in another role.
+//!
+//! A child does not return into the test harness: its test ends with [`leave`], a signal or a panic.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{self, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
+
+const CHILD_ROLE: &str = "TIDEGATE_STORE_TEST_CHILD_ROLE";
+const CHILD_DIR: &str = "TIDEGATE_STORE_TEST_CHILD_DIR";
+
+/// The role of this process, and the directory of its cluster, if it is a child.
+pub(crate) fn role() -> Option<(String, PathBuf)> {
+    Some((env::var(CHILD_ROLE).ok()?, env::var_os(CHILD_DIR)?.into()))
+}
+
+/// Ends this process, which is a child, as one that has done what it was to do.
+pub(crate) fn leave() -> ! {
+    process::exit(0)
+}
+
+/// Says a line to the parent.
+pub(crate) fn say(line: &str) {
+    io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
+}
+
+/// Waits until the parent says something, or dies; then this process does so as well.
+pub(crate) fn hear() {
+    if io::stdin().read(&mut [0]).unwrap() == 0 {
+        process::exit(1);
+    }
+}
+
+pub(crate) fn raise(signal: Signal) {
+    kill_process(getpid(), signal).unwrap();
+}
+
+/// A child. Killed when dropped.
+pub(crate) struct Child {
+    child: process::Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// The command that runs the test `test` in a child.
+pub(crate) fn command(test: &str, role: &str, dir: &Path) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(CHILD_ROLE, role)
+        .env(CHILD_DIR, dir);
+    command
+}
+
+impl Child {
+    pub(crate) fn spawn(test: &str, role: &str, dir: &Path) -> Self {
+        Self::of(&mut command(test, role, dir))
+    }
+
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, input, output }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line that the child says; nothing if it has ended.
+    pub(crate) fn next_line(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.output.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            if let Some(said) = line.trim_end().strip_prefix('@') {
+                return Some(said.to_owned());
+            }
+        }
+    }
+
+    /// Waits for the child to say this.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, expected: &str) {
+        assert_eq!(self.next_line().as_deref(), Some(expected));
+    }
+
+    /// Tells the child to go on.
+    pub(crate) fn tell(&mut self) {
+        self.input.write_all(b".").unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Waits until the child is stopped.
+    pub(crate) fn wait_until_stopped(&self) {
+        let (_, status): (Pid, WaitStatus) =
+            waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    pub(crate) fn kill(&mut self) -> ExitStatus {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap()
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32).unwrap()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

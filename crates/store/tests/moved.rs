@@ -1,0 +1,140 @@
+//! Files and directories that are moved, removed or put back while a cluster is open.
+//!
+//! Once, processes showed that they lived by lock files of their own. Whoever met a lock whose holder's
+//! file had been removed, or whose directory had been moved, took the holder for dead: both wrote, and
+//! acknowledged updates were lost. And who opened a cluster that had been put in the place of one in use
+//! joined it unchecked, since somebody was alive. Now the lock is on the file that is mapped.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread;
+
+use tidegate_store::{Class, Cluster, EntryMut, Geometry, Options};
+
+const SECOND: u64 = 1_000_000_000;
+const NOW: u64 = 1_700_000_000 * SECOND;
+
+fn open(dir: &Path) -> Cluster {
+    let geometry = Geometry::by_count(1, 1, 8, 4).unwrap();
+    Cluster::open(dir, &Options::narrow(geometry)).unwrap()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+fn add(entry: EntryMut<'_>) -> u64 {
+    entry.state[0] += 1;
+    *entry.expires_at = NOW + 60 * SECOND;
+    entry.state[0]
+}
+
+/// Removes every file of a data directory that is not a part of the cluster itself.
+fn remove_locks(dir: &Path) {
+    for found in fs::read_dir(dir).unwrap() {
+        let path = found.unwrap().path();
+        if path.is_file() {
+            fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+/// One process holds a key for longer than a waiter waits before it asks whether the holder lives.
+#[track_caller]
+fn check_holder_is_respected(first: &Cluster, second: &Cluster) {
+    let before = first.update("k", NOW, add).unwrap();
+    let held = Barrier::new(2);
+    thread::scope(|scope| {
+        let holder = scope.spawn(|| {
+            first.update("k", NOW, |entry| {
+                held.wait();
+                // Long enough for the other one to come, and short of its patience.
+                let since = std::time::Instant::now();
+                while since.elapsed().as_millis() < 50 {
+                    thread::yield_now();
+                }
+                add(entry)
+            })
+        });
+        held.wait();
+        let after = second.update("k", NOW, add).unwrap();
+        assert_eq!(holder.join().unwrap().unwrap(), before + 1);
+        assert_eq!(after, before + 2, "an update was lost");
+    });
+}
+
+#[test]
+fn lock_files_may_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (open(dir.path()), open(dir.path()));
+    remove_locks(dir.path());
+    check_holder_is_respected(&first, &second);
+    // Nor does a newcomer take anybody for dead.
+    let third = open(dir.path());
+    check_holder_is_respected(&first, &third);
+    check_holder_is_respected(&third, &second);
+}
+
+#[test]
+fn a_directory_may_be_moved_and_made_again() {
+    let parent = tempfile::tempdir().unwrap();
+    let (dir, old) = (parent.path().join("data"), parent.path().join("data.old"));
+    let (first, second) = (open(&dir), open(&dir));
+    fs::rename(&dir, old).unwrap();
+    let new = open(&dir);
+    check_holder_is_respected(&first, &second);
+    let error = first.check_files().unwrap_err().to_string();
+    assert!(error.contains("another file is in the place of the one in use"), "{error}");
+    assert_eq!(new.update("k", NOW, add), Ok(1), "a new cluster starts empty");
+}
+
+#[test]
+fn a_cluster_put_in_the_place_of_one_in_use_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cluster, copy) = (dir.path().join("cluster"), dir.path().join("copy"));
+    let first = open(dir.path());
+    first.update("k", NOW, add).unwrap();
+    first.sync().unwrap();
+    fs::create_dir(&copy).unwrap();
+    for found in fs::read_dir(&cluster).unwrap() {
+        let found = found.unwrap();
+        fs::copy(found.path(), copy.join(found.file_name())).unwrap();
+    }
+    // The copy is damaged: a state is not what its check says.
+    let path = copy.join("narrow-000.tide");
+    let mut bytes = fs::read(&path).unwrap();
+    let words = bytes.chunks_exact(8).skip(512 + 8);
+    let state = words.clone().position(|word| word == 1_u64.to_le_bytes()).expect("a count of 1");
+    bytes[8 * (512 + 8 + state)] = 77;
+    fs::write(&path, &bytes).unwrap();
+    fs::rename(&cluster, dir.path().join("in-use")).unwrap();
+    fs::rename(&copy, &cluster).unwrap();
+
+    let second = open(dir.path());
+    assert_eq!(second.find("k", NOW), Ok(None));
+    assert_eq!(second.stats().dropped_torn, 1);
+    assert_eq!(second.update("k", NOW, add), Ok(1));
+    assert_eq!(first.update("k", NOW, add), Ok(2));
+}
+
+/// So many files that the guard of mapped files had no room for them: each opening failed, for ever.
+#[test]
+fn as_many_files_as_are_allowed_can_be_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let geometry = Geometry::by_count(128, 1, 1, 4).unwrap();
+    let options = Options { wide: Some(geometry), ..Options::narrow(geometry) };
+    let cluster = Cluster::open(dir.path(), &options).unwrap();
+    assert_eq!(cluster.geometry(Class::Wide).unwrap().files(), 128);
+    assert_eq!(cluster.update("k", NOW, add), Ok(1));
+}
+
+/// A file that was cut short under a pass over the whole cluster was met in the last key-node, and the pass
+/// said that all was well.
+#[test]
+fn a_pass_over_a_file_cut_short_does_not_say_that_it_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = open(dir.path());
+    cluster.update("k", NOW, add).unwrap();
+    let path = dir.path().join("cluster/narrow-000.tide");
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4096).unwrap();
+    assert!(cluster.reset_all().is_err());
+    assert!(cluster.is_lost());
+}
