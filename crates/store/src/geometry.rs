@@ -13,8 +13,8 @@ use crate::region::WORD_BYTES;
 
 /// State words of a narrow node.
 pub const STATE_WORDS_NARROW: u32 = 4;
-/// State words of a wide node unless told otherwise: 142 buckets of 4 bytes, and 9 words besides.
-pub const STATE_WORDS_WIDE: u32 = 80;
+/// State words of a wide node unless told otherwise: 61 buckets of 4 bytes, and two words besides.
+pub const STATE_WORDS_WIDE: u32 = 33;
 /// The most state words of a node: 4 KiB.
 pub const STATE_WORDS_MAX: u32 = 512;
 /// The longest chain: so many tags fit into a head of one cache line.
@@ -22,8 +22,8 @@ pub const CHAIN_MAX: u32 = 40;
 
 /// A narrow key-node of 35 nodes is 2 KiB, so that none crosses a page.
 const CHAIN_NARROW: u32 = 35;
-/// Two key-nodes of 12 wide nodes are just under four pages.
-const CHAIN_WIDE: u32 = 12;
+/// A wide key-node of 28 nodes is just under two pages.
+const CHAIN_WIDE: u32 = 28;
 /// The most bytes of one file when the number of files is left to us.
 const FILE_BYTES_WANTED: u64 = 1 << 30;
 /// The largest cluster that is made: 64 TiB, well below what a process can map.

@@ -53,5 +53,6 @@ pub use geometry::{
 pub use key::{Hashed, Key, Parts, StoredKey};
 pub use occupancy::Occupancy;
 pub use options::{Eviction, Options};
+pub use seat::KEYS_MAX as UPDATE_KEYS_MAX;
 pub use stats::Stats;
 pub use view::{Ages, Area, Findings, Flaw, FlawKind, Process, View};

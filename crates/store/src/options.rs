@@ -33,7 +33,7 @@ impl Options {
 }
 
 impl Default for Options {
-    /// Room for 2^20 keys and 2^12 wide ones, at a load of 0.8: files of 77 MB and 3.5 MB, and 8 MiB
+    /// Room for 2^20 keys and 2^12 wide ones, at a load of 0.8: files of 77 MB and 1.5 MB, and 8 MiB
     /// of control.
     fn default() -> Self {
         let of = |geometry: Result<Geometry, _>| match geometry {

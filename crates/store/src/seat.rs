@@ -24,8 +24,8 @@ pub(crate) const SEATS_MAX: u64 = if cfg!(miri) {
 } else {
     256
 };
-/// Keys of one update. A request of Envoy has up to 128 descriptors.
-pub(crate) const KEYS_MAX: usize = 256;
+/// The most keys of one update. A request of Envoy has up to 128 descriptors.
+pub const KEYS_MAX: usize = 256;
 
 /// Words of the control file before the seats: a page of header, and a page with a word for each
 /// process.
@@ -45,7 +45,7 @@ const LOCKS: usize = 32;
 /// A key has two key-nodes.
 const LOCKS_MAX: usize = 2 * KEYS_MAX;
 const JOURNAL: usize = LOCKS + LOCKS_MAX;
-/// Room for 256 narrow nodes, each with two words of where it goes, or for 41 of 80 state words.
+/// Room for 256 narrow nodes, each with two words of where it goes, or for 93 of 33 state words.
 pub(crate) const JOURNAL_WORDS: usize = SEAT_WORDS - JOURNAL;
 /// Words of a record besides the image of the node.
 pub(crate) const RECORD_WORDS_BESIDES_IMAGE: usize = 2;

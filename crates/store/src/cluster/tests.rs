@@ -24,7 +24,7 @@ struct Heap {
     lives: Arc<Vec<AtomicBool>>,
 }
 
-/// Narrow nodes in `key_nodes` chains of eight; wide ones of 80 words in one chain of three.
+/// Narrow nodes in `key_nodes` chains of eight; wide ones of 33 words in one chain of three.
 fn identity(key_nodes: u64) -> Identity {
     let narrow = Geometry::by_count(1, key_nodes, 8, STATE_WORDS_NARROW).unwrap();
     let wide = Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap();
@@ -338,7 +338,7 @@ fn what_is_too_much_is_refused_by_name() {
     let keys: Vec<_> = (0..257).map(Hashed::narrow).collect();
     let error = cluster.update_many(&keys, NOW, |_| ()).unwrap_err().to_string();
     assert!(error.starts_with("257 keys of 2313 words are too much for one update"), "{error}");
-    let keys: Vec<_> = (0..50).map(Hashed::wide).collect();
+    let keys: Vec<_> = (0..94).map(Hashed::wide).collect();
     let error = cluster.update_many(&keys, NOW, |_| ()).unwrap_err().to_string();
-    assert!(error.starts_with("50 keys of 4250 words are too much for one update"), "{error}");
+    assert!(error.starts_with("94 keys of 3572 words are too much for one update"), "{error}");
 }
