@@ -33,7 +33,7 @@ fn descriptor(rate_limit: &RateLimit, facts: &impl RequestFacts) -> Option<Descr
             None => return None,
         }
     }
-    (!entries.is_empty()).then_some(Descriptor { entries, hits: None })
+    (!entries.is_empty()).then(|| Descriptor::new(entries))
 }
 
 fn entry(action: &Action, facts: &impl RequestFacts) -> Option<Entry> {
@@ -115,9 +115,8 @@ mod tests {
 
     fn check(actions: Vec<Action>, facts: &Facts, expected: Option<&[(&str, &str)]>) {
         let made = descriptors(&[RateLimit { actions }], facts);
-        let expected = expected.map(|entries| Descriptor {
-            entries: entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
-            hits: None,
+        let expected = expected.map(|entries| {
+            Descriptor::new(entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect())
         });
         assert_eq!(made, Vec::from_iter(expected));
     }

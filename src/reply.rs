@@ -157,14 +157,13 @@ mod tests {
 
     /// The headers about limits for a request of one descriptor (`a.b`) per status.
     fn check(style: HeaderStyle, statuses: Vec<Status>, expected: &[(&str, &str)]) {
-        let descriptor =
-            Descriptor { entries: vec![Entry::new("a", "1"), Entry::new("b", "2")], hits: None };
+        let descriptor = Descriptor::new(vec![Entry::new("a", "1"), Entry::new("b", "2")]);
         let asked = Request {
             domain: "d".into(),
             descriptors: vec![descriptor; statuses.len()],
             hits: Hits::ONE,
         };
-        let answer = Answer { verdict: Verdict::Allow, statuses };
+        let answer = Answer { verdict: Verdict::Allow, statuses, metadata: None };
         let headers = limit_headers(style, &policies(&asked, &answer));
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (*name, value.as_str())).collect();

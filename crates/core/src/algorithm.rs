@@ -1,23 +1,52 @@
-//! The limit algorithms, one file each: pure functions over a 32-byte state, in integers.
+//! The limit algorithms, one file each: pure functions over a small state, in integers.
 //!
 //! All share one contract. An allow takes the hits; a deny takes nothing. A peek (no hits) answers
 //! for one hit and takes nothing. (Taking nothing may still write: a bucket that does not start
-//! full must remember since when it refills.) A clock that steps back never gives hits
-//! back. Each has a slow obvious twin in `tests/twins.rs` that it must agree with.
+//! full must remember since when it refills.) A drain answers as a take does, and takes what is
+//! left. A refund gives back at most what was taken, and what the passing of time has given back
+//! already is not given twice. A clock that steps back never gives hits back. Each has a slow
+//! obvious twin in `tests/slow_*` that it must agree with.
 
+mod first_hit_window;
 mod fixed_window;
+mod sliding_buckets;
+mod sliding_exact;
+mod sliding_window;
 mod token_bucket;
 
-pub use fixed_window::FixedWindow;
+pub use first_hit_window::FirstHitWindow;
+pub use fixed_window::{Alignment, FixedWindow, Zone};
+pub use sliding_buckets::SlidingBuckets;
+pub use sliding_exact::SlidingExact;
+pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 
-use crate::quota::{Decision, Quota, State};
-use crate::units::{Hits, Timestamp};
+use crate::quota::{Decision, Outcome, Quota};
+use crate::units::{Charge, Nanos, Timestamp};
 
-/// Decides one ask against one counter and, on allow, takes the hits from `state`.
-pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Decision {
-    match quota {
-        Quota::FixedWindow(window) => window.decide(state, hits, now),
-        Quota::TokenBucket(bucket) => bucket.decide(state, hits, now),
+/// Decides one charge against one counter. `state` has the words of [`Quota::parts`] at `now`, one
+/// after the other, each of [`Quota::state_size`]; all zero is a counter that was never used.
+///
+/// # Panics
+/// When `state` is shorter than that.
+pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
+    let mut decision = match quota {
+        Quota::FixedWindow(window) => window.decide(narrow(state), charge, now),
+        Quota::FirstHitWindow(window) => window.decide(narrow(state), charge, now),
+        Quota::TokenBucket(bucket) => bucket.decide(narrow(state), charge, now),
+        Quota::SlidingWindow(window) => window.decide(narrow(state), charge, now),
+        Quota::SlidingBuckets(buckets) => buckets.decide(state, charge, now),
+        Quota::SlidingExact(exact) => exact.decide(state, charge, now),
+    };
+    if let Outcome::Deny { retry_after } = &mut decision.outcome
+        && *retry_after == Nanos::ZERO
+    {
+        // It never fits, though the quota is whole. Told to retry now, a client would do so for ever.
+        *retry_after = quota.period().nominal();
     }
+    decision
+}
+
+fn narrow(state: &mut [u64]) -> &mut [u64; 4] {
+    state.first_chunk_mut().expect("a narrow state has four words")
 }

@@ -1,5 +1,6 @@
 //! What comes back for a request, in no transport's words.
 
+use crate::metadata::Value;
 use crate::units::{Nanos, Unit};
 
 /// Whether a request may pass.
@@ -12,12 +13,14 @@ pub enum Verdict {
 }
 
 /// The answer to a [`Request`](crate::Request): one status per descriptor, in its order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// For the request as a whole.
     pub verdict: Verdict,
     /// For each descriptor.
     pub statuses: Vec<Status>,
+    /// What the rules that were met say to pass on (`dynamic_metadata`), none unless asked for.
+    pub metadata: Option<Value>,
 }
 
 /// How one descriptor stands.

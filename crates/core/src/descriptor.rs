@@ -1,6 +1,6 @@
 //! What a request says about itself: a domain, and descriptors made of entries of key and value.
 
-use crate::units::Hits;
+use crate::units::{Charge, Hits, Unit};
 
 /// One fact about a request, such as `("remote_address", "203.0.113.9")`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,6 +25,37 @@ pub struct Descriptor {
     pub entries: Vec<Entry>,
     /// What this descriptor costs, when it differs from the request.
     pub hits: Option<Hits>,
+    /// Whether it takes its hits or gives them back.
+    pub direction: Direction,
+    /// A limit that the request brings along, instead of what the rules say.
+    pub limit: Option<LimitOverride>,
+}
+
+impl Descriptor {
+    /// A descriptor that takes what its request says, by the rules.
+    #[must_use]
+    pub fn new(entries: Vec<Entry>) -> Self {
+        Descriptor { entries, hits: None, direction: Direction::Take, limit: None }
+    }
+}
+
+/// Whether hits are taken or given back (`is_negative_hits`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// Taken.
+    #[default]
+    Take,
+    /// Given back.
+    Refund,
+}
+
+/// A limit in a request: a fixed window of one unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitOverride {
+    /// Hits per unit.
+    pub requests: u32,
+    /// The unit.
+    pub unit: Unit,
 }
 
 /// A question to the engine.
@@ -39,9 +70,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// The cost that `descriptor` is charged.
+    /// What `descriptor` is charged.
     #[must_use]
-    pub fn hits_of(&self, descriptor: &Descriptor) -> Hits {
-        descriptor.hits.unwrap_or(self.hits)
+    pub fn charge_of(&self, descriptor: &Descriptor) -> Charge {
+        let hits = descriptor.hits.unwrap_or(self.hits);
+        match descriptor.direction {
+            Direction::Take => Charge::Take(hits),
+            Direction::Refund => Charge::Refund(hits),
+        }
     }
 }

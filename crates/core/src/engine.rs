@@ -6,61 +6,148 @@
 
 use crate::algorithm::decide;
 use crate::answer::Verdict;
-use crate::quota::{Decision, Quota, State};
-use crate::units::{Hits, Timestamp};
+use crate::quota::{Decision, Outcome, Quota};
+use crate::units::{Charge, Timestamp};
+use std::ops::Range;
 
-/// Whether a limit has a say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether a rule has a say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Enforcement {
     /// It denies.
+    #[default]
     Enforce,
     /// It counts and reports, but never denies.
     Shadow,
+    /// It denies only together with all other rules of this kind that the request meets.
+    Quota,
+}
+
+/// What becomes of the hits of a denied request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Denied {
+    /// They are not counted.
+    #[default]
+    Spare,
+    /// They are counted, as far as the limit has room.
+    Count,
 }
 
 /// One limit asked for one request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Ask<'a> {
     /// The limit's rate.
     pub quota: &'a Quota,
     /// Whether its denial counts.
     pub enforcement: Enforcement,
-    /// What the request costs here.
-    pub hits: Hits,
-    /// Which of the states holds the counter.
-    pub state: usize,
+    /// What becomes of the hits when the request is denied.
+    pub denied: Denied,
+    /// What the request does here.
+    pub charge: Charge,
+    /// Which descriptor of the request asks. Asks of one descriptor follow each other.
+    pub descriptor: usize,
+    /// Where among the words of all states those of its counter are.
+    pub state: Range<usize>,
 }
 
-/// Decides `asks` in order. On allow the states have the hits taken; on deny nothing is
-/// taken. `decisions` gets one decision per ask: for a denied request those of limits with room
-/// show what is left there, untouched.
+/// What came of the asks of one request; kept by the caller, so that deciding allocates nothing once
+/// it has grown.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    all: Vec<Decision>,
+    before: Vec<u64>,
+}
+
+impl Decisions {
+    /// One decision for each ask of the last request, in their order.
+    #[must_use]
+    pub fn all(&self) -> &[Decision] {
+        &self.all
+    }
+}
+
+/// Decides `asks` in order, on the words of their counters' states.
+///
+/// A descriptor is over when one of its limits has no room. The request is denied when a descriptor
+/// is over whose rule is enforced, or when all those are over whose rules are quotas. A denied request takes
+/// nothing; of one that is allowed, descriptors that are over (in shadow, or by quota) take
+/// nothing, the others take all. [`Denied::Count`] makes an exception to both. Decisions of limits with room from which nothing
+/// was taken show what is left, untouched.
 ///
 /// # Panics
-/// When an ask names a state that is not there.
+/// When an ask names words that are not there, or too few for its quota.
 pub fn decide_all(
-    states: &mut [State],
+    states: &mut [u64],
     asks: &[Ask<'_>],
     now: Timestamp,
-    decisions: &mut Vec<Decision>,
+    decisions: &mut Decisions,
 ) -> Verdict {
-    decisions.clear();
-    let before: Vec<State> = states.to_vec();
+    let Decisions { all, before } = decisions;
+    all.clear();
+    before.clear();
+    before.extend_from_slice(states);
     for ask in asks {
-        decisions.push(decide(&mut states[ask.state], ask.quota, ask.hits, now));
+        all.push(decide(&mut states[ask.state.clone()], ask.quota, ask.charge, now));
     }
-    let denied = |(ask, decision): (&Ask<'_>, &Decision)| {
-        ask.enforcement == Enforcement::Enforce && !decision.is_allow()
-    };
-    if !asks.iter().zip(decisions.iter()).any(denied) {
+    if all.iter().all(Decision::is_allow) {
         return Verdict::Allow;
     }
-    states.copy_from_slice(&before);
-    for (ask, decision) in asks.iter().zip(decisions.iter_mut()) {
-        // Also for those that deny: a new bucket's time starts with the first look at it.
-        let untouched = decide(&mut states[ask.state], ask.quota, Hits::PEEK, now);
-        if decision.is_allow() {
-            *decision = untouched;
+    let verdict = verdict(asks, all);
+    states.copy_from_slice(before);
+    let mut start = 0;
+    for group in asks.chunk_by(|a, b| a.descriptor == b.descriptor) {
+        let decisions = &mut all[start..start + group.len()];
+        start += group.len();
+        let is_over = !decisions.iter().all(Decision::is_allow);
+        for (ask, decision) in group.iter().zip(decisions) {
+            let state = &mut states[ask.state.clone()];
+            if verdict == Verdict::Deny || is_over {
+                hold_back(ask, state, now, decision);
+            } else {
+                *decision = decide(state, ask.quota, ask.charge, now);
+            }
         }
     }
-    Verdict::Deny
+    verdict
+}
+
+/// What the decisions on `asks` come to, one for each of them.
+#[must_use]
+pub fn verdict(asks: &[Ask<'_>], decisions: &[Decision]) -> Verdict {
+    let (mut quotas, mut quotas_over) = (0, 0);
+    let mut start = 0;
+    for group in asks.chunk_by(|a, b| a.descriptor == b.descriptor) {
+        let decisions = &decisions[start..start + group.len()];
+        start += group.len();
+        let is_over = |enforcement| {
+            let mut asked = group.iter().zip(decisions);
+            asked.any(|(ask, decision)| ask.enforcement == enforcement && !decision.is_allow())
+        };
+        if is_over(Enforcement::Enforce) {
+            return Verdict::Deny;
+        }
+        if group.iter().any(|ask| ask.enforcement == Enforcement::Quota) {
+            quotas += 1;
+            quotas_over += usize::from(is_over(Enforcement::Quota));
+        }
+    }
+    if quotas > 0 && quotas == quotas_over { Verdict::Deny } else { Verdict::Allow }
+}
+
+/// Takes nothing, unless denied hits count.
+fn hold_back(ask: &Ask<'_>, state: &mut [u64], now: Timestamp, decision: &mut Decision) {
+    match (ask.denied, ask.charge) {
+        (Denied::Count, Charge::Take(hits)) => {
+            *decision = decide(state, ask.quota, Charge::Drain(hits), now);
+        }
+        _ if decision.is_allow() => {
+            // It still fits, a refund too, though there may be nothing left for a peek.
+            let untouched = decide(state, ask.quota, Charge::PEEK, now);
+            *decision = Decision { outcome: Outcome::Allow, ..untouched };
+        }
+        // A new bucket's time starts with the first look at it, even if that was a denial.
+        _ if state.iter().all(|word| *word == 0) => {
+            decide(state, ask.quota, Charge::PEEK, now);
+        }
+        _ => {}
+    }
 }

@@ -5,13 +5,13 @@
 //! (wasm32) and in tests. Callers bring the counters' states and store what comes back.
 //!
 //! ```
-//! use tidegate_core::{FixedWindow, Hits, Nanos, Outcome, Quota, State, Timestamp, decide};
+//! use tidegate_core::{Charge, FixedWindow, Nanos, Outcome, Quota, Timestamp, decide};
 //!
 //! let quota = Quota::FixedWindow(FixedWindow::new(1, Nanos::from_secs(60))?);
-//! let mut state = State::default();
+//! let mut state = [0; 4];
 //! let now = Timestamp::from_secs(1_000_000);
-//! assert!(decide(&mut state, &quota, Hits::ONE, now).is_allow());
-//! let second = decide(&mut state, &quota, Hits::ONE, now);
+//! assert!(decide(&mut state, &quota, Charge::ONE, now).is_allow());
+//! let second = decide(&mut state, &quota, Charge::ONE, now);
 //! assert_eq!(second.outcome, Outcome::Deny { retry_after: Nanos::from_secs(20) });
 //! # Ok::<(), tidegate_core::QuotaError>(())
 //! ```
@@ -21,15 +21,23 @@ mod answer;
 mod descriptor;
 mod engine;
 mod key;
+mod metadata;
 mod quota;
 mod rules;
 mod units;
 
-pub use algorithm::{FixedWindow, TokenBucket, decide};
+pub use algorithm::{
+    Alignment, FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow,
+    TokenBucket, Zone, decide,
+};
 pub use answer::{Answer, LimitView, Status, Verdict};
-pub use descriptor::{Descriptor, Entry, Request};
-pub use engine::{Ask, Enforcement, decide_all};
-pub use key::{CounterKey, KeyHash, fingerprint};
-pub use quota::{Decision, Outcome, Quota, QuotaError, State};
-pub use rules::{DomainRules, Found, Limit, Rule, RuleNode, Rules};
-pub use units::{Hits, Nanos, Timestamp, Unit};
+pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};
+pub use engine::{Ask, Decisions, Denied, Enforcement, decide_all, verdict};
+pub use key::{CounterKey, Identity, KeyHash, fingerprint};
+pub use metadata::Value;
+pub use quota::{Decision, Outcome, Parts, Period, Quota, QuotaError, StateSize};
+pub use rules::{
+    Cidr, CidrError, DomainRules, Found, Limit, Match, Matcher, MatcherError, Rule, RuleKind,
+    RuleNode, Rules, Step, Steps,
+};
+pub use units::{Charge, Hits, Nanos, Timestamp, Unit};

@@ -1,8 +1,11 @@
-//! A quota (the compiled form of a limit's rate), the state of one counter under it, and what a
-//! decision says. A quota that exists is valid, so deciding cannot fail.
+//! A quota (the compiled form of a limit's rate), where its counters are kept, and what a decision
+//! says. A quota that exists is valid, so deciding cannot fail.
 
-use crate::algorithm::{FixedWindow, TokenBucket};
-use crate::units::{Nanos, Timestamp};
+use crate::algorithm::{
+    FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow, TokenBucket,
+};
+use crate::units::{Nanos, Timestamp, Unit};
+use std::fmt;
 
 /// A compiled rate: the algorithm and its numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,36 +13,93 @@ use crate::units::{Nanos, Timestamp};
 pub enum Quota {
     /// So many hits in each aligned window.
     FixedWindow(FixedWindow),
+    /// So many hits in a window that opens at its first one.
+    FirstHitWindow(FirstHitWindow),
     /// Tokens that refill over time, up to a burst.
     TokenBucket(TokenBucket),
+    /// So many hits in a sliding window, reckoned from two counters.
+    SlidingWindow(SlidingWindow),
+    /// So many hits in a sliding window, counted in a ring of buckets.
+    SlidingBuckets(SlidingBuckets),
+    /// So many hits in a sliding window, counted to the second.
+    SlidingExact(SlidingExact),
+}
+
+/// What a limit counts over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Period {
+    /// A span of time.
+    Span(Nanos),
+    /// So many months of the calendar; 12 are a year.
+    Months(u32),
+}
+
+impl Period {
+    /// The named unit of this length. A month of the calendar is told as a month.
+    #[must_use]
+    pub fn unit(self) -> Option<Unit> {
+        match self {
+            Period::Span(span) => Unit::of_period(span),
+            Period::Months(1) => Some(Unit::Month),
+            Period::Months(12) => Some(Unit::Year),
+            Period::Months(_) => None,
+        }
+    }
+
+    /// About how long: months are taken as 30 days, years as 365.
+    #[must_use]
+    pub fn nominal(self) -> Nanos {
+        match self {
+            Period::Span(span) => span,
+            Period::Months(months) if months % 12 == 0 => {
+                Nanos::from_secs(u64::from(months / 12) * 365 * 86_400)
+            }
+            Period::Months(months) => Nanos::from_secs(u64::from(months) * 30 * 86_400),
+        }
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Period::Span(span) => span.fmt(f),
+            Period::Months(months) if months % 12 == 0 => write!(f, "{}y", months / 12),
+            Period::Months(months) => write!(f, "{months}mo"),
+        }
+    }
+}
+
+macro_rules! each {
+    ($quota:expr, $algorithm:ident => $value:expr) => {
+        match $quota {
+            Quota::FixedWindow($algorithm) => $value,
+            Quota::FirstHitWindow($algorithm) => $value,
+            Quota::TokenBucket($algorithm) => $value,
+            Quota::SlidingWindow($algorithm) => $value,
+            Quota::SlidingBuckets($algorithm) => $value,
+            Quota::SlidingExact($algorithm) => $value,
+        }
+    };
 }
 
 impl Quota {
-    /// The most hits that can be left: the requests of a window, the burst of a bucket.
+    /// The most hits that can be left: the requests of a window and what it may borrow, the burst
+    /// of a bucket.
     #[must_use]
     pub fn capacity(&self) -> u32 {
-        match self {
-            Quota::FixedWindow(window) => window.requests(),
-            Quota::TokenBucket(bucket) => bucket.burst(),
-        }
+        each!(self, algorithm => algorithm.capacity())
     }
 
     /// Hits per period, as configured.
     #[must_use]
     pub fn requests(&self) -> u32 {
-        match self {
-            Quota::FixedWindow(window) => window.requests(),
-            Quota::TokenBucket(bucket) => bucket.requests(),
-        }
+        each!(self, algorithm => algorithm.requests())
     }
 
     /// The period that `requests` counts over.
     #[must_use]
-    pub fn period(&self) -> Nanos {
-        match self {
-            Quota::FixedWindow(window) => window.period(),
-            Quota::TokenBucket(bucket) => bucket.period(),
-        }
+    pub fn period(&self) -> Period {
+        each!(self, algorithm => algorithm.period())
     }
 
     /// The name that configuration gives the algorithm.
@@ -47,7 +107,10 @@ impl Quota {
     pub fn algorithm(&self) -> &'static str {
         match self {
             Quota::FixedWindow(_) => "fixed_window",
+            Quota::FirstHitWindow(_) => "first_hit_window",
             Quota::TokenBucket(_) => "token_bucket",
+            Quota::SlidingWindow(_) => "sliding_window",
+            Quota::SlidingBuckets(_) | Quota::SlidingExact(_) => "sliding_buckets",
         }
     }
 
@@ -57,7 +120,81 @@ impl Quota {
         match self {
             Quota::FixedWindow(_) => 1,
             Quota::TokenBucket(_) => 2,
+            Quota::FirstHitWindow(_) => 3,
+            Quota::SlidingWindow(_) => 4,
+            Quota::SlidingBuckets(_) => 5,
+            Quota::SlidingExact(_) => 6,
         }
+    }
+
+    /// The size of each part of a counter's state.
+    #[must_use]
+    pub fn state_size(&self) -> StateSize {
+        match self {
+            Quota::SlidingBuckets(_) | Quota::SlidingExact(_) => StateSize::Wide,
+            _ => StateSize::Narrow,
+        }
+    }
+
+    /// The parts of a counter's state that a decision at `now` needs, each kept under a key of its own. All
+    /// algorithms but the exact sliding window have just one.
+    #[must_use]
+    pub fn parts(&self, now: Timestamp) -> Parts {
+        match self {
+            Quota::SlidingExact(exact) => exact.parts(now),
+            _ => Parts::ONE,
+        }
+    }
+}
+
+/// How large a part of a counter's state is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateSize {
+    /// 32 bytes.
+    Narrow,
+    /// A ring of buckets.
+    Wide,
+}
+
+impl StateSize {
+    /// The size in words of 8 bytes.
+    #[must_use]
+    pub const fn words(self) -> usize {
+        match self {
+            StateSize::Narrow => 4,
+            StateSize::Wide => WIDE_WORDS,
+        }
+    }
+}
+
+/// 61 buckets of 4 bytes, and two words besides.
+pub(crate) const WIDE_WORDS: usize = 2 + 61_usize.div_ceil(2);
+
+/// The parts of a counter that one decision needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    labels: [u64; Parts::MAX],
+    len: usize,
+}
+
+impl Parts {
+    /// The most parts that a decision needs.
+    pub const MAX: usize = 5;
+    /// The only part of a counter that is in one piece.
+    pub const ONE: Parts = Parts { labels: [0; Parts::MAX], len: 1 };
+
+    /// Adds a part, unless it is there.
+    pub(crate) fn insert(&mut self, label: u64) {
+        if !self.labels().contains(&label) {
+            self.labels[self.len] = label;
+            self.len += 1;
+        }
+    }
+
+    /// Their labels, which tell the parts of one counter apart. The first is 0.
+    #[must_use]
+    pub fn labels(&self) -> &[u64] {
+        &self.labels[..self.len]
     }
 }
 
@@ -88,6 +225,23 @@ pub enum QuotaError {
         /// Tokens a bucket can hold.
         burst: u32,
     },
+    /// Debt that would never be paid.
+    #[error("borrow {0} needs requests of at least 1 to pay it back")]
+    BorrowWithoutRequests(u32),
+    /// More than a counter can hold.
+    #[error("requests {requests} and borrow {borrow} are together more than 4294967295")]
+    BorrowTooLarge {
+        /// Hits per window.
+        requests: u32,
+        /// Hits that may be borrowed.
+        borrow: u32,
+    },
+    /// A calendar period of no or too many months.
+    #[error("{0} months are not allowed (1 to 120)")]
+    Months(u32),
+    /// A period that the exact sliding window cannot keep.
+    #[error("period {0} is not allowed with exact (whole seconds, 1s to 1d)")]
+    PeriodNotExact(Nanos),
 }
 
 /// The shortest period of any limit.
@@ -106,19 +260,6 @@ pub(crate) fn checked_period(period: Nanos) -> Result<Nanos, QuotaError> {
         Err(QuotaError::PeriodTooLong(period))
     } else {
         Ok(period)
-    }
-}
-
-/// The live state of one counter: 32 bytes whose meaning is the algorithm's. All zero is a
-/// counter that was never used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct State(pub [u64; 4]);
-
-impl State {
-    /// Whether the counter was never used (or was forgotten).
-    #[must_use]
-    pub fn is_new(&self) -> bool {
-        *self == State::default()
     }
 }
 
@@ -162,7 +303,7 @@ pub enum Outcome {
     Deny {
         /// The earliest time from now at which the same ask can fit, if nobody else takes hits.
         /// For an ask that can never fit (more than the limit or burst) the time until the
-        /// quota is whole.
+        /// quota is whole, or a period when it is. Never zero.
         retry_after: Nanos,
     },
 }

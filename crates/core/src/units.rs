@@ -111,6 +111,32 @@ impl Hits {
     }
 }
 
+/// What an ask does with its hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charge {
+    /// Takes all of them, or nothing when they do not fit.
+    Take(Hits),
+    /// Takes as many of them as are left. The answer is that of [`Charge::Take`]: whether all fit.
+    Drain(Hits),
+    /// Gives them back, up to what the counter has taken. Always fits.
+    Refund(Hits),
+}
+
+impl Charge {
+    /// Ask without taking.
+    pub const PEEK: Charge = Charge::Take(Hits::PEEK);
+    /// Take one hit.
+    pub const ONE: Charge = Charge::Take(Hits::ONE);
+
+    /// The hits, in either direction.
+    #[must_use]
+    pub const fn hits(self) -> Hits {
+        match self {
+            Charge::Take(hits) | Charge::Drain(hits) | Charge::Refund(hits) => hits,
+        }
+    }
+}
+
 /// The units of an envoyproxy/ratelimit file. Month and year are 30 and 365 days there, counted
 /// from the Unix epoch as every window is (so a week starts on a Thursday).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,8 +2,10 @@
 
 use crate::rls;
 use prost::Message;
+use prost_types::value::Kind;
 use tidegate_core::{
-    Answer, Descriptor, Entry, Hits, LimitView, Nanos, Request, Status, Unit, Verdict,
+    Answer, Descriptor, Direction, Entry, Hits, LimitOverride, LimitView, Nanos, Request, Status,
+    Unit, Value, Verdict,
 };
 
 /// Why a message has no meaning here.
@@ -30,13 +32,13 @@ pub enum WireError {
     /// A descriptor without entries.
     #[error("descriptors[{0}]: entries must not be empty")]
     NoEntries(usize),
-    /// A field whose meaning this version does not implement, and must not ignore.
-    #[error("descriptors[{descriptor}].{field} is not supported by this version of tidegate")]
-    Unsupported {
+    /// A limit in a request over no known unit.
+    #[error("descriptors[{descriptor}].limit.unit: {unit} is no unit (expected 1 to 7)")]
+    UnknownUnit {
         /// Index of the descriptor.
         descriptor: usize,
-        /// The field.
-        field: &'static str,
+        /// The number.
+        unit: i32,
     },
     /// The bytes are not the message.
     #[error("not a RateLimitResponse: {0}")]
@@ -53,8 +55,7 @@ pub const DESCRIPTORS_MAX: usize = 128;
 /// Reads a request, as a server does.
 ///
 /// # Errors
-/// When it has no domain, no descriptors, too many or empty ones, or asks for what is not
-/// supported.
+/// When it has no domain, no descriptors, too many or empty ones, or a limit over no unit.
 pub fn request_from_wire(request: rls::RateLimitRequest) -> Result<Request, WireError> {
     if request.domain.is_empty() {
         return Err(WireError::EmptyDomain);
@@ -79,24 +80,33 @@ fn descriptor_from_wire(
     index: usize,
     descriptor: rls::RateLimitDescriptor,
 ) -> Result<Descriptor, WireError> {
-    let unsupported = |field| Err(WireError::Unsupported { descriptor: index, field });
-    if descriptor.limit.is_some() {
-        return unsupported("limit");
-    }
-    if descriptor.is_negative_hits {
-        return unsupported("is_negative_hits");
-    }
     if descriptor.entries.is_empty() {
         return Err(WireError::NoEntries(index));
     }
     if let Some(entry) = descriptor.entries.iter().position(|entry| entry.key.is_empty()) {
         return Err(WireError::EmptyKey { descriptor: index, entry });
     }
+    let limit = descriptor.limit.map(|limit| override_from_wire(index, limit)).transpose()?;
     let entries = descriptor.entries.into_iter();
     Ok(Descriptor {
         entries: entries.map(|entry| Entry { key: entry.key, value: entry.value }).collect(),
         hits: descriptor.hits_addend.map(Hits::new),
+        direction: match descriptor.is_negative_hits {
+            true => Direction::Refund,
+            false => Direction::Take,
+        },
+        limit,
     })
+}
+
+fn override_from_wire(
+    descriptor: usize,
+    limit: rls::RateLimitOverride,
+) -> Result<LimitOverride, WireError> {
+    // The enum of overrides has the numbers of the answer's as far as it goes.
+    let unit = unit_from_wire(limit.unit)
+        .ok_or(WireError::UnknownUnit { descriptor, unit: limit.unit })?;
+    Ok(LimitOverride { requests: limit.requests_per_unit, unit })
 }
 
 /// Writes a request, as a client does.
@@ -111,8 +121,12 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
                 value: entry.value.clone(),
             })
             .collect(),
+        limit: descriptor.limit.map(|limit| rls::RateLimitOverride {
+            requests_per_unit: limit.requests,
+            unit: unit_to_wire(Some(limit.unit)).into(),
+        }),
         hits_addend: descriptor.hits.map(Hits::get),
-        ..Default::default()
+        is_negative_hits: descriptor.direction == Direction::Refund,
     };
     rls::RateLimitRequest {
         domain: request.domain.clone(),
@@ -129,7 +143,32 @@ pub fn response_to_wire(answer: &Answer) -> rls::RateLimitResponse {
     rls::RateLimitResponse {
         overall_code: code(answer.verdict).into(),
         statuses: answer.statuses.iter().map(status_to_wire).collect(),
+        dynamic_metadata: answer.metadata.as_ref().map(struct_to_wire),
     }
+}
+
+/// A struct; anything else than a map becomes an empty one.
+fn struct_to_wire(value: &Value) -> prost_types::Struct {
+    let fields = match value {
+        Value::Map(fields) => fields.as_slice(),
+        _ => &[],
+    };
+    let fields = fields.iter().map(|(key, value)| (key.clone(), value_to_wire(value)));
+    prost_types::Struct { fields: fields.collect() }
+}
+
+fn value_to_wire(value: &Value) -> prost_types::Value {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(value) => Kind::BoolValue(*value),
+        Value::Number(value) => Kind::NumberValue(*value),
+        Value::Text(value) => Kind::StringValue(value.clone()),
+        Value::List(values) => Kind::ListValue(prost_types::ListValue {
+            values: values.iter().map(value_to_wire).collect(),
+        }),
+        Value::Map(_) => Kind::StructValue(struct_to_wire(value)),
+    };
+    prost_types::Value { kind: Some(kind) }
 }
 
 fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
@@ -160,6 +199,8 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
         verdict: verdict(response.overall_code)
             .ok_or(WireError::UnknownCode(response.overall_code))?,
         statuses: response.statuses.into_iter().map(status_from_wire).collect(),
+        // The filter has no use for it.
+        metadata: None,
     })
 }
 

@@ -63,6 +63,9 @@ pub struct RateLimitResponse {
     /// One per descriptor, in the request's order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
+    /// What Envoy adds to the dynamic metadata of the request.
+    #[prost(message, optional, tag = "6")]
+    pub dynamic_metadata: Option<prost_types::Struct>,
 }
 
 /// How one descriptor stands.

@@ -3,8 +3,10 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
+use prost_types::value::Kind;
 use tidegate_core::{
-    Answer, Descriptor, Entry, Hits, LimitView, Nanos, Request, Status, Unit, Verdict,
+    Answer, Charge, Descriptor, Direction, Entry, Hits, LimitOverride, LimitView, Nanos, Request,
+    Status, Unit, Value, Verdict,
 };
 use tidegate_wire::rls::{
     DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
@@ -33,8 +35,8 @@ fn a_request_has_the_published_bytes() {
     let request = Request {
         domain: "shop".into(),
         descriptors: vec![Descriptor {
-            entries: vec![Entry::new("app", "a")],
             hits: Some(Hits::new(3)),
+            ..Descriptor::new(vec![Entry::new("app", "a")])
         }],
         hits: Hits::ONE,
     };
@@ -62,13 +64,13 @@ fn absent_hits_are_one_and_a_descriptors_zero_is_a_peek() {
     wire.descriptors[0].hits_addend = Some(0);
     let read = request_from_wire(wire).unwrap();
     assert_eq!(read.hits, Hits::new(7));
-    assert_eq!(read.hits_of(&read.descriptors[0]), Hits::PEEK);
+    assert_eq!(read.charge_of(&read.descriptors[0]), Charge::PEEK);
 }
 
 #[test]
 fn requests_without_meaning_are_refused_by_name() {
     type Change = fn(&mut RateLimitRequest);
-    let table: [(Change, &str); 7] = [
+    let table: [(Change, &str); 6] = [
         (
             |r| r.descriptors = vec![r.descriptors[0].clone(); 129],
             "129 descriptors are too many for one request (maximum 128)",
@@ -82,13 +84,9 @@ fn requests_without_meaning_are_refused_by_name() {
         ),
         (
             |r| {
-                r.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
+                r.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 0 });
             },
-            "descriptors[0].limit is not supported by this version of tidegate",
-        ),
-        (
-            |r| r.descriptors[0].is_negative_hits = true,
-            "descriptors[0].is_negative_hits is not supported by this version of tidegate",
+            "descriptors[0].limit.unit: 0 is no unit (expected 1 to 7)",
         ),
     ];
     for (change, message) in table {
@@ -96,6 +94,41 @@ fn requests_without_meaning_are_refused_by_name() {
         change(&mut wire);
         assert_eq!(request_from_wire(wire).unwrap_err().to_string(), message);
     }
+}
+
+#[test]
+fn an_override_and_a_refund_survive_the_wire() {
+    let request = Request {
+        domain: "shop".into(),
+        descriptors: vec![Descriptor {
+            direction: Direction::Refund,
+            limit: Some(LimitOverride { requests: 7, unit: Unit::Week }),
+            ..Descriptor::new(vec![Entry::new("app", "a")])
+        }],
+        hits: Hits::new(3),
+    };
+    let wire = RateLimitRequest::decode(&encode_request(&request)[..]).unwrap();
+    assert_eq!(request_from_wire(wire), Ok(request.clone()));
+    assert_eq!(request.charge_of(&request.descriptors[0]), Charge::Refund(Hits::new(3)));
+}
+
+#[test]
+fn metadata_becomes_a_struct() {
+    let text = |text: &str| Value::Text(text.to_owned());
+    let metadata = Value::Map(vec![
+        ("plan".to_owned(), text("gold")),
+        ("costs".to_owned(), Value::List(vec![Value::Number(1.5), Value::Null])),
+        ("owner".to_owned(), Value::Map(vec![("active".to_owned(), Value::Bool(true))])),
+    ]);
+    let answer = Answer { verdict: Verdict::Allow, statuses: Vec::new(), metadata: Some(metadata) };
+    let wire = response_to_wire(&answer).dynamic_metadata.unwrap();
+    let kind = |value: &prost_types::Value| value.kind.clone().unwrap();
+    assert_eq!(kind(&wire.fields["plan"]), Kind::StringValue("gold".to_owned()));
+    let Kind::ListValue(costs) = kind(&wire.fields["costs"]) else { panic!("not a list") };
+    let costs: Vec<Kind> = costs.values.iter().map(kind).collect();
+    assert_eq!(costs, [Kind::NumberValue(1.5), Kind::NullValue(0)]);
+    let Kind::StructValue(owner) = kind(&wire.fields["owner"]) else { panic!("not a struct") };
+    assert_eq!(kind(&owner.fields["active"]), Kind::BoolValue(true));
 }
 
 #[test]
@@ -107,7 +140,8 @@ fn seconds_until_reset_are_rounded_up() {
         reset: Nanos::new(1_000_000_001),
     };
     let wire = |status: &Status| {
-        let answer = Answer { verdict: Verdict::Deny, statuses: vec![status.clone()] };
+        let answer =
+            Answer { verdict: Verdict::Deny, statuses: vec![status.clone()], metadata: None };
         response_to_wire(&answer).statuses.remove(0).duration_until_reset
     };
     assert_eq!(wire(&status).map(|reset| (reset.seconds, reset.nanos)), Some((2, 0)));
@@ -152,7 +186,7 @@ fn statuses() -> impl Strategy<Value = Status> {
 fn answers_survive_the_wire() {
     runner()
         .run(&prop::collection::vec(statuses(), 0..5), |statuses| {
-            let answer = Answer { verdict: Verdict::Deny, statuses };
+            let answer = Answer { verdict: Verdict::Deny, statuses, metadata: None };
             let bytes = response_to_wire(&answer).encode_to_vec();
             prop_assert_eq!(decode_answer(&bytes), Ok(answer));
             Ok(())

@@ -3,23 +3,36 @@
 //! Refilled lazily from the time of the last take, so that idle buckets cost nothing.
 //!
 //! Exact in integers: levels are kept in *credits*, of which a token is worth `period` (in ns)
-//! and each nanosecond refills `requests`. No rate is ever rounded.
+//! and each nanosecond refills `requests`. No rate is ever rounded. Credits are at most
+//! burst × period < 2^32 × 2^59 = 2^91; where they fit into one word, as they nearly always do,
+//! they are reckoned in one word.
 //!
-//! State words: `last` (ns since the epoch of the last take, or of the first look at a bucket that
-//! does not start full; at least 1), and the credits at that time as two words, low first. Credits are at most burst × period < 2^32 × 2^59 = 2^91.
+//! State words: `last` (ns since the epoch of the last take or refund, or of the first look at a
+//! bucket that does not start full; at least 1), and the credits at that time as two words, low
+//! first. A refund fills up to the burst: a bucket knows how empty it is, not who emptied it.
+//!
+//! A clock that steps back refills nothing until it has passed `last` again. That goes for a clock
+//! that was far ahead for a while too: it refills once for the whole span, and then never twice.
 //!
 //! Source: the leaky bucket as a meter, in the lazily refilled form.
 
-use crate::quota::{Decision, Outcome, QuotaError, State, checked_period};
-use crate::units::{Hits, Nanos, Timestamp};
+use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
+use crate::units::{Charge, Nanos, Timestamp};
+use std::num::{NonZeroU32, NonZeroU64};
 
 /// The numbers of a token bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBucket {
-    requests: u32,
+    requests: NonZeroU32,
     period: Nanos,
     burst: u32,
     initial: u32,
+    /// The credits of a full bucket, 0 when they take more than half a word (half, so that adding
+    /// to credits that are in bounds cannot overflow).
+    capacity: u64,
+    /// How long a full bucket is remembered. Forgetting it starts over at `initial`, which is
+    /// no change when that is the burst; else a bucket counts as unused for long after a period.
+    grace: Nanos,
 }
 
 impl TokenBucket {
@@ -29,28 +42,29 @@ impl TokenBucket {
     /// When `period` is out of range, `requests` or `burst` is zero, or `initial` is above `burst`.
     pub fn new(requests: u32, period: Nanos, burst: u32, initial: u32) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
-        if requests == 0 {
-            return Err(QuotaError::RefillZero);
-        }
+        let requests = NonZeroU32::new(requests).ok_or(QuotaError::RefillZero)?;
         if burst == 0 {
             return Err(QuotaError::BurstZero);
         }
         if initial > burst {
             return Err(QuotaError::InitialAboveBurst { initial, burst });
         }
-        Ok(TokenBucket { requests, period, burst, initial })
+        let capacity = u64::from(burst).checked_mul(period.as_nanos());
+        let capacity = capacity.filter(|capacity| capacity >> 63 == 0).unwrap_or(0);
+        let grace = if initial == burst { Nanos::ZERO } else { period };
+        Ok(TokenBucket { requests, period, burst, initial, capacity, grace })
     }
 
     /// Tokens refilled per period.
     #[must_use]
     pub fn requests(&self) -> u32 {
-        self.requests
+        self.requests.get()
     }
 
     /// The period over which `requests` tokens come back.
     #[must_use]
-    pub fn period(&self) -> Nanos {
-        self.period
+    pub fn period(&self) -> Period {
+        Period::Span(self.period)
     }
 
     /// Tokens that the bucket can hold.
@@ -59,28 +73,101 @@ impl TokenBucket {
         self.burst
     }
 
-    pub(super) fn decide(&self, state: &mut State, hits: Hits, now: Timestamp) -> Decision {
-        let token = u128::from(self.period.as_nanos());
-        let capacity = u128::from(self.burst) * token;
-        if state.is_new() && self.initial < self.burst {
-            // The refill counts from here, whatever becomes of this ask. A bucket that is born
-            // full has nothing to refill, and needs no memory of its birth.
-            *state = with_credit(now, u128::from(self.initial) * token);
+    /// The most that can be left: the burst.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.burst
+    }
+
+    #[inline]
+    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+        if let Charge::Take(hits) = charge
+            && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
+        {
+            return decision;
         }
-        let (last, credit) = self.refilled(state, capacity, now);
-        // Up to 2^64 hits × 2^59 ns fits u128 with room to spare.
-        let needed = u128::from(hits.needed()) * token;
-        let allowed = needed <= credit;
-        let credit = if allowed && hits.get() > 0 { credit - needed } else { credit };
-        if allowed && hits.get() > 0 {
-            *state = with_credit(last, credit);
+        self.decide_any(state, charge, now)
+    }
+
+    #[inline(never)]
+    fn decide_any(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+        if self.capacity > 0 && state[2] == 0 {
+            self.decide_in::<u64>(state, charge, now)
+        } else {
+            self.decide_in::<u128>(state, charge, now)
+        }
+    }
+
+    /// The common case, in one word and few instructions: the hits fit into a live bucket, and the
+    /// clock goes forward. Answers as [`decide_in`](Self::decide_in) does, none in all other cases.
+    #[inline]
+    fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
+        let [last, low, high, _] = *state;
+        if last == 0 || high != 0 || hits == 0 {
+            return None;
+        }
+        let requests = NonZeroU64::from(self.requests);
+        let period = self.period.as_nanos();
+        let refill = now.checked_sub(last)?.checked_mul(requests.get())?;
+        // No capacity here, no credit: that case is not for one word.
+        let credit = low.checked_add(refill)?.min(self.capacity);
+        let after = credit.checked_sub(hits.checked_mul(period)?)?;
+        (state[0], state[1]) = (now, after);
+        // Of no more than a capacity, so that rounding up cannot overflow.
+        let refilled = |credits: u64| {
+            Timestamp::from_nanos(now.saturating_add((credits + (requests.get() - 1)) / requests))
+        };
+        let whole = after / NonZeroU64::new(period)?;
+        Some(Decision {
+            outcome: Outcome::Allow,
+            remaining: whole,
+            reset_at: refilled((whole + 1) * period - after),
+            keep_until: refilled(self.capacity - after).saturating_add(self.grace),
+        })
+    }
+
+    fn decide_in<C: Credits>(
+        &self,
+        state: &mut [u64; 4],
+        charge: Charge,
+        now: Timestamp,
+    ) -> Decision {
+        let period = self.period.as_nanos();
+        let capacity = C::of_tokens(self.burst.into(), period);
+        let is_new = state[0] == 0;
+        let (last, credit) = if is_new {
+            (now, C::of_tokens(self.initial.into(), period))
+        } else {
+            self.refilled(state, capacity, now)
+        };
+        let needed = C::of_tokens(charge.hits().needed(), period);
+        let hits = charge.hits().get();
+        let (allowed, after) = match charge {
+            Charge::Refund(_) if is_new => (true, credit),
+            Charge::Refund(_) => {
+                (true, credit.saturating_plus(C::of_tokens(hits, period)).min(capacity))
+            }
+            _ if hits == 0 => (needed <= credit, credit),
+            _ if needed <= credit => (true, credit.minus(needed)),
+            Charge::Take(_) => (false, credit),
+            Charge::Drain(_) => {
+                (false, credit.minus(C::of_tokens(credit.divided(period).low(), period)))
+            }
+        };
+        // A bucket that is born full has nothing to refill, and needs no memory of its birth.
+        // Any other refills from the first look at it, whatever becomes of this ask.
+        let is_birth = is_new && self.initial < self.burst && !matches!(charge, Charge::Refund(_));
+        if after != credit || is_birth {
+            // Time 0 would make a drained bucket look like a new one.
+            *state = [last.as_nanos().max(1), after.low(), after.high(), 0];
         }
         // Reckoned from `last`: after a clock step back it lies ahead of now, and nothing refills
         // until the clock has caught up with it.
-        let holds_at = |level: u128| {
-            last.saturating_add(self.time_to_refill(level.min(capacity).saturating_sub(credit)))
+        let holds_at = |level: C| {
+            let missing = level.min(capacity).minus(after.min(level));
+            last.saturating_add(missing.time_to_refill(self.requests.get()))
         };
-        let whole = divided(credit, self.period.as_nanos());
+        let whole = after.divided(period).low();
         Decision {
             outcome: if allowed {
                 Outcome::Allow
@@ -88,50 +175,106 @@ impl TokenBucket {
                 // An ask above the burst can never fit: send it away until the bucket is full.
                 Outcome::Deny { retry_after: holds_at(needed).saturating_since(now) }
             },
-            remaining: whole as u64,
-            reset_at: holds_at((whole + 1) * token),
-            keep_until: holds_at(capacity).saturating_add(self.grace()),
+            remaining: whole,
+            reset_at: holds_at(C::of_tokens(whole + 1, period)),
+            keep_until: holds_at(capacity).saturating_add(self.grace),
         }
     }
 
     /// The credits at `now` and the time they are reckoned at. A clock that stepped back refills
     /// nothing, and keeps the later time so that the same span is not refilled twice.
-    fn refilled(&self, state: &State, capacity: u128, now: Timestamp) -> (Timestamp, u128) {
-        if state.is_new() {
-            return (now, capacity);
-        }
-        let [last, low, high, _] = state.0;
+    #[inline]
+    fn refilled<C: Credits>(
+        &self,
+        state: &[u64; 4],
+        capacity: C,
+        now: Timestamp,
+    ) -> (Timestamp, C) {
+        let [last, low, high, _] = *state;
         let last = Timestamp::from_nanos(last);
-        let credit = u128::from(low) | u128::from(high) << 64;
-        let since = u128::from(now.saturating_since(last).as_nanos());
-        let refill = since * u128::from(self.requests);
-        (now.max(last), credit.saturating_add(refill).min(capacity))
-    }
-
-    fn time_to_refill(&self, credits: u128) -> Nanos {
-        let rounded_up = credits + u128::from(self.requests - 1);
-        let nanos = divided(rounded_up, u64::from(self.requests));
-        Nanos::new(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
-
-    /// How long a full bucket is remembered. Forgetting it starts over at `initial`, which is
-    /// no change when that is the burst; else a bucket counts as unused for long after a period.
-    fn grace(&self) -> Nanos {
-        if self.initial == self.burst { Nanos::ZERO } else { self.period }
+        let refill =
+            C::of_tokens(now.saturating_since(last).as_nanos(), self.requests.get().into());
+        (now.max(last), C::from_words(low, high).saturating_plus(refill).min(capacity))
     }
 }
 
-/// A quotient. Credits nearly always fit into a word, and dividing two of them takes several times as
-/// long.
-fn divided(credits: u128, by: u64) -> u128 {
-    match u64::try_from(credits) {
-        Ok(credits) => u128::from(credits / by),
-        Err(_) => credits / u128::from(by),
+/// A count of credits, in one word or in two. Both give the same answers as long as the capacity is
+/// below half of what one holds: what saturates is above the capacity either way.
+trait Credits: Copy + Ord {
+    fn from_words(low: u64, high: u64) -> Self;
+    /// `tokens × worth`, saturating.
+    fn of_tokens(tokens: u64, worth: u64) -> Self;
+    fn saturating_plus(self, other: Self) -> Self;
+    /// Less `other`, which is no more.
+    fn minus(self, other: Self) -> Self;
+    fn divided(self, by: u64) -> Self;
+    fn low(self) -> u64;
+    fn high(self) -> u64;
+
+    /// How long it takes to refill as many, at `requests` each nanosecond. At most the capacity.
+    #[inline]
+    fn time_to_refill(self, requests: u32) -> Nanos {
+        let rounded_up = self.saturating_plus(Self::from_words(u64::from(requests - 1), 0));
+        let nanos = rounded_up.divided(requests.into());
+        Nanos::new(if nanos.high() == 0 { nanos.low() } else { u64::MAX })
     }
 }
 
-/// The state of a bucket that has `credit` at `last`.
-fn with_credit(last: Timestamp, credit: u128) -> State {
-    // Time 0 would make a drained bucket look like a new one.
-    State([last.as_nanos().max(1), credit as u64, (credit >> 64) as u64, 0])
+impl Credits for u64 {
+    #[inline]
+    fn from_words(low: u64, _high: u64) -> Self {
+        low
+    }
+    #[inline]
+    fn of_tokens(tokens: u64, worth: u64) -> Self {
+        tokens.saturating_mul(worth)
+    }
+    #[inline]
+    fn saturating_plus(self, other: Self) -> Self {
+        self.saturating_add(other)
+    }
+    #[inline]
+    fn minus(self, other: Self) -> Self {
+        self - other
+    }
+    #[inline]
+    fn divided(self, by: u64) -> Self {
+        self / by
+    }
+    #[inline]
+    fn low(self) -> u64 {
+        self
+    }
+    #[inline]
+    fn high(self) -> u64 {
+        0
+    }
+}
+
+impl Credits for u128 {
+    fn from_words(low: u64, high: u64) -> Self {
+        u128::from(low) | u128::from(high) << 64
+    }
+    fn of_tokens(tokens: u64, worth: u64) -> Self {
+        u128::from(tokens) * u128::from(worth)
+    }
+    fn saturating_plus(self, other: Self) -> Self {
+        self.saturating_add(other)
+    }
+    fn minus(self, other: Self) -> Self {
+        self - other
+    }
+    /// Dividing two words takes several times as long as dividing one.
+    fn divided(self, by: u64) -> Self {
+        match u64::try_from(self) {
+            Ok(credits) => u128::from(credits / by),
+            Err(_) => self / u128::from(by),
+        }
+    }
+    fn low(self) -> u64 {
+        self as u64
+    }
+    fn high(self) -> u64 {
+        (self >> 64) as u64
+    }
 }

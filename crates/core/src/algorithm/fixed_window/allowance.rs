@@ -1,0 +1,115 @@
+//! What a window admits, and how debt is paid back: common to the windows that open on a boundary
+//! and those that open at a hit.
+//!
+//! A window's `count` is the hits taken in it, and what earlier windows left unpaid. It may reach
+//! `requests + borrow`; each window that begins takes `requests` off it. So k windows in a row
+//! admit at most k × requests + borrow. A window without debt starts at zero, which is the same
+//! rule with nothing to borrow. Knows no clock.
+
+use crate::quota::{Decision, Outcome, QuotaError};
+use crate::units::{Charge, Hits, Timestamp};
+
+/// Hits of one window, and hits that it may borrow from the next ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::algorithm) struct Allowance {
+    requests: u32,
+    borrow: u32,
+}
+
+/// What a charge makes of a count.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::algorithm) struct Charged {
+    charge: Charge,
+    fits: bool,
+    /// The count afterwards.
+    pub(in crate::algorithm) count: u64,
+}
+
+impl Allowance {
+    pub(in crate::algorithm) fn new(requests: u32) -> Self {
+        Allowance { requests, borrow: 0 }
+    }
+
+    pub(in crate::algorithm) fn with_borrow(self, borrow: u32) -> Result<Self, QuotaError> {
+        let requests = self.requests;
+        if borrow > 0 && requests == 0 {
+            return Err(QuotaError::BorrowWithoutRequests(borrow));
+        }
+        if requests.checked_add(borrow).is_none() {
+            return Err(QuotaError::BorrowTooLarge { requests, borrow });
+        }
+        Ok(Allowance { requests, borrow })
+    }
+
+    pub(in crate::algorithm) fn requests(self) -> u32 {
+        self.requests
+    }
+
+    /// The most that one window can admit. Cannot overflow: [`Self::with_borrow`] checked it.
+    pub(in crate::algorithm) fn capacity(self) -> u32 {
+        self.requests + self.borrow
+    }
+
+    /// What a later window inherits of `count`; `windows` tells how many later it is, and is only
+    /// asked when there is debt. No more is inherited than may be borrowed: a count above that
+    /// was taken under a larger limit, whose excess this one does not collect.
+    pub(in crate::algorithm) fn inherited(self, count: u64, windows: impl FnOnce() -> u64) -> u64 {
+        let requests = u64::from(self.requests);
+        if self.borrow == 0 || count <= requests {
+            return 0;
+        }
+        let paid = windows().saturating_mul(requests);
+        count.min(self.capacity().into()).saturating_sub(paid)
+    }
+
+    /// Takes from a window that holds `count`, or gives back to it.
+    pub(in crate::algorithm) fn charge(self, count: u64, charge: Charge) -> Charged {
+        let left = u64::from(self.capacity()).saturating_sub(count);
+        let fits = charge.hits().needed() <= left;
+        let (fits, count) = match charge {
+            Charge::Take(hits) if fits => (true, count + hits.get()),
+            Charge::Take(_) => (false, count),
+            Charge::Drain(hits) => (fits, count + hits.get().min(left)),
+            Charge::Refund(hits) => (true, count.saturating_sub(hits.get())),
+        };
+        Charged { charge, fits, count }
+    }
+
+    /// The answer. `opening(n)` is when the n-th window from the one charged opens.
+    pub(in crate::algorithm) fn decision(
+        self,
+        charged: Charged,
+        now: Timestamp,
+        opening: impl Fn(u64) -> Timestamp,
+    ) -> Decision {
+        let Charged { charge, fits, count } = charged;
+        let outcome = if fits {
+            Outcome::Allow
+        } else {
+            let fitting = opening(self.windows_until_fitting(count, charge.hits()));
+            Outcome::Deny { retry_after: fitting.saturating_since(now) }
+        };
+        let count = count.min(self.capacity().into());
+        Decision {
+            outcome,
+            remaining: u64::from(self.capacity()) - count,
+            reset_at: opening(1),
+            keep_until: opening(self.windows_to_pay(count)),
+        }
+    }
+
+    /// In how many windows the hits fit that do not fit now. Hits that never do are sent away until
+    /// the whole capacity is free.
+    fn windows_until_fitting(self, count: u64, hits: Hits) -> u64 {
+        let capacity = u64::from(self.capacity());
+        let left = capacity.saturating_sub(count);
+        self.windows_to_pay(hits.needed().min(capacity) - left)
+    }
+
+    /// How many windows it takes to pay `owed` back; at least the next one. Nothing is owed where
+    /// `requests` is zero.
+    fn windows_to_pay(self, owed: u64) -> u64 {
+        let requests = u64::from(self.requests);
+        if owed <= requests { 1 } else { owed.div_ceil(requests) }
+    }
+}

@@ -1,0 +1,208 @@
+//! Windows by a local clock: spans that are aligned to its midnight, months of its calendar.
+//!
+//! A *reading* is what the local clock shows, as nanoseconds since its own 1970-01-01 00:00. Each
+//! window has an *index* on the clock's face; it opens at the first instant at which the clock
+//! reads its beginning or later. An hour that the clock repeats is thus one longer window, and one
+//! that it skips does not exist. Windows that do exist are numbered without gaps: their *ordinal*.
+//!
+//! Invariant: every instant lies in exactly one window, and ordinals follow time. It holds because
+//! all is reckoned from the furthest reading so far, which never falls. The first window opens at
+//! time 0 and the last one ends at the end of u64 nanoseconds (in 2554), whole or not.
+//!
+//! Numbers stay far from the ends of their types: an ordinal that is asked for is an instant's
+//! (below 2^45, periods being 1 ms or more), and at most 2^32 windows later.
+//!
+//! Source of the month arithmetic: Howard Hinnant, "chrono-compatible low-level date algorithms",
+//! which count years from March, so that the leap day comes last.
+
+use super::Window;
+use super::zone::Zone;
+use std::sync::Arc;
+
+const SECOND: i128 = 1_000_000_000;
+const DAY: i128 = 86_400 * SECOND;
+/// 1970-01-01 was a Thursday, three days after a Monday.
+const MONDAY: i128 = -3 * DAY;
+
+/// How the face of the clock is cut into windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Into spans of so many nanoseconds, one of which begins at the reading `origin`.
+    Spans { period: u64, origin: i128 },
+    /// Into so many months each, counted from January 1970.
+    Months(u32),
+}
+
+impl Cut {
+    /// Whole weeks begin on a Monday, all other spans at the local 1970-01-01 00:00.
+    pub(super) fn spans(period: u64) -> Cut {
+        let is_weeks = i128::from(period) % (7 * DAY) == 0;
+        Cut::Spans { period, origin: if is_weeks { MONDAY } else { 0 } }
+    }
+
+    /// The window that `reading` is in.
+    fn index(self, reading: i128) -> i64 {
+        match self {
+            Cut::Spans { period, origin } => floor_div(reading - origin, period),
+            Cut::Months(months) => {
+                let day = floor_div(reading, DAY as u64);
+                month_of_day(day).div_euclid(months.into())
+            }
+        }
+    }
+
+    /// The reading at which window `index` begins.
+    fn reading(self, index: i64) -> i128 {
+        match self {
+            Cut::Spans { period, origin } => i128::from(index) * i128::from(period) + origin,
+            Cut::Months(months) => i128::from(first_day_of_month(index * i64::from(months))) * DAY,
+        }
+    }
+}
+
+/// A span of constant offset, and what there was before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stretch {
+    /// When it begins, in nanoseconds since the Unix epoch; so it is below too.
+    from: i128,
+    /// The clock's lead over UTC.
+    offset: i128,
+    /// All readings that the clock has passed before this stretch are below.
+    passed: i128,
+    /// The ordinal of the first window that can open in this stretch.
+    opening: i64,
+    /// Windows that were skipped at its beginning and before: index = ordinal + skipped.
+    skipped: i64,
+}
+
+/// The windows by one clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LocalWindows {
+    cut: Cut,
+    /// By time; never empty, and the first is before all timestamps.
+    stretches: Arc<[Stretch]>,
+}
+
+impl LocalWindows {
+    pub(super) fn new(cut: Cut, zone: &Zone) -> Self {
+        let mut stretches: Vec<Stretch> = Vec::new();
+        for (from, offset) in zone.spans() {
+            let (from, offset) = (i128::from(from) * SECOND, i128::from(offset) * SECOND);
+            let reading = from + offset;
+            let Some(before) = stretches.last() else {
+                stretches.push(Stretch {
+                    from,
+                    offset,
+                    passed: reading,
+                    opening: i64::MIN,
+                    skipped: 0,
+                });
+                continue;
+            };
+            let passed = before.passed.max(from + before.offset);
+            // The first window that has not opened yet; the clock's jump may carry it further.
+            let next = cut.index(passed - 1) + 1;
+            let skipped = (cut.index(reading) - next).max(0);
+            stretches.push(Stretch {
+                from,
+                offset,
+                passed,
+                opening: next - before.skipped,
+                skipped: before.skipped + skipped,
+            });
+        }
+        LocalWindows { cut, stretches: stretches.into() }
+    }
+
+    /// The window that the instant `at` lies in.
+    pub(super) fn window(&self, at: u64) -> Window {
+        let (here, ordinal) = self.place(at);
+        Window {
+            ordinal,
+            start: self.start_near(here, ordinal),
+            end: self.start_near(here, ordinal + 1),
+        }
+    }
+
+    /// The ordinal of that window.
+    pub(super) fn ordinal(&self, at: u64) -> i64 {
+        self.place(at).1
+    }
+
+    /// When a window opens.
+    pub(super) fn start(&self, ordinal: i64) -> u64 {
+        let here = last_of(&self.stretches, |stretch| stretch.opening <= ordinal);
+        self.start_near(here, ordinal)
+    }
+
+    /// The stretch that an instant is in, and the ordinal of its window.
+    fn place(&self, at: u64) -> (usize, i64) {
+        let at = i128::from(at);
+        let here = last_of(&self.stretches, |stretch| stretch.from <= at);
+        let stretch = &self.stretches[here];
+        let furthest = (at + stretch.offset).max(stretch.passed - 1);
+        (here, self.cut.index(furthest) - stretch.skipped)
+    }
+
+    /// When a window opens; most likely in the stretch `here`.
+    fn start_near(&self, here: usize, ordinal: i64) -> u64 {
+        let is_before_next = |next: &Stretch| ordinal < next.opening;
+        let stretch = &self.stretches[here];
+        if stretch.opening > ordinal || !self.stretches.get(here + 1).is_none_or(is_before_next) {
+            return self.start(ordinal);
+        }
+        let reading = self.cut.reading(ordinal + stretch.skipped);
+        let at = (reading - stretch.offset).max(stretch.from);
+        u64::try_from(at.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// Which stretch is the last that `holds` is true of. It is true of all up to some one, and the
+/// first is taken for one of them.
+fn last_of(stretches: &[Stretch], holds: impl Fn(&Stretch) -> bool) -> usize {
+    stretches.partition_point(holds).saturating_sub(1)
+}
+
+/// Rounds down. Numbers fit into a word nearly always, and dividing two of them takes several times
+/// as long. Divisors are 1 ms or more and dividends below 2^66, so quotients fit.
+fn floor_div(number: i128, by: u64) -> i64 {
+    match u64::try_from(number) {
+        Ok(number) => (number / by) as i64,
+        Err(_) => number.div_euclid(i128::from(by)) as i64,
+    }
+}
+
+const YEARS_PER_ERA: u64 = 400;
+/// Days of 400 years, after which the calendar repeats.
+const DAYS_PER_ERA: u64 = 146_097;
+/// From 0000-03-01 to 1970-01-01: 1969 years and 10 months. Nothing here is before the former, so
+/// that counting from it needs no sign, and dividing unsigned numbers is quicker.
+const EPOCH_DAYS: i64 = 719_468;
+const EPOCH_MONTHS: i64 = 1_969 * 12 + 10;
+
+/// The month that a day is in, both counted from 1970-01.
+fn month_of_day(day: i64) -> i64 {
+    let day = (day + EPOCH_DAYS) as u64;
+    let (era, day) = (day / DAYS_PER_ERA, day % DAYS_PER_ERA);
+    // Without the leap days before it, so that all years have 365: one in each 4 years (1460 days),
+    // but not in each 100 (36,524), but the one that ends the era (its last day, 146,096).
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - days_before_year(year);
+    // Months from March are 31, 30, 31, 30, 31 days long, over and over: 153 days.
+    let month = (5 * day + 2) / 153;
+    ((era * YEARS_PER_ERA + year) * 12 + month) as i64 - EPOCH_MONTHS
+}
+
+/// The first day of a month, both counted from 1970-01.
+fn first_day_of_month(month: i64) -> i64 {
+    let month = (month + EPOCH_MONTHS) as u64;
+    let (year, month) = (month / 12, month % 12);
+    let (era, year) = (year / YEARS_PER_ERA, year % YEARS_PER_ERA);
+    let day = days_before_year(year) + (153 * month + 2) / 5;
+    (era * DAYS_PER_ERA + day) as i64 - EPOCH_DAYS
+}
+
+/// The days of an era before one of its years.
+fn days_before_year(year: u64) -> u64 {
+    365 * year + year / 4 - year / 100
+}

@@ -1,0 +1,433 @@
+//! Sliding window counted in a ring of buckets: `n` of them make up the period P (24 when P is a
+//! day or longer, else 60), each `width = ceil(P / n)` ns wide, and one more is filling.
+//!
+//! A hit at t counts from then on until its bucket leaves the ring, `n + 1` buckets after it began.
+//! So it counts for more than `n × width ≥ P`, and at most `(n + 1) × width < P + width + n` ns:
+//! - never more than the limit is admitted in any closed window of length P, wherever it begins;
+//! - the error is on the safe side only: a hit is held up to one bucket, 1/60 or 1/24 of P, longer
+//!   than an exact window would hold it.
+//!
+//! State words: the number (time / width) of the newest bucket taken from, plus 1; the total of the
+//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first. The bucket of number
+//! b is at `b mod (n + 1)`. Only a take or a refund moves the ring on. The total saves counting. It is
+//! counted anew whenever the ring begins over at place 0, and when it seems to be zero or less than
+//! what leaves it; so a total that lies is found out within a period.
+//!
+//! A refund gives from the newest bucket backwards. A clock that steps back counts in the newest
+//! bucket: such hits are held longer, until the clock has caught up. That goes for a clock that was
+//! far ahead for a while too.
+
+use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
+use crate::units::{Charge, Nanos, Timestamp};
+use std::ops::Range;
+
+/// The length from which a day's hours are the buckets.
+const DAY: Nanos = Nanos::from_secs(86_400);
+/// Words before the buckets.
+const HEAD: usize = 2;
+
+/// The numbers of a sliding window in buckets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlidingBuckets {
+    requests: u32,
+    period: Nanos,
+    /// Of a bucket, in ns.
+    width: u64,
+}
+
+/// The ring as an ask sees it.
+struct Ring {
+    /// The bucket that hits go to now.
+    number: u64,
+    /// The newest bucket that was taken from, at most `number`.
+    newest: u64,
+    /// Hits in the buckets that are live when `number` is filling.
+    used: u64,
+}
+
+impl SlidingBuckets {
+    /// `requests` hits in the last `period`, counted in a ring of 60 buckets (24 from a day up).
+    ///
+    /// # Errors
+    /// When a number is out of range.
+    pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
+        let period = checked_period(period)?;
+        let buckets = if period < DAY { 60 } else { 24 };
+        Ok(SlidingBuckets { requests, period, width: period.as_nanos().div_ceil(buckets) })
+    }
+
+    /// Hits per period.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// The period.
+    #[must_use]
+    pub fn period(&self) -> Period {
+        Period::Span(self.period)
+    }
+
+    /// The most that can be left.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.requests
+    }
+
+    pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+        let state: &mut [u64; WIDE_WORDS] =
+            state.first_chunk_mut().expect("a ring has its whole state");
+        // The number of places is told as a constant, so that the remainders are cheap.
+        if self.period < DAY {
+            self.decide_in::<61>(state, charge, now)
+        } else {
+            self.decide_in::<25>(state, charge, now)
+        }
+    }
+
+    /// The common case in few instructions: the hits fit, and the bucket that is filling is the
+    /// newest, or comes soon after it and before the ring begins over. Answers as
+    /// [`decide_any`](Self::decide_any) does, none in all other cases.
+    #[inline]
+    fn take<const PLACES: u64>(
+        &self,
+        state: &mut [u64; WIDE_WORDS],
+        hits: u64,
+        number: u64,
+    ) -> Option<Decision> {
+        let passed = number.checked_sub(state[0].checked_sub(1)?)?;
+        let filling = place::<PLACES>(number);
+        if hits == 0 || passed > 8 || passed > filling as u64 {
+            return None;
+        }
+        let new = filling + 1 - passed as usize..=filling;
+        let leaving = || new.clone().map(|place| u64::from(count(state, place))).sum();
+        let before = state[1].checked_sub(if passed == 0 { 0 } else { leaving() })?;
+        if before == 0 {
+            return None;
+        }
+        let used = before.checked_add(hits)?;
+        let left = u64::from(self.requests).checked_sub(used)?;
+        let held = if passed == 0 { count(state, filling) } else { 0 };
+        let filled = u32::try_from(u64::from(held) + hits).ok()?;
+        if passed > 0 {
+            new.for_each(|place| put(state, place, 0));
+            state[0] = number + 1;
+        }
+        put(state, filling, filled);
+        state[1] = used;
+        // The first bucket to leave is the one after it, where the traffic is steady.
+        let oldest = if filling + 1 == PLACES as usize { 0 } else { filling + 1 };
+        let age = match count(state, oldest) {
+            0 => age_of::<PLACES>(state, number, PLACES, 1),
+            _ => 0,
+        };
+        Some(Decision {
+            outcome: Outcome::Allow,
+            remaining: left,
+            reset_at: self.begins(number + 1 + age),
+            keep_until: self.begins(number.saturating_add(PLACES)),
+        })
+    }
+
+    fn decide_in<const PLACES: u64>(
+        &self,
+        state: &mut [u64; WIDE_WORDS],
+        charge: Charge,
+        now: Timestamp,
+    ) -> Decision {
+        let number = now.as_nanos() / self.width;
+        if let Charge::Take(hits) = charge
+            && let Some(decision) = self.take::<PLACES>(state, hits.get(), number)
+        {
+            return decision;
+        }
+        self.decide_any::<PLACES>(state, charge, number, now)
+    }
+
+    #[inline(never)]
+    fn decide_any<const PLACES: u64>(
+        &self,
+        state: &mut [u64; WIDE_WORDS],
+        charge: Charge,
+        number: u64,
+        now: Timestamp,
+    ) -> Decision {
+        let mut ring = Ring::seen::<PLACES>(state, number);
+        let limit = u64::from(self.requests);
+        let left = limit.saturating_sub(ring.used);
+        let hits = charge.hits().get();
+        let allowed = match charge {
+            Charge::Take(_) | Charge::Drain(_) => {
+                let allowed = charge.hits().needed() <= left;
+                let drains = matches!(charge, Charge::Drain(_));
+                let taken = if allowed || drains { hits.min(left) } else { 0 };
+                if taken > 0 {
+                    ring.take::<PLACES>(state, taken);
+                }
+                allowed
+            }
+            Charge::Refund(_) => {
+                if hits > 0 && ring.used > 0 {
+                    ring.give_back::<PLACES>(state, hits);
+                }
+                true
+            }
+        };
+        let left = limit.saturating_sub(ring.used);
+        let fits_at = |hits| self.fits_at::<PLACES>(&ring, state, hits, now);
+        let reset_at = if left < limit { fits_at(left + 1) } else { self.whole_at(None, now) };
+        let needed = charge.hits().needed();
+        Decision {
+            outcome: if allowed {
+                Outcome::Allow
+            } else {
+                let retry_at = if needed == left + 1 { reset_at } else { fits_at(needed) };
+                Outcome::Deny { retry_after: retry_at.saturating_since(now) }
+            },
+            remaining: left,
+            reset_at,
+            keep_until: ring
+                .newest_filled::<PLACES>(state)
+                .map_or(now, |number| self.leaves::<PLACES>(number)),
+        }
+    }
+
+    /// When `hits` fit that do not fit now: enough of the oldest buckets have left.
+    #[inline]
+    fn fits_at<const PLACES: u64>(
+        &self,
+        ring: &Ring,
+        state: &[u64; WIDE_WORDS],
+        hits: u64,
+        now: Timestamp,
+    ) -> Timestamp {
+        let Some(others) = u64::from(self.requests).checked_sub(hits) else {
+            let newest = ring.newest_filled::<PLACES>(state);
+            return self.whole_at(newest.map(|number| self.leaves::<PLACES>(number)), now);
+        };
+        let excess = ring.used.saturating_sub(others);
+        let live = PLACES.saturating_sub(ring.number - ring.newest);
+        let age = age_of::<PLACES>(state, ring.number, live, excess);
+        // The oldest leaves with the end of the bucket that is filling.
+        self.begins(ring.number.saturating_add(1).saturating_add(age))
+    }
+
+    /// When nothing counts any more, which is when the newest hits have left, if there are any. A
+    /// limit of nothing is never whole: it looks again in a period.
+    fn whole_at(&self, left_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+        if self.requests == 0 {
+            return now.saturating_add(self.period);
+        }
+        left_at.unwrap_or(now)
+    }
+
+    #[inline]
+    fn leaves<const PLACES: u64>(&self, number: u64) -> Timestamp {
+        self.begins(number.saturating_add(PLACES))
+    }
+
+    #[inline]
+    fn begins(&self, number: u64) -> Timestamp {
+        Timestamp::from_nanos(number.saturating_mul(self.width))
+    }
+}
+
+impl Ring {
+    /// The ring as of the bucket `number`, or of a newer one that it holds.
+    #[inline]
+    fn seen<const PLACES: u64>(state: &[u64; WIDE_WORDS], number: u64) -> Ring {
+        let Some(newest) = state[0].checked_sub(1) else {
+            return Ring { number, newest: number, used: 0 };
+        };
+        if number <= newest && state[1] != 0 {
+            return Ring { number: newest, newest, used: state[1] };
+        }
+        let used = counted::<PLACES>(state, newest, number.max(newest));
+        if used == 0 {
+            // As good as new, also when the newest lies ahead.
+            return Ring { number, newest: number, used: 0 };
+        }
+        Ring { number: number.max(newest), newest, used }
+    }
+
+    /// Clears what has left, and has room for the bucket that is filling.
+    #[inline]
+    fn move_on<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS]) {
+        if self.used == 0 {
+            state.fill(0);
+        } else {
+            for places in places::<PLACES>(self.newest, self.number - self.newest) {
+                clear(state, places);
+            }
+        }
+        self.newest = self.number;
+        state[0] = self.number.saturating_add(1);
+    }
+
+    #[inline]
+    fn take<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
+        self.move_on::<PLACES>(state);
+        let place = place::<PLACES>(self.number);
+        let count = u64::from(count(state, place)).saturating_add(hits);
+        // Past u32 only where the total lay: it is at least what its buckets are, and hits fit.
+        put(state, place, u32::try_from(count).unwrap_or(u32::MAX));
+        self.used += hits;
+        state[1] = self.used;
+    }
+
+    fn give_back<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
+        self.move_on::<PLACES>(state);
+        let mut rest = u32::try_from(hits).unwrap_or(u32::MAX);
+        for age in 0..PLACES.min(self.number.saturating_add(1)) {
+            let place = place::<PLACES>(self.number - age);
+            let count = count(state, place);
+            let given = count.min(rest);
+            put(state, place, count - given);
+            rest -= given;
+            self.used = self.used.saturating_sub(given.into());
+            if rest == 0 {
+                break;
+            }
+        }
+        state[1] = self.used;
+    }
+
+    /// The newest bucket that holds hits.
+    #[inline]
+    fn newest_filled<const PLACES: u64>(&self, state: &[u64; WIDE_WORDS]) -> Option<u64> {
+        if self.used == 0 {
+            return None;
+        }
+        let oldest = self.number.saturating_sub(PLACES - 1);
+        if count(state, place::<PLACES>(self.newest)) > 0 {
+            return Some(self.newest);
+        }
+        let mut numbers = (oldest..=self.newest).rev();
+        let filled = numbers.find(|number| count(state, place::<PLACES>(*number)) > 0);
+        // None only where the total lies.
+        Some(filled.unwrap_or(self.newest))
+    }
+}
+
+/// The hits in the buckets that are still live when the bucket `number` is filling.
+#[inline]
+fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u64) -> u64 {
+    if number - newest >= PLACES {
+        return 0;
+    }
+    let passed = number - newest;
+    let of = |[first, second]: [Range<usize>; 2]| sum(state, first) + sum(state, second);
+    if newest / PLACES == number / PLACES {
+        // At the places of the buckets that are new are those that leave.
+        let believed = state[1].saturating_sub(of(places::<PLACES>(newest, passed)));
+        if believed > 0 {
+            return believed;
+        }
+    }
+    of(places::<PLACES>(number, PLACES - passed))
+}
+
+/// The places of the oldest `live` buckets when the bucket `number` is filling, oldest first: two
+/// stretches, of which the second begins over at place 0.
+#[inline]
+fn places<const PLACES: u64>(number: u64, live: u64) -> [Range<usize>; 2] {
+    // The bucket that comes next will be at the place of the oldest.
+    let oldest = place::<PLACES>(number.wrapping_add(1));
+    let end = oldest + live as usize;
+    [oldest..end.min(PLACES as usize), 0..end.saturating_sub(PLACES as usize)]
+}
+
+/// The hits at `places`.
+#[inline]
+fn sum(state: &[u64; WIDE_WORDS], places: Range<usize>) -> u64 {
+    let (pairs, ends) = pairs(places);
+    let ends: u64 = ends.into_iter().flatten().map(|end| u64::from(count(state, end))).sum();
+    let pairs = state[pairs].iter().map(|pair| (pair & u64::from(u32::MAX)) + (pair >> 32));
+    ends + pairs.sum::<u64>()
+}
+
+#[inline]
+fn clear(state: &mut [u64; WIDE_WORDS], places: Range<usize>) {
+    let (pairs, ends) = pairs(places);
+    for end in ends.into_iter().flatten() {
+        put(state, end, 0);
+    }
+    state[pairs].fill(0);
+}
+
+/// The words that are all of `places`, and the places at either end that share theirs.
+#[inline]
+fn pairs(places: Range<usize>) -> (Range<usize>, [Option<usize>; 2]) {
+    let Range { start, end } = places;
+    if start >= end {
+        return (0..0, [None; 2]);
+    }
+    let first = (start % 2 == 1).then_some(start);
+    // Not the first again, which is odd.
+    let last = (end % 2 == 1).then(|| end - 1);
+    let whole = HEAD + start.div_ceil(2)..HEAD + end / 2;
+    (whole.start.min(whole.end)..whole.end, [first, last])
+}
+
+/// How much older than the oldest of the `live` buckets the one is with which `excess` hits have
+/// left; the newest, when they are not that many (the total lies).
+fn age_of<const PLACES: u64>(
+    state: &[u64; WIDE_WORDS],
+    number: u64,
+    live: u64,
+    mut excess: u64,
+) -> u64 {
+    let [first, second] = places::<PLACES>(number, live);
+    let start = first.start;
+    if let Some(place) = place_of(state, first, &mut excess) {
+        return (place - start) as u64;
+    }
+    match place_of(state, second, &mut excess) {
+        Some(place) => PLACES - start as u64 + place as u64,
+        None => PLACES - 1,
+    }
+}
+
+fn place_of(state: &[u64; WIDE_WORDS], places: Range<usize>, excess: &mut u64) -> Option<usize> {
+    let mut place = places.start;
+    while place < places.end {
+        let pair = state[HEAD + place / 2];
+        if pair == 0 {
+            // On to the next pair: sparse rings are mostly empty.
+            place = (place | 1) + 1;
+            continue;
+        }
+        let count = u64::from(half(pair, place));
+        if count >= *excess {
+            return Some(place);
+        }
+        *excess -= count;
+        place += 1;
+    }
+    None
+}
+
+#[inline]
+fn place<const PLACES: u64>(number: u64) -> usize {
+    (number % PLACES) as usize
+}
+
+#[inline]
+fn half(pair: u64, place: usize) -> u32 {
+    (pair >> (place % 2 * 32)) as u32
+}
+
+/// The count at `place` of the counts that follow the head of a wide state.
+#[inline]
+pub(super) fn count(state: &[u64; WIDE_WORDS], place: usize) -> u32 {
+    half(state[HEAD + place / 2], place)
+}
+
+/// Puts a count there.
+#[inline]
+pub(super) fn put(state: &mut [u64; WIDE_WORDS], place: usize, count: u32) {
+    let shift = place % 2 * 32;
+    let pair = &mut state[HEAD + place / 2];
+    *pair = *pair & !(u64::from(u32::MAX) << shift) | u64::from(count) << shift;
+}

@@ -1,0 +1,237 @@
+//! Sliding window reckoned from two counters: the hits of the aligned window that is running, and
+//! those of the one before it, of which it counts the share that the last `period` still overlaps,
+//! as if they had come evenly.
+//!
+//! With Q `requests` in the period P, at `elapsed` into the window:
+//! `estimate = ceil(previous × (P − elapsed) / P) + current`, and an ask fits when
+//! `estimate + hits ≤ Q`.
+//!
+//! How good that is. For evenly spread traffic the estimate is the count of the last P, to one
+//! hit. At worst, in any span from a first to a last hit T apart (T at least 1 ns), it admits
+//! `Q + floor(Q × (T − 1) / P)`: what a token bucket of burst Q admits, and always less than 2Q in
+//! a span of P, around a boundary as anywhere else. Why: be `e` the time of the last hit in its
+//! window. That window has admitted at most `Q − ceil(p × (P − e) / P)` by then, so together with
+//! the `p ≤ Q` before it `Q + floor(Q × e / P)`; every window in between admits at most Q, and the
+//! first hit came at least 1 ns before a boundary. An adversary gets exactly that: Q in the last
+//! nanosecond of a window, then as the first hits fade out.
+//!
+//! State words: the start of the window (ns since the epoch, a multiple of P; at least 1), its hits
+//! (`current`), those of the window before (`previous`). Only a take or a refund moves the window.
+//! A refund gives from `current`, then from `previous`.
+//!
+//! A clock that steps back stays at the beginning of the newest window, where all of `previous`
+//! counts. So does one that comes back from far ahead: the hits since then share one window, which
+//! ends when the clock gets there.
+
+use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
+use crate::units::{Charge, Nanos, Timestamp};
+use std::num::NonZeroU64;
+
+/// The numbers of a sliding window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlidingWindow {
+    requests: u32,
+    period: Nanos,
+}
+
+/// The two counters, moved on to the time of the ask.
+struct Window {
+    start: u64,
+    current: u64,
+    previous: u64,
+}
+
+impl SlidingWindow {
+    /// `requests` hits in the last `period`, reckoned from two counters.
+    ///
+    /// # Errors
+    /// When a number is out of range.
+    pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
+        Ok(SlidingWindow { requests, period: checked_period(period)? })
+    }
+
+    /// Hits per period.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// The period.
+    #[must_use]
+    pub fn period(&self) -> Period {
+        Period::Span(self.period)
+    }
+
+    /// The most that can be left.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.requests
+    }
+
+    #[inline]
+    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+        if let Charge::Take(hits) = charge
+            && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
+        {
+            return decision;
+        }
+        self.decide_any(state, charge, now)
+    }
+
+    /// The common case, in one word and few instructions: the hits fit into a window that is
+    /// running. Answers as [`decide_any`](Self::decide_any) does, none in all other cases.
+    #[inline]
+    fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
+        let [start, current, previous, _] = *state;
+        let period = self.period.as_nanos();
+        let elapsed = now.checked_sub(start)?;
+        if start <= 1 || current | previous == 0 || elapsed >= period || hits == 0 {
+            return None;
+        }
+        let faded = match previous {
+            0 => 0,
+            _ => previous.checked_mul(elapsed)? / period,
+        };
+        let before = current.checked_add(previous - faded)?;
+        let estimate = before.checked_add(hits)?;
+        let left = u64::from(self.requests).checked_sub(estimate)?;
+        // One hit more than what is left fits when one hit less counts: of `counted` hits that
+        // fade from `boundary` on, all but `staying` are gone.
+        let (boundary, staying, counted) = match previous - faded {
+            0 => (start.checked_add(period)?, current + hits - 1, current + hits),
+            weighted => (start, weighted - 1, previous),
+        };
+        let still = period.checked_mul(staying)? / NonZeroU64::new(counted)?;
+        let end = start.checked_add(period)?.checked_add(period)?;
+        state[1] = current + hits;
+        Some(Decision {
+            outcome: Outcome::Allow,
+            remaining: left,
+            reset_at: Timestamp::from_nanos(boundary + period - still),
+            keep_until: Timestamp::from_nanos(end),
+        })
+    }
+
+    #[inline(never)]
+    fn decide_any(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+        let mut window = self.moved(state, now.as_nanos());
+        let mut left = self.left(&window, now);
+        let allowed = match charge {
+            Charge::Take(hits) | Charge::Drain(hits) => {
+                let allowed = hits.needed() <= left;
+                let drains = matches!(charge, Charge::Drain(_));
+                let taken = if allowed || drains { hits.get().min(left) } else { 0 };
+                if taken > 0 {
+                    // At most the limit: what is left reckons with all of `current`.
+                    window.current += taken;
+                    left -= taken;
+                    window.store(state);
+                }
+                allowed
+            }
+            Charge::Refund(hits) => {
+                let from_current = hits.get().min(window.current);
+                let from_previous = (hits.get() - from_current).min(window.previous);
+                if from_current > 0 || from_previous > 0 {
+                    window.current -= from_current;
+                    window.previous -= from_previous;
+                    window.store(state);
+                    left = self.left(&window, now);
+                }
+                true
+            }
+        };
+        Decision {
+            outcome: if allowed {
+                Outcome::Allow
+            } else {
+                let fits_at = self.fits_at(&window, charge.hits().needed(), now);
+                Outcome::Deny { retry_after: fits_at.saturating_since(now) }
+            },
+            remaining: left,
+            reset_at: if left < u64::from(self.requests) {
+                self.fits_at(&window, left + 1, now)
+            } else {
+                self.whole_at(&window, now)
+            },
+            keep_until: self.gone_at(&window, now),
+        }
+    }
+
+    /// The window at `now`. Counters that hold nothing are as good as new.
+    #[inline]
+    fn moved(&self, state: &[u64; 4], now: u64) -> Window {
+        let [start, current, previous, _] = *state;
+        let period = self.period.as_nanos();
+        if start == 0 || current | previous == 0 {
+            return Window { start: now - now % period, current: 0, previous: 0 };
+        }
+        // Only the first window of all has no start that is at least 1.
+        let start = if start == 1 { 0 } else { start };
+        let since = now.saturating_sub(start);
+        if since < period {
+            Window { start, current, previous }
+        } else if since - period < period {
+            Window { start: start + period, current: 0, previous: current }
+        } else {
+            Window { start: now - now % period, current: 0, previous: 0 }
+        }
+    }
+
+    #[inline]
+    fn left(&self, window: &Window, now: Timestamp) -> u64 {
+        let period = self.period.as_nanos();
+        let elapsed = now.as_nanos().saturating_sub(window.start);
+        // Less what has faded out, rounded down, is the same as what has not, rounded up.
+        let faded = scaled(window.previous, elapsed, period);
+        let estimate = window.current.saturating_add(window.previous - faded);
+        u64::from(self.requests).saturating_sub(estimate)
+    }
+
+    /// The first nanosecond at which `hits` fit that do not fit now.
+    #[inline]
+    fn fits_at(&self, window: &Window, hits: u64, now: Timestamp) -> Timestamp {
+        let period = self.period.as_nanos();
+        let Some(others) = u64::from(self.requests).checked_sub(hits) else {
+            return self.whole_at(window, now);
+        };
+        // `counted` hits, all of them there at the beginning of a window, have faded to `room` when
+        // counted × (P − elapsed) ≤ room × P; the end of a window is the beginning of the next.
+        let (boundary, room, counted) = match others.checked_sub(window.current) {
+            Some(room) => (window.start, room, window.previous),
+            None => (window.start.saturating_add(period), others, window.current),
+        };
+        let still = if counted > room { scaled(period, room, counted) } else { period };
+        Timestamp::from_nanos(boundary.saturating_add(period - still)).max(now)
+    }
+
+    /// When nothing counts any more. A limit of nothing is never whole: it looks again in a period.
+    fn whole_at(&self, window: &Window, now: Timestamp) -> Timestamp {
+        if self.requests == 0 { now.saturating_add(self.period) } else { self.gone_at(window, now) }
+    }
+
+    #[inline]
+    fn gone_at(&self, window: &Window, now: Timestamp) -> Timestamp {
+        let periods = match window {
+            Window { current: 0, previous: 0, .. } => return now,
+            Window { current: 0, .. } => 1,
+            _ => 2,
+        };
+        Timestamp::from_nanos(window.start.saturating_add(periods * self.period.as_nanos()))
+    }
+}
+
+impl Window {
+    fn store(&self, state: &mut [u64; 4]) {
+        *state = [self.start.max(1), self.current, self.previous, 0];
+    }
+}
+
+/// `number × part / whole`, rounded down; `part ≤ whole`, so that the result is at most `number`.
+#[inline]
+fn scaled(number: u64, part: u64, whole: u64) -> u64 {
+    match number.checked_mul(part) {
+        Some(product) => product / whole,
+        None => (u128::from(number) * u128::from(part) / u128::from(whole)) as u64,
+    }
+}

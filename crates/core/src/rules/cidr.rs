@@ -1,0 +1,184 @@
+//! Ranges of addresses, and which of many an address lies in.
+//!
+//! IPv4 is kept as its IPv6 mapping (`::ffff:0:0/96`), so the two spellings of an address are one.
+//! The families do not mix all the same: `::/0` is every IPv6 address and no IPv4 one.
+
+use super::hash::Map;
+use super::work::{Order, Work};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Bits of an IPv6 address before the IPv4 address that is mapped into it.
+const MAPPED_BITS: u8 = 96;
+/// Those bits.
+const MAPPED: u128 = 0xffff << 32;
+/// The longest text of a range: 45 bytes of address (`INET6_ADDRSTRLEN` less its end) and `/128`.
+const TEXT_LEN_MAX: usize = 45 + 4;
+
+/// A range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cidr {
+    /// The first address; no bit is set after the first `bits`.
+    network: u128,
+    /// Bits of it that count, of 128.
+    bits: u8,
+}
+
+/// Why a text is no range of addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CidrError {
+    /// Neither `10.0.0.0/8` nor `2001:db8::/32` nor a single address.
+    #[error("{0:?} is not an IP address or a range of them, such as 10.0.0.0/8")]
+    Address(String),
+    /// What follows the `/` is not a number of bits.
+    #[error("{text:?} ends in {length:?}, which is not a number of bits from 0 to {max}")]
+    Length {
+        /// The range as written.
+        text: String,
+        /// What follows the `/`.
+        length: String,
+        /// Bits of an address of this family.
+        max: u8,
+    },
+    /// The address is one inside the range instead of its first.
+    #[error("{text:?} is an address inside a range: write {network} for the range")]
+    HostBits {
+        /// The range as written.
+        text: String,
+        /// The range meant.
+        network: Cidr,
+    },
+}
+
+impl Cidr {
+    /// The range that `text` writes down: `10.0.0.0/8`, or a single address.
+    ///
+    /// # Errors
+    /// When it is none, or bits are set that the range leaves open.
+    pub fn parse(text: &str) -> Result<Self, CidrError> {
+        let (exact, range) = Self::read(text)?;
+        if exact != range.network {
+            return Err(CidrError::HostBits { text: text.to_owned(), network: range });
+        }
+        Ok(range)
+    }
+
+    /// The range that a request's value writes down, if any; bits that it leaves open are ignored.
+    fn of_value(value: &str) -> Option<Self> {
+        if value.len() > TEXT_LEN_MAX {
+            return None;
+        }
+        Self::read(value).ok().map(|(_, range)| range)
+    }
+
+    /// The address before the `/`, and the range around it.
+    fn read(text: &str) -> Result<(u128, Cidr), CidrError> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| CidrError::Address(text.to_owned()))?;
+        let (address, before) = match address {
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), MAPPED_BITS),
+            IpAddr::V6(v6) => (v6.to_bits(), 0),
+        };
+        let max = 128 - before;
+        let length = match length {
+            None => max,
+            Some(length) => bits(length, max).ok_or_else(|| CidrError::Length {
+                text: text.to_owned(),
+                length: length.to_owned(),
+                max,
+            })?,
+        };
+        Ok((address, Cidr { network: address, bits: before + length }.cut(before + length)))
+    }
+
+    /// The first address of the range, IPv4 as its IPv6 mapping.
+    #[must_use]
+    pub fn network(self) -> u128 {
+        self.network
+    }
+
+    /// How many of the 128 bits of an address decide whether it is in the range.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
+    fn is_ipv4(self) -> bool {
+        // No bit is set after those that count, so these do.
+        self.network >> 32 == MAPPED >> 32
+    }
+
+    /// The range of this length around it.
+    fn cut(self, bits: u8) -> Cidr {
+        let open = 128 - u32::from(bits);
+        Cidr { network: self.network & u128::MAX.checked_shl(open).unwrap_or(0), bits }
+    }
+}
+
+/// A number from 0 to `max`, in digits only.
+fn bits(text: &str, max: u8) -> Option<u8> {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = plain && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|bits| plain && *bits <= max)
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = Ipv6Addr::from_bits(self.network);
+        match address.to_ipv4_mapped().filter(|_| self.is_ipv4()) {
+            Some(v4) => write!(f, "{v4}/{}", self.bits - MAPPED_BITS),
+            None => write!(f, "{address}/{}", self.bits),
+        }
+    }
+}
+
+/// Many ranges, found by one probe per length of range instead of one per range.
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    places: Map<Cidr, Order>,
+    /// The lengths there are, each with its earliest place; earliest first.
+    lengths: Vec<(u8, Order)>,
+}
+
+impl Ranges {
+    /// Of equal ranges the earliest counts.
+    pub(super) fn new(ranges: impl Iterator<Item = (Cidr, Order)>) -> Self {
+        let mut places = Map::default();
+        let mut firsts: [Option<Order>; 129] = [None; 129];
+        for (range, order) in ranges {
+            let place = places.entry(range).or_insert(order);
+            *place = order.min(*place);
+            let first = &mut firsts[usize::from(range.bits)];
+            *first = Some(first.map_or(order, |first| first.min(order)));
+        }
+        let mut lengths: Vec<(u8, Order)> =
+            (0..).zip(firsts).filter_map(|(bits, first)| Some((bits, first?))).collect();
+        lengths.sort_unstable_by_key(|(_, first)| *first);
+        Ranges { places, lengths }
+    }
+
+    /// The earliest place, before `limit`, whose range the value lies in.
+    pub(super) fn first(&self, value: &str, limit: Order, work: &Work) -> Order {
+        if self.lengths.is_empty() {
+            return limit;
+        }
+        let Some(value) = Cidr::of_value(value) else { return limit };
+        let least = if value.is_ipv4() { MAPPED_BITS } else { 0 };
+        let mut best = limit;
+        for &(bits, first) in &self.lengths {
+            if first >= best {
+                break;
+            }
+            if (least..=value.bits).contains(&bits) {
+                work.did(1);
+                let place = self.places.get(&value.cut(bits));
+                best = place.map_or(best, |order| best.min(*order));
+            }
+        }
+        best
+    }
+}

@@ -1,0 +1,256 @@
+//! The token bucket agrees with its slow twin on random traces, clock steps included, and keeps the
+//! bound it promises.
+
+mod slow_buckets;
+mod slow_contract;
+
+use proptest::prelude::*;
+use slow_buckets::BucketModel;
+use slow_contract::Model;
+use slow_contract::{
+    START, at, charges, check_spans, expected, first, forward_steps, periods, runner, said, steps,
+};
+use tidegate_core::{Charge, Hits, Nanos, Quota, TokenBucket, decide};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+fn bucket(requests: u32, period: u64, burst: u32, initial: u32) -> Quota {
+    Quota::TokenBucket(TokenBucket::new(requests, Nanos::new(period), burst, initial).unwrap())
+}
+
+/// Requests, burst and initial: small ones, and ones whose credits need two words.
+fn sizes() -> impl Strategy<Value = (u32, u32, u32)> {
+    let small = (1u32..20, 1u32..30, 0u32..60);
+    let large = (1u32..=u32::MAX, 1u32..=u32::MAX, any::<u32>());
+    prop_oneof![3 => small, 1 => large]
+        .prop_map(|(requests, burst, initial)| (requests, burst, initial.min(burst)))
+}
+
+#[test]
+fn it_agrees_with_its_twin_in_all_it_says() {
+    // Up to a second, so that no bucket takes longer to fill than clocks can tell.
+    let large_periods = periods().prop_map(|period| period.min(SECOND));
+    runner(400)
+        .run(
+            &(sizes(), periods(), large_periods, START, steps(charges())),
+            |((requests, burst, initial), period, short, start, steps)| {
+                let period = if burst < 100 { period } else { short };
+                let quota = bucket(requests, period, burst, initial);
+                let mut twin = BucketModel::new(requests, period, burst, initial);
+                let (mut state, mut now) = ([0; 4], start);
+                for (index, step) in steps.iter().enumerate() {
+                    now = step.moves(now, period);
+                    let decision = decide(&mut state, &quota, step.charge, at(now));
+                    let expected = expected(&mut twin, step.charge, now);
+                    prop_assert_eq!(said(&decision, now), expected, "step {} {:?}", index, step);
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+}
+
+#[test]
+fn large_credits_are_reckoned_as_exactly_as_small_ones() {
+    // Twins by scale: a bucket of a million times the tokens at a million times the requests, asked
+    // for a million times the hits, answers the same. One fits into a word, the other does not.
+    const SCALE: u64 = 1_000_000;
+    let strategy = (1u32..20, DAY / 2..DAY * 2, 1u32..100, START, steps(charges()));
+    runner(300)
+        .run(&strategy, |(requests, period, burst, start, steps)| {
+            let small = bucket(requests, period, burst, burst);
+            let (requests, burst) = (requests * SCALE as u32, burst * SCALE as u32);
+            let large = bucket(requests, period, burst, burst);
+            let (mut small_state, mut large_state, mut now) = ([0; 4], [0; 4], start);
+            for step in &steps {
+                now = step.moves(now, period);
+                let scaled = |hits: Hits| Hits::new(hits.get().max(1).saturating_mul(SCALE));
+                let (one, million) = match step.charge {
+                    Charge::Take(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
+                    // A drain takes whole tokens, which are not the same on both scales.
+                    Charge::Drain(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
+                    Charge::Refund(hits) => (Charge::Refund(hits), Charge::Refund(scaled(hits))),
+                };
+                if one.hits() == Hits::PEEK {
+                    continue;
+                }
+                let one = decide(&mut small_state, &small, one, at(now));
+                let million = decide(&mut large_state, &large, million, at(now));
+                prop_assert_eq!(one.outcome, million.outcome);
+                prop_assert_eq!(one.remaining, million.remaining / SCALE);
+                prop_assert_eq!(one.keep_until, million.keep_until);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn it_never_passes_burst_plus_rate_in_any_span() {
+    let strategy = (1u32..20, periods(), 1u32..30, START, forward_steps());
+    runner(300)
+        .run(&strategy, |(requests, period, burst, start, steps)| {
+            let quota = bucket(requests, period, burst, burst);
+            let (mut state, mut now, mut admitted) = ([0; 4], start, Vec::new());
+            for step in &steps {
+                now = step.moves(now, period);
+                if decide(&mut state, &quota, step.charge, at(now)).is_allow() {
+                    admitted.push((now, step.charge.hits().get()));
+                }
+            }
+            check_spans(&admitted, |span, hits| {
+                let (span, period) = (u128::from(span), u128::from(period));
+                let bound = u128::from(burst) * period + u128::from(requests) * span;
+                u128::from(hits) * period <= bound
+            })
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_clock_that_steps_back_refills_nothing_twice() {
+    let strategy = (1u32..20, periods(), 1u32..30, START, steps(slow_contract::takes()));
+    runner(300)
+        .run(&strategy, |(requests, period, burst, start, steps)| {
+            let quota = bucket(requests, period, burst, burst);
+            let (mut state, mut now) = ([0; 4], start);
+            let (mut newest, mut first_take, mut admitted) = (0, None, 0u128);
+            for step in &steps {
+                now = step.moves(now, period);
+                if decide(&mut state, &quota, step.charge, at(now)).is_allow() {
+                    first_take.get_or_insert(now);
+                    newest = newest.max(now);
+                    admitted += u128::from(step.charge.hits().get());
+                }
+            }
+            // The refill is that of the span which the clock has ever covered.
+            let span = u128::from(newest.saturating_sub(first_take.unwrap_or(newest)));
+            let bound = u128::from(burst) * u128::from(period) + u128::from(requests) * span;
+            prop_assert!(admitted * u128::from(period) <= bound);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_boundary_is_nothing_special() {
+    // A hundred a minute; a fixed window admits 200 around the minute.
+    let period = 60 * SECOND;
+    let quota = bucket(100, period, 100, 100);
+    let boundary = period * 30_000_000;
+    let mut state = [0; 4];
+    let mut flood = |now| {
+        (0..1_000).filter(|_| decide(&mut state, &quota, Charge::ONE, at(now)).is_allow()).count()
+    };
+    assert_eq!(flood(boundary - period / 100), 100);
+    assert_eq!(flood(boundary + period / 100), 2);
+}
+
+#[test]
+fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
+    let strategy = ((1u32..20, 1u32..30, 0u32..30), periods(), START, steps(charges()));
+    runner(300)
+        .run(&strategy, |((requests, burst, initial), period, start, steps)| {
+            let quota = bucket(requests, period, burst, initial.min(burst));
+            let (mut state, mut now) = ([0; 4], start);
+            for step in &steps {
+                now = step.moves(now, period);
+                let decision = decide(&mut state, &quota, step.charge, at(now));
+                let Some(retry_at) = said(&decision, now).retry_at else { continue };
+                if step.charge.hits().get() > burst.into() {
+                    let whole = decide(&mut state.clone(), &quota, Charge::PEEK, at(retry_at));
+                    prop_assert_eq!(whole.remaining, u64::from(burst));
+                    continue;
+                }
+                let again = |now| {
+                    let take = Charge::Take(step.charge.hits());
+                    decide(&mut state.clone(), &quota, take, at(now)).is_allow()
+                };
+                prop_assert!(!again(retry_at - 1));
+                prop_assert!(again(retry_at));
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_state_past_its_keep_until_decides_as_a_new_one() {
+    let strategy = ((1u32..20, 1u32..30), periods(), START, steps(charges()), charges());
+    runner(300)
+        .run(&strategy, |((requests, burst), period, start, steps, last)| {
+            let quota = bucket(requests, period, burst, burst);
+            let (mut state, mut now) = ([0; 4], start);
+            for step in &steps {
+                now = step.moves(now, period);
+                let kept = decide(&mut state, &quota, step.charge, at(now)).keep_until;
+                let with_state = decide(&mut state.clone(), &quota, last, kept);
+                prop_assert_eq!(with_state, decide(&mut [0; 4], &quota, last, kept));
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_bucket_that_does_not_start_full_is_full_for_a_period_before_it_is_forgotten() {
+    let mut twin = BucketModel::new(2, SECOND, 10, 1);
+    let quota = bucket(2, SECOND, 10, 1);
+    let mut state = [0; 4];
+    let now = 1_000 * SECOND;
+    let kept = decide(&mut state, &quota, Charge::ONE, at(now)).keep_until.as_nanos();
+    expected(&mut twin, Charge::ONE, now);
+    assert_eq!(first(&twin, now, |twin, at| twin.left(at) == 10) + SECOND, kept);
+    assert_eq!(decide(&mut state, &quota, Charge::PEEK, at(kept - SECOND)).remaining, 10);
+    assert_eq!(decide(&mut [0; 4], &quota, Charge::PEEK, at(kept)).remaining, 1);
+}
+
+#[test]
+fn a_refund_makes_no_tokens_out_of_nothing() {
+    #[track_caller]
+    fn check(initial: u32, charges: &[(Charge, u64)]) {
+        let quota = bucket(1, 3_600 * SECOND, 10, initial);
+        let mut state = [0; 4];
+        for (charge, remaining) in charges {
+            let decision = decide(&mut state, &quota, *charge, at(5_000 * SECOND));
+            assert_eq!(decision.remaining, *remaining, "{charge:?}");
+        }
+    }
+    let (take, refund) = (|n| Charge::Take(Hits::new(n)), |n| Charge::Refund(Hits::new(n)));
+    check(10, &[(refund(5), 10), (take(10), 0), (refund(3), 3), (refund(u64::MAX), 10)]);
+    check(4, &[(refund(5), 4), (take(4), 0), (refund(0), 0), (refund(2), 2)]);
+
+    let mut state = [0; 4];
+    decide(&mut state, &bucket(1, SECOND, 10, 4), refund(7), at(SECOND));
+    assert_eq!(state, [0; 4], "a new counter stays new");
+}
+
+#[test]
+fn no_state_bytes_and_no_time_make_a_decision_fail() {
+    let quotas = prop_oneof![
+        Just(bucket(1, 3_660 * DAY, u32::MAX, 1)),
+        Just(bucket(u32::MAX, 1_000_000, 1, 0)),
+        Just(bucket(7, 60 * SECOND, 100, 100)),
+    ];
+    // Half of them with credits that fit into one word.
+    let words = (any::<[u64; 4]>(), 0u64..2)
+        .prop_map(|([last, low, high, rest], two)| [last, low, high.wrapping_mul(two), rest]);
+    let nows = prop_oneof![any::<u64>(), Just(0u64), Just(u64::MAX)];
+    let charge = (0..3, any::<u64>()).prop_map(|(kind, hits)| match kind {
+        0 => Charge::Take(Hits::new(hits)),
+        1 => Charge::Drain(Hits::new(hits)),
+        _ => Charge::Refund(Hits::new(hits)),
+    });
+    runner(2_000)
+        .run(&(quotas, words, nows, charge), |(quota, mut state, now, charge)| {
+            for _ in 0..3 {
+                let decision = decide(&mut state, &quota, charge, at(now));
+                prop_assert!(decision.remaining <= u64::from(quota.capacity()));
+            }
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,251 @@
+//! Several limits as one: all or nothing, shadow, quotas, and what becomes of denied hits.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use tidegate_core::{
+    Ask, Charge, Decisions, Denied, Enforcement, FixedWindow, Hits, Nanos, Outcome, Quota,
+    Timestamp, TokenBucket, Verdict, decide, decide_all,
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const MINUTE: Nanos = Nanos::from_secs(60);
+const NOW: Timestamp = Timestamp::from_secs(6_000);
+
+fn window(requests: u32) -> Quota {
+    Quota::FixedWindow(FixedWindow::new(requests, MINUTE).unwrap())
+}
+
+/// One hit of descriptor `descriptor` on the `state`th narrow state.
+fn ask(quota: &Quota, descriptor: usize, state: usize) -> Ask<'_> {
+    Ask {
+        quota,
+        enforcement: Enforcement::Enforce,
+        denied: Denied::Spare,
+        charge: Charge::ONE,
+        descriptor,
+        state: state * 4..state * 4 + 4,
+    }
+}
+
+/// Decides, and tells the verdict with what each limit has left.
+fn run(states: &mut [u64], asks: &[Ask<'_>]) -> (Verdict, Vec<(bool, u64)>) {
+    let mut decisions = Decisions::default();
+    let verdict = decide_all(states, asks, NOW, &mut decisions);
+    let decisions = decisions.all().iter();
+    (verdict, decisions.map(|decision| (decision.is_allow(), decision.remaining)).collect())
+}
+
+#[test]
+fn one_denial_takes_from_no_limit() {
+    let (wide, narrow) = (window(10), window(1));
+    // As two descriptors, and as two limits of one.
+    for descriptors in [[0, 1], [0, 0]] {
+        let mut states = [0; 8];
+        let asks = [ask(&wide, descriptors[0], 0), ask(&narrow, descriptors[1], 1)];
+        assert_eq!(run(&mut states, &asks).0, Verdict::Allow);
+        let after_one = states;
+        for _ in 0..3 {
+            // The limit with room says what is left there, untouched.
+            let expected = (Verdict::Deny, vec![(true, 9), (false, 0)]);
+            assert_eq!(run(&mut states, &asks), expected);
+            assert_eq!(states, after_one);
+        }
+    }
+}
+
+#[test]
+fn a_shadow_limit_reports_and_never_denies() {
+    let (real, shadow) = (window(10), window(1));
+    let mut states = [0; 8];
+    let shadowed = Ask { enforcement: Enforcement::Shadow, ..ask(&shadow, 1, 1) };
+    let asks = [ask(&real, 0, 0), shadowed];
+    for turn in 0..3u64 {
+        let expected = (Verdict::Allow, vec![(true, 9 - turn), (turn == 0, 0)]);
+        assert_eq!(run(&mut states, &asks), expected);
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_over_in_shadow_takes_from_none_of_its_limits() {
+    let (open, full) = (window(10), window(0));
+    let mut states = [0; 12];
+    let shadow = |ask| Ask { enforcement: Enforcement::Shadow, ..ask };
+    let asks = [shadow(ask(&open, 0, 0)), shadow(ask(&full, 0, 1)), ask(&open, 1, 2)];
+    let expected = (Verdict::Allow, vec![(true, 10), (false, 0), (true, 9)]);
+    assert_eq!(run(&mut states, &asks), expected);
+}
+
+#[test]
+fn quotas_deny_only_together() {
+    let (one, two, open) = (window(1), window(2), window(10));
+    let mut states = [0; 12];
+    let quota = |ask| Ask { enforcement: Enforcement::Quota, ..ask };
+    let asks = [quota(ask(&one, 0, 0)), quota(ask(&two, 1, 1)), ask(&open, 2, 2)];
+    let turns = [
+        (Verdict::Allow, vec![(true, 0), (true, 1), (true, 9)]),
+        (Verdict::Allow, vec![(false, 0), (true, 0), (true, 8)]),
+        (Verdict::Deny, vec![(false, 0), (false, 0), (true, 8)]),
+    ];
+    for expected in turns {
+        assert_eq!(run(&mut states, &asks), expected);
+    }
+    // An enforced rule denies whatever quotas say.
+    let closed = window(0);
+    let asks = [quota(ask(&open, 0, 2)), ask(&closed, 1, 0)];
+    assert_eq!(run(&mut states, &asks).0, Verdict::Deny);
+}
+
+#[test]
+fn denied_hits_count_where_the_limit_says_so() {
+    let (spared, counted, closed) = (window(10), window(10), window(0));
+    let mut states = [0; 12];
+    let four = Charge::Take(Hits::new(4));
+    let count = Ask { denied: Denied::Count, charge: four, ..ask(&counted, 1, 1) };
+    let asks = [ask(&spared, 0, 0), count, ask(&closed, 2, 2)];
+    for left in [6, 2, 0, 0] {
+        let (verdict, decisions) = run(&mut states, &asks);
+        assert_eq!((verdict, decisions[0], decisions[1].1), (Verdict::Deny, (true, 10), left));
+    }
+}
+
+#[test]
+fn a_refund_is_given_with_the_request_or_not_at_all() {
+    let (open, closed) = (window(10), window(0));
+    let mut states = [0; 8];
+    run(&mut states, &[Ask { charge: Charge::Take(Hits::new(7)), ..ask(&open, 0, 0) }]);
+    let refund = Ask { charge: Charge::Refund(Hits::new(5)), ..ask(&open, 0, 0) };
+    let denied = [refund.clone(), ask(&closed, 1, 1)];
+    assert_eq!(run(&mut states, &denied).1, [(true, 3), (false, 0)]);
+    assert_eq!(run(&mut states, std::slice::from_ref(&refund)), (Verdict::Allow, vec![(true, 8)]));
+    // No more than what was taken.
+    assert_eq!(run(&mut states, &[refund]), (Verdict::Allow, vec![(true, 10)]));
+}
+
+#[test]
+fn a_descriptor_carried_twice_is_charged_twice_or_not_at_all() {
+    let quota = window(3);
+    let mut states = [0; 4];
+    let asks = [ask(&quota, 0, 0), ask(&quota, 1, 0)];
+    assert_eq!(run(&mut states, &asks).0, Verdict::Allow);
+    let (verdict, decisions) = run(&mut states, &asks);
+    assert_eq!((verdict, decisions[0].1), (Verdict::Deny, 1));
+}
+
+/// A bucket that started below the cost of its first ask denied for ever: the denial left no
+/// trace, so every ask met a bucket that was new again, and nothing ever refilled.
+#[test]
+fn a_bucket_refills_from_the_first_look_even_if_that_was_a_denial() {
+    let bucket = TokenBucket::new(1, Nanos::from_secs(10), 2, 0).unwrap();
+    let (bucket, closed) = (Quota::TokenBucket(bucket), window(0));
+    let mut states = [0; 8];
+    let first = decide(&mut states, &bucket, Charge::ONE, NOW);
+    assert_eq!(first.outcome, Outcome::Deny { retry_after: Nanos::from_secs(10) });
+    let later = NOW.saturating_add(Nanos::from_secs(10));
+    assert!(decide(&mut states, &bucket, Charge::ONE, later).is_allow());
+
+    // The same when another limit of the request denies as well.
+    states.fill(0);
+    run(&mut states, &[ask(&bucket, 0, 0), ask(&closed, 1, 1)]);
+    assert!(decide(&mut states, &bucket, Charge::ONE, later).is_allow());
+}
+
+/// An ask of the model: which counter, for which descriptor, and how.
+#[derive(Debug, Clone)]
+struct Plan {
+    counter: usize,
+    descriptor: usize,
+    enforcement: Enforcement,
+    denied: Denied,
+    hits: u64,
+}
+
+/// The rules of the engine, word by word, over plain counts.
+fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
+    let left = |counts: &[u64], counter: usize| u64::from(limits[counter]) - counts[counter];
+    let mut trial = counts.to_vec();
+    let mut over: Vec<usize> = Vec::new();
+    for plan in plans {
+        if plan.hits.max(1) <= left(&trial, plan.counter) {
+            trial[plan.counter] += plan.hits;
+        } else {
+            over.push(plan.descriptor);
+        }
+    }
+    let of = |enforcement| plans.iter().filter(move |plan| plan.enforcement == enforcement);
+    let is_over = |plan: &&Plan| over.contains(&plan.descriptor);
+    let denied = of(Enforcement::Enforce).any(|plan| over.contains(&plan.descriptor))
+        || (of(Enforcement::Quota).count() > 0
+            && of(Enforcement::Quota).filter(is_over).count() == of(Enforcement::Quota).count());
+    for plan in plans {
+        let room = left(counts, plan.counter);
+        if !denied && !over.contains(&plan.descriptor) {
+            counts[plan.counter] += if plan.hits <= room { plan.hits } else { 0 };
+        } else if plan.denied == Denied::Count {
+            counts[plan.counter] += plan.hits.min(room);
+        }
+    }
+    if denied { Verdict::Deny } else { Verdict::Allow }
+}
+
+/// Requests whose descriptors have one rule, so one enforcement, each.
+fn requests() -> impl Strategy<Value = Vec<Plan>> {
+    let enforcement = prop_oneof![
+        3 => Just(Enforcement::Enforce),
+        1 => Just(Enforcement::Shadow),
+        2 => Just(Enforcement::Quota),
+    ];
+    let denied = prop_oneof![3 => Just(Denied::Spare), 1 => Just(Denied::Count)];
+    let limits = prop::collection::vec((0usize..4, denied, 0u64..4), 1..3);
+    let descriptors = prop::collection::vec((enforcement, limits), 1..4);
+    descriptors.prop_map(|descriptors| {
+        let descriptors = descriptors.into_iter().enumerate();
+        let plans = descriptors.flat_map(|(descriptor, (enforcement, limits))| {
+            limits.into_iter().map(move |(counter, denied, hits)| Plan {
+                counter,
+                descriptor,
+                enforcement,
+                denied,
+                hits,
+            })
+        });
+        plans.collect()
+    })
+}
+
+#[test]
+fn the_engine_agrees_with_its_rules_word_by_word() {
+    let config = Config {
+        cases: 2_000,
+        rng_seed: RngSeed::Fixed(20_261_121),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let limits = prop::collection::vec(0u32..8, 4);
+    let strategy = (limits, prop::collection::vec(requests(), 1..12));
+    TestRunner::new(config)
+        .run(&strategy, |(limits, requests)| {
+            let quotas: Vec<Quota> = limits.iter().map(|limit| window(*limit)).collect();
+            let (mut states, mut counts) = ([0; 16], [0; 4]);
+            for plans in &requests {
+                let asks: Vec<Ask<'_>> = plans
+                    .iter()
+                    .map(|plan| Ask {
+                        enforcement: plan.enforcement,
+                        denied: plan.denied,
+                        charge: Charge::Take(Hits::new(plan.hits)),
+                        ..ask(&quotas[plan.counter], plan.descriptor, plan.counter)
+                    })
+                    .collect();
+                let verdict = run(&mut states, &asks).0;
+                prop_assert_eq!(verdict, model(plans, &limits, &mut counts));
+                for (counter, quota) in quotas.iter().enumerate() {
+                    let mut state = states[counter * 4..counter * 4 + 4].to_vec();
+                    let left = decide(&mut state, quota, Charge::PEEK, NOW).remaining;
+                    prop_assert_eq!(left, u64::from(limits[counter]) - counts[counter]);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}

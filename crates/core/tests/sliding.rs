@@ -1,0 +1,642 @@
+//! Each sliding window agrees with its slow twin on random traces, clock steps included, and keeps
+//! the bound it promises.
+
+mod slow_contract;
+mod slow_sliding;
+
+use proptest::prelude::*;
+use slow_contract::{
+    Model, START, Said, Step, at, charges, check_spans, expected, first, forward_steps, periods,
+    runner, said, steps, takes,
+};
+use slow_sliding::{Expiry, LogModel, RingModel, Store, WindowModel};
+use tidegate_core::{
+    Charge, Hits, Nanos, Quota, QuotaError, SlidingBuckets, SlidingExact, SlidingWindow, decide,
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const SECOND: u64 = 1_000_000_000;
+const HOUR: u64 = 3_600 * SECOND;
+const DAY: u64 = 24 * HOUR;
+
+fn window(limit: u32, period: u64) -> Quota {
+    Quota::SlidingWindow(SlidingWindow::new(limit, Nanos::new(period)).unwrap())
+}
+
+fn ring(limit: u32, period: u64) -> Quota {
+    Quota::SlidingBuckets(SlidingBuckets::new(limit, Nanos::new(period)).unwrap())
+}
+
+fn exact(limit: u32, secs: u64) -> Quota {
+    Quota::SlidingExact(SlidingExact::new(limit, Nanos::from_secs(secs)).unwrap())
+}
+
+fn take(hits: u64) -> Charge {
+    Charge::Take(Hits::new(hits))
+}
+
+/// Limits mostly small, so that traces reach them.
+fn limits() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0u32..30, 1 => 1_000_000u32..=u32::MAX]
+}
+
+fn agree(
+    quota: &Quota,
+    mut twin: impl Model,
+    start: u64,
+    steps: &[Step],
+) -> Result<(), TestCaseError> {
+    let (mut state, mut now) = ([0; 33], start);
+    for (index, step) in steps.iter().enumerate() {
+        now = step.moves(now, twin.period());
+        let decision = decide(&mut state, quota, step.charge, at(now));
+        let expected = expected(&mut twin, step.charge, now);
+        prop_assert_eq!(said(&decision, now), expected, "step {} {:?}", index, step);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_window_agrees_with_its_twin_in_all_it_says() {
+    runner(250)
+        .run(&(limits(), periods(), START, steps(charges())), |(limit, period, start, steps)| {
+            agree(&window(limit, period), WindowModel::new(limit, period), start, &steps)
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_ring_agrees_with_its_twin_in_all_it_says() {
+    runner(250)
+        .run(&(limits(), periods(), START, steps(charges())), |(limit, period, start, steps)| {
+            agree(&ring(limit, period), RingModel::new(limit, period), start, &steps)
+        })
+        .unwrap();
+}
+
+#[test]
+fn the_first_windows_of_all_time_are_like_all_others() {
+    runner(200)
+        .run(&(0u32..30, periods(), steps(charges())), |(limit, period, steps)| {
+            agree(&window(limit, period), WindowModel::new(limit, period), 0, &steps)?;
+            agree(&ring(limit, period), RingModel::new(limit, period), 0, &steps)
+        })
+        .unwrap();
+}
+
+/// Times and hits that were admitted.
+fn admitted(quota: &Quota, start: u64, period: u64, steps: &[Step]) -> Vec<(u64, u64)> {
+    let (mut store, mut now, mut admitted) = (Store::new(Expiry::Drop), start, Vec::new());
+    for step in steps {
+        now = step.moves(now, period);
+        if store.decide(quota, step.charge, at(now)).is_allow() {
+            admitted.push((now, step.charge.hits().get()));
+        }
+    }
+    admitted
+}
+
+/// What a sliding window of two counters admits at most from a first to a last hit.
+fn window_bound(limit: u64, period: u64, span: u64) -> u64 {
+    let more = u128::from(limit) * u128::from(span.saturating_sub(1)) / u128::from(period);
+    limit + more as u64
+}
+
+#[test]
+fn a_window_admits_at_most_a_bucket_of_its_limit_in_any_span() {
+    runner(400)
+        .run(&(1u32..40, periods(), START, forward_steps()), |(limit, period, start, steps)| {
+            let hits = admitted(&window(limit, period), start, period, &steps);
+            let bound = |span| window_bound(limit.into(), period, span);
+            check_spans(&hits, |span, hits| hits <= bound(span))?;
+            check_spans(&hits, |span, hits| span > period || hits < 2 * u64::from(limit))
+        })
+        .unwrap();
+}
+
+#[test]
+fn an_adversary_gets_exactly_the_bound_of_a_window() {
+    // All of the limit in the last nanosecond of a window, then as much as there is, a bit of a
+    // window later.
+    let strategy = (1u32..2_000, periods(), 1u64..10_000, 0..1_000_000u64);
+    runner(400)
+        .run(&strategy, |(limit, period, number, part)| {
+            let quota = window(limit, period);
+            let boundary = number * period;
+            let elapsed = (u128::from(period) * u128::from(part) / 1_000_000) as u64;
+            let mut state = [0; 4];
+            let first = take(limit.into());
+            prop_assert!(decide(&mut state, &quota, first, at(boundary - 1)).is_allow());
+            let left = decide(&mut state, &quota, Charge::PEEK, at(boundary + elapsed)).remaining;
+            let bound = window_bound(limit.into(), period, elapsed + 1);
+            prop_assert_eq!(u64::from(limit) + left, bound);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_window_counts_evenly_spread_traffic_to_one_hit() {
+    let strategy = (1u64..500, periods(), 1u64..10_000, 0..1_000u64);
+    runner(300)
+        .run(&strategy, |(per_window, period, number, part)| {
+            let quota = window(100_000, period);
+            let (mut state, start) = ([0; 4], number * period);
+            let end = start + period + period / 1_000 * part;
+            let times: Vec<u64> = (0u64..)
+                .map(|hit| start + hit * (period / per_window))
+                .take_while(|time| *time <= end)
+                .collect();
+            for time in &times {
+                decide(&mut state, &quota, Charge::ONE, at(*time));
+            }
+            let counted = 100_000 - decide(&mut state, &quota, Charge::PEEK, at(end)).remaining;
+            let truth = times.iter().filter(|time| **time + period > end).count() as u64;
+            prop_assert!(counted.abs_diff(truth) <= 1, "{counted} counted of {truth}");
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_ring_never_admits_more_than_the_limit_in_any_period() {
+    runner(400)
+        .run(&(1u32..40, periods(), START, forward_steps()), |(limit, period, start, steps)| {
+            let hits = admitted(&ring(limit, period), start, period, &steps);
+            check_spans(&hits, |span, hits| span > period || hits <= limit.into())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_ring_holds_a_hit_for_a_period_and_at_most_one_bucket_more() {
+    runner(300)
+        .run(&(periods(), START), |(period, now)| {
+            let quota = ring(1, period);
+            let mut state = [0; 33];
+            decide(&mut state, &quota, Charge::ONE, at(now));
+            let denied = decide(&mut state, &quota, Charge::ONE, at(now));
+            let held = said(&denied, now).retry_at.unwrap() - now;
+            let bucket = RingModel::new(1, period).width();
+            prop_assert!(held > period);
+            let buckets = if period < DAY { 60 } else { 24 };
+            prop_assert!(held < period + bucket + buckets);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_boundary_is_nothing_special() {
+    // A fixed window admits twice the limit around its boundary.
+    #[track_caller]
+    fn check(quota: &Quota, period: u64, before: usize, after: usize) {
+        let boundary = period * 20_000;
+        let mut store = Store::new(Expiry::Drop);
+        let mut flood = |now| {
+            let asks = (0..1_000).map(|_| store.decide(quota, Charge::ONE, at(now)).is_allow());
+            asks.filter(|allowed| *allowed).count()
+        };
+        let (first, second) = (flood(boundary - period / 100), flood(boundary + period / 100));
+        assert_eq!((first, second), (before, after), "{}", quota.algorithm());
+    }
+    for period in [100 * SECOND, HOUR, DAY] {
+        check(&window(100, period), period, 100, 1);
+        check(&ring(100, period), period, 100, 0);
+        check(&exact(100, period / SECOND), period, 100, 0);
+    }
+}
+
+/// The three kinds, of whole seconds so that all can be had.
+fn quotas() -> impl Strategy<Value = (Quota, u64)> {
+    let periods = prop_oneof![Just(1u64), Just(60), 1..4_000u64, Just(86_400)];
+    (0..3, 1u32..30, periods).prop_map(|(kind, limit, secs)| match kind {
+        0 => (window(limit, secs * SECOND), secs * SECOND),
+        1 => (ring(limit, secs * SECOND), secs * SECOND),
+        _ => (exact(limit, secs), secs * SECOND),
+    })
+}
+
+#[test]
+fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
+    runner(400)
+        .run(&(quotas(), START, steps(charges())), |((quota, period), start, steps)| {
+            let (mut store, mut now) = (Store::new(Expiry::Keep), start);
+            let counts_seconds = matches!(quota, Quota::SlidingExact(_));
+            for step in &steps {
+                now = step.moves(now, period);
+                let decision = store.decide(&quota, step.charge, at(now));
+                let Some(retry_at) = said(&decision, now).retry_at else { continue };
+                prop_assert!(retry_at > now || step.charge.hits().get() > quota.capacity().into());
+                if step.charge.hits().get() > quota.capacity().into() {
+                    let whole = store.clone().decide(&quota, Charge::PEEK, at(retry_at));
+                    prop_assert_eq!(whole.remaining, u64::from(quota.capacity()));
+                    continue;
+                }
+                let again =
+                    |now| store.clone().decide(&quota, take(step.charge.hits().get()), at(now));
+                prop_assert!(!again(retry_at - 1).is_allow());
+                prop_assert!(counts_seconds || again(retry_at).is_allow());
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_state_past_its_keep_until_decides_as_a_new_one() {
+    let strategy = (quotas(), START, steps(charges()), charges());
+    runner(400)
+        .run(&strategy, |((quota, period), start, steps, last)| {
+            let (mut store, mut now) = (Store::new(Expiry::Keep), start);
+            for step in &steps {
+                now = step.moves(now, period);
+                let kept = store.decide(&quota, step.charge, at(now)).keep_until;
+                let with_state = store.clone().decide(&quota, last, kept);
+                let mut without = Store::new(Expiry::Keep).decide(&quota, last, kept);
+                if matches!(quota, Quota::SlidingExact(_)) {
+                    // It may not know yet which minute its newest hit was in.
+                    prop_assert!(with_state.keep_until >= without.keep_until);
+                    without.keep_until = with_state.keep_until;
+                }
+                prop_assert_eq!(with_state, without);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_limit_of_nothing_denies_for_a_period() {
+    for quota in [window(0, 60 * SECOND), ring(0, 60 * SECOND), exact(0, 60)] {
+        let mut state = [0; 33 * 5];
+        for charge in [Charge::ONE, Charge::PEEK, Charge::Drain(Hits::ONE)] {
+            let decision = decide(&mut state, &quota, charge, at(START.start));
+            assert_eq!(decision.wait(at(START.start)), Nanos::from_secs(60));
+            assert!(!decision.is_allow());
+        }
+        assert_eq!(state, [0; 33 * 5]);
+    }
+}
+
+#[test]
+fn a_raised_or_lowered_limit_keeps_its_counts() {
+    #[track_caller]
+    fn check(quota: impl Fn(u32) -> Quota) {
+        let mut store = Store::new(Expiry::Drop);
+        let now = at(DAY * 20_000 + 7);
+        assert!(store.decide(&quota(10), take(6), now).is_allow());
+        assert_eq!(store.decide(&quota(20), Charge::PEEK, now).remaining, 14);
+        let lowered = store.decide(&quota(4), Charge::ONE, now);
+        assert!(!lowered.is_allow());
+        let retry_at = said(&lowered, now.as_nanos()).retry_at.unwrap();
+        assert!(!store.decide(&quota(4), Charge::ONE, at(retry_at - 1)).is_allow());
+        assert!(store.decide(&quota(4), Charge::ONE, at(retry_at)).is_allow());
+    }
+    check(|limit| window(limit, HOUR));
+    check(|limit| ring(limit, HOUR));
+    check(|limit| exact(limit, 30));
+}
+
+/// Seconds of periods that have their ends in one minute, hour, or far apart.
+fn seconds() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        2 => 1..10u64,
+        2 => 50..70u64,
+        2 => 100..4_000u64,
+        1 => Just(3_600),
+        2 => Just(86_400),
+        1 => 4_000..86_400u64,
+    ]
+}
+
+/// Never tells a time too late, except when all has left: that is told by the end of the hour, if only
+/// the hour is known.
+fn check_times(
+    quota: &Quota,
+    charge: Charge,
+    said: &Said,
+    exact: &Said,
+) -> Result<(), TestCaseError> {
+    if charge.hits().get() <= quota.capacity().into() {
+        prop_assert!(said.retry_at <= exact.retry_at);
+    } else {
+        prop_assert!(said.retry_at >= exact.retry_at);
+        prop_assert!(said.retry_at <= exact.retry_at.map(|whole_at| whole_at + HOUR));
+    }
+    prop_assert!(said.reset_at <= exact.reset_at);
+    prop_assert!(said.keep_until >= exact.keep_until);
+    prop_assert!(said.keep_until <= exact.keep_until + HOUR + 60 * SECOND);
+    Ok(())
+}
+
+/// Says what the twin says, at times that the counter can reckon.
+fn agree_exactly(
+    quota: &Quota,
+    mut twin: LogModel,
+    mut store: Store,
+    times: impl Iterator<Item = (u64, Charge)>,
+) -> Result<(), TestCaseError> {
+    for (index, (now, charge)) in times.enumerate() {
+        let (before, parts_before) = (twin.clone(), store.parts.clone());
+        let decision = store.decide(quota, charge, at(now));
+        let wrote = store.parts.iter().any(|(label, part)| parts_before.get(label) != Some(part));
+        let expected = expected(&mut twin, charge, now);
+        let retry_at = said(&decision, now).retry_at;
+        if decision.is_allow() == expected.allowed
+            && decision.remaining == expected.remaining
+            && wrote == (twin.log != before.log)
+        {
+            if !before.may_be_out_of_reach(now) {
+                check_times(quota, charge, &said(&decision, now), &expected)?;
+            }
+            continue;
+        }
+        prop_assert!(before.may_be_out_of_reach(now), "step {}: {:?}", index, decision);
+        prop_assert_eq!(decision.remaining, 0);
+        prop_assert!(retry_at.is_none_or(|retry_at| retry_at > now));
+        prop_assert_eq!(decision.is_allow(), matches!(charge, Charge::Refund(_)));
+        prop_assert!(!wrote, "nothing is taken, and nothing given back");
+        twin = before;
+    }
+    Ok(())
+}
+
+#[test]
+fn exact_agrees_with_a_log_whatever_the_clock_does() {
+    runner(400)
+        .run(&(limits(), seconds(), START, steps(charges())), |(limit, secs, start, steps)| {
+            let mut now = start;
+            let times = steps.iter().map(|step| {
+                now = step.moves(now, secs * SECOND);
+                (now, step.charge)
+            });
+            let store = Store::new(Expiry::Keep);
+            agree_exactly(&exact(limit, secs), LogModel::new(limit, secs), store, times)
+        })
+        .unwrap();
+}
+
+#[test]
+fn exact_agrees_with_a_log_when_parts_expire_and_the_clock_steps_back_by_a_minute() {
+    runner(400)
+        .run(&(limits(), seconds(), START, steps(charges())), |(limit, secs, start, steps)| {
+            let (mut now, mut newest) = (start, start);
+            let times = steps.iter().map(|step| {
+                now = step.moves(now, secs * SECOND).max(newest - 60 * SECOND);
+                newest = newest.max(now);
+                (now, step.charge)
+            });
+            let store = Store::new(Expiry::Drop);
+            agree_exactly(&exact(limit, secs), LogModel::new(limit, secs), store, times)
+        })
+        .unwrap();
+}
+
+#[test]
+fn exact_never_admits_more_than_the_limit_in_any_period_of_time_stamps_in_any_order() {
+    runner(400)
+        .run(&(1u32..30, seconds(), START, steps(takes())), |(limit, secs, start, steps)| {
+            let quota = exact(limit, secs);
+            let (mut store, mut now, mut admitted) = (Store::new(Expiry::Keep), start, Vec::new());
+            for step in &steps {
+                now = step.moves(now, secs * SECOND);
+                if store.decide(&quota, step.charge, at(now)).is_allow() {
+                    admitted.push((now, step.charge.hits().get()));
+                }
+            }
+            check_spans(&admitted, |span, hits| span > secs * SECOND || hits <= limit.into())
+        })
+        .unwrap();
+}
+
+#[test]
+fn exact_denials_lead_to_the_exact_second_in_a_few_asks() {
+    let strategy = (1u32..30, seconds(), START, forward_steps(), 1u64..30);
+    runner(400)
+        .run(&strategy, |(limit, secs, start, steps, hits)| {
+            let (quota, mut twin) = (exact(limit, secs), LogModel::new(limit, secs));
+            let (mut store, mut now) = (Store::new(Expiry::Drop), start);
+            for step in &steps {
+                now = step.moves(now, secs * SECOND);
+                store.decide(&quota, step.charge, at(now));
+                expected(&mut twin, step.charge, now);
+            }
+            let hits = hits.min(limit.into());
+            let fits_at = first(&twin, now, |twin, at| twin.left(at) >= hits);
+            let mut asks = 0;
+            while now < fits_at {
+                let denied = store.decide(&quota, take(hits), at(now));
+                now = said(&denied, now).retry_at.unwrap();
+                asks += 1;
+            }
+            prop_assert_eq!(now, fits_at);
+            prop_assert!(asks <= 4, "{asks} asks");
+            prop_assert!(store.decide(&quota, take(hits), at(now)).is_allow());
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn the_last_day_at_23_30_33_is_counted_over_all_its_seams() {
+    // 34 seconds + 30 minutes + 23 hours of today, 26 seconds + 29 minutes of yesterday; and the
+    // second 23:30:33 of yesterday, so that no window of 24 hours is over.
+    let midnight = 20_000 * 86_400;
+    let clock =
+        |days: u64, h: u64, m: u64, s: u64| midnight - days * 86_400 + h * 3_600 + m * 60 + s;
+    let seams = [
+        (clock(1, 23, 30, 33), 1),
+        (clock(1, 23, 30, 34), 2),
+        (clock(1, 23, 30, 59), 4),
+        (clock(1, 23, 31, 0), 8),
+        (clock(1, 23, 59, 59), 16),
+        (clock(0, 0, 0, 0), 32),
+        (clock(0, 0, 59, 59), 64),
+        (clock(0, 22, 59, 59), 128),
+        (clock(0, 23, 0, 0), 256),
+        (clock(0, 23, 29, 59), 512),
+        (clock(0, 23, 30, 0), 1_024),
+        (clock(0, 23, 30, 33), 2_048),
+    ];
+    let now = clock(0, 23, 30, 33);
+    let quota = exact(10_000, 86_400);
+    let used = |store: &Store, second: u64| {
+        let now = at(second * SECOND + SECOND - 1);
+        10_000 - store.clone().decide(&quota, Charge::PEEK, now).remaining
+    };
+    let mut store = Store::new(Expiry::Drop);
+    // What is a second too old does not count.
+    store.decide(&quota, take(5_000), at((clock(1, 23, 30, 32) + 1) * SECOND - 1));
+    let mut sum = 0;
+    for (second, hits) in seams {
+        assert!(store.decide(&quota, take(hits), at(second * SECOND)).is_allow());
+        sum += hits;
+    }
+    assert_eq!(used(&store, now), sum);
+    // They leave one by one, each a second after its day.
+    for (second, hits) in seams {
+        assert_eq!(used(&store, second + 86_400), sum);
+        sum -= hits;
+        assert_eq!(used(&store, second + 86_401), sum);
+    }
+}
+
+#[test]
+fn exact_reads_at_most_five_parts_and_the_root_first() {
+    #[track_caller]
+    fn check(secs: u64, at_second: u64, parts: usize) {
+        let found = exact(1, secs).parts(at(at_second * SECOND));
+        assert_eq!((found.labels().len(), found.labels()[0]), (parts, 0));
+    }
+    let noon = 20_000 * 86_400 + 12 * 3_600;
+    check(30, noon + 59, 3);
+    check(30, noon + 89, 4);
+    check(30, noon + 29, 5);
+    check(86_400, noon, 5);
+    check(86_400, 0, 3);
+}
+
+#[test]
+fn exact_denies_what_it_cannot_reckon_any_more() {
+    let quota = exact(10, 3_600);
+    let noon = START.start;
+    let mut store = Store::new(Expiry::Keep);
+    assert!(store.decide(&quota, take(10), at(noon)).is_allow());
+    assert!(store.decide(&quota, take(10), at(noon + 30 * HOUR)).is_allow());
+    // Back by so far that the first ten are needed, which the root has dropped.
+    let denied = store.decide(&quota, Charge::ONE, at(noon - HOUR / 2));
+    assert!(!denied.is_allow());
+    let retry_at = said(&denied, noon - HOUR / 2).retry_at.unwrap();
+    // Out of the ring until its oldest hour begins.
+    assert_eq!(retry_at, (noon / HOUR + 30 - 25) * HOUR);
+    assert!(!store.decide(&quota, Charge::ONE, at(retry_at - 1)).is_allow());
+    assert_eq!(store.decide(&quota, Charge::ONE, at(retry_at)).remaining, 0);
+    assert!(!store.decide(&quota, Charge::ONE, at(retry_at)).is_allow(), "later hits count too");
+    assert_eq!(store.decide(&quota, Charge::Refund(Hits::ONE), at(noon)).remaining, 0);
+}
+
+#[test]
+fn exact_takes_whole_seconds_up_to_a_day() {
+    #[track_caller]
+    fn check(period: u64, allowed: bool) {
+        let made = SlidingExact::new(1, Nanos::new(period));
+        let expected = QuotaError::PeriodNotExact(Nanos::new(period));
+        assert_eq!(made.err(), (!allowed).then_some(expected));
+    }
+    check(SECOND, true);
+    check(86_400 * SECOND, true);
+    check(86_401 * SECOND, false);
+    check(SECOND / 2, false);
+    check(SECOND * 3 / 2, false);
+    check(2 * SECOND + 1, false);
+}
+
+#[test]
+fn a_part_that_is_someone_elses_is_empty() {
+    let quota = exact(10, 60);
+    let now = at(START.start);
+    let mut state = vec![0; quota.parts(now).labels().len() * 33];
+    assert!(decide(&mut state, &quota, take(4), now).is_allow());
+    for part in 1..state.len() / 33 {
+        state[part * 33] += 1;
+    }
+    // The root still holds the hour, but the window of a minute is counted by its seconds.
+    assert_eq!(decide(&mut state, &quota, Charge::PEEK, now).remaining, 10);
+    assert_eq!(decide(&mut state, &quota, take(3), now).remaining, 7);
+}
+
+#[test]
+fn a_refund_makes_no_room_out_of_nothing() {
+    #[track_caller]
+    fn check(quota: &Quota) {
+        let mut store = Store::new(Expiry::Drop);
+        let now = at(DAY * 20_000 + 30 * SECOND);
+        let refund = |hits| Charge::Refund(Hits::new(hits));
+        for (charge, remaining) in [
+            (refund(5), 10),
+            (take(10), 0),
+            (refund(0), 0),
+            (refund(3), 3),
+            (Charge::Drain(Hits::new(9)), 0),
+            (refund(u64::MAX), 10),
+            (refund(1), 10),
+        ] {
+            let decision = store.decide(quota, charge, now);
+            assert_eq!(decision.remaining, remaining, "{} {charge:?}", quota.algorithm());
+            if charge == refund(5) {
+                assert!(store.parts.is_empty(), "a new counter stays new");
+            }
+        }
+    }
+    check(&window(10, HOUR));
+    check(&ring(10, HOUR));
+    check(&exact(10, 3_600));
+}
+
+#[test]
+fn a_ring_whose_total_lies_is_found_out_when_it_begins_over() {
+    let quota = ring(100, 60 * SECOND);
+    // Buckets of a second: 61 of them are the ring.
+    let over = 61 * 28_000_000 * SECOND;
+    let mut state = [0; 33];
+    for second in 1..=10 {
+        decide(&mut state, &quota, take(5), at(over - (11 - second) * SECOND));
+    }
+    #[track_caller]
+    fn check(quota: &Quota, state: &[u64; 33], total: u64, now: u64, remaining: u64) {
+        let mut state = *state;
+        state[1] = total;
+        let peeked = decide(&mut state, quota, Charge::PEEK, at(now));
+        assert_eq!(peeked.remaining, remaining, "total {total}");
+    }
+    for total in [0, 1, 77, u64::MAX] {
+        check(&quota, &state, total, over, 50);
+    }
+    // Until then it is believed, unless it is zero.
+    check(&quota, &state, 77, over - SECOND, 23);
+    check(&quota, &state, 0, over - SECOND, 50);
+    check(&quota, &state, u64::MAX, over - SECOND, 0);
+}
+
+#[test]
+fn no_state_bytes_and_no_time_make_a_decision_fail() {
+    let quotas = prop_oneof![
+        Just(window(u32::MAX, 3_660 * DAY)),
+        Just(window(7, 1_000_000)),
+        Just(ring(u32::MAX, 3_660 * DAY)),
+        Just(ring(7, 1_000_000)),
+        Just(exact(u32::MAX, 86_400)),
+        Just(exact(7, 1)),
+    ];
+    let nows = prop_oneof![any::<u64>(), Just(0u64), Just(u64::MAX)];
+    let charge = (0..3, any::<u64>()).prop_map(|(kind, hits)| match kind {
+        0 => Charge::Take(Hits::new(hits)),
+        1 => Charge::Drain(Hits::new(hits)),
+        _ => Charge::Refund(Hits::new(hits)),
+    });
+    // Words of any kind, few of them that look like small numbers, and heads that look right.
+    let words = prop::collection::vec(
+        prop_oneof![any::<u64>(), 0u64..5, Just(u64::MAX), Just(0u64)],
+        33 * 5,
+    );
+    runner(3_000)
+        .run(&(quotas, words, nows, charge, 0..3u64), |(quota, mut state, now, charge, near)| {
+            let hours = now / HOUR;
+            if near > 0 {
+                // Parts that are taken for the counter's own.
+                for (part, own) in
+                    [hours + near, hours + 1, now / (60 * SECOND) + 1].iter().enumerate()
+                {
+                    state[part * 33] = *own;
+                }
+            }
+            for _ in 0..3 {
+                let decision = decide(&mut state, &quota, charge, at(now));
+                prop_assert!(decision.remaining <= u64::from(quota.capacity()));
+            }
+            Ok(())
+        })
+        .unwrap();
+}
