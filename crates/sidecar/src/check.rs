@@ -1,26 +1,181 @@
-//! `tidegate check`: every mistake of a limits file or directory, one a line.
+//! `tidegate check`: every mistake of a limits file or directory, one a line; and with `--diff` what a
+//! change of the limits means for callers.
+//!
+//! What is found is what was asked for, so it goes to standard output; standard error is for what keeps
+//! the command from its work.
 
 use crate::cli::CheckOptions;
-use crate::rules;
-use std::io::Write;
+use crate::diff::{Change, Changes, Kind, Snapshot, compare_rules};
+use crate::rules::{self, Loaded, RuleError, RuleErrors, escaped};
+use crate::store_commands::output::Output;
+use crate::words::count;
+use serde_json::{Value, json};
+use std::io::{self, Write};
 use std::process::ExitCode;
+use tidegate_core::Rules;
+
+/// As diff(1) has it.
+const EXIT_TROUBLE: u8 = 2;
 
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
-    match rules::load(&options.path) {
-        Ok(rules) => {
-            let (limits, domains) = (rules.limits().len(), rules.domain_names());
-            let (count, names) = (count(domains.len()), domains.join(", "));
-            // A reader that has gone away does not change the verdict.
-            let _ = writeln!(std::io::stdout(), "ok: {limits} limits in {count} ({names})");
-            ExitCode::SUCCESS
+    let mut out = Output::new();
+    let done = match (&options.path, &options.diff[..]) {
+        (_, [old, new]) => {
+            let [old, new] = [old, new].map(|path| rules::load(path, options.same_domain()));
+            diff(options, old, new, &mut out)
         }
-        Err(errors) => {
-            eprintln!("{errors}");
-            ExitCode::FAILURE
+        (Some(path), _) => check(options, rules::load(path, options.same_domain()), &mut out),
+        // clap asks for one of them.
+        (None, _) => Ok(ExitCode::from(EXIT_TROUBLE)),
+    };
+    match done.and_then(|code| out.finish().map(|()| code)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tidegate: {error}");
+            if options.diff.is_empty() { ExitCode::FAILURE } else { ExitCode::from(EXIT_TROUBLE) }
         }
     }
 }
 
-fn count(domains: usize) -> String {
-    if domains == 1 { "1 domain".to_owned() } else { format!("{domains} domains") }
+fn check(
+    options: &CheckOptions,
+    loaded: Result<Loaded, RuleErrors>,
+    out: &mut Output,
+) -> io::Result<ExitCode> {
+    let (rules, warnings, errors) = match loaded {
+        Ok(Loaded { rules, warnings }) => (Some(rules), warnings, Vec::new()),
+        Err(RuleErrors(errors)) => (None, Vec::new(), errors),
+    };
+    let is_strict = options.strict && !warnings.is_empty();
+    let is_ok = errors.is_empty() && !is_strict;
+    if options.json {
+        out.json(&json!({
+            "ok": is_ok,
+            "errors": errors.iter().map(json_of).collect::<Vec<_>>(),
+            "warnings": warnings.iter().map(json_of).collect::<Vec<_>>(),
+            "domains": rules.as_ref().map_or_else(Vec::new, domains_json),
+        }))?;
+    } else {
+        for error in &errors {
+            writeln!(out, "{error}")?;
+        }
+        for warning in &warnings {
+            let at = place_of(warning);
+            writeln!(out, "{at}: warning: {}", warning.message)?;
+        }
+        writeln!(out, "{}", summary(rules.as_ref(), errors.len(), warnings.len(), is_strict))?;
+    }
+    Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn summary(rules: Option<&Rules>, errors: usize, warnings: usize, is_strict: bool) -> String {
+    let Some(rules) = rules else {
+        return format!("{} in the limits", count(errors, "error"));
+    };
+    let names = rules.domain_names();
+    let limits = count(rules.limits().len(), "limit");
+    let found = format!("{limits} in {} ({})", count(names.len(), "domain"), names.join(", "));
+    match (warnings, is_strict) {
+        (0, _) => format!("ok: {found}"),
+        (_, true) => {
+            format!("{} in the limits, which --strict takes for errors", count(warnings, "warning"))
+        }
+        (_, false) => format!("ok: {found}; {}", count(warnings, "warning")),
+    }
+}
+
+/// `file:line:column`, as editors know it.
+fn place_of(error: &RuleError) -> String {
+    let file = error.file.display();
+    match error.place {
+        Some((line, column)) => format!("{file}:{line}:{column}"),
+        None => file.to_string(),
+    }
+}
+
+/// A mistake or a warning.
+pub(crate) fn json_of(error: &RuleError) -> Value {
+    json!({
+        "file": error.file.display().to_string(),
+        "line": error.place.map(|(line, _)| line),
+        "column": error.place.map(|(_, column)| column),
+        "message": error.message,
+    })
+}
+
+fn domains_json(rules: &Rules) -> Vec<Value> {
+    let all = rules.rules();
+    let domain = |name: &&str| {
+        let path = escaped(name);
+        let of_domain = all.iter().filter(|rule| rule.path.split('/').next() == Some(&path));
+        let (count, limits) = of_domain
+            .fold((0, 0), |(count, limits), rule| (count + 1, limits + rule.limits().len()));
+        json!({"name": name, "limits": limits, "rules": count})
+    };
+    rules.domain_names().iter().map(domain).collect()
+}
+
+fn diff(
+    options: &CheckOptions,
+    old: Result<Loaded, RuleErrors>,
+    new: Result<Loaded, RuleErrors>,
+    out: &mut Output,
+) -> io::Result<ExitCode> {
+    let (old, new) = match (old, new) {
+        (Ok(old), Ok(new)) => (old.rules, new.rules),
+        (old, new) => {
+            let errors: Vec<RuleError> = [old, new]
+                .into_iter()
+                .filter_map(Result::err)
+                .flat_map(|errors| errors.0)
+                .collect();
+            if options.json {
+                out.json(&json!({"errors": errors.iter().map(json_of).collect::<Vec<_>>()}))?;
+            } else {
+                eprintln!("{}", RuleErrors(errors));
+            }
+            return Ok(ExitCode::from(EXIT_TROUBLE));
+        }
+    };
+    let changes = compare_rules(&old, &new);
+    if options.json {
+        let list: Vec<Value> = changes.0.iter().map(change_json).collect();
+        out.json(&json!({"same": changes.is_empty(), "changes": list}))?;
+    } else {
+        print_changes(&changes, &Snapshot::of(&new), out)?;
+    }
+    Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn change_json(change: &Change) -> Value {
+    let kind = match change.kind {
+        Kind::Added => "added",
+        Kind::Removed => "removed",
+        Kind::Changed => "changed",
+    };
+    json!({"path": change.path, "change": kind, "what": change.what, "means": change.means})
+}
+
+fn print_changes(changes: &Changes, new: &Snapshot, out: &mut Output) -> io::Result<()> {
+    if changes.is_empty() {
+        let (limits, domains) = (count(new.limits(), "limit"), count(new.domains(), "domain"));
+        return writeln!(out, "no change for anybody: {limits} in {domains}");
+    }
+    for change in &changes.0 {
+        let sign = match change.kind {
+            Kind::Added => '+',
+            Kind::Removed => '-',
+            Kind::Changed => '~',
+        };
+        writeln!(out, "{sign} {}: {}", change.path, change.what)?;
+        writeln!(out, "    {}", change.means)?;
+    }
+    let kinds = [("added", Kind::Added), ("removed", Kind::Removed), ("changed", Kind::Changed)];
+    let counts = kinds.map(|(name, kind)| (name, changes.count(kind)));
+    let told: Vec<String> = counts
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    writeln!(out, "{}", told.join(", "))
 }

@@ -1,7 +1,8 @@
 //! The command line. Flags win over environment variables; what neither sets has a default.
 
 use crate::address::Address;
-use crate::rules::duration;
+use crate::engine::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
+use crate::rules::{SameDomain, duration};
 use crate::store_commands::StoreCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -11,9 +12,38 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Examples:
   tidegate check limits.yaml
+  tidegate explain --limits limits.yaml --data-dir /var/lib/tidegate client=203.0.113.9
   tidegate serve --limits limits.yaml --data-dir /var/lib/tidegate
   tidegate serve --limits limits.d --data-dir data --grpc unix:/run/tidegate.sock --http off
   tidegate store inspect /var/lib/tidegate";
+
+const CHECK_HELP: &str = "\
+Exit code: 0 if there is no mistake, 1 if there is one (with --strict also for a warning), 2 for a mistake
+on the command line. With --diff as diff(1) has it: 0 if nothing changes for anybody, 1 if something
+does, 2 if there is a mistake in either. --diff goes by what limits mean, not by how they are written,
+and says what keeps its live counts. JSON: {ok, errors, warnings, domains}, each mistake as {file, line,
+column, message}; with --diff {same, changes}, each change as {path, change, what, means}.
+
+Examples:
+  tidegate check limits.yaml
+  tidegate check --strict --json limits.d | jq .errors
+  tidegate check --diff /etc/tidegate/limits.d limits.d
+  git show HEAD:limits.yaml > old.yaml; tidegate check --diff old.yaml limits.yaml";
+
+const EXPLAIN_HELP: &str = "\
+Entries are given in the order in which the filter sends them; a descriptor meets a limit only where
+both end. Nothing is counted, and a data directory is only read, live or at rest. Without one, the
+counters are taken for fresh. A request may have several descriptors: --and adds one; a request takes
+from all of the limits that it meets or from none.
+
+Exit code: 0 if there was an answer, whatever it is; 1 if the limits have a mistake or the data
+directory cannot be read; 2 for a mistake on the command line.
+
+Examples:
+  tidegate explain --limits limits.yaml client=203.0.113.9
+  tidegate explain --limits limits.yaml --data-dir data --hits 5 app=web user=17
+  tidegate explain --limits limits.d --domain shop user=17 --and path=/login --and app=web,user=17
+  tidegate explain --limits limits.yaml --data-dir data client=a --json | jq .verdict";
 
 /// Rate limiting for Envoy: the sidecar that owns the counters.
 #[derive(Debug, Parser)]
@@ -27,8 +57,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve Envoy's rate limit service (RLS v3)
     Serve(ServeOptions),
-    /// Show every mistake in a limits file or directory; exit 1 if there is one
+    /// Show every mistake in a limits file or directory, or what a change of it means for callers
+    #[command(after_help = CHECK_HELP)]
     Check(CheckOptions),
+    /// Show which limits a descriptor meets and why, and what they would say to it now
+    #[command(after_help = EXPLAIN_HELP)]
+    Explain(ExplainOptions),
     /// Look into a data directory, or change it by hand, while sidecars run and while none does
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
@@ -58,6 +92,26 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: Address,
 
+    /// When the limits are read again, besides on SIGHUP
+    #[arg(long, value_name = "WHEN", env = "TIDEGATE_WATCH", default_value = "on")]
+    pub(crate) watch: Watch,
+
+    /// Let several files define one domain, and take the rules of all of them
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
+    pub(crate) merge_domains: bool,
+
+    /// Deny nothing; count and report as if limits were enforced
+    #[arg(long, env = "TIDEGATE_SHADOW_MODE")]
+    pub(crate) shadow_mode: bool,
+
+    /// Treat every rule as one with quota_mode: deny only when all that a request meets are over
+    #[arg(long, env = "TIDEGATE_QUOTA_MODE")]
+    pub(crate) quota_mode: bool,
+
+    /// Tell Envoy, as dynamic metadata, what a request met and the metadata of its rules
+    #[arg(long, env = "TIDEGATE_DYNAMIC_METADATA")]
+    pub(crate) dynamic_metadata: bool,
+
     /// What to log, to standard error: error, warn, info, debug, or directives such as info,h2=debug
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -65,6 +119,25 @@ pub(crate) struct ServeOptions {
     /// How to log
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
+}
+
+impl ServeOptions {
+    /// What becomes of two files of one domain.
+    pub(crate) fn same_domain(&self) -> SameDomain {
+        same_domain(self.merge_domains)
+    }
+
+    /// What holds for all rules.
+    pub(crate) fn modes(&self) -> Modes {
+        Modes {
+            shadow: if self.shadow_mode { GlobalShadow::On } else { GlobalShadow::Off },
+            quota: if self.quota_mode { GlobalQuota::On } else { GlobalQuota::Off },
+            metadata: match self.dynamic_metadata {
+                true => DynamicMetadata::On,
+                false => DynamicMetadata::Off,
+            },
+        }
+    }
 }
 
 /// The data directory. An existing one keeps the geometry that it was made with.
@@ -86,7 +159,7 @@ pub(crate) struct StoreOptions {
     #[arg(long, value_name = "NxMxL", env = "TIDEGATE_GEOMETRY")]
     pub(crate) geometry: Option<ByCount>,
 
-    /// Counters of the algorithms with large states to make room for, 840 bytes each; 0 for none
+    /// Counters of the algorithms with large states to make room for, 363 bytes each; 0 for none
     #[arg(long, value_name = "N", env = "TIDEGATE_WIDE_CAPACITY", default_value_t = 1 << 12)]
     pub(crate) wide_capacity: u64,
 
@@ -157,8 +230,89 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Watch {
+    /// When the system tells of a change, and every two seconds in case it did not tell of one
+    On,
+    /// Every two seconds, for file systems where telling of changes does harm
+    Poll,
+    /// Never
+    Off,
+}
+
+/// What becomes of two files of one domain.
+fn same_domain(is_merged: bool) -> SameDomain {
+    if is_merged { SameDomain::Merge } else { SameDomain::Refuse }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
     /// Limits file (YAML, one domain), or a directory of them
-    pub(crate) path: PathBuf,
+    #[arg(required_unless_present = "diff")]
+    pub(crate) path: Option<PathBuf>,
+
+    /// Show what changes for whom when the limits at NEW take the place of those at OLD
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["path", "strict"])]
+    pub(crate) diff: Vec<PathBuf>,
+
+    /// Take warnings for mistakes
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Let several files define one domain, and take the rules of all of them
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
+    pub(crate) merge_domains: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl CheckOptions {
+    /// What becomes of two files of one domain.
+    pub(crate) fn same_domain(&self) -> SameDomain {
+        same_domain(self.merge_domains)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainOptions {
+    /// Entries of the descriptor, outermost first
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) entries: Vec<String>,
+
+    /// Another descriptor of the same request; may be given several times
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    pub(crate) and: Vec<String>,
+
+    /// Limits file (YAML, one domain), or a directory of them
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS")]
+    pub(crate) limits: PathBuf,
+
+    /// Domain of the request; may be left out if the limits have only one
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) domain: Option<String>,
+
+    /// Data directory, to see the counters as they are now
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Hits that the request asks for; 0 asks without taking
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) hits: u64,
+
+    /// Let several files define one domain, and take the rules of all of them
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
+    pub(crate) merge_domains: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ExplainOptions {
+    /// What becomes of two files of one domain.
+    pub(crate) fn same_domain(&self) -> SameDomain {
+        same_domain(self.merge_domains)
+    }
 }

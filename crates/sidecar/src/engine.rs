@@ -3,38 +3,98 @@
 //! Owns the rules in force and the counters. All limits of a request are decided under the locks
 //! of all their counters: every one is taken from, or none is.
 
-use crate::metrics::{LimitCounters, Metrics};
+mod answer;
+mod met;
+mod preview;
+
+use crate::metrics::{Metrics, RuleCounters};
+use answer::Decided;
 use arc_swap::ArcSwap;
-use std::collections::HashMap;
+use met::{Met, meet};
+pub(crate) use preview::{Previewed, preview};
+use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{
-    Answer, Ask, CounterKey, Decision, Enforcement, Entry, Found, Hits, Limit, LimitView, Request,
-    Rules, State, Status, Timestamp, Unit, Verdict, decide_all,
+    Answer, Ask, CounterKey, Decisions, Enforcement, Identity, KeyHash, Limit, Parts, Quota,
+    Request, Rules, StateSize, Timestamp, Verdict, decide_all,
 };
-use tidegate_store::{Cluster, Entries, Hashed, UpdateError};
+use tidegate_store::{Class, Cluster, Entries, Hashed, UPDATE_KEYS_MAX, UpdateError};
 
 /// Decides requests.
 pub(crate) struct Engine {
     store: Cluster,
     rules: ArcSwap<RulesInForce>,
+    modes: Modes,
     metrics: Metrics,
 }
 
-/// Rules, and a counter handle for each of their limits, swapped as one.
+/// What holds for all rules, whatever they say themselves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Modes {
+    pub(crate) shadow: GlobalShadow,
+    pub(crate) quota: GlobalQuota,
+    pub(crate) metadata: DynamicMetadata,
+}
+
+/// Whether denials are only reported.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum GlobalShadow {
+    #[default]
+    Off,
+    On,
+}
+
+/// Whether every rule that is not in shadow is a quota.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum GlobalQuota {
+    #[default]
+    Off,
+    On,
+}
+
+/// Whether answers tell what was met, and the metadata of its rules.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum DynamicMetadata {
+    #[default]
+    Off,
+    On,
+}
+
+/// Rules, and a counter handle for each of them, swapped as one.
 struct RulesInForce {
     rules: Rules,
-    counters: HashMap<String, LimitCounters>,
+    counters: RuleCounters,
+}
+
+/// Rules that this data directory cannot serve.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "limit {limit} ({algorithm}) needs wide nodes, which the data directory was made without or with \
+     too few words; serve it from one made with --wide-capacity above 0"
+)]
+pub(crate) struct NoWideNodes {
+    limit: String,
+    algorithm: &'static str,
 }
 
 impl Engine {
-    pub(crate) fn new(store: Cluster, rules: Rules, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        store: Cluster,
+        rules: Rules,
+        modes: Modes,
+        metrics: Metrics,
+    ) -> Result<Self, NoWideNodes> {
+        check_nodes(&store, &rules)?;
         let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &metrics));
-        Engine { store, rules, metrics }
+        Ok(Engine { store, rules, modes, metrics })
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
-    pub(crate) fn replace_rules(&self, rules: Rules) {
+    pub(crate) fn replace_rules(&self, rules: Rules) -> Result<(), NoWideNodes> {
+        check_nodes(&self.store, &rules)?;
         self.rules.store(Arc::new(RulesInForce::new(rules, &self.metrics)));
+        Ok(())
     }
 
     pub(crate) fn store(&self) -> &Cluster {
@@ -44,166 +104,205 @@ impl Engine {
     /// Decides `request` at `now`.
     pub(crate) fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
         let in_force = self.rules.load();
-        let descriptors = request.descriptors.len();
-        let mut statuses = Vec::with_capacity(descriptors);
-        // The limits that the request meets, each with its descriptor; what it asks of each, in
-        // the same order; and the keys of their counters.
-        let mut limits: Vec<(usize, &Limit)> = Vec::with_capacity(descriptors);
-        let mut asks: Vec<Ask<'_>> = Vec::with_capacity(descriptors);
-        let mut keys: Vec<Hashed> = Vec::with_capacity(descriptors);
-        let mut identity = CounterKey::new();
-        for (index, descriptor) in request.descriptors.iter().enumerate() {
-            let found = in_force.rules.find(&request.domain, &descriptor.entries);
-            statuses.push(match found {
-                Found::Unlimited => Status::UNLIMITED,
-                _ => Status::NO_LIMIT,
-            });
-            if let Found::Limit(limit) = found {
-                let (seed, entries) = (self.store.seed(), &descriptor.entries);
-                let key = counter_key(&mut identity, seed, &request.domain, entries, limit);
-                limits.push((index, limit));
-                asks.push(Ask {
-                    quota: &limit.quota,
-                    enforcement: limit.enforcement,
-                    hits: request.hits_of(descriptor),
-                    state: index_of(&mut keys, key),
+        let met = meet(&in_force.rules, request);
+        let mut plan = Plan::of(&met, request, self.modes, self.store.seed(), now);
+        let mut decisions = Decisions::default();
+        let verdict = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
+            plan.decide(entries, now, &mut decisions)
+        })?;
+        let decided = Decided { request, met: &met, decisions: decisions.all(), now };
+        decided.count(&in_force.counters);
+        let statuses = decided.statuses();
+        self.metrics.answered(verdict);
+        if self.modes.shadow == GlobalShadow::On {
+            plan.enforce(&met, Modes { shadow: GlobalShadow::Off, ..self.modes });
+            if tidegate_core::verdict(&plan.asks, decisions.all()) == Verdict::Deny {
+                self.metrics.shadowed();
+            }
+        }
+        let metadata = match self.modes.metadata {
+            DynamicMetadata::On => Some(decided.metadata(&statuses)),
+            DynamicMetadata::Off => None,
+        };
+        Ok(Answer { verdict, statuses, metadata })
+    }
+}
+
+impl Modes {
+    fn enforcement(self, own: Enforcement) -> Enforcement {
+        match (self.shadow, self.quota, own) {
+            (GlobalShadow::On, _, _) => Enforcement::Shadow,
+            (_, GlobalQuota::On, Enforcement::Enforce) => Enforcement::Quota,
+            _ => own,
+        }
+    }
+}
+
+/// What a request asks, and of which counters.
+#[derive(Default)]
+struct Plan<'a> {
+    asks: SmallVec<[Ask<'a>; 8]>,
+    /// The counter of each ask.
+    counter_of_ask: SmallVec<[usize; 8]>,
+    counters: SmallVec<[Counter; 8]>,
+    /// The keys in the store, those of one counter after the other.
+    keys: SmallVec<[Hashed; 8]>,
+    words: usize,
+}
+
+/// One counter of a request.
+struct Counter {
+    hash: KeyHash,
+    /// Its keys among those of the plan.
+    keys: Range<usize>,
+    /// Its words among those of all states.
+    state: Range<usize>,
+}
+
+impl<'a> Plan<'a> {
+    /// The plan for a request that meets `met`.
+    fn of(
+        met: &'a [Met<'_>],
+        request: &'a Request,
+        modes: Modes,
+        seed: u64,
+        now: Timestamp,
+    ) -> Plan<'a> {
+        let mut plan = Plan::default();
+        let mut key = CounterKey::new();
+        for (index, (met, descriptor)) in met.iter().zip(&request.descriptors).enumerate() {
+            for limit in met.limits() {
+                if plan.keys.len() > UPDATE_KEYS_MAX {
+                    // The store is going to refuse it, however many more there are.
+                    return plan;
+                }
+                let identity = Identity {
+                    domain: &request.domain,
+                    entries: &descriptor.entries,
+                    shared: met.shared(),
+                    quota: limit.quota,
+                    label: limit.label,
+                };
+                let (state, counter) = plan.counter(&mut key, &identity, seed, now);
+                plan.counter_of_ask.push(counter);
+                plan.asks.push(Ask {
+                    quota: limit.quota,
+                    enforcement: modes.enforcement(limit.enforcement),
+                    denied: limit.denied,
+                    charge: request.charge_of(descriptor),
+                    descriptor: index,
+                    state,
                 });
             }
         }
-        let mut decisions = Vec::with_capacity(asks.len());
-        let verdict = self.store.update_many(&keys, now.as_nanos(), |entries| {
-            decide_entries(entries, &asks, now, &mut decisions)
-        })?;
-        for (((index, limit), ask), decision) in limits.into_iter().zip(&asks).zip(&decisions) {
-            statuses[index] = status(limit, decision, now);
-            in_force.count(limit, ask.hits, decision);
+        plan
+    }
+
+    /// Gives the asks the enforcement that their rules have in these modes.
+    fn enforce(&mut self, met: &[Met<'_>], modes: Modes) {
+        let limits = met.iter().flat_map(Met::limits);
+        for (ask, limit) in self.asks.iter_mut().zip(limits) {
+            ask.enforcement = modes.enforcement(limit.enforcement);
         }
-        self.metrics.answered(verdict);
-        Ok(Answer { verdict, statuses })
+    }
+
+    /// The words and the number of this counter, added when new: a request may carry a descriptor
+    /// twice.
+    fn counter(
+        &mut self,
+        key: &mut CounterKey,
+        identity: &Identity<'_>,
+        seed: u64,
+        now: Timestamp,
+    ) -> (Range<usize>, usize) {
+        let hash = key.hash(seed, identity);
+        if let Some(index) = self.counters.iter().position(|counter| counter.hash == hash) {
+            return (self.counters[index].state.clone(), index);
+        }
+        let (first_key, first_word) = (self.keys.len(), self.words);
+        self.keys.extend(counter_keys(hash, identity.quota, seed, now));
+        let keys = first_key..self.keys.len();
+        self.words += keys.len() * identity.quota.state_size().words();
+        let state = first_word..self.words;
+        self.counters.push(Counter { hash, keys, state: state.clone() });
+        (state, self.counters.len() - 1)
+    }
+
+    fn decide(
+        &self,
+        entries: &mut Entries<'_>,
+        now: Timestamp,
+        decisions: &mut Decisions,
+    ) -> Verdict {
+        let mut words: SmallVec<[u64; 32]> = SmallVec::from_elem(0, self.words);
+        for counter in &self.counters {
+            for (key, part) in counter.parts(&mut words) {
+                part.copy_from_slice(&entries.get(key).state[..part.len()]);
+            }
+        }
+        let verdict = decide_all(&mut words, &self.asks, now, decisions);
+        let mut keep_until: SmallVec<[u64; 8]> = SmallVec::from_elem(0, self.counters.len());
+        for (counter, decision) in self.counter_of_ask.iter().zip(decisions.all()) {
+            // A descriptor that comes twice has two decisions on one state: the later end counts.
+            keep_until[*counter] = decision.keep_until.as_nanos().max(keep_until[*counter]);
+        }
+        for (counter, keep_until) in self.counters.iter().zip(keep_until) {
+            for (key, part) in counter.parts(&mut words) {
+                let entry = entries.get(key);
+                if entry.state[..part.len()] != *part {
+                    entry.state[..part.len()].copy_from_slice(part);
+                    *entry.expires_at = keep_until;
+                }
+            }
+        }
+        verdict
     }
 }
 
-/// The key in the store of the counter of `limit` for these entries.
-pub(crate) fn counter_key(
-    identity: &mut CounterKey,
+impl Counter {
+    /// Its keys, each with its words.
+    fn parts<'w>(&self, words: &'w mut [u64]) -> impl Iterator<Item = (usize, &'w mut [u64])> {
+        let part_words = self.state.len() / self.keys.len();
+        self.keys.clone().zip(words[self.state.clone()].chunks_exact_mut(part_words))
+    }
+}
+
+/// The keys in the store of the parts of a counter that a decision at `now` needs.
+pub(crate) fn counter_keys(
+    hash: KeyHash,
+    quota: &Quota,
     seed: u64,
-    domain: &str,
-    entries: &[Entry],
-    limit: &Limit,
-) -> Hashed {
-    Hashed::narrow(identity.hash(seed, domain, entries, limit).0)
-}
-
-/// The place of `key` among `keys`, added when new: a request may carry a descriptor twice.
-fn index_of(keys: &mut Vec<Hashed>, key: Hashed) -> usize {
-    match keys.iter().position(|known| *known == key) {
-        Some(index) => index,
-        None => {
-            keys.push(key);
-            keys.len() - 1
-        }
-    }
-}
-
-fn decide_entries(
-    entries: &mut Entries<'_>,
-    asks: &[Ask<'_>],
     now: Timestamp,
-    decisions: &mut Vec<Decision>,
-) -> Verdict {
-    let mut states: Vec<State> =
-        (0..entries.len()).map(|index| state_of(entries.get(index).state)).collect();
-    let verdict = decide_all(&mut states, asks, now, decisions);
-    let mut keep_until = vec![0; entries.len()];
-    for (ask, decision) in asks.iter().zip(decisions.iter()) {
-        // A descriptor that comes twice has two decisions on one state: the later end counts.
-        keep_until[ask.state] = decision.keep_until.as_nanos().max(keep_until[ask.state]);
+) -> SmallVec<[Hashed; Parts::MAX]> {
+    let parts = quota.parts(now);
+    let hashes = parts.labels().iter().map(|label| hash.part(seed, *label).0);
+    match quota.state_size() {
+        StateSize::Narrow => hashes.map(Hashed::narrow).collect(),
+        StateSize::Wide => hashes.map(Hashed::wide).collect(),
     }
-    for (index, (state, keep_until)) in states.iter().zip(keep_until).enumerate() {
-        let entry = entries.get(index);
-        if entry.state != state.0 {
-            entry.state.copy_from_slice(&state.0);
-            *entry.expires_at = keep_until;
+}
+
+/// Whether the store has nodes for every limit.
+fn check_nodes(store: &Cluster, rules: &Rules) -> Result<(), NoWideNodes> {
+    let words = store.geometry(Class::Wide).map_or(0, |geometry| geometry.state_words() as usize);
+    let unfit = |limit: &&Limit| {
+        limit.quota.state_size() == StateSize::Wide && words < StateSize::Wide.words()
+    };
+    match rules.limits().into_iter().find(unfit) {
+        None => Ok(()),
+        Some(limit) => {
+            let (limit, algorithm) = (limit.path.clone(), limit.quota.algorithm());
+            Err(NoWideNodes { limit, algorithm })
         }
-    }
-    verdict
-}
-
-/// The state of a narrow node, which has four words.
-fn state_of(words: &[u64]) -> State {
-    State(*words.first_chunk().expect("every state today fits into a narrow node, and has one"))
-}
-
-fn status(limit: &Limit, decision: &Decision, now: Timestamp) -> Status {
-    // What is left counts down from the capacity, so that is the number to tell. A bucket whose
-    // burst is not its rate has no "so many per unit" that would go with it.
-    let (capacity, unit) = (limit.quota.capacity(), Unit::of_period(limit.quota.period()));
-    let shadowed = limit.enforcement == Enforcement::Shadow;
-    Status {
-        verdict: if decision.is_allow() || shadowed { Verdict::Allow } else { Verdict::Deny },
-        limit: Some(LimitView {
-            requests: capacity,
-            unit: unit.filter(|_| capacity == limit.quota.requests()),
-            name: limit.name.clone().unwrap_or_default(),
-        }),
-        remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
-        reset: decision.wait(now),
     }
 }
 
 impl RulesInForce {
     fn new(rules: Rules, metrics: &Metrics) -> Self {
-        let counters = rules
-            .limits()
-            .into_iter()
-            .map(|limit| (limit.path.clone(), metrics.limit_counters(&limit.path)))
-            .collect();
+        let counters = metrics.rule_counters(&rules);
         RulesInForce { rules, counters }
-    }
-
-    fn count(&self, limit: &Limit, hits: Hits, decision: &Decision) {
-        if let Some(counters) = self.counters.get(&limit.path) {
-            let shadow = limit.enforcement == Enforcement::Shadow;
-            counters.count(hits, decision.is_allow(), shadow);
-        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_core::{Descriptor, DomainRules, Entry as Fact, Nanos, Quota, Rule, TokenBucket};
-    use tidegate_store::{Geometry, Options};
-
-    fn engine(dir: &std::path::Path, quota: Quota) -> Engine {
-        let limit =
-            Limit { name: None, path: "d/k".to_owned(), quota, enforcement: Enforcement::Enforce };
-        let mut domain = DomainRules::new("d");
-        let node = domain.root_mut().insert("k", None).expect("a new place");
-        node.set_rule(Rule::Limit(Arc::new(limit)));
-        let mut rules = Rules::default();
-        rules.insert(domain).expect("a new domain");
-        let geometry = Geometry::by_capacity(64, 0.8).expect("a geometry");
-        let store = Cluster::open(dir, &Options::narrow(geometry)).expect("a store");
-        Engine::new(store, rules, Metrics::default())
-    }
-
-    /// A bucket that one request charged twice was forgotten after the refill of the first charge
-    /// alone, and came back full: the expiry of the first decision was kept, not the later one.
-    #[test]
-    fn a_counter_charged_twice_by_one_request_is_kept_until_both_are_refilled() {
-        let dir = tempfile::TempDir::new().expect("a directory");
-        let bucket = TokenBucket::new(1, Nanos::from_secs(1), 10, 10).expect("a quota");
-        let engine = engine(dir.path(), Quota::TokenBucket(bucket));
-        let ask = |times: usize, hits: u64, secs: u64| {
-            let entries = vec![Fact::new("k", "v")];
-            let descriptor = Descriptor { entries, hits: None };
-            let descriptors = vec![descriptor; times];
-            let request = Request { domain: "d".into(), descriptors, hits: Hits::new(hits) };
-            engine.decide(&request, Timestamp::from_secs(secs)).expect("a decision")
-        };
-        assert_eq!(ask(2, 5, 1_000).verdict, Verdict::Allow);
-        let later = ask(1, 1, 1_006);
-        assert_eq!((later.verdict, later.statuses[0].remaining), (Verdict::Allow, 5));
-    }
-}
+mod tests;

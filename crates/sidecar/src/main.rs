@@ -6,14 +6,18 @@ mod address;
 mod check;
 mod cli;
 mod clock;
+mod diff;
 mod engine;
+mod explain;
 mod http;
 mod keeper;
 mod metrics;
+mod reload;
 mod rls;
 mod rules;
 mod serve;
 mod store_commands;
+mod words;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -23,6 +27,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(options) => serve::run(&options),
         Command::Check(options) => return check::run(&options),
+        Command::Explain(options) => return explain::run(&options),
         Command::Store(command) => return store_commands::run(&command),
     };
     match result {

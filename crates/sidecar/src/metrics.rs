@@ -1,6 +1,11 @@
 //! What `/metrics` says, in the OpenMetrics text format.
 //!
-//! Labels come from configuration only, never from requests, so their number is bounded.
+//! Labels come from configuration only, so their number is bounded. The one exception is asked for
+//! by rules with `value_to_metric` or `detailed_metric`, and has a bound of its own.
+
+mod rule_counters;
+
+pub(crate) use rule_counters::{RuleCounters, Shadow};
 
 use crate::engine::Engine;
 use prometheus_client::collector::Collector;
@@ -10,9 +15,10 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use rule_counters::Detailed;
 use std::fmt;
-use std::sync::Arc;
-use tidegate_core::{Hits, Verdict};
+use std::sync::{Arc, Mutex};
+use tidegate_core::Verdict;
 use tidegate_store::{Class, Occupancy};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -31,8 +37,11 @@ pub(crate) struct Metrics {
     answers: Family<AnswerLabel, Counter>,
     total_hits: Family<RuleLabel, Counter>,
     within_limit: Family<RuleLabel, Counter>,
+    near_limit: Family<RuleLabel, Counter>,
     over_limit: Family<RuleLabel, Counter>,
     shadow_mode: Family<RuleLabel, Counter>,
+    global_shadow_mode: Counter,
+    detailed: Arc<Mutex<Detailed>>,
 }
 
 /// The handles of one limit, so that a decision looks nothing up by label.
@@ -40,34 +49,19 @@ pub(crate) struct Metrics {
 pub(crate) struct LimitCounters {
     total_hits: Counter,
     within_limit: Counter,
+    near_limit: Counter,
     over_limit: Counter,
     shadow_mode: Counter,
 }
 
-impl LimitCounters {
-    /// Counts one decision; a peek counts nothing.
-    pub(crate) fn count(&self, hits: Hits, allowed: bool, shadow: bool) {
-        // The cost is the caller's word, and the counters must not wrap.
-        let hits = hits.get().min(u64::from(u32::MAX));
-        self.total_hits.inc_by(hits);
-        if allowed {
-            self.within_limit.inc_by(hits);
-        } else {
-            self.over_limit.inc_by(hits);
-            if shadow {
-                self.shadow_mode.inc_by(hits);
-            }
-        }
-    }
-}
-
 impl Metrics {
-    pub(crate) fn limit_counters(&self, path: &str) -> LimitCounters {
+    fn limit_counters(&self, path: &str) -> LimitCounters {
         let label = RuleLabel { rule: path.to_owned() };
         let of = |family: &Family<RuleLabel, Counter>| family.get_or_create(&label).clone();
         LimitCounters {
             total_hits: of(&self.total_hits),
             within_limit: of(&self.within_limit),
+            near_limit: of(&self.near_limit),
             over_limit: of(&self.over_limit),
             shadow_mode: of(&self.shadow_mode),
         }
@@ -78,6 +72,11 @@ impl Metrics {
             Verdict::Allow => "ok",
             Verdict::Deny => "over_limit",
         });
+    }
+
+    /// Counts an answer that only the global shadow mode turned into an allow.
+    pub(crate) fn shadowed(&self) {
+        self.global_shadow_mode.inc();
     }
 
     pub(crate) fn refused(&self) {
@@ -94,12 +93,19 @@ impl Metrics {
         let families = [
             ("total_hits", "Hits asked for, by rule", &self.total_hits),
             ("within_limit", "Hits that had room, by rule", &self.within_limit),
+            (
+                "near_limit",
+                "Hits that had room in the last fifth of the limit, by rule",
+                &self.near_limit,
+            ),
             ("over_limit", "Hits that had no room, by rule", &self.over_limit),
             ("shadow_mode", "Hits that a shadow rule would have denied", &self.shadow_mode),
         ];
         for (name, help, family) in families {
             registry.register(name, help, family.clone());
         }
+        let help = "Rate limit calls allowed only by the global shadow mode";
+        registry.register("global_shadow_mode", help, self.global_shadow_mode.clone());
         registry.register("answers", "Rate limit calls answered, by code", self.answers.clone());
         registry.register_collector(Box::new(StoreCollector(engine)));
         registry

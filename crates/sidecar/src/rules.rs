@@ -1,24 +1,38 @@
 //! Loading limits files: YAML in envoyproxy/ratelimit's schema, extended, to compiled rules.
 //!
 //! One file is one domain; a directory holds many. Loading reports every mistake of every file,
-//! each with its place, and yields rules only when there is none.
+//! each with its place, and yields rules only when there is none. What is no mistake but has no
+//! effect comes back as a warning. Nothing here decides how values are matched or counted.
 
+mod algorithm;
+mod covered;
+mod descriptor;
 mod document;
 pub(crate) mod duration;
+mod files;
+mod limit;
+mod matching;
+mod metadata;
+mod period;
 mod reader;
 mod schema;
+mod text;
+mod zone;
 
+pub(crate) use files::limits_files;
+use schema::Loader;
 use std::fmt;
 use std::path::{Path, PathBuf};
+pub(crate) use text::escaped;
 use tidegate_core::Rules;
 
 /// A mistake, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RuleError {
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Line and column, both from 1; none when the file as a whole is at fault.
-    place: Option<(u64, u64)>,
-    message: String,
+    pub(crate) place: Option<(u64, u64)>,
+    pub(crate) message: String,
 }
 
 impl fmt::Display for RuleError {
@@ -47,53 +61,44 @@ impl fmt::Display for RuleErrors {
 
 impl std::error::Error for RuleErrors {}
 
-/// Loads a limits file, or every `*.yaml` and `*.yml` of a directory (not of those below it;
-/// names that start with a dot are left out).
-pub(crate) fn load(path: &Path) -> Result<Rules, RuleErrors> {
-    let whole =
-        |file: &Path, message: String| RuleError { file: file.to_owned(), place: None, message };
-    let files = match limits_files(path) {
-        Ok(files) if files.is_empty() => {
-            let message = "no *.yaml or *.yml file in this directory".to_owned();
-            return Err(RuleErrors(vec![whole(path, message)]));
-        }
-        Ok(files) => files,
-        Err(error) => {
-            return Err(RuleErrors(vec![whole(path, format!("cannot read: {error}"))]));
-        }
-    };
-    let mut loaded = schema::Loaded::default();
-    let mut errors = Vec::new();
-    for file in &files {
-        match std::fs::read_to_string(file) {
-            Ok(text) => {
-                let mut found = Vec::new();
-                loaded.read_file(file, &text, &mut found);
-                found.sort_by_key(|error: &RuleError| error.place);
-                errors.append(&mut found);
-            }
-            Err(error) => errors.push(whole(file, format!("cannot read: {error}"))),
-        }
-    }
-    if errors.is_empty() { Ok(loaded.rules) } else { Err(RuleErrors(errors)) }
+/// What becomes of two files of one domain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum SameDomain {
+    /// A mistake, since a copy of a file is more likely than a wish.
+    #[default]
+    Refuse,
+    /// One domain with the rules of both.
+    Merge,
 }
 
-fn limits_files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-    if !std::fs::metadata(path)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path)? {
-        let file = entry?.path();
-        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        let yaml =
-            file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if yaml && !hidden {
-            files.push(file);
+/// What was read: rules, and what in the files has no effect though it is no mistake.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) rules: Rules,
+    pub(crate) warnings: Vec<RuleError>,
+}
+
+/// Loads a limits file, or every `*.yaml` and `*.yml` of a directory (not of those below it;
+/// names that start with a dot are left out).
+pub(crate) fn load(path: &Path, same_domain: SameDomain) -> Result<Loaded, RuleErrors> {
+    let whole = |message: String| RuleError { file: path.to_owned(), place: None, message };
+    let files = match limits_files(path) {
+        Ok(files) if files.is_empty() => {
+            return Err(RuleErrors(vec![whole(
+                "no *.yaml or *.yml file in this directory".to_owned(),
+            )]));
+        }
+        Ok(files) => files,
+        Err(error) => return Err(RuleErrors(vec![whole(format!("cannot read: {error}"))])),
+    };
+    let mut loader = Loader::new(same_domain);
+    for file in &files {
+        match files::read(file) {
+            Ok(text) => loader.read_file(file, &text),
+            Err(error) => loader.errors.push(error),
         }
     }
-    files.sort();
-    Ok(files)
+    loader.finish()
 }
 
 #[cfg(test)]

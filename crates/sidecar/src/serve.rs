@@ -8,8 +8,9 @@ use crate::cli::{LogFormat, ServeOptions};
 use crate::engine::Engine;
 use crate::http::Health;
 use crate::metrics::Metrics;
+use crate::reload::Reload;
 use crate::rls::Rls;
-use crate::{http, keeper, rules};
+use crate::{http, keeper};
 use anyhow::{Context, anyhow, bail};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     if options.grpc.iter().all(|address| *address == Address::Off) {
         bail!("--grpc off leaves nothing to serve; give it an address");
     }
-    let rules = rules::load(&options.limits).map_err(|errors| {
+    let (reload, rules) = Reload::first(options).map_err(|errors| {
         // On lines of their own, as `tidegate check` has them, for people and editors.
         eprintln!("{errors}");
         anyhow!("nothing is served until {} has no mistake", options.limits.display())
@@ -36,8 +37,9 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     let store = keeper::open(&options.store)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let metrics = Metrics::default();
-    let engine = Arc::new(Engine::new(store, rules, metrics.clone()));
-    let served = runtime.block_on(serve(options, engine.clone(), metrics));
+    let engine = Engine::new(store, rules, options.modes(), metrics.clone())?;
+    let engine = Arc::new(engine);
+    let served = runtime.block_on(serve(options, engine.clone(), metrics, Arc::new(reload)));
     // Cuts off what did not drain in time, so that nothing counts after the last sync.
     runtime.shutdown_timeout(Duration::from_secs(1));
     engine.store().sync().context("the counters were not synced to disk")?;
@@ -72,6 +74,7 @@ async fn serve(
     options: &ServeOptions,
     engine: Arc<Engine>,
     metrics: Metrics,
+    reload: Arc<Reload>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     // All addresses first: a door that cannot be opened must not be found out while another one
@@ -92,11 +95,15 @@ async fn serve(
     // Outlives the others, so that /healthcheck can tell that they are draining.
     let health = http.map(|listener| {
         let health = Health { draining: stopping, store };
-        tokio::spawn(http::serve(listener, metrics.registry(engine.clone()), health))
+        let mut registry = metrics.registry(engine.clone());
+        reload.metrics().register(&mut registry);
+        tokio::spawn(http::serve(listener, registry, health))
     });
+    let reloading = tokio::spawn(reload.clone().run(engine));
     tracing::info!("ready");
-    let ended = signals.run_until_stop(options, &engine, &mut doors).await;
+    let ended = signals.run_until_stop(&reload, &mut doors).await;
     tracing::info!("draining");
+    reloading.abort();
     stop.send_replace(true);
     tokio::select! {
         () = async { while doors.join_next().await.is_some() {} } => {}
@@ -148,33 +155,17 @@ impl Signals {
     /// Runs until a signal says to stop, or a door fails.
     async fn run_until_stop(
         &mut self,
-        options: &ServeOptions,
-        engine: &Engine,
+        reload: &Reload,
         doors: &mut JoinSet<anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Ok(()),
                 _ = self.interrupt.recv() => return Ok(()),
-                _ = self.hangup.recv() => reload(options, engine),
+                _ = self.hangup.recv() => reload.ask(),
                 Some(door) = doors.join_next() => {
                     return door.context("a door panicked")?.context("a door failed");
                 }
-            }
-        }
-    }
-}
-
-fn reload(options: &ServeOptions, engine: &Engine) {
-    match rules::load(&options.limits) {
-        Ok(rules) => {
-            let limits = rules.limits().len();
-            engine.replace_rules(rules);
-            tracing::info!(limits, "limits reloaded");
-        }
-        Err(errors) => {
-            for error in &errors.0 {
-                tracing::error!(%error, "limits not reloaded; the old ones stay in force");
             }
         }
     }

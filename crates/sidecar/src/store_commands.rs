@@ -9,9 +9,9 @@ mod entry;
 mod export;
 mod inspect;
 mod inspect_text;
-mod key;
-mod output;
-mod time;
+pub(crate) mod key;
+pub(crate) mod output;
+pub(crate) mod time;
 mod upkeep;
 mod verify;
 
@@ -36,7 +36,7 @@ enum Verdict {
 
 /// What is wrong with the command line, where clap cannot know.
 #[derive(Debug)]
-struct Usage(String);
+pub(crate) struct Usage(pub(crate) String);
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +50,7 @@ impl std::error::Error for Usage {}
 const GATE: &str = "cluster.lock";
 
 /// As clap has it.
-const EXIT_USAGE: u8 = 2;
+pub(crate) const EXIT_USAGE: u8 = 2;
 
 pub(crate) fn run(command: &StoreCommand) -> ExitCode {
     let mut out = Output::new();
@@ -81,7 +81,7 @@ fn dispatch(command: &StoreCommand, out: &mut Output) -> anyhow::Result<Verdict>
 }
 
 /// Fails if a file was cut short while it was being looked at: what was read means nothing then.
-fn check_whole(view: &View) -> anyhow::Result<()> {
+pub(crate) fn check_whole(view: &View) -> anyhow::Result<()> {
     view.check_files().context("the files changed while they were being read")
 }
 

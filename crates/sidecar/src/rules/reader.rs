@@ -1,117 +1,147 @@
 //! Reading maps whose keys are known: each value by its type, every mistake with its place.
 
 use super::RuleError;
-use super::document::{Node, Place, place};
-use serde_saphyr::Spanned;
+use super::document::{Key, Node, Place, Spot};
+use super::text::{shortened, suggestion};
 use std::path::Path;
 
-/// Collects the mistakes of one file.
-pub(super) struct Reports<'a> {
-    pub(super) file: &'a Path,
-    pub(super) source: &'a str,
-    pub(super) errors: &'a mut Vec<RuleError>,
-}
-
-impl Reports<'_> {
-    pub(super) fn report(&mut self, place: Place, message: impl Into<String>) {
-        self.errors.push(RuleError {
-            file: self.file.to_owned(),
-            place: Some(place),
-            message: message.into(),
-        });
-    }
-
-    /// Whether the source has just this word at `place`.
-    fn is_written(&self, word: &str, (line, column): Place) -> bool {
-        let line = usize::try_from(line).ok().and_then(|line| line.checked_sub(1));
-        let line = line.and_then(|line| self.source.lines().nth(line)).unwrap_or_default();
-        let skip = usize::try_from(column).unwrap_or(usize::MAX).saturating_sub(1);
-        let rest: String = line.chars().skip(skip).collect();
-        let after = rest.strip_prefix(word).map(|after| after.chars().next());
-        after.is_some_and(|next| !next.is_some_and(|c| c.is_alphanumeric() || ".-_+".contains(c)))
-    }
-
-    fn expected(&mut self, node: &Spanned<Node>, key: &str, what: &str) {
-        let found = node.value.describe();
-        self.report(place(node), format!("`{key}`: expected {what}, found {found}"));
-    }
-}
+/// The keys of envoyproxy/ratelimit, and where each has its effect. It takes any of them anywhere.
+const ORIGINAL: [(&str, &str); 16] = [
+    ("domain", "the file"),
+    ("descriptors", "a descriptor or the file"),
+    ("key", "a descriptor"),
+    ("value", "a descriptor"),
+    ("rate_limit", "a descriptor"),
+    ("shadow_mode", "a descriptor"),
+    ("quota_mode", "a descriptor"),
+    ("detailed_metric", "a descriptor"),
+    ("value_to_metric", "a descriptor"),
+    ("share_threshold", "a descriptor"),
+    ("metadata", "a descriptor"),
+    ("unit", "rate_limit"),
+    ("requests_per_unit", "rate_limit"),
+    ("unlimited", "rate_limit"),
+    ("name", "rate_limit"),
+    ("replaces", "rate_limit"),
+];
 
 /// The keys that a map may have.
 pub(super) struct Keys {
     /// What the map is, for messages: "a descriptor".
     pub(super) of: &'static str,
     pub(super) known: &'static [&'static str],
-    /// Keys of envoyproxy/ratelimit that mean something this version does not do.
-    pub(super) unsupported: &'static [&'static str],
+}
+
+/// The other keys, each with the map that it is for.
+const OTHERS: [(&str, &str); 14] = [
+    ("match", "a descriptor"),
+    ("rate_limits", "a descriptor"),
+    ("algorithm", "rate_limit"),
+    ("requests", "rate_limit"),
+    ("period", "rate_limit"),
+    ("burst", "rate_limit"),
+    ("initial", "rate_limit"),
+    ("timezone", "rate_limit"),
+    ("borrow", "rate_limit"),
+    ("exact", "rate_limit"),
+    ("count_denied", "rate_limit"),
+    ("prefix", "match"),
+    ("cidr", "match"),
+    ("regex", "match"),
+];
+
+/// Collects what is to be said of one file.
+pub(super) struct Reports<'a> {
+    pub(super) file: &'a Path,
+    pub(super) source: &'a str,
+    pub(super) errors: Vec<RuleError>,
+    pub(super) warnings: Vec<RuleError>,
+}
+
+impl Reports<'_> {
+    /// A mistake.
+    pub(super) fn report(&mut self, place: Place, message: impl Into<String>) {
+        let error = self.at(place, message.into());
+        self.errors.push(error);
+    }
+
+    /// No mistake, but without effect.
+    pub(super) fn warn(&mut self, place: Place, message: impl Into<String>) {
+        let warning = self.at(place, message.into());
+        self.warnings.push(warning);
+    }
+
+    fn at(&self, place: Place, message: String) -> RuleError {
+        RuleError { file: self.file.to_owned(), place: Some(place), message }
+    }
+
+    /// That the value of `key` is of the wrong type.
+    pub(super) fn expected(&mut self, spot: &Spot, key: &str, what: &str) {
+        let found = spot.describe(self.source);
+        self.report(spot.place(), format!("`{key}`: expected {what}, found {found}"));
+    }
 }
 
 /// A map whose keys have been checked.
 pub(super) struct Fields<'a> {
     pub(super) place: Place,
-    entries: &'a [(Spanned<String>, Spanned<Node>)],
+    entries: &'a [(Key, Spot)],
 }
 
 impl<'a> Fields<'a> {
-    /// Takes `node` as a map and reports the keys that it should not have.
-    pub(super) fn read(
-        node: &'a Spanned<Node>,
-        keys: &Keys,
-        reports: &mut Reports<'_>,
-    ) -> Option<Fields<'a>> {
-        let Node::Map(entries) = &node.value else {
-            let found = node.value.describe();
-            reports.report(place(node), format!("expected {}, found {found}", keys.of));
+    /// Takes `spot` as a map and reports the keys that it should not have.
+    pub(super) fn read(spot: &'a Spot, keys: &Keys, reports: &mut Reports<'_>) -> Option<Self> {
+        let Node::Map(entries) = &spot.node else {
+            let found = spot.describe(reports.source);
+            reports.report(spot.place(), format!("expected {}, found {found}", keys.of));
             return None;
         };
         for (key, _) in entries {
-            let name = key.value.as_str();
-            if keys.unsupported.contains(&name) {
-                let message = format!("`{name}` is not supported by this version of tidegate");
-                reports.report(place(key), message);
-            } else if !keys.known.contains(&name) {
-                reports.report(place(key), unknown_key(name, keys));
+            let name = key.name.as_str();
+            if keys.known.contains(&name) {
+                continue;
+            }
+            match home(&ORIGINAL, name) {
+                Some(home) => reports.warn(
+                    key.place(),
+                    format!(
+                        "`{name}` is known but has no effect in {}; it belongs in {home}",
+                        keys.of
+                    ),
+                ),
+                None => reports.report(key.place(), unknown_key(name, keys)),
             }
         }
         // A block map starts at its first key, which is where a reader looks.
-        let first = entries.first();
-        Some(Fields { place: first.map_or(place(node), |(key, _)| place(key)), entries })
+        let place = entries.first().map_or(spot.place(), |(key, _)| key.place());
+        Some(Fields { place, entries })
     }
 
     /// The value of `key`; a null counts as absent, as it does in the original.
-    pub(super) fn value(&self, key: &str) -> Option<&'a Spanned<Node>> {
-        let (_, value) = self.entries.iter().find(|(name, _)| name.value == key)?;
-        (!matches!(value.value, Node::Null)).then_some(value)
+    pub(super) fn value(&self, key: &str) -> Option<&'a Spot> {
+        let (_, value) = self.entries.iter().find(|(known, _)| known.name == key)?;
+        (!matches!(value.node, Node::Null)).then_some(value)
     }
 
-    /// The place of `key`, or of the map when it is not there.
+    /// The place of the value of `key`, or of the map when it is not there.
     pub(super) fn place_of(&self, key: &str) -> Place {
-        let found = self.entries.iter().find(|(name, _)| name.value == key);
-        found.map_or(self.place, |(_, value)| place(value))
+        let found = self.entries.iter().find(|(known, _)| known.name == key);
+        found.map_or(self.place, |(_, value)| value.place())
+    }
+
+    /// The place of `key` itself, or of the map when it is not there.
+    pub(super) fn place_of_key(&self, key: &str) -> Place {
+        let found = self.entries.iter().find(|(known, _)| known.name == key);
+        found.map_or(self.place, |(known, _)| known.place())
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
-    /// A string. A plain number is taken when it is written as it reads, such as `404`; anything
-    /// that YAML turns into something else (`007`, `1.10`, `yes`) must be quoted.
+    /// A string.
     pub(super) fn text(&self, key: &str, reports: &mut Reports<'_>) -> Option<String> {
-        let node = self.value(key)?;
-        match &node.value {
-            Node::Text(text) => Some(text.clone()),
-            Node::Int(number) if reports.is_written(&number.to_string(), place(node)) => {
-                Some(number.to_string())
-            }
-            Node::Int(_) | Node::Bool(_) | Node::Float(_) => {
-                reports.expected(node, key, "a string (put it in quotes)");
-                None
-            }
-            _ => {
-                reports.expected(node, key, "a string");
-                None
-            }
-        }
+        text(self.value(key)?, key, reports)
     }
 
     /// A string that must be there and not empty.
@@ -126,47 +156,69 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn flag(&self, key: &str, reports: &mut Reports<'_>) -> bool {
-        match self.value(key).map(|node| (node, &node.value)) {
+        match self.value(key).map(|spot| (spot, &spot.node)) {
             None => false,
             Some((_, Node::Bool(value))) => *value,
-            Some((node, _)) => {
-                reports.expected(node, key, "true or false");
+            Some((spot, _)) => {
+                reports.expected(spot, key, "true or false");
                 false
             }
         }
     }
 
     pub(super) fn number(&self, key: &str, reports: &mut Reports<'_>) -> Option<u32> {
-        let node = self.value(key)?;
-        let number = match &node.value {
+        let spot = self.value(key)?;
+        let number = match &spot.node {
             Node::Int(number) => u32::try_from(*number).ok(),
             _ => None,
         };
         if number.is_none() {
-            reports.expected(node, key, "a whole number from 0 to 4294967295");
+            reports.expected(spot, key, "a whole number from 0 to 4294967295");
         }
         number
     }
 
-    pub(super) fn list(&self, key: &str, reports: &mut Reports<'_>) -> &'a [Spanned<Node>] {
-        match self.value(key).map(|node| (node, &node.value)) {
+    pub(super) fn list(&self, key: &str, reports: &mut Reports<'_>) -> &'a [Spot] {
+        match self.value(key).map(|spot| (spot, &spot.node)) {
             None => &[],
             Some((_, Node::List(items))) => items,
-            Some((node, _)) => {
-                reports.expected(node, key, "a list");
+            Some((spot, _)) => {
+                reports.expected(spot, key, "a list");
                 &[]
             }
         }
     }
 }
 
-fn unknown_key(name: &str, keys: &Keys) -> String {
-    let near = keys.known.iter().map(|known| (strsim::damerau_levenshtein(name, known), known));
-    match near.min() {
-        // Two slips in a word are a misspelling; more are another word.
-        Some((distance, known)) if distance <= 2 => {
-            format!("unknown key `{name}` in {} (did you mean `{known}`?)", keys.of)
+/// A string. A plain number or truth value is the text that is written, as in the original, so
+/// `007` is not `7`. Plain numbers with a fraction are refused, as there.
+pub(super) fn text(spot: &Spot, key: &str, reports: &mut Reports<'_>) -> Option<String> {
+    match &spot.node {
+        Node::Text(text) => return Some(text.clone()),
+        Node::Bool(_) | Node::Int(_) => {
+            if let Some(written) = spot.written(reports.source) {
+                return Some(written.to_owned());
+            }
+            reports.expected(spot, key, "a string (put it in quotes)");
         }
-        _ => format!("unknown key `{name}` in {}; expected {}", keys.of, keys.known.join(", ")),
+        Node::Float(_) => reports.expected(spot, key, "a string (put it in quotes)"),
+        Node::Null | Node::List(_) | Node::Map(_) => reports.expected(spot, key, "a string"),
+    }
+    None
+}
+
+fn home(keys: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    keys.iter().find(|(key, _)| *key == name).map(|(_, home)| *home)
+}
+
+fn unknown_key(name: &str, keys: &Keys) -> String {
+    let known = keys.known.join(", ");
+    let key = shortened(name);
+    match home(&OTHERS, name) {
+        Some(home) => format!("unknown key `{key}` in {}; it belongs in {home}", keys.of),
+        None => {
+            let meant = suggestion(name, keys.known);
+            format!("unknown key `{key}` in {}{meant}; expected {known}", keys.of)
+        }
     }
 }

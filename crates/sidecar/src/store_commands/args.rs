@@ -107,6 +107,10 @@ pub(crate) struct KeyOptions {
     /// Domain of the descriptor; may be left out if the limits have only one
     #[arg(long, value_name = "DOMAIN", requires = "limits")]
     pub(crate) domain: Option<String>,
+
+    /// Name of the limit, for a descriptor that meets several
+    #[arg(long, value_name = "NAME", requires = "limits")]
+    pub(crate) limit: Option<String>,
 }
 
 #[derive(Debug, Args)]

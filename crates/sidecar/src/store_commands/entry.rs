@@ -9,7 +9,7 @@ use crate::clock;
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::Write;
-use tidegate_core::{Decision, Hits, Limit, Nanos, State, Timestamp, Unit};
+use tidegate_core::{Charge, Decision, Limit, Period, Timestamp};
 use tidegate_store::{Class, Entry, View};
 
 const SECOND: u64 = 1_000_000_000;
@@ -183,7 +183,7 @@ fn json_of(key: &Resolved, found: Option<&(Class, Entry)>, now: Timestamp) -> Va
             "name": limit.name,
             "algorithm": limit.quota.algorithm(),
             "requests": limit.quota.requests(),
-            "period_ms": limit.quota.period().as_nanos() / 1_000_000,
+            "period_ms": limit.quota.period().nominal().as_nanos() / 1_000_000,
             "capacity": limit.quota.capacity(),
             "left": decision.map(|decision| decision.remaining),
         });
@@ -199,11 +199,16 @@ pub(crate) fn state_json(entry: &Entry) -> Value {
 /// What the limit would say of an entry, without taking from it; none if the state is not one of its
 /// algorithm's size.
 fn peek(limit: &Limit, entry: Option<&Entry>, now: Timestamp) -> Option<Decision> {
+    let words = limit.quota.state_size().words();
+    // A counter in several parts is not told by one of them.
+    if limit.quota.parts(now).labels().len() > 1 {
+        return None;
+    }
     let mut state = match entry {
-        Some(entry) => State(entry.state[..].try_into().ok()?),
-        None => State::default(),
+        Some(entry) => entry.state.get(..words)?.to_vec(),
+        None => vec![0; words],
     };
-    Some(tidegate_core::decide(&mut state, &limit.quota, Hits::PEEK, now))
+    Some(tidegate_core::decide(&mut state, &limit.quota, Charge::PEEK, now))
 }
 
 /// The second in which a moment is over, as entries keep their expiry: so 60 s from now are 60 s.
@@ -212,10 +217,13 @@ fn secs_of(moment: Timestamp) -> u64 {
 }
 
 fn period_of(limit: &Limit) -> String {
-    let period: Nanos = limit.quota.period();
-    match Unit::of_period(period) {
-        Some(unit) => format!("{unit:?}").to_lowercase(),
-        None if period.as_nanos().is_multiple_of(SECOND) => span(period.as_secs_ceil()),
-        None => period.to_string(),
+    match limit.quota.period() {
+        period if period.unit().is_some() => {
+            period.unit().map_or_else(String::new, |unit| unit.name().to_owned())
+        }
+        Period::Span(length) if length.as_nanos().is_multiple_of(SECOND) => {
+            span(length.as_secs_ceil())
+        }
+        period => period.to_string(),
     }
 }

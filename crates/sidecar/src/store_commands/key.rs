@@ -5,12 +5,12 @@
 
 use super::Usage;
 use super::args::KeyOptions;
-use crate::engine::counter_key;
-use crate::rules;
+use crate::clock;
+use crate::engine::counter_keys;
+use crate::rules::{self, Loaded, SameDomain};
 use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use tidegate_core::{CounterKey, Entry, Found, Limit, Rules};
+use tidegate_core::{CounterKey, Entry, Found, Identity, Limit, Match, Rules};
 use tidegate_store::{Class, Hashed, Key, StoredKey};
 
 /// A key as it was named; found out before anything is opened, so that a slip of the pen is told first.
@@ -19,7 +19,12 @@ pub(crate) enum Named {
     Stored(StoredKey),
     Number(u64),
     Text(String),
-    Descriptor { limits: PathBuf, domain: Option<String>, entries: Vec<Entry> },
+    Descriptor {
+        limits: PathBuf,
+        domain: Option<String>,
+        name: Option<String>,
+        entries: Vec<Entry>,
+    },
 }
 
 /// A key of one cluster.
@@ -29,7 +34,7 @@ pub(crate) struct Resolved {
     /// The class of its nodes, if the name of the key says it.
     pub(crate) class: Option<Class>,
     /// The limit whose counter it is, if it was named so.
-    pub(crate) limit: Option<Arc<Limit>>,
+    pub(crate) limit: Option<Limit>,
 }
 
 impl Resolved {
@@ -45,7 +50,8 @@ impl Named {
             let entries = options.key.iter().map(|entry| parse_entry(entry));
             let entries = entries.collect::<Result<_, Usage>>()?;
             let (limits, domain) = (limits.clone(), options.domain.clone());
-            return Ok(Named::Descriptor { limits, domain, entries });
+            let name = options.limit.clone();
+            return Ok(Named::Descriptor { limits, domain, name, entries });
         }
         match &options.key[..] {
             [key] => parse_key(key),
@@ -62,12 +68,22 @@ impl Named {
             Named::Stored(stored) => stored,
             Named::Number(number) => number.stored(seed),
             Named::Text(text) => text.as_str().stored(seed),
-            Named::Descriptor { limits, domain, entries } => {
-                let rules = rules::load(&limits).map_err(|errors| anyhow!("{errors}"))?;
+            Named::Descriptor { limits, domain, name, entries } => {
+                let Loaded { rules, .. } = rules::load(&limits, SameDomain::Merge)
+                    .map_err(|errors| anyhow!("{errors}"))?;
                 let domain = domain_of(&rules, domain)?;
-                let limit = limit_of(&rules, &limits, &domain, &entries)?;
-                let mut identity = CounterKey::new();
-                let key = counter_key(&mut identity, seed, &domain, &entries, limit);
+                let found = rule_of(&rules, &limits, &domain, &entries)?;
+                let limit = limit_of(&found, name.as_deref())?;
+                let identity = Identity {
+                    domain: &domain,
+                    entries: &entries,
+                    shared: &found.shared,
+                    quota: &limit.quota,
+                    label: &limit.label,
+                };
+                let hash = CounterKey::new().hash(seed, &identity);
+                // The first part of a counter is the one that stands for it.
+                let key = counter_keys(hash, &limit.quota, seed, clock::now())[0];
                 let (stored, class) = (key.stored(seed), Some(key.class));
                 return Ok(Resolved { stored, class, limit: Some(limit.clone()) });
             }
@@ -90,14 +106,14 @@ fn parse_key(text: &str) -> Result<Named, Usage> {
     Ok(Named::Stored(StoredKey::from_bits(bits)))
 }
 
-fn parse_entry(text: &str) -> Result<Entry, Usage> {
+pub(crate) fn parse_entry(text: &str) -> Result<Entry, Usage> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok(Entry::new(key, value)),
         _ => Err(Usage(format!("entry {text:?}: expected KEY=VALUE"))),
     }
 }
 
-fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, Usage> {
+pub(crate) fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, Usage> {
     match (asked, &rules.domain_names()[..]) {
         (Some(domain), _) => Ok(domain),
         (None, [only]) => Ok((*only).to_owned()),
@@ -107,19 +123,41 @@ fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, Usage> {
     }
 }
 
-fn limit_of<'a>(
+/// The limit of this name, or the only one.
+fn limit_of<'a>(found: &Match<'a>, name: Option<&str>) -> Result<&'a Limit, Usage> {
+    let (path, limits) = (&found.rule.path, found.rule.limits());
+    let names = || limits.iter().filter_map(|limit| limit.name.as_deref()).collect::<Vec<_>>();
+    match (name, limits) {
+        (None, [only]) => Ok(only),
+        (None, _) => Err(Usage(format!(
+            "{path} has {} limits; say which with --limit: {}",
+            limits.len(),
+            names().join(", ")
+        ))),
+        (Some(name), _) => {
+            let mut limits = limits.iter();
+            limits.find(|limit| limit.name.as_deref() == Some(name)).ok_or_else(|| {
+                Usage(format!("{path} has no limit named {name:?}, but {}", names().join(", ")))
+            })
+        }
+    }
+}
+
+fn rule_of<'a>(
     rules: &'a Rules,
     limits: &Path,
     domain: &str,
     entries: &[Entry],
-) -> anyhow::Result<&'a Arc<Limit>> {
+) -> anyhow::Result<Match<'a>> {
     let words: Vec<String> =
         entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
     let (words, limits) = (words.join(" "), limits.display());
     match rules.find(domain, entries) {
-        Found::Limit(limit) => Ok(limit),
-        Found::Unlimited => bail!("{limits}: {words} is unlimited, so it has no counter"),
-        Found::NoLimit => bail!(
+        Found::Rule(found) if found.rule.limits().is_empty() => {
+            bail!("{limits}: {words} is unlimited, so it has no counter")
+        }
+        Found::Rule(found) => Ok(found),
+        Found::NoRule => bail!(
             "{limits}: {words} meets no limit of domain {domain:?}; give all entries of the \
              descriptor, in their order"
         ),

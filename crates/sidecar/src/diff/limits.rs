@@ -1,0 +1,149 @@
+//! What changes between the limits of a rule before and after.
+
+use super::{Change, Kind};
+use crate::store_commands::time::grouped;
+use crate::words::{algorithm, borrow, burst, initial, numbers, rate};
+use std::mem::discriminant;
+use tidegate_core::{Denied, Limit, Quota};
+
+pub(super) fn changes(rule: &str, old: &[Limit], new: &[Limit], changes: &mut Vec<Change>) {
+    for before in old {
+        match new.iter().find(|limit| limit.path == before.path) {
+            Some(after) => limit_changes(rule, before, after, changes),
+            None => changes.push(Change {
+                path: before.path.clone(),
+                kind: Kind::Removed,
+                what: numbers(&before.quota),
+                means: format!("callers matching {rule} are no longer held to this limit"),
+            }),
+        }
+    }
+    for after in new.iter().filter(|after| old.iter().all(|limit| limit.path != after.path)) {
+        changes.push(Change {
+            path: after.path.clone(),
+            kind: Kind::Added,
+            what: numbers(&after.quota),
+            means: format!("callers matching {rule} are held to this limit too, and start it anew"),
+        });
+    }
+}
+
+fn limit_changes(rule: &str, old: &Limit, new: &Limit, changes: &mut Vec<Change>) {
+    let mut change = |what: String, means: String| {
+        changes.push(Change { path: new.path.clone(), kind: Kind::Changed, what, means });
+    };
+    let anew = restart(old, new);
+    if !anew.is_empty() {
+        let why = anew.join(" and the ");
+        let [before, after] = [old, new].map(|limit| told(&limit.quota, old, new));
+        let means = format!(
+            "callers matching {rule} may {} now; counts start anew, since the {why} changed",
+            rate(&new.quota)
+        );
+        change(format!("{before} -> {after}"), means);
+    } else if old.quota != new.quota {
+        let means = kept(rule, &old.quota, &new.quota);
+        let (before, after) = (numbers(&old.quota), numbers(&new.quota));
+        if before == after {
+            change("time zone changed".to_owned(), means);
+        } else {
+            change(format!("{before} -> {after}"), means);
+        }
+    }
+    if old.denied != new.denied {
+        let (what, means) = match new.denied {
+            Denied::Count => ("on", "requests that are denied use up the limit too"),
+            Denied::Spare => ("off", "requests that are denied no longer use up the limit"),
+        };
+        change(format!("count_denied {what}"), means.to_owned());
+    }
+    let names = (old.name.as_deref(), new.name.as_deref());
+    names_changed(&new.path, names, (&old.replaces, &new.replaces), changes);
+}
+
+/// What of a counter's identity changed.
+fn restart(old: &Limit, new: &Limit) -> Vec<&'static str> {
+    let mut why = Vec::new();
+    if discriminant(&old.quota) != discriminant(&new.quota) {
+        why.push("algorithm");
+    }
+    if old.quota.period() != new.quota.period() {
+        why.push("period");
+    }
+    if old.label != new.label {
+        why.push("label of the limit among those of its rule");
+    }
+    why
+}
+
+/// The numbers, and the algorithm if that changed.
+fn told(quota: &Quota, old: &Limit, new: &Limit) -> String {
+    if discriminant(&old.quota) == discriminant(&new.quota) {
+        numbers(quota)
+    } else {
+        format!("{} by {}", numbers(quota), algorithm(quota))
+    }
+}
+
+/// What a change of the numbers means where the counters stay the same.
+fn kept(rule: &str, old: &Quota, new: &Quota) -> String {
+    let mut may = Vec::new();
+    if old.requests() != new.requests() {
+        let before = grouped(old.requests().into());
+        may.push(format!("{} instead of {before}", rate(new)));
+    }
+    if burst(old) != burst(new) {
+        let [before, now] = [old, new].map(|quota| grouped(burst(quota).unwrap_or(0).into()));
+        may.push(format!("{now} at once instead of {before}"));
+    }
+    if borrow(old) != borrow(new) {
+        let [before, now] = [old, new].map(|quota| grouped(borrow(quota).unwrap_or(0).into()));
+        may.push(format!("borrow {now} from later windows instead of {before}"));
+    }
+    let mut means = Vec::new();
+    if !may.is_empty() {
+        means.push(format!("callers matching {rule} may {} now", may.join(" and ")));
+    }
+    if initial(old) != initial(new) {
+        let [before, now] = [old, new].map(|quota| grouped(initial(quota).unwrap_or(0)));
+        means.push(format!("callers that are new start with {now} instead of {before}"));
+    }
+    if means.is_empty() {
+        return "windows begin at other times; a count is kept if it began within the window that \
+                is under way by the new ones"
+            .to_owned();
+    }
+    means.push("live counts are kept".to_owned());
+    means.join("; ")
+}
+
+/// Changes of names, and of which limits give way.
+pub(super) fn names_changed(
+    path: &str,
+    (old, new): (Option<&str>, Option<&str>),
+    (replaced, replaces): (&[String], &[String]),
+    changes: &mut Vec<Change>,
+) {
+    let mut change = |what: String, means: String| {
+        changes.push(Change { path: path.to_owned(), kind: Kind::Changed, what, means });
+    };
+    if old != new {
+        let [before, after] = [old, new].map(|name| name.unwrap_or("none"));
+        let means = "answers tell the new name, and `replaces` elsewhere must go by it";
+        change(format!("name {before} -> {after}"), means.to_owned());
+    }
+    let only = |these: &[String], those: &[String]| {
+        these.iter().filter(|name| !those.contains(name)).cloned().collect::<Vec<_>>()
+    };
+    let (more, less) = (only(replaces, replaced), only(replaced, replaces));
+    if !more.is_empty() {
+        let names = more.join(", ");
+        let means = format!("requests that meet {path} are no longer held to {names}");
+        change(format!("replaces {names} now"), means);
+    }
+    if !less.is_empty() {
+        let names = less.join(", ");
+        let means = format!("requests that meet {path} are held to {names} as well");
+        change(format!("no longer replaces {names}"), means);
+    }
+}

@@ -1,0 +1,132 @@
+//! What a request meets: for each of its descriptors the rule that applies, after `replaces`.
+
+use smallvec::SmallVec;
+use tidegate_core::{
+    Denied, Enforcement, FixedWindow, Found, Limit, LimitOverride, Match, Quota, Request, Rule,
+    RuleKind, Rules,
+};
+
+/// What one descriptor meets.
+#[derive(Debug)]
+pub(super) enum Met<'a> {
+    /// No limit.
+    Nothing,
+    /// A rule that says there is none.
+    Unlimited(&'a Rule),
+    /// A rule, and those of its limits that are not replaced; at least one.
+    Rule { found: Match<'a>, limits: SmallVec<[&'a Limit; 2]> },
+    /// The limit that the request brought along.
+    Override(Quota),
+}
+
+/// One limit that a descriptor meets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MetLimit<'m> {
+    pub(super) quota: &'m Quota,
+    pub(super) enforcement: Enforcement,
+    pub(super) denied: Denied,
+    pub(super) label: &'m str,
+    /// As configured; none for one that the request brought along.
+    pub(super) limit: Option<&'m Limit>,
+}
+
+/// What each descriptor of `request` meets.
+pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> SmallVec<[Met<'a>; 4]> {
+    let mut met: SmallVec<[Met<'a>; 4]> = SmallVec::with_capacity(request.descriptors.len());
+    let mut replaced: Vec<&str> = Vec::new();
+    for descriptor in &request.descriptors {
+        if let Some(limit) = descriptor.limit {
+            met.push(brought_along(rules, &request.domain, limit));
+            continue;
+        }
+        met.push(match rules.find(&request.domain, &descriptor.entries) {
+            Found::UnknownDomain | Found::NoRule => Met::Nothing,
+            Found::Rule(found) => {
+                let rule: &'a Rule = found.rule;
+                replaced.extend(rule.replaces());
+                match &rule.kind {
+                    RuleKind::Unlimited { .. } => Met::Unlimited(rule),
+                    RuleKind::Limits(limits) => {
+                        Met::Rule { found, limits: limits.iter().collect() }
+                    }
+                }
+            }
+        });
+    }
+    if !replaced.is_empty() {
+        for met in &mut met {
+            met.drop_named(&replaced);
+        }
+    }
+    met
+}
+
+/// An override takes the place of the rules, but only in a domain that there is.
+fn brought_along<'a>(rules: &Rules, domain: &str, limit: LimitOverride) -> Met<'a> {
+    match FixedWindow::new(limit.requests, limit.unit.period()) {
+        Ok(window) if rules.has_domain(domain) => Met::Override(Quota::FixedWindow(window)),
+        _ => Met::Nothing,
+    }
+}
+
+impl Met<'_> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = MetLimit<'_>> {
+        let (configured, brought) = match self {
+            Met::Nothing | Met::Unlimited(_) => (None, None),
+            Met::Rule { found, limits } => (Some((found.rule, limits)), None),
+            Met::Override(quota) => (None, Some(quota)),
+        };
+        let configured = configured.into_iter().flat_map(|(rule, limits)| {
+            limits.iter().map(move |limit| MetLimit {
+                quota: &limit.quota,
+                enforcement: rule.enforcement,
+                denied: limit.denied,
+                label: &limit.label,
+                limit: Some(*limit),
+            })
+        });
+        configured.chain(brought.map(|quota| MetLimit {
+            quota,
+            enforcement: Enforcement::Enforce,
+            denied: Denied::Spare,
+            label: "",
+            limit: None,
+        }))
+    }
+
+    /// The entries whose values share a counter.
+    pub(super) fn shared(&self) -> &[(usize, &str)] {
+        match self {
+            Met::Rule { found, .. } => &found.shared,
+            _ => &[],
+        }
+    }
+
+    /// The rule, unless it is replaced.
+    pub(super) fn rule(&self) -> Option<&Rule> {
+        match self {
+            Met::Rule { found, .. } => Some(found.rule),
+            Met::Unlimited(rule) => Some(rule),
+            Met::Nothing | Met::Override(_) => None,
+        }
+    }
+
+    fn drop_named(&mut self, replaced: &[&str]) {
+        let is_replaced =
+            |name: Option<&String>| name.is_some_and(|name| replaced.contains(&name.as_str()));
+        let is_empty = match self {
+            Met::Nothing | Met::Override(_) => false,
+            Met::Unlimited(rule) => match &rule.kind {
+                RuleKind::Unlimited { name, .. } => is_replaced(name.as_ref()),
+                RuleKind::Limits(_) => false,
+            },
+            Met::Rule { limits, .. } => {
+                limits.retain(|limit| !is_replaced(limit.name.as_ref()));
+                limits.is_empty()
+            }
+        };
+        if is_empty {
+            *self = Met::Nothing;
+        }
+    }
+}

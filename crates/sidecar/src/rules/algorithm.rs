@@ -1,0 +1,204 @@
+//! `algorithm` and its numbers: which keys go with which, and the quota that they make.
+
+use super::document::Place;
+use super::period;
+use super::reader::Fields;
+use super::schema::Reading;
+use super::text::{choice, quoted, suggestion};
+use tidegate_core::{
+    Alignment, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError, SlidingBuckets,
+    SlidingExact, SlidingWindow, TokenBucket,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    FixedWindow,
+    FirstHitWindow,
+    TokenBucket,
+    SlidingWindow,
+    SlidingBuckets,
+}
+
+use Algorithm as A;
+
+impl Algorithm {
+    const ALL: [(&str, Algorithm); 5] = [
+        ("fixed_window", A::FixedWindow),
+        ("first_hit_window", A::FirstHitWindow),
+        ("token_bucket", A::TokenBucket),
+        ("sliding_window", A::SlidingWindow),
+        ("sliding_buckets", A::SlidingBuckets),
+    ];
+
+    fn name(self) -> &'static str {
+        Algorithm::ALL.iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// Keys that not every algorithm has.
+const FOR: [(&str, &[Algorithm]); 5] = [
+    ("burst", &[A::TokenBucket]),
+    ("initial", &[A::TokenBucket]),
+    ("timezone", &[A::FixedWindow]),
+    ("borrow", &[A::FixedWindow, A::FirstHitWindow]),
+    ("exact", &[A::SlidingBuckets]),
+];
+
+/// What the keys say; the defaults are filled in.
+struct Numbers {
+    requests: u32,
+    period: Period,
+    burst: u32,
+    initial: u32,
+    borrow: u32,
+    alignment: Option<Alignment>,
+    exact: Exact,
+}
+
+enum Exact {
+    No,
+    Yes,
+}
+
+/// The quota of a limit; none when there was a mistake, which is reported.
+pub(super) fn read_quota(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Quota> {
+    let before = reading.reports.errors.len();
+    let algorithm = read_algorithm(fields, reading);
+    if let Some(algorithm) = algorithm {
+        check_keys(fields, algorithm, reading);
+    }
+    let numbers = read_numbers(fields, reading);
+    if reading.reports.errors.len() > before {
+        return None;
+    }
+    let (algorithm, numbers) = (algorithm?, numbers?);
+    if matches!(numbers.period, Period::Months(_)) && algorithm != A::FixedWindow {
+        let message =
+            "months and years of the calendar are for fixed_window only; count days, such as 30d";
+        reading.reports.report(fields.place_of("period"), message);
+        return None;
+    }
+    let quota = quota(algorithm, numbers);
+    let report = |error: QuotaError| {
+        reading.reports.report(place_of_fault(fields, &error), error.to_string());
+    };
+    quota.map_err(report).ok()
+}
+
+fn quota(algorithm: Algorithm, of: Numbers) -> Result<Quota, QuotaError> {
+    let span = of.period.nominal();
+    Ok(match algorithm {
+        A::FixedWindow => Quota::FixedWindow(fixed_window(of, span)?),
+        A::FirstHitWindow => {
+            Quota::FirstHitWindow(FirstHitWindow::new(of.requests, span)?.with_borrow(of.borrow)?)
+        }
+        A::TokenBucket => {
+            Quota::TokenBucket(TokenBucket::new(of.requests, span, of.burst, of.initial)?)
+        }
+        A::SlidingWindow => Quota::SlidingWindow(SlidingWindow::new(of.requests, span)?),
+        A::SlidingBuckets => match of.exact {
+            Exact::Yes => Quota::SlidingExact(SlidingExact::new(of.requests, span)?),
+            Exact::No => Quota::SlidingBuckets(SlidingBuckets::new(of.requests, span)?),
+        },
+    })
+}
+
+fn fixed_window(of: Numbers, span: Nanos) -> Result<FixedWindow, QuotaError> {
+    let window = match of.period {
+        Period::Months(months) => FixedWindow::calendar(of.requests, months)?,
+        Period::Span(_) => FixedWindow::new(of.requests, span)?,
+    };
+    let window = window.with_borrow(of.borrow)?;
+    Ok(match of.alignment {
+        Some(alignment) => window.aligned(&alignment),
+        None => window,
+    })
+}
+
+fn place_of_fault(fields: &Fields<'_>, error: &QuotaError) -> Place {
+    let period = if fields.has("period") { "period" } else { "unit" };
+    fields.place_of(match error {
+        QuotaError::RefillZero if fields.has("requests") => "requests",
+        QuotaError::RefillZero => "requests_per_unit",
+        QuotaError::BurstZero => "burst",
+        QuotaError::InitialAboveBurst { .. } => "initial",
+        QuotaError::BorrowWithoutRequests(_) | QuotaError::BorrowTooLarge { .. } => "borrow",
+        _ => period,
+    })
+}
+
+fn read_algorithm(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Algorithm> {
+    if !fields.has("algorithm") {
+        return Some(A::FixedWindow);
+    }
+    let name = fields.text("algorithm", reading.reports)?;
+    let found = Algorithm::ALL.iter().find(|(known, _)| *known == name);
+    if found.is_none() {
+        let names = Algorithm::ALL.map(|(known, _)| known);
+        let (meant, names) = (suggestion(&name, &names), choice(&names));
+        let message = format!("unknown algorithm {}{meant}; expected {names}", quoted(&name));
+        reading.reports.report(fields.place_of("algorithm"), message);
+    }
+    found.map(|(_, algorithm)| *algorithm)
+}
+
+fn check_keys(fields: &Fields<'_>, algorithm: Algorithm, reading: &mut Reading<'_, '_>) {
+    for (key, algorithms) in FOR {
+        if fields.has(key) && !algorithms.contains(&algorithm) {
+            let names: Vec<&str> = algorithms.iter().map(|of| of.name()).collect();
+            let message = format!("`{key}` is for {} only", names.join(" and "));
+            reading.reports.report(fields.place_of(key), message);
+        }
+    }
+}
+
+fn read_numbers(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Numbers> {
+    let reports = &mut *reading.reports;
+    let period = period::read(fields, reports);
+    let requests = read_requests(fields, reading);
+    let reports = &mut *reading.reports;
+    let burst = fields.number("burst", reports);
+    let initial = fields.number("initial", reports);
+    let borrow = fields.number("borrow", reports).unwrap_or(0);
+    let exact = if fields.flag("exact", reports) { Exact::Yes } else { Exact::No };
+    let alignment = read_timezone(fields, period, reading);
+    let (period, requests) = (period?, requests?);
+    let burst = burst.unwrap_or(requests);
+    let initial = initial.unwrap_or(burst);
+    Some(Numbers { requests, period, burst, initial, borrow, alignment, exact })
+}
+
+/// `requests`, or `requests_per_unit` as envoyproxy/ratelimit has it, where leaving it out is a
+/// limit of 0.
+fn read_requests(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<u32> {
+    let reports = &mut *reading.reports;
+    match (fields.has("requests"), fields.has("requests_per_unit")) {
+        (true, false) => fields.number("requests", reports),
+        (false, true) => fields.number("requests_per_unit", reports),
+        (false, false) if fields.has("period") => {
+            reports.report(fields.place, "a rate_limit with `period` needs `requests`");
+            None
+        }
+        (false, false) => Some(0),
+        (true, true) => {
+            let message = "`requests` and `requests_per_unit` mean the same; keep one";
+            reports.report(fields.place_of("requests"), message);
+            None
+        }
+    }
+}
+
+fn read_timezone(
+    fields: &Fields<'_>,
+    period: Option<Period>,
+    reading: &mut Reading<'_, '_>,
+) -> Option<Alignment> {
+    let text = fields.text("timezone", reading.reports)?;
+    match reading.common.zones.zone(&text) {
+        Ok(zone) => reading.common.zones.alignment(&text, &zone, period?),
+        Err(message) => {
+            reading.reports.report(fields.place_of("timezone"), message);
+            None
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What is no mistake but has no effect, and what looks like it but is left in peace.
+
+use super::*;
+
+#[test]
+fn a_known_key_in_the_wrong_place_is_told() {
+    check_warnings(
+        "domain: d
+shadow_mode: true
+key: k
+descriptors:
+- key: k
+  domain: d
+  unit: hour
+  name: n
+  rate_limit: {unit: hour, shadow_mode: true, key: x, replaces: [{name: m, unit: day}]}
+- key: m
+  rate_limit: {unit: hour, name: m, descriptors: []}
+",
+        &[
+            "2:1: `shadow_mode` is known but has no effect in a limits file; it belongs in a \
+             descriptor",
+            "3:1: `key` is known but has no effect in a limits file; it belongs in a descriptor",
+            "6:3: `domain` is known but has no effect in a descriptor; it belongs in the file",
+            "7:3: `unit` is known but has no effect in a descriptor; it belongs in rate_limit",
+            "8:3: `name` is known but has no effect in a descriptor; it belongs in rate_limit",
+            "9:28: `shadow_mode` is known but has no effect in a rate_limit; it belongs in a \
+             descriptor",
+            "9:47: `key` is known but has no effect in a rate_limit; it belongs in a descriptor",
+            "9:76: `unit` is known but has no effect in an entry of replaces; it belongs in \
+             rate_limit",
+            "11:37: `descriptors` is known but has no effect in a rate_limit; it belongs in a \
+             descriptor or the file",
+        ],
+    );
+}
+
+#[test]
+fn keys_without_effect_are_told() {
+    for (descriptor, message) in [
+        (
+            "{key: k, rate_limit: {unlimited: true, requests_per_unit: 5}}",
+            "3:42: `requests_per_unit` has no effect when `unlimited` is true",
+        ),
+        (
+            "{key: k, shadow_mode: true, quota_mode: true, rate_limit: {unit: hour}}",
+            "3:31: `quota_mode` has no effect beside `shadow_mode`",
+        ),
+        (
+            "{key: k, shadow_mode: true, descriptors: [{key: l, rate_limit: {unit: hour}}]}",
+            "3:12: `shadow_mode` has no effect in a descriptor without rate_limit; it does not \
+             reach the descriptors below",
+        ),
+        (
+            "{key: k, metadata: {a: b}}",
+            "3:12: `metadata` has no effect in a descriptor without rate_limit; it does not reach \
+             the descriptors below",
+        ),
+        (
+            "{key: 'k*', rate_limit: {unit: hour}}",
+            "3:9: `*` in a key stands for itself; patterns go into `value`",
+        ),
+        (
+            "{key: k, rate_limit: {unit: hour, replaces: [{name: m}]}}",
+            "3:55: `replaces`: no limit of domain \"d\" has the name \"m\"",
+        ),
+    ] {
+        check_warnings(&with_descriptor(descriptor), &[message]);
+    }
+}
+
+/// The file with the name may be read after the one that replaces it; another domain's counts for
+/// nothing.
+#[test]
+fn replaced_names_are_those_of_the_whole_domain() {
+    let replaces =
+        "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, replaces: [{name: m}]}}";
+    let named = |domain: &str| {
+        format!(
+            "domain: {domain}\ndescriptors: [{{key: l, rate_limits: [{{name: m, unit: day}}]}}]"
+        )
+    };
+    let (same, other) = (named("d"), named("e"));
+    let load = |second: &str| {
+        load_files(&[("a.yaml", replaces), ("b.yaml", second)], SameDomain::Merge).unwrap().1
+    };
+    assert_eq!(load(&same), [""; 0]);
+    let warning = "a.yaml:3:55: `replaces`: no limit of domain \"d\" has the name \"m\"";
+    assert_eq!(load(&other), [warning]);
+}
+
+#[test]
+fn what_no_request_can_meet_is_told() {
+    let lost = |place: &str, by: &str| {
+        format!("{place}: no request meets this: {by} takes all its values first")
+    };
+    for (first, second, expected) in [
+        ("value: 'a*'", "value: 'ab*'", Some(("4:4", "3:4"))),
+        ("value: 'a*'", "value: 'a*b'", Some(("4:4", "3:4"))),
+        ("value: 'a**'", "match: {prefix: ab}", Some(("4:4", "3:4"))),
+        ("match: {prefix: é}", "value: 'éa*'", Some(("4:4", "3:4"))),
+        ("value: '*'", "match: {cidr: 10.0.0.0/8}", Some(("4:4", "3:4"))),
+        ("value: '*'", "value: ''", Some(("4:4", "3:4"))),
+        ("value: ''", "value: '*'", Some(("3:4", "4:4"))),
+        (
+            "match: {cidr: [10.0.0.0/8, '2001:db8::/32']}",
+            "match: {cidr: [10.1.0.0/16, '2001:db8:7::/48']}",
+            Some(("4:4", "3:4")),
+        ),
+        ("match: {cidr: 10.0.0.0/8}", "match: {cidr: [10.1.0.0/16, 11.0.0.0/8]}", None),
+        ("match: {cidr: 10.1.0.0/16}", "match: {cidr: 10.0.0.0/8}", None),
+        // Every IPv6 address and no IPv4 one.
+        ("match: {cidr: '::/0'}", "match: {cidr: 10.0.0.0/8}", None),
+        ("match: {cidr: 0.0.0.0/0}", "match: {cidr: '::/0'}", None),
+        ("match: {cidr: 0.0.0.0/0}", "value: '10.*'", None),
+        ("value: 'a*'", "value: ab", None),
+        ("value: 'a*b'", "value: 'a*'", None),
+        ("value: '*a'", "value: '*ba'", None),
+        ("value: 'ab*'", "value: 'a*'", None),
+        ("match: {regex: '.*'}", "value: 'a*'", None),
+        ("value: 'a*'", "value: ''", None),
+    ] {
+        let text = with_descriptor(&format!(
+            "{{key: k, {first}, rate_limit: {{unit: hour}}}}\n\
+             - {{key: k, {second}, rate_limit: {{unit: hour}}}}\n\
+             - {{key: l, {second}, rate_limit: {{unit: hour}}}}"
+        ));
+        let expected: Vec<String> =
+            expected.into_iter().map(|(place, by)| lost(place, by)).collect();
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        check_warnings(&text, &expected);
+    }
+}
+
+/// An entry without a limit lets a value pass, which is how envoyproxy/ratelimit spells an
+/// allow-list.
+#[test]
+fn an_allow_list_is_left_in_peace() {
+    let rules = rules(
+        "domain: d
+descriptors:
+- {key: ip, rate_limit: {unit: hour}}
+- {key: ip, value: 10.0.0.1}
+- {key: ip, value: '10.*'}
+- {key: ip, value: '192.*', share_threshold: true, value_to_metric: true}
+",
+    );
+    assert!(rule(&rules, "d", &[("ip", "10.0.0.1")]).is_none());
+    assert!(rule(&rules, "d", &[("ip", "10.0.0.2")]).is_none());
+    assert!(rule(&rules, "d", &[("ip", "11.0.0.1")]).is_some());
+}
