@@ -9,6 +9,8 @@ pub mod artifacts;
 pub mod client;
 pub mod envoy;
 pub mod process;
+pub mod rls;
+pub mod service;
 pub mod sidecar;
 pub mod stack;
 pub mod upstream;

@@ -68,7 +68,7 @@ fn answer(verdict: Verdict, statuses: &[(Verdict, &str, u32, u64)]) -> Vec<u8> {
         reset: Nanos::from_secs(*secs),
     };
     let statuses = statuses.iter().map(status).collect();
-    response_to_wire(&Answer { verdict, statuses }).encode_to_vec()
+    response_to_wire(&Answer { verdict, statuses, metadata: None }).encode_to_vec()
 }
 
 #[test]

@@ -7,15 +7,14 @@ use std::process::Output;
 use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::process::Process;
+use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, client, wait};
-use tidegate_wire::rls::{
-    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
-};
+use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 const LIMITS: &str = "\
 domain: test
@@ -46,43 +45,6 @@ async fn started(limits: &str) -> anyhow::Result<(TempDir, Sidecar)> {
     let sidecar = Sidecar::start(dir.path(), &limits).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
     Ok((dir, sidecar))
-}
-
-/// A client of the rate limit service.
-#[derive(Clone)]
-struct Rls(Channel);
-
-impl Rls {
-    async fn at(dir: &Path) -> anyhow::Result<Rls> {
-        let uri = format!("unix:{}", Sidecar::socket(dir).display());
-        Ok(Rls(Endpoint::from_shared(uri)?.connect().await?))
-    }
-
-    async fn call(&self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
-        let mut grpc = tonic::client::Grpc::new(self.0.clone());
-        grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
-        let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse().expect("a path");
-        let codec = tonic_prost::ProstCodec::default();
-        let answer = grpc.unary(tonic::Request::new(request), path, codec).await?;
-        Ok(answer.into_inner())
-    }
-
-    /// Asks about descriptors of one entry each.
-    async fn ask(&self, about: &[(&str, &str)]) -> Result<RateLimitResponse, tonic::Status> {
-        self.call(request("test", about)).await
-    }
-}
-
-fn request(domain: &str, about: &[(&str, &str)]) -> RateLimitRequest {
-    let descriptor = |(key, value): &(&str, &str)| RateLimitDescriptor {
-        entries: vec![DescriptorEntry { key: (*key).to_owned(), value: (*value).to_owned() }],
-        ..Default::default()
-    };
-    RateLimitRequest {
-        domain: domain.to_owned(),
-        descriptors: about.iter().map(descriptor).collect(),
-        hits_addend: 0,
-    }
 }
 
 /// The codes of an answer, overall first, and what remains of each descriptor.
@@ -196,11 +158,6 @@ async fn requests_without_meaning_are_refused_and_the_sidecar_lives_on() -> anyh
     ensure!(no_domain == invalid("rate limit domain must not be empty"), "{no_domain:?}");
     let nothing = refused(rls.ask(&[]).await);
     ensure!(nothing == invalid("rate limit descriptor list must not be empty"), "{nothing:?}");
-    let mut refund = request("test", &[("client", "a")]);
-    refund.descriptors[0].is_negative_hits = true;
-    let refund = refused(rls.call(refund).await);
-    let message = "descriptors[0].is_negative_hits is not supported by this version of tidegate";
-    ensure!(refund == invalid(message), "{refund:?}");
     let long = "x".repeat(5 * 1024 * 1024);
     ensure!(rls.ask(&[("client", &long)]).await.is_err(), "a request of 5 MiB is too large");
 
