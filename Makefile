@@ -21,7 +21,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm envoy toolchain test test-native test-loom test-wasm \
 	test-end-to-end miri \
-	bench bench-envoy bench-store check clean
+	bench bench-core bench-envoy bench-store charts check clean
 
 help: ## Show this list
 	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
@@ -80,11 +80,17 @@ test-end-to-end: build-wasm build envoy ## The built filter on a mock host and i
 bench: build-wasm build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
 	@target/release/tidegate-bench
 
+bench-core: build-bench ## Algorithms and the matching of rules, beside governor
+	@target/release/tidegate-bench core $(BENCH)
+
 bench-envoy: build-wasm build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
 	@target/release/tidegate-bench envoy
 
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
 	@target/release/tidegate-bench store $(BENCH)
+
+charts: toolchain ## Draw the charts of docs/algorithms.md anew
+	cargo run --locked -p tidegate-bench -- charts
 
 check: toolchain ## Formatting, lints and documentation, as CI checks them
 	@rustup component add clippy rustfmt

@@ -3,6 +3,9 @@
 //! Machines are shared, so that ratios within a run are what counts. Everything compared runs in
 //! turn, round after round, and the median of the rounds is the figure.
 
+mod charts;
+mod core;
+mod counter;
 mod envoy;
 mod figures;
 mod neighbours;
@@ -35,19 +38,27 @@ struct Cli {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Suite {
+    /// Algorithms and the matching of rules, without store and transport
+    Core,
     /// CPU time of Envoy and of the sidecar per request; needs both, and the filter, built
     Envoy,
     /// The counter store beside in-memory rate limiters
     Store,
 }
 
-/// Parts of a suite that need a process to themselves. Each prints its figure alone.
+/// Parts of a suite that need a process to themselves, each of which prints its figure alone; and
+/// what is drawn, not measured.
 #[derive(Subcommand)]
 enum Part {
     #[command(hide = true)]
     Memory(store::memory::Part),
     #[command(hide = true)]
     Decisions(store::instructions::Part),
+    #[command(hide = true)]
+    CoreDecisions(core::Part),
+    /// Draws the charts of docs/algorithms.md
+    #[command(hide = true)]
+    Charts(charts::Part),
 }
 
 /// How much of a suite runs.
@@ -64,6 +75,8 @@ fn main() -> ExitCode {
     let done = match &cli.part {
         Some(Part::Memory(part)) => part.run(),
         Some(Part::Decisions(part)) => part.run(),
+        Some(Part::CoreDecisions(part)) => part.run(),
+        Some(Part::Charts(part)) => part.run(),
         None => run(&cli),
     };
     match done {
@@ -100,6 +113,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
 impl Suite {
     fn run(self, extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
         match self {
+            Suite::Core => core::run(extent, dir),
             Suite::Envoy => envoy::run(extent),
             Suite::Store => store::run(extent, dir),
         }

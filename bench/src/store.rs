@@ -21,6 +21,7 @@ use crate::report::Row;
 use crate::{Extent, progress};
 use anyhow::Context;
 use keys::Keys;
+pub(crate) use keys::random_picks;
 use std::path::Path;
 
 const SUITE: &str = "store";

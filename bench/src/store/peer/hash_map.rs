@@ -5,7 +5,7 @@ use super::{Kind, Peer, now, quota};
 use crate::store::keys::Keys;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use tidegate_core::{Hits, Quota, State, decide};
+use tidegate_core::{Charge, Quota, decide};
 
 pub(super) const KIND: Kind = Kind {
     name: "HashMap",
@@ -16,7 +16,7 @@ pub(super) const KIND: Kind = Kind {
 };
 
 struct Locked {
-    states: Mutex<HashMap<String, State>>,
+    states: Mutex<HashMap<String, [u64; 4]>>,
     quota: Quota,
 }
 
@@ -28,10 +28,10 @@ impl Peer for Locked {
         for &pick in picks {
             let key = keys.key(pick);
             let decision = match states.get_mut(key) {
-                Some(state) => decide(state, &self.quota, Hits::ONE, now),
+                Some(state) => decide(state, &self.quota, Charge::ONE, now),
                 None => {
                     let state = states.entry(key.to_owned()).or_default();
-                    decide(state, &self.quota, Hits::ONE, now)
+                    decide(state, &self.quota, Charge::ONE, now)
                 }
             };
             allowed += u64::from(decision.is_allow());

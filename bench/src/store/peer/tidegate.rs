@@ -5,7 +5,7 @@ use crate::store::keys::Keys;
 use anyhow::Context;
 use std::path::Path;
 use tempfile::TempDir;
-use tidegate_core::{Hits, Quota, State, Timestamp, decide};
+use tidegate_core::{Charge, Quota, Timestamp, decide};
 use tidegate_store::{Cluster, EntryMut, Eviction, Geometry, Options};
 
 pub(super) const KIND: Kind = Kind {
@@ -39,10 +39,7 @@ impl Tidegate {
 
     fn decide(&self, entry: EntryMut<'_>, now: Timestamp) -> bool {
         let EntryMut { state: words, expires_at, .. } = entry;
-        let mut state = State::default();
-        state.0.copy_from_slice(words);
-        let decision = decide(&mut state, &self.quota, Hits::ONE, now);
-        words.copy_from_slice(&state.0);
+        let decision = decide(words, &self.quota, Charge::ONE, now);
         *expires_at = decision.keep_until.as_nanos();
         decision.is_allow()
     }
