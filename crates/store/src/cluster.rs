@@ -206,7 +206,11 @@ impl Cluster {
     /// none of them, for other threads and processes and for a kill. A key may come several times; its
     /// entry is one. Keys of both classes may come together.
     ///
-    /// Otherwise as [`Cluster::update`]. One update has at most 256 narrow keys, or some 40 wide ones.
+    /// A new key that there is no room for has an entry of zeros as well: so a caller can find out by the
+    /// other keys that there is nothing to remember. Only if `decide` leaves something in it, the update
+    /// fails.
+    ///
+    /// Otherwise as [`Cluster::update`]. One update has at most 256 narrow keys, or some 90 wide ones.
     ///
     /// # Errors
     ///

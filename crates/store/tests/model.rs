@@ -14,7 +14,7 @@ use tidegate_store::{
 
 use common::format::Image;
 use common::random::mixed;
-use common::twin::{Refused, Seen, Twin};
+use common::twin::{Refused, Room, Seen, Twin};
 use common::{SECOND, check_sound, directory, geometry, repetitions};
 
 const SEED: u64 = 0x5EED;
@@ -268,7 +268,7 @@ impl Pair {
             Act::Update(key, change) => {
                 let found =
                     cluster.update(&Id(*key), now, |entry| change_entry(entry, *change, now));
-                let expected = update_twin(twin, &[(*key, *change)], now, eviction);
+                let expected = update_twin(twin, &[(*key, *change)], now, eviction, Room::ForAll);
                 assert_eq!(found.map_err(refused), expected.map(|mut seen| seen.remove(0)));
             }
             Act::Many(changes) => {
@@ -281,7 +281,7 @@ impl Pair {
                     };
                     changes.map(change).collect::<Vec<_>>()
                 });
-                let expected = update_twin(twin, changes, now, eviction);
+                let expected = update_twin(twin, changes, now, eviction, Room::ForWritten);
                 assert_eq!(found.map_err(refused), expected);
             }
             Act::Each(changes) => {
@@ -293,7 +293,8 @@ impl Pair {
                     seen.push(entry.map(change).map_err(refused));
                 });
                 let update = |change: &(u64, Change)| {
-                    update_twin(twin, &[*change], now, eviction).map(|mut seen| seen.remove(0))
+                    update_twin(twin, &[*change], now, eviction, Room::ForAll)
+                        .map(|mut seen| seen.remove(0))
                 };
                 assert_eq!(seen, changes.iter().map(update).collect::<Vec<_>>());
             }
@@ -303,7 +304,7 @@ impl Pair {
                 let entry = Entry::new(&vec![*value; words], now.saturating_add(*lifetime));
                 let found = cluster.create(&Id(*key), now, &entry);
                 let (mut is_new, mut words_max) = (false, 0);
-                let expected = twin.update(&[Id(*key)], now, eviction, |seen, _| {
+                let expected = twin.update(&[Id(*key)], now, eviction, Room::ForAll, |seen, _| {
                     let (new, state, expires_at) = &mut seen[0];
                     (is_new, words_max) = (*new, state.len());
                     if *new && words <= words_max {
@@ -357,7 +358,7 @@ impl Pair {
         }));
         let eviction = self.options[handle].eviction;
         let changes: Vec<_> = keys.iter().map(|key| (*key, Change::Leave)).collect();
-        let expected = update_twin(&mut self.twin, &changes, self.now, eviction);
+        let expected = update_twin(&mut self.twin, &changes, self.now, eviction, Room::ForWritten);
         match caught {
             Err(_) => assert!(expected.is_ok(), "{expected:?}"),
             Ok(found) => {
@@ -406,10 +407,11 @@ fn update_twin(
     changes: &[(u64, Change)],
     now: u64,
     eviction: Eviction,
+    room: Room,
 ) -> Result<Vec<Seen>, Refused> {
     let keys: Vec<_> = changes.iter().map(|(key, _)| Id(*key)).collect();
     let mut before = Vec::new();
-    twin.update(&keys, now, eviction, |entries, firsts| {
+    twin.update(&keys, now, eviction, room, |entries, firsts| {
         for (index, (_, change)) in changes.iter().enumerate() {
             let (is_new, state, expires_at) = &mut entries[firsts[index]];
             before.push((*is_new, state.clone(), *expires_at));
@@ -484,6 +486,39 @@ fn an_update_has_so_many_keys_at_most() {
     assert_eq!(sum, 256 + 41 + 95 + 31 + 40 + 66);
 }
 
+/// A full chain used to refuse every update that had a new key in it, before anybody looked at the
+/// others. So a caller whose limit was used up got an error, and where errors mean "let it pass" he
+/// passed, as long as he named a new key beside it.
+#[test]
+fn a_new_key_without_room_does_not_hide_the_others() {
+    let dir = directory();
+    let cluster = Cluster::open(dir.path(), &Options::narrow(geometry(1, 1, 8, 4))).unwrap();
+    for key in 0..8_u64 {
+        cluster
+            .update(&key, SECOND, |entry| {
+                entry.state[0] = 1 + key;
+                *entry.expires_at = u64::MAX;
+            })
+            .unwrap();
+    }
+    let both = [3_u64, 100];
+    let seen = cluster.update_many(&both, SECOND, |entries| {
+        (entries.get(0).state[0], entries.get(1).state[0], entries.get(1).is_new())
+    });
+    assert_eq!(seen, Ok((4, 0, true)));
+    assert_eq!(cluster.stats().refused, 0);
+    // To write it takes a node, and then nothing is written.
+    let written = cluster.update_many(&both, SECOND, |entries| {
+        for index in 0..2 {
+            entries.get(index).state[0] = 99;
+            *entries.get(index).expires_at = u64::MAX;
+        }
+    });
+    assert!(matches!(written, Err(UpdateError::Full { .. })), "{written:?}");
+    assert_eq!(cluster.stats().refused, 1);
+    assert_eq!(cluster.find(&3_u64, SECOND).unwrap().unwrap().state[0], 4);
+}
+
 /// At the ends of time: what expires then, and what does not.
 #[test]
 fn time_has_ends() {
@@ -530,9 +565,11 @@ fn the_twin_meets_everything() {
                 if step.handle == 0 { case.options.eviction } else { Eviction::EvictOldest };
             let result = match &step.act {
                 Act::Update(key, change) => {
-                    update_twin(&mut twin, &[(*key, *change)], now, eviction)
+                    update_twin(&mut twin, &[(*key, *change)], now, eviction, Room::ForAll)
                 }
-                Act::Many(changes) => update_twin(&mut twin, changes, now, eviction),
+                Act::Many(changes) => {
+                    update_twin(&mut twin, changes, now, eviction, Room::ForWritten)
+                }
                 _ => continue,
             };
             refused += u64::from(matches!(result, Err(Refused::Full { .. })));

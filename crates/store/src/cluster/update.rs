@@ -100,9 +100,10 @@ impl Cluster {
     ) -> Result<T, UpdateError> {
         let mut step = Step::new(&self.memory, &self.crew, seated.seat);
         let place = hold_one(&mut step, ask, |step| match step.find(key, ask, now_secs)? {
-            Some(place) => Ok(Ok(place)),
+            Some(place) => Ok(Some(place)),
             None => self.place_new(step, ask, now_secs),
-        })??;
+        })?;
+        let Some(place) = place else { return Err(self.full(&step, ask)) };
         let (mut narrow, mut wide) = ([0; NARROW_WORDS], Vec::new());
         let words = ask.class.layout.node_words;
         let image: &mut [u64] = if words == NARROW_WORDS {
@@ -111,11 +112,11 @@ impl Cluster {
             wide.resize(words, 0);
             &mut wide
         };
-        let (is_new, mut expires_at) = load(&place, &ask.stored, image);
+        let (is_new, mut expires_at) = load(Some(&place), &ask.stored, image);
         let state = &mut image[STATE..words - 1];
         let answer = decide(EntryMut { state, expires_at: &mut expires_at, is_new });
         let change = Change { place, home: ask.home, image: None };
-        match self.settle(&place, expires_at, now_secs, image) {
+        match self.settle(Some(&place), expires_at, now_secs, image) {
             Outcome::Keep => {}
             Outcome::Write => step.commit(std::iter::once(Change { image: Some(image), ..change })),
             Outcome::Erase => step.commit(std::iter::once(change)),
@@ -125,8 +126,8 @@ impl Cluster {
         Ok(answer)
     }
 
-    /// Locks the key-nodes of all keys, and finds the place of each. Of a repeated key, the place is
-    /// that of its first mention.
+    /// Locks the key-nodes of all keys, and finds the place of each, if it has one or there is room for
+    /// it. Of a repeated key, the place is that of its first mention.
     fn hold_many<'a, K: Key>(
         &'a self,
         step: &mut Step<'a>,
@@ -144,7 +145,7 @@ impl Cluster {
                 step.lock(*spot)?;
             }
             match self.find_places(step, keys, asks, drafts, now_secs) {
-                Ok(places) => return places,
+                Ok(places) => return Ok(places),
                 Err(Blocked(spot)) => {
                     step.let_go();
                     spots.push(spot);
@@ -160,7 +161,7 @@ impl Cluster {
         asks: &[Ask<'a>],
         drafts: &[Draft],
         now_secs: u32,
-    ) -> Result<Result<Places<'a>, UpdateError>, Blocked<'a>> {
+    ) -> Result<Places<'a>, Blocked<'a>> {
         // All keys are looked for before any gets a new place: an expired node in which a later key
         // lives must not be given to an earlier one.
         let mut found: SmallVec<[Option<Place<'a>>; KEYS_INLINE]> =
@@ -174,51 +175,54 @@ impl Cluster {
         for (index, (ask, found)) in asks.iter().zip(found).enumerate() {
             let first = drafts[index].first;
             let place = match found {
-                Some(place) => place,
+                Some(place) => Some(place),
                 None if first < index => places[first],
-                None => match self.place_new(step, ask, now_secs)? {
-                    Ok(place) => place,
-                    Err(error) => return Ok(Err(error)),
-                },
+                None => self.place_new(step, ask, now_secs)?,
             };
             places.push(place);
         }
-        Ok(Ok(places))
+        Ok(places)
     }
 
+    /// A place for a key that has none; nothing if there is no room.
     #[cold]
     fn place_new<'a>(
         &self,
         step: &mut Step<'a>,
         ask: &Ask<'a>,
         now_secs: u32,
-    ) -> Result<Result<Place<'a>, UpdateError>, Blocked<'a>> {
+    ) -> Result<Option<Place<'a>>, Blocked<'a>> {
         match step.place(ask, now_secs, self.eviction) {
-            Ok(place) => Ok(Ok(place)),
+            Ok(place) => Ok(Some(place)),
             Err(NoPlace::Blocked(blocked)) => Err(blocked),
-            Err(NoPlace::Full) => {
-                step.count(Count::Refused);
-                let (key, class) = (ask.stored, ask.home.id.class);
-                Ok(Err(UpdateError::Full { key, class, nodes: ask.nodes() }))
-            }
+            Err(NoPlace::Full) => Ok(None),
         }
+    }
+
+    /// A key that is to be written has no place.
+    #[cold]
+    fn full(&self, step: &Step<'_>, ask: &Ask<'_>) -> UpdateError {
+        step.count(Count::Refused);
+        let (key, class) = (ask.stored, ask.home.id.class);
+        UpdateError::Full { key, class, nodes: ask.nodes() }
     }
 
     /// Completes the image of a node, and says what is to be done with it.
     #[inline]
     fn settle(
         &self,
-        place: &Place<'_>,
+        place: Option<&Place<'_>>,
         expires_at: u64,
         now_secs: u32,
         image: &mut [u64],
     ) -> Outcome {
         let expires = secs_up(expires_at);
+        let live = place.filter(|place| place.was == Was::Live);
         if !is_worth_keeping(image, expires, now_secs) {
-            return if place.was == Was::Live { Outcome::Erase } else { Outcome::Keep };
+            return if live.is_some() { Outcome::Erase } else { Outcome::Keep };
         }
         seal(image, expires, self.seed());
-        let is_same = place.was == Was::Live && place.spot.node.is(place.slot, image);
+        let is_same = live.is_some_and(|place| place.spot.node.is(place.slot, image));
         if is_same { Outcome::Keep } else { Outcome::Write }
     }
 
@@ -257,7 +261,7 @@ impl Cluster {
         for (index, (draft, place)) in drafts.iter_mut().zip(&places).enumerate() {
             if draft.first == index {
                 let image = &mut images[draft.start..draft.end];
-                (draft.is_new, draft.expires_at) = load(place, &asks[index].stored, image);
+                (draft.is_new, draft.expires_at) = load(place.as_ref(), &asks[index].stored, image);
             }
         }
         let answer = decide(&mut Entries { drafts: &mut drafts, words: &mut images });
@@ -265,7 +269,13 @@ impl Cluster {
             drafts.iter_mut().zip(&places).filter(|(draft, _)| draft.end > draft.start)
         {
             let image = &mut images[draft.start..draft.end];
-            draft.outcome = self.settle(place, draft.expires_at, now_secs, image);
+            draft.outcome = self.settle(place.as_ref(), draft.expires_at, now_secs, image);
+        }
+        let mut all = drafts.iter().zip(&places).zip(&asks);
+        let homeless =
+            all.find(|((draft, place), _)| draft.outcome != Outcome::Keep && place.is_none());
+        if let Some((_, ask)) = homeless {
+            return Err(self.full(&step, ask));
         }
         let changes = drafts.iter().zip(&places).zip(&asks).filter_map(|((draft, place), ask)| {
             let image = match draft.outcome {
@@ -273,7 +283,7 @@ impl Cluster {
                 Outcome::Write => Some(&images[draft.start..draft.end]),
                 Outcome::Erase => None,
             };
-            Some(Change { place: *place, home: ask.home, image })
+            Some(Change { place: (*place)?, home: ask.home, image })
         });
         if changes.clone().next().is_some() {
             step.commit(changes);
@@ -284,7 +294,7 @@ impl Cluster {
     }
 }
 
-type Places<'a> = SmallVec<[Place<'a>; KEYS_INLINE]>;
+type Places<'a> = SmallVec<[Option<Place<'a>>; KEYS_INLINE]>;
 
 /// Locks the home of a key, and its other key-node if `act` needs it and cannot get it as it is.
 #[inline]
@@ -311,8 +321,8 @@ pub(super) fn hold_one<'a, T>(
 /// Fills in the image of a node as it is before the update. Says whether the key is new, and when its
 /// entry expires.
 #[inline]
-fn load(place: &Place<'_>, stored: &StoredKey, image: &mut [u64]) -> (bool, u64) {
-    if place.was == Was::Live {
+fn load(place: Option<&Place<'_>>, stored: &StoredKey, image: &mut [u64]) -> (bool, u64) {
+    if let Some(place) = place.filter(|place| place.was == Was::Live) {
         place.spot.node.read(place.slot, image);
         return (false, nanos(expires_secs(image[image.len() - 1])));
     }

@@ -62,6 +62,15 @@ pub(crate) struct Met {
     pub(crate) repeated: u64,
 }
 
+/// Which new keys of an update need a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// All: updates of one key.
+    ForAll,
+    /// Those that are written: updates of several.
+    ForWritten,
+}
+
 impl Twin {
     pub(crate) fn new(options: &Options, seed: u64) -> Self {
         let classes = super::format::layouts(options)
@@ -82,6 +91,7 @@ impl Twin {
         keys: &[K],
         now: u64,
         eviction: Eviction,
+        room: Room,
         decide: impl FnOnce(&mut [Seen], &[usize]),
     ) -> Result<(), Refused> {
         let now = now / SECOND;
@@ -95,14 +105,35 @@ impl Twin {
         let firsts: Vec<usize> =
             (0..keys.len()).map(|b| (0..b).find(|&a| same(a, b)).unwrap_or(b)).collect();
         self.met.repeated += firsts.iter().enumerate().filter(|(b, a)| b != *a).count() as u64;
-        let places = self.places(keys, &stored, &firsts, now, eviction)?;
-        let mut seen: Vec<Seen> =
-            (0..keys.len()).map(|index| self.seen(&places[firsts[index]])).collect();
+        let places = self.places(keys, &stored, &firsts, now, eviction);
+        let full = (0..keys.len()).find(|&index| places[index].is_none());
+        if let (Some(index), Room::ForAll) = (full, room) {
+            return Err(self.full(&keys[index], &stored[index]));
+        }
+        let mut seen: Vec<Seen> = (0..keys.len())
+            .map(|index| self.seen(&keys[index], places[firsts[index]].as_ref()))
+            .collect();
         decide(&mut seen, &firsts);
-        for index in (0..keys.len()).filter(|&index| firsts[index] == index) {
-            self.settle(places[index], stored[index], &seen[index], now);
+        let first_ones = || (0..keys.len()).filter(|&index| firsts[index] == index);
+        let homeless =
+            first_ones().find(|&index| places[index].is_none() && is_kept(&seen[index], now));
+        if let Some(index) = homeless {
+            return Err(self.full(&keys[index], &stored[index]));
+        }
+        for index in first_ones() {
+            if let Some(place) = places[index] {
+                self.settle(place, stored[index], &seen[index], now);
+            }
         }
         Ok(())
+    }
+
+    fn full<K: Key>(&mut self, key: &K, stored: &StoredKey) -> Refused {
+        self.stats.refused += 1;
+        let class = self.class_of(key.class()).unwrap();
+        let key_nodes = 1 + u32::from(self.homes(class, stored).1.is_some());
+        let nodes = key_nodes * self.classes[class].layout.chain() as u32;
+        Refused::Full { key: *stored, class: key.class(), nodes }
     }
 
     pub(crate) fn find<K: Key>(&mut self, key: &K, now: u64) -> Result<Option<Seen>, Refused> {
@@ -243,7 +274,7 @@ impl Twin {
         firsts: &[usize],
         now: u64,
         eviction: Eviction,
-    ) -> Result<Vec<(Slot, Was)>, Refused> {
+    ) -> Vec<Option<(Slot, Was)>> {
         let mut meant = Vec::new();
         let mut found = Vec::new();
         for (index, key) in keys.iter().enumerate() {
@@ -253,29 +284,21 @@ impl Twin {
             let was = |slot| if self.is_live(slot, now) { Was::Live } else { Was::Expired };
             found.push(slot.map(|slot| (slot, was(slot))));
         }
-        let mut places: Vec<(Slot, Was)> = Vec::new();
+        let mut places: Vec<Option<(Slot, Was)>> = Vec::new();
         for (index, key) in keys.iter().enumerate() {
             let place = match found[index] {
-                Some(place) => place,
+                Some(place) => Some(place),
                 None if firsts[index] < index => places[firsts[index]],
                 None => {
                     let class = self.class_of(key.class()).unwrap();
                     let place = self.place(class, &stored[index], &meant, now, eviction);
-                    let Some(place) = place else {
-                        self.stats.refused += 1;
-                        let key_nodes =
-                            1 + u32::from(self.homes(class, &stored[index]).1.is_some());
-                        let nodes = key_nodes * self.classes[class].layout.chain() as u32;
-                        let (key, class) = (stored[index], key.class());
-                        return Err(Refused::Full { key, class, nodes });
-                    };
-                    meant.push(place.0);
+                    meant.extend(place.map(|place| place.0));
                     place
                 }
             };
             places.push(place);
         }
-        Ok(places)
+        places
     }
 
     fn place(
@@ -345,19 +368,20 @@ impl Twin {
         (liked.into_iter().chain(slots).find(is_free).unwrap(), Was::Free)
     }
 
-    fn seen(&self, &(slot, was): &(Slot, Was)) -> Seen {
-        if was == Was::Live {
+    fn seen<K: Key>(&self, key: &K, place: Option<&(Slot, Was)>) -> Seen {
+        if let Some(&(slot, Was::Live)) = place {
             let node = self.node(slot).as_ref().unwrap();
             return (false, node.state.clone(), node.expires_secs * SECOND);
         }
-        let words = self.classes[slot.class].layout.geometry.state_words();
+        let class = self.class_of(key.class()).unwrap();
+        let words = self.classes[class].layout.geometry.state_words();
         (true, vec![0; words as usize], 0)
     }
 
     fn settle(&mut self, (slot, was): (Slot, Was), stored: StoredKey, seen: &Seen, now: u64) {
         let (_, state, expires_at) = seen;
-        let expires_secs = expires_at.div_ceil(SECOND).min(u64::from(u32::MAX));
-        if expires_secs <= now || state.iter().all(|word| *word == 0) {
+        let expires_secs = expires_secs(*expires_at);
+        if !is_kept(seen, now) {
             if was == Was::Live {
                 *self.node_mut(slot) = None;
                 self.stats.erased += 1;
@@ -379,4 +403,13 @@ impl Twin {
         self.stats.evicted_expired += u64::from(was == Was::Expired);
         self.stats.evicted_live += u64::from(was == Was::Victim);
     }
+}
+
+fn expires_secs(expires_at: u64) -> u64 {
+    expires_at.div_ceil(SECOND).min(u64::from(u32::MAX))
+}
+
+/// Whether there is something to remember of an entry at `now`, in seconds.
+fn is_kept((_, state, expires_at): &Seen, now: u64) -> bool {
+    expires_secs(*expires_at) > now && state.iter().any(|word| *word != 0)
 }
