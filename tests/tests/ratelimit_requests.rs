@@ -263,9 +263,9 @@ async fn a_limit_in_the_request_takes_the_place_of_the_rule() -> anyhow::Result<
             // Neither in shadow, as the rule is, nor with its name.
             ("user=a 3/hour", "OVER: OVER 0/3 per hour"),
             ("user=a", "OK: OK 4/5 per day (user)"),
-            // Of the same period it counts where the rule does.
-            ("user=a 9/day", "OK: OK 7/9 per day"),
-            ("user=a", "OK: OK 2/5 per day (user)"),
+            // Nor does it count where the rule does, though the period is the same.
+            ("user=a 9/day", "OK: OK 8/9 per day"),
+            ("user=a", "OK: OK 3/5 per day (user)"),
             // Where no rule is, or one without a limit.
             ("other=a 2/minute", "OK: OK 1/2 per minute"),
             ("other=a,and=b 2/month", "OK: OK 1/2 per month"),

@@ -3,8 +3,8 @@
 //! All share one contract. An allow takes the hits; a deny takes nothing. A peek (no hits) answers
 //! for one hit and takes nothing. (Taking nothing may still write: a bucket that does not start
 //! full must remember since when it refills.) A drain answers as a take does, and takes what is
-//! left. A refund gives back at most what was taken, and what the passing of time has given back
-//! already is not given twice. A clock that steps back never gives hits back. Each has a slow
+//! left. A refund gives back at most what the counter holds; it is not told by whom or when
+//! that was taken. A clock that steps back never gives hits back. Each has a slow
 //! obvious twin in `tests/slow_*` that it must agree with.
 
 mod first_hit_window;

@@ -86,7 +86,9 @@ pub fn decide_all(
     before.clear();
     before.extend_from_slice(states);
     for ask in asks {
-        all.push(decide(&mut states[ask.state.clone()], ask.quota, ask.charge, now));
+        // Denied hits that count must be seen by the asks that follow.
+        let charge = if ask.denied == Denied::Count { drained(ask.charge) } else { ask.charge };
+        all.push(decide(&mut states[ask.state.clone()], ask.quota, charge, now));
     }
     if all.iter().all(Decision::is_allow) {
         return Verdict::Allow;
@@ -133,11 +135,19 @@ pub fn verdict(asks: &[Ask<'_>], decisions: &[Decision]) -> Verdict {
     if quotas > 0 && quotas == quotas_over { Verdict::Deny } else { Verdict::Allow }
 }
 
+/// The charge, taking what is left where all does not fit.
+fn drained(charge: Charge) -> Charge {
+    match charge {
+        Charge::Take(hits) => Charge::Drain(hits),
+        other => other,
+    }
+}
+
 /// Takes nothing, unless denied hits count.
 fn hold_back(ask: &Ask<'_>, state: &mut [u64], now: Timestamp, decision: &mut Decision) {
     match (ask.denied, ask.charge) {
-        (Denied::Count, Charge::Take(hits)) => {
-            *decision = decide(state, ask.quota, Charge::Drain(hits), now);
+        (Denied::Count, charge @ Charge::Take(_)) => {
+            *decision = decide(state, ask.quota, drained(charge), now);
         }
         _ if decision.is_allow() => {
             // It still fits, a refund too, though there may be nothing left for a peek.

@@ -166,9 +166,11 @@ fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
     let mut trial = counts.to_vec();
     let mut over: Vec<usize> = Vec::new();
     for plan in plans {
-        if plan.hits.max(1) <= left(&trial, plan.counter) {
+        let room = left(&trial, plan.counter);
+        if plan.hits.max(1) <= room {
             trial[plan.counter] += plan.hits;
         } else {
+            trial[plan.counter] += if plan.denied == Denied::Count { room } else { 0 };
             over.push(plan.descriptor);
         }
     }

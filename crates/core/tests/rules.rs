@@ -389,8 +389,8 @@ fn a_bad_expression_is_refused_in_a_line_and_changes_nothing() {
         ("a\\", "incomplete escape sequence, reached end of pattern prematurely"),
         ("*", "repetition operator missing expression"),
         (r"(a)\1", "backreferences are not supported"),
-        ("a{1000}{1000}{1000}", "it compiles to more than 2 MiB"),
-        (r"\w{5000}", "it compiles to more than 2 MiB"),
+        ("a{1000}{1000}{1000}", "it compiles to more than 256 KiB"),
+        (r"\w{5000}", "it compiles to more than 256 KiB"),
     ];
     for (expression, expected) in table {
         let mut rules = Rules::default();

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{
-    Answer, Ask, CounterKey, Decisions, Enforcement, Identity, KeyHash, Limit, Parts, Quota,
+    Answer, Ask, CounterKey, Decisions, Enforcement, Identity, KeyHash, Limit, Nanos, Parts, Quota,
     Request, Rules, StateSize, Timestamp, Verdict, decide_all,
 };
 use tidegate_store::{Class, Cluster, Entries, Hashed, UPDATE_KEYS_MAX, UpdateError};
@@ -28,6 +28,10 @@ pub(crate) struct Engine {
     modes: Modes,
     metrics: Metrics,
 }
+
+/// How long a counter is kept beyond its end: a thread, or another process, may still be about to
+/// decide by a clock that it read before.
+const EXPIRY_SLACK: Nanos = Nanos::from_secs(1);
 
 /// What holds for all rules, whatever they say themselves.
 #[derive(Debug, Clone, Copy, Default)]
@@ -247,11 +251,17 @@ impl<'a> Plan<'a> {
             keep_until[*counter] = decision.keep_until.as_nanos().max(keep_until[*counter]);
         }
         for (counter, keep_until) in self.counters.iter().zip(keep_until) {
+            let expires_at = keep_until.saturating_add(EXPIRY_SLACK.as_nanos());
+            let is_whole = counter.keys.len() == 1;
             for (key, part) in counter.parts(&mut words) {
                 let entry = entries.get(key);
                 if entry.state[..part.len()] != *part {
                     entry.state[..part.len()].copy_from_slice(part);
-                    *entry.expires_at = keep_until;
+                    *entry.expires_at = expires_at;
+                } else if is_whole && part.iter().any(|word| *word != 0) {
+                    // Under a changed limit the same state may matter for longer. (The parts of one in
+                    // several were each written with an end of its own.)
+                    *entry.expires_at = expires_at.max(*entry.expires_at);
                 }
             }
         }

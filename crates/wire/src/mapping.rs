@@ -109,9 +109,12 @@ fn override_from_wire(
     Ok(LimitOverride { requests: limit.requests_per_unit, unit })
 }
 
-/// Writes a request, as a client does.
+/// Writes a request, as a client does. Hits that the request as a whole cannot carry (none, or more
+/// than 32 bits) go with each descriptor.
 #[must_use]
 pub fn encode_request(request: &Request) -> Vec<u8> {
+    let whole = u32::try_from(request.hits.get()).ok().filter(|hits| *hits > 0);
+    let for_each = if whole.is_some() { None } else { Some(request.hits) };
     let descriptor = |descriptor: &Descriptor| rls::RateLimitDescriptor {
         entries: descriptor
             .entries
@@ -125,13 +128,13 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             requests_per_unit: limit.requests,
             unit: unit_to_wire(Some(limit.unit)).into(),
         }),
-        hits_addend: descriptor.hits.map(Hits::get),
+        hits_addend: descriptor.hits.or(for_each).map(Hits::get),
         is_negative_hits: descriptor.direction == Direction::Refund,
     };
     rls::RateLimitRequest {
         domain: request.domain.clone(),
         descriptors: request.descriptors.iter().map(descriptor).collect(),
-        hits_addend: u32::try_from(request.hits.get()).unwrap_or(u32::MAX),
+        hits_addend: whole.unwrap_or(1),
     }
     .encode_to_vec()
 }

@@ -112,6 +112,18 @@ fn an_override_and_a_refund_survive_the_wire() {
     assert_eq!(request.charge_of(&request.descriptors[0]), Charge::Refund(Hits::new(3)));
 }
 
+/// A peek went out as `hits_addend: 0`, which a server reads as one hit.
+#[test]
+fn hits_that_a_request_cannot_carry_go_with_its_descriptors() {
+    for hits in [Hits::PEEK, Hits::new(u64::MAX)] {
+        let descriptors = vec![Descriptor::new(vec![Entry::new("app", "a")])];
+        let request = Request { domain: "shop".into(), descriptors, hits };
+        let wire = RateLimitRequest::decode(&encode_request(&request)[..]).unwrap();
+        let read = request_from_wire(wire).unwrap();
+        assert_eq!(read.charge_of(&read.descriptors[0]), Charge::Take(hits));
+    }
+}
+
 #[test]
 fn metadata_becomes_a_struct() {
     let text = |text: &str| Value::Text(text.to_owned());

@@ -164,7 +164,9 @@ impl FixedWindow {
         };
         let charged = self.allowance.charge(held, charge);
         if charged.count != held {
-            *state = [window.start, charged.count, 0, 0];
+            // Of two limits that cut time differently and share a counter, the later start stays: else
+            // each would find a window of its own that is new.
+            *state = [window.start.max(start), charged.count, 0, 0];
         }
         self.allowance.decision(charged, now, |later| {
             let opening = if later == 1 { window.end } else { self.windows.later(window, later) };

@@ -30,6 +30,10 @@ pub(super) struct MetLimit<'m> {
     pub(super) limit: Option<&'m Limit>,
 }
 
+/// Tells the counters of limits that requests bring along from those of rules, which may borrow or
+/// cut time otherwise. A rule's limit of this name would share them.
+const BROUGHT_ALONG: &str = "(override)";
+
 /// What each descriptor of `request` meets.
 pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> SmallVec<[Met<'a>; 4]> {
     let mut met: SmallVec<[Met<'a>; 4]> = SmallVec::with_capacity(request.descriptors.len());
@@ -89,7 +93,7 @@ impl Met<'_> {
             quota,
             enforcement: Enforcement::Enforce,
             denied: Denied::Spare,
-            label: "",
+            label: BROUGHT_ALONG,
             limit: None,
         }))
     }

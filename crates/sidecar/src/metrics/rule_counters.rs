@@ -4,7 +4,7 @@ use super::{LimitCounters, Metrics, RuleLabel};
 use crate::rules::escaped;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
-use tidegate_core::{Charge, Decision, Entry, Limit, Rule, Rules};
+use tidegate_core::{Charge, Decision, Entry, Hits, Limit, Rule, Rules};
 
 /// The most series that values of requests may make. At five counters of about 300 bytes each they
 /// take some 6 MB, and a scrape of them about 2 MB.
@@ -116,7 +116,8 @@ impl RuleCounters {
         let Some((rule, limit)) = of else {
             return self.overrides.count(charge, decision, capacity, shadow);
         };
-        if rule.metric_values.contains(&true) {
+        // What counts nothing must not make a series either.
+        if rule.metric_values.contains(&true) && counted(charge).is_some() {
             let name = with_values(rule, entries) + &limit.path[rule.path.len()..];
             if let Some(counters) = self.metrics.detailed(name) {
                 return counters.count(charge, decision, capacity, shadow);
@@ -130,6 +131,7 @@ impl RuleCounters {
     /// Counts a request that a rule lets through without a limit.
     pub(crate) fn unlimited(&self, rule: &Rule, entries: &[Entry], charge: Charge) {
         if rule.metric_values.contains(&true)
+            && counted(charge).is_some()
             && let Some(counters) = self.metrics.detailed(with_values(rule, entries))
         {
             return counters.within(charge);
@@ -187,7 +189,9 @@ impl LimitCounters {
 /// The cost is the caller's word, and the counters must not wrap.
 fn counted(charge: Charge) -> Option<u64> {
     match charge {
-        Charge::Take(hits) | Charge::Drain(hits) => Some(hits.get().min(u64::from(u32::MAX))),
-        Charge::Refund(_) => None,
+        Charge::Take(hits) | Charge::Drain(hits) if hits != Hits::PEEK => {
+            Some(hits.get().min(u64::from(u32::MAX)))
+        }
+        _ => None,
     }
 }
