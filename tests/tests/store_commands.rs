@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+use tidegate_tests::service::Service;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
 use tidegate_wire::rls::{
@@ -604,4 +605,36 @@ async fn root_leaves_no_file_of_its_own_to_another_user() -> anyhow::Result<()> 
     ensure!(home.store("verify").await?.code == Some(0));
     ensure!(home.bytes()? == before, "something was changed");
     Ok(())
+}
+
+/// Erasing the counter of an exact window erased the one part that stands for it; the seconds and
+/// minutes that its other parts held went on to deny. And limits without a name could not be named.
+#[tokio::test]
+async fn a_counter_in_several_parts_is_shown_and_erased_as_a_whole() -> anyhow::Result<()> {
+    let limits = "
+- key: n
+  rate_limits:
+  - {algorithm: sliding_buckets, exact: true, period: 1d, requests: 5}
+  - {unit: day, requests_per_unit: 100}
+";
+    let service = Service::start(limits, &[]).await?;
+    service.expect("5x n=a", "OK: OK 0/5 per day").await?;
+    service.expect("n=a", "OVER: OVER 0/5 per day").await?;
+    let store = async |words: &str| {
+        let (verb, words) = words.split_once(' ').unwrap_or((words, ""));
+        let mut command = Command::new(artifacts::sidecar()?);
+        command.arg("store").arg(verb).arg(service.dir().join("data")).args(words.split(' '));
+        command.arg("--limits").arg(service.dir().join("limits")).stdin(Stdio::null());
+        run(command).await
+    };
+    let unsaid = store("get n=a").await?;
+    ensure!(unsaid.code == Some(2) && unsaid.err.contains("--limit: 1, 2"), "{unsaid:?}");
+    let exact = store("get n=a --limit 1 --json").await?;
+    ensure!(exact.json()?["limit"]["left"] == 0, "{exact:?}");
+    let erased = store("erase n=a --limit 1").await?;
+    ensure!(erased.code == Some(0) && erased.out.starts_with("erased the wide"), "{erased:?}");
+    let exact = store("get n=a --limit 1 --json").await?;
+    ensure!(exact.json()?["limit"]["left"] == 5, "{exact:?}");
+    service.expect("5x n=a", "OK: OK 0/5 per day").await?;
+    service.expect("n=a", "OVER: OVER 0/5 per day").await
 }

@@ -147,6 +147,18 @@ impl Quota {
     }
 }
 
+impl Quota {
+    /// The labels of all parts of a counter that a later decision may still need, for those who
+    /// want to forget it; the first is 0.
+    #[must_use]
+    pub fn every_part(&self, now: Timestamp) -> Vec<u64> {
+        match self {
+            Quota::SlidingExact(exact) => exact.every_part(now).collect(),
+            _ => vec![0],
+        }
+    }
+}
+
 /// How large a part of a counter's state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateSize {

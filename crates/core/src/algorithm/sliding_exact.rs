@@ -100,6 +100,15 @@ impl SlidingExact {
         parts
     }
 
+    /// The labels of all parts that may hold hits which count at `now`.
+    pub(crate) fn every_part(&self, now: Timestamp) -> impl Iterator<Item = u64> {
+        let (now, _) = self.span(now);
+        let hours = now.hour.saturating_sub(HOURS)..=now.hour;
+        let minutes = now.minute.saturating_sub(HOURS * 60)..=now.minute;
+        let parts = hours.map(|hour| MINUTES | hour).chain(minutes.map(|minute| SECONDS | minute));
+        std::iter::once(0).chain(parts)
+    }
+
     /// Hits per period.
     #[must_use]
     pub fn requests(&self) -> u32 {

@@ -173,7 +173,16 @@ fn read_enforcement(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Enfor
 
 fn read_kind(fields: &Fields<'_>, path: &str, reading: &mut Reading<'_, '_>) -> Option<RuleKind> {
     match (fields.value("rate_limit"), fields.value("rate_limits")) {
-        (None, None) => None,
+        (None, None) => {
+            for key in ["rate_limit", "rate_limits"].into_iter().filter(|key| fields.is_empty(key))
+            {
+                let message = format!(
+                    "`{key}` is empty, so there is no limit here; indent what belongs to it"
+                );
+                reading.reports.warn(fields.place_of_key(key), message);
+            }
+            None
+        }
         (Some(one), None) => read_rate_limit(one, path, reading),
         (None, Some(_)) => {
             let before = reading.reports.errors.len();

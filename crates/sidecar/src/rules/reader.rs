@@ -139,6 +139,11 @@ impl<'a> Fields<'a> {
         self.value(key).is_some()
     }
 
+    /// Whether `key` is there with nothing after it.
+    pub(super) fn is_empty(&self, key: &str) -> bool {
+        !self.has(key) && self.entries.iter().any(|(known, _)| known.name == key)
+    }
+
     /// A string.
     pub(super) fn text(&self, key: &str, reports: &mut Reports<'_>) -> Option<String> {
         text(self.value(key)?, key, reports)

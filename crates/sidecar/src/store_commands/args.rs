@@ -108,7 +108,7 @@ pub(crate) struct KeyOptions {
     #[arg(long, value_name = "DOMAIN", requires = "limits")]
     pub(crate) domain: Option<String>,
 
-    /// Name of the limit, for a descriptor that meets several
+    /// Name of the limit, or its place from 1, for a descriptor that meets several
     #[arg(long, value_name = "NAME", requires = "limits")]
     pub(crate) limit: Option<String>,
 }

@@ -9,7 +9,7 @@ use crate::clock;
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::Write;
-use tidegate_core::{Charge, Decision, Limit, Period, Timestamp};
+use tidegate_core::{Charge, Limit, Period, Timestamp};
 use tidegate_store::{Class, Entry, View};
 
 const SECOND: u64 = 1_000_000_000;
@@ -24,11 +24,12 @@ pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<Verd
         let entry = view.find(&key.within(class), now.as_nanos())?;
         found = found.or(entry.map(|entry| (class, entry)));
     }
+    let left = left(&view, &key, now)?;
     check_whole(&view)?;
     if options.look.json {
-        out.json(&json_of(&key, found.as_ref(), now))?;
+        out.json(&json_of(&key, found.as_ref(), left, now))?;
     } else {
-        print(out, &key, found.as_ref(), now)?;
+        print(out, &key, found.as_ref(), left, now)?;
     }
     Ok(if found.is_some() { Verdict::Good } else { Verdict::Bad })
 }
@@ -73,7 +74,11 @@ pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<Ve
     let now = clock::now().as_nanos();
     let mut erased = Vec::new();
     for class in classes {
-        if cluster.erase(&key.within(class), now)? {
+        let mut had_one = false;
+        for part in key.every_part(class, cluster.seed(), clock::now()) {
+            had_one |= cluster.erase(&part, now)?;
+        }
+        if had_one {
             erased.push(class.name());
         }
     }
@@ -140,6 +145,7 @@ fn print(
     out: &mut Output,
     key: &Resolved,
     found: Option<&(Class, Entry)>,
+    left: Option<u64>,
     now: Timestamp,
 ) -> anyhow::Result<()> {
     let stored = key.stored;
@@ -159,15 +165,20 @@ fn print(
     let (quota, period) = (&limit.quota, period_of(limit));
     let (algorithm, requests) = (quota.algorithm(), grouped(quota.requests().into()));
     writeln!(out, "limit    {}: {algorithm}, {requests} per {period}", limit.path)?;
-    if let Some(decision) = peek(limit, found.map(|(_, entry)| entry), now) {
-        let left = grouped(decision.remaining);
+    if let Some(left) = left {
+        let left = grouped(left);
         let capacity = grouped(quota.capacity().into());
         writeln!(out, "left     {left} of {capacity}")?;
     }
     Ok(())
 }
 
-fn json_of(key: &Resolved, found: Option<&(Class, Entry)>, now: Timestamp) -> Value {
+fn json_of(
+    key: &Resolved,
+    found: Option<&(Class, Entry)>,
+    left: Option<u64>,
+    now: Timestamp,
+) -> Value {
     let mut document = json!({"key": key.stored.to_string(), "found": found.is_some()});
     if let Some((class, entry)) = found {
         let secs = entry.expires_at / SECOND;
@@ -177,7 +188,6 @@ fn json_of(key: &Resolved, found: Option<&(Class, Entry)>, now: Timestamp) -> Va
         document["expires_in"] = json!(secs.saturating_sub(secs_of(now)));
     }
     if let Some(limit) = &key.limit {
-        let decision = peek(limit, found.map(|(_, entry)| entry), now);
         document["limit"] = json!({
             "path": limit.path,
             "name": limit.name,
@@ -185,7 +195,7 @@ fn json_of(key: &Resolved, found: Option<&(Class, Entry)>, now: Timestamp) -> Va
             "requests": limit.quota.requests(),
             "period_ms": limit.quota.period().nominal().as_nanos() / 1_000_000,
             "capacity": limit.quota.capacity(),
-            "left": decision.map(|decision| decision.remaining),
+            "left": left,
         });
     }
     document
@@ -196,19 +206,23 @@ pub(crate) fn state_json(entry: &Entry) -> Value {
     entry.state.iter().map(u64::to_string).collect()
 }
 
-/// What the limit would say of an entry, without taking from it; none if the state is not one of its
-/// algorithm's size.
-fn peek(limit: &Limit, entry: Option<&Entry>, now: Timestamp) -> Option<Decision> {
+/// What the limit of a descriptor's counter has left; none for any other key, and if a state is not one
+/// of its algorithm's size.
+fn left(view: &View, key: &Resolved, now: Timestamp) -> anyhow::Result<Option<u64>> {
+    let Some(limit) = &key.limit else { return Ok(None) };
     let words = limit.quota.state_size().words();
-    // A counter in several parts is not told by one of them.
-    if limit.quota.parts(now).labels().len() > 1 {
-        return None;
+    let mut state = Vec::new();
+    for part in key.parts(key.class.unwrap_or_default(), view.seed(), now) {
+        match view.find(&part, now.as_nanos())? {
+            None => state.resize(state.len() + words, 0),
+            Some(entry) => match entry.state.get(..words) {
+                Some(found) => state.extend_from_slice(found),
+                None => return Ok(None),
+            },
+        }
     }
-    let mut state = match entry {
-        Some(entry) => entry.state.get(..words)?.to_vec(),
-        None => vec![0; words],
-    };
-    Some(tidegate_core::decide(&mut state, &limit.quota, Charge::PEEK, now))
+    let decision = tidegate_core::decide(&mut state, &limit.quota, Charge::PEEK, now);
+    Ok(Some(decision.remaining))
 }
 
 /// The second in which a moment is over, as entries keep their expiry: so 60 s from now are 60 s.

@@ -10,7 +10,7 @@ use crate::engine::counter_keys;
 use crate::rules::{self, Loaded, SameDomain};
 use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
-use tidegate_core::{CounterKey, Entry, Found, Identity, Limit, Match, Rules};
+use tidegate_core::{CounterKey, Entry, Found, Identity, KeyHash, Limit, Match, Rules, Timestamp};
 use tidegate_store::{Class, Hashed, Key, StoredKey};
 
 /// A key as it was named; found out before anything is opened, so that a slip of the pen is told first.
@@ -35,9 +35,30 @@ pub(crate) struct Resolved {
     pub(crate) class: Option<Class>,
     /// The limit whose counter it is, if it was named so.
     pub(crate) limit: Option<Limit>,
+    /// The hash of that counter, of which its parts have theirs.
+    pub(crate) counter: Option<KeyHash>,
 }
 
 impl Resolved {
+    /// The keys of the parts of the counter that a decision at `now` goes by, or the one key.
+    pub(crate) fn parts(&self, class: Class, seed: u64, now: Timestamp) -> Vec<Hashed> {
+        match self.limit.as_ref().zip(self.counter) {
+            Some((limit, hash)) => counter_keys(hash, &limit.quota, seed, now).into_vec(),
+            None => vec![self.within(class)],
+        }
+    }
+
+    /// The keys of all parts that the counter may have, the one that stands for it first.
+    pub(crate) fn every_part(&self, class: Class, seed: u64, now: Timestamp) -> Vec<Hashed> {
+        match self.limit.as_ref().zip(self.counter) {
+            Some((limit, hash)) => {
+                let labels = limit.quota.every_part(now).into_iter();
+                labels.map(|label| Hashed { hash: hash.part(seed, label).0, class }).collect()
+            }
+            None => vec![self.within(class)],
+        }
+    }
+
     /// The key in a class of nodes.
     pub(crate) fn within(&self, class: Class) -> Hashed {
         Hashed { hash: self.stored.bits(), class }
@@ -85,10 +106,11 @@ impl Named {
                 // The first part of a counter is the one that stands for it.
                 let key = counter_keys(hash, &limit.quota, seed, clock::now())[0];
                 let (stored, class) = (key.stored(seed), Some(key.class));
-                return Ok(Resolved { stored, class, limit: Some(limit.clone()) });
+                let (limit, counter) = (Some(limit.clone()), Some(hash));
+                return Ok(Resolved { stored, class, limit, counter });
             }
         };
-        Ok(Resolved { stored, class: None, limit: None })
+        Ok(Resolved { stored, class: None, limit: None, counter: None })
     }
 }
 
@@ -123,21 +145,25 @@ pub(crate) fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, 
     }
 }
 
-/// The limit of this name, or the only one.
+/// The limit of this name or place, or the only one.
 fn limit_of<'a>(found: &Match<'a>, name: Option<&str>) -> Result<&'a Limit, Usage> {
     let (path, limits) = (&found.rule.path, found.rule.limits());
-    let names = || limits.iter().filter_map(|limit| limit.name.as_deref()).collect::<Vec<_>>();
+    // Of one of several limits the path ends in `#` and its name, or its place.
+    let told = |limit: &'a Limit| {
+        let place = limit.path.rsplit_once('#').map_or("", |(_, place)| place);
+        limit.name.as_deref().unwrap_or(place)
+    };
+    let names = || limits.iter().map(told).collect::<Vec<_>>().join(", ");
     match (name, limits) {
         (None, [only]) => Ok(only),
-        (None, _) => Err(Usage(format!(
-            "{path} has {} limits; say which with --limit: {}",
-            limits.len(),
-            names().join(", ")
-        ))),
+        (None, _) => {
+            let count = limits.len();
+            Err(Usage(format!("{path} has {count} limits; say which with --limit: {}", names())))
+        }
         (Some(name), _) => {
-            let mut limits = limits.iter();
-            limits.find(|limit| limit.name.as_deref() == Some(name)).ok_or_else(|| {
-                Usage(format!("{path} has no limit named {name:?}, but {}", names().join(", ")))
+            let found = limits.iter().find(|limit| told(limit) == name.trim_start_matches('#'));
+            found.ok_or_else(|| {
+                Usage(format!("{path} has no limit named {name:?}, but {}", names()))
             })
         }
     }

@@ -35,6 +35,27 @@ descriptors:
     );
 }
 
+/// Lines that should have been indented made a limit vanish, with not a word of the key that was left
+/// empty.
+#[test]
+fn an_empty_rate_limit_is_told() {
+    check_warnings(
+        "domain: d
+descriptors:
+- key: k
+  rate_limit:
+  unit: hour
+  requests_per_unit: 5
+",
+        &[
+            "4:3: `rate_limit` is empty, so there is no limit here; indent what belongs to it",
+            "5:3: `unit` is known but has no effect in a descriptor; it belongs in rate_limit",
+            "6:3: `requests_per_unit` is known but has no effect in a descriptor; it belongs in \
+             rate_limit",
+        ],
+    );
+}
+
 #[test]
 fn keys_without_effect_are_told() {
     for (descriptor, message) in [
