@@ -9,16 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+use tidegate_tests::rls::{Rls, parse};
 use tidegate_tests::service::Service;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
-use tidegate_wire::rls::{
-    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
-};
-use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
+use tidegate_wire::rls::Code;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
-use tonic::transport::{Channel, Endpoint};
 
 const LIMITS: &str = "\
 domain: test
@@ -138,44 +135,20 @@ fn bytes_below(dir: &Path) -> anyhow::Result<BTreeMap<PathBuf, Vec<u8>>> {
 
 /// Asks the sidecar about one descriptor.
 async fn ask(home: &Home, entries: &[(&str, &str)]) -> anyhow::Result<(Code, u32)> {
-    let request = RateLimitRequest {
-        domain: "test".to_owned(),
-        descriptors: vec![descriptor(entries)],
-        hits_addend: 0,
-    };
-    let answer = call(&channel(home).await?, request).await?;
+    let entries: Vec<String> =
+        entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let answer = Rls::at(home.0.path()).await?.call(parse(&entries.join(","))?).await?;
     Ok((answer.overall_code(), answer.statuses[0].limit_remaining))
-}
-
-fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| DescriptorEntry {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
-    };
-    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
-}
-
-async fn channel(home: &Home) -> anyhow::Result<Channel> {
-    let uri = format!("unix:{}", Sidecar::socket(home.0.path()).display());
-    Ok(Endpoint::from_shared(uri)?.connect().await?)
-}
-
-async fn call(channel: &Channel, request: RateLimitRequest) -> anyhow::Result<RateLimitResponse> {
-    let mut grpc = tonic::client::Grpc::new(channel.clone());
-    grpc.ready().await?;
-    let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse()?;
-    let codec = tonic_prost::ProstCodec::default();
-    Ok(grpc.unary(tonic::Request::new(request), path, codec).await?.into_inner())
 }
 
 /// Makes `count` counters of the limit `many`.
 async fn fill(home: &Home, count: usize) -> anyhow::Result<()> {
-    let channel = channel(home).await?;
+    let rls = Rls::at(home.0.path()).await?;
     let values: Vec<String> = (0..count).map(|value| value.to_string()).collect();
     for values in values.chunks(100) {
-        let descriptors = values.iter().map(|value| descriptor(&[("many", value)])).collect();
-        let request = RateLimitRequest { domain: "test".to_owned(), descriptors, hits_addend: 0 };
-        let answer = call(&channel, request).await?;
+        let about: Vec<(&str, &str)> =
+            values.iter().map(|value| ("many", value.as_str())).collect();
+        let answer = rls.ask(&about).await?;
         ensure!(answer.overall_code() == Code::Ok, "{answer:?}");
     }
     Ok(())
