@@ -1,6 +1,7 @@
 //! Limits that change under a running sidecar, in every way in which files change.
 
 use anyhow::{Context, ensure};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use std::fs::{create_dir, remove_dir_all, remove_file, rename, write};
 use std::os::unix::fs::symlink;
@@ -173,6 +174,8 @@ async fn a_config_map_is_read_again_when_kubernetes_changes_it() -> anyhow::Resu
                 home.loads(loads).await?;
                 home.is_left(left).await?;
             }
+            // The watch of the old directory goes with it, which nobody needs to be warned of.
+            ensure!(home.count_logged("remove the path from the watches") == 0);
         }
     }
     Ok(())
@@ -300,5 +303,73 @@ async fn without_a_watch_only_sighup_reads_the_limits() -> anyhow::Result<()> {
     .await?;
     home.is_metric("config_current", 0).await?;
     ensure!(home.metric("config_loaded_timestamp_seconds").await? > 1_700_000_000);
+    Ok(())
+}
+
+/// A FIFO among the limits held up its reader for ever: there was no reload from then on, nor an
+/// error, as opening one waits for somebody who writes to it. A device that never ends would fill
+/// the memory.
+#[tokio::test]
+async fn what_is_no_file_does_not_hold_up_a_reload() -> anyhow::Result<()> {
+    let fifo = |at: &Path| mknodat(CWD, at, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
+    for watch in WATCHES {
+        let make = |etc: &Path| write(etc.join("d.yaml"), limits("d", 3));
+        let home = Home::start(watch, "", make).await?;
+        let odd = home.etc("z.yaml");
+        fifo(&odd)?;
+        home.is_metric("config_current", 0).await?;
+        home.logged("z.yaml: is a FIFO, not a file").await?;
+        remove_file(&odd)?;
+        home.is_metric("config_current", 1).await?;
+        symlink("/dev/zero", &odd)?;
+        home.logged("z.yaml: is a device, not a file").await?;
+        home.is_left(2).await?;
+        remove_file(&odd)?;
+        write(home.etc("d.yaml"), limits("d", 10))?;
+        home.is_metric("config_load_success_total", 2).await?;
+        home.is_metric("config_current", 1).await?;
+        home.is_left(8).await?;
+
+        // On SIGHUP, too.
+        fifo(&odd)?;
+        home.sidecar.process.signal(Signal::HUP)?;
+        home.is_metric("config_current", 0).await?;
+        remove_file(&odd)?;
+        home.is_metric("config_current", 1).await?;
+    }
+    Ok(())
+}
+
+/// A generated file with one mistake in each of its rules put thousands of lines into the log.
+#[tokio::test]
+async fn a_flood_of_mistakes_is_cut_short_in_the_log() -> anyhow::Result<()> {
+    let home = Home::on_file("on").await?;
+    let rules = "  - key: ''\n".repeat(50);
+    write(home.etc(".new"), format!("domain: d\ndescriptors:\n{rules}"))?;
+    rename(home.etc(".new"), home.etc("limits.yaml"))?;
+    let path = home.etc("limits.yaml");
+    home.logged(&format!("and 30 more; run `tidegate check {}`", path.display())).await?;
+    ensure!(home.count_logged("`key` must be there and not empty") == 20);
+    ensure!(home.count_logged("limits.yaml:22:") == 1 && home.count_logged("limits.yaml:23:") == 0);
+    Ok(())
+}
+
+/// A path with a typing mistake was said to have "a mistake" in its limits.
+#[tokio::test]
+async fn limits_that_cannot_be_read_at_the_start_are_said_to_be() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    for (name, cause) in [("none.yaml", "No such file"), ("pipe", "is a FIFO, not a file")] {
+        let path = dir.path().join(name);
+        if name == "pipe" {
+            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        }
+        let error = Sidecar::start(dir.path(), &path).await.err().context("it started")?;
+        let (error, path) = (format!("{error:?}"), path.display());
+        ensure!(
+            error.contains(&format!("nothing is served until {path} can be read: ")),
+            "{error}"
+        );
+        ensure!(error.contains(cause) && !error.contains("has no mistake"), "{error}");
+    }
     Ok(())
 }

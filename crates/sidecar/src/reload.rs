@@ -13,12 +13,14 @@ use crate::cli::{ServeOptions, Watch};
 use crate::clock;
 use crate::diff::{self, Snapshot};
 use crate::engine::Engine;
-use crate::rules::{self, Loaded, RuleError, SameDomain};
-use contents::Contents;
+use crate::rules::{self, Loaded, Pipes, RuleError, RuleErrors, SameDomain, Source};
+use crate::store_commands::time::grouped;
+use anyhow::{anyhow, bail};
+use contents::{Contents, Restless};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_core::Rules;
@@ -34,6 +36,12 @@ const SETTLE_MAX: Duration = Duration::from_secs(1);
 /// How often they are looked at without an event. Reading and hashing a megabyte takes well below
 /// a millisecond.
 const POLL: Duration = Duration::from_secs(2);
+/// How long a look may take before it is told: a thousand times what one takes, so that something is
+/// wrong with the file system.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+/// How many mistakes of one reload are logged, and how many warnings: a screenful. More would only
+/// push what else is in the log out of sight.
+const TOLD_MAX: usize = 20;
 
 /// What `/metrics` says about the limits as a whole.
 #[derive(Debug, Clone, Default)]
@@ -72,14 +80,24 @@ struct State {
 }
 
 impl Reload {
-    /// Reads the limits for the first time.
-    pub(crate) fn first(options: &ServeOptions) -> Result<(Reload, Rules), rules::RuleErrors> {
+    /// Reads the limits for the first time. Mistakes go to standard error.
+    pub(crate) fn first(options: &ServeOptions) -> anyhow::Result<(Reload, Rules)> {
         let (path, same_domain) = (options.limits.clone(), options.same_domain());
-        // Before they are parsed: a change in between is found by the first look.
-        let contents = Contents::of(&path);
-        let Loaded { rules, warnings } = rules::load(&path, same_domain)?;
+        let at = path.display();
+        let Ok((contents, source)) = read(&path, Contents::of(&path)) else {
+            bail!("nothing is served until {at} is left alone; it changed each time it was read");
+        };
+        if let Some(cause) = source.unreadable() {
+            bail!("nothing is served until {at} can be read: {cause}");
+        }
+        let Loaded { rules, warnings } =
+            rules::load_source(&source, same_domain).map_err(|errors| {
+                // On lines of their own, as `tidegate check` has them, for people and editors.
+                eprintln!("{errors}");
+                anyhow!("nothing is served until {at} has no mistake")
+            })?;
         rules.seal();
-        warn(&warnings);
+        warn(&path, &warnings);
         let state = State { in_force: contents, seen: contents, rules: Snapshot::of(&rules) };
         let metrics = ConfigMetrics::default();
         metrics.loaded();
@@ -98,11 +116,12 @@ impl Reload {
 
     /// Keeps the rules of `engine` as the files are, until it is aborted.
     pub(crate) async fn run(self: Arc<Self>, engine: Arc<Engine>) {
-        let mut watcher = match self.watch {
-            Watch::On => Watcher::start(),
+        let changed = Arc::new(Notify::new());
+        let new_watcher = || match self.watch {
+            Watch::On => Watcher::new(changed.clone()),
             Watch::Poll | Watch::Off => Watcher::none(),
         };
-        let changed = watcher.changed();
+        let mut watcher = new_watcher();
         let mut ticks = tokio::time::interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -122,12 +141,30 @@ impl Reload {
                 reload.look(&engine, look);
                 watcher
             });
-            watcher = looked.await.unwrap_or_else(|_| {
+            watcher = self.bounded(LOOK_MAX, looked).await.unwrap_or_else(|_| {
                 self.metrics.failed();
                 tracing::error!("reading the limits failed; the old ones stay in force");
-                Watcher::none()
+                new_watcher()
             });
         }
+    }
+
+    /// Waits for a look, and tells when it takes longer than `most`, as on a file system that does
+    /// not answer. It cannot be given up, as the thread that waits there cannot be.
+    async fn bounded<T>(&self, most: Duration, looked: impl Future<Output = T>) -> T {
+        let start = Instant::now();
+        let mut looked = std::pin::pin!(looked);
+        if let Ok(done) = tokio::time::timeout(most, &mut looked).await {
+            return done;
+        }
+        self.metrics.current.set(0);
+        let path = self.path.display();
+        tracing::error!(%path, "reading the limits takes more than {most:?}; the old ones stay in force");
+        let done = looked.await;
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.metrics.current.set(state.seen_is_in_force());
+        tracing::info!(%path, took = ?start.elapsed(), "reading the limits has come to its end");
+        done
     }
 
     /// Reads the files if there is something new, or somebody asks. Blocks.
@@ -135,8 +172,16 @@ impl Reload {
         let contents = Contents::of(&self.path);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if look == Look::Watched && contents == state.seen {
+            self.metrics.current.set(state.seen_is_in_force());
             return;
         }
+        let Ok((contents, source)) = read(&self.path, contents) else {
+            // Not noted as seen, so that they are read again in any case.
+            self.metrics.failed();
+            let path = self.path.display();
+            tracing::error!(%path, "the limits changed each time they were read; the old ones stay in force");
+            return;
+        };
         // Noted before it is tried, so that each content is tried once, whatever comes of it.
         let is_back = contents == state.in_force && state.seen != contents;
         state.seen = contents;
@@ -145,37 +190,57 @@ impl Reload {
             tracing::info!("the limits on disk are those in force again");
             return;
         }
-        match self.replace(engine, &mut state) {
+        match self.replace(engine, &source, &mut state) {
             Ok(()) => {
                 state.in_force = contents;
                 self.metrics.loaded();
             }
             Err(errors) => {
-                if contents != state.in_force {
-                    self.metrics.current.set(0);
-                }
+                self.metrics.current.set(state.seen_is_in_force());
                 self.metrics.error.inc();
-                for error in errors {
+                for error in errors.iter().take(TOLD_MAX) {
                     tracing::error!(error, "limits not reloaded; the old ones stay in force");
+                }
+                if let Some(more) = more(errors.len(), &self.path) {
+                    tracing::error!("{more}");
                 }
             }
         }
     }
 
-    fn replace(&self, engine: &Engine, state: &mut State) -> Result<(), Vec<String>> {
-        let Loaded { rules, warnings } = rules::load(&self.path, self.same_domain)
-            .map_err(|errors| errors.0.iter().map(RuleError::to_string).collect::<Vec<_>>())?;
+    fn replace(
+        &self,
+        engine: &Engine,
+        source: &Source,
+        state: &mut State,
+    ) -> Result<(), Vec<String>> {
+        let told = |RuleErrors(errors)| errors.iter().map(RuleError::to_string).collect::<Vec<_>>();
+        let Loaded { rules, warnings } =
+            rules::load_source(source, self.same_domain).map_err(told)?;
         // Here, so that no request waits for it.
         rules.seal();
         let snapshot = Snapshot::of(&rules);
         let limits = snapshot.limits();
         engine.replace_rules(rules).map_err(|error| vec![error.to_string()])?;
-        warn(&warnings);
+        warn(&self.path, &warnings);
         let changes = diff::compare(&state.rules, &snapshot);
         state.rules = snapshot;
         tracing::info!(limits, %changes, "limits reloaded");
         Ok(())
     }
+}
+
+impl State {
+    /// As the metric has it: 1, or 0.
+    fn seen_is_in_force(&self) -> i64 {
+        i64::from(self.seen == self.in_force)
+    }
+}
+
+/// The limits at `path`, last seen with the contents `before`: of one version, not of two. What is
+/// put in force is compiled from these very bytes.
+fn read(path: &Path, before: Contents) -> Result<(Contents, Source), Restless> {
+    contents::settled(before, || Source::read(path, Pipes::Refuse))
 }
 
 /// Waits until nothing has changed for a while.
@@ -189,10 +254,19 @@ async fn settle(changed: &Notify) {
     }
 }
 
-fn warn(warnings: &[RuleError]) {
-    for warning in warnings {
+fn warn(path: &Path, warnings: &[RuleError]) {
+    for warning in warnings.iter().take(TOLD_MAX) {
         tracing::warn!(%warning, "in the limits");
     }
+    if let Some(more) = more(warnings.len(), path) {
+        tracing::warn!("{more}");
+    }
+}
+
+/// What stands for those that are not logged, if there are any.
+fn more(count: usize, path: &Path) -> Option<String> {
+    let more = count.checked_sub(TOLD_MAX).filter(|&more| more > 0)?;
+    Some(format!("and {} more; run `tidegate check {}`", grouped(more as u64), path.display()))
 }
 
 impl ConfigMetrics {
@@ -217,5 +291,58 @@ impl ConfigMetrics {
         registry.register("config_current", help, self.current.clone());
         let help = "When the limits in force were read, in seconds since 1970";
         registry.register("config_loaded_timestamp_seconds", help, self.loaded_at.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+
+    /// A file system that did not answer held up all reloads, and `config_current` went on saying
+    /// that the limits in force were those on disk.
+    #[tokio::test]
+    async fn a_look_without_end_is_told_of() {
+        let path = PathBuf::from("/nowhere");
+        let contents = Contents::of(&path);
+        let rules = Snapshot::of(&Rules::default());
+        let reload = Reload {
+            path,
+            same_domain: SameDomain::Refuse,
+            watch: Watch::Off,
+            metrics: ConfigMetrics::default(),
+            state: Mutex::new(State { in_force: contents, seen: contents, rules }),
+            asked: Notify::new(),
+        };
+        let current = || reload.metrics.current.get();
+        reload.metrics.loaded();
+        assert_eq!(reload.bounded(LOOK_MAX, async { current() }).await, 1);
+        let (end, ended) = oneshot::channel();
+        // It is waited for no time at all.
+        let looked = reload.bounded(Duration::ZERO, ended);
+        let watched = async {
+            while current() == 1 {
+                tokio::task::yield_now().await;
+            }
+            end.send("the end").unwrap();
+        };
+        let bounded = tokio::time::timeout(Duration::from_secs(60), async {
+            tokio::join!(looked, watched).0
+        });
+        assert_eq!(bounded.await.unwrap(), Ok("the end"));
+        assert_eq!(current(), 1, "what was seen is in force");
+    }
+
+    #[test]
+    fn what_is_not_logged_is_counted() {
+        let path = Path::new("/limits");
+        for (count, expected) in [
+            (0, None),
+            (TOLD_MAX, None),
+            (TOLD_MAX + 1, Some("and 1 more; run `tidegate check /limits`")),
+            (5_020, Some("and 5,000 more; run `tidegate check /limits`")),
+        ] {
+            assert_eq!(more(count, path).as_deref(), expected);
+        }
     }
 }

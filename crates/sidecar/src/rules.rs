@@ -19,7 +19,7 @@ mod schema;
 mod text;
 mod zone;
 
-pub(crate) use files::limits_files;
+pub(crate) use files::{Pipes, Source, SourceFile, each_file, limits_files};
 use schema::Loader;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -79,22 +79,26 @@ pub(crate) struct Loaded {
 }
 
 /// Loads a limits file, or every `*.yaml` and `*.yml` of a directory (not of those below it;
-/// names that start with a dot are left out).
+/// names that start with a dot are left out). Also from a pipe, if it is `path` itself.
 pub(crate) fn load(path: &Path, same_domain: SameDomain) -> Result<Loaded, RuleErrors> {
-    let whole = |message: String| RuleError { file: path.to_owned(), place: None, message };
-    let files = match limits_files(path) {
-        Ok(files) if files.is_empty() => {
-            return Err(RuleErrors(vec![whole(
-                "no *.yaml or *.yml file in this directory".to_owned(),
-            )]));
-        }
+    load_source(&Source::read(path, Pipes::Allow), same_domain)
+}
+
+/// Loads what was read, and reads nothing else.
+pub(crate) fn load_source(source: &Source, same_domain: SameDomain) -> Result<Loaded, RuleErrors> {
+    let whole = |message: &str| {
+        let (file, message) = (source.path.clone(), message.to_owned());
+        Err(RuleErrors(vec![RuleError { file, place: None, message }]))
+    };
+    let files = match source.files() {
+        Ok([]) => return whole("no *.yaml or *.yml file in this directory"),
         Ok(files) => files,
-        Err(error) => return Err(RuleErrors(vec![whole(format!("cannot read: {error}"))])),
+        Err(cause) => return whole(cause),
     };
     let mut loader = Loader::new(same_domain);
-    for file in &files {
-        match files::read(file) {
-            Ok(text) => loader.read_file(file, &text),
+    for file in files {
+        match files::text(file) {
+            Ok(text) => loader.read_file(&file.path, text),
             Err(error) => loader.errors.push(error),
         }
     }

@@ -29,11 +29,7 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     if options.grpc.iter().all(|address| *address == Address::Off) {
         bail!("--grpc off leaves nothing to serve; give it an address");
     }
-    let (reload, rules) = Reload::first(options).map_err(|errors| {
-        // On lines of their own, as `tidegate check` has them, for people and editors.
-        eprintln!("{errors}");
-        anyhow!("nothing is served until {} has no mistake", options.limits.display())
-    })?;
+    let (reload, rules) = Reload::first(options)?;
     let store = keeper::open(&options.store)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let metrics = Metrics::default();
@@ -62,12 +58,20 @@ fn start_logging(options: &ServeOptions) -> anyhow::Result<()> {
 /// silence everything; it is refused here.
 fn log_filter(text: &str) -> anyhow::Result<EnvFilter> {
     let is_word = |directive: &&str| !directive.contains(['=', '[']);
-    let unknown =
-        text.split(',').filter(is_word).find(|word| word.trim().parse::<LevelFilter>().is_err());
-    if let Some(word) = unknown {
-        bail!("--log {word:?}: expected off, error, warn, info, debug, trace, or target=level");
+    let mut level = LevelFilter::OFF;
+    for word in text.split(',').filter(is_word) {
+        level = word.trim().parse().map_err(|_| {
+            anyhow!(
+                "--log {word:?}: expected off, error, warn, info, debug, trace, or target=level"
+            )
+        })?;
     }
-    EnvFilter::try_new(text).with_context(|| format!("--log {text:?} is not understood"))
+    // It warns of each directory whose watch went with it, as with every change of a ConfigMap.
+    let is_noisy = level > LevelFilter::ERROR
+        && !text.split(',').any(|directive| directive.trim().starts_with("notify"));
+    let quiet = if is_noisy { ",notify=error" } else { "" };
+    EnvFilter::try_new(format!("{text}{quiet}"))
+        .with_context(|| format!("--log {text:?} is not understood"))
 }
 
 async fn serve(
@@ -168,5 +172,31 @@ impl Signals {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With every change of a ConfigMap the log had a warning of the notify crate that nobody could
+    /// do anything about.
+    #[test]
+    fn the_watcher_is_quiet_unless_asked_for() {
+        let check = |text: &str, expected: &[&str]| {
+            let filter = log_filter(text).unwrap().to_string();
+            let mut found: Vec<&str> = filter.split(',').collect();
+            found.sort_unstable();
+            assert_eq!(found, expected, "for {text}");
+        };
+        check("info", &["info", "notify=error"]);
+        check("debug,h2=info", &["debug", "h2=info", "notify=error"]);
+        check("info,notify=debug", &["info", "notify=debug"]);
+        check("info,notify::inotify=warn", &["info", "notify::inotify=warn"]);
+        // Nothing is made louder.
+        check("off", &["off"]);
+        check("error", &["error"]);
+        check("h2=info", &["h2=info"]);
+        assert!(log_filter("inof").is_err());
     }
 }

@@ -2,49 +2,74 @@
 //!
 //! Files that cannot be read are part of it, with the reason: their coming and going is a change.
 
-use crate::rules::limits_files;
-use std::fs::File;
-use std::io::Read;
+use crate::rules::{Pipes, Source, SourceFile, each_file};
 use std::path::Path;
 use tidegate_core::fingerprint;
 
-/// Far more than a limits file has: what comes after that is not compared.
-const READ_MAX: u64 = 128 * 1024 * 1024;
+/// How often the limits are read in search of two readings that are the same.
+const READS_MAX: u32 = 5;
 
 /// A hash over the names and contents of all files. Not against those who write the files, who may
 /// change the limits anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Contents(u128);
 
+/// The limits were others each time that they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Restless;
+
 impl Contents {
     /// Of the limits at `path` as they are now. Blocks.
     pub(super) fn of(path: &Path) -> Contents {
         let mut bytes = Vec::new();
-        match limits_files(path) {
-            Ok(files) => {
-                for file in &files {
-                    add(&mut bytes, file.as_os_str().as_encoded_bytes());
-                    add_file(&mut bytes, file);
-                }
-            }
-            Err(error) => add(&mut bytes, error.to_string().as_bytes()),
+        // Only one file at a time is in memory.
+        let listed = each_file(path, Pipes::Refuse, |file| add_file(&mut bytes, &file));
+        Contents::of_parts(bytes, listed)
+    }
+
+    /// Of what was read.
+    pub(super) fn of_source(source: &Source) -> Contents {
+        let mut bytes = Vec::new();
+        let listed =
+            source.files().map(|files| files.iter().for_each(|file| add_file(&mut bytes, file)));
+        Contents::of_parts(bytes, listed)
+    }
+
+    fn of_parts(mut bytes: Vec<u8>, listed: Result<(), impl AsRef<str>>) -> Contents {
+        if let Err(cause) = listed {
+            add(&mut bytes, cause.as_ref().as_bytes());
         }
         Contents(fingerprint(&bytes))
     }
 }
 
-fn add_file(bytes: &mut Vec<u8>, file: &Path) {
-    let mut text = Vec::new();
-    let read = File::open(file).and_then(|opened| opened.take(READ_MAX).read_to_end(&mut text));
-    match read {
-        Ok(_) => {
-            bytes.push(1);
-            // Only one file at a time is in memory.
-            add(bytes, &fingerprint(&text).to_le_bytes());
+/// Reads until two readings in a row are the same, the first of them with the contents `before`.
+/// A reading takes a while, and a directory that changes meanwhile is read as a mix that never was.
+pub(super) fn settled(
+    mut before: Contents,
+    mut read: impl FnMut() -> Source,
+) -> Result<(Contents, Source), Restless> {
+    for _ in 0..READS_MAX {
+        let source = read();
+        let contents = Contents::of_source(&source);
+        if contents == before {
+            return Ok((contents, source));
         }
-        Err(error) => {
+        before = contents;
+    }
+    Err(Restless)
+}
+
+fn add_file(bytes: &mut Vec<u8>, file: &SourceFile) {
+    add(bytes, file.path.as_os_str().as_encoded_bytes());
+    match &file.bytes {
+        Ok(text) => {
+            bytes.push(1);
+            add(bytes, &fingerprint(text).to_le_bytes());
+        }
+        Err(cause) => {
             bytes.push(0);
-            add(bytes, error.to_string().as_bytes());
+            add(bytes, cause.as_bytes());
         }
     }
 }
@@ -67,7 +92,9 @@ mod tests {
     fn check(path: &Path, is_change: bool, change: impl FnOnce() -> std::io::Result<()>) {
         let before = Contents::of(path);
         change().unwrap();
-        assert_eq!(Contents::of(path) != before, is_change);
+        let after = Contents::of(path);
+        assert_eq!(after != before, is_change);
+        assert_eq!(after, Contents::of_source(&Source::read(path, Pipes::Refuse)));
     }
 
     #[test]
@@ -121,5 +148,54 @@ mod tests {
             check(path, false, || swap("..3"));
             check(path, true, || swap("..1"));
         }
+    }
+
+    /// The files were hashed, then read once more to be compiled: a ConfigMap that was changed in
+    /// between was in force as a mix of two versions, or under the hash of another, and stayed so.
+    #[test]
+    fn a_mix_of_two_versions_is_read_again() {
+        let dir = TempDir::new().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for version in ["..1", "..2"] {
+            create_dir(at(version)).unwrap();
+            for name in ["a.yaml", "b.yaml"] {
+                write(at(version).join(name), version).unwrap();
+            }
+        }
+        let turn = |version: &str| {
+            symlink(version, at("..data_tmp")).unwrap();
+            rename(at("..data_tmp"), at("..data")).unwrap();
+        };
+        turn("..1");
+        for name in ["a.yaml", "b.yaml"] {
+            symlink(Path::new("..data").join(name), at(name)).unwrap();
+        }
+        let texts = |source: &Source| -> Vec<Vec<u8>> {
+            source.files().unwrap().iter().map(|file| file.bytes.clone().unwrap()).collect()
+        };
+        let mut readings = Vec::new();
+        let (contents, source) = settled(Contents::of(dir.path()), || {
+            let is_first = readings.is_empty();
+            let between = || {
+                if is_first {
+                    turn("..2");
+                }
+            };
+            let source = Source::read_with(dir.path(), Pipes::Refuse, between);
+            readings.push(texts(&source));
+            source
+        })
+        .unwrap();
+        assert_eq!(readings, [[b"..1", b"..2"], [b"..2", b"..2"], [b"..2", b"..2"]]);
+        assert_eq!(texts(&source), [b"..2", b"..2"]);
+        assert_eq!(contents, Contents::of(dir.path()));
+
+        let mut reads = 0;
+        let restless = settled(contents, || {
+            reads += 1;
+            write(at("..2/a.yaml"), reads.to_string()).unwrap();
+            Source::read(dir.path(), Pipes::Refuse)
+        });
+        assert_eq!((restless.unwrap_err(), reads), (Restless, READS_MAX));
     }
 }

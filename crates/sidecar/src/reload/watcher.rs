@@ -15,64 +15,117 @@ use tokio::sync::Notify;
 const LINKS_MAX: usize = 40;
 
 pub(super) struct Watcher {
+    start: Start,
     inner: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     changed: Arc<Notify>,
-    warned: bool,
+    /// What was said last.
+    told: Told,
+}
+
+/// How to start being told; none if nobody wants to be.
+type Start = Option<fn(Arc<Notify>) -> notify::Result<RecommendedWatcher>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// Nothing, or that it works again.
+    Works,
+    /// That it does not.
+    Fails,
 }
 
 impl Watcher {
     /// One that never says anything.
     pub(super) fn none() -> Watcher {
-        Watcher { inner: None, watched: BTreeSet::new(), changed: Arc::default(), warned: false }
+        Watcher::with(None, Arc::default())
     }
 
-    /// One that watches nothing yet.
-    pub(super) fn start() -> Watcher {
-        let changed = Arc::new(Notify::new());
-        let tell = changed.clone();
-        let inner = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| is_change(&event.kind)) {
-                tell.notify_one();
-            }
-        });
-        let inner = inner.inspect_err(warn_of).ok();
-        let warned = inner.is_none();
-        Watcher { inner, changed, warned, ..Watcher::none() }
+    /// One that watches nothing yet, and will notify `changed`.
+    pub(super) fn new(changed: Arc<Notify>) -> Watcher {
+        Watcher::with(Some(start), changed)
     }
 
-    /// What is notified of changes.
-    pub(super) fn changed(&self) -> Arc<Notify> {
-        self.changed.clone()
+    fn with(start: Start, changed: Arc<Notify>) -> Watcher {
+        Watcher { start, inner: None, watched: BTreeSet::new(), changed, told: Told::Works }
     }
 
     /// Watches everywhere that a change of the limits at `path` would show, and nowhere else.
-    /// Directories that are watched already are watched anew, as they may be others by now.
+    /// Directories that are watched already are watched anew, as they may be others by now. What
+    /// did not work before is tried again.
     pub(super) fn watch(&mut self, path: &Path) {
-        let Some(inner) = &mut self.inner else { return };
+        let Some(start) = self.start else { return };
+        let done = self.try_watch(start, path);
+        match (self.told, &done) {
+            (Told::Works, Err(error)) => {
+                self.told = Told::Fails;
+                let hint = hint(error);
+                tracing::warn!(
+                    %error,
+                    hint,
+                    "changes of the limits are found by looking every two seconds only"
+                );
+            }
+            (Told::Fails, Ok(())) => {
+                self.told = Told::Works;
+                tracing::info!("the system tells of changes of the limits again");
+            }
+            (Told::Works, Ok(())) | (Told::Fails, Err(_)) => {}
+        }
+    }
+
+    /// The first thing that does not work, after everything that does.
+    fn try_watch(
+        &mut self,
+        start: fn(Arc<Notify>) -> notify::Result<RecommendedWatcher>,
+        path: &Path,
+    ) -> notify::Result<()> {
+        let inner = match &mut self.inner {
+            Some(inner) => inner,
+            none => none.insert(start(self.changed.clone())?),
+        };
         let wanted = directories(path);
         for gone in self.watched.difference(&wanted) {
             // Most often it is no longer there, so neither is its watch.
             let _ = inner.unwatch(gone);
         }
         self.watched.clear();
+        let mut done = Ok(());
         for directory in wanted {
             match inner.watch(&directory, RecursiveMode::NonRecursive) {
                 Ok(()) => {
                     self.watched.insert(directory);
                 }
-                Err(error) if !self.warned => {
-                    self.warned = true;
-                    warn_of(&error);
-                }
-                Err(_) => {}
+                // It went since it was found, which is a change and no failure.
+                Err(_) if !directory.exists() => {}
+                Err(error) => done = done.and(Err(error)),
             }
         }
+        done
     }
 }
 
-fn warn_of(error: &notify::Error) {
-    tracing::warn!(%error, "changes of the limits are found by looking every two seconds only");
+fn start(changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+    notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| is_change(&event.kind)) {
+            changed.notify_one();
+        }
+    })
+}
+
+/// What can be done about it. Linux lets a user have only so many watches, which all containers of
+/// that user share, and says no more than that a file or the disk is full.
+fn hint(error: &notify::Error) -> Option<&'static str> {
+    use rustix::io::Errno;
+    let errno = match &error.kind {
+        notify::ErrorKind::MaxFilesWatch => Some(Errno::NOSPC),
+        notify::ErrorKind::Io(cause) => Errno::from_io_error(cause),
+        _ => None,
+    };
+    match errno? {
+        Errno::MFILE => Some("raise the sysctl fs.inotify.max_user_instances, or `ulimit -n`"),
+        Errno::NOSPC => Some("raise the sysctl fs.inotify.max_user_watches"),
+        _ => None,
+    }
 }
 
 /// Whether it may have changed a file. Reading one is an event, too, and this process reads them.
@@ -174,8 +227,7 @@ mod tests {
 
     /// Waits for a hint; only a failure waits so long.
     async fn told(watcher: &Watcher, of: &str) {
-        let changed = watcher.changed();
-        let told = tokio::time::timeout(Duration::from_secs(60), changed.notified()).await;
+        let told = tokio::time::timeout(Duration::from_secs(60), watcher.changed.notified()).await;
         assert!(told.is_ok(), "nothing was told of {of}");
     }
 
@@ -190,7 +242,7 @@ mod tests {
         symlink("..1", at("..data")).unwrap();
         symlink("..data/limits.yaml", at("limits.yaml")).unwrap();
         let path = at("limits.yaml");
-        let mut watcher = Watcher::start();
+        let mut watcher = Watcher::new(Arc::default());
         watcher.watch(&path);
         std::fs::write(at("..1/limits.yaml"), "new").unwrap();
         told(&watcher, "a file that a link leads to").await;
@@ -204,5 +256,46 @@ mod tests {
         assert_eq!(watcher.watched, own, "what is not led to any more is left alone");
         std::fs::write(at("..2/limits.yaml"), "newer").unwrap();
         told(&watcher, "a file that a link leads to since").await;
+    }
+
+    /// A watcher that could not start was never tried again, though the system may have room for
+    /// it a moment later; and a failure that came after another was not told.
+    #[tokio::test]
+    async fn what_fails_is_told_once_and_tried_again() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static STARTS: AtomicU32 = AtomicU32::new(0);
+        let start_third = |changed| match STARTS.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Err(notify::Error::new(notify::ErrorKind::MaxFilesWatch)),
+            _ => start(changed),
+        };
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("limits.yaml");
+        let mut watcher = Watcher::with(Some(start_third), Arc::default());
+        let mut said = Vec::new();
+        for _ in 0..4 {
+            watcher.watch(&path);
+            said.push(watcher.told);
+        }
+        assert_eq!(said, [Told::Fails, Told::Fails, Told::Works, Told::Works]);
+        // What works is kept.
+        assert_eq!(STARTS.load(Ordering::Relaxed), 3);
+        std::fs::write(&path, "new").unwrap();
+        told(&watcher, "a change after it failed at first").await;
+    }
+
+    #[test]
+    fn the_limit_of_the_system_is_named() {
+        use rustix::io::Errno;
+        let io = |errno: Errno| notify::Error::io(errno.into());
+        let table = [
+            (io(Errno::MFILE), "fs.inotify.max_user_instances"),
+            (io(Errno::NOSPC), "fs.inotify.max_user_watches"),
+            (notify::Error::new(notify::ErrorKind::MaxFilesWatch), "fs.inotify.max_user_watches"),
+        ];
+        for (error, name) in table {
+            let hint = hint(&error);
+            assert!(hint.is_some_and(|hint| hint.contains(name)), "{error}: {hint:?}");
+        }
+        assert_eq!(hint(&io(Errno::ACCESS)), None);
     }
 }

@@ -1,12 +1,71 @@
-//! Which files hold limits, and their text: bounded, and UTF-8.
+//! Which files hold limits, and their bytes: bounded, each read once, and from nothing that could
+//! block or never end.
 
 use super::RuleError;
-use std::fs::{self, File};
+use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The largest file, in bytes: 200,000 rules of some 300 bytes each.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// All files of a directory, as they are in memory together: four of the largest.
+const ALL_BYTES_MAX: u64 = 4 * FILE_BYTES_MAX;
+
+/// What becomes of a path that names something else than a file or a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pipes {
+    /// A mistake: it would be read again and again, and may block for ever.
+    Refuse,
+    /// It is read like a file, once, as `<(command)` of a shell wants it. Only where it is named
+    /// itself; in a directory it is a mistake all the same.
+    Allow,
+}
+
+/// The limits at a path, as they were read once.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(super) path: PathBuf,
+    /// Each file, or why there is no list of them.
+    files: Result<Vec<SourceFile>, String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct SourceFile {
+    pub(crate) path: PathBuf,
+    /// Or why there are none.
+    pub(crate) bytes: Result<Vec<u8>, String>,
+}
+
+impl Source {
+    /// Blocks.
+    pub(crate) fn read(path: &Path, pipes: Pipes) -> Source {
+        Source::read_with(path, pipes, || {})
+    }
+
+    /// Does `between` after each file.
+    pub(crate) fn read_with(path: &Path, pipes: Pipes, mut between: impl FnMut()) -> Source {
+        let mut files = Vec::new();
+        let listed = each_file(path, pipes, |file| {
+            files.push(file);
+            between();
+        });
+        Source { path: path.to_owned(), files: listed.map(|()| files) }
+    }
+
+    pub(crate) fn files(&self) -> Result<&[SourceFile], &str> {
+        self.files.as_deref().map_err(String::as_str)
+    }
+
+    /// Why there is nothing at all to be read at the path, if so.
+    pub(crate) fn unreadable(&self) -> Option<&str> {
+        match self.files() {
+            Err(cause) => Some(cause),
+            Ok([file]) if file.path == self.path => file.bytes.as_ref().err().map(String::as_str),
+            Ok(_) => None,
+        }
+    }
+}
 
 /// The files that make up the limits at `path`, sorted. In a directory a link counts as what it
 /// leads to, so that a mounted Kubernetes ConfigMap is read as the files that it shows.
@@ -20,7 +79,7 @@ pub(crate) fn limits_files(path: &Path) -> io::Result<Vec<PathBuf>> {
         let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let yaml =
             file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if yaml && !hidden && !file.is_dir() {
+        if yaml && !hidden {
             files.push(file);
         }
     }
@@ -28,23 +87,75 @@ pub(crate) fn limits_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The text of a file.
-pub(super) fn read(file: &Path) -> Result<String, RuleError> {
-    let error = |place, message| RuleError { file: file.to_owned(), place, message };
+/// Reads each file of the limits at `path`, in order, and hands it on. An error says why there is
+/// no list of them.
+pub(crate) fn each_file(
+    path: &Path,
+    pipes: Pipes,
+    mut take: impl FnMut(SourceFile),
+) -> Result<(), String> {
+    let mut room = ALL_BYTES_MAX;
+    for file in limits_files(path).map_err(|error| format!("cannot read: {error}"))? {
+        let pipes = if file == path { pipes } else { Pipes::Refuse };
+        let bytes = read(&file, pipes, room);
+        room = room.saturating_sub(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64));
+        take(SourceFile { path: file, bytes });
+    }
+    Ok(())
+}
+
+/// The bytes of a file, if they have room.
+fn read(file: &Path, pipes: Pipes, room: u64) -> Result<Vec<u8>, String> {
+    let cannot = |cause: io::Error| format!("cannot read: {cause}");
+    let opened = match pipes {
+        Pipes::Allow => File::open(file).map_err(cannot)?,
+        Pipes::Refuse => {
+            // Before it is opened, as opening a device may do things; and below once more, as it
+            // may have been replaced in between. Opening it does not wait in any case.
+            be_file(fs::metadata(file).map_err(cannot)?.file_type())?;
+            let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+            let flags = flags.bits().cast_signed();
+            OpenOptions::new().read(true).custom_flags(flags).open(file).map_err(cannot)?
+        }
+    };
+    let metadata = opened.metadata().map_err(cannot)?;
+    if pipes == Pipes::Refuse {
+        be_file(metadata.file_type())?;
+    }
+    let most = FILE_BYTES_MAX.min(room);
     let mut bytes = Vec::new();
-    let read = File::open(file).and_then(|opened| {
+    if metadata.len() <= most {
         // One byte more tells a file that is too large, whatever its metadata say.
-        opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
-    });
-    if let Err(cause) = read {
-        return Err(error(None, format!("cannot read: {cause}")));
+        opened.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
     }
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(error(None, format!("more than {FILE_BYTES_MAX} bytes; split the file")));
+    if metadata.len().max(bytes.len() as u64) <= most {
+        return Ok(bytes);
     }
-    String::from_utf8(bytes).map_err(|cause| {
-        let good = cause.utf8_error().valid_up_to();
-        let before = String::from_utf8_lossy(&cause.as_bytes()[..good]);
+    Err(if most == FILE_BYTES_MAX {
+        format!("more than {FILE_BYTES_MAX} bytes; split the file")
+    } else {
+        format!("this and the files before it are more than {ALL_BYTES_MAX} bytes")
+    })
+}
+
+/// Refuses what is no file, by its name.
+fn be_file(kind: FileType) -> Result<(), String> {
+    let name = match kind {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_dir() => "directory",
+        kind if kind.is_fifo() => "FIFO",
+        kind if kind.is_socket() => "socket",
+        _ => "device",
+    };
+    Err(format!("is a {name}, not a file"))
+}
+
+/// The text of a file.
+pub(super) fn text(file: &SourceFile) -> Result<&str, RuleError> {
+    let error = |place, message| RuleError { file: file.path.clone(), place, message };
+    let bytes = file.bytes.as_ref().map_err(|cause| error(None, cause.clone()))?;
+    std::str::from_utf8(bytes).map_err(|cause| {
+        let before = String::from_utf8_lossy(&bytes[..cause.valid_up_to()]);
         let line = before.rsplit('\n').next().unwrap_or_default();
         let lines = before.matches('\n').count() as u64 + 1;
         error(Some((lines, line.chars().count() as u64 + 1)), "this is not UTF-8".to_owned())

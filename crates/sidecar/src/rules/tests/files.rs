@@ -68,7 +68,7 @@ fn a_mounted_config_map_is_read() {
     std::fs::write(version.join("shop.yaml"), "domain: shop\n").unwrap();
     symlink("..2026_11_21", dir.path().join("..data")).unwrap();
     symlink("..data/shop.yaml", dir.path().join("shop.yaml")).unwrap();
-    std::fs::create_dir(dir.path().join("more.yaml")).unwrap();
+    std::fs::create_dir(dir.path().join("more")).unwrap();
     let loaded = load_dir(dir.path()).unwrap();
     assert_eq!(loaded.rules.domain_names(), ["shop"]);
     // Also where the mounted directory itself is reached by a link.
@@ -78,4 +78,60 @@ fn a_mounted_config_map_is_read() {
     symlink("..data/gone.yaml", dir.path().join("gone.yaml")).unwrap();
     let errors = load_dir(dir.path()).unwrap_err().to_string();
     assert!(errors.contains("gone.yaml: cannot read: No such file"), "{errors}");
+}
+
+/// A FIFO with the name of a limits file held up its reader for ever, and a device that never ends
+/// was read as far as memory went: whatever had a name was opened. Now only files are.
+#[test]
+fn what_is_no_file_is_refused_in_a_directory() {
+    use std::os::unix::fs::symlink;
+    let check = |expected: &str, make: &dyn Fn(&Path)| {
+        let dir = directory(&[("a.yaml", "domain: a\n")]);
+        make(&dir.path().join("z.yaml"));
+        let errors = load_dir(dir.path()).unwrap_err();
+        assert_eq!(errors.0.len(), 1, "{errors}");
+        assert_eq!(without(dir.path(), &errors.0[0]), format!("z.yaml: {expected}"));
+    };
+    check("is a FIFO, not a file", &make_fifo);
+    check("is a device, not a file", &|at| symlink("/dev/zero", at).unwrap());
+    check("is a directory, not a file", &|at| std::fs::create_dir(at).unwrap());
+    check("is a socket, not a file", &|at| {
+        std::os::unix::net::UnixListener::bind(at).unwrap();
+    });
+}
+
+/// What `tidegate check <(command)` is given.
+#[test]
+fn a_pipe_is_read_where_it_is_named_itself() {
+    let dir = directory(&[]);
+    let path = dir.path().join("pipe");
+    make_fifo(&path);
+    std::thread::scope(|scope| {
+        scope.spawn(|| std::fs::write(&path, "domain: piped\n").unwrap());
+        assert_eq!(load_dir(&path).unwrap().rules.domain_names(), ["piped"]);
+    });
+    // Nobody writes to it now, so it would be waited for.
+    let source = super::super::Source::read(&path, super::super::Pipes::Refuse);
+    assert_eq!(source.unreadable(), Some("is a FIFO, not a file"));
+}
+
+#[test]
+fn files_are_bounded_together() {
+    let dir = directory(&[]);
+    for name in ["a.yaml", "b.yaml", "c.yaml", "d.yaml", "e.yaml"] {
+        let file = std::fs::File::create(dir.path().join(name)).unwrap();
+        file.set_len(if name == "e.yaml" { 1 } else { 64 * 1024 * 1024 }).unwrap();
+    }
+    // Their bytes are let go one by one: all that is asked is who is refused.
+    let mut refused = Vec::new();
+    super::super::each_file(dir.path(), super::super::Pipes::Refuse, |file| {
+        refused.extend(file.bytes.err());
+    })
+    .unwrap();
+    assert_eq!(refused, ["this and the files before it are more than 268435456 bytes"]);
+}
+
+fn make_fifo(at: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, at, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
