@@ -201,7 +201,8 @@ async fn diff_tells_what_changes_for_whom() -> anyhow::Result<()> {
 ~ shop/client: 5 per hour -> 5 per minute
     callers matching shop/client may 5 per minute now; counts start anew, since the period changed
 + shop/client=bad: 1 per day
-    callers matching shop/client=bad are limited now; they met shop/client (5 per hour) before
+    callers matching shop/client=bad are limited now; they met shop/client (5 per hour) before; \
+counts start anew
 - shop/free: unlimited
     callers matching shop/free meet no rule; they still pass
 ~ shop/watched: in shadow -> enforced
@@ -217,7 +218,7 @@ async fn diff_tells_what_changes_for_whom() -> anyhow::Result<()> {
         "change": "added",
         "what": "1 per day",
         "means": "callers matching shop/client=bad are limited now; they met shop/client \
-                  (5 per hour) before",
+                  (5 per hour) before; counts start anew",
     });
     ensure!(document["changes"][2] == added, "{document:#}");
 
@@ -273,6 +274,7 @@ allowed: 2 left
         ("--domain shpo client=1", "no file has the domain \"shpo\"; there is shop (did you mean"),
         ("client=1 --and closed=2", "has room, and nothing is taken: 5 left"),
         ("client=1 --and app=web,user=2", "\ndescriptor app=web user=2\n"),
+        ("client=1 --and client=a\\,b,x=2", "\ndescriptor client=a,b x=2\n"),
     ] {
         let ran = home.run(&explain(words)).await?;
         ensure!(
@@ -356,6 +358,9 @@ descriptors:
   - key: budget
     quota_mode: true
     rate_limit: { unit: day, requests_per_unit: 0 }
+  - key: spare
+    quota_mode: true
+    rate_limit: { unit: day, requests_per_unit: 7 }
 ";
 
 #[tokio::test]
@@ -395,6 +400,15 @@ async fn explain_tells_patterns_shares_and_what_gives_way() -> anyhow::Result<()
     let says = "gives way: shop/user=vip*, which the request meets too, replaces base\n";
     ensure!(home.run(words).await?.out.contains(says));
 
+    // Quotas deny only together, so what is left is what the roomiest has, where no other limit is met.
+    for (words, left) in [
+        ("budget=1 --and spare=1", 6),
+        ("spare=1 --and budget=1 --and user=3", 6),
+        ("spare=1 --and user=3 --hits 5", 2),
+    ] {
+        let told = home.explain_json(words).await?;
+        ensure!(told["verdict"] == "allow" && told["left"] == left, "{words}: {told:#}");
+    }
     let told = home.explain_json("budget=1 --and user=3").await?;
     ensure!(told["denied_by"] == json!(["shop/budget"]), "{told:#}");
     ensure!(told["descriptors"][0]["limits"][0]["enforcement"] == "quota", "{told:#}");
@@ -409,7 +423,7 @@ async fn warnings_are_told_and_strict_takes_them_for_errors() -> anyhow::Result<
     ensure!(lenient.code == Some(0), "{lenient:?}");
     let lines: Vec<&str> = lenient.out.lines().collect();
     ensure!(lines.len() == 2 && lines[0].starts_with("limits.yaml:18:5: warning: "), "{lenient:?}");
-    ensure!(lines[1] == "ok: 7 limits in 1 domain (shop); 1 warning", "{lenient:?}");
+    ensure!(lines[1] == "ok: 8 limits in 1 domain (shop); 1 warning", "{lenient:?}");
     let strict = home.run("check --strict limits.yaml").await?;
     ensure!(strict.code == Some(1), "{strict:?}");
     ensure!(strict.out.contains("1 warning in the limits, which --strict takes for errors\n"));
@@ -433,8 +447,31 @@ async fn diff_tells_of_an_order_that_matters() -> anyhow::Result<()> {
     home.write("new.yaml", &limits(&[wild, cidr]))?;
     let expected = "\
 ~ d/k=10.*: another rule goes first
-    callers such as k=10.1.0.0 meet d/k=10.* now instead of d/k=cidr=10.1.0.0%2F16
+    callers such as k=10.1.0.0 meet d/k=10.* now instead of d/k=cidr=10.1.0.0%2F16; \
+live counts are kept
 1 changed
+";
+    home.check("check --diff old.yaml new.yaml", 1, expected).await
+}
+
+/// A place without a limit lets through what ends there, and shared counters are others.
+#[tokio::test]
+async fn diff_tells_of_an_allow_list_and_of_shared_counters() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    let limits = |share: &str, more: &str| {
+        format!(
+            "domain: d\ndescriptors:\n  - {{ key: k, rate_limit: {{ unit: day }} }}\n  - {{ key: p, \
+             value: 'x*', share_threshold: {share}, rate_limit: {{ unit: day }} }}\n{more}"
+        )
+    };
+    home.write("old.yaml", &limits("false", ""))?;
+    home.write("new.yaml", &limits("true", "  - { key: k, value: friend }\n"))?;
+    let expected = "\
+~ d/k: takes fewer callers
+    callers such as k=friend met d/k, and meet nothing now, since a place that goes first takes them
+~ d/p=x*: share_threshold on
+    all values of the pattern share one counter now; counts of d/p=x* start anew
+2 changed
 ";
     home.check("check --diff old.yaml new.yaml", 1, expected).await
 }
@@ -447,6 +484,7 @@ async fn mistakes_end_with_their_code_and_say_what_to_do() -> anyhow::Result<()>
     home.write("bad.yaml", "domain: ''\n")?;
     for (words, code, says) in [
         ("check", 2, "<PATH>"),
+        ("check", 2, "tidegate check [OPTIONS] --diff <OLD> <NEW>"),
         ("check --diff limits.yaml", 2, "2 values required for '--diff <OLD> <NEW>'"),
         ("check limits.yaml --diff limits.yaml limits.yaml", 2, "cannot be used with"),
         ("explain --limits limits.yaml", 2, "<KEY=VALUE>"),

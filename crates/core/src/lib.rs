@@ -37,7 +37,7 @@ pub use key::{CounterKey, Identity, KeyHash, fingerprint};
 pub use metadata::Value;
 pub use quota::{Decision, Outcome, Parts, Period, Quota, QuotaError, StateSize};
 pub use rules::{
-    Cidr, CidrError, DomainRules, Found, Limit, Match, Matcher, MatcherError, Rule, RuleKind,
-    RuleNode, Rules, Step, Steps,
+    Below, Cidr, CidrError, DomainRules, Found, Limit, Match, Matcher, MatcherError, Rule,
+    RuleKind, RuleNode, Rules, Step, Steps,
 };
 pub use units::{Charge, Hits, Nanos, Timestamp, Unit};

@@ -19,7 +19,7 @@ mod work;
 
 pub use cidr::{Cidr, CidrError};
 pub use matcher::{Matcher, MatcherError};
-pub use tree::{DomainRules, Found, Match, RuleNode, Rules, Step, Steps};
+pub use tree::{Below, DomainRules, Found, Match, RuleNode, Rules, Step, Steps};
 
 use crate::engine::{Denied, Enforcement};
 use crate::metadata::Value;

@@ -17,6 +17,10 @@ Examples:
   tidegate serve --limits limits.d --data-dir data --grpc unix:/run/tidegate.sock --http off
   tidegate store inspect /var/lib/tidegate";
 
+const CHECK_USAGE: &str = "\
+tidegate check [OPTIONS] <PATH>
+       tidegate check [OPTIONS] --diff <OLD> <NEW>";
+
 const CHECK_HELP: &str = "\
 Exit code: 0 if there is no mistake, 1 if there is one (with --strict also for a warning), 2 for a mistake
 on the command line. With --diff as diff(1) has it: 0 if nothing changes for anybody, 1 if something
@@ -28,6 +32,7 @@ Examples:
   tidegate check limits.yaml
   tidegate check --strict --json limits.d | jq .errors
   tidegate check --diff /etc/tidegate/limits.d limits.d
+  tidegate check --json --diff old.yaml limits.yaml | jq .same
   git show HEAD:limits.yaml > old.yaml; tidegate check --diff old.yaml limits.yaml";
 
 const EXPLAIN_HELP: &str = "\
@@ -58,7 +63,7 @@ pub(crate) enum Command {
     /// Serve Envoy's rate limit service (RLS v3)
     Serve(ServeOptions),
     /// Show every mistake in a limits file or directory, or what a change of it means for callers
-    #[command(after_help = CHECK_HELP)]
+    #[command(after_help = CHECK_HELP, override_usage = CHECK_USAGE)]
     Check(CheckOptions),
     /// Show which limits a descriptor meets and why, and what they would say to it now
     #[command(after_help = EXPLAIN_HELP)]
@@ -251,7 +256,8 @@ pub(crate) struct CheckOptions {
     #[arg(required_unless_present = "diff")]
     pub(crate) path: Option<PathBuf>,
 
-    /// Show what changes for whom when the limits at NEW take the place of those at OLD
+    /// Show what changes for whom when the limits at NEW take the place of those at OLD; both come
+    /// right behind it
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["path", "strict"])]
     pub(crate) diff: Vec<PathBuf>,
 
@@ -281,7 +287,7 @@ pub(crate) struct ExplainOptions {
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) entries: Vec<String>,
 
-    /// Another descriptor of the same request; may be given several times
+    /// Another descriptor of the same request; may be given several times. `\,` is a comma in a value
     #[arg(long, value_name = "KEY=VALUE,...")]
     pub(crate) and: Vec<String>,
 

@@ -5,22 +5,31 @@
 //! Decides nothing and prints nothing.
 
 mod limits;
+mod places;
 mod probe;
 
 pub(crate) use probe::decoded;
 
 use crate::rules::escaped;
 use crate::words::{numbers, some_of};
+use limits::Sharing;
+use places::{Place, Places, ends};
+use probe::Counterpart;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use tidegate_core::{Enforcement, Rule, RuleKind, Rules};
 
-/// Rules taken down for a comparison; shares them with those that are in force.
+/// Rules whose counts start anew that are listed.
+const NAMES_MAX: usize = 5;
+
+/// Rules and their places taken down for a comparison; shares the rules with those that are in force.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     domains: BTreeSet<String>,
     rules: BTreeMap<String, Arc<Rule>>,
+    /// The text that stands for the values of each place, where they share counters.
+    shares: BTreeMap<String, Option<String>>,
 }
 
 /// How something changed.
@@ -49,9 +58,15 @@ pub(crate) struct Changes(pub(crate) Vec<Change>);
 
 impl Snapshot {
     pub(crate) fn of(rules: &Rules) -> Snapshot {
+        Snapshot::with(rules, &places::all(rules))
+    }
+
+    fn with(rules: &Rules, places: &Places<'_>) -> Snapshot {
+        let share = |place: &Place<'_>| place.last()?.share.map(str::to_owned);
         Snapshot {
             domains: rules.domain_names().into_iter().map(str::to_owned).collect(),
             rules: rules.rules().into_iter().map(|r| (r.path.clone(), r.clone())).collect(),
+            shares: places.iter().map(|(path, place)| (path.clone(), share(place))).collect(),
         }
     }
 
@@ -60,9 +75,9 @@ impl Snapshot {
         self.rules.values().map(|rule| rule.limits().len()).sum()
     }
 
-    /// The paths of the rules, sorted.
+    /// The paths of all places, sorted.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
-        self.rules.keys().map(String::as_str)
+        self.shares.keys().map(String::as_str)
     }
 
     pub(crate) fn domains(&self) -> usize {
@@ -77,15 +92,16 @@ pub(crate) fn compare(old: &Snapshot, new: &Snapshot) -> Changes {
 
 /// The changes from `old` to `new`, and what became of callers whose rule is another now.
 pub(crate) fn compare_rules(old: &Rules, new: &Rules) -> Changes {
-    let snapshots = (&Snapshot::of(old), &Snapshot::of(new));
+    let (before, after) = (places::all(old), places::all(new));
+    let snapshots = (&Snapshot::with(old, &before), &Snapshot::with(new, &after));
     let mut changes = compare_with(snapshots.0, snapshots.1, |lone| {
-        let (of, other) = match lone.kind {
-            Kind::Removed => (old, new),
-            Kind::Added | Kind::Changed => (new, old),
+        let (of, other, places) = match lone.kind {
+            Kind::Removed => (old, new, &before),
+            Kind::Added | Kind::Changed => (new, old, &after),
         };
-        probe::counterpart(of, other, lone.path)
+        probe::counterpart(of, other, places.get(lone.path)?)
     });
-    changes.0.extend(probe::moved((old, snapshots.0), (new, snapshots.1)));
+    changes.0.extend(probe::moved((old, &before), (new, &after)));
     changes.sort();
     changes
 }
@@ -99,7 +115,7 @@ struct Lone<'a> {
 fn compare_with<'r>(
     old: &Snapshot,
     new: &Snapshot,
-    counterpart: impl Fn(&Lone<'_>) -> Option<&'r Rule>,
+    counterpart: impl Fn(&Lone<'_>) -> Option<Counterpart<'r>>,
 ) -> Changes {
     let mut changes = Vec::new();
     for domain in new.domains.difference(&old.domains) {
@@ -108,15 +124,24 @@ fn compare_with<'r>(
     for domain in old.domains.difference(&new.domains) {
         changes.push(domain_change(domain, Kind::Removed));
     }
+    let mut shared: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, rule) in &old.rules {
-        match new.rules.get(path) {
-            Some(now) => rule_changes(rule, now, &mut changes),
-            None => {
-                let lone = Lone { path, kind: Kind::Removed };
-                changes.push(removed(rule, counterpart(&lone)));
+        let Some(now) = new.rules.get(path) else {
+            let lone = Lone { path, kind: Kind::Removed };
+            changes.push(removed(rule, counterpart(&lone)));
+            continue;
+        };
+        let mut sharing = Sharing::Same;
+        for place in ends(path).map(|end| &path[..end]) {
+            let is_counted = !rule.limits().is_empty() && !now.limits().is_empty();
+            if is_counted && old.shares.get(place) != new.shares.get(place) {
+                sharing = Sharing::Other;
+                shared.entry(place).or_default().push(path);
             }
         }
+        rule_changes(rule, now, sharing, &mut changes);
     }
+    changes.extend(shared.into_iter().map(|(place, rules)| share_change(new, place, rules)));
     for (path, rule) in new.rules.iter().filter(|(path, _)| !old.rules.contains_key(*path)) {
         let lone = Lone { path, kind: Kind::Added };
         changes.push(added(rule, counterpart(&lone)));
@@ -124,6 +149,24 @@ fn compare_with<'r>(
     let mut changes = Changes(changes);
     changes.sort();
     changes
+}
+
+/// What it means that the values of a place share counters now, or no longer do, for the limits of
+/// these rules.
+fn share_change(new: &Snapshot, place: &str, rules: Vec<&str>) -> Change {
+    let (what, means) = match new.shares.get(place) {
+        Some(Some(_)) => {
+            ("share_threshold on", "all values of the pattern share one counter now; ")
+        }
+        _ => ("share_threshold off", "each value of the pattern has a counter of its own now; "),
+    };
+    let rules = some_of(rules.into_iter(), NAMES_MAX);
+    Change {
+        path: place.to_owned(),
+        kind: Kind::Changed,
+        what: what.to_owned(),
+        means: format!("{means}counts of {rules} start anew"),
+    }
 }
 
 fn domain_change(domain: &str, kind: Kind) -> Change {
@@ -136,7 +179,7 @@ fn domain_change(domain: &str, kind: Kind) -> Change {
     Change { path: escaped(domain), kind, what: what.to_owned(), means: means.to_owned() }
 }
 
-fn added(rule: &Rule, before: Option<&Rule>) -> Change {
+fn added(rule: &Rule, before: Option<Counterpart<'_>>) -> Change {
     let mut means = match (&rule.kind, rule.enforcement) {
         (RuleKind::Unlimited { .. }, _) => format!("callers matching {} pass unlimited", rule.path),
         (_, Enforcement::Shadow) => {
@@ -144,17 +187,18 @@ fn added(rule: &Rule, before: Option<&Rule>) -> Change {
         }
         _ => format!("callers matching {} are limited now", rule.path),
     };
-    if let Some(before) = before {
-        means += &format!("; they met {} ({}) before", before.path, describe(before));
+    if let Some(Counterpart { rule: before, kept }) = before {
+        means += &format!("; they met {} ({}) before{kept}", before.path, describe(before));
     }
     Change { path: rule.path.clone(), kind: Kind::Added, what: describe(rule), means }
 }
 
-fn removed(rule: &Rule, after: Option<&Rule>) -> Change {
+fn removed(rule: &Rule, after: Option<Counterpart<'_>>) -> Change {
     let path = &rule.path;
     let means = match (after, &rule.kind) {
-        (Some(after), _) => {
-            format!("callers that matched {path} meet {} ({}) now", after.path, describe(after))
+        (Some(Counterpart { rule: after, kept }), _) => {
+            let what = describe(after);
+            format!("callers that matched {path} meet {} ({what}) now{kept}", after.path)
         }
         (None, RuleKind::Unlimited { .. }) => {
             format!("callers matching {path} meet no rule; they still pass")
@@ -181,7 +225,7 @@ pub(crate) fn describe(rule: &Rule) -> String {
 }
 
 /// The changes of a rule that is there before and after.
-fn rule_changes(old: &Rule, new: &Rule, changes: &mut Vec<Change>) {
+fn rule_changes(old: &Rule, new: &Rule, sharing: Sharing, changes: &mut Vec<Change>) {
     let mut change = |what: String, means: String| {
         changes.push(Change { path: new.path.clone(), kind: Kind::Changed, what, means });
     };
@@ -207,7 +251,7 @@ fn rule_changes(old: &Rule, new: &Rule, changes: &mut Vec<Change>) {
     }
     match (&old.kind, &new.kind) {
         (RuleKind::Limits(before), RuleKind::Limits(after)) => {
-            limits::changes(path, before, after, changes);
+            limits::changes(path, before, after, sharing, changes);
         }
         (
             RuleKind::Unlimited { name: a, replaces: c },

@@ -40,7 +40,10 @@ pub(crate) fn run(options: &ExplainOptions) -> ExitCode {
 
 fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
     let entries = entries_of(options.entries.iter().map(String::as_str))?;
-    let more = options.and.iter().map(|entries| entries_of(entries.split(',')));
+    let more = options.and.iter().map(|entries| {
+        let words = split(entries);
+        entries_of(words.iter().map(String::as_str))
+    });
     let descriptors: Vec<Descriptor> = std::iter::once(Ok(entries))
         .chain(more)
         .map(|e| e.map(Descriptor::new))
@@ -68,6 +71,22 @@ fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
 
 fn entries_of<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<Entry>, Usage> {
     words.map(parse_entry).collect()
+}
+
+/// The parts between commas, of which `\,` is none but stands for one.
+fn split(entries: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut rest = entries.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' if rest.next_if_eq(&',').is_some() => word.push(','),
+            ',' => words.push(std::mem::take(&mut word)),
+            other => word.push(other),
+        }
+    }
+    words.push(word);
+    words
 }
 
 /// All that there is to tell.
@@ -151,10 +170,18 @@ impl<'a> Explanation<'a> {
         }
     }
 
-    /// What is left to the request where it is tightest, if it meets a limit that may deny.
+    /// What is left to the request where it is tightest, if it meets a limit that may deny. Quotas
+    /// deny only when those of all descriptors are used up, so of these the roomiest descriptor
+    /// counts.
     fn left(&self) -> Option<u64> {
-        let limits = self.limits.iter().filter(|l| l.enforcement != Enforcement::Shadow);
-        limits.map(|limit| limit.then.remaining).min()
+        let tightest = |limits: &mut dyn Iterator<Item = &Previewed>, of: Enforcement| {
+            limits.filter(|limit| limit.enforcement == of).map(|limit| limit.then.remaining).min()
+        };
+        let enforced = tightest(&mut self.limits.iter(), Enforcement::Enforce);
+        let quotas = (0..self.looks.len())
+            .filter_map(|index| tightest(&mut self.limits_of(index), Enforcement::Quota))
+            .max();
+        enforced.into_iter().chain(quotas).min()
     }
 
     /// Whether the limit could ever allow what is asked.
@@ -184,4 +211,24 @@ fn more_at(limit: &Previewed) -> Option<Timestamp> {
 
 fn capacity(limit: &Previewed) -> u64 {
     limit.limit.quota.capacity().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn a_comma_that_is_escaped_is_part_of_a_value() {
+        for (text, words) in [
+            ("a=1", &["a=1"][..]),
+            ("a=1,b=2", &["a=1", "b=2"]),
+            (r"a=1\,5,b=2", &["a=1,5", "b=2"]),
+            (r"a=\,\,", &["a=,,"]),
+            (r"a=C:\x,b=\", &[r"a=C:\x", r"b=\"]),
+            ("a=1,", &["a=1", ""]),
+            ("", &[""]),
+        ] {
+            assert_eq!(split(text), words, "for {text:?}");
+        }
+    }
 }

@@ -20,6 +20,7 @@ mod text;
 mod zone;
 
 pub(crate) use files::{Pipes, Source, SourceFile, each_file, limits_files};
+pub(crate) use matching::segment;
 use schema::Loader;
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -41,7 +41,44 @@ struct Place {
     node: RuleNode,
 }
 
+/// A place below another, for those who list them.
+#[derive(Debug, Clone, Copy)]
+pub struct Below<'a> {
+    /// The key that leads there.
+    pub key: &'a str,
+    /// The values that it takes.
+    pub matcher: &'a Matcher,
+    /// The text that stands for all its values, where they share counters.
+    pub share: Option<&'a str>,
+    /// What stands there, and what is below.
+    pub node: &'a RuleNode,
+}
+
 impl RuleNode {
+    /// The rule that ends here.
+    #[must_use]
+    pub fn rule(&self) -> Option<&Arc<Rule>> {
+        self.rule.as_ref()
+    }
+
+    /// The places right below, in no order.
+    pub fn below(&self) -> impl Iterator<Item = Below<'_>> {
+        self.keys.iter().flat_map(|(key, places)| {
+            places.all().map(|place| Below {
+                key,
+                matcher: &place.matcher,
+                share: place.share.as_deref(),
+                node: &place.node,
+            })
+        })
+    }
+
+    /// Where a descriptor with this entry goes on.
+    #[must_use]
+    pub fn next(&self, entry: &Entry) -> Option<&RuleNode> {
+        self.place(entry, &Work::default()).map(|place| &place.node)
+    }
+
     /// Adds the place below this one for `key` and the values of `matcher`. With `share` all values
     /// that the place takes share counters, and that text stands for them in the counters'
     /// identity. Of patterns that match a value the one that was added first takes it.
@@ -219,6 +256,12 @@ impl Rules {
     #[must_use]
     pub fn has_domain(&self, name: &str) -> bool {
         self.domains.contains_key(name)
+    }
+
+    /// The top of a domain's tree.
+    #[must_use]
+    pub fn root(&self, domain: &str) -> Option<&RuleNode> {
+        self.domains.get(domain).map(|domain| &domain.root)
     }
 
     /// Makes the indexes of all patterns. Without it each is made when it is first needed, which

@@ -3,22 +3,90 @@
 use super::{Change, Kind};
 use crate::store_commands::time::grouped;
 use crate::words::{algorithm, borrow, burst, initial, numbers, rate};
+use std::fmt;
 use std::mem::discriminant;
 use tidegate_core::{Denied, Limit, Quota};
 
-pub(super) fn changes(rule: &str, old: &[Limit], new: &[Limit], changes: &mut Vec<Change>) {
-    for before in old {
-        match new.iter().find(|limit| limit.path == before.path) {
-            Some(after) => limit_changes(rule, before, after, changes),
-            None => changes.push(Change {
-                path: before.path.clone(),
-                kind: Kind::Removed,
-                what: numbers(&before.quota),
-                means: format!("callers matching {rule} are no longer held to this limit"),
-            }),
+/// Whether the values of a rule's levels share counters as they did before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    Same,
+    Other,
+}
+
+/// Which counts go on where callers come from the limits of one rule to those of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// One of them has no limit.
+    Nothing,
+    All,
+    /// The limits of the one that these are.
+    Some(Vec<String>),
+}
+
+impl Kept {
+    /// For rules whose values share counters alike.
+    pub(super) fn of(of: &[Limit], other: &[Limit]) -> Kept {
+        let kept =
+            of.iter().filter(|limit| other.iter().any(|other| is_same_counter(limit, other)));
+        let kept: Vec<String> = kept.map(|limit| limit.path.clone()).collect();
+        if of.is_empty() || other.is_empty() {
+            Kept::Nothing
+        } else if kept.len() == of.len() {
+            Kept::All
+        } else {
+            Kept::Some(kept)
         }
     }
-    for after in new.iter().filter(|after| old.iter().all(|limit| limit.path != after.path)) {
+
+    /// For rules whose counters cannot be the same.
+    pub(super) fn none(of: &[Limit], other: &[Limit]) -> Kept {
+        if of.is_empty() || other.is_empty() { Kept::Nothing } else { Kept::Some(Vec::new()) }
+    }
+}
+
+/// What follows the rest of a sentence.
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kept::Nothing => Ok(()),
+            Kept::All => f.write_str("; live counts are kept"),
+            Kept::Some(limits) if limits.is_empty() => f.write_str("; counts start anew"),
+            Kept::Some(limits) => {
+                write!(f, "; live counts of {} are kept, others start anew", limits.join(", "))
+            }
+        }
+    }
+}
+
+/// Whether a counter of one is a counter of the other, for the same caller: the identity of a counter
+/// has no path.
+fn is_same_counter(a: &Limit, b: &Limit) -> bool {
+    discriminant(&a.quota) == discriminant(&b.quota)
+        && a.quota.period() == b.quota.period()
+        && a.label == b.label
+}
+
+pub(super) fn changes(
+    rule: &str,
+    old: &[Limit],
+    new: &[Limit],
+    sharing: Sharing,
+    changes: &mut Vec<Change>,
+) {
+    let (pairs, gone, come) = paired(old, new);
+    for (before, after) in pairs {
+        limit_changes(rule, (before, after), sharing, changes);
+    }
+    for before in gone {
+        changes.push(Change {
+            path: before.path.clone(),
+            kind: Kind::Removed,
+            what: numbers(&before.quota),
+            means: format!("callers matching {rule} are no longer held to this limit"),
+        });
+    }
+    for after in come {
         changes.push(Change {
             path: after.path.clone(),
             kind: Kind::Added,
@@ -28,11 +96,49 @@ pub(super) fn changes(rule: &str, old: &[Limit], new: &[Limit], changes: &mut Ve
     }
 }
 
-fn limit_changes(rule: &str, old: &Limit, new: &Limit, changes: &mut Vec<Change>) {
+/// Limits before and after that are the same: by their counters first, as these may keep what was
+/// counted, and by their paths. Then those that are left of each side.
+type Paired<'l> = (Vec<(&'l Limit, &'l Limit)>, Vec<&'l Limit>, Vec<&'l Limit>);
+
+fn paired<'l>(old: &'l [Limit], new: &'l [Limit]) -> Paired<'l> {
+    let (mut pairs, mut come) = (Vec::new(), new.iter().collect::<Vec<_>>());
+    let mut pair = |gone: Vec<&'l Limit>, is_same: &dyn Fn(&Limit, &Limit) -> bool| {
+        let mut rest = Vec::new();
+        for before in gone {
+            match come.iter().position(|after| is_same(before, after)) {
+                Some(at) => pairs.push((before, come.remove(at))),
+                None => rest.push(before),
+            }
+        }
+        rest
+    };
+    let gone = pair(old.iter().collect(), &is_same_counter);
+    let gone = pair(gone, &|before, after| before.path == after.path);
+    (pairs, gone, come)
+}
+
+fn limit_changes(
+    rule: &str,
+    (old, new): (&Limit, &Limit),
+    sharing: Sharing,
+    changes: &mut Vec<Change>,
+) {
     let mut change = |what: String, means: String| {
         changes.push(Change { path: new.path.clone(), kind: Kind::Changed, what, means });
     };
-    let anew = restart(old, new);
+    let mut anew = restart(old, new);
+    if old.path != new.path {
+        let counts = match sharing {
+            Sharing::Same if anew.is_empty() => "; live counts are kept",
+            _ => "",
+        };
+        let means = format!("metrics and logs go by the new path{counts}");
+        change(format!("path was {}", old.path), means);
+    }
+    if sharing == Sharing::Other && old.quota != new.quota {
+        // Where nothing else changed, it is told of the place that shares.
+        anew.push("sharing of its counters");
+    }
     if !anew.is_empty() {
         let why = anew.join(" and the ");
         let [before, after] = [old, new].map(|limit| told(&limit.quota, old, new));

@@ -1,6 +1,8 @@
 //! Rules before and after, and what is said of the change. Rules are built here, not read from files,
 //! so that every kind of change is there.
 
+mod places;
+
 use super::*;
 use tidegate_core::{
     Denied, FirstHitWindow, FixedWindow, Limit, Matcher, Nanos, Quota, TokenBucket, Zone,
@@ -254,14 +256,14 @@ fn callers_of_a_rule_that_comes_or_goes_meet_another() {
         lines(&compare_rules(&any, &both)),
         [
             "Added d/user=a%2Fb%3Dc: 10 per minute (callers matching d/user=a%2Fb%3Dc are limited now; \
-          they met d/user (10 per minute) before)"
+          they met d/user (10 per minute) before; live counts are kept)"
         ]
     );
     assert_eq!(
         lines(&compare_rules(&both, &any)),
         [
             "Removed d/user=a%2Fb%3Dc: 10 per minute (callers that matched d/user=a%2Fb%3Dc meet d/user \
-          (10 per minute) now)"
+          (10 per minute) now; live counts are kept)"
         ]
     );
     assert_eq!(
@@ -281,7 +283,7 @@ fn the_order_of_patterns_is_told_where_it_matters() {
     assert_eq!(
         lines(&compare_rules(&old, &new)),
         ["Changed d/path=*.js: another rule goes first (callers such as path=/a.js meet \
-          d/path=*.js now instead of d/path=%2Fa*)"]
+          d/path=*.js now instead of d/path=%2Fa*; live counts are kept)"]
     );
     // No value starts in both ways.
     let (old, new) = (path("/a*", "/b*"), path("/b*", "/a*"));
@@ -297,7 +299,7 @@ fn a_place_that_takes_callers_from_another_rule_is_told() {
     assert_eq!(
         lines(&compare_rules(&old, &new)),
         [
-            "Changed d/user: another rule goes first (callers such as user=vip met d/user, and meet \
+            "Changed d/user: takes fewer callers (callers such as user=vip met d/user, and meet \
              nothing now, since a place that goes first takes them)",
             "Added d/user=vip/path: 10 per minute (callers matching d/user=vip/path are limited now)",
         ]

@@ -3,10 +3,10 @@
 
 use super::near::{self, nearest};
 use crate::diff::{Snapshot, decoded};
-use crate::rules::escaped;
+use crate::rules::{escaped, segment};
 use crate::words::some_of;
 use std::collections::BTreeSet;
-use tidegate_core::{Entry, Found, Matcher, Rule, Rules, Step};
+use tidegate_core::{Entry, Found, Matcher, Rule, RuleNode, Rules, Step};
 
 /// Names that are listed before the rest is only counted.
 const NAMES_MAX: usize = 8;
@@ -28,7 +28,7 @@ pub(super) struct Level<'a> {
     pub(super) matched: Option<&'a Matcher>,
     /// The path of the rule that stands here, whether it applies or not.
     pub(super) rule: Option<&'a str>,
-    /// Values that this key has places for, as far as rules have them in their paths.
+    /// Values that this key has places for.
     pub(super) values: Vec<String>,
 }
 
@@ -54,7 +54,10 @@ impl<'a> Look<'a> {
                 values_at(&snapshot, &format!("{place}/{}", escaped(&entry.key)))
             });
             let rule = step.rule.map(|rule| rule.path.as_str());
-            place = step.matched.zip(place).map(|(m, before)| place_of(&before, entry, m));
+            place = step
+                .matched
+                .zip(place)
+                .map(|(m, before)| format!("{before}/{}", segment(&entry.key, m)));
             look.levels.push(Level { entry, matched: step.matched, rule, values });
         }
         match rules.find(domain, entries) {
@@ -64,6 +67,7 @@ impl<'a> Look<'a> {
             }
             Found::NoRule | Found::UnknownDomain => {
                 look.hints = look.why_not(&steps);
+                look.hints.extend(rules.root(domain).and_then(|root| look.taken_first(root)));
                 look.hints.extend(near::others(rules, domain, entries));
             }
         }
@@ -91,6 +95,33 @@ impl<'a> Look<'a> {
             (None, Some(beyond)) => vec![too_short(&beyond.keys)],
             (None, None) => Vec::new(),
         }
+    }
+
+    /// That a key alone would have gone on where the place that took its value does not: there is no
+    /// way back up.
+    fn taken_first(&self, root: &RuleNode) -> Option<String> {
+        let (last, way) = self.levels.split_last().filter(|(last, _)| last.matched.is_none())?;
+        let mut hint = None;
+        let mut node = root;
+        for (index, level) in way.iter().enumerate() {
+            let key = &level.entry.key;
+            let mut below = node.below();
+            let alone = below.find(|at| at.key == key && at.matcher == &Matcher::Any);
+            let mut rest = self.levels[index + 1..].iter();
+            let goes_on = alone
+                .and_then(|at| rest.try_fold(at.node, |node, level| node.next(level.entry)))
+                .is_some();
+            let taken = level.matched.filter(|matched| goes_on && *matched != &Matcher::Any);
+            if let Some(matched) = taken {
+                let taken = segment(key, matched);
+                hint = Some(format!(
+                    "`{key}` alone goes on with {}, but `{taken}` is taken first and does not",
+                    last.entry.key
+                ));
+            }
+            node = node.next(level.entry)?;
+        }
+        hint
     }
 
     /// Why an entry found no place.
@@ -145,27 +176,12 @@ fn unknown_domain(rules: &Rules, domain: &str) -> Vec<String> {
     vec![hint]
 }
 
-/// The values in the paths of rules that are at this place or below it.
+/// The values that have places of this key.
 fn values_at(snapshot: &Snapshot, place: &str) -> Vec<String> {
     let prefix = format!("{place}=");
     let below = snapshot.paths().filter_map(|path| path.strip_prefix(&prefix));
     let values: BTreeSet<&str> = below.filter_map(|rest| rest.split('/').next()).collect();
     values.into_iter().map(decoded).collect()
-}
-
-/// The path of the place that a matcher takes an entry to, as the rules spell it.
-fn place_of(before: &str, entry: &Entry, matched: &Matcher) -> String {
-    let key = format!("{before}/{}", escaped(&entry.key));
-    match matched {
-        Matcher::Any => key,
-        Matcher::Exact(value) | Matcher::Wildcard(value) => format!("{key}={}", escaped(value)),
-        Matcher::Prefix(prefix) => format!("{key}=prefix={}", escaped(prefix)),
-        Matcher::Regex(expression) => format!("{key}=regex={}", escaped(expression)),
-        Matcher::Cidr(ranges) => {
-            let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-            format!("{key}=cidr={}", escaped(&ranges.join(",")))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -180,7 +196,7 @@ mod tests {
             let mut path = "d".to_owned();
             let mut node = rules.domain_mut("d").root_mut();
             for (key, matcher) in *levels {
-                path = place_of(&path, &Entry::new(*key, ""), matcher);
+                path = format!("{path}/{}", segment(key, matcher));
                 // Places that several rules go through are made by the first.
                 node = node.insert(key, matcher, None).unwrap();
             }
@@ -263,6 +279,32 @@ mod tests {
                 "without x=1 it would meet d/client",
             ]),
         );
+    }
+
+    #[test]
+    fn there_is_no_way_back_to_the_key_alone() {
+        let mut rules = Rules::default();
+        let root = rules.domain_mut("d").root_mut();
+        let mut any = root.insert("app", &Matcher::Any, None).unwrap();
+        for key in ["b", "x"] {
+            any = any.insert(key, &Matcher::Any, None).unwrap();
+        }
+        let place = root.insert("app", &exact("v"), None).unwrap();
+        place.insert("c", &Matcher::Any, None).unwrap();
+        root.insert("app", &Matcher::Prefix("t".to_owned()), None).unwrap();
+        for (value, key, told) in [
+            ("v", "b", Some("`app=v` is taken first")),
+            ("t1", "b", Some("`app=prefix=t` is taken first")),
+            ("v", "d", None),
+            ("z", "c", None),
+        ] {
+            let entries = [Entry::new("app", value), Entry::new(key, "1")];
+            let look = Look::of(&rules, "d", &entries);
+            let hint = look.hints.iter().find(|hint| hint.contains("taken first"));
+            let told =
+                told.map(|taken| format!("`app` alone goes on with b, but {taken} and does not"));
+            assert_eq!(hint, told.as_ref(), "for {entries:?}");
+        }
     }
 
     #[test]

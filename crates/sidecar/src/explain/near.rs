@@ -6,11 +6,15 @@ use tidegate_core::{Entry, Found, Rules};
 /// Entries whose orders are all tried: 5! are 120 looks.
 const ORDERS_MAX: usize = 5;
 
-/// The name that is two slips away at most.
+/// The name that is the fewest slips away: two at most, one for a word of two or three letters, and
+/// none for a single letter, which is as near to any other.
 pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = names.map(|known| (strsim::damerau_levenshtein(name, known), known));
-    // A word of one or two letters is two slips away from any other.
-    let slips_max = if name.chars().count() > 2 { 2 } else { 1 };
+    let slips_max = match name.chars().count() {
+        0 | 1 => 0,
+        2 | 3 => 1,
+        _ => 2,
+    };
     near.min().filter(|(slips, _)| (1..=slips_max).contains(slips)).map(|(_, known)| known)
 }
 
@@ -73,8 +77,13 @@ mod tests {
             ("user", Some("users")),
             ("client", None),
             ("", None),
+            ("c", None),
+            ("ap", Some("app")),
+            ("ab", Some("b")),
+            ("pap", Some("app")),
+            ("xap", None),
         ] {
-            let names = ["user", "users", "app"].into_iter().filter(|known| *known != name);
+            let names = ["user", "users", "app", "b"].into_iter().filter(|known| *known != name);
             assert_eq!(nearest(name, names), expected, "for {name:?}");
         }
     }

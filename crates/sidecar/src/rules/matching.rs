@@ -61,6 +61,14 @@ pub(super) fn read_matching(fields: &Fields<'_>, reports: &mut Reports<'_>) -> O
     Some(Matching { share: shared.then(|| spelt.clone()), matcher, spelt, place })
 }
 
+/// The part of a path for a key and the values of a matcher.
+pub(crate) fn segment(key: &str, matcher: &Matcher) -> String {
+    match matcher {
+        Matcher::Any => escaped(key),
+        _ => format!("{}={}", escaped(key), spelt(matcher)),
+    }
+}
+
 fn spelt(matcher: &Matcher) -> String {
     match matcher {
         Matcher::Any => String::new(),
