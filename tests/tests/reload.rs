@@ -365,10 +365,7 @@ async fn limits_that_cannot_be_read_at_the_start_are_said_to_be() -> anyhow::Res
         }
         let error = Sidecar::start(dir.path(), &path).await.err().context("it started")?;
         let (error, path) = (format!("{error:?}"), path.display());
-        ensure!(
-            error.contains(&format!("nothing is served until {path} can be read: ")),
-            "{error}"
-        );
+        ensure!(error.contains(&format!("nothing is served without limits: {path}: ")), "{error}");
         ensure!(error.contains(cause) && !error.contains("has no mistake"), "{error}");
     }
     Ok(())

@@ -333,7 +333,7 @@ async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()>
     for (args, code, says) in [
         (serve(&bad, &data, "127.0.0.1:0"), 1, "bad.yaml:4:5: unknown key `rate_limt`"),
         (serve(&bad, &data, "127.0.0.1:0"), 1, "2 errors in the limits"),
-        (serve("/none", &data, "127.0.0.1:0"), 1, "/none: cannot read: No such file"),
+        (serve("/none", &data, "127.0.0.1:0"), 1, "limits: /none: cannot read: No such file"),
         (serve(&limits, &limits, "127.0.0.1:0"), 1, &limits),
         (serve(&limits, &data, &taken), 1, &format!("cannot listen on {taken}")),
         (serve(&limits, &data, &socket), 1, "the path exists and is no socket"),

@@ -88,7 +88,7 @@ impl Reload {
             bail!("nothing is served until {at} is left alone; it changed each time it was read");
         };
         if let Some(cause) = source.unreadable() {
-            bail!("nothing is served until {at} can be read: {cause}");
+            bail!("nothing is served without limits: {at}: {cause}");
         }
         let Loaded { rules, warnings } =
             rules::load_source(&source, same_domain).map_err(|errors| {
