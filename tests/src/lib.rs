@@ -7,6 +7,7 @@
 
 pub mod artifacts;
 pub mod client;
+pub mod command;
 pub mod envoy;
 pub mod process;
 pub mod rls;

@@ -8,13 +8,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
+use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{client, wait};
-use tidegate_wire::rls::{
-    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
-};
-use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
-use tonic::transport::{Channel, Endpoint};
+use tidegate_wire::rls::{Code, RateLimitResponse};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(30);
@@ -93,19 +90,8 @@ impl Home {
     }
 
     async fn ask(&self, domain: &str, key: &str) -> anyhow::Result<RateLimitResponse> {
-        let uri = format!("unix:{}", Sidecar::socket(self.dir.path()).display());
-        let channel: Channel = Endpoint::from_shared(uri)?.connect().await?;
-        let mut grpc = tonic::client::Grpc::new(channel);
-        grpc.ready().await?;
-        let entry = DescriptorEntry { key: key.to_owned(), value: "a".to_owned() };
-        let request = RateLimitRequest {
-            domain: domain.to_owned(),
-            descriptors: vec![RateLimitDescriptor { entries: vec![entry], ..Default::default() }],
-            hits_addend: 1,
-        };
-        let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse()?;
-        let codec = tonic_prost::ProstCodec::default();
-        Ok(grpc.unary(tonic::Request::new(request), path, codec).await?.into_inner())
+        let rls = Rls::at(self.dir.path()).await?;
+        Ok(rls.call(request(domain, &[(key, "a")])).await?)
     }
 
     /// The code of an ask for one hit, and how many are left; none without a limit.

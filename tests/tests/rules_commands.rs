@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
+use tidegate_tests::command::{Ran, run};
+use tidegate_tests::rls::{Rls, parse};
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
-use tidegate_wire::rls::{Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest};
-use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
+use tidegate_wire::rls::Code;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
-use tonic::transport::Endpoint;
 
 const LIMITS: &str = "\
 domain: shop
@@ -42,20 +42,6 @@ const ROOM: Duration = Duration::from_secs(30);
 /// A directory of limits files, in which commands run.
 struct Home(TempDir);
 
-/// What a command said, and how it ended.
-#[derive(Debug)]
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Ran {
-    fn json(&self) -> anyhow::Result<Value> {
-        serde_json::from_str(&self.out).with_context(|| format!("{self:?}"))
-    }
-}
-
 impl Home {
     fn new() -> anyhow::Result<Home> {
         let home = Home(TempDir::new()?);
@@ -83,9 +69,7 @@ impl Home {
     }
 
     async fn run(&self, words: &str) -> anyhow::Result<Ran> {
-        let output = self.command(words)?.output().await?;
-        let (out, err) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
-        Ok(Ran { code: output.status.code(), out, err })
+        run(self.command(words)?).await
     }
 
     /// Runs `tidegate explain` on the limits with `--json`.
@@ -104,26 +88,12 @@ impl Home {
     }
 }
 
-/// Asks a sidecar for hits of one descriptor.
+/// Asks a sidecar for a hit of one descriptor.
 async fn ask(home: &Home, entries: &[(&str, &str)]) -> anyhow::Result<Code> {
-    let uri = format!("unix:{}", Sidecar::socket(home.0.path()).display());
-    let mut grpc = tonic::client::Grpc::new(Endpoint::from_shared(uri)?.connect().await?);
-    grpc.ready().await?;
-    let entry = |(key, value): &(&str, &str)| DescriptorEntry {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
-    };
-    let entries = entries.iter().map(entry).collect();
-    let request = RateLimitRequest {
-        domain: "shop".to_owned(),
-        descriptors: vec![RateLimitDescriptor { entries, ..Default::default() }],
-        hits_addend: 1,
-    };
-    let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse()?;
-    let codec = tonic_prost::ProstCodec::default();
-    let answer: tidegate_wire::rls::RateLimitResponse =
-        grpc.unary(tonic::Request::new(request), path, codec).await?.into_inner();
-    Ok(answer.overall_code())
+    let entries: Vec<String> =
+        entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let request = parse(&format!("@shop {}", entries.join(",")))?;
+    Ok(Rls::at(home.0.path()).await?.call(request).await?.overall_code())
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+use tidegate_tests::command::{Ran, run};
 use tidegate_tests::rls::{Rls, parse};
 use tidegate_tests::service::Service;
 use tidegate_tests::sidecar::Sidecar;
@@ -37,20 +38,6 @@ const MARK: u64 = 0x1122_3344_5566_7788;
 
 /// A directory with limits, and with data in it.
 struct Home(TempDir);
-
-/// What a command said, and how it ended.
-#[derive(Debug)]
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Ran {
-    fn json(&self) -> anyhow::Result<Value> {
-        serde_json::from_str(&self.out).with_context(|| format!("{self:?}"))
-    }
-}
 
 impl Home {
     fn new() -> anyhow::Result<Home> {
@@ -112,12 +99,6 @@ impl Home {
     fn bytes(&self) -> anyhow::Result<BTreeMap<PathBuf, Vec<u8>>> {
         bytes_below(&self.data())
     }
-}
-
-async fn run(mut command: Command) -> anyhow::Result<Ran> {
-    let output = command.output().await?;
-    let text = |bytes| String::from_utf8(bytes);
-    Ok(Ran { code: output.status.code(), out: text(output.stdout)?, err: text(output.stderr)? })
 }
 
 fn bytes_below(dir: &Path) -> anyhow::Result<BTreeMap<PathBuf, Vec<u8>>> {

@@ -96,7 +96,6 @@ impl Reload {
                 eprintln!("{errors}");
                 anyhow!("nothing is served until {at} has no mistake")
             })?;
-        rules.seal();
         warn(&path, &warnings);
         let state = State { in_force: contents, seen: contents, rules: Snapshot::of(&rules) };
         let metrics = ConfigMetrics::default();
@@ -217,8 +216,6 @@ impl Reload {
         let told = |RuleErrors(errors)| errors.iter().map(RuleError::to_string).collect::<Vec<_>>();
         let Loaded { rules, warnings } =
             rules::load_source(source, self.same_domain).map_err(told)?;
-        // Here, so that no request waits for it.
-        rules.seal();
         let snapshot = Snapshot::of(&rules);
         let limits = snapshot.limits();
         engine.replace_rules(rules).map_err(|error| vec![error.to_string()])?;
