@@ -1,5 +1,6 @@
 //! What comes back for a request, in no transport's words.
 
+use crate::lease::Lease;
 use crate::metadata::Value;
 use crate::units::{Nanos, Unit};
 
@@ -34,16 +35,28 @@ pub struct Status {
     pub remaining: u32,
     /// Time until the quota is back, or until a denied ask may succeed.
     pub reset: Nanos,
+    /// What the client may go by without asking again, none unless it understands leases.
+    pub lease: Option<Lease>,
 }
 
 impl Status {
     /// A descriptor that meets no limit.
-    pub const NO_LIMIT: Status =
-        Status { verdict: Verdict::Allow, limit: None, remaining: 0, reset: Nanos::ZERO };
+    pub const NO_LIMIT: Status = Status {
+        verdict: Verdict::Allow,
+        limit: None,
+        remaining: 0,
+        reset: Nanos::ZERO,
+        lease: None,
+    };
 
     /// A descriptor that is configured as unlimited.
-    pub const UNLIMITED: Status =
-        Status { verdict: Verdict::Allow, limit: None, remaining: u32::MAX, reset: Nanos::ZERO };
+    pub const UNLIMITED: Status = Status {
+        verdict: Verdict::Allow,
+        limit: None,
+        remaining: u32::MAX,
+        reset: Nanos::ZERO,
+        lease: None,
+    };
 }
 
 /// A limit as clients are told of it.

@@ -21,6 +21,7 @@ mod answer;
 mod descriptor;
 mod engine;
 mod key;
+mod lease;
 mod metadata;
 mod quota;
 mod rules;
@@ -34,6 +35,7 @@ pub use answer::{Answer, LimitView, Status, Verdict};
 pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};
 pub use engine::{Ask, Decisions, Denied, Enforcement, decide_all, verdict};
 pub use key::{CounterKey, Identity, KeyHash, fingerprint};
+pub use lease::{Demand, Lease, LeaseAsk, LeaseReturn, lease_tokens};
 pub use metadata::Value;
 pub use quota::{Decision, Outcome, Parts, Period, Quota, QuotaError, StateSize};
 pub use rules::{

@@ -147,6 +147,62 @@ impl Quota {
     }
 }
 
+/// Hits that are charged ahead: how long they may wait to be spent, and what becomes of them when they
+/// are given back. `state` is that of a decision at the same `now`.
+///
+/// # Panics
+/// When `state` is shorter than that.
+impl Quota {
+    /// Until when hits charged at `now` may be spent, so that the limit admits no more than it does when
+    /// hits are spent at once. `state` is that after the charge. The end of time for a token bucket, whose
+    /// bound grows by what refills in the meantime.
+    #[must_use]
+    pub fn charged_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        match self {
+            Quota::FixedWindow(window) => window.charged_until(narrow(state), now),
+            Quota::FirstHitWindow(window) => window.charged_until(narrow(state), now),
+            Quota::TokenBucket(_) => Timestamp::from_nanos(u64::MAX),
+            Quota::SlidingWindow(window) => window.charged_until(narrow(state), now),
+            Quota::SlidingBuckets(buckets) => buckets.charged_until(state, now),
+            Quota::SlidingExact(exact) => exact.charged_until(now),
+        }
+    }
+
+    /// What [`charged_until`](Self::charged_until) said of the hits that a refund at `now` gives back
+    /// first. If it is not the same, the hits that would be given back are others.
+    #[must_use]
+    pub fn refunded_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        match self {
+            Quota::SlidingExact(exact) => exact.refunded_until(state, now),
+            _ => self.charged_until(state, now),
+        }
+    }
+
+    /// The time that the counter reckons with at `now`: later if the clock stepped back and the
+    /// algorithm remembers that.
+    #[must_use]
+    pub fn reckoned_at(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        match self {
+            Quota::TokenBucket(_) => TokenBucket::reckoned_at(narrow(state), now),
+            _ => now,
+        }
+    }
+
+    /// How many may be given back of `held` hits that were charged when the counter
+    /// [reckoned](Self::reckoned_at) with `since`: all but for a token bucket, which has refilled.
+    #[must_use]
+    pub fn worth(&self, state: &[u64], held: u64, since: Timestamp, now: Timestamp) -> u64 {
+        match self {
+            Quota::TokenBucket(bucket) => bucket.worth(narrow(state), held, since, now),
+            _ => held,
+        }
+    }
+}
+
+fn narrow(state: &[u64]) -> &[u64; 4] {
+    state.first_chunk().expect("a narrow state has four words")
+}
+
 impl Quota {
     /// The labels of all parts of a counter that a later decision may still need, for those who
     /// want to forget it; the first is 0.

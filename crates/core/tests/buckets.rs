@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use slow_buckets::BucketModel;
 use slow_contract::Model;
 use slow_contract::{
-    START, at, charges, check_spans, expected, first, forward_steps, periods, runner, said, steps,
+    START, at, charges, check_spans, delays, expected, first, forward_steps, periods, runner, said,
+    spent_at, steps,
 };
 use tidegate_core::{Charge, Hits, Nanos, Quota, TokenBucket, decide};
 #[cfg(target_arch = "wasm32")]
@@ -108,6 +109,124 @@ fn it_never_passes_burst_plus_rate_in_any_span() {
             })
         })
         .unwrap();
+}
+
+/// Hits within a span, against the burst and what refills in the span and the time of a lease.
+fn fits_lease_bound(
+    requests: u32,
+    period: u64,
+    burst: u32,
+    ttl: u64,
+    span: u64,
+    hits: u64,
+) -> bool {
+    let (span, period) = (u128::from(span) + u128::from(ttl), u128::from(period));
+    u128::from(hits) * period <= u128::from(burst) * period + u128::from(requests) * span
+}
+
+#[test]
+fn hits_charged_ahead_keep_the_bound_with_the_time_of_a_lease() {
+    let strategy = (
+        1u32..20,
+        periods(),
+        1u32..30,
+        START,
+        steps(slow_contract::takes()),
+        delays(),
+        1u64..3_000,
+    );
+    runner(400)
+        .run(&strategy, |(requests, period, burst, start, steps, delays, ttl_mils)| {
+            let (quota, ttl) = (bucket(requests, period, burst, burst), period / 1_000 * ttl_mils);
+            let (mut state, mut now, mut newest, mut spent) = ([0; 4], start, 0, Vec::new());
+            for (step, mils) in steps.iter().zip(delays) {
+                now = step.moves(now, period);
+                if decide(&mut state, &quota, step.charge, at(now)).is_allow() {
+                    // When the clock steps back, time stands still until it has caught up.
+                    newest = now.max(newest);
+                    prop_assert_eq!(quota.charged_until(&state, at(now)), at(u64::MAX));
+                    spent.push((spent_at(newest, newest + ttl, mils), step.charge.hits().get()));
+                }
+            }
+            check_spans(&spent, |span, hits| {
+                fits_lease_bound(requests, period, burst, ttl, span, hits)
+            })
+        })
+        .unwrap();
+}
+
+/// Tokens that were charged, and may be spent for a while.
+struct Held {
+    tokens: u64,
+    since: u64,
+    until: u64,
+}
+
+/// Holders that charge, spend and give back as they like, at times of a clock that may step back.
+#[test]
+fn tokens_that_are_given_back_keep_that_bound() {
+    let kinds = prop::collection::vec((0..6u8, any::<prop::sample::Index>(), 1u64..20), 60);
+    let strategy = (1u32..20, periods(), 1u32..30, START, steps(charges()), kinds, 1u64..3_000);
+    runner(600)
+        .run(&strategy, |(requests, period, burst, start, steps, kinds, ttl_mils)| {
+            let (quota, ttl) = (bucket(requests, period, burst, burst), period / 1_000 * ttl_mils);
+            let (mut state, mut now) = ([0; 4], start);
+            let (mut held, mut spent) = (Vec::<Held>::new(), Vec::new());
+            for (step, (kind, index, hits)) in steps.iter().zip(kinds) {
+                now = step.moves(now, period);
+                // What the bucket takes for the present.
+                let present = quota.reckoned_at(&state, at(now)).as_nanos();
+                held.retain(|held| held.until > present && held.tokens > 0);
+                let charge = Charge::Take(Hits::new(hits));
+                if kind < 2 || held.is_empty() {
+                    if decide(&mut state, &quota, charge, at(now)).is_allow() {
+                        let since = quota.reckoned_at(&state, at(now)).as_nanos();
+                        held.push(Held { tokens: hits, since, until: since + ttl });
+                    }
+                    continue;
+                }
+                let len = held.len();
+                let held = &mut held[index.index(len)];
+                let tokens = hits.min(held.tokens);
+                if kind < 4 {
+                    spent.push((present, tokens));
+                } else {
+                    let worth = quota.worth(&state, held.tokens, at(held.since), at(now));
+                    prop_assert!(worth <= held.tokens);
+                    let refund = Charge::Refund(Hits::new(worth.min(tokens)));
+                    decide(&mut state, &quota, refund, at(now));
+                }
+                held.tokens -= tokens;
+            }
+            check_spans(&spent, |span, hits| {
+                fits_lease_bound(requests, period, burst, ttl, span, hits)
+            })
+        })
+        .unwrap();
+}
+
+/// A holder kept its tokens while the bucket refilled in their place, gave them back as it charged anew,
+/// and so gathered 140 for one moment where the bound is 120.
+#[test]
+fn tokens_cannot_be_gathered_by_giving_them_back_and_charging_them_again() {
+    // 10 a second, at most 100; leases of two seconds.
+    let quota = bucket(10, SECOND, 100, 100);
+    let mut state = [0; 4];
+    let mut charge = |hits: u64, charge: fn(Hits) -> Charge, secs: u64| {
+        decide(&mut state, &quota, charge(Hits::new(hits)), at(secs * SECOND)).remaining
+    };
+    charge(20, Charge::Take, 1_000);
+    assert_eq!(charge(100, Charge::Take, 1_002), 0, "full again");
+    let worth = |held, secs| quota.worth(&[0; 4], held, at(1_000 * SECOND), at(secs * SECOND));
+    assert_eq!(worth(20, 1_002), 0, "the twenty have been refilled");
+    assert_eq!(worth(20, 1_001), 10);
+    assert_eq!(worth(25, 1_000), 25);
+    let half = quota.worth(&[0; 4], 20, at(1_000 * SECOND), at(1_000 * SECOND + SECOND / 20));
+    assert_eq!(half, 19, "half a token is a token");
+    // Behind a clock that was ahead, the bucket has refilled by that.
+    let ahead = [1_002 * SECOND, 0, 0, 0];
+    assert_eq!(quota.worth(&ahead, 20, at(1_000 * SECOND), at(1_000 * SECOND)), 0);
+    assert_eq!(quota.reckoned_at(&ahead, at(SECOND)), at(1_002 * SECOND));
 }
 
 #[test]
@@ -249,6 +368,8 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
             for _ in 0..3 {
                 let decision = decide(&mut state, &quota, charge, at(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
+                let hits = charge.hits().get();
+                prop_assert!(quota.worth(&state, hits, at(now / 2), at(now)) <= hits);
             }
             Ok(())
         })

@@ -6,8 +6,8 @@ mod slow_sliding;
 
 use proptest::prelude::*;
 use slow_contract::{
-    Model, START, Said, Step, at, charges, check_spans, expected, first, forward_steps, periods,
-    runner, said, steps, takes,
+    Model, START, Said, Step, at, charges, check_spans, delays, expected, first, forward_steps,
+    periods, runner, said, spent_at, steps, takes,
 };
 use slow_sliding::{Expiry, LogModel, RingModel, Store, WindowModel};
 use tidegate_core::{
@@ -113,6 +113,94 @@ fn a_window_admits_at_most_a_bucket_of_its_limit_in_any_span() {
             check_spans(&hits, |span, hits| span > period || hits < 2 * u64::from(limit))
         })
         .unwrap();
+}
+
+/// Times at which hits are spent that were charged at the times of `steps`, each as late as `delays`
+/// says. When the clock steps back, time stands still until it has caught up.
+fn spent_late(
+    quota: &Quota,
+    start: u64,
+    period: u64,
+    steps: &[Step],
+    delays: &[u64],
+) -> Vec<(u64, u64)> {
+    let (mut state, mut now, mut newest, mut spent) = ([0; 33], start, 0, Vec::new());
+    for (step, mils) in steps.iter().zip(delays) {
+        now = step.moves(now, period);
+        let is_allowed = decide(&mut state, quota, step.charge, at(now)).is_allow();
+        if is_allowed && step.charge.hits() != Hits::PEEK {
+            newest = now.max(newest);
+            let until = quota.charged_until(&state, at(now)).as_nanos();
+            spent.push((spent_at(newest, until, *mils), step.charge.hits().get()));
+        }
+    }
+    spent
+}
+
+#[test]
+fn hits_charged_ahead_keep_the_bound_of_a_window() {
+    let strategy = (1u32..40, periods(), START, steps(takes()), delays());
+    runner(600)
+        .run(&strategy, |(limit, period, start, steps, delays)| {
+            let spent = spent_late(&window(limit, period), start, period, &steps, &delays);
+            check_spans(&spent, |span, hits| hits <= window_bound(limit.into(), period, span))
+        })
+        .unwrap();
+}
+
+#[test]
+fn hits_charged_ahead_keep_the_bound_of_a_ring() {
+    let strategy = (1u32..40, periods(), START, steps(takes()), delays());
+    runner(600)
+        .run(&strategy, |(limit, period, start, steps, delays)| {
+            let spent = spent_late(&ring(limit, period), start, period, &steps, &delays);
+            check_spans(&spent, |span, hits| span > period || hits <= limit.into())
+        })
+        .unwrap();
+}
+
+/// They go by time stamps, as the exact window does: the clock may step wherever it likes.
+#[test]
+fn hits_charged_ahead_keep_the_bound_of_an_exact_window() {
+    let strategy = (1u32..30, seconds(), START, steps(takes()), delays());
+    runner(400)
+        .run(&strategy, |(limit, secs, start, steps, delays)| {
+            let quota = exact(limit, secs);
+            let (mut store, mut now, mut spent) = (Store::new(Expiry::Keep), start, Vec::new());
+            for (step, mils) in steps.iter().zip(&delays) {
+                now = step.moves(now, secs * SECOND);
+                if store.decide(&quota, step.charge, at(now)).is_allow() {
+                    let until = quota.charged_until(&[], at(now)).as_nanos();
+                    spent.push((spent_at(now, until, *mils), step.charge.hits().get()));
+                }
+            }
+            check_spans(&spent, |span, hits| span > secs * SECOND || hits <= limit.into())
+        })
+        .unwrap();
+}
+
+/// A refund gives from the newest second of the minute. After a step back that is a later one than the
+/// present, whose hits must not be given back for those of now.
+#[test]
+fn an_exact_window_says_which_second_a_refund_gives_from() {
+    let quota = exact(10, 60);
+    let (mut store, now) = (Store::new(Expiry::Keep), 20_000 * DAY + 30 * SECOND);
+    let refunded = |store: &Store, now: u64| {
+        let parts = quota.parts(at(now));
+        let part = |label: &u64| store.parts.get(label).copied().unwrap_or([0; 33]);
+        let state: Vec<u64> = parts.labels().iter().flat_map(part).collect();
+        quota.refunded_until(&state, at(now)).as_nanos()
+    };
+    assert_eq!(refunded(&store, now), now + SECOND, "of a new counter");
+    store.decide(&quota, take(3), at(now));
+    for later in [0, 1, SECOND, 29 * SECOND] {
+        assert_eq!(refunded(&store, now + later), now + SECOND);
+    }
+    assert_eq!(refunded(&store, now + 30 * SECOND), now + 31 * SECOND, "in another minute");
+    store.decide(&quota, take(2), at(now + 5 * SECOND));
+    assert_eq!(refunded(&store, now), now + 6 * SECOND);
+    store.decide(&quota, Charge::Refund(Hits::new(2)), at(now));
+    assert_eq!(refunded(&store, now), now + SECOND);
 }
 
 #[test]

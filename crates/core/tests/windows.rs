@@ -904,6 +904,86 @@ fn admitted(quota: &Quota, trace: impl Iterator<Item = (u64, Charge)>) -> Vec<(u
     admitted
 }
 
+/// Hits that are charged ahead and spent later are all spent in the window that counted them.
+#[test]
+fn hits_charged_ahead_keep_the_bound_of_a_window() {
+    let late = prop::collection::vec(prop_oneof![Just(0), Just(1_000), 0..1_000_u64], 100);
+    let strategy = (allowances(), periods(), START, steps(), any::<bool>(), late);
+    runner()
+        .run(&strategy, |((requests, borrow), period, start, steps, is_fixed, late)| {
+            let quota = if is_fixed { fixed } else { first_hit }(requests, borrow, period);
+            let (mut state, mut newest, mut windows) = ([0; 4], 0, Vec::<(u64, u64, u64)>::new());
+            for ((now, charge), mils) in trace(start, period, &steps).zip(late) {
+                let is_take = matches!(charge, Charge::Take(hits) if hits != Hits::PEEK);
+                if !is_take
+                    || !decide(&mut state, &quota, charge, Timestamp::from_nanos(now)).is_allow()
+                {
+                    continue;
+                }
+                // When the clock steps back, time stands still until it has caught up.
+                newest = now.max(newest);
+                let until = quota.charged_until(&state, Timestamp::from_nanos(now)).as_nanos();
+                if until == u64::MAX {
+                    continue;
+                }
+                prop_assert!(newest < until);
+                let spent =
+                    newest + (u128::from(until - 1 - newest) * u128::from(mils) / 1_000) as u64;
+                let hits = charge.hits().get();
+                match windows.last_mut() {
+                    Some((_, end, sum)) if *end == until => {
+                        prop_assert!(spent < *end);
+                        *sum += hits;
+                    }
+                    last => {
+                        prop_assert!(last.is_none_or(|(_, end, _)| *end <= spent));
+                        windows.push((until.saturating_sub(period.as_nanos()), until, hits));
+                    }
+                }
+            }
+            for (start, end, hits) in windows {
+                prop_assert!(end - start == period.as_nanos());
+                prop_assert!(hits <= u64::from(requests) + u64::from(borrow));
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn hits_may_be_spent_until_the_window_that_counted_them_ends() {
+    #[track_caller]
+    fn check(quota: &Quota, table: &[(u64, Charge, u64)]) {
+        let mut state = [0; 4];
+        for (secs, charge, until) in table {
+            decide(&mut state, quota, *charge, at(*secs));
+            assert_eq!(quota.charged_until(&state, at(*secs)), at(*until), "at {secs}");
+            assert_eq!(quota.refunded_until(&state, at(*secs)), at(*until), "at {secs}");
+        }
+    }
+    // The third steps back behind the window, the last looks at one that is over.
+    check(
+        &fixed(9, 0, MINUTE),
+        &[
+            (6_010, take(1), 6_060),
+            (6_130, take(1), 6_180),
+            (6_010, take(1), 6_180),
+            (6_200, Charge::PEEK, 6_240),
+        ],
+    );
+    check(
+        &first_hit(9, 0, MINUTE),
+        &[
+            (6_010, take(1), 6_070),
+            (6_130, take(1), 6_190),
+            (6_010, take(1), 6_190),
+            (6_200, Charge::PEEK, 6_260),
+        ],
+    );
+    // In debt, a window follows at once.
+    check(&first_hit(5, 5, MINUTE), &[(6_010, take(8), 6_070), (6_090, take(1), 6_130)]);
+}
+
 #[test]
 fn no_window_and_no_windows_in_a_row_admit_more_than_they_may() {
     let strategy = (allowances(), periods(), START, steps(), any::<bool>());
@@ -955,6 +1035,8 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
                 let decision = decide(&mut state, quota, charge, Timestamp::from_nanos(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
                 prop_assert!(decision.keep_until >= decision.reset_at);
+                let until = quota.charged_until(&state, Timestamp::from_nanos(now));
+                prop_assert!(until >= Timestamp::from_nanos(now));
             }
             Ok(())
         })

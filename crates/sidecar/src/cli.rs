@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use tidegate_core::Nanos;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -117,6 +118,10 @@ pub(crate) struct ServeOptions {
     #[arg(long, env = "TIDEGATE_DYNAMIC_METADATA")]
     pub(crate) dynamic_metadata: bool,
 
+    /// How long a proxy may hold tokens that it was leased: 10ms to 60s; off leases none
+    #[arg(long, value_name = "TIME", env = "TIDEGATE_LEASE_TTL", default_value = "2s")]
+    pub(crate) lease_ttl: LeaseTtl,
+
     /// What to log, to standard error: error, warn, info, debug, or directives such as info,h2=debug
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -141,6 +146,7 @@ impl ServeOptions {
                 true => DynamicMetadata::On,
                 false => DynamicMetadata::Off,
             },
+            lease_ttl: self.lease_ttl.0,
         }
     }
 }
@@ -224,6 +230,26 @@ impl FromStr for SyncInterval {
         let period = duration::parse(text).filter(|period| period.as_nanos() >= 10_000_000);
         let period = period.ok_or("expected a time of at least 10ms, such as 500ms, 5s, or off")?;
         Ok(SyncInterval(Some(Duration::from_nanos(period.as_nanos()))))
+    }
+}
+
+/// How long leases last at most; `None` is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseTtl(pub(crate) Option<Nanos>);
+
+impl FromStr for LeaseTtl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(LeaseTtl(None));
+        }
+        // Shorter ones would be over when the answer arrives; what a dead proxy holds is lost to its
+        // window, so longer ones would strand more.
+        let range = Nanos::new(10_000_000)..=Nanos::from_secs(60);
+        let ttl = duration::parse(text).filter(|ttl| range.contains(ttl));
+        let ttl = ttl.ok_or("expected a time from 10ms to 60s, such as 500ms or 2s, or off")?;
+        Ok(LeaseTtl(Some(ttl)))
     }
 }
 
@@ -320,5 +346,29 @@ impl ExplainOptions {
     /// What becomes of two files of one domain.
     pub(crate) fn same_domain(&self) -> SameDomain {
         same_domain(self.merge_domains)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_lasts_from_ten_milliseconds_to_a_minute() {
+        let error = "expected a time from 10ms to 60s, such as 500ms or 2s, or off";
+        let table = [
+            ("off", Ok(LeaseTtl(None))),
+            ("2s", Ok(LeaseTtl(Some(Nanos::from_secs(2))))),
+            ("10ms", Ok(LeaseTtl(Some(Nanos::new(10_000_000))))),
+            ("1m", Ok(LeaseTtl(Some(Nanos::from_secs(60))))),
+            ("9ms", Err(error.to_owned())),
+            ("61s", Err(error.to_owned())),
+            ("0", Err(error.to_owned())),
+            ("", Err(error.to_owned())),
+            ("2", Err(error.to_owned())),
+        ];
+        for (text, expected) in table {
+            assert_eq!(text.parse::<LeaseTtl>(), expected, "for {text:?}");
+        }
     }
 }

@@ -4,20 +4,27 @@
 //! of all their counters: every one is taken from, or none is.
 
 mod answer;
+mod denials;
+mod give_back;
+mod lease;
+mod lease_nodes;
+mod lease_room;
 mod met;
 mod preview;
 
 use crate::metrics::{Metrics, RuleCounters};
 use answer::Decided;
 use arc_swap::ArcSwap;
+use denials::Denials;
+use lease_room::LeaseRoom;
 use met::{Met, meet};
 pub(crate) use preview::{Previewed, preview};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{
-    Answer, Ask, CounterKey, Decisions, Enforcement, Identity, KeyHash, Limit, Nanos, Parts, Quota,
-    Request, Rules, StateSize, Timestamp, Verdict, decide_all,
+    Answer, Ask, CounterKey, Decision, Decisions, Enforcement, Identity, KeyHash, Limit, Nanos,
+    Parts, Quota, Request, Rules, StateSize, Timestamp, Verdict, decide_all,
 };
 use tidegate_store::{Class, Cluster, Entries, Hashed, UPDATE_KEYS_MAX, UpdateError};
 
@@ -27,6 +34,7 @@ pub(crate) struct Engine {
     rules: ArcSwap<RulesInForce>,
     modes: Modes,
     metrics: Metrics,
+    lease_room: LeaseRoom,
 }
 
 /// How long a counter is kept beyond its end: a thread, or another process, may still be about to
@@ -39,6 +47,8 @@ pub(crate) struct Modes {
     pub(crate) shadow: GlobalShadow,
     pub(crate) quota: GlobalQuota,
     pub(crate) metadata: DynamicMetadata,
+    /// How long leases last at most; none are given without.
+    pub(crate) lease_ttl: Option<Nanos>,
 }
 
 /// Whether denials are only reported.
@@ -69,6 +79,7 @@ pub(crate) enum DynamicMetadata {
 struct RulesInForce {
     rules: Rules,
     counters: RuleCounters,
+    denials: Denials,
 }
 
 /// Rules that this data directory cannot serve.
@@ -91,7 +102,8 @@ impl Engine {
     ) -> Result<Self, NoWideNodes> {
         check_nodes(&store, &rules)?;
         let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &metrics));
-        Ok(Engine { store, rules, modes, metrics })
+        let lease_room = LeaseRoom::new(&store, modes.lease_ttl.unwrap_or(Nanos::ZERO));
+        Ok(Engine { store, rules, modes, metrics, lease_room })
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
@@ -105,10 +117,10 @@ impl Engine {
         &self.store
     }
 
-    /// Decides `request` at `now`.
+    /// Decides `request` at `now`, for a client that knows of no leases.
     pub(crate) fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
         let in_force = self.rules.load();
-        let met = meet(&in_force.rules, request);
+        let met = meet(&in_force.rules, request).each;
         let mut plan = Plan::of(&met, request, self.modes, self.store.seed(), now);
         let mut decisions = Decisions::default();
         let verdict = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
@@ -116,11 +128,15 @@ impl Engine {
         })?;
         let decided = Decided { request, met: &met, decisions: decisions.all(), now };
         decided.count(&in_force.counters);
+        Ok(self.answer(&decided, &mut plan, verdict))
+    }
+
+    fn answer(&self, decided: &Decided<'_, '_>, plan: &mut Plan<'_>, verdict: Verdict) -> Answer {
         let statuses = decided.statuses();
         self.metrics.answered(verdict);
         if self.modes.shadow == GlobalShadow::On {
-            plan.enforce(&met, Modes { shadow: GlobalShadow::Off, ..self.modes });
-            if tidegate_core::verdict(&plan.asks, decisions.all()) == Verdict::Deny {
+            plan.enforce(decided.met, Modes { shadow: GlobalShadow::Off, ..self.modes });
+            if tidegate_core::verdict(&plan.asks, decided.decisions) == Verdict::Deny {
                 self.metrics.shadowed();
             }
         }
@@ -128,7 +144,7 @@ impl Engine {
             DynamicMetadata::On => Some(decided.metadata(&statuses)),
             DynamicMetadata::Off => None,
         };
-        Ok(Answer { verdict, statuses, metadata })
+        Answer { verdict, statuses, metadata }
     }
 }
 
@@ -153,6 +169,11 @@ struct Plan<'a> {
     keys: SmallVec<[Hashed; 8]>,
     words: usize,
 }
+
+/// The words of the states of a request's counters.
+type Words = SmallVec<[u64; 32]>;
+/// A time for each of them, in nanoseconds since the Unix epoch.
+type Ends = SmallVec<[u64; 8]>;
 
 /// One counter of a request.
 struct Counter {
@@ -238,22 +259,40 @@ impl<'a> Plan<'a> {
         now: Timestamp,
         decisions: &mut Decisions,
     ) -> Verdict {
-        let mut words: SmallVec<[u64; 32]> = SmallVec::from_elem(0, self.words);
+        let mut words = self.read(entries);
+        let verdict = decide_all(&mut words, &self.asks, now, decisions);
+        let keep_until = self.keep_until(decisions.all());
+        self.write(entries, &mut words, &keep_until);
+        verdict
+    }
+
+    /// The states of all counters, one after the other.
+    fn read(&self, entries: &mut Entries<'_>) -> Words {
+        let mut words = Words::from_elem(0, self.words);
         for counter in &self.counters {
             for (key, part) in counter.parts(&mut words) {
                 part.copy_from_slice(&entries.get(key).state[..part.len()]);
             }
         }
-        let verdict = decide_all(&mut words, &self.asks, now, decisions);
-        let mut keep_until: SmallVec<[u64; 8]> = SmallVec::from_elem(0, self.counters.len());
-        for (counter, decision) in self.counter_of_ask.iter().zip(decisions.all()) {
+        words
+    }
+
+    /// Until when each counter matters, by the decisions on the asks.
+    fn keep_until(&self, decisions: &[Decision]) -> Ends {
+        let mut keep_until = Ends::from_elem(0, self.counters.len());
+        for (counter, decision) in self.counter_of_ask.iter().zip(decisions) {
             // A descriptor that comes twice has two decisions on one state: the later end counts.
             keep_until[*counter] = decision.keep_until.as_nanos().max(keep_until[*counter]);
         }
+        keep_until
+    }
+
+    /// Puts the states back that changed.
+    fn write(&self, entries: &mut Entries<'_>, words: &mut Words, keep_until: &Ends) {
         for (counter, keep_until) in self.counters.iter().zip(keep_until) {
             let expires_at = keep_until.saturating_add(EXPIRY_SLACK.as_nanos());
             let is_whole = counter.keys.len() == 1;
-            for (key, part) in counter.parts(&mut words) {
+            for (key, part) in counter.parts(words) {
                 let entry = entries.get(key);
                 if entry.state[..part.len()] != *part {
                     entry.state[..part.len()].copy_from_slice(part);
@@ -265,7 +304,6 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        verdict
     }
 }
 
@@ -310,7 +348,8 @@ fn check_nodes(store: &Cluster, rules: &Rules) -> Result<(), NoWideNodes> {
 impl RulesInForce {
     fn new(rules: Rules, metrics: &Metrics) -> Self {
         let counters = metrics.rule_counters(&rules);
-        RulesInForce { rules, counters }
+        let denials = Denials::of(&rules);
+        RulesInForce { rules, counters, denials }
     }
 }
 

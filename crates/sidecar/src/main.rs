@@ -1,40 +1,7 @@
-//! `tidegate`, the sidecar: owns the true counters and answers Envoy's rate limit calls.
-//!
-//! This file maps the command line to an exit code, and nothing else.
+//! The program `tidegate`; all of it is in the library.
 
-mod address;
-mod check;
-mod cli;
-mod clock;
-mod diff;
-mod engine;
-mod explain;
-mod http;
-mod keeper;
-mod metrics;
-mod reload;
-mod rls;
-mod rules;
-mod serve;
-mod store_commands;
-mod words;
-
-use clap::Parser;
-use cli::{Cli, Command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Serve(options) => serve::run(&options),
-        Command::Check(options) => return check::run(&options),
-        Command::Explain(options) => return explain::run(&options),
-        Command::Store(command) => return store_commands::run(&command),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tidegate: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    tidegate_sidecar::run()
 }

@@ -40,6 +40,9 @@ pub(crate) struct Metrics {
     near_limit: Family<RuleLabel, Counter>,
     over_limit: Family<RuleLabel, Counter>,
     shadow_mode: Family<RuleLabel, Counter>,
+    leases_granted: Family<RuleLabel, Counter>,
+    leased_tokens: Family<RuleLabel, Counter>,
+    returned_tokens: Family<RuleLabel, Counter>,
     global_shadow_mode: Counter,
     detailed: Arc<Mutex<Detailed>>,
 }
@@ -52,6 +55,9 @@ pub(crate) struct LimitCounters {
     near_limit: Counter,
     over_limit: Counter,
     shadow_mode: Counter,
+    leases_granted: Counter,
+    leased_tokens: Counter,
+    returned_tokens: Counter,
 }
 
 impl Metrics {
@@ -64,6 +70,9 @@ impl Metrics {
             near_limit: of(&self.near_limit),
             over_limit: of(&self.over_limit),
             shadow_mode: of(&self.shadow_mode),
+            leases_granted: of(&self.leases_granted),
+            leased_tokens: of(&self.leased_tokens),
+            returned_tokens: of(&self.returned_tokens),
         }
     }
 
@@ -77,6 +86,11 @@ impl Metrics {
     /// Counts an answer that only the global shadow mode turned into an allow.
     pub(crate) fn shadowed(&self) {
         self.global_shadow_mode.inc();
+    }
+
+    /// Counts an answer to a return of tokens.
+    pub(crate) fn took_back(&self) {
+        self.answer("returned");
     }
 
     pub(crate) fn refused(&self) {
@@ -100,6 +114,13 @@ impl Metrics {
             ),
             ("over_limit", "Hits that had no room, by rule", &self.over_limit),
             ("shadow_mode", "Hits that a shadow rule would have denied", &self.shadow_mode),
+            ("leases_granted", "Leases of tokens given to proxies, by rule", &self.leases_granted),
+            (
+                "leased_tokens",
+                "Tokens leased, beside the hits asked for, by rule",
+                &self.leased_tokens,
+            ),
+            ("returned_tokens", "Leased tokens given back unused, by rule", &self.returned_tokens),
         ];
         for (name, help, family) in families {
             registry.register(name, help, family.clone());

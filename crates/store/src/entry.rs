@@ -19,6 +19,19 @@ pub struct EntryMut<'a> {
     /// rounded up, so it may count up to a second longer; at most until the year 2106.
     pub expires_at: &'a mut u64,
     pub(crate) is_new: bool,
+    pub(crate) room: Room,
+}
+
+/// Whether an entry that is to be kept has a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Room {
+    /// It has one.
+    #[default]
+    There,
+    /// Only if a live entry of another key gives way ([`Eviction::EvictOldest`](crate::Eviction)).
+    Taken,
+    /// No: an update that leaves something in it fails.
+    Full,
 }
 
 impl EntryMut<'_> {
@@ -26,6 +39,12 @@ impl EntryMut<'_> {
     #[must_use]
     pub const fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    /// Whether there is a node for it. Who can do without an entry looks here before it is changed.
+    #[must_use]
+    pub const fn room(&self) -> Room {
+        self.room
     }
 }
 
@@ -69,6 +88,7 @@ pub(crate) struct Draft {
     pub(crate) end: usize,
     pub(crate) expires_at: u64,
     pub(crate) is_new: bool,
+    pub(crate) room: Room,
     pub(crate) outcome: Outcome,
 }
 
@@ -106,6 +126,7 @@ impl Entries<'_> {
             state: &mut self.words[draft.start + STATE..draft.end - 1],
             expires_at: &mut draft.expires_at,
             is_new: draft.is_new,
+            room: draft.room,
         }
     }
 }

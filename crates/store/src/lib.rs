@@ -44,7 +44,7 @@ mod verify;
 mod view;
 
 pub use cluster::Cluster;
-pub use entry::{Entries, Entry, EntryMut};
+pub use entry::{Entries, Entry, EntryMut, Room};
 pub use error::{OpenError, UpdateError};
 pub use geometry::{
     CHAIN_MAX, Class, Geometry, GeometryError, STATE_WORDS_MAX, STATE_WORDS_NARROW,

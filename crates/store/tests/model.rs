@@ -519,6 +519,43 @@ fn a_new_key_without_room_does_not_hide_the_others() {
     assert_eq!(cluster.find(&3_u64, SECOND).unwrap().unwrap().state[0], 4);
 }
 
+/// Who can do without an entry sees beforehand that there is no node for it, or that another key's
+/// live entry would have to go.
+#[test]
+fn an_entry_says_whether_it_has_room() {
+    use tidegate_store::{Entries, Room};
+
+    for (eviction, without) in
+        [(Eviction::Refuse, Room::Full), (Eviction::EvictOldest, Room::Taken)]
+    {
+        let dir = directory();
+        let options = Options { eviction, ..Options::narrow(geometry(1, 1, 8, 4)) };
+        let cluster = Cluster::open(dir.path(), &options).unwrap();
+        let keep = |entry: EntryMut<'_>| {
+            entry.state[0] = 1;
+            *entry.expires_at = 9 * SECOND;
+            entry.room()
+        };
+        let rooms = |keys: &[u64], now| {
+            let look = |entries: &mut Entries<'_>| {
+                (0..entries.len()).map(|index| entries.get(index).room()).collect::<Vec<_>>()
+            };
+            cluster.update_many(keys, now, look).unwrap()
+        };
+        for key in 0..7_u64 {
+            assert_eq!(cluster.update(&key, SECOND, keep), Ok(Room::There), "key {key}");
+        }
+        // The last node goes to the first that has none, and to each mention of it.
+        assert_eq!(rooms(&[3, 7, 8, 7], SECOND), [Room::There, Room::There, without, Room::There]);
+        assert_eq!(rooms(&[8, 7], SECOND), [Room::There, without]);
+        assert_eq!(cluster.update(&7_u64, SECOND, keep), Ok(Room::There));
+        assert_eq!(rooms(&[3, 8], SECOND), [Room::There, without]);
+        assert_eq!(rooms(&[8], 9 * SECOND), [Room::There], "all have expired");
+        assert_eq!(cluster.stats().refused, 0);
+        assert_eq!(cluster.stats().evicted_live, 0);
+    }
+}
+
 /// At the ends of time: what expires then, and what does not.
 #[test]
 fn time_has_ends() {

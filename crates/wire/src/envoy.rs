@@ -1,8 +1,6 @@
-//! What the filter needs of Envoy's own messages: where to send a callout, and the form in which
-//! a structured plugin configuration arrives.
+//! What the filter needs of Envoy's own messages: where to send a callout.
 
 use prost::Message;
-use prost_types::Struct;
 
 /// `envoy.config.core.v3.GrpcService`, reduced to `envoy_grpc`.
 #[derive(Clone, PartialEq, Message)]
@@ -36,15 +34,4 @@ pub fn grpc_service_of_cluster(cluster: &str) -> Option<String> {
     }
     let envoy_grpc = Some(EnvoyGrpc { cluster_name: cluster.to_owned() });
     String::from_utf8(GrpcService { envoy_grpc }.encode_to_vec()).ok()
-}
-
-/// Reads a serialized `google.protobuf.Struct`, the form in which Envoy hands a plugin its
-/// configuration when it is written as a Struct and not as a string; none when it is not one.
-#[must_use]
-pub fn decode_struct(bytes: &[u8]) -> Option<Struct> {
-    // Every Struct that says anything starts with the tag of its one field.
-    if bytes.first() != Some(&0x0a) {
-        return None;
-    }
-    Struct::decode(bytes).ok()
 }

@@ -5,10 +5,12 @@
 //! other way round. It moves no bytes itself and decides nothing.
 
 mod envoy;
+mod lease;
 mod mapping;
 pub mod rls;
 
-pub use envoy::{CLUSTER_NAME_BYTES_MAX, decode_struct, grpc_service_of_cluster};
+pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};
+pub use lease::{lease_ask_from, lease_ask_metadata, returned_from, returned_metadata};
 pub use mapping::{
     DESCRIPTORS_MAX, WireError, decode_answer, encode_request, request_from_wire, response_to_wire,
 };

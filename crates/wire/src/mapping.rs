@@ -1,6 +1,6 @@
 //! Between RLS messages and core types. Every default and every refusal of the wire is here.
 
-use crate::rls;
+use crate::{lease, rls};
 use prost::Message;
 use prost_types::value::Kind;
 use tidegate_core::{
@@ -43,6 +43,16 @@ pub enum WireError {
     /// The bytes are not the message.
     #[error("not a RateLimitResponse: {0}")]
     Malformed(#[from] prost::DecodeError),
+    /// A word about leases that makes no sense.
+    #[error("metadata {name}: {value:?} is not {expected}")]
+    Metadata {
+        /// Its name.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What it should say.
+        expected: &'static str,
+    },
     /// The answer does not say whether the request may pass.
     #[error("overall_code {0} is neither OK (1) nor OVER_LIMIT (2)")]
     UnknownCode(i32),
@@ -140,7 +150,8 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
 }
 
 /// Writes an answer, as a server does. Times go out as whole seconds, rounded up: Envoy's own
-/// filter drops the fraction, and must not send clients back early.
+/// filter drops the fraction, and must not send clients back early. Who understands leases does not,
+/// and is told the very time.
 #[must_use]
 pub fn response_to_wire(answer: &Answer) -> rls::RateLimitResponse {
     rls::RateLimitResponse {
@@ -175,7 +186,10 @@ fn value_to_wire(value: &Value) -> prost_types::Value {
 }
 
 fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
-    let reset_secs = i64::try_from(status.reset.as_secs_ceil()).unwrap_or(i64::MAX);
+    let reset = match status.lease {
+        None => Nanos::from_secs(status.reset.as_secs_ceil()),
+        Some(_) => status.reset,
+    };
     rls::DescriptorStatus {
         code: code(status.verdict).into(),
         current_limit: status.limit.as_ref().map(|limit| rls::RateLimit {
@@ -184,10 +198,8 @@ fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
             name: limit.name.clone(),
         }),
         limit_remaining: status.remaining,
-        duration_until_reset: status
-            .limit
-            .is_some()
-            .then_some(prost_types::Duration { seconds: reset_secs, nanos: 0 }),
+        duration_until_reset: status.limit.is_some().then(|| duration_to_wire(reset)),
+        quota: status.lease.as_ref().map(lease::to_wire),
     }
 }
 
@@ -197,12 +209,11 @@ fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
 /// # Errors
 /// When the bytes are no `RateLimitResponse`, or its `overall_code` is neither of the two.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
-    let response = rls::RateLimitResponse::decode(bytes)?;
+    let response = rls::ResponseToFilter::decode(bytes)?;
     Ok(Answer {
         verdict: verdict(response.overall_code)
             .ok_or(WireError::UnknownCode(response.overall_code))?,
         statuses: response.statuses.into_iter().map(status_from_wire).collect(),
-        // The filter has no use for it.
         metadata: None,
     })
 }
@@ -212,12 +223,19 @@ fn status_from_wire(status: rls::DescriptorStatus) -> Status {
         verdict: verdict(status.code).unwrap_or(Verdict::Allow),
         remaining: status.limit_remaining,
         reset: status.duration_until_reset.map_or(Nanos::ZERO, duration_from_wire),
+        lease: status.quota.as_ref().and_then(lease::from_wire),
         limit: status.current_limit.map(|limit| LimitView {
             requests: limit.requests_per_unit,
             unit: unit_from_wire(limit.unit),
             name: limit.name,
         }),
     }
+}
+
+fn duration_to_wire(span: Nanos) -> prost_types::Duration {
+    let (seconds, nanos) = (span.as_nanos() / 1_000_000_000, span.as_nanos() % 1_000_000_000);
+    // Below 2^35 seconds, and below 2^30 ns.
+    prost_types::Duration { seconds: seconds as i64, nanos: nanos as i32 }
 }
 
 fn duration_from_wire(duration: prost_types::Duration) -> Nanos {

@@ -68,6 +68,18 @@ pub struct RateLimitResponse {
     pub dynamic_metadata: Option<prost_types::Struct>,
 }
 
+/// The answer without its metadata, for which the filter has no use: reading a Struct only to drop
+/// it would take time, and a good part of the module.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ResponseToFilter {
+    /// As in [`RateLimitResponse`].
+    #[prost(enumeration = "Code", tag = "1")]
+    pub(crate) overall_code: i32,
+    /// As in [`RateLimitResponse`].
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) statuses: Vec<DescriptorStatus>,
+}
+
 /// How one descriptor stands.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DescriptorStatus {
@@ -83,6 +95,23 @@ pub struct DescriptorStatus {
     /// Time until the limit resets.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<prost_types::Duration>,
+    /// What may be spent without asking again: a lease. Only for clients that ask for one.
+    #[prost(message, optional, tag = "5")]
+    pub quota: Option<Quota>,
+}
+
+/// `RateLimitResponse.Quota`, in which a lease is told.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Quota {
+    /// Hits that may be spent.
+    #[prost(uint32, tag = "1")]
+    pub requests: u32,
+    /// Until when.
+    #[prost(message, optional, tag = "2")]
+    pub valid_until: Option<prost_types::Timestamp>,
+    /// Its name.
+    #[prost(string, tag = "3")]
+    pub id: String,
 }
 
 /// A limit as clients are told of it.

@@ -150,6 +150,7 @@ fn seconds_until_reset_are_rounded_up() {
         limit: Some(LimitView { requests: 5, unit: Some(Unit::Minute), name: String::new() }),
         remaining: 0,
         reset: Nanos::new(1_000_000_001),
+        lease: None,
     };
     let wire = |status: &Status| {
         let answer =
@@ -190,6 +191,7 @@ fn statuses() -> impl Strategy<Value = Status> {
             limit: Some(limit),
             remaining,
             reset: Nanos::from_secs(secs),
+            lease: None,
         },
     )
 }

@@ -13,6 +13,9 @@
 //! while the clock was far ahead stands until the clock gets there. Looking, being denied and
 //! giving back open no window.
 //!
+//! Hits that are charged ahead may be spent until the window that stands after the charge is over: it
+//! has counted them, and no other opens before, so no window has more hits than it counted.
+//!
 //! Source: the limit algorithm of the Frequency Restrict Service (first use; start = end = now).
 
 use super::fixed_window::Allowance;
@@ -73,6 +76,12 @@ impl FirstHitWindow {
             let passed = Nanos::new(self.period.as_nanos().saturating_mul(later));
             Timestamp::from_nanos(start).saturating_add(passed)
         })
+    }
+
+    /// The end of the window that stands after a charge at `now`.
+    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+        let (start, _) = self.standing(state, now.as_nanos().max(1));
+        Timestamp::from_nanos(start).saturating_add(self.period)
     }
 
     /// The start and the count of the window that stands at `now`; where none does, of the one

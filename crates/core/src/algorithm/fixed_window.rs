@@ -14,6 +14,10 @@
 //! leaves the counters that were taken from meanwhile in the window of that time, with what is left
 //! of its hits, until the clock gets there. Looking, being denied and giving back to a window that
 //! is over write nothing, so they move no counter ahead.
+//!
+//! Hits that are charged ahead may be spent until the window that they are counted in ends. Then every
+//! hit happens no later than that window and is counted in it, so no window has more hits than it
+//! counted, and that is at most `requests + borrow`.
 
 mod allowance;
 mod calendar;
@@ -172,6 +176,13 @@ impl FixedWindow {
             let opening = if later == 1 { window.end } else { self.windows.later(window, later) };
             Timestamp::from_nanos(opening)
         })
+    }
+}
+
+impl FixedWindow {
+    /// The end of the window that a charge at `now` is counted in; the same before and after it.
+    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(self.windows.window(now.as_nanos().max(state[0])).end)
     }
 }
 

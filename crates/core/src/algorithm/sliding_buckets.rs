@@ -16,6 +16,9 @@
 //! A refund gives from the newest bucket backwards. A clock that steps back counts in the newest
 //! bucket: such hits are held longer, until the clock has caught up. That goes for a clock that was
 //! far ahead for a while too.
+//!
+//! Hits that are charged ahead may be spent until the end of the newest bucket, which has counted them.
+//! So every hit is in the bucket of its own time, and what is said above of any window holds.
 
 use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
@@ -220,6 +223,17 @@ impl SlidingBuckets {
             return now.saturating_add(self.period);
         }
         left_at.unwrap_or(now)
+    }
+
+    /// The end of the bucket that a charge at `now` is counted in; the same before and after it.
+    pub(crate) fn charged_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        let state = state.first_chunk().expect("a ring has its whole state");
+        let number = now.as_nanos() / self.width;
+        let ring = match self.period < DAY {
+            true => Ring::seen::<61>(state, number),
+            false => Ring::seen::<25>(state, number),
+        };
+        self.begins(ring.number.saturating_add(1))
     }
 
     #[inline]

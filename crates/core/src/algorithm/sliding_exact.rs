@@ -32,6 +32,8 @@
 //! hour), in the root the newest hour dropped, plus 1; then the totals, u32 in pairs. A part that is
 //! someone else's is empty.
 
+mod ahead;
+
 use super::sliding_buckets::{count, put};
 use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};

@@ -22,6 +22,12 @@
 //! A clock that steps back stays at the beginning of the newest window, where all of `previous`
 //! counts. So does one that comes back from far ahead: the hits since then share one window, which
 //! ends when the clock gets there.
+//!
+//! Hits that are charged ahead may be spent until the end of the window they are counted in. The bound
+//! is the same: of the hits spent by `e`, the time of the last one in its window, all were charged by
+//! then. At the last of these charges, at c ≤ e, the window had counted at most
+//! `Q − ceil(p × (P − c) / P)` ≤ `Q − ceil(p × (P − e) / P)`; and the `p` before it were spent in
+//! theirs.
 
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
@@ -156,6 +162,12 @@ impl SlidingWindow {
             },
             keep_until: self.gone_at(&window, now),
         }
+    }
+
+    /// The end of the window that a charge at `now` is counted in; the same before and after it.
+    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+        let start = self.moved(state, now.as_nanos()).start;
+        Timestamp::from_nanos(start).saturating_add(self.period)
     }
 
     /// The window at `now`. Counters that hold nothing are as good as new.

@@ -14,6 +14,17 @@
 //! A clock that steps back refills nothing until it has passed `last` again. That goes for a clock
 //! that was far ahead for a while too: it refills once for the whole span, and then never twice.
 //!
+//! Hits that are charged ahead may be spent at any later time; whoever lets them be spent within `ttl`
+//! has the bound `burst + requests × (T + ttl) / period` for any span T. Giving them back must not
+//! break it. Tokens that come back after the bucket has refilled in their place, to be charged and kept
+//! again, would gather without end. So what is given back of tokens that are held is what they are
+//! *worth*: their number less all that has been refilled since they were charged, even if other hits took it.
+//! - Worth and what the bucket holds are together at most the burst. Charging turns one into the other, giving
+//!   back does too, and while there is any worth, it falls by at least as much as refills.
+//! - So, be x the time `ttl` before the span. All that is spent in it was held since after x, and what is
+//!   held since after x, with what the bucket holds and the worth of what is held since before, was at most
+//!   the burst at x, and grows by what refills in T + ttl.
+//!
 //! Source: the leaky bucket as a meter, in the lazily refilled form.
 
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
@@ -77,6 +88,25 @@ impl TokenBucket {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.burst
+    }
+
+    /// The time that the bucket reckons with at `now`.
+    pub(crate) fn reckoned_at(state: &[u64; 4], now: Timestamp) -> Timestamp {
+        now.max(Timestamp::from_nanos(state[0]))
+    }
+
+    /// What `held` tokens are worth at `now` that were charged when the bucket reckoned with `since`.
+    pub(crate) fn worth(
+        &self,
+        state: &[u64; 4],
+        held: u64,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> u64 {
+        let passed = Self::reckoned_at(state, now).saturating_since(since).as_nanos();
+        let credits = u128::from(passed) * u128::from(self.requests.get());
+        let refilled = credits.div_ceil(u128::from(self.period.as_nanos()));
+        held.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
     }
 
     #[inline]

@@ -205,3 +205,15 @@ pub(crate) fn check_spans(
     }
     Ok(())
 }
+
+/// When a hit is spent that may be from `from` on, and before `until`: so many thousandths of that later.
+pub(crate) fn spent_at(from: u64, until: u64, mils: u64) -> u64 {
+    assert!(from < until, "nothing could be spent");
+    from + (u128::from(until - 1 - from) * u128::from(mils) / 1_000) as u64
+}
+
+/// How late each of the hits of a trace is spent, in thousandths of the time there is.
+pub(crate) fn delays() -> impl Strategy<Value = Vec<u64>> {
+    let mils = prop_oneof![2 => Just(0u64), 3 => Just(1_000), 3 => 0u64..1_000];
+    prop::collection::vec(mils, 80)
+}

@@ -2,7 +2,10 @@
 
 use super::met::{Met, MetLimit};
 use crate::metrics::{RuleCounters, Shadow};
-use tidegate_core::{Decision, Enforcement, LimitView, Request, Status, Timestamp, Value, Verdict};
+use tidegate_core::{
+    Decision, Enforcement, Entry, Limit, LimitView, Request, Rule, Status, Timestamp, Value,
+    Verdict,
+};
 
 /// A request that was decided.
 pub(super) struct Decided<'a, 'm> {
@@ -53,6 +56,7 @@ impl Decided<'_, '_> {
             }),
             remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
             reset: decision.wait(self.now),
+            lease: None,
         }
     }
 
@@ -71,6 +75,22 @@ impl Decided<'_, '_> {
                 };
                 let (of, entries) = (met.rule().zip(limit.limit), &descriptor.entries);
                 counters.count(of, entries, charge, decision, limit.quota.capacity(), shadow);
+            }
+        }
+    }
+
+    /// Does something with each limit that a descriptor meets: its rule, unless the request brought it
+    /// along.
+    pub(super) fn each_limit(
+        &self,
+        descriptor: usize,
+        mut each: impl FnMut((&Rule, &Limit), &[Entry]),
+    ) {
+        let met = self.met.get(descriptor).zip(self.request.descriptors.get(descriptor));
+        let Some((met, descriptor)) = met else { return };
+        for limit in met.limits() {
+            if let Some(of) = met.rule().zip(limit.limit) {
+                each(of, &descriptor.entries);
             }
         }
     }

@@ -34,8 +34,23 @@ pub(super) struct MetLimit<'m> {
 /// cut time otherwise. A rule's limit of this name would share them.
 const BROUGHT_ALONG: &str = "(override)";
 
-/// What each descriptor of `request` meets.
-pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> SmallVec<[Met<'a>; 4]> {
+/// What a request meets.
+#[derive(Debug)]
+pub(super) struct AllMet<'a> {
+    /// What each of its descriptors does.
+    pub(super) each: SmallVec<[Met<'a>; 4]>,
+    pub(super) replaced: Replaced,
+}
+
+/// Whether a limit gave way to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replaced {
+    Nothing,
+    Something,
+}
+
+/// What `request` meets.
+pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> AllMet<'a> {
     let mut met: SmallVec<[Met<'a>; 4]> = SmallVec::with_capacity(request.descriptors.len());
     let mut replaced: Vec<&str> = Vec::new();
     for descriptor in &request.descriptors {
@@ -57,12 +72,15 @@ pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> SmallVec<[Met<'a>
             }
         });
     }
+    let mut all = AllMet { each: met, replaced: Replaced::Nothing };
     if !replaced.is_empty() {
-        for met in &mut met {
-            met.drop_named(&replaced);
+        for met in &mut all.each {
+            if met.drop_named(&replaced) == Replaced::Something {
+                all.replaced = Replaced::Something;
+            }
         }
     }
-    met
+    all
 }
 
 /// An override takes the place of the rules, but only in a domain that there is.
@@ -115,22 +133,24 @@ impl Met<'_> {
         }
     }
 
-    fn drop_named(&mut self, replaced: &[&str]) {
+    fn drop_named(&mut self, replaced: &[&str]) -> Replaced {
         let is_replaced =
             |name: Option<&String>| name.is_some_and(|name| replaced.contains(&name.as_str()));
-        let is_empty = match self {
-            Met::Nothing | Met::Override(_) => false,
+        let (before, left) = match self {
+            Met::Nothing | Met::Override(_) => return Replaced::Nothing,
             Met::Unlimited(rule) => match &rule.kind {
-                RuleKind::Unlimited { name, .. } => is_replaced(name.as_ref()),
-                RuleKind::Limits(_) => false,
+                RuleKind::Unlimited { name, .. } => (1, usize::from(!is_replaced(name.as_ref()))),
+                RuleKind::Limits(_) => return Replaced::Nothing,
             },
             Met::Rule { limits, .. } => {
+                let before = limits.len();
                 limits.retain(|limit| !is_replaced(limit.name.as_ref()));
-                limits.is_empty()
+                (before, limits.len())
             }
         };
-        if is_empty {
+        if left == 0 {
             *self = Met::Nothing;
         }
+        if left < before { Replaced::Something } else { Replaced::Nothing }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn preview<E>(
     now: Timestamp,
     mut read: impl FnMut(&Hashed, &mut [u64]) -> Result<(), E>,
 ) -> Result<(Verdict, Vec<Previewed>), E> {
-    let met = meet(rules, request);
+    let met = meet(rules, request).each;
     let plan = Plan::of(&met, request, Modes::default(), seed, now);
     let mut words = vec![0; plan.words];
     for counter in &plan.counters {

@@ -1,5 +1,8 @@
 //! Decisions of the engine on a real store.
 
+mod lease_bounds;
+mod leases;
+
 use super::*;
 use crate::rules::{self, SameDomain};
 use std::path::Path;
@@ -23,7 +26,7 @@ fn engine_with(descriptors: &str, modes: Modes) -> Fixture {
     let rules = rules_of(dir.path(), descriptors);
     let options = Options {
         wide: Some(Geometry::wide_by_capacity(256, 0.8, 33).expect("a geometry")),
-        ..Options::narrow(Geometry::by_capacity(256, 0.8).expect("a geometry"))
+        ..Options::narrow(Geometry::by_capacity(4_096, 0.8).expect("a geometry"))
     };
     let store = Cluster::open(&dir.path().join("data"), &options).expect("a store");
     let engine = Engine::new(store, rules, modes, Metrics::default()).expect("an engine");

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
 use tidegate_core::{Charge, Decision, Entry, Hits, Limit, Rule, Rules};
 
-/// The most series that values of requests may make. At five counters of about 300 bytes each they
-/// take some 6 MB, and a scrape of them about 2 MB.
+/// The most series that values of requests may make. At eight counters of about 300 bytes each they
+/// take some 10 MB, and a scrape of them about 3 MB.
 const DETAILED_MAX: usize = 4_096;
 /// The longest value that goes into a name, in characters.
 const VALUE_CHARS_MAX: usize = 128;
@@ -77,6 +77,9 @@ impl Metrics {
             &self.near_limit,
             &self.over_limit,
             &self.shadow_mode,
+            &self.leases_granted,
+            &self.leased_tokens,
+            &self.returned_tokens,
         ] {
             family.remove(&label);
         }
@@ -117,14 +120,43 @@ impl RuleCounters {
             return self.overrides.count(charge, decision, capacity, shadow);
         };
         // What counts nothing must not make a series either.
-        if rule.metric_values.contains(&true) && counted(charge).is_some() {
+        if counted(charge).is_some() {
+            self.of_limit(rule, limit, entries, |counters| {
+                counters.count(charge, decision, capacity, shadow);
+            });
+        }
+    }
+
+    /// Counts a lease of so many tokens.
+    pub(crate) fn leased(&self, (rule, limit): (&Rule, &Limit), entries: &[Entry], tokens: u32) {
+        self.of_limit(rule, limit, entries, |counters| {
+            counters.leases_granted.inc();
+            counters.leased_tokens.inc_by(tokens.into());
+        });
+    }
+
+    /// Counts so many tokens given back.
+    pub(crate) fn returned(&self, (rule, limit): (&Rule, &Limit), entries: &[Entry], tokens: u64) {
+        self.of_limit(rule, limit, entries, |counters| {
+            counters.returned_tokens.inc_by(tokens);
+        });
+    }
+
+    fn of_limit(
+        &self,
+        rule: &Rule,
+        limit: &Limit,
+        entries: &[Entry],
+        count: impl FnOnce(&LimitCounters),
+    ) {
+        if rule.metric_values.contains(&true) {
             let name = with_values(rule, entries) + &limit.path[rule.path.len()..];
             if let Some(counters) = self.metrics.detailed(name) {
-                return counters.count(charge, decision, capacity, shadow);
+                return count(&counters);
             }
         }
         if let Some(counters) = self.limits.get(&address(limit)) {
-            counters.count(charge, decision, capacity, shadow);
+            count(counters);
         }
     }
 

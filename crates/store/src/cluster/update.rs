@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::Cluster;
 use crate::crew::Seated;
-use crate::entry::{Draft, Entries, EntryMut, Outcome, nanos, secs_down, secs_up};
+use crate::entry::{Draft, Entries, EntryMut, Outcome, Room, nanos, secs_down, secs_up};
 use crate::error::UpdateError;
 use crate::key::{Key, StoredKey};
 use crate::key_node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, seal};
@@ -78,7 +78,12 @@ impl Cluster {
         }
         let mut expires_at = nanos(expires_secs(before));
         let state = &mut image[STATE..NARROW_WORDS - 1];
-        let answer = decide(EntryMut { state, expires_at: &mut expires_at, is_new: false });
+        let answer = decide(EntryMut {
+            state,
+            expires_at: &mut expires_at,
+            is_new: false,
+            room: Room::There,
+        });
         let expires = secs_up(expires_at);
         if is_worth_keeping(&image, expires, now_secs) {
             seal(&mut image, expires, self.seed());
@@ -114,7 +119,12 @@ impl Cluster {
         };
         let (is_new, mut expires_at) = load(Some(&place), &ask.stored, image);
         let state = &mut image[STATE..words - 1];
-        let answer = decide(EntryMut { state, expires_at: &mut expires_at, is_new });
+        let answer = decide(EntryMut {
+            state,
+            expires_at: &mut expires_at,
+            is_new,
+            room: room(Some(&place)),
+        });
         let change = Change { place, home: ask.home, image: None };
         match self.settle(Some(&place), expires_at, now_secs, image) {
             Outcome::Keep => {}
@@ -262,6 +272,7 @@ impl Cluster {
             if draft.first == index {
                 let image = &mut images[draft.start..draft.end];
                 (draft.is_new, draft.expires_at) = load(place.as_ref(), &asks[index].stored, image);
+                draft.room = room(place.as_ref());
             }
         }
         let answer = decide(&mut Entries { drafts: &mut drafts, words: &mut images });
@@ -329,6 +340,15 @@ fn load(place: Option<&Place<'_>>, stored: &StoredKey, image: &mut [u64]) -> (bo
     image.fill(0);
     (image[ESTIMATE], image[IDENTITY]) = (stored.estimate, stored.identity);
     (true, 0)
+}
+
+#[inline]
+fn room(place: Option<&Place<'_>>) -> Room {
+    match place.map(|place| place.was) {
+        Some(Was::Live | Was::Expired | Was::Free) => Room::There,
+        Some(Was::Victim) => Room::Taken,
+        None => Room::Full,
+    }
 }
 
 /// Fetches the head of a key's home and, before the tags in it can say where the node is, the place

@@ -1,0 +1,30 @@
+//! Hits of an exact window that are charged ahead. They may be spent until their second is over: then
+//! each happens in the second it is counted in, and only seconds are counted. So for any time stamps,
+//! now of the spending, no window of S seconds has more than the limit.
+
+use super::{SECOND, SECONDS, SlidingExact, WIDE_WORDS, count};
+use crate::units::Timestamp;
+
+impl SlidingExact {
+    /// The end of the second that a charge at `now` is counted in.
+    pub(crate) fn charged_until(&self, now: Timestamp) -> Timestamp {
+        second_end(now.as_nanos() / SECOND)
+    }
+
+    /// The end of the second that a refund at `now` gives from first. That is not the present one when
+    /// the clock stepped back, or nothing was taken in it.
+    pub(crate) fn refunded_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        let parts = self.parts(now);
+        let (now, _) = self.span(now);
+        let part = parts.labels().iter().position(|label| *label == SECONDS | now.minute);
+        let seconds = part.and_then(|part| state[part * WIDE_WORDS..].first_chunk());
+        let seconds = seconds.expect("the state has a wide one for each part");
+        let is_own = seconds[0] == now.minute + 1;
+        let newest = (0..60).rev().find(|place| is_own && count(seconds, *place as usize) > 0);
+        second_end(newest.map_or(now.second, |place| now.minute * 60 + place))
+    }
+}
+
+fn second_end(second: u64) -> Timestamp {
+    Timestamp::from_secs(second.saturating_add(1))
+}

@@ -1,0 +1,153 @@
+//! How leases travel: what is wanted and what is given back in the metadata of a call, what is granted
+//! in the `quota` of a status.
+//!
+//! | metadata | of | says |
+//! | --- | --- | --- |
+//! | `tidegate-lease` | an ask | tokens wanted, `50`, or for each descriptor `50,0,10`. Its presence says that the client understands leases |
+//! | `tidegate-waiting` | an ask | tokens wanted for requests that wait for the answer, in the same form; absent is none |
+//! | `tidegate-proxy` | an ask | the Envoy process, 16 hex digits |
+//! | `tidegate-clock` | an ask | the client's clock when it asked, in nanoseconds; leases are told in it |
+//! | `tidegate-return` | a return | the lease of each descriptor, 16 hex digits each, separated by commas |
+//! | `tidegate-call` | both | the client's number for the call, 16 hex digits, the same when it is sent again |
+
+use crate::mapping::WireError;
+use crate::rls;
+use tidegate_core::{Lease, LeaseAsk, LeaseReturn, Timestamp};
+
+const LEASE: &str = "tidegate-lease";
+const WAITING: &str = "tidegate-waiting";
+const PROXY: &str = "tidegate-proxy";
+const CLOCK: &str = "tidegate-clock";
+const CALL: &str = "tidegate-call";
+const RETURN: &str = "tidegate-return";
+
+const NUMBERS: &str = "one number, or one for each descriptor";
+const IDS: &str = "16 hex digits for each descriptor";
+
+/// The metadata of an ask by a client that understands leases.
+#[must_use]
+pub fn lease_ask_metadata(ask: &LeaseAsk) -> Vec<(&'static str, String)> {
+    let mut metadata = vec![
+        (LEASE, list(&ask.wanted, u64::to_string)),
+        (CALL, hex(&ask.call)),
+        (PROXY, hex(&ask.proxy)),
+        (CLOCK, ask.clock.as_nanos().to_string()),
+    ];
+    if ask.waiting.iter().any(|waiting| *waiting > 0) {
+        metadata.push((WAITING, list(&ask.waiting, u64::to_string)));
+    }
+    metadata
+}
+
+/// What an ask of so many descriptors says about leases; none when it does not understand them.
+/// `value_of` has the call's metadata by name.
+///
+/// # Errors
+/// When something is there, but makes no sense.
+pub fn lease_ask_from<'a>(
+    descriptors: usize,
+    value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
+) -> Result<Option<LeaseAsk>, WireError> {
+    let Some(wanted) = value_of(LEASE) else {
+        return Ok(None);
+    };
+    let wanted = numbers(LEASE, wanted, descriptors)?;
+    let waiting = match value_of(WAITING) {
+        Some(waiting) => numbers(WAITING, waiting, descriptors)?,
+        None => vec![0; descriptors],
+    };
+    let number = |name| number(name, value_of(name).unwrap_or_default());
+    let clock = value_of(CLOCK).unwrap_or_default();
+    let clock = parse(CLOCK, clock, "a number of nanoseconds", |text| text.parse().ok())?;
+    let clock = Timestamp::from_nanos(clock);
+    Ok(Some(LeaseAsk { call: number(CALL)?, proxy: number(PROXY)?, clock, wanted, waiting }))
+}
+
+/// The metadata of a return: its number, and the lease of each descriptor.
+#[must_use]
+pub fn returned_metadata(call: u64, leases: &[u64]) -> Vec<(&'static str, String)> {
+    vec![(RETURN, list(leases, hex)), (CALL, hex(&call))]
+}
+
+/// What a request of so many descriptors says about the leases that it gives back; none when it is no
+/// return.
+///
+/// # Errors
+/// When something is there, but makes no sense.
+pub fn returned_from<'a>(
+    descriptors: usize,
+    value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
+) -> Result<Option<LeaseReturn>, WireError> {
+    let Some(leases) = value_of(RETURN) else {
+        return Ok(None);
+    };
+    let leases = parse(RETURN, leases, IDS, |text| {
+        let ids = text.split(',').map(|id| u64::from_str_radix(id.trim(), 16).ok());
+        ids.take(descriptors.saturating_add(1))
+            .collect::<Option<Vec<u64>>>()
+            .filter(|ids| ids.len() == descriptors)
+    })?;
+    let call = number(CALL, value_of(CALL).unwrap_or_default())?;
+    Ok(Some(LeaseReturn { call, leases }))
+}
+
+pub(crate) fn to_wire(lease: &Lease) -> rls::Quota {
+    let nanos = lease.valid_until.as_nanos();
+    // Below 2^35 seconds, and below 2^30 ns.
+    let (seconds, nanos) = ((nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as i32);
+    rls::Quota {
+        requests: lease.tokens,
+        valid_until: Some(prost_types::Timestamp { seconds, nanos }),
+        id: hex(&lease.id),
+    }
+}
+
+/// A quota that makes no sense is no lease.
+pub(crate) fn from_wire(quota: &rls::Quota) -> Option<Lease> {
+    let valid_until = quota.valid_until?;
+    let seconds = u64::try_from(valid_until.seconds).ok()?;
+    let nanos = u64::try_from(valid_until.nanos).ok()?;
+    let nanos = seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?;
+    Some(Lease {
+        id: u64::from_str_radix(&quota.id, 16).ok()?,
+        tokens: quota.requests,
+        valid_until: Timestamp::from_nanos(nanos),
+    })
+}
+
+fn number(name: &'static str, value: &[u8]) -> Result<u64, WireError> {
+    parse(name, value, "16 hex digits", |text| u64::from_str_radix(text, 16).ok())
+}
+
+fn hex(number: &u64) -> String {
+    format!("{number:016x}")
+}
+
+fn list(numbers: &[u64], text: impl Fn(&u64) -> String) -> String {
+    numbers.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+fn numbers(name: &'static str, value: &[u8], descriptors: usize) -> Result<Vec<u64>, WireError> {
+    parse(name, value, NUMBERS, |text| {
+        let numbers = text.split(',').map(|number| number.trim().parse::<u64>().ok());
+        let numbers = numbers.take(descriptors.saturating_add(1)).collect::<Option<Vec<u64>>>()?;
+        match numbers.as_slice() {
+            [number] => Some(vec![*number; descriptors]),
+            _ => Some(numbers).filter(|numbers| numbers.len() == descriptors),
+        }
+    })
+}
+
+fn parse<T>(
+    name: &'static str,
+    value: &[u8],
+    expected: &'static str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<T, WireError> {
+    let read = std::str::from_utf8(value).ok().and_then(read);
+    read.ok_or_else(|| {
+        let value = value.get(..value.len().min(64)).unwrap_or_default();
+        let value = String::from_utf8_lossy(value).into_owned();
+        WireError::Metadata { name, value, expected }
+    })
+}
