@@ -9,6 +9,8 @@ TOOLS := $(CURDIR)/.tools
 # The commands below know where things are built, whatever the environment says.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 WASM := dist/tidegate.wasm
+# A filter that does nothing, which the benchmark of Envoy runs beside it.
+NOOP := target/wasm32-wasip1/wasm/noop_filter.wasm
 # What the end-to-end tests and the demo run; set ENVOY to use an Envoy of your own.
 ifdef ENVOY
 override ENVOY := $(abspath $(ENVOY))
@@ -20,7 +22,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm envoy toolchain test test-native test-loom test-wasm \
-	test-end-to-end miri \
+	test-end-to-end miri sim \
 	bench bench-core bench-envoy bench-store charts check clean
 
 help: ## Show this list
@@ -46,10 +48,17 @@ build-bench: toolchain
 	cargo build --release --locked -p tidegate-bench
 
 build-wasm: toolchain ## Build the Envoy filter: dist/tidegate.wasm
-	cargo build --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib
+	@# The linker pads numbers in code to five bytes unless told otherwise: 5 % of the module.
+	cargo rustc --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib -- \
+		-C link-arg=--compress-relocations
 	@mkdir -p dist
 	@cp target/wasm32-wasip1/wasm/tidegate.wasm $(WASM)
 	@echo "$(WASM): $$(wc -c < $(WASM)) bytes"
+
+.PHONY: build-noop
+build-noop: toolchain
+	cargo build --profile wasm --locked --target wasm32-wasip1 -p tidegate-noop-filter
+	@echo "$(NOOP): $$(wc -c < $(NOOP)) bytes"
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
@@ -74,17 +83,20 @@ test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and w
 		cargo test --locked --tests --target wasm32-unknown-unknown \
 		-p tidegate-core -p tidegate-wire
 
+sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
+	cargo run --release --locked -p tidegate-sim -- $(SIM)
+
 test-end-to-end: build-wasm build envoy ## The built filter on a mock host and in a real Envoy
 	cargo test --locked -p tidegate-tests
 
-bench: build-wasm build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
+bench: build-wasm build-noop build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
 	@target/release/tidegate-bench
 
 bench-core: build-bench ## Algorithms and the matching of rules, beside governor
 	@target/release/tidegate-bench core $(BENCH)
 
-bench-envoy: build-wasm build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
-	@target/release/tidegate-bench envoy
+bench-envoy: build-wasm build-noop build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
+	@target/release/tidegate-bench envoy $(BENCH)
 
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
 	@target/release/tidegate-bench store $(BENCH)
@@ -96,7 +108,7 @@ check: toolchain ## Formatting, lints and documentation, as CI checks them
 	@rustup component add clippy rustfmt
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --target wasm32-wasip1 -p tidegate -- -D warnings
+	cargo clippy --locked --target wasm32-wasip1 -p tidegate -p tidegate-noop-filter -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 clean: ## Remove everything that was built or fetched

@@ -1,32 +1,10 @@
-//! What becomes of a request: the filter's whole judgement, without a host call.
-//!
-//! A decision has two moments. [`first_step`] is what the filter can say at once from what it
-//! holds itself; only when that is not enough is the sidecar asked, and [`conclude`] judges what
-//! came back. Whatever goes wrong in between ends in [`failure`], the one place that applies
-//! `failure_mode`.
+//! What becomes of a request, without a host call: how an ask can fail, what its client is told, and
+//! `failure`, the one place that applies `failure_mode`.
 
-use crate::config::{Config, FailureMode};
-use crate::descriptors::{RequestFacts, descriptors};
-use crate::reply::{self, Reply};
-use tidegate_core::{Answer, Hits, Request, Verdict};
-
-/// Where the decision on a request stands.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Step {
-    /// It is made.
-    Decided(Ruling),
-    /// The sidecar must be asked.
-    Ask(Request),
-}
-
-/// A decision, ready to be carried out.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Ruling {
-    /// The request passes; these headers go on its response.
-    Allow(Vec<reply::Header>),
-    /// The request is answered here.
-    Deny(Reply),
-}
+use crate::config::{Config, FailureMode, HeaderStyle};
+use crate::leases::told::Told;
+use crate::reply::{self, Header, Policy, Reply};
+use tidegate_core::{Timestamp, Verdict};
 
 /// How an ask failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +15,16 @@ pub enum AskError {
     Status(u32),
     /// The answer's bytes make no sense.
     Malformed,
+}
+
+impl AskError {
+    /// No answer came in time.
+    pub(crate) const TIMEOUT: AskError = AskError::Status(4);
+
+    /// Whether the sidecar itself refused: it answers, and others may be served.
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(self, AskError::Status(3 | 8))
+    }
 }
 
 impl std::fmt::Display for AskError {
@@ -53,30 +41,58 @@ impl std::fmt::Display for AskError {
     }
 }
 
-/// What can be said of a request before anybody is asked.
-pub fn first_step(config: &Config, facts: &impl RequestFacts) -> Step {
-    let descriptors = descriptors(&config.rate_limits, facts);
-    if descriptors.is_empty() {
-        return Step::Decided(Ruling::Allow(Vec::new()));
-    }
-    Step::Ask(Request { domain: config.domain.clone(), descriptors, hits: Hits::ONE })
-}
-
-/// What the sidecar's answer to `asked` means.
+/// What becomes of a request that nobody could decide: it passes, or gets this reply.
 #[must_use]
-pub fn conclude(config: &Config, asked: &Request, answer: &Answer) -> Ruling {
-    let policies = reply::policies(asked, answer);
-    match answer.verdict {
-        Verdict::Allow => Ruling::Allow(reply::limit_headers(config.headers, &policies)),
-        Verdict::Deny => Ruling::Deny(reply::denied(config, &policies)),
-    }
-}
-
-/// What becomes of a request that nobody could decide.
-#[must_use]
-pub fn failure(config: &Config) -> Ruling {
+pub(crate) fn failure(config: &Config) -> Option<Reply> {
     match config.failure_mode {
-        FailureMode::Allow => Ruling::Allow(Vec::new()),
-        FailureMode::Deny => Ruling::Deny(reply::undecided()),
+        FailureMode::Allow => None,
+        FailureMode::Deny => Some(reply::undecided()),
     }
+}
+
+/// What a client is told of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// The limit.
+    pub(crate) told: Told,
+    /// Tokens at hand, beside what the sidecar has left.
+    pub(crate) at_hand: u64,
+    /// Whether it has room.
+    pub(crate) verdict: Verdict,
+}
+
+/// The headers of a response to an allowed request.
+#[must_use]
+pub(crate) fn headers(config: &Config, shown: &[Shown], now: Timestamp) -> Vec<Header> {
+    if config.headers == HeaderStyle::Off {
+        return Vec::new();
+    }
+    reply::limit_headers(config.headers, &policies(shown, now))
+}
+
+/// The reply to a denied request.
+#[must_use]
+pub(crate) fn denial(config: &Config, shown: &[Shown], now: Timestamp) -> Reply {
+    reply::denied(config, &policies(shown, now))
+}
+
+/// The limits of these. Descriptors without one have nothing to tell.
+fn policies(shown: &[Shown], now: Timestamp) -> Vec<Policy<'_>> {
+    let known = shown.iter().filter(|shown| shown.told.is_known());
+    known
+        .map(|Shown { told, at_hand, verdict }| {
+            let left = u64::from(told.remaining).saturating_add(*at_hand);
+            Policy {
+                name: told.name(),
+                quota: told.quota,
+                window_secs: (told.window_secs > 0).then(|| told.window_secs.into()),
+                remaining: match verdict {
+                    Verdict::Allow => u32::try_from(left).unwrap_or(u32::MAX),
+                    Verdict::Deny => 0,
+                },
+                reset_secs: told.resets_at.saturating_since(now).as_secs_ceil(),
+                verdict: *verdict,
+            }
+        })
+        .collect()
 }

@@ -4,167 +4,191 @@
 //! UTF-8, so other bytes become U+FFFD: never a panic, and clients that differ in nothing else
 //! share a counter. A long value is shortened: otherwise a client could make an ask too large to
 //! be answered, and `failure_mode` would decide instead of its limits.
+//!
+//! This runs for every request, so all that can be compiled is: constant entries are bytes, a fact is
+//! read when the first action needs it, and values go straight into the buffer.
 
-use crate::config::{Action, RateLimit, WhenAbsent};
-use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
-use tidegate_core::{Descriptor, Entry, fingerprint};
+mod reading;
+#[cfg(test)]
+mod tests;
 
-/// What the filter can see of a request.
+use crate::config::{
+    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, RateLimit, WhenAbsent,
+};
+use crate::drawn::Drawn;
+use crate::matching::address::Network;
+use crate::matching::query::first_value;
+use reading::Reading;
+pub(crate) use reading::Scratch;
+use std::io::Write;
+use tidegate_core::fingerprint;
+
+/// What the filter can see of a request. A value is handed to `read` where it lies, so that reading it
+/// needs no memory; none when there is no such value.
 pub trait RequestFacts {
     /// The first value of a header. The first, as Envoy's own `request_headers` action takes it,
     /// so that a client cannot change its key by repeating the header.
-    fn header(&self, name: &str) -> Option<Vec<u8>>;
-    /// Envoy's `source.address`: `ip:port`, after its own reading of `x-forwarded-for`.
-    fn source_address(&self) -> Option<Vec<u8>>;
+    fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
+    /// One of Envoy's properties, such as `source.address`: `ip:port`, after its own reading of
+    /// `x-forwarded-for`.
+    fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;
 }
 
-/// The descriptors of a request, one per entry of `rate_limits` whose actions all apply.
-pub fn descriptors(rate_limits: &[RateLimit], facts: &impl RequestFacts) -> Vec<Descriptor> {
-    rate_limits.iter().filter_map(|rate_limit| descriptor(rate_limit, facts)).collect()
+/// Draws the descriptors of a request, one per entry of `rate_limits` whose actions all apply: those
+/// that are enforced, and those in shadow. `seed` makes their keys.
+pub fn draw(
+    config: &Config,
+    facts: &impl RequestFacts,
+    seed: u64,
+    enforced: &mut Drawn,
+    shadowed: &mut Drawn,
+) {
+    enforced.clear();
+    shadowed.clear();
+    let mut reading = Reading::new(facts, enforced.take_scratch());
+    for rate_limit in &config.rate_limits {
+        if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reading)) {
+            continue;
+        }
+        let drawn = match rate_limit.enforcement {
+            Enforcement::Enforced => &mut *enforced,
+            Enforcement::Shadow => &mut *shadowed,
+        };
+        match draw_one(rate_limit, &mut reading, drawn) {
+            Some(()) => drawn.finish(seed, hits(&rate_limit.hits, &mut reading)),
+            None => drawn.abandon(),
+        }
+    }
+    enforced.put_scratch(reading.into_scratch());
 }
 
-fn descriptor(rate_limit: &RateLimit, facts: &impl RequestFacts) -> Option<Descriptor> {
-    let mut entries = Vec::with_capacity(rate_limit.actions.len());
+fn holds<F: RequestFacts>(condition: &Condition, reading: &mut Reading<'_, F>) -> bool {
+    let value = reading.value(&condition.fact);
+    value.is_some_and(|value| condition.one_of.iter().any(|text| text.as_bytes() == value))
+}
+
+fn draw_one<F: RequestFacts>(
+    rate_limit: &RateLimit,
+    reading: &mut Reading<'_, F>,
+    drawn: &mut Drawn,
+) -> Option<()> {
     for action in &rate_limit.actions {
-        match entry(action, facts) {
-            Some(entry) => entries.push(entry),
-            None if skips(action) => {}
-            None => return None,
-        }
+        entry(action, reading, drawn)?;
     }
-    (!entries.is_empty()).then(|| Descriptor::new(entries))
+    Some(())
 }
 
-fn entry(action: &Action, facts: &impl RequestFacts) -> Option<Entry> {
+/// Adds the entry of an action, if it has one; none when the descriptor is to be dropped.
+fn entry<F: RequestFacts>(
+    action: &Action,
+    reading: &mut Reading<'_, F>,
+    drawn: &mut Drawn,
+) -> Option<()> {
     match action {
-        Action::RequestHeaders { header_name, descriptor_key, .. } => {
-            let value = facts.header(header_name)?;
-            Some(Entry::new(descriptor_key, text_of(&value)))
+        Action::Constant(entry) => drawn.append(&entry.0),
+        Action::Value { key, fact, when_absent } => match reading.value(fact) {
+            Some(value) => text_entry(drawn, key, value),
+            None => absent(drawn, when_absent)?,
+        },
+        Action::QueryParameter { key, path, name, when_absent } => {
+            let path = reading.value(path).unwrap_or_default();
+            match first_value(path, name.as_bytes()) {
+                Some(value) => text_entry(drawn, key, &value),
+                None => absent(drawn, when_absent)?,
+            }
         }
-        Action::RemoteAddress => {
-            let ip = ip_of(&facts.source_address()?)?;
-            Some(Entry::new("remote_address", ip.to_string()))
+        Action::Address { key, address } => {
+            let address = reading.address(address)?;
+            shown_entry(drawn, key, &address);
         }
-        Action::GenericKey { descriptor_key, descriptor_value } => {
-            Some(Entry::new(descriptor_key, descriptor_value))
+        Action::Network { key, address, v4_prefix_mask_len, v6_prefix_mask_len } => {
+            let address = reading.address(address)?;
+            let bits = if address.is_ipv4() { v4_prefix_mask_len } else { v6_prefix_mask_len };
+            shown_entry(drawn, key, &Network::new(address, *bits));
+        }
+        Action::AddressMatch { entry, address, matcher } => {
+            matcher.matches(reading.address(address)?).then(|| drawn.append(&entry.0))?;
+        }
+        Action::HeaderMatch { entry, matchers, sense } => {
+            let matched =
+                matchers.iter().all(|matcher| matcher.matches(reading.value(&matcher.header)));
+            sense.of(matched).then(|| drawn.append(&entry.0))?;
+        }
+        Action::QueryMatch { entry, path, matchers, sense } => {
+            let path = reading.value(path).unwrap_or_default();
+            let matched = matchers.iter().all(|matcher| matcher.matches(path));
+            sense.of(matched).then(|| drawn.append(&entry.0))?;
         }
     }
+    Some(())
 }
 
-fn skips(action: &Action) -> bool {
-    matches!(action, Action::RequestHeaders { when_absent: WhenAbsent::SkipEntry, .. })
+fn absent(drawn: &mut Drawn, when_absent: &WhenAbsent) -> Option<()> {
+    match when_absent {
+        WhenAbsent::DropDescriptor => return None,
+        WhenAbsent::SkipEntry => {}
+        WhenAbsent::Entry(entry) => drawn.append(&entry.0),
+    }
+    Some(())
 }
 
-/// The longest header value that goes into a descriptor as it is. Keys and tokens that rules name
-/// are far shorter.
+/// The longest value that goes into a descriptor as it is. Keys and tokens that rules name are far
+/// shorter.
 const VALUE_BYTES_MAX: usize = 1024;
 /// How much of a longer value is kept, for people who read it.
 const VALUE_BYTES_KEPT: usize = 64;
 
-/// A header value as text; a long one as its beginning, `~`, and the hash of the whole.
-fn text_of(value: &[u8]) -> Cow<'_, str> {
-    if value.len() <= VALUE_BYTES_MAX {
-        return String::from_utf8_lossy(value);
-    }
-    let kept = value.get(..VALUE_BYTES_KEPT).unwrap_or_default();
-    format!("{}~{:032x}", String::from_utf8_lossy(kept), fingerprint(value)).into()
+/// Adds an entry whose value came from outside; a long one as its beginning, `~`, and the hash of the
+/// whole.
+fn text_entry(drawn: &mut Drawn, key: &Encoded, value: &[u8]) {
+    drawn.append(&key.0);
+    drawn.value(|bytes| {
+        if value.len() <= VALUE_BYTES_MAX {
+            return append_text(bytes, value);
+        }
+        append_text(bytes, value.get(..VALUE_BYTES_KEPT).unwrap_or_default());
+        // Writing to a vector cannot fail.
+        let _ = write!(bytes, "~{:032x}", fingerprint(value));
+    });
 }
 
-/// The address without its port; none for what is no IP address, such as a Unix socket.
-fn ip_of(address: &[u8]) -> Option<IpAddr> {
-    let address = std::str::from_utf8(address).ok()?;
-    match address.parse::<SocketAddr>() {
-        Ok(socket) => Some(socket.ip()),
-        Err(_) => address.parse().ok(),
+fn append_text(bytes: &mut Vec<u8>, value: &[u8]) {
+    // Most values; chunk by chunk takes several times as long.
+    if std::str::from_utf8(value).is_ok() {
+        return bytes.extend_from_slice(value);
+    }
+    for chunk in value.utf8_chunks() {
+        bytes.extend_from_slice(chunk.valid().as_bytes());
+        if !chunk.invalid().is_empty() {
+            bytes.extend_from_slice("\u{fffd}".as_bytes());
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn shown_entry(drawn: &mut Drawn, key: &Encoded, value: &impl std::fmt::Display) {
+    drawn.append(&key.0);
+    drawn.value(|bytes| {
+        let _ = write!(bytes, "{value}");
+    });
+}
 
-    #[derive(Default)]
-    struct Facts {
-        headers: Vec<(&'static str, &'static [u8])>,
-        source: Option<&'static [u8]>,
+/// What a request costs. A header that is no number costs 1, where Envoy's own filter drops the
+/// descriptor: whoever may write the header must not be free to leave all limits by it.
+fn hits<F: RequestFacts>(addend: &HitsAddend, reading: &mut Reading<'_, F>) -> u64 {
+    match addend {
+        HitsAddend::Number(number) => *number,
+        HitsAddend::Header(fact) => reading.value(fact).and_then(cost).unwrap_or(1),
     }
+}
 
-    impl RequestFacts for Facts {
-        fn header(&self, name: &str) -> Option<Vec<u8>> {
-            let found = self.headers.iter().find(|(header, _)| *header == name)?;
-            Some(found.1.to_vec())
-        }
-
-        fn source_address(&self) -> Option<Vec<u8>> {
-            self.source.map(<[u8]>::to_vec)
-        }
+/// A number such as `3`, `2.5` or `1e3`, rounded up, and at most [`HITS_MAX`].
+fn cost(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    // The library would also take `-1`, `inf` and `nan`.
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
     }
-
-    fn header(name: &str, when_absent: WhenAbsent) -> Action {
-        Action::RequestHeaders {
-            header_name: name.to_owned(),
-            descriptor_key: name.to_owned(),
-            when_absent,
-        }
-    }
-
-    fn generic() -> Action {
-        Action::GenericKey { descriptor_key: "g".into(), descriptor_value: "v".into() }
-    }
-
-    fn check(actions: Vec<Action>, facts: &Facts, expected: Option<&[(&str, &str)]>) {
-        let made = descriptors(&[RateLimit { actions }], facts);
-        let expected = expected.map(|entries| {
-            Descriptor::new(entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect())
-        });
-        assert_eq!(made, Vec::from_iter(expected));
-    }
-
-    #[test]
-    fn an_absent_header_drops_the_descriptor_unless_it_may_be_skipped() {
-        let none = Facts::default();
-        check(vec![generic(), header("a", WhenAbsent::DropDescriptor)], &none, None);
-        check(vec![generic(), header("a", WhenAbsent::SkipEntry)], &none, Some(&[("g", "v")]));
-        check(vec![header("a", WhenAbsent::SkipEntry)], &none, None);
-        let some = Facts { headers: vec![("a", b"")], source: None };
-        check(vec![header("a", WhenAbsent::DropDescriptor)], &some, Some(&[("a", "")]));
-    }
-
-    #[test]
-    fn any_bytes_make_a_value() {
-        let facts = Facts { headers: vec![("a", b"x\xffy\xfe")], source: None };
-        let expected = [("a", "x\u{fffd}y\u{fffd}")];
-        check(vec![header("a", WhenAbsent::DropDescriptor)], &facts, Some(&expected));
-    }
-
-    #[test]
-    fn a_long_value_is_shortened_and_stays_apart_from_others() {
-        let long = |last: u8| [&[b'a'; VALUE_BYTES_MAX][..], &[last]].concat();
-        let (one, other) = (text_of(&long(b'1')).into_owned(), text_of(&long(b'2')).into_owned());
-        assert_ne!(one, other);
-        assert_eq!(one.len(), VALUE_BYTES_KEPT + 1 + 32);
-        assert!(one.starts_with(&format!("{}~", "a".repeat(VALUE_BYTES_KEPT))));
-        let bytes = vec![0xe9; 60_000];
-        assert!(text_of(&bytes).len() <= 3 * VALUE_BYTES_KEPT + 33);
-        assert_eq!(text_of(&[b'a'; VALUE_BYTES_MAX]), "a".repeat(VALUE_BYTES_MAX));
-    }
-
-    #[test]
-    fn an_address_loses_its_port() {
-        let table: [(&[u8], Option<&str>); 6] = [
-            (b"203.0.113.9:0", Some("203.0.113.9")),
-            (b"203.0.113.9", Some("203.0.113.9")),
-            (b"[2001:db8::1]:443", Some("2001:db8::1")),
-            (b"2001:db8::1", Some("2001:db8::1")),
-            (b"/run/envoy.sock", None),
-            (b"\xff\xff", None),
-        ];
-        for (source, ip) in table {
-            let facts = Facts { headers: Vec::new(), source: Some(source) };
-            let expected = ip.map(|ip| [("remote_address", ip)]);
-            check(vec![Action::RemoteAddress], &facts, expected.as_ref().map(|e| &e[..]));
-        }
-        check(vec![Action::RemoteAddress], &Facts::default(), None);
-    }
+    let number = text.parse::<f64>().ok()?;
+    // The cast keeps to the range of its type.
+    Some((number.ceil() as u64).min(HITS_MAX))
 }

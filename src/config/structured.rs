@@ -1,46 +1,138 @@
-//! A protobuf Struct as the JSON value it stands for.
+//! A protobuf Struct as the tree of values it stands for.
+//!
+//! Read by hand: a Struct has three messages and six fields in them, and generated readers of them,
+//! with their maps, would be as large as everything else that reads the configuration.
 
-use serde_json::{Map, Number, Value};
-use tidegate_wire::{Kind, Struct, decode_struct};
+use super::document::Tree;
 
-/// The JSON object that serialized Struct `bytes` stand for; none when they are no Struct.
-pub(super) fn json_of_struct(bytes: &[u8]) -> Option<Value> {
-    decode_struct(bytes).map(object)
+/// How deep messages may be in each other, as in other readers of protobuf. A value in a Struct in a
+/// value is three deep.
+const DEPTH_MAX: u32 = 100;
+
+/// The object that serialized Struct `bytes` stand for; none when they are no Struct.
+pub(super) fn tree_of_struct(bytes: &[u8]) -> Option<Tree> {
+    // Every Struct that says anything starts with the tag of its one field.
+    if bytes.first() != Some(&0x0a) {
+        return None;
+    }
+    object(bytes, DEPTH_MAX)
 }
 
-fn object(fields: Struct) -> Value {
-    let fields = fields.fields.into_iter().map(|(name, value)| (name, json(value.kind)));
-    Value::Object(fields.collect::<Map<_, _>>())
-}
-
-fn json(kind: Option<Kind>) -> Value {
-    match kind {
-        None | Some(Kind::NullValue(_)) => Value::Null,
-        Some(Kind::BoolValue(value)) => Value::Bool(value),
-        Some(Kind::NumberValue(value)) => number(value),
-        Some(Kind::StringValue(value)) => Value::String(value),
-        Some(Kind::ListValue(list)) => {
-            Value::Array(list.values.into_iter().map(|value| json(value.kind)).collect())
+/// A `Struct`: a map, whose entries are messages of a key (1) and a value (2).
+fn object(mut bytes: &[u8], depth: u32) -> Option<Tree> {
+    let depth = depth.checked_sub(1)?;
+    let mut object: Vec<(String, Tree)> = Vec::new();
+    while !bytes.is_empty() {
+        if let (1, Field::Bytes(entry)) = field(&mut bytes)? {
+            let (key, tree) = entry_of(entry, depth)?;
+            // As in every protobuf map, the last one counts.
+            object.retain(|(known, _)| *known != key);
+            object.push((key, tree));
         }
-        Some(Kind::StructValue(fields)) => object(fields),
     }
+    Some(Tree::Object(object))
 }
 
-/// A Struct has only doubles; a whole one was an integer when it was written.
-fn number(value: f64) -> Value {
-    // Doubles are exact up to 2^53, and no number in a configuration is larger.
-    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
-    if value.fract() == 0.0 && value.abs() <= EXACT_MAX {
-        Value::from(value as i64)
-    } else {
-        Number::from_f64(value).map_or(Value::Null, Value::Number)
+fn entry_of(mut bytes: &[u8], depth: u32) -> Option<(String, Tree)> {
+    let depth = depth.checked_sub(1)?;
+    let mut entry = (String::new(), Tree::Null);
+    while !bytes.is_empty() {
+        match field(&mut bytes)? {
+            (1, Field::Bytes(key)) => entry.0 = text(key)?,
+            (2, Field::Bytes(value)) => entry.1 = tree(value, depth)?,
+            _ => {}
+        }
     }
+    Some(entry)
+}
+
+/// A `Value`: a oneof, of which the last one counts.
+fn tree(mut bytes: &[u8], depth: u32) -> Option<Tree> {
+    let depth = depth.checked_sub(1)?;
+    let mut tree = Tree::Null;
+    while !bytes.is_empty() {
+        tree = match field(&mut bytes)? {
+            (1, Field::Number(_)) => Tree::Null,
+            (2, Field::Double(double)) => Tree::number(double),
+            (3, Field::Bytes(bytes)) => Tree::Text(text(bytes)?),
+            (4, Field::Number(flag)) => Tree::Flag(flag != 0),
+            (5, Field::Bytes(bytes)) => object(bytes, depth)?,
+            (6, Field::Bytes(bytes)) => list(bytes, depth)?,
+            // Of another type than the field has, or of a later version.
+            (1..=6, _) => return None,
+            _ => tree,
+        };
+    }
+    Some(tree)
+}
+
+/// A `ListValue`: values (1).
+fn list(mut bytes: &[u8], depth: u32) -> Option<Tree> {
+    let mut items = Vec::new();
+    while !bytes.is_empty() {
+        if let (1, Field::Bytes(item)) = field(&mut bytes)? {
+            items.push(tree(item, depth)?);
+        }
+    }
+    Some(Tree::List(items))
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    std::str::from_utf8(bytes).ok().map(str::to_owned)
+}
+
+/// What a field of a message has, by its wire type.
+enum Field<'a> {
+    Number(u64),
+    Double(f64),
+    Bytes(&'a [u8]),
+}
+
+/// Takes the next field, and its number, from the bytes of a message.
+fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
+    let tag = varint(bytes)?;
+    let field = match tag & 7 {
+        0 => Field::Number(varint(bytes)?),
+        1 => Field::Double(f64::from_le_bytes(taken(bytes, 8)?.try_into().ok()?)),
+        2 => {
+            let length = usize::try_from(varint(bytes)?).ok()?;
+            Field::Bytes(taken(bytes, length)?)
+        }
+        5 => Field::Number(u32::from_le_bytes(taken(bytes, 4)?.try_into().ok()?).into()),
+        // Groups, which no Struct has, and what is no wire type.
+        _ => return None,
+    };
+    let number = tag >> 3;
+    (number != 0).then_some((number, field))
+}
+
+fn taken<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    // Ten times seven bits hold every 64-bit number.
+    for shift in (0..70).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::config::document;
     use prost::Message;
+    use prost_types::{ListValue, Struct, value::Kind};
+    use serde_json::Value;
 
     /// The way back, to make inputs with.
     pub(in crate::config) fn struct_of_json(value: &Value) -> Vec<u8> {
@@ -51,7 +143,7 @@ pub(super) mod tests {
     }
 
     fn kind(value: &Value) -> Kind {
-        let wrapped = |value: &Value| tidegate_wire::Value { kind: Some(kind(value)) };
+        let wrapped = |value: &Value| prost_types::Value { kind: Some(kind(value)) };
         match value {
             Value::Null => Kind::NullValue(0),
             Value::Bool(value) => Kind::BoolValue(*value),
@@ -59,7 +151,7 @@ pub(super) mod tests {
             Value::String(text) => Kind::StringValue(text.clone()),
             Value::Array(list) => {
                 let values = list.iter().map(wrapped).collect();
-                Kind::ListValue(prost_types::ListValue { values })
+                Kind::ListValue(ListValue { values })
             }
             Value::Object(fields) => {
                 let fields = fields.iter().map(|(name, value)| (name.clone(), wrapped(value)));
@@ -74,13 +166,33 @@ pub(super) mod tests {
             "whole": 20, "negative": -3, "half": 0.5, "text": "t", "yes": true, "none": null,
             "list": [1, "x", {"deep": []}],
         });
-        assert_eq!(json_of_struct(&struct_of_json(&value)), Some(value));
+        let tree = document::object(value.to_string().as_bytes()).unwrap();
+        assert_eq!(tree_of_struct(&struct_of_json(&value)), Some(tree));
     }
 
     #[test]
     fn what_is_no_struct_is_not_taken_for_one() {
         for bytes in [&b""[..], b"{}", b"\n{}", b"\x0a\xff", b"\x0a\x05\x0a\x7fxxx"] {
-            assert_eq!(json_of_struct(bytes), None, "for {bytes:?}");
+            assert_eq!(tree_of_struct(bytes), None, "for {bytes:?}");
         }
+    }
+
+    #[test]
+    fn the_last_of_a_key_counts_and_unknown_fields_do_not() {
+        let entry = |flag: u8| [0x0a, 7, 0x0a, 1, b'k', 0x12, 2, 0x20, flag];
+        let unknown = [0x10, 1, 0x1a, 1, b'x', 0x25, 1, 2, 3, 4];
+        let bytes = [&entry(0)[..], &unknown, &entry(1)].concat();
+        let expected = Tree::Object(vec![("k".to_owned(), Tree::Flag(true))]);
+        assert_eq!(tree_of_struct(&bytes), Some(expected));
+    }
+
+    #[test]
+    fn a_struct_that_is_too_deep_is_refused() {
+        let nested = |levels| {
+            let value = (0..levels).fold(Value::Null, |inner, _| serde_json::json!({"k": inner}));
+            tree_of_struct(&struct_of_json(&value))
+        };
+        assert!(nested(30).is_some());
+        assert_eq!(nested(40), None);
     }
 }

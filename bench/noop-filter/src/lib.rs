@@ -1,0 +1,34 @@
+//! A Wasm filter that does nothing, as the proxy-wasm SDK makes it: the benchmark's measure of what any
+//! filter costs. It has the SDK's default contexts, and with them every export that Envoy calls.
+
+#![cfg(target_arch = "wasm32")]
+
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::ContextType;
+
+struct Root;
+
+impl Context for Root {}
+
+impl RootContext for Root {
+    fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Stream))
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}
+
+struct Stream;
+
+impl Context for Stream {}
+
+impl HttpContext for Stream {}
+
+/// What Envoy calls first.
+mod entry {
+    proxy_wasm::main! {{
+        proxy_wasm::set_root_context(|_| Box::new(super::Root));
+    }}
+}

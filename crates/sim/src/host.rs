@@ -1,0 +1,251 @@
+//! Envoy, as one simulated worker sees it.
+
+use crate::ledger::Key;
+use crate::mutation::Mutation;
+use crate::scenario::Scenario;
+use crate::state::{Call, Event, Reply as Answered, Standing, State};
+use crate::world::World;
+use prost::Message;
+use std::rc::{Rc, Weak};
+use tidegate::host::{self, CallId, Conflict, Host, LogLevel, SharedValue, StreamId};
+use tidegate::reply::{Header, Reply};
+use tidegate::stats::MetricKind;
+use tidegate_core::{LeaseReturn, Timestamp};
+use tidegate_wire::{request_from_wire, returned_from, rls};
+
+/// The reply's status when nobody could decide.
+const UNDECIDED: u32 = 500;
+
+/// The host of one worker, in one life of its process.
+pub(crate) struct SimHost {
+    pub(crate) world: Weak<World>,
+    pub(crate) worker: usize,
+}
+
+impl SimHost {
+    fn with<T: Default>(&self, f: impl FnOnce(&World, &mut State) -> T) -> T {
+        let Some(world) = self.world.upgrade() else { return T::default() };
+        let mut state = world.state.borrow_mut();
+        f(&world, &mut state)
+    }
+
+    /// Takes out of the books what a worker gives back. A return that is sent again says the same as
+    /// the first; and what is asked back unseen, all there is, must not have been spent.
+    fn send_back(&self, state: &mut State, proxy: usize, call: &Call, back: &LeaseReturn) {
+        state.tally.returns += 1;
+        let is_new = state.returns_sent.insert(back.call);
+        for ((key, hits), lease) in call.about.iter().zip(&back.leases) {
+            state.note(
+                "return (worker, counter, hits, lease)",
+                [self.worker as u64, (*key).into(), *hits, *lease],
+            );
+            let sent = match (is_new, *hits == u64::from(u32::MAX)) {
+                (false, _) => Ok(()),
+                (true, true) => state.ledger.recall(proxy, *key, *lease),
+                (true, false) => state.ledger.send_back(proxy, *key, *lease, *hits),
+            };
+            if let Err(broken) = sent {
+                state.fail(format!("worker {}: counter {key}: {broken}", self.worker));
+            }
+        }
+    }
+
+    /// Ends the wait of a request: it may be ended once, and only while it is there.
+    fn end(&self, state: &mut State, stream: StreamId, how: &str) -> Option<Vec<(Key, u64)>> {
+        let machine = &mut state.machines[self.worker];
+        let Some(found) = machine.streams.get_mut(&stream.0) else {
+            let broken =
+                format!("worker {}: request {} {how}, which is gone", self.worker, stream.0);
+            state.fail(broken);
+            return None;
+        };
+        match found.standing {
+            Standing::Over => {
+                let broken = format!("worker {}: request {} {how} again", self.worker, stream.0);
+                state.fail(broken);
+                return None;
+            }
+            Standing::Waiting => machine.waiting -= 1,
+            Standing::Entering => {}
+        }
+        if found.standing == Standing::Entering {
+            state.tally.local += 1;
+        }
+        found.standing = Standing::Over;
+        Some(found.needs.clone())
+    }
+}
+
+impl Host for SimHost {
+    fn now(&self) -> Timestamp {
+        self.with(|world, state| {
+            let proxy = self.worker / world.scenario.workers;
+            Timestamp::from_nanos(state.clock(&world.scenario, proxy))
+        })
+    }
+
+    fn random(&self) -> u64 {
+        self.with(|_, state| state.rng.bits())
+    }
+
+    fn shared(&self, key: &str) -> SharedValue {
+        let (value, interleave) = self.with(|world, state| {
+            let value = state.shared[self.worker / world.scenario.workers].get(key);
+            (value, state.depth < 2 && state.rng.chance(world.scenario.interleaved))
+        });
+        // Workers are threads: another may run between this read and the write that follows.
+        if interleave && let Some(world) = self.world.upgrade() {
+            world.interleave(self.worker);
+        }
+        value
+    }
+
+    fn set_shared(&self, key: &str, value: &[u8], version: u32) -> Result<(), Conflict> {
+        let Some(world) = self.world.upgrade() else { return Err(Conflict) };
+        let mut state = world.state.borrow_mut();
+        let proxy = self.worker / world.scenario.workers;
+        if state.mutation == Some(Mutation::WritesAlwaysSucceed) {
+            state.shared[proxy].overwrite(key, value);
+            return Ok(());
+        }
+        let written = state.shared[proxy].set(key, value, version);
+        state.tally.conflicts += u64::from(written.is_err());
+        let (keys, slots) = (state.shared[proxy].count(), world.scenario.slots as usize);
+        if keys > slots + 1 {
+            state.fail(format!("process {proxy}: {keys} keys of shared data for {slots} slots"));
+        }
+        written
+    }
+
+    fn call(&self, call: &host::Call<'_>) -> Option<CallId> {
+        let world = self.world.upgrade()?;
+        let mut state = world.state.borrow_mut();
+        let state = &mut *state;
+        if state.mishap(world.scenario.network.unsent) {
+            return None;
+        }
+        let proxy = self.worker / world.scenario.workers;
+        let id = state.machines[self.worker].next_call();
+        let life = state.lives[proxy];
+        let call_made = match read(&world.scenario, call, id, self.worker, life) {
+            Ok(call_made) => Rc::new(call_made),
+            Err(broken) => {
+                state.fail(format!("worker {}: {broken}", self.worker));
+                return None;
+            }
+        };
+        let hits = call_made.about.iter().map(|(_, hits)| hits).sum();
+        match &call_made.back {
+            None => {
+                state.tally.asks += 1;
+                state.note(
+                    "ask (worker, call, hits, descriptors)",
+                    [self.worker as u64, id.into(), hits, call_made.about.len() as u64],
+                );
+            }
+            Some(back) => self.send_back(state, proxy, &call_made, back),
+        }
+        state.machines[self.worker].calls.insert(id, Rc::clone(&call_made));
+        state.after(call.timeout.as_nanos() as u64, Event::Deadline(Rc::clone(&call_made)));
+        send(state, &world.scenario, &call_made);
+        Some(CallId(id))
+    }
+
+    fn resume(&self, stream: StreamId) {
+        self.with(|world, state| {
+            if let Some(needs) = self.end(state, stream, "resumed") {
+                let of = [self.worker as u64, stream.0.into(), 0, 0];
+                state.note("resumed (worker, request)", of);
+                state.admit(&world.scenario, self.worker, &needs);
+                world.respond(state, self.worker, stream.0);
+            }
+        });
+    }
+
+    fn reply(&self, stream: StreamId, reply: &Reply) {
+        self.with(|world, state| {
+            if self.end(state, stream, "answered").is_some() {
+                let of = [self.worker as u64, stream.0.into(), reply.status.into(), 0];
+                state.note("answered (worker, request, status)", of);
+                match reply.status {
+                    UNDECIDED => state.tally.failed += 1,
+                    _ => state.tally.denied += 1,
+                }
+                world.respond(state, self.worker, stream.0);
+            }
+        });
+    }
+
+    fn add_response_headers(&self, _headers: &[Header]) {}
+
+    fn define_metric(&self, _kind: MetricKind, name: &str) -> Option<u32> {
+        u32::try_from(name.len()).ok()
+    }
+
+    fn add_to_metric(&self, _metric: u32, _amount: i64) {}
+
+    fn log(&self, _level: LogLevel, _message: &str) {}
+}
+
+/// Puts a call on the network: it may be lost, late, or there twice.
+fn send(state: &mut State, scenario: &Scenario, call: &Rc<Call>) {
+    let network = scenario.network;
+    if state.mishap(network.lost) {
+        return state.note("lost (worker, call)", [call.worker as u64, call.id.into(), 0, 0]);
+    }
+    let copies = if state.mishap(network.twice) { 2 } else { 1 };
+    for _ in 0..copies {
+        let delay = state.delay(scenario);
+        state.after(delay, Event::Reach(Rc::clone(call)));
+    }
+}
+
+/// Puts an answer on the network.
+pub(crate) fn send_answer(state: &mut State, scenario: &Scenario, reply: &Answered) {
+    let network = scenario.network;
+    if state.mishap(network.lost) {
+        let of = [reply.call.worker as u64, reply.call.id.into(), 0, 0];
+        return state.note("answer lost (worker, call)", of);
+    }
+    let copies = if state.mishap(network.twice) { 2 } else { 1 };
+    for _ in 0..copies {
+        let delay = state.delay(scenario);
+        state.after(delay, Event::Answer(reply.clone()));
+    }
+}
+
+/// What a call is about.
+fn read(
+    scenario: &Scenario,
+    call: &host::Call<'_>,
+    id: u32,
+    worker: usize,
+    life: u32,
+) -> Result<Call, String> {
+    let message = rls::RateLimitRequest::decode(call.message)
+        .map_err(|error| format!("a call that is no RateLimitRequest: {error}"))?;
+    let request =
+        request_from_wire(message).map_err(|error| format!("a call that is refused: {error}"))?;
+    let metadata = call.metadata.to_vec();
+    let mut about = Vec::with_capacity(request.descriptors.len());
+    for descriptor in &request.descriptors {
+        let [entry] = descriptor.entries.as_slice() else {
+            return Err(format!("a descriptor of {} entries", descriptor.entries.len()));
+        };
+        let rule = entry.key.trim_start_matches('k').parse().ok();
+        let rule = rule.and_then(|rule: usize| scenario.rules.get(rule));
+        let value: Option<u32> = entry.value.trim_start_matches('v').parse().ok();
+        let (Some(rule), Some(value)) = (rule, value) else {
+            return Err(format!("a descriptor that no request has: {entry:?}"));
+        };
+        about.push((rule.first + value, request.charge_of(descriptor).hits().get()));
+    }
+    let back = returned_from(about.len(), |name| value_of(&metadata, name))
+        .map_err(|error| format!("a return that is refused: {error}"))?;
+    Ok(Call { id, worker, life, message: call.message.to_vec(), metadata, about, back })
+}
+
+/// The value of a call's metadata.
+pub(crate) fn value_of<'a>(metadata: &'a [(&'static str, String)], name: &str) -> Option<&'a [u8]> {
+    metadata.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes())
+}

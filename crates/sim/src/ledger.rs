@@ -1,0 +1,266 @@
+//! Who may spend what: every hit that a filter admits must come from a lease that it holds, or from an
+//! ask that was charged for it; and all of them together from what the store was charged.
+//!
+//! The books are kept at the two edges: what the sidecar answers (as it answered, before anything
+//! happens to the answer), and what the filter lets pass or gives back.
+
+use std::collections::{BTreeMap, VecDeque};
+use tidegate_core::Lease;
+
+/// A counter of the scenario: a value of a rule's key.
+pub(crate) type Key = u32;
+
+/// Ended leases are kept for this long: a lease given back may have ended while another, that the filter
+/// in fact spent, had not.
+const KEPT: u64 = 10_000_000_000;
+
+/// A hit that is accounted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// How many.
+    pub(crate) hits: u64,
+    /// The sidecar's time at which they count; none for now.
+    pub(crate) decided_at: Option<u64>,
+}
+
+/// Hits that an ask was charged for the requests that it was made for. They can be spent only while
+/// its answer is handled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    /// The counter.
+    pub(crate) key: Key,
+    /// How many are left.
+    pub(crate) hits: u64,
+    /// The sidecar's time of the decision.
+    pub(crate) decided_at: u64,
+    /// Whether a limit applied.
+    pub(crate) limited: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    id: u64,
+    left: u64,
+    from: u64,
+    until: u64,
+}
+
+/// What a process holds of a counter, by its own clock.
+#[derive(Debug, Default)]
+struct Holding {
+    leases: VecDeque<Held>,
+    free_until: u64,
+}
+
+/// What the store was charged for a counter.
+#[derive(Debug, Default, Clone, Copy)]
+struct Account {
+    charged: u64,
+    given_back: u64,
+    admitted: u64,
+}
+
+/// The books.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    holdings: Vec<BTreeMap<Key, Holding>>,
+    accounts: Vec<Account>,
+}
+
+impl Ledger {
+    /// Books for so many processes and counters.
+    #[must_use]
+    pub(crate) fn new(proxies: usize, keys: usize) -> Ledger {
+        let holdings = (0..proxies).map(|_| BTreeMap::new()).collect();
+        Ledger { holdings, accounts: vec![Account::default(); keys] }
+    }
+
+    /// The process is gone, and all that it held.
+    pub(crate) fn forget(&mut self, proxy: usize) {
+        self.holdings[proxy].clear();
+    }
+
+    /// The store was charged.
+    pub(crate) fn charge(&mut self, key: Key, hits: u64) {
+        self.accounts[key as usize].charged += hits;
+    }
+
+    /// The store gave back.
+    pub(crate) fn give_back(&mut self, key: Key, hits: u64) {
+        self.accounts[key as usize].given_back += hits;
+    }
+
+    /// A lease has reached its process.
+    pub(crate) fn receive(&mut self, proxy: usize, key: Key, lease: &Lease, clock: u64) {
+        let holding = self.holdings[proxy].entry(key).or_default();
+        let until = lease.valid_until.as_nanos();
+        if lease.tokens == Lease::FREE {
+            holding.free_until = holding.free_until.max(until);
+            return;
+        }
+        while let Some(oldest) = holding.leases.front()
+            && oldest.until.saturating_add(KEPT) < clock
+        {
+            holding.leases.pop_front();
+        }
+        let held = Held { id: lease.id, left: lease.tokens.into(), from: clock, until };
+        let place = holding.leases.partition_point(|other| other.until <= until);
+        holding.leases.insert(place, held);
+    }
+
+    /// The process asks a lease back that it was never told of.
+    ///
+    /// # Errors
+    /// When it was.
+    pub(crate) fn recall(&mut self, proxy: usize, key: Key, id: u64) -> Result<(), String> {
+        let holding = self.holdings[proxy].entry(key).or_default();
+        match holding.leases.iter().any(|held| held.id == id) {
+            false => Ok(()),
+            true => Err(format!("lease {id:x} is asked back, and was received")),
+        }
+    }
+
+    /// The process has sent tokens of a lease back: it may not spend them any more.
+    ///
+    /// # Errors
+    /// When it has not got them.
+    pub(crate) fn send_back(
+        &mut self,
+        proxy: usize,
+        key: Key,
+        id: u64,
+        hits: u64,
+    ) -> Result<(), String> {
+        let holding = self.holdings[proxy].entry(key).or_default();
+        let Some(index) = holding.leases.iter().position(|held| held.id == id) else {
+            return Err(format!("{hits} tokens of lease {id:x} given back, which is not held"));
+        };
+        let (from, until) = (holding.leases[index].from, holding.leases[index].until);
+        let mut missing = take(&mut holding.leases[index], hits);
+        // Which lease a hit came from is not seen, and was put down to the one that ended first. It may as
+        // well have been another that was live when this one was.
+        for held in &mut holding.leases {
+            if held.until > from && held.from < until {
+                missing = take(held, missing);
+            }
+        }
+        match missing {
+            0 => Ok(()),
+            _ => Err(format!("{hits} tokens of lease {id:x} given back, {missing} of them spent")),
+        }
+    }
+
+    /// A process lets `hits` pass: from the ask that is just answered, from what is free, from its
+    /// leases.
+    ///
+    /// # Errors
+    /// When it has not got them, or nobody was charged for them.
+    pub(crate) fn admit(
+        &mut self,
+        proxy: usize,
+        key: Key,
+        hits: u64,
+        asked: &mut [Asked],
+        clock: u64,
+    ) -> Result<Vec<Spent>, String> {
+        let mut spent = Vec::new();
+        let mut missing = hits;
+        for asked in asked.iter_mut().filter(|asked| asked.key == key && asked.hits > 0) {
+            let hits = missing.min(asked.hits);
+            asked.hits -= hits;
+            missing -= hits;
+            if asked.limited && hits > 0 {
+                spent.push(Spent { hits, decided_at: Some(asked.decided_at) });
+            }
+        }
+        let holding = self.holdings[proxy].entry(key).or_default();
+        if missing > 0 && holding.free_until <= clock {
+            let leased = missing;
+            // The one that ends first is spent first: if there is any way to cover all hits, so there is
+            // this one.
+            for held in holding.leases.iter_mut().filter(|held| held.until > clock) {
+                missing = take(held, missing);
+            }
+            if missing > 0 {
+                let ended = holding.leases.iter().rev().find(|held| held.until <= clock);
+                let ended = ended.map_or_else(String::new, |held| {
+                    format!("; the last lease ended {} ns before", clock - held.until)
+                });
+                return Err(format!(
+                    "counter {key}: {missing} of {hits} hits without a token{ended}"
+                ));
+            }
+            spent.push(Spent { hits: leased, decided_at: None });
+        }
+        let account = &mut self.accounts[key as usize];
+        account.admitted += spent.iter().map(|spent| spent.hits).sum::<u64>();
+        let (charged, given_back) = (account.charged, account.given_back);
+        if account.admitted + given_back > charged {
+            let admitted = account.admitted;
+            return Err(format!(
+                "counter {key}: {admitted} hits admitted, but {charged} charged and {given_back} given back"
+            ));
+        }
+        Ok(spent)
+    }
+}
+
+/// Takes as many of `hits` as there are; how many there are not.
+fn take(held: &mut Held, hits: u64) -> u64 {
+    let taken = held.left.min(hits);
+    held.left -= taken;
+    hits - taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::Timestamp;
+
+    fn lease(id: u64, tokens: u32, until: u64) -> Lease {
+        Lease { id, tokens, valid_until: Timestamp::from_nanos(until) }
+    }
+
+    #[test]
+    fn a_token_is_spent_once_in_time_and_not_after_it_was_given_back() {
+        let mut ledger = Ledger::new(1, 1);
+        ledger.charge(0, 100);
+        ledger.receive(0, 0, &lease(1, 3, 100), 0);
+        ledger.receive(0, 0, &lease(2, 2, 50), 0);
+        assert!(ledger.admit(0, 0, 2, &mut [], 40).is_ok());
+        assert!(ledger.send_back(0, 0, 1, 2).is_ok());
+        assert!(ledger.admit(0, 0, 1, &mut [], 99).is_ok());
+        assert_eq!(
+            ledger.admit(0, 0, 1, &mut [], 99).unwrap_err(),
+            "counter 0: 1 of 1 hits without a token; the last lease ended 49 ns before"
+        );
+        ledger.receive(0, 0, &lease(3, 3, 200), 100);
+        let error = "2 tokens of lease 1 given back, 2 of them spent";
+        assert_eq!(ledger.send_back(0, 0, 1, 2).unwrap_err().as_str(), error);
+    }
+
+    #[test]
+    fn what_is_free_or_was_asked_for_needs_no_token() {
+        let mut ledger = Ledger::new(1, 1);
+        ledger.charge(0, 2);
+        let mut asked = [Asked { key: 0, hits: 2, decided_at: 7, limited: true }];
+        let spent = ledger.admit(0, 0, 2, &mut asked, 10).unwrap();
+        assert_eq!(spent, [Spent { hits: 2, decided_at: Some(7) }]);
+        assert!(ledger.admit(0, 0, 1, &mut asked, 10).is_err());
+        ledger.receive(0, 0, &lease(1, Lease::FREE, 20), 10);
+        assert_eq!(ledger.admit(0, 0, 9, &mut [], 19), Ok(Vec::new()));
+        assert!(ledger.admit(0, 0, 9, &mut [], 20).is_err());
+    }
+
+    #[test]
+    fn nothing_is_admitted_that_the_store_was_not_charged_for() {
+        let mut ledger = Ledger::new(1, 1);
+        ledger.charge(0, 5);
+        ledger.receive(0, 0, &lease(1, 5, 100), 0);
+        ledger.give_back(0, 3);
+        assert_eq!(
+            ledger.admit(0, 0, 3, &mut [], 1).unwrap_err(),
+            "counter 0: 3 hits admitted, but 5 charged and 3 given back"
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! The sidecar: the real engine on a real store, and what is seen at its edge.
+
+use crate::host::value_of;
+use crate::limits;
+use crate::mutation::Mutation;
+use crate::scenario::Scenario;
+use crate::state::{Call, Decided, State};
+use anyhow::Context;
+use prost::Message;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tidegate_core::{
+    Answer, Direction, Hits, Lease, LeaseAsk, LeaseReturn, Nanos, Request, Timestamp, Verdict,
+};
+use tidegate_sidecar::Authority;
+use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, rls};
+
+/// gRPC: no room for a counter, as the sidecar says it.
+const EXHAUSTED: u32 = 8;
+
+/// The bytes of an answer or a gRPC status, and what was decided.
+pub(crate) type Handled = (Result<Vec<u8>, u32>, Option<Decided>);
+
+/// The process.
+pub(crate) struct Sidecar {
+    authority: Option<Authority>,
+    dir: TempDir,
+    data: PathBuf,
+    lease_ttl: u64,
+    starts: u32,
+}
+
+impl Sidecar {
+    /// A sidecar that is not running, with a place for its files.
+    ///
+    /// # Errors
+    /// When there is no such place.
+    pub(crate) fn new(scenario: &Scenario) -> anyhow::Result<Sidecar> {
+        // Counters in memory: nothing here is about disks.
+        let memory = Path::new("/dev/shm");
+        let dir = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory),
+            false => tempfile::tempdir(),
+        };
+        let dir = dir.context("a directory for the counters")?;
+        let data = dir.path().join("data");
+        Ok(Sidecar { authority: None, dir, data, lease_ttl: scenario.lease_ttl, starts: 0 })
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub(crate) fn is_up(&self) -> bool {
+        self.authority.is_some()
+    }
+
+    /// Stops without any goodbye.
+    pub(crate) fn crash(&mut self) {
+        self.authority = None;
+    }
+
+    /// Starts on what is there.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(crate) fn start(&mut self, mutation: Option<Mutation>) -> anyhow::Result<()> {
+        if mutation == Some(Mutation::CountsAreForgotten) {
+            self.starts += 1;
+            self.data = self.dir.path().join(format!("data{}", self.starts));
+        }
+        let (limits, ttl) = (self.limits(), Nanos::new(self.lease_ttl));
+        self.authority = Some(Authority::open(&self.data, &limits, ttl)?);
+        Ok(())
+    }
+
+    /// Puts limits in force, now or at the next start.
+    ///
+    /// # Errors
+    /// When it does not like them.
+    pub(crate) fn set_limits(&self, scenario: &Scenario, state: &State) -> anyhow::Result<()> {
+        let file = limits::file(&scenario.rules, &state.forms);
+        std::fs::write(self.limits(), &file).context("the limits file")?;
+        match &self.authority {
+            Some(authority) => authority.replace_limits(&self.limits()).with_context(|| file),
+            None => Ok(()),
+        }
+    }
+
+    fn limits(&self) -> PathBuf {
+        self.dir.path().join("limits.yaml")
+    }
+
+    /// Handles a call; none when nobody is there.
+    pub(crate) fn handle(
+        &self,
+        scenario: &Scenario,
+        state: &mut State,
+        call: &Call,
+    ) -> Option<Handled> {
+        let authority = self.authority.as_ref()?;
+        let now = state.timestamp(scenario);
+        let message = rls::RateLimitRequest::decode(call.message.as_slice()).ok()?;
+        let request = request_from_wire(message).ok()?;
+        let ask = lease_ask_from(call.about.len(), |name| value_of(&call.metadata, name));
+        let ask = match ask {
+            Ok(ask) => ask,
+            Err(error) => {
+                state.fail(format!("worker {}: an ask that is refused: {error}", call.worker));
+                return None;
+            }
+        };
+        let answer = match &call.back {
+            None => authority.decide(&request, ask.as_ref(), now),
+            Some(back) => take_back(authority, state, &request, (call, back), now),
+        };
+        let Ok(mut answer) = answer else {
+            state.tally.refused += 1;
+            return Some((Err(EXHAUSTED), None));
+        };
+        if call.back.is_none() {
+            self.judge(state, &answer, ask.as_ref(), call);
+        }
+        let decided = decided(&answer, now);
+        if call.back.is_none() {
+            account(state, call, &answer, &decided);
+        }
+        mutate(&mut answer, state.mutation);
+        Some((Ok(response_to_wire(&answer).encode_to_vec()), Some(decided)))
+    }
+
+    /// What the sidecar must never answer.
+    fn judge(&self, state: &mut State, answer: &Answer, ask: Option<&LeaseAsk>, call: &Call) {
+        if answer.statuses.len() != call.about.len() {
+            let (statuses, asked) = (answer.statuses.len(), call.about.len());
+            state.fail(format!("{statuses} statuses for {asked} descriptors"));
+        }
+        for (index, (status, (key, _))) in answer.statuses.iter().zip(&call.about).enumerate() {
+            let Some(lease) = status.lease else { continue };
+            let Some(ask) = ask else {
+                state.fail(format!("counter {key}: a lease that nobody asked for"));
+                continue;
+            };
+            if lease.tokens == 0 || lease.tokens == Lease::FREE {
+                continue;
+            }
+            let lasts = lease.valid_until.saturating_since(ask.clock);
+            if lasts.as_nanos() > self.lease_ttl {
+                state.fail(format!("counter {key}: a lease of {lasts}"));
+            }
+            let asked = ask.wanted[index].saturating_add(ask.waiting[index]);
+            if u64::from(lease.tokens) > asked {
+                state.fail(format!("counter {key}: {} tokens for {asked} asked", lease.tokens));
+            }
+            if answer.verdict == Verdict::Deny {
+                state.fail(format!("counter {key}: {} tokens on a denied request", lease.tokens));
+            }
+        }
+    }
+}
+
+fn decided(answer: &Answer, now: Timestamp) -> Decided {
+    let statuses = answer.statuses.iter().map(|status| (status.limit.is_some(), status.lease));
+    Decided {
+        allowed: answer.verdict == Verdict::Allow,
+        at: now.as_nanos(),
+        statuses: statuses.collect(),
+    }
+}
+
+/// Writes down what an allowed ask was charged.
+fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
+    if !decided.allowed {
+        return;
+    }
+    for ((key, hits), status) in call.about.iter().zip(&answer.statuses) {
+        let tokens = match status.lease {
+            Some(lease) if lease.tokens != Lease::FREE => u64::from(lease.tokens),
+            _ => 0,
+        };
+        state.tally.leases += u64::from(tokens > 0);
+        if status.limit.is_none() {
+            continue;
+        }
+        state.ledger.charge(*key, hits + tokens);
+        if hits + tokens > 0 {
+            let end = decided.at + status.reset.as_nanos();
+            for bound in &mut state.bounds[*key as usize] {
+                bound.charged(end);
+            }
+        }
+    }
+}
+
+/// Gives tokens back, and sees what the counters make of it.
+fn take_back(
+    authority: &Authority,
+    state: &mut State,
+    request: &Request,
+    (call, back): (&Call, &LeaseReturn),
+    now: Timestamp,
+) -> anyhow::Result<Answer> {
+    let before = look(authority, request, now)?;
+    let answer = authority.give_back(request, back, now)?;
+    if state.mutation == Some(Mutation::ReturnsCountTwice) {
+        authority.decide(request, None, now)?;
+    }
+    let after = look(authority, request, now)?;
+    for ((index, (key, hits)), (before, after)) in
+        call.about.iter().enumerate().zip(before.into_iter().zip(after))
+    {
+        let taken = after.saturating_sub(before);
+        // A counter that comes twice gets both.
+        let first = call.about.iter().position(|(other, _)| other == key) == Some(index);
+        let all = call.about.iter().filter(|(other, _)| other == key).map(|(_, hits)| hits).sum();
+        if taken > all {
+            state.fail(format!("counter {key}: {taken} given back to it of {hits} returned"));
+        }
+        if first {
+            state.ledger.give_back(*key, taken);
+            *state.given_back.entry(back.call).or_default() += taken;
+        }
+        state.note(
+            "given back (counter, hits, left before, after)",
+            [(*key).into(), taken, before, after],
+        );
+    }
+    let returned: u64 = call.about.iter().map(|(_, hits)| hits).sum();
+    let given = state.given_back.get(&back.call).copied().unwrap_or(0);
+    if given > returned {
+        state.fail(format!("{given} given back by one return of {returned}, which came twice"));
+    }
+    Ok(answer)
+}
+
+/// What is left of each counter. Where nothing limits it, there is nothing to tell.
+fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Result<Vec<u64>> {
+    let mut request = request.clone();
+    for descriptor in &mut request.descriptors {
+        descriptor.hits = Some(Hits::PEEK);
+        descriptor.direction = Direction::Take;
+    }
+    let answer = authority.decide(&request, None, now)?;
+    let left = |status: &tidegate_core::Status| match status.limit {
+        Some(_) => u64::from(status.remaining),
+        None => 0,
+    };
+    Ok(answer.statuses.iter().map(left).collect())
+}
+
+fn mutate(answer: &mut Answer, mutation: Option<Mutation>) {
+    for status in &mut answer.statuses {
+        match (mutation, &mut status.lease) {
+            (Some(Mutation::LeasesLast), Some(lease)) if lease.tokens > 0 => {
+                lease.valid_until = lease.valid_until.saturating_add(Nanos::from_secs(2));
+            }
+            (Some(Mutation::LeasesGrow), Some(lease)) if (1..1_000_000).contains(&lease.tokens) => {
+                lease.tokens += 1;
+            }
+            (Some(Mutation::DenialsAreIgnored), lease) if status.verdict == Verdict::Deny => {
+                status.verdict = Verdict::Allow;
+                *lease = None;
+            }
+            _ => {}
+        }
+    }
+    if mutation == Some(Mutation::DenialsAreIgnored) {
+        answer.verdict = Verdict::Allow;
+    }
+}

@@ -1,0 +1,460 @@
+//! A run: takes one event after the other, calls the real code, and keeps the books.
+//!
+//! A worker is never entered twice, as it is single-threaded; but while one is between two calls of its
+//! host, another worker of its process may run. So the state is borrowed for the length of a host call
+//! only.
+
+mod faults;
+
+use crate::host::{SimHost, send_answer};
+use crate::ledger::Asked;
+use crate::limits::SECOND;
+use crate::mutation::Mutation;
+use crate::rng::Rng;
+use crate::scenario::Scenario;
+use crate::sidecar::Sidecar;
+use crate::state::{Call, Event, Reply, Standing, State, Stream};
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use tidegate::config::Config;
+use tidegate::decide::AskError;
+use tidegate::descriptors::RequestFacts;
+use tidegate::host::{CallId, StreamId};
+use tidegate::worker::{Step, TICK, Worker};
+use tidegate_core::Lease;
+
+/// A moment longer than a request may wait: it is sent on from events that come at ticks.
+const WAIT_SLACK: u64 = TICK.as_nanos() as u64 + SECOND / 1_000;
+
+/// The requests of one worker that may wait at once, far above what traffic there is.
+const WAITING_MAX: usize = 2_048;
+
+/// The calls of one worker that may be under way at once.
+const CALLS_MAX: usize = 2_048;
+
+/// Workers sleep through an idle spell from here on.
+const DROWSY: u64 = 8 * SECOND;
+
+/// gRPC: nobody listens there.
+const UNAVAILABLE: u32 = 14;
+
+/// gRPC: time is up.
+const DEADLINE_EXCEEDED: u32 = 4;
+
+/// All of a run.
+pub(crate) struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) state: RefCell<State>,
+    workers: Vec<RefCell<Option<Worker<SimHost>>>>,
+    sidecar: RefCell<Sidecar>,
+    config: String,
+    own: Weak<World>,
+}
+
+/// The headers of a request.
+struct Facts(Vec<(String, String)>);
+
+impl RequestFacts for Facts {
+    fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let found = self.0.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| read(value.as_bytes()))
+    }
+
+    fn property<T>(&self, _path: &[&str], _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        None
+    }
+}
+
+impl World {
+    /// A world in which everything has just started.
+    ///
+    /// # Errors
+    /// When there is no place for the sidecar's files, or it does not start on them.
+    pub(crate) fn new(
+        scenario: Scenario,
+        mut rng: Rng,
+        mutation: Option<Mutation>,
+    ) -> anyhow::Result<Rc<World>> {
+        let rng = Rng::new(rng.bits());
+        let state = RefCell::new(State::new(&scenario, rng, mutation));
+        let sidecar = RefCell::new(Sidecar::new(&scenario)?);
+        let workers = (0..scenario.proxies * scenario.workers).map(|_| RefCell::new(None));
+        let (workers, config) = (workers.collect(), scenario.config());
+        let world = Rc::new_cyclic(|own| World {
+            scenario,
+            state,
+            workers,
+            sidecar,
+            config,
+            own: Weak::clone(own),
+        });
+        world.sidecar.borrow().set_limits(&world.scenario, &world.state.borrow())?;
+        world.sidecar.borrow_mut().start(mutation)?;
+        for proxy in 0..world.scenario.proxies {
+            world.start_proxy(proxy)?;
+        }
+        let mut state = world.state.borrow_mut();
+        state.after(0, Event::Arrive);
+        state.after(0, Event::Phase);
+        if world.scenario.faults.every > 0 {
+            let first = state.rng.wait(world.scenario.faults.every);
+            state.after(first, Event::Fault);
+        }
+        drop(state);
+        Ok(world)
+    }
+
+    /// Handles one event.
+    ///
+    /// # Errors
+    /// When the simulator itself cannot go on.
+    pub(crate) fn step(&self) -> anyhow::Result<()> {
+        let event = self.state.borrow_mut().next();
+        self.state.borrow_mut().tally.steps += 1;
+        match event {
+            None => anyhow::bail!("nothing is going to happen any more"),
+            Some(Event::Arrive) => self.arrive(),
+            Some(Event::Tick(worker, life)) => self.tick(worker, life),
+            Some(Event::Reach(call)) => self.reach(&call),
+            Some(Event::Answer(reply)) => self.answer(&reply),
+            Some(Event::Deadline(call)) => self.deadline(&call),
+            Some(Event::Overdue(worker, life, stream)) => self.overdue(worker, life, stream),
+            Some(Event::Respond(worker, life, stream)) => self.gone(worker, life, stream, true),
+            Some(Event::Hangup(worker, life, stream)) => self.gone(worker, life, stream, false),
+            Some(Event::Phase) => self.phase(),
+            Some(Event::Fault) => self.fault()?,
+            Some(Event::SidecarUp) => self.start_sidecar()?,
+            Some(Event::ProxyUp(proxy)) => self.start_proxy(proxy)?,
+        }
+        Ok(())
+    }
+
+    fn life_of(&self, worker: usize) -> u32 {
+        self.state.borrow().lives[worker / self.scenario.workers]
+    }
+
+    fn start_proxy(&self, proxy: usize) -> anyhow::Result<()> {
+        for index in 0..self.scenario.workers {
+            let worker = proxy * self.scenario.workers + index;
+            let mut config = Config::from_envoy(self.config.as_bytes())?;
+            config.leases.slots = self.scenario.slots;
+            let host = SimHost { world: Weak::clone(&self.own), worker };
+            let started = Worker::new(host, config);
+            *self.workers[worker].borrow_mut() = Some(started);
+            let mut state = self.state.borrow_mut();
+            let (life, delay) = (state.lives[proxy], state.rng.below(TICK.as_nanos() as u64));
+            state.after(delay, Event::Tick(worker, life));
+        }
+        Ok(())
+    }
+
+    fn crash_proxy(&self, proxy: usize) {
+        if self.workers[proxy * self.scenario.workers].borrow().is_none() {
+            // It is down, and going to start.
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        state.lives[proxy] += 1;
+        state.shared[proxy] = Default::default();
+        state.ledger.forget(proxy);
+        for worker in proxy * self.scenario.workers..(proxy + 1) * self.scenario.workers {
+            state.machines[worker].streams.clear();
+            state.machines[worker].calls.clear();
+            state.machines[worker].waiting = 0;
+            *self.workers[worker].borrow_mut() = None;
+        }
+        let down = state.rng.between(SECOND / 100, SECOND);
+        state.after(down, Event::ProxyUp(proxy));
+    }
+
+    fn start_sidecar(&self) -> anyhow::Result<()> {
+        let mut sidecar = self.sidecar.borrow_mut();
+        if sidecar.is_up() {
+            return Ok(());
+        }
+        let mutation = self.state.borrow().mutation;
+        self.state.borrow_mut().note("sidecar starts", [0; 4]);
+        sidecar.start(mutation)
+    }
+
+    fn arrive(&self) {
+        let mut state = self.state.borrow_mut();
+        let rate = (self.rate(&state) * state.traffic / 100).max(1);
+        let idle = state.idle.1.saturating_sub(state.now);
+        let next = idle + state.rng.wait(SECOND / rate);
+        state.after(next, Event::Arrive);
+        if idle > 0 {
+            return;
+        }
+        let worker = state.rng.below(self.workers.len() as u64) as usize;
+        drop(state);
+        self.request(worker);
+    }
+
+    /// Requests in a second.
+    fn rate(&self, state: &State) -> u64 {
+        match &state.usage {
+            // Three times of what there is room for.
+            Some(usage) => (usage.room * 3 * SECOND / (usage.until - usage.from)).max(50),
+            None => self.scenario.rate,
+        }
+    }
+
+    /// A request comes to this worker, if it is there and has nothing else to do.
+    fn request(&self, worker: usize) {
+        let Ok(mut running) = self.workers[worker].try_borrow_mut() else { return };
+        let Some(running) = running.as_mut() else { return };
+        let mut state = self.state.borrow_mut();
+        let (facts, needs) = self.draw(&mut state);
+        let stream = state.machines[worker].next_stream();
+        state.tally.requests += 1;
+        let (key, hits) = needs.first().copied().unwrap_or_default();
+        state.note(
+            "request (worker, number, first counter, hits)",
+            [worker as u64, stream.into(), key.into(), hits],
+        );
+        let coming = Stream { needs, standing: Standing::Entering };
+        state.machines[worker].streams.insert(stream, coming);
+        drop(state);
+        let step = running.on_request(StreamId(stream), &facts);
+        self.entered(worker, stream, step);
+    }
+
+    /// The worker has said what is to become of a request.
+    fn entered(&self, worker: usize, stream: u32, step: Step) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let life = state.lives[worker / self.scenario.workers];
+        let Some(found) = state.machines[worker].streams.get_mut(&stream) else { return };
+        match (step, found.standing) {
+            (Step::Continue, Standing::Entering) => {
+                found.standing = Standing::Over;
+                let needs = found.needs.clone();
+                state.tally.local += 1;
+                state.note("passed (worker, request)", [worker as u64, stream.into(), 0, 0]);
+                state.admit(&self.scenario, worker, &needs);
+                self.respond(state, worker, stream);
+            }
+            (Step::Continue, _) => {
+                state.fail(format!("worker {worker}: request {stream} passes, but was answered"));
+            }
+            (Step::Pause, Standing::Entering) => {
+                found.standing = Standing::Waiting;
+                state.machines[worker].waiting += 1;
+                let waiting = state.machines[worker].waiting;
+                if waiting > WAITING_MAX {
+                    state.fail(format!("worker {worker}: {waiting} requests wait"));
+                }
+                let timeout = self.scenario.timeout_ms * 1_000_000;
+                state.after(timeout + WAIT_SLACK, Event::Overdue(worker, life, stream));
+                if state.rng.chance(30) {
+                    let patience = state.rng.below(timeout);
+                    state.after(patience, Event::Hangup(worker, life, stream));
+                }
+            }
+            (Step::Pause, _) => {}
+        }
+        let calls = state.machines[worker].calls.len();
+        if calls > CALLS_MAX {
+            state.fail(format!("worker {worker}: {calls} calls under way"));
+        }
+    }
+
+    /// The response of a request comes some time after it was let pass or answered.
+    pub(crate) fn respond(&self, state: &mut State, worker: usize, stream: u32) {
+        let life = state.lives[worker / self.scenario.workers];
+        let delay = state.rng.wait(SECOND / 100);
+        state.after(delay, Event::Respond(worker, life, stream));
+    }
+
+    fn draw(&self, state: &mut State) -> (Facts, Vec<(u32, u64)>) {
+        let (mut headers, mut needs) = (Vec::new(), Vec::new());
+        let rng = &mut state.rng;
+        let rules = &self.scenario.rules;
+        let (mut rule, mut count) = (0, 1);
+        if state.usage.is_none() {
+            rule = if rng.chance(600) { 0 } else { rng.below(rules.len() as u64) as usize };
+            count = rng.between(1, rules.len().min(3) as u64) as usize;
+        }
+        for _ in 0..count {
+            let found = &rules[rule];
+            let hot = state.usage.is_some() || rng.chance(self.scenario.hot);
+            let value = if hot { 0 } else { rng.below(found.values.into()) as u32 };
+            let twice = state.usage.is_none() && rng.chance(100);
+            headers.push((format!("k{rule}"), format!("v{value}")));
+            if twice {
+                headers.push((format!("again{rule}"), format!("v{value}")));
+            }
+            needs.push((found.first + value, if twice { 2 } else { 1 }));
+            rule = (rule + 1) % rules.len();
+        }
+        (Facts(headers), needs)
+    }
+
+    /// Another worker of the same process runs while `worker` is in a call of its host.
+    pub(crate) fn interleave(&self, worker: usize) {
+        let mut state = self.state.borrow_mut();
+        let first = worker / self.scenario.workers * self.scenario.workers;
+        let other = first + state.rng.below(self.scenario.workers as u64) as usize;
+        let requests = state.rng.between(1, 3);
+        let tick = state.rng.chance(200);
+        state.depth += 1;
+        drop(state);
+        if other != worker {
+            if tick && let Ok(mut running) = self.workers[other].try_borrow_mut() {
+                if let Some(running) = running.as_mut() {
+                    running.on_tick();
+                }
+            } else {
+                for _ in 0..requests {
+                    self.request(other);
+                }
+            }
+        }
+        self.state.borrow_mut().depth -= 1;
+    }
+
+    fn tick(&self, worker: usize, life: u32) {
+        if life != self.life_of(worker) {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        let tick = TICK.as_nanos() as u64;
+        let (from, until) = state.idle;
+        if state.now > from + DROWSY && state.now < until {
+            let later = until - state.now + state.rng.below(tick);
+            state.after(later, Event::Tick(worker, life));
+            return;
+        }
+        state.after(tick, Event::Tick(worker, life));
+        drop(state);
+        if let Some(running) = self.workers[worker].borrow_mut().as_mut() {
+            running.on_tick();
+        }
+    }
+
+    fn reach(&self, call: &Rc<Call>) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let frozen = state.frozen_until.saturating_sub(state.now);
+        let sidecar = self.sidecar.borrow();
+        if frozen > 0 && sidecar.is_up() {
+            return state.after(frozen, Event::Reach(Rc::clone(call)));
+        }
+        let (outcome, decided) = match sidecar.handle(&self.scenario, state, call) {
+            Some((outcome, decided)) => (outcome.map(Rc::from), decided.map(Rc::new)),
+            None => (Err(UNAVAILABLE), None),
+        };
+        state.note(
+            "sidecar (worker, call, status, tokens)",
+            [
+                call.worker as u64,
+                call.id.into(),
+                outcome.as_ref().err().copied().unwrap_or(0).into(),
+                decided.as_ref().map_or(0, |decided| {
+                    let tokens = decided.statuses.iter().filter_map(|(_, lease)| *lease);
+                    tokens.map(|lease| u64::from(lease.tokens)).sum()
+                }),
+            ],
+        );
+        send_answer(state, &self.scenario, &Reply { call: Rc::clone(call), outcome, decided });
+    }
+
+    fn answer(&self, reply: &Reply) {
+        let (worker, id) = (reply.call.worker, reply.call.id);
+        if reply.call.life != self.life_of(worker) {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        let proxy = worker / self.scenario.workers;
+        let live = state.machines[worker].calls.remove(&id).is_some();
+        let allowed = reply.decided.as_ref().map_or(2, |decided| u64::from(decided.allowed));
+        let of = [worker as u64, id.into(), u64::from(live), allowed];
+        state.note("answer (worker, call, awaited, allowed)", of);
+        if live && let Some(decided) = &reply.decided {
+            let clock = state.clock(&self.scenario, proxy);
+            for ((key, hits), (limited, lease)) in reply.call.about.iter().zip(&decided.statuses) {
+                if decided.allowed && reply.call.back.is_none() {
+                    let (key, hits, limited) = (*key, *hits, *limited);
+                    let asked = Asked { key, hits, decided_at: decided.at, limited };
+                    state.machines[worker].asked.push(asked);
+                }
+                if let Some(lease) = lease.filter(|lease| lease.tokens > 0) {
+                    let lasts = lease.valid_until.as_nanos().saturating_sub(clock);
+                    let tokens = if lease.tokens == Lease::FREE { 0 } else { lease.tokens };
+                    let of = [(*key).into(), tokens.into(), lasts, lease.id];
+                    state.note("lease (counter, tokens, lasts, id)", of);
+                    state.ledger.receive(proxy, *key, &lease, clock);
+                }
+            }
+        }
+        drop(state);
+        if let Some(running) = self.workers[worker].borrow_mut().as_mut() {
+            let outcome = reply.outcome.as_ref().map(|bytes| &**bytes);
+            running.on_answer(CallId(id), outcome.map_err(|status| AskError::Status(*status)));
+        }
+        self.state.borrow_mut().machines[worker].asked.clear();
+    }
+
+    fn deadline(&self, call: &Rc<Call>) {
+        if call.life != self.life_of(call.worker) {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        if state.machines[call.worker].calls.remove(&call.id).is_none() {
+            // It has ended: this is no event, only what is left of one.
+            state.tally.steps -= 1;
+            return;
+        }
+        state.note("time is up (worker, call)", [call.worker as u64, call.id.into(), 0, 0]);
+        drop(state);
+        if let Some(running) = self.workers[call.worker].borrow_mut().as_mut() {
+            running.on_answer(CallId(call.id), Err(AskError::Status(DEADLINE_EXCEEDED)));
+        }
+    }
+
+    fn overdue(&self, worker: usize, life: u32, stream: u32) {
+        let current = self.life_of(worker);
+        let mut state = self.state.borrow_mut();
+        state.tally.steps -= 1;
+        let found = state.machines[worker].streams.get(&stream);
+        if life == current && found.is_some_and(|found| found.standing == Standing::Waiting) {
+            let timeout = self.scenario.timeout_ms;
+            state.fail(format!("worker {worker}: request {stream} waits longer than {timeout} ms"));
+        }
+    }
+
+    /// A request is over: after its response, or since its client has gone away while it waited.
+    fn gone(&self, worker: usize, life: u32, stream: u32, responded: bool) {
+        if life != self.life_of(worker) {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        let machine = &mut state.machines[worker];
+        let Some(found) = machine.streams.get(&stream) else { return };
+        if !responded && found.standing != Standing::Waiting {
+            return;
+        }
+        if found.standing == Standing::Waiting {
+            machine.waiting -= 1;
+        }
+        state.note("gone (worker, request)", [worker as u64, stream.into(), 0, 0]);
+        drop(state);
+        let mut running = self.workers[worker].borrow_mut();
+        let Some(running) = running.as_mut() else { return };
+        if responded {
+            running.on_response(StreamId(stream));
+        }
+        // Gone first: a request that ends while it waits must not be let pass by its own end.
+        self.state.borrow_mut().machines[worker].streams.remove(&stream);
+        running.on_gone(StreamId(stream));
+    }
+
+    /// Whether the measuring is over, or there is none.
+    #[must_use]
+    pub(crate) fn is_measured(&self) -> bool {
+        let state = self.state.borrow();
+        let timeout = self.scenario.timeout_ms * 1_000_000;
+        state.usage.is_none_or(|usage| state.wall(&self.scenario) > usage.until + timeout)
+    }
+}

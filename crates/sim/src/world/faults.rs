@@ -1,0 +1,120 @@
+//! What goes wrong in a run, how traffic changes, and the calm in the end.
+
+use super::World;
+use crate::limits::{Algorithm, Form, SECOND};
+use crate::state::{Event, State};
+use crate::tally::Usage;
+
+impl World {
+    pub(super) fn phase(&self) {
+        let mut state = self.state.borrow_mut();
+        if state.calm {
+            return;
+        }
+        let mut lasts = state.rng.wait(SECOND / 2);
+        state.traffic = match state.rng.below(100) {
+            0..60 => 100,
+            60..75 => 600,
+            75..90 => 10,
+            _ => {
+                let period = self.scenario.rules[0].limits[0].period;
+                lasts = state.rng.log_between(SECOND / 5, 2 * period);
+                state.idle = (state.now, state.now + lasts);
+                100
+            }
+        };
+        state.after(lasts, Event::Phase);
+    }
+
+    pub(super) fn fault(&self) -> anyhow::Result<()> {
+        let mut state = self.state.borrow_mut();
+        if state.calm {
+            return Ok(());
+        }
+        let faults = self.scenario.faults;
+        let next = state.rng.wait(faults.every);
+        state.after(next, Event::Fault);
+        state.tally.faults += 1;
+        match state.rng.below(8) {
+            0 | 1 => {
+                state.note("sidecar crashes", [0; 4]);
+                let down = state.rng.log_between(SECOND / 50, 3 * SECOND);
+                state.after(down, Event::SidecarUp);
+                self.sidecar.borrow_mut().crash();
+            }
+            2 | 3 => {
+                let frozen = state.rng.log_between(SECOND / 100, 2 * SECOND);
+                state.frozen_until = state.now + frozen;
+                state.note("sidecar freezes (for)", [frozen, 0, 0, 0]);
+            }
+            4 => {
+                let proxy = state.rng.below(self.scenario.proxies as u64);
+                state.note("process crashes (number)", [proxy, 0, 0, 0]);
+                drop(state);
+                self.crash_proxy(proxy as usize);
+            }
+            5 if faults.clock_steps => {
+                let step = state.rng.log_between(1_000_000, 7_200 * SECOND) as i64;
+                let step = if state.rng.chance(500) { step } else { -step };
+                state.stepped += step;
+                let stepped = state.stepped as u64;
+                state.note("clock steps (by, in two's complement)", [stepped, 0, 0, 0]);
+            }
+            _ if faults.limits_change => self.change_limits(&mut state)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn change_limits(&self, state: &mut State) -> anyhow::Result<()> {
+        let rule = state.rng.below(self.scenario.rules.len() as u64) as usize;
+        let mut form = state.rng.pick(&[Form::Base, Form::Scaled, Form::Absent, Form::Other]);
+        if form == Form::Other && !self.scenario.faults.algorithms_change {
+            form = Form::Scaled;
+        }
+        state.forms[rule] = form;
+        state.note("limits change (rule, form)", [rule as u64, form as u64, 0, 0]);
+        self.sidecar.borrow().set_limits(&self.scenario, state)
+    }
+
+    /// Ends all faults, and from now on measures how much of the first counter's limit is used, where
+    /// that can be told.
+    ///
+    /// # Errors
+    /// When the sidecar does not start again.
+    pub(crate) fn calm(&self) -> anyhow::Result<()> {
+        let mut state = self.state.borrow_mut();
+        state.note("calm", [0; 4]);
+        state.calm = true;
+        (state.frozen_until, state.idle, state.traffic) = (0, (0, 0), 100);
+        state.forms.fill(Form::Base);
+        self.sidecar.borrow().set_limits(&self.scenario, &state)?;
+        state.usage = self.usage(&state);
+        drop(state);
+        self.start_sidecar()
+    }
+
+    /// What is to be measured: whole windows, or some periods, once what was before is over.
+    fn usage(&self, state: &State) -> Option<Usage> {
+        let limits = &self.scenario.rules[0].limits;
+        let [limit] = limits.as_slice() else { return None };
+        if !self.scenario.is_bounded() || limit.requests > 400 || limit.period > 2 * SECOND {
+            return None;
+        }
+        // A small bucket loses what drips while nobody comes, leases or not.
+        if limit.algorithm == Algorithm::TokenBucket && limit.burst * 4 < limit.requests {
+            return None;
+        }
+        let over = state.wall(&self.scenario) + 2 * limit.period + self.scenario.lease_ttl + SECOND;
+        let from = match limit.algorithm {
+            Algorithm::FixedWindow | Algorithm::Borrow | Algorithm::Zone => {
+                over / limit.period * limit.period + limit.period
+            }
+            _ => over,
+        };
+        // Whole cycles of what is held for longer than its period, such as two seconds of one.
+        let periods = 6;
+        let (until, room) = (from + periods * limit.period, periods * limit.requests);
+        Some(Usage { from, until, room, admitted: 0 })
+    }
+}

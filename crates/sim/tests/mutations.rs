@@ -1,0 +1,53 @@
+//! The simulator can fail: each deliberate fault is found within a bounded number of events.
+
+use tidegate_sim::limits::Algorithm;
+use tidegate_sim::{Mutation, Plan, run};
+
+/// Runs scenarios with a fault until one fails; what it says must be about that fault.
+#[track_caller]
+fn check(mutation: Mutation, algorithm: Algorithm, says: &[&str]) {
+    for seed in 1..=40 {
+        let plan = Plan { algorithm, seed, steps: 10_000, mutation: Some(mutation) };
+        if let Err(failure) = run(plan) {
+            let broken = &failure.broken;
+            assert!(says.iter().any(|part| broken.contains(part)), "{broken}");
+            return;
+        }
+    }
+    panic!("{mutation:?} was not found");
+}
+
+#[test]
+fn a_lease_spent_after_its_end_is_found() {
+    let says = ["without a token", "of them spent"];
+    check(Mutation::LeasesLast, Algorithm::TokenBucket, &says);
+}
+
+#[test]
+fn a_return_that_counts_twice_is_found() {
+    check(Mutation::ReturnsCountTwice, Algorithm::FixedWindow, &["given back to it of"]);
+}
+
+#[test]
+fn tokens_spent_by_two_workers_are_found() {
+    let says = ["without a token", "of them spent"];
+    check(Mutation::WritesAlwaysSucceed, Algorithm::FixedWindow, &says);
+}
+
+#[test]
+fn a_denial_that_is_ignored_is_found() {
+    check(Mutation::DenialsAreIgnored, Algorithm::SlidingWindow, &["without a token"]);
+}
+
+#[test]
+fn a_token_out_of_nowhere_is_found() {
+    let says = ["without a token", "of them spent"];
+    check(Mutation::LeasesGrow, Algorithm::FixedWindow, &says);
+}
+
+#[test]
+fn counts_that_a_restart_forgets_are_found() {
+    // Whichever of the scenario's limits it hits first.
+    let says = ["in the period that ends", "in window", "in the window", "than burst and rate"];
+    check(Mutation::CountsAreForgotten, Algorithm::SlidingBuckets, &says);
+}

@@ -1,0 +1,144 @@
+//! Keeps a sidecar that does not answer from costing every request a timeout.
+//!
+//! After [`FAILURES`] failed calls in a row nobody asks or waits. From time to time one call in the
+//! background probes whether it answers again.
+
+use tidegate_core::{Nanos, Timestamp};
+
+const FAILURES: u32 = 5;
+const PAUSE_MIN: Nanos = Nanos::from_secs(1);
+const PAUSE_MAX: Nanos = Nanos::from_secs(8);
+
+/// Whether the sidecar may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Breaker {
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It may, after so many failures in a row.
+    Closed { failures: u32 },
+    /// It may not until then.
+    Open { until: Timestamp, pause: Nanos },
+    /// One call is under way.
+    Probing { pause: Nanos },
+}
+
+/// What a call's end changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// From now on nobody asks.
+    Opened,
+    /// From now on everybody may again.
+    Closed,
+    /// Nothing.
+    None,
+}
+
+impl Breaker {
+    pub(crate) fn new() -> Breaker {
+        Breaker { state: State::Closed { failures: 0 } }
+    }
+
+    /// Whether requests may ask.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed { .. })
+    }
+
+    /// Whether a probe is due; then it counts as under way.
+    pub(crate) fn probe(&mut self, now: Timestamp) -> bool {
+        match self.state {
+            State::Open { until, pause } if now >= until => {
+                self.state = State::Probing { pause };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A call was answered.
+    pub(crate) fn answered(&mut self) -> Change {
+        let change = if self.is_closed() { Change::None } else { Change::Closed };
+        self.state = State::Closed { failures: 0 };
+        change
+    }
+
+    /// A call failed. Those that were under way when it opened change nothing.
+    pub(crate) fn failed(&mut self, now: Timestamp, random: u64) -> Change {
+        let State::Closed { failures } = &mut self.state else {
+            return Change::None;
+        };
+        *failures = failures.saturating_add(1);
+        if *failures < FAILURES {
+            return Change::None;
+        }
+        self.open(PAUSE_MIN, now, random);
+        Change::Opened
+    }
+
+    /// The probe failed.
+    pub(crate) fn probe_failed(&mut self, now: Timestamp, random: u64) {
+        if let State::Probing { pause } = self.state {
+            let pause = Nanos::new(pause.as_nanos().saturating_mul(2)).min(PAUSE_MAX);
+            self.open(pause, now, random);
+        }
+    }
+
+    /// Up to a quarter longer, so that the workers of many proxies do not probe at the same moment.
+    fn open(&mut self, pause: Nanos, now: Timestamp, random: u64) {
+        let most = pause.as_nanos().checked_div(4).unwrap_or(0).max(1);
+        let jitter = Nanos::new(random.checked_rem(most).unwrap_or(0));
+        let until = now.saturating_add(pause).saturating_add(jitter);
+        self.state = State::Open { until, pause };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn it_opens_after_failures_in_a_row_and_only_then() {
+        let mut breaker = Breaker::new();
+        for _ in 0..4 {
+            assert_eq!(breaker.failed(at(0), 0), Change::None);
+        }
+        assert_eq!(breaker.answered(), Change::None);
+        for _ in 0..4 {
+            assert_eq!(breaker.failed(at(0), 0), Change::None);
+        }
+        assert!(breaker.is_closed());
+        assert_eq!(breaker.failed(at(0), 0), Change::Opened);
+        assert_eq!(breaker.failed(at(0), 0), Change::None);
+        assert!(!breaker.is_closed());
+    }
+
+    #[test]
+    fn probes_come_ever_more_seldom_one_at_a_time_and_an_answer_closes() {
+        let mut breaker = Breaker::new();
+        for _ in 0..5 {
+            breaker.failed(at(0), 0);
+        }
+        let mut now = 0;
+        for pause in [1_000, 2_000, 4_000, 8_000, 8_000] {
+            assert!(!breaker.probe(at(now + pause - 1)));
+            now += pause;
+            assert!(breaker.probe(at(now)));
+            assert!(!breaker.probe(at(now)));
+            assert_eq!(breaker.failed(at(now), 0), Change::None);
+            breaker.probe_failed(at(now), 0);
+        }
+        // A quarter of 8 s later at most.
+        assert!(breaker.probe(at(now + 8_000)));
+        breaker.probe_failed(at(now), 1_999_999_999);
+        assert!(!breaker.probe(at(now + 9_999)));
+        assert!(breaker.probe(at(now + 10_000)));
+        assert_eq!(breaker.answered(), Change::Closed);
+        assert!(breaker.is_closed());
+    }
+}

@@ -1,0 +1,128 @@
+//! The configuration's bytes as one tree of values: the text of a JSON object in which no key comes
+//! twice, or a protobuf Struct.
+
+use super::{ConfigError, structured};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
+
+const EXPECTED: &str = "expected a JSON object with `domain`, `sidecar` and `rate_limits`";
+
+/// A value. Every number that means something in a configuration is a whole one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Tree {
+    Null,
+    Flag(bool),
+    Whole(i64),
+    /// A number that is no whole one, or too large to be exact.
+    OtherNumber,
+    Text(String),
+    List(Vec<Tree>),
+    /// Without any key twice.
+    Object(Vec<(String, Tree)>),
+}
+
+impl Tree {
+    /// A Struct has only doubles; a whole one was an integer when it was written.
+    pub(super) fn number(value: f64) -> Tree {
+        // Doubles are exact up to 2^53, and no number in a configuration is larger.
+        const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+        let whole = value as i64;
+        if value.abs() <= EXACT_MAX && whole as f64 == value {
+            Tree::Whole(whole)
+        } else {
+            Tree::OtherNumber
+        }
+    }
+}
+
+/// The object that `bytes` stand for.
+pub(super) fn object(bytes: &[u8]) -> Result<Tree, ConfigError> {
+    // JSON first: its text may begin with a line feed, which is a Struct's first byte, but a Struct
+    // is never JSON to its end.
+    let error = match json(bytes) {
+        Ok(object @ Tree::Object(_)) => return Ok(object),
+        Ok(_) => return Err(ConfigError::new(String::new(), EXPECTED)),
+        Err(error) => error,
+    };
+    if let Some(structured) = structured::tree_of_struct(bytes) {
+        return Ok(structured);
+    }
+    let message = if error.classify() == Category::Data {
+        error.to_string()
+    } else if bytes.trim_ascii_start().first() == Some(&b'{') {
+        format!("not JSON: {error}")
+    } else {
+        EXPECTED.to_owned()
+    };
+    Err(ConfigError::new(String::new(), &message))
+}
+
+fn json(bytes: &[u8]) -> serde_json::Result<Tree> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = Strict.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
+/// Reads any value, but none with a key twice: which of the two was meant nobody can know, and the
+/// library would silently take the last.
+struct Strict;
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Tree;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Flag(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(i64::try_from(value).map_or(Tree::OtherNumber, Tree::Whole))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Tree::Whole(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Tree, E> {
+        Ok(Tree::number(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(Strict)? {
+            list.push(item);
+        }
+        Ok(Tree::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Tree, A::Error> {
+        let mut object: Vec<(String, Tree)> = Vec::new();
+        while let Some(key) = fields.next_key::<String>()? {
+            if object.iter().any(|(known, _)| *known == key) {
+                return Err(A::Error::custom(format!("the key `{key}` is there twice")));
+            }
+            object.push((key, fields.next_value_seed(Strict)?));
+        }
+        Ok(Tree::Object(object))
+    }
+}

@@ -1,0 +1,211 @@
+//! A value of the document and where it is: the few steps that all parts of a configuration are read
+//! with. An error names the field by its path, which is spelt out only then.
+//!
+//! Nothing here is generic. A reader derived for every struct, with the paths of its fields, was a
+//! third of the module, and every virtual machine of Envoy compiles and keeps all of the module. For
+//! the same reason these steps stay out of line.
+
+use super::ConfigError;
+use super::document::Tree;
+use super::unsupported::{Unsupported, says_nothing};
+
+/// A value, and the way to it.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    value: &'a Tree,
+    parent: Option<&'a Node<'a>>,
+    step: Step<'a>,
+}
+
+/// The last step of the way.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Document,
+    Field(&'a str),
+    Item(usize),
+}
+
+impl<'a> Node<'a> {
+    /// The whole document.
+    pub(super) fn document(value: &'a Tree) -> Self {
+        Node { value, parent: None, step: Step::Document }
+    }
+
+    /// Checks that it is an object that has none but these fields. Of those that only Envoy supports
+    /// it may have what says nothing.
+    #[inline(never)]
+    pub(super) fn object(
+        &self,
+        expected: &str,
+        fields: &[&str],
+        unsupported: &[Unsupported],
+    ) -> Result<(), ConfigError> {
+        let Tree::Object(found) = self.value else {
+            return Err(self.invalid("type", expected));
+        };
+        for (name, value) in found {
+            if fields.contains(&name.as_str()) {
+                continue;
+            }
+            let at = self.child(name, value);
+            match unsupported.iter().find(|(unsupported, _)| unsupported == name) {
+                Some(_) if says_nothing(value) => {}
+                Some((_, sentence)) => {
+                    return Err(at.error(&format!("not supported: {sentence}")));
+                }
+                None => return Err(at.unknown("field", name, fields)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A field of an object: null when it is not there, which says the same.
+    #[inline(never)]
+    pub(super) fn at<'b>(&'b self, name: &'b str) -> Node<'b> {
+        let found = match self.value {
+            Tree::Object(fields) => fields.iter().find(|(known, _)| known == name),
+            _ => None,
+        };
+        self.child(name, found.map_or(&Tree::Null, |(_, value)| value))
+    }
+
+    /// A field of an object, if it is there.
+    #[inline(never)]
+    pub(super) fn field<'b>(&'b self, name: &'b str) -> Option<Node<'b>> {
+        let field = self.at(name);
+        (!field.is_absent()).then_some(field)
+    }
+
+    /// A field that must be there.
+    #[inline(never)]
+    pub(super) fn required<'b>(&'b self, name: &'b str) -> Result<Node<'b>, ConfigError> {
+        self.field(name).ok_or_else(|| self.error(&format!("missing field `{name}`")))
+    }
+
+    /// Those of the fields with these names that are there.
+    #[inline(never)]
+    pub(super) fn fields<'b>(&'b self, names: &[&'b str]) -> Vec<(&'b str, Node<'b>)> {
+        names.iter().filter_map(|name| Some((*name, self.field(name)?))).collect()
+    }
+
+    /// The one that is there of the fields of a protobuf oneof.
+    #[inline(never)]
+    pub(super) fn one_of<'b>(
+        &'b self,
+        names: &[&'b str],
+    ) -> Result<(&'b str, Node<'b>), ConfigError> {
+        match self.fields(names).as_slice() {
+            [one] => Ok(*one),
+            _ => Err(self.error(&format!("expected exactly one of {}", listed(names)))),
+        }
+    }
+
+    /// A field that is true or false.
+    #[inline(never)]
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ConfigError> {
+        let field = self.at(name);
+        match field.value {
+            Tree::Flag(flag) => Ok(Some(*flag)),
+            Tree::Null => Ok(None),
+            _ => Err(field.invalid("type", "a boolean")),
+        }
+    }
+
+    /// The text that it is.
+    #[inline(never)]
+    pub(super) fn text(&self) -> Result<&'a str, ConfigError> {
+        match self.value {
+            Tree::Text(text) => Ok(text),
+            _ => Err(self.invalid("type", "a string")),
+        }
+    }
+
+    /// The whole number that it is.
+    #[inline(never)]
+    pub(super) fn whole(&self, expected: &str) -> Result<i64, ConfigError> {
+        match self.value {
+            Tree::Whole(number) => Ok(*number),
+            _ => Err(self.invalid("type", expected)),
+        }
+    }
+
+    /// The items of the list that it is.
+    #[inline(never)]
+    pub(super) fn items<'b>(&'b self) -> Result<Vec<Node<'b>>, ConfigError> {
+        let Tree::List(items) = self.value else {
+            return Err(self.invalid("type", "a list"));
+        };
+        let node = |(index, value)| Node { value, parent: Some(self), step: Step::Item(index) };
+        Ok(items.iter().enumerate().map(node).collect())
+    }
+
+    /// Whether it is not there, or null.
+    pub(super) fn is_absent(&self) -> bool {
+        *self.value == Tree::Null
+    }
+
+    /// Whether it is a text.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.value, Tree::Text(_))
+    }
+
+    fn child<'b>(&'b self, name: &'b str, value: &'b Tree) -> Node<'b> {
+        Node { value, parent: Some(self), step: Step::Field(name) }
+    }
+
+    /// A mistake in it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn error(&self, message: &str) -> ConfigError {
+        ConfigError::new(self.path(), message)
+    }
+
+    /// It is not what was expected, by its `type` or by its `value`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn invalid(&self, by: &str, expected: &str) -> ConfigError {
+        let found = match self.value {
+            Tree::Null => "null".to_owned(),
+            Tree::Flag(flag) => format!("boolean `{flag}`"),
+            Tree::Whole(number) => format!("integer `{number}`"),
+            Tree::OtherNumber => "a number that is not whole, or too large".to_owned(),
+            Tree::Text(text) => format!("string {text:?}"),
+            Tree::List(_) => "list".to_owned(),
+            Tree::Object(_) => "object".to_owned(),
+        };
+        self.error(&format!("invalid {by}: {found}, expected {expected}"))
+    }
+
+    /// A `field` or `variant` that is none of the known ones.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn unknown(&self, what: &str, name: &str, known: &[&str]) -> ConfigError {
+        let expected = match known {
+            [] => "there are no fields".to_owned(),
+            [one] => format!("expected `{one}`"),
+            [one, other] => format!("expected `{one}` or `{other}`"),
+            many => format!("expected one of {}", listed(many)),
+        };
+        self.error(&format!("unknown {what} `{name}`, {expected}"))
+    }
+
+    fn path(&self) -> String {
+        let mut path = self.parent.map(Node::path).unwrap_or_default();
+        match self.step {
+            Step::Document => {}
+            Step::Field(name) => {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(name);
+            }
+            Step::Item(index) => path.push_str(&format!("[{index}]")),
+        }
+        path
+    }
+}
+
+/// Names as messages list them.
+fn listed(names: &[&str]) -> String {
+    format!("`{}`", names.join("`, `"))
+}

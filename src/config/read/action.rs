@@ -1,0 +1,171 @@
+//! The actions, spelt as in Envoy's route configuration.
+
+use super::checks::{header_name, in_range, literal, not_empty, some_items};
+use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
+use super::metadata::metadata;
+use crate::config::ConfigError;
+use crate::config::node::Node;
+use crate::config::recipe::{Action, Encoded, Facts, WhenAbsent};
+use crate::config::unsupported::OF_AN_ACTION;
+
+const ACTIONS: [&str; 11] = [
+    "request_headers",
+    "query_parameters",
+    "remote_address",
+    "masked_remote_address",
+    "remote_address_match",
+    "generic_key",
+    "header_value_match",
+    "query_parameter_value_match",
+    "metadata",
+    "source_cluster",
+    "destination_cluster",
+];
+
+/// A protobuf oneof: an object with one of the actions.
+pub(super) fn action(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    node.object("an object with one action", &ACTIONS, &OF_AN_ACTION)?;
+    let (name, of) = node.one_of(&ACTIONS)?;
+    match name {
+        "request_headers" => request_headers(&of, facts),
+        "query_parameters" => query_parameters(&of, facts),
+        "remote_address" => {
+            empty(&of)?;
+            let key = Encoded::key("remote_address");
+            Ok(Action::Address { key, address: facts.address() })
+        }
+        "masked_remote_address" => masked_remote_address(&of, facts),
+        "remote_address_match" => remote_address_match(&of, facts),
+        "generic_key" => {
+            of.object("an object with `descriptor_value`", &CONSTANT, &[])?;
+            Ok(Action::Constant(constant(&of, "generic_key")?))
+        }
+        "header_value_match" => header_value_match(&of, facts),
+        "query_parameter_value_match" => query_parameter_value_match(&of, facts),
+        "metadata" => metadata(&of, facts),
+        "source_cluster" => property(&of, name, facts, &["xds", "node", "cluster"]),
+        _ => property(&of, name, facts, &["xds", "cluster_name"]),
+    }
+}
+
+/// An object without fields.
+pub(super) fn empty(node: &Node<'_>) -> Result<(), ConfigError> {
+    node.object("an empty object", &[], &[])
+}
+
+fn property(
+    node: &Node<'_>,
+    key: &str,
+    facts: &mut Facts,
+    path: &[&str],
+) -> Result<Action, ConfigError> {
+    empty(node)?;
+    let (key, fact) = (Encoded::key(key), facts.property(path));
+    Ok(Action::Value { key, fact, when_absent: WhenAbsent::DropDescriptor })
+}
+
+/// What `skip_if_absent` says.
+pub(super) fn when_absent(node: &Node<'_>) -> Result<WhenAbsent, ConfigError> {
+    match node.flag("skip_if_absent")? {
+        Some(true) => Ok(WhenAbsent::SkipEntry),
+        Some(false) | None => Ok(WhenAbsent::DropDescriptor),
+    }
+}
+
+/// What `descriptor_key` says.
+fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigError> {
+    match node.field("descriptor_key") {
+        Some(key) => not_empty(&key),
+        None => Ok(default),
+    }
+}
+
+/// The fields of a constant entry.
+const CONSTANT: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
+
+/// The entry of an action whose value is written in the configuration. `default_value` is for a value
+/// that comes out empty, which here is one that is left out.
+fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> {
+    let key = key_or(node, key_default)?;
+    if let Some(value) = node.field("descriptor_value")
+        && !value.text()?.is_empty()
+    {
+        return Ok(Encoded::entry(key, literal(&value)?));
+    }
+    match node.field("default_value") {
+        Some(value) => Ok(Encoded::entry(key, literal(&value)?)),
+        None => Err(node.at("descriptor_value").error("must be there, and not empty")),
+    }
+}
+
+fn request_headers(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    let fields = ["header_name", "descriptor_key", "skip_if_absent"];
+    node.object("an object with `header_name` and `descriptor_key`", &fields, &[])?;
+    let name = header_name(&node.required("header_name")?)?;
+    Ok(Action::Value {
+        key: Encoded::key(not_empty(&node.required("descriptor_key")?)?),
+        fact: facts.header(&name),
+        when_absent: when_absent(node)?,
+    })
+}
+
+fn query_parameters(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    let fields = ["query_parameter_name", "descriptor_key", "skip_if_absent"];
+    node.object("an object with `query_parameter_name`", &fields, &[])?;
+    Ok(Action::QueryParameter {
+        key: Encoded::key(key_or(node, "query_param")?),
+        path: facts.header(":path"),
+        name: not_empty(&node.required("query_parameter_name")?)?.to_owned(),
+        when_absent: when_absent(node)?,
+    })
+}
+
+fn masked_remote_address(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    let fields = ["v4_prefix_mask_len", "v6_prefix_mask_len"];
+    node.object("an object with the lengths of prefixes", &fields, &[])?;
+    let length = |field: &str, max: u32| match node.field(field) {
+        Some(length) => in_range(&length, 0, u64::from(max)),
+        None => Ok(max),
+    };
+    Ok(Action::Network {
+        key: Encoded::key("masked_remote_address"),
+        address: facts.address(),
+        v4_prefix_mask_len: length("v4_prefix_mask_len", 32)?,
+        v6_prefix_mask_len: length("v6_prefix_mask_len", 128)?,
+    })
+}
+
+fn remote_address_match(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
+    node.object("an object with `address_matcher`", &fields, &[])?;
+    Ok(Action::AddressMatch {
+        entry: constant(node, "remote_address_match")?,
+        address: facts.address(),
+        matcher: address_matcher(&node.required("address_matcher")?)?,
+    })
+}
+
+fn header_value_match(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", "headers"];
+    node.object("an object with `descriptor_value` and `headers`", &fields, &[])?;
+    let entry = constant(node, "header_match")?;
+    let mut matchers = Vec::new();
+    for item in &some_items(&node.required("headers")?)? {
+        matchers.push(header_matcher(item, facts)?);
+    }
+    let sense = sense(node.flag("expect_match")? == Some(false));
+    Ok(Action::HeaderMatch { entry, matchers, sense })
+}
+
+fn query_parameter_value_match(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    let fields =
+        ["descriptor_value", "descriptor_key", "default_value", "expect_match", "query_parameters"];
+    node.object("an object with `descriptor_value` and `query_parameters`", &fields, &[])?;
+    let entry = constant(node, "query_match")?;
+    let mut matchers = Vec::new();
+    for item in &some_items(&node.required("query_parameters")?)? {
+        matchers.push(query_matcher(item)?);
+    }
+    let sense = sense(node.flag("expect_match")? == Some(false));
+    Ok(Action::QueryMatch { entry, path: facts.header(":path"), matchers, sense })
+}

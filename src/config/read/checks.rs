@@ -1,0 +1,109 @@
+//! Checks of single fields; out of line, as the steps of [`Node`] are.
+
+use crate::config::ConfigError;
+use crate::config::node::Node;
+use crate::config::recipe::PROPERTY_PARTS_MAX;
+
+/// A text of at least one character.
+#[inline(never)]
+pub(super) fn not_empty<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
+    match node.text()? {
+        "" => Err(node.error("must not be empty")),
+        text => Ok(text),
+    }
+}
+
+/// The items of a list that has some.
+#[inline(never)]
+pub(super) fn some_items<'a>(node: &'a Node<'a>) -> Result<Vec<Node<'a>>, ConfigError> {
+    let items = node.items()?;
+    if items.is_empty() {
+        return Err(node.error("must not be empty"));
+    }
+    Ok(items)
+}
+
+/// A number from `min` to `max`, which is a `u32` too.
+#[inline(never)]
+pub(super) fn in_range(node: &Node<'_>, min: u64, max: u64) -> Result<u32, ConfigError> {
+    const EXPECTED: &str = "a whole number, not below 0";
+    let number = node.whole(EXPECTED)?;
+    let Ok(number) = u64::try_from(number) else {
+        return Err(node.invalid("value", EXPECTED));
+    };
+    match u32::try_from(number) {
+        Ok(valid) if (min..=max).contains(&number) => Ok(valid),
+        _ => Err(node.error(&format!("{number} is out of range ({min} to {max})"))),
+    }
+}
+
+/// A whole number, also as a text: protobuf writes its 64-bit numbers so.
+#[inline(never)]
+pub(super) fn whole_number(node: &Node<'_>) -> Result<i64, ConfigError> {
+    const EXPECTED: &str = "a whole number";
+    if !node.is_text() {
+        return node.whole(EXPECTED);
+    }
+    node.text()?.parse().map_err(|_| node.invalid("value", EXPECTED))
+}
+
+/// A header name in lower case.
+#[inline(never)]
+pub(super) fn header_name(node: &Node<'_>) -> Result<String, ConfigError> {
+    as_header_name(node, node.text()?)
+}
+
+/// A header name as RFC 9110 has it (a token), or a pseudo-header; in lower case.
+pub(super) fn as_header_name(node: &Node<'_>, name: &str) -> Result<String, ConfigError> {
+    let token = name.strip_prefix(':').unwrap_or(name);
+    let is_token_byte =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if token.is_empty() || !token.bytes().all(is_token_byte) {
+        return Err(node.error(&format!("{name:?} is not a header name")));
+    }
+    Ok(name.to_ascii_lowercase())
+}
+
+/// A value that goes into descriptors as it is written. Envoy can be told to take it for a format;
+/// here that would give all clients one counter.
+#[inline(never)]
+pub(super) fn literal<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
+    let value = node.text()?;
+    if has_command(value.as_bytes()) {
+        return Err(node.error(&format!(
+            "formats such as {value:?} are not supported; use `request_headers`, `metadata` or \
+             another action that has the value"
+        )));
+    }
+    not_empty(node)
+}
+
+/// Whether there is a command: `%NAME%` or `%NAME(...)%`. A percent sign alone is none.
+fn has_command(mut value: &[u8]) -> bool {
+    while let Some((byte, rest)) = value.split_first() {
+        value = rest;
+        let is_of_names =
+            |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_';
+        if *byte == b'%' && rest.first().is_some_and(u8::is_ascii_uppercase) {
+            let end = rest.iter().find(|byte| !is_of_names(byte));
+            if matches!(end, Some(b'%' | b'(')) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// The path of a property: Envoy separates its parts by NUL.
+#[inline(never)]
+pub(super) fn property_path(node: &Node<'_>, parts: &[&str]) -> Result<Vec<String>, ConfigError> {
+    if parts.len() > PROPERTY_PARTS_MAX {
+        let (depth, max) = (parts.len(), PROPERTY_PARTS_MAX);
+        let message = format!("{depth} names deep is too deep (maximum {max}, with Envoy's own)");
+        return Err(node.error(&message));
+    }
+    if parts.iter().any(|part| part.is_empty() || part.as_bytes().contains(&0)) {
+        return Err(node.error("a name must not be empty or have a NUL in it"));
+    }
+    Ok(parts.iter().map(|&part| part.to_owned()).collect())
+}

@@ -1,0 +1,73 @@
+//! The `metadata` action, and the keys of metadata.
+
+use super::action::when_absent;
+use super::checks::{not_empty, property_path, some_items};
+use crate::config::ConfigError;
+use crate::config::node::Node;
+use crate::config::recipe::{Action, Encoded, Facts, Source, WhenAbsent};
+
+/// Where Envoy's properties have a kind of metadata.
+type Root = [&'static str];
+
+const DYNAMIC: &Root = &["metadata", "filter_metadata"];
+/// Also what conditions on routes are about.
+pub(super) const ROUTE_ENTRY: &Root = &["xds", "route_metadata", "filter_metadata"];
+const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
+
+pub(super) fn metadata(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+    let fields = ["descriptor_key", "metadata_key", "default_value", "source", "skip_if_absent"];
+    node.object("an object with `descriptor_key` and `metadata_key`", &fields, &[])?;
+    let key = not_empty(&node.required("descriptor_key")?)?;
+    let root = match node.field("source") {
+        Some(source) => root(&source)?,
+        None => DYNAMIC,
+    };
+    let source = metadata_key(&node.required("metadata_key")?, root)?;
+    let default_value = match node.field("default_value") {
+        Some(value) => value.text()?,
+        None => "",
+    };
+    let when_absent = match default_value {
+        "" => when_absent(node)?,
+        value => WhenAbsent::Entry(Encoded::entry(key, value)),
+    };
+    let fact = facts.fact(Source::Text(source));
+    Ok(Action::Value { key: Encoded::key(key), fact, when_absent })
+}
+
+/// The path of the property below `root` that a key of metadata names.
+pub(super) fn metadata_key(node: &Node<'_>, root: &Root) -> Result<Vec<String>, ConfigError> {
+    node.object("an object with `key` and `path`", &["key", "path"], &[])?;
+    let mut parts = root.to_vec();
+    let (key, path) = (node.required("key")?, node.required("path")?);
+    parts.push(key.text()?);
+    let segments = some_items(&path)?;
+    for segment in &segments {
+        segment.object("an object with `key`", &["key"], &[])?;
+        parts.push(segment.required("key")?.text()?);
+    }
+    property_path(node, &parts)
+}
+
+/// An enum as protobuf's JSON has it: by name, or by number.
+fn root(node: &Node<'_>) -> Result<&'static Root, ConfigError> {
+    const EXPECTED: &str = "DYNAMIC, ROUTE_ENTRY or CLUSTER_ENTRY, or its number";
+    let number = if node.is_text() {
+        match node.text()? {
+            "DYNAMIC" => 0,
+            "ROUTE_ENTRY" => 1,
+            "CLUSTER_ENTRY" => 2,
+            "CLUSTER_LOCALITY_ENTRY" => 3,
+            _ => -1,
+        }
+    } else {
+        node.whole(EXPECTED)?
+    };
+    match number {
+        0 => Ok(DYNAMIC),
+        1 => Ok(ROUTE_ENTRY),
+        2 => Ok(CLUSTER_ENTRY),
+        3 => Err(node.error("not supported: a Wasm filter cannot see CLUSTER_LOCALITY_ENTRY")),
+        _ => Err(node.error(&format!("expected {EXPECTED}"))),
+    }
+}

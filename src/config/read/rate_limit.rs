@@ -1,0 +1,68 @@
+//! One entry of `rate_limits`: its actions, what it costs, and the requests it is for.
+
+use super::action::action;
+use super::checks::{as_header_name, header_name, in_range, not_empty, some_items};
+use super::enforcement;
+use super::metadata::{ROUTE_ENTRY, metadata_key};
+use crate::config::ConfigError;
+use crate::config::node::Node;
+use crate::config::recipe::{Condition, Facts, HITS_MAX, HitsAddend, RateLimit, Source};
+use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
+
+pub(super) fn rate_limit(node: &Node<'_>, facts: &mut Facts) -> Result<RateLimit, ConfigError> {
+    let fields = ["actions", "hits_addend", "routes", "route_metadata", "shadow"];
+    node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
+    let conditions = conditions(node, facts)?;
+    let hits = match node.field("hits_addend") {
+        Some(hits) => hits_addend(&hits, facts)?,
+        None => HitsAddend::Number(1),
+    };
+    let list = node.required("actions")?;
+    let mut actions = Vec::new();
+    for item in &some_items(&list)? {
+        actions.push(action(item, facts)?);
+    }
+    Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
+}
+
+fn conditions(node: &Node<'_>, facts: &mut Facts) -> Result<Vec<Condition>, ConfigError> {
+    let mut conditions = Vec::new();
+    if let Some(routes) = node.field("routes") {
+        let mut one_of = Vec::new();
+        for route in &routes.items()? {
+            one_of.push(not_empty(route)?.to_owned());
+        }
+        if one_of.is_empty() {
+            return Err(routes.error("must not be empty; leave it out for all routes"));
+        }
+        conditions.push(Condition { fact: facts.property(&["xds", "route_name"]), one_of });
+    }
+    if let Some(metadata) = node.field("route_metadata") {
+        let expected = "an object with `metadata_key` and `value`";
+        metadata.object(expected, &["metadata_key", "value"], &[])?;
+        let source = metadata_key(&metadata.required("metadata_key")?, ROUTE_ENTRY)?;
+        let value = not_empty(&metadata.required("value")?)?.to_owned();
+        let fact = facts.fact(Source::Text(source));
+        conditions.push(Condition { fact, one_of: vec![value] });
+    }
+    Ok(conditions)
+}
+
+fn hits_addend(node: &Node<'_>, facts: &mut Facts) -> Result<HitsAddend, ConfigError> {
+    let fields = ["number", "format", "header"];
+    node.object("an object with `number`, `format` or `header`", &fields, &OF_HITS)?;
+    let name = match (node.field("number"), node.field("format"), node.field("header")) {
+        (Some(number), None, None) => {
+            return Ok(HitsAddend::Number(in_range(&number, 0, HITS_MAX)?.into()));
+        }
+        (None, Some(format), None) => {
+            let text = format.text()?;
+            let name = text.strip_prefix("%REQ(").and_then(|rest| rest.strip_suffix(")%"));
+            let message = || format!("{text:?} is not supported, only \"%REQ(header-name)%\" is");
+            as_header_name(&format, name.ok_or_else(|| format.error(&message()))?)?
+        }
+        (None, None, Some(name)) => header_name(&name)?,
+        _ => return Err(node.error("expected exactly one of `number`, `format`, `header`")),
+    };
+    Ok(HitsAddend::Header(facts.header(&name)))
+}

@@ -1,0 +1,204 @@
+//! The recipes of descriptors, compiled: what is read of a request, what is asked of it, and the
+//! bytes of entries as [`crate::drawn::Drawn`] has them.
+//!
+//! Every thing that can be read has one number in a configuration, wherever it is used, so that it is
+//! read at most once a request.
+
+use crate::drawn::encoded;
+use crate::matching::address::AddressMatcher;
+use crate::matching::header::{HeaderMatcher, Sense};
+use crate::matching::query::QueryMatcher;
+
+/// The recipe of one descriptor: at most one entry per action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Whether its descriptor can deny.
+    pub enforcement: Enforcement,
+    /// The requests it is for: all of these hold.
+    pub conditions: Vec<Condition>,
+    /// What a request costs.
+    pub hits: HitsAddend,
+    /// Its steps; never empty.
+    pub actions: Vec<Action>,
+}
+
+/// Whether what is decided is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enforcement {
+    /// It is.
+    Enforced,
+    /// It is only counted.
+    Shadow,
+}
+
+/// What must hold for a recipe to be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// What must be there.
+    pub fact: Fact,
+    /// It must be one of these.
+    pub one_of: Vec<String>,
+}
+
+/// What a request costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HitsAddend {
+    /// Always the same.
+    Number(u64),
+    /// What this header says.
+    Header(Fact),
+}
+
+/// The most that a request may cost, as in Envoy.
+pub const HITS_MAX: u64 = 1_000_000_000;
+
+/// The recipe of one entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// An entry that is always the same (`generic_key`).
+    Constant(Encoded),
+    /// The value of a fact (`request_headers`, `metadata`, `source_cluster`, `destination_cluster`).
+    Value {
+        /// The entry's key.
+        key: Encoded,
+        /// Its value.
+        fact: Fact,
+        /// What a request without it gets.
+        when_absent: WhenAbsent,
+    },
+    /// The value of a query parameter (`query_parameters`).
+    QueryParameter {
+        /// The entry's key.
+        key: Encoded,
+        /// The path.
+        path: Fact,
+        /// The parameter.
+        name: String,
+        /// What a request without it gets.
+        when_absent: WhenAbsent,
+    },
+    /// The client's address as Envoy trusts it, without the port (`remote_address`).
+    Address {
+        /// The entry's key.
+        key: Encoded,
+        /// The address.
+        address: Fact,
+    },
+    /// Its network (`masked_remote_address`).
+    Network {
+        /// The entry's key.
+        key: Encoded,
+        /// The address.
+        address: Fact,
+        /// How many bits of an IPv4 address count.
+        v4_prefix_mask_len: u32,
+        /// How many bits of an IPv6 address count.
+        v6_prefix_mask_len: u32,
+    },
+    /// A constant entry for some addresses (`remote_address_match`).
+    AddressMatch {
+        /// The entry.
+        entry: Encoded,
+        /// The address.
+        address: Fact,
+        /// Which ones.
+        matcher: AddressMatcher,
+    },
+    /// A constant entry for requests with some headers (`header_value_match`).
+    HeaderMatch {
+        /// The entry.
+        entry: Encoded,
+        /// All of them must pass.
+        matchers: Vec<HeaderMatcher>,
+        /// Whether they do, or not all of them (`expect_match`).
+        sense: Sense,
+    },
+    /// A constant entry for requests with some query parameters (`query_parameter_value_match`).
+    QueryMatch {
+        /// The entry.
+        entry: Encoded,
+        /// The path.
+        path: Fact,
+        /// All of them must pass.
+        matchers: Vec<QueryMatcher>,
+        /// Whether they do, or not all of them (`expect_match`).
+        sense: Sense,
+    },
+}
+
+/// What an action does when the request lacks what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WhenAbsent {
+    /// Drop the whole descriptor.
+    DropDescriptor,
+    /// Leave out this entry (`skip_if_absent`).
+    SkipEntry,
+    /// This entry instead (`default_value`).
+    Entry(Encoded),
+}
+
+/// A key, or a key and a value, as bytes that are copied as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded(pub(crate) Vec<u8>);
+
+impl Encoded {
+    pub(crate) fn key(key: &str) -> Self {
+        Encoded(encoded(&[key]))
+    }
+
+    pub(crate) fn entry(key: &str, value: &str) -> Self {
+        Encoded(encoded(&[key, value]))
+    }
+}
+
+/// Something that is read of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// Its number in this configuration.
+    pub(crate) number: usize,
+    /// Where it is.
+    pub(crate) source: Source,
+}
+
+/// Where a fact is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The first value of a header; its name is in lower case, or a pseudo-header's such as `:path`.
+    Header(String),
+    /// A property of Envoy.
+    Property(Vec<String>),
+    /// A property of Envoy that counts only when it is a text, and not an empty one.
+    Text(Vec<String>),
+}
+
+/// The most parts that the path of a property has: a bound for the array it is handed over in.
+pub(crate) const PROPERTY_PARTS_MAX: usize = 16;
+
+/// The facts of a configuration, while it is read.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    known: Vec<Source>,
+}
+
+impl Facts {
+    pub(super) fn fact(&mut self, source: Source) -> Fact {
+        let known = self.known.iter().position(|known| *known == source);
+        let number = known.unwrap_or_else(|| {
+            self.known.push(source.clone());
+            self.known.len().saturating_sub(1)
+        });
+        Fact { number, source }
+    }
+
+    pub(super) fn header(&mut self, name: &str) -> Fact {
+        self.fact(Source::Header(name.to_owned()))
+    }
+
+    pub(super) fn property(&mut self, path: &[&str]) -> Fact {
+        self.fact(Source::Property(path.iter().map(|&part| part.to_owned()).collect()))
+    }
+
+    pub(super) fn address(&mut self) -> Fact {
+        self.property(&["source", "address"])
+    }
+}

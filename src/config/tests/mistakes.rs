@@ -1,0 +1,441 @@
+//! One row per way to get it wrong, each with its message and the path of its field.
+
+use super::{FULL, read};
+
+/// What is replaced in FULL, by what, and the message.
+fn check(table: &[(&str, &str, &str)]) {
+    for (part, replacement, message) in table {
+        assert!(FULL.contains(part), "the row replaces nothing: {part}");
+        let json = FULL.replacen(part, replacement, 1);
+        let error = match read(&json) {
+            Ok(_) => panic!("taken: {replacement}"),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(error, format!("plugin configuration: {message}"), "for {replacement}");
+    }
+}
+
+#[test]
+fn of_the_document() {
+    check(&[
+        (r#""shop""#, "7", "domain: invalid type: integer `7`, expected a string"),
+        (r#""shop""#, r#""""#, "domain: must not be empty"),
+        (r#""domain": "shop","#, "", "missing field `domain`"),
+        (
+            r#""sidecar""#,
+            r#""sidecars""#,
+            "sidecars: unknown field `sidecars`, expected one of `domain`, `sidecar`, \
+             `failure_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`",
+        ),
+        (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
+        (
+            r#""timeout_ms": 25"#,
+            r#""timeout_ms": 0"#,
+            "sidecar.timeout_ms: 0 is out of range (1 to 60000)",
+        ),
+        (
+            r#""timeout_ms": 25"#,
+            r#""timeout_ms": -1"#,
+            "sidecar.timeout_ms: invalid value: integer `-1`, expected a whole number, not below 0",
+        ),
+        (
+            r#""timeout_ms": 25"#,
+            r#""timeout_ms": "20ms""#,
+            "sidecar.timeout_ms: invalid type: string \"20ms\", expected a whole number, not \
+             below 0",
+        ),
+        (
+            r#""failure_mode": "deny""#,
+            r#""failure_mode": "open""#,
+            "failure_mode: unknown variant `open`, expected `allow` or `deny`",
+        ),
+        (
+            r#""shadow": false"#,
+            r#""shadow": 1"#,
+            "shadow: invalid type: integer `1`, expected a boolean",
+        ),
+        (
+            r#""draft03""#,
+            r#""x""#,
+            "headers: unknown variant `x`, expected one of `ietf`, `draft03`, `off`",
+        ),
+        (
+            r#"{"cluster": "tidegate", "timeout_ms": 25}"#,
+            r#""tidegate""#,
+            "sidecar: invalid type: string \"tidegate\", expected an object with `cluster`",
+        ),
+        (
+            r#"{"status": 503, "body": "later"}"#,
+            r#"[503, "later"]"#,
+            "denied: invalid type: list, expected an object with `status` or `body`",
+        ),
+        (r#""status": 503"#, r#""status": 200"#, "denied.status: 200 is out of range (400 to 599)"),
+        (
+            r#""slots": 100"#,
+            r#""slots": 65537"#,
+            "leases.slots: 65537 is out of range (0 to 65536)",
+        ),
+        (r#""slots""#, r#""slot""#, "leases.slot: unknown field `slot`, expected `slots`"),
+        (
+            r#""failure_mode": "deny","#,
+            r#""failure_mode": "deny", "domain": "b","#,
+            "the key `domain` is there twice at line 4 column 36",
+        ),
+        (
+            r#""failure_mode": "deny","#,
+            r#""failure_mode_deny": true,"#,
+            "failure_mode_deny: not supported: Envoy's field is `failure_mode` here: \"allow\" \
+             or \"deny\"",
+        ),
+    ]);
+}
+
+/// A configuration of Envoy's own filter, field by field.
+#[test]
+fn of_who_configures_envoys_filter() {
+    let fields = [
+        ("stage", "3"),
+        ("request_type", "\"internal\""),
+        ("timeout", "\"0.02s\""),
+        ("failure_mode_deny", "true"),
+        ("rate_limit_service", "{}"),
+        ("enable_x_ratelimit_headers", "1"),
+        ("disable_x_envoy_ratelimited_header", "true"),
+        ("rate_limited_status", "{\"code\": 503}"),
+        ("status_on_error", "{}"),
+        ("stat_prefix", "\"a\""),
+        ("filter_enforced", "{}"),
+    ];
+    for (field, value) in fields {
+        let json = FULL.replacen('{', &format!("{{\"{field}\": {value},"), 1);
+        let error = read(&json).unwrap_err();
+        assert_eq!(error.path, field);
+        assert!(error.message.starts_with("not supported: "), "{error}");
+    }
+}
+
+#[test]
+fn of_an_entry() {
+    check(&[
+        (
+            r#"{"actions": ["#,
+            r#"[], {"actions": ["#,
+            "rate_limits[0]: invalid type: list, expected an object with `actions`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"actions": []}, {"actions": ["#,
+            "rate_limits[0].actions: must not be empty",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"actions": {}}, {"actions": ["#,
+            "rate_limits[0].actions: invalid type: object, expected a list",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"stage": 1, "actions": ["#,
+            "rate_limits[0].stage: not supported: only stage 0 is supported: a filter uses all of \
+             its `rate_limits`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"disable_key": "x", "actions": ["#,
+            "rate_limits[0].disable_key: not supported: a Wasm filter cannot read Envoy's runtime",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"limit": {}, "actions": ["#,
+            "rate_limits[0].limit: not supported: limits come from the sidecar; requests cannot \
+             override them here",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"apply_on_stream_done": true, "actions": ["#,
+            "rate_limits[0].apply_on_stream_done: not supported: hits are only counted when a \
+             request comes, not when it ends",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"x_ratelimit_option": "OFF", "actions": ["#,
+            "rate_limits[0].x_ratelimit_option: not supported: headers are chosen for the whole \
+             filter, by `headers`",
+        ),
+        (
+            r#"{"actions": ["#,
+            r#"{"route": "x", "actions": ["#,
+            "rate_limits[0].route: unknown field `route`, expected one of `actions`, \
+             `hits_addend`, `routes`, `route_metadata`, `shadow`",
+        ),
+        (
+            r#""routes": ["checkout", "cart"]"#,
+            r#""routes": []"#,
+            "rate_limits[1].routes: must not be empty; leave it out for all routes",
+        ),
+        (r#""cart""#, r#""""#, "rate_limits[1].routes[1]: must not be empty"),
+        (r#""strict""#, r#""""#, "rate_limits[1].route_metadata.value: must not be empty"),
+        (
+            r#"[{"key": "tier"}]"#,
+            "[]",
+            "rate_limits[1].route_metadata.metadata_key.path: must not be empty",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"number": 1000000001}"#,
+            "rate_limits[1].hits_addend.number: 1000000001 is out of range (0 to 1000000000)",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"number": 3, "header": "x"}"#,
+            "rate_limits[1].hits_addend: expected exactly one of `number`, `format`, `header`",
+        ),
+        (
+            r#"{"number": 3}"#,
+            "{}",
+            "rate_limits[1].hits_addend: expected exactly one of `number`, `format`, `header`",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"number": 3, "is_negative_hits": true}"#,
+            "rate_limits[1].hits_addend.is_negative_hits: not supported: a filter only takes hits; \
+             refunds go to the sidecar itself",
+        ),
+        (
+            r#"{"number": 3}"#,
+            r#"{"header": "x cost"}"#,
+            "rate_limits[1].hits_addend.header: \"x cost\" is not a header name",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "%BYTES_RECEIVED%",
+            "rate_limits[2].hits_addend.format: \"%BYTES_RECEIVED%\" is not supported, only \
+             \"%REQ(header-name)%\" is",
+        ),
+        (
+            "%REQ(X-Cost)%",
+            "%REQ(x-cost?y)%",
+            "rate_limits[2].hits_addend.format: \"x-cost?y\" is not a header name",
+        ),
+    ]);
+}
+
+const ALL: &str = "`request_headers`, `query_parameters`, `remote_address`, \
+                   `masked_remote_address`, `remote_address_match`, `generic_key`, \
+                   `header_value_match`, `query_parameter_value_match`, `metadata`, \
+                   `source_cluster`, `destination_cluster`";
+
+#[test]
+fn of_an_action() {
+    let unknown = format!(
+        "rate_limits[0].actions[1].remote_adress: unknown field `remote_adress`, expected one of \
+         {ALL}"
+    );
+    let one = format!("rate_limits[0].actions[1]: expected exactly one of {ALL}");
+    let remote = r#"{"remote_address": {}}"#;
+    check(&[
+        (remote, r#"{"remote_adress": {}}"#, &unknown),
+        (remote, "{}", &one),
+        (remote, r#"{"remote_address": {}, "source_cluster": {}}"#, &one),
+        (
+            remote,
+            r#"{"query_parameters": ["q", "k", true]}"#,
+            "rate_limits[0].actions[1].query_parameters: invalid type: list, expected an object with \
+             `query_parameter_name`",
+        ),
+        (
+            remote,
+            "7",
+            "rate_limits[0].actions[1]: invalid type: integer `7`, expected an object with one action",
+        ),
+        (
+            remote,
+            r#"{"extension": {"name": "x"}}"#,
+            "rate_limits[0].actions[1].extension: not supported: a Wasm filter cannot call Envoy's \
+             descriptor extensions",
+        ),
+        (
+            remote,
+            r#"{"dynamic_metadata": {}}"#,
+            "rate_limits[0].actions[1].dynamic_metadata: not supported: it is deprecated in \
+             Envoy; use `metadata` with source DYNAMIC",
+        ),
+        (
+            remote,
+            r#"{"remote_address": {"x": 1}}"#,
+            "rate_limits[0].actions[1].remote_address.x: unknown field `x`, there are no fields",
+        ),
+        (
+            r#""X-App""#,
+            r#""x app""#,
+            "rate_limits[0].actions[0].request_headers.header_name: \"x app\" is not a header name",
+        ),
+        (
+            r#""descriptor_key": "app""#,
+            r#""descriptor_key": """#,
+            "rate_limits[0].actions[0].request_headers.descriptor_key: must not be empty",
+        ),
+        (
+            r#", "descriptor_key": "app""#,
+            "",
+            "rate_limits[0].actions[0].request_headers: missing field `descriptor_key`",
+        ),
+        (
+            r#"{"descriptor_value": "v"}"#,
+            "{}",
+            "rate_limits[0].actions[2].generic_key.descriptor_value: must be there, and not empty",
+        ),
+        (
+            r#"{"descriptor_value": "v"}"#,
+            r#"{"descriptor_value": "%REQ(x)%"}"#,
+            "rate_limits[0].actions[2].generic_key.descriptor_value: formats such as \
+             \"%REQ(x)%\" are not supported; use `request_headers`, `metadata` or another action \
+             that has the value",
+        ),
+        (
+            r#"{"descriptor_value": "v"}"#,
+            r#"{"descriptor_value": "a-%PROTOCOL%"}"#,
+            "rate_limits[0].actions[2].generic_key.descriptor_value: formats such as \
+             \"a-%PROTOCOL%\" are not supported; use `request_headers`, `metadata` or another \
+             action that has the value",
+        ),
+        (
+            r#""query_parameter_name": "q""#,
+            r#""query_parameter_name": """#,
+            "rate_limits[1].actions[1].query_parameters.query_parameter_name: must not be empty",
+        ),
+        (
+            r#""v4_prefix_mask_len": 24"#,
+            r#""v4_prefix_mask_len": 33"#,
+            "rate_limits[1].actions[2].masked_remote_address.v4_prefix_mask_len: 33 is out of \
+             range (0 to 32)",
+        ),
+        (
+            r#""v6_prefix_mask_len": 64"#,
+            r#""v6_prefix_mask_len": 129"#,
+            "rate_limits[1].actions[2].masked_remote_address.v6_prefix_mask_len: 129 is out of \
+             range (0 to 128)",
+        ),
+        (
+            r#""ROUTE_ENTRY""#,
+            "3",
+            "rate_limits[2].actions[2].metadata.source: not supported: a Wasm filter cannot see \
+             CLUSTER_LOCALITY_ENTRY",
+        ),
+        (
+            r#""ROUTE_ENTRY""#,
+            r#""ROUTE""#,
+            "rate_limits[2].actions[2].metadata.source: expected DYNAMIC, ROUTE_ENTRY or \
+             CLUSTER_ENTRY, or its number",
+        ),
+        (
+            r#"{"key": "ns", "path""#,
+            r#"{"key": "n\u0000s", "path""#,
+            "rate_limits[2].actions[2].metadata.metadata_key: a name must not be empty or have a \
+             NUL in it",
+        ),
+        (
+            r#"{"key": "a"}, {"key": "b"}"#,
+            r#"{"key":"1"},{"key":"2"},{"key":"3"},{"key":"4"},{"key":"5"},{"key":"6"},{"key":"7"},
+               {"key":"8"},{"key":"9"},{"key":"10"},{"key":"11"},{"key":"12"},{"key":"13"}"#,
+            "rate_limits[2].actions[2].metadata.metadata_key: 17 names deep is too deep (maximum \
+             16, with Envoy's own)",
+        ),
+    ]);
+}
+
+#[test]
+fn of_a_matcher() {
+    let headers = "rate_limits[2].actions[0].header_value_match.headers";
+    let query = "rate_limits[2].actions[1].query_parameter_value_match.query_parameters";
+    let at = |path: &str, message: &str| format!("{path}{message}");
+    check(&[
+        (
+            r#""address_prefix": "10.0.0.0""#,
+            r#""address_prefix": "10.0.0""#,
+            "rate_limits[1].actions[3].remote_address_match.address_matcher.ranges[0]\
+             .address_prefix: \"10.0.0\" is not an IP address",
+        ),
+        (
+            r#""prefix_len": 8"#,
+            r#""prefix_len": 33"#,
+            "rate_limits[1].actions[3].remote_address_match.address_matcher.ranges[0]\
+             .prefix_len: 33 is out of range (0 to 32)",
+        ),
+        (
+            r#"[{"address_prefix": "10.0.0.0", "prefix_len": 8}]"#,
+            "[]",
+            "rate_limits[1].actions[3].remote_address_match.address_matcher.ranges: must not be \
+             empty",
+        ),
+        (
+            r#"{"name": "d", "#,
+            r#"{"name": "", "#,
+            &at(headers, "[3].name: \"\" is not a header name"),
+        ),
+        (
+            r#""prefix_match": "x""#,
+            r#""prefix_match": "x", "suffix_match": "x""#,
+            &at(headers, "[4]: expected at most one of the tests of the header"),
+        ),
+        (
+            r#""contains_match": "x""#,
+            r#""contains_match": """#,
+            &at(headers, "[6].contains_match: must not be empty"),
+        ),
+        (
+            r#""exact": "x""#,
+            r#""exact": "x", "prefix": "y""#,
+            &at(
+                headers,
+                "[0].string_match: expected exactly one of `exact`, `prefix`, `suffix`, \
+                 `contains`, `safe_regex`",
+            ),
+        ),
+        (
+            r#""exact": "x""#,
+            r#""prefix": """#,
+            &at(headers, "[0].string_match.prefix: must not be empty"),
+        ),
+        (
+            r#""exact": "x""#,
+            r#""custom": {}"#,
+            &at(
+                headers,
+                "[0].string_match.custom: not supported: a Wasm filter cannot call Envoy's \
+                 matcher extensions",
+            ),
+        ),
+        (
+            r#""start": "-1""#,
+            r#""start": "low""#,
+            &at(
+                headers,
+                "[2].range_match.start: invalid value: string \"low\", expected a whole number",
+            ),
+        ),
+        (
+            r#""regex": "x+""#,
+            r#""regex": """#,
+            &at(headers, "[7].safe_regex_match.regex: must not be empty"),
+        ),
+        (
+            r#""regex": "[0-9]+""#,
+            r#""regex": "[0-9""#,
+            &at(
+                query,
+                "[0].string_match.safe_regex.regex: not a regular expression: found unclosed \
+                 character class",
+            ),
+        ),
+        (r#"{"name": "r", "#, r#"{"name": "", "#, &at(query, "[1].name: must not be empty")),
+        (
+            r#""present_match": false"#,
+            r#""present_match": false, "invert_match": true"#,
+            &at(
+                query,
+                "[1].invert_match: unknown field `invert_match`, expected one of `name`, \
+                 `string_match`, `present_match`",
+            ),
+        ),
+    ]);
+}

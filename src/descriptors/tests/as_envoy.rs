@@ -1,0 +1,80 @@
+//! The same descriptors as Envoy's own rate limit filter makes.
+//!
+//! `envoy_1_40.json` was recorded from Envoy 1.40: a route with an entry of `rate_limits` per list of
+//! actions, each after a constant one, requests over HTTP, and what came to a rate limit service. A
+//! request tells the entries
+//! that made a descriptor: in `constant` those of the one value `v`, in `values` the others whole.
+
+use super::{ADDRESS, Facts, config, drawn, entries_of};
+use crate::config::Config;
+use serde_json::{Value, json};
+
+/// What a Wasm filter saw in that Envoy.
+fn facts(request: &Value) -> Facts {
+    let mut known: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut address = "127.0.0.1:41534".to_owned();
+    for (name, value) in request["headers"].as_object().unwrap() {
+        let value = value.as_str().unwrap();
+        if name == "x-forwarded-for" {
+            let is_v6 = value.contains(':');
+            address = if is_v6 { format!("[{value}]:0") } else { format!("{value}:0") };
+        }
+        // HTTP leaves out the spaces around a value.
+        known.push((name.clone(), value.trim().into()));
+    }
+    known.push((":path".into(), request["path"].as_str().unwrap().into()));
+    known.push((ADDRESS.into(), address.into()));
+    let properties: [(&str, &[u8]); 5] = [
+        ("xds|node|cluster", b"edge-proxy"),
+        ("xds|cluster_name", b"upstream"),
+        ("metadata|filter_metadata|dyn.ns|s", b"text"),
+        ("metadata|filter_metadata|dyn.ns|n", &3.0_f64.to_le_bytes()),
+        ("xds|route_metadata|filter_metadata|my.ns|o|deep", b"down"),
+    ];
+    known.extend(properties.map(|(path, value)| (path.to_owned(), value.to_vec())));
+    let known = known.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
+    super::facts(&known.collect::<Vec<_>>())
+}
+
+/// The entries after the first of the one descriptor of a configuration, if it made one.
+fn made(config: &Config, facts: &Facts) -> Option<Value> {
+    let (enforced, _) = drawn(config, facts);
+    let drawing = enforced.iter().next()?;
+    let entries = entries_of(drawing.entries);
+    Some(entries.iter().skip(1).map(|entry| json!([entry.key, entry.value])).collect())
+}
+
+#[test]
+fn every_action_makes_what_envoy_made_of_it() {
+    let recorded: Value = serde_json::from_str(include_str!("envoy_1_40.json")).unwrap();
+    let actions = recorded["entries"].as_array().unwrap();
+    let first = json!({"generic_key": {"descriptor_value": "first"}});
+    let config_of = |actions: &Value| {
+        let all: Value =
+            std::iter::once(&first).chain(actions.as_array().unwrap()).cloned().collect();
+        config(&json!([{"actions": all}]))
+    };
+    let configs: Vec<Config> = actions.iter().map(config_of).collect();
+    let requests = recorded["requests"].as_array().unwrap();
+    assert_eq!((configs.len(), requests.len()), (189, 19));
+    for request in requests {
+        let facts = facts(request);
+        let constant = request["constant"].as_array().unwrap();
+        for (index, config) in configs.iter().enumerate() {
+            let made = made(config, &facts);
+            let shown = format!("{} of {request}", actions[index]);
+            if actions[index].to_string().contains(r#""path":[{"key":"n"}]"#) {
+                // A number is none to Envoy. A filter cannot tell it from a text that a client chose, and
+                // must not drop the descriptor for that.
+                assert!(made.is_some_and(|made| made[0][1] != ""), "{shown}");
+                continue;
+            }
+            if constant.contains(&json!(index)) {
+                let made = made.unwrap_or_default();
+                assert_eq!((made[0][1].as_str(), made.get(1)), (Some("v"), None), "{shown}");
+            } else {
+                assert_eq!(made.as_ref(), request["values"].get(index.to_string()), "{shown}");
+            }
+        }
+    }
+}

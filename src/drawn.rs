@@ -1,0 +1,271 @@
+//! The descriptors of one request, as the filter draws them: bytes in one buffer that is used again
+//! for the next request, so that a request which is decided locally allocates nothing.
+//!
+//! An entry is its key and its value, each after its length (4 bytes, little-endian), so that no two
+//! lists of entries have the same bytes.
+
+use crate::descriptors::Scratch;
+use tidegate_core::{Descriptor, Entry, Hits};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// What finds the lease of a descriptor: a hash of its entries under a secret of the process, so that
+/// no client can aim at another's lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseKey(pub u128);
+
+/// The descriptors of one request.
+#[derive(Debug, Clone, Default)]
+pub struct Drawn {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    /// Where the descriptor begins that is being drawn.
+    start: usize,
+    /// Whether the same descriptor is there twice.
+    repeats: bool,
+    /// What was read of the request; here only so that its memory is used again too.
+    scratch: Option<Box<Scratch>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: usize,
+    end: usize,
+    key: LeaseKey,
+    hits: u64,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drawing<'a> {
+    /// Finds its lease.
+    pub key: LeaseKey,
+    /// What the request costs there.
+    pub hits: u64,
+    /// Its entries; [`entries_of`] reads them.
+    pub entries: &'a [u8],
+}
+
+impl Drawn {
+    /// Forgets all, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.spans.clear();
+        self.start = 0;
+        self.repeats = false;
+    }
+
+    /// Adds an entry to the descriptor that is being drawn.
+    pub fn entry(&mut self, key: &str, value: &str) {
+        for part in [key, value] {
+            append_part(&mut self.bytes, part);
+        }
+    }
+
+    /// Adds parts that were made by [`encoded`]: entries, or a key whose value is to follow.
+    pub(crate) fn append(&mut self, encoded: &[u8]) {
+        self.bytes.extend_from_slice(encoded);
+    }
+
+    /// Adds the value that belongs to the key before it, as `write` writes it. What it writes must be
+    /// UTF-8.
+    pub(crate) fn value(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; LENGTH_BYTES]);
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        let length = self.bytes.len().saturating_sub(start);
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        if let Some(place) = self.bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *place = length.to_le_bytes();
+        }
+    }
+
+    pub(crate) fn take_scratch(&mut self) -> Box<Scratch> {
+        self.scratch.take().unwrap_or_default()
+    }
+
+    pub(crate) fn put_scratch(&mut self, scratch: Box<Scratch>) {
+        self.scratch = Some(scratch);
+    }
+
+    /// Drops the entries since the last descriptor.
+    pub fn abandon(&mut self) {
+        self.bytes.truncate(self.start);
+    }
+
+    /// Makes a descriptor of the entries since the last one; none of no entries.
+    pub fn finish(&mut self, seed: u64, hits: u64) {
+        let Some(entries) = self.bytes.get(self.start..).filter(|bytes| !bytes.is_empty()) else {
+            return;
+        };
+        let key = LeaseKey(xxh3_128_with_seed(entries, seed));
+        let (start, end) = (self.start, self.bytes.len());
+        self.repeats = self.repeats || self.spans.iter().any(|span| span.key == key);
+        self.spans.push(Span { start, end, key, hits });
+        self.start = end;
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// How many bytes their entries have.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Whether the same descriptor is there twice.
+    #[must_use]
+    pub fn repeats(&self) -> bool {
+        self.repeats
+    }
+
+    /// Each of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Drawing<'_>> {
+        self.spans.iter().map(|span| Drawing {
+            key: span.key,
+            hits: span.hits,
+            entries: self.bytes.get(span.start..span.end).unwrap_or_default(),
+        })
+    }
+
+    /// All of them as an ask has them.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<Descriptor> {
+        let descriptor = |drawing: Drawing<'_>| Descriptor {
+            hits: Some(Hits::new(drawing.hits)),
+            ..Descriptor::new(entries_of(drawing.entries))
+        };
+        self.iter().map(descriptor).collect()
+    }
+}
+
+/// Parts of entries as [`Drawn`] has them.
+pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        append_part(&mut bytes, part);
+    }
+    bytes
+}
+
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+fn append_part(bytes: &mut Vec<u8>, part: &str) {
+    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(part.as_bytes());
+}
+
+/// The entries in the bytes of a [`Drawing`], one after the other.
+#[must_use]
+pub fn entries_of(bytes: &[u8]) -> Vec<Entry> {
+    parts_of(bytes).map(|(key, value)| Entry::new(key, value)).collect()
+}
+
+/// The keys and values in the bytes of a [`Drawing`], one after the other. Ends early where bytes are
+/// none that [`Drawn`] wrote.
+pub fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    std::iter::from_fn(move || {
+        let (key, rest) = part(bytes)?;
+        let (value, rest) = part(rest)?;
+        bytes = rest;
+        Some((key, value))
+    })
+}
+
+fn part(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let (text, rest) = rest.split_at_checked(length)?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(write: impl FnOnce(&mut Drawn)) -> Drawn {
+        let mut drawn = Drawn::default();
+        write(&mut drawn);
+        drawn.finish(1, 1);
+        drawn
+    }
+
+    fn key(drawn: &Drawn) -> LeaseKey {
+        drawn.iter().next().unwrap().key
+    }
+
+    #[test]
+    fn an_entry_is_the_same_however_it_is_written() {
+        let whole = finished(|drawn| drawn.entry("key", "value"));
+        let copied = finished(|drawn| drawn.append(&encoded(&["key", "value"])));
+        let written = finished(|drawn| {
+            drawn.append(&encoded(&["key"]));
+            drawn.value(|bytes| bytes.extend_from_slice(b"value"));
+        });
+        for other in [copied, written] {
+            assert_eq!(whole.iter().next(), other.iter().next());
+        }
+        assert_eq!(whole.descriptors()[0].entries, [Entry::new("key", "value")]);
+    }
+
+    #[test]
+    fn no_two_lists_of_entries_share_a_key() {
+        let lists: [&[(&str, &str)]; 6] = [
+            &[("a", "bc")],
+            &[("ab", "c")],
+            &[("a", "b"), ("c", "d")],
+            &[("c", "d"), ("a", "b")],
+            &[("a", "b")],
+            &[("a", "")],
+        ];
+        let keys: Vec<LeaseKey> = lists
+            .iter()
+            .map(|list| {
+                let entries = |drawn: &mut Drawn| {
+                    list.iter().for_each(|(name, value)| drawn.entry(name, value));
+                };
+                key(&finished(entries))
+            })
+            .collect();
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{:?}", lists[index]);
+        }
+    }
+
+    #[test]
+    fn what_is_abandoned_leaves_nothing() {
+        let mut drawn = finished(|drawn| drawn.entry("a", "b"));
+        drawn.entry("half", "done");
+        drawn.abandon();
+        drawn.finish(1, 1);
+        assert_eq!(drawn.len(), 1);
+        drawn.entry("c", "d");
+        drawn.finish(1, 5);
+        let last = drawn.iter().last().unwrap();
+        assert_eq!((last.hits, entries_of(last.entries)), (5, vec![Entry::new("c", "d")]));
+        drawn.clear();
+        assert!(drawn.is_empty());
+    }
+
+    #[test]
+    fn bytes_that_are_cut_or_changed_end_early() {
+        let bytes = encoded(&["key", "value", "key", "value"]);
+        for end in 0..bytes.len() {
+            assert!(entries_of(&bytes[..end]).len() < 2);
+            let mut changed = bytes.clone();
+            changed[end] ^= 0xff;
+            assert!(entries_of(&changed).len() <= 2);
+        }
+        assert_eq!(entries_of(&bytes).len(), 2);
+    }
+}

@@ -1,0 +1,278 @@
+//! What is known of one descriptor, and what follows from it for a request. The slots of the shared
+//! table and the table of a worker hold the same.
+//!
+//! Pure: no clock, no host. Tokens at hand come before a denial: they were charged already.
+
+use super::demand::Demand;
+use super::purse::{Held, Purse};
+use super::told::Told;
+use tidegate_core::{Nanos, Timestamp};
+
+/// What is known of one descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Entry {
+    /// The tokens at hand.
+    pub(crate) purse: Purse,
+    /// Until when it is denied.
+    pub(crate) denied_until: Timestamp,
+    /// The least hits that were denied: fewer might fit.
+    pub(crate) denied_hits: u64,
+    /// Until when it meets no limit.
+    pub(crate) free_until: Timestamp,
+    /// From when on a new lease is worth asking for, though tokens are left: two thirds of the time
+    /// of the last one.
+    pub(crate) stale_from: Timestamp,
+    /// Until when somebody is asking for a new lease.
+    pub(crate) refreshing_until: Timestamp,
+    /// The limit that it meets.
+    pub(crate) told: Told,
+    /// The demand for it.
+    pub(crate) demand: Demand,
+}
+
+/// What follows for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// It may pass.
+    Allow,
+    /// It would be denied.
+    Deny,
+    /// Only the sidecar knows.
+    Ask,
+}
+
+/// Tokens unused for so long go back to the sidecar.
+pub(crate) const IDLE: Nanos = Nanos::new(300_000_000);
+/// The longest denial of what tokens are held of.
+const DENIED_WHILE_HELD: Nanos = Nanos::new(200_000_000);
+/// What a worker takes at a time lasts it about so long.
+const CHUNK: Nanos = Nanos::new(50_000_000);
+/// A worker takes at most one in so many of the tokens left, so that all get some.
+const CHUNK_SHARE: u64 = 4;
+/// A new lease is asked for when less than one in so many of the tokens are left.
+const LOW_WATER: u64 = 3;
+/// Tokens go back when there are so many times more than the demand will need; half as much again
+/// could be needed the next moment.
+const SURPLUS: u64 = 2;
+
+impl Entry {
+    /// What follows for a request of `hits`; none only looks whether anything is left.
+    pub(crate) fn decide(&self, hits: u64, now: Timestamp) -> Choice {
+        if now < self.free_until || self.purse.left(now) >= hits.max(1) {
+            Choice::Allow
+        } else if self.is_denied(hits, now) {
+            Choice::Deny
+        } else {
+            Choice::Ask
+        }
+    }
+
+    /// Whether the sidecar would deny `hits`, whatever tokens are at hand.
+    pub(crate) fn is_denied(&self, hits: u64, now: Timestamp) -> bool {
+        // Looking is denied when one hit is.
+        now < self.denied_until && hits.max(1) >= self.denied_hits
+    }
+
+    /// Spends what [`Entry::decide`] allowed.
+    pub(crate) fn spend(&mut self, hits: u64, now: Timestamp) -> bool {
+        now < self.free_until || self.purse.spend(hits, now)
+    }
+
+    /// Notes that `hits` were denied until then, unless that follows from what is known. Not for long
+    /// while there are tokens at hand, which may go back.
+    pub(crate) fn deny(&mut self, hits: u64, until: Timestamp, now: Timestamp) {
+        let hits = hits.max(1);
+        let until = match self.purse.left(now) {
+            0 => until,
+            _ => until.min(now.saturating_add(DENIED_WHILE_HELD)),
+        };
+        let follows =
+            now < self.denied_until && self.denied_hits <= hits && self.denied_until >= until;
+        if !follows {
+            (self.denied_hits, self.denied_until) = (hits, until);
+        }
+    }
+
+    /// Notes that `hits` were allowed, so that a denial of as many is over.
+    pub(crate) fn allowed(&mut self, hits: u64) {
+        if hits > 0 && hits >= self.denied_hits {
+            self.denied_until = Timestamp::default();
+        }
+    }
+
+    /// Adds the tokens of a new lease.
+    pub(crate) fn grant(&mut self, held: Held, now: Timestamp) -> Result<(), Held> {
+        self.purse.put(held, now)?;
+        self.fresh_until(held.ends, now);
+        Ok(())
+    }
+
+    /// Notes that no limit is met until then.
+    pub(crate) fn free(&mut self, until: Timestamp, now: Timestamp) {
+        self.free_until = until;
+        self.fresh_until(until, now);
+    }
+
+    fn fresh_until(&mut self, ends: Timestamp, now: Timestamp) {
+        let lasts = ends.saturating_since(now).as_nanos();
+        let fresh = lasts.saturating_sub(lasts.checked_div(3).unwrap_or(0));
+        self.stale_from = now.saturating_add(Nanos::new(fresh));
+        self.refreshing_until = Timestamp::default();
+    }
+
+    /// Whether it is free, and somebody should ask whether it stays so.
+    pub(crate) fn is_free_and_stale(&self, now: Timestamp) -> bool {
+        now < self.free_until && now >= self.stale_from && now >= self.refreshing_until
+    }
+
+    /// How many tokens a worker takes that lacks `needed`, and has this demand.
+    pub(crate) fn chunk(&self, needed: u64, demand: &Demand, now: Timestamp) -> u64 {
+        let share = self.purse.left(now).checked_div(CHUNK_SHARE).unwrap_or(0);
+        demand.within(CHUNK, now).min(share).max(needed)
+    }
+
+    /// Whether a new lease is to be asked for, when this one had `granted` tokens.
+    pub(crate) fn is_low(&self, granted: u32, now: Timestamp) -> bool {
+        let low = self.purse.left(now).saturating_mul(LOW_WATER) < u64::from(granted);
+        (low || now >= self.stale_from) && now >= self.refreshing_until
+    }
+
+    /// Takes out the tokens that will not be spent before their end.
+    pub(crate) fn take_surplus(&mut self, now: Timestamp) -> Purse {
+        let demand = self.demand;
+        let surplus = |held: &Held| {
+            if demand.idle(now) >= IDLE {
+                return held.left;
+            }
+            let kept = demand.within(held.lasts(now), now).saturating_mul(SURPLUS);
+            let over = u64::from(held.left).saturating_sub(kept.saturating_add(SURPLUS));
+            // Less than half of the lease is not worth a call.
+            if over.saturating_mul(2) < u64::from(held.left) { 0 } else { saturate(over) }
+        };
+        self.purse.take_out(surplus, now)
+    }
+
+    /// Whether it says anything that a worker could go by.
+    pub(crate) fn says_something(&self, now: Timestamp) -> bool {
+        self.purse.left(now) > 0 || now < self.denied_until || now < self.free_until
+    }
+}
+
+fn saturate(tokens: u64) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_nanos(nanos)
+    }
+
+    fn held(left: u32, ends: u64) -> Held {
+        Held { id: ends, left, granted: left, ends: at(ends) }
+    }
+
+    #[test]
+    fn each_thing_that_is_known_decides_until_its_end() {
+        let mut tokens = Entry::default();
+        tokens.grant(held(2, 100), at(0)).unwrap();
+        tokens.grant(held(1, 50), at(0)).unwrap();
+        let mut denied = Entry::default();
+        denied.deny(3, at(100), at(0));
+        let mut both = tokens;
+        both.deny(1, at(100), at(0));
+        let free = Entry { free_until: at(100), ..Entry::default() };
+        use Choice::{Allow, Ask, Deny};
+        let table = [
+            ("nothing known", Entry::default(), 1, 0, Ask),
+            ("nothing known, looking", Entry::default(), 0, 0, Ask),
+            ("both leases together", tokens, 3, 0, Allow),
+            ("more than both", tokens, 4, 0, Ask),
+            ("one has ended", tokens, 3, 50, Ask),
+            ("the other has not", tokens, 2, 99, Allow),
+            ("both have ended", tokens, 1, 100, Ask),
+            ("looking at tokens", tokens, 0, 99, Allow),
+            ("looking at ended tokens", tokens, 0, 100, Ask),
+            ("as many were denied", denied, 3, 99, Deny),
+            ("more than were denied", denied, 9, 99, Deny),
+            ("fewer may fit", denied, 2, 99, Ask),
+            ("looking, when one hit may fit", denied, 0, 99, Ask),
+            ("the denial has ended", denied, 3, 100, Ask),
+            ("tokens come before a denial", both, 3, 0, Allow),
+            ("a denial for what tokens do not suffice for", both, 4, 0, Deny),
+            ("looking at a denial", both, 0, 100, Ask),
+            ("free", free, u64::MAX, 99, Allow),
+            ("no longer free", free, 1, 100, Ask),
+        ];
+        for (name, entry, hits, now, expected) in table {
+            assert_eq!(entry.decide(hits, at(now)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_denial_is_stretched_and_an_allowed_ask_ends_it() {
+        let mut entry = Entry::default();
+        entry.deny(2, at(100), at(0));
+        entry.deny(5, at(50), at(10));
+        assert_eq!((entry.denied_hits, entry.denied_until), (2, at(100)));
+        entry.deny(1, at(50), at(10));
+        assert_eq!((entry.denied_hits, entry.denied_until), (1, at(50)));
+        entry.deny(2, at(200), at(10));
+        entry.allowed(1);
+        assert_eq!(entry.decide(2, at(60)), Choice::Deny);
+        entry.allowed(2);
+        assert_eq!(entry.decide(2, at(60)), Choice::Ask);
+    }
+
+    #[test]
+    fn chunks_shrink_as_the_lease_runs_out() {
+        let second = 1_000_000_000;
+        let mut demand = Demand::default();
+        for hit in 0..1_000 {
+            demand.note(1, at(second + hit * 1_000_000));
+        }
+        let now = at(2 * second);
+        // (tokens left, needed) and the chunk: 50 of a demand of 1,000 a second.
+        for (left, needed, chunk) in
+            [(1_000, 1, 50), (100, 1, 25), (8, 1, 2), (4, 1, 1), (1, 1, 1), (100, 70, 70)]
+        {
+            let mut entry = Entry::default();
+            entry.grant(held(left, 9 * second), now).unwrap();
+            assert_eq!(entry.chunk(needed, &demand, now), chunk, "of {left} for {needed}");
+        }
+    }
+
+    #[test]
+    fn a_new_lease_is_worth_asking_for_when_tokens_or_time_run_out() {
+        let mut entry = Entry::default();
+        entry.grant(held(90, 900), at(0)).unwrap();
+        assert!(!entry.is_low(90, at(599)));
+        assert!(entry.is_low(90, at(600)));
+        assert!(entry.spend(60, at(0)));
+        assert!(!entry.is_low(90, at(0)));
+        assert!(entry.spend(1, at(0)));
+        assert!(entry.is_low(90, at(0)));
+        entry.refreshing_until = at(10);
+        assert!(!entry.is_low(90, at(9)));
+    }
+
+    #[test]
+    fn tokens_go_back_when_idle_or_far_more_than_the_demand() {
+        let second = 1_000_000_000;
+        let mut entry = Entry::default();
+        for hit in 0..10 {
+            entry.demand.note(1, at(second + hit * 100_000_000));
+        }
+        let now = at(2 * second - 100_000_000);
+        entry.grant(held(100, 3 * second), now).unwrap();
+        // 10 a second for 1.1 s, twice over, and 2.
+        assert_eq!(entry.clone().take_surplus(now).left(now), 100 - 24);
+        assert!(entry.spend(60, now));
+        assert_eq!(entry.clone().take_surplus(now).left(now), 0);
+        let idle = at(2 * second + 200_000_000);
+        assert_eq!(entry.take_surplus(idle).left(idle), 40);
+        assert_eq!(entry.purse.left(idle), 0);
+    }
+}

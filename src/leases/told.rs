@@ -1,0 +1,90 @@
+//! What clients may be told of a limit, small enough to be kept with its lease.
+
+use tidegate_core::{Status, Timestamp};
+
+/// A limit as it was told. The default is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Hits per window.
+    pub(crate) quota: u32,
+    /// The window; 0 where it is not one of the named units.
+    pub(crate) window_secs: u32,
+    /// Hits left beyond the tokens at hand.
+    pub(crate) remaining: u32,
+    /// When the quota is back.
+    pub(crate) resets_at: Timestamp,
+    name: [u8; Told::NAME_BYTES_MAX],
+    name_bytes: u8,
+    known: bool,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Told {
+            quota: 0,
+            window_secs: 0,
+            remaining: 0,
+            resets_at: Timestamp::default(),
+            name: [0; Told::NAME_BYTES_MAX],
+            name_bytes: 0,
+            known: false,
+        }
+    }
+}
+
+impl Told {
+    /// The longest name that is kept; the rest of a longer one is cut off.
+    pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+    /// A limit of this name.
+    pub(crate) fn new(name: &str) -> Told {
+        let mut told = Told { known: true, ..Told::default() };
+        let end = name.floor_char_boundary(Told::NAME_BYTES_MAX);
+        let kept = name.as_bytes().get(..end).unwrap_or_default();
+        for (to, from) in told.name.iter_mut().zip(kept) {
+            *to = *from;
+        }
+        told.name_bytes = u8::try_from(end).unwrap_or(0);
+        told
+    }
+
+    /// What `status` tells of its limit; `keys` is its name when it has none.
+    pub(crate) fn of_status(status: &Status, keys: impl Fn() -> String, now: Timestamp) -> Told {
+        let Some(limit) = &status.limit else {
+            return Told::default();
+        };
+        let named = if limit.name.is_empty() { Told::new(&keys()) } else { Told::new(&limit.name) };
+        let window = limit.unit.map_or(0, |unit| unit.period().as_secs_ceil());
+        Told {
+            quota: limit.requests,
+            window_secs: u32::try_from(window).unwrap_or(0),
+            remaining: status.remaining,
+            resets_at: now.saturating_add(status.reset),
+            ..named
+        }
+    }
+
+    /// Whether there is a limit at all.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known
+    }
+
+    /// The limit's name.
+    pub(crate) fn name(&self) -> &str {
+        let bytes = self.name.get(..usize::from(self.name_bytes)).unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_between_characters() {
+        assert_eq!(Told::new("hourly").name(), "hourly");
+        assert_eq!(Told::new(&"x".repeat(80)).name(), "x".repeat(64));
+        assert_eq!(Told::new(&format!("{}é", "x".repeat(63))).name(), "x".repeat(63));
+        assert!(!Told::default().is_known());
+    }
+}

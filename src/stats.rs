@@ -1,0 +1,316 @@
+//! What the filter counts, in Envoy's own stats.
+//!
+//! Counted in the worker and handed to Envoy at each tick: a host call per request would cost more
+//! than the decision. Counters and gauges go as differences, since all workers add to the same stat:
+//! a gauge is the sum of their shares. A worker takes its shares back when its plugin ends
+//! ([`Stats::end`]); what a virtual machine held that died of a fault stays in Envoy's gauges.
+
+use crate::host::Host;
+
+/// Envoy's kinds of stats that the filter has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down; the workers' shares add up.
+    Gauge,
+}
+
+/// A counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// Requests allowed by what the filter held.
+    AllowedLocal,
+    /// Requests allowed by the answer to an ask that they waited for.
+    AllowedAsked,
+    /// Requests denied by what the filter held.
+    DeniedLocal,
+    /// Requests denied by the answer to an ask that they waited for.
+    DeniedAsked,
+    /// Requests that passed because nobody could decide.
+    FailureAllowed,
+    /// Requests that were refused because nobody could decide.
+    FailureDenied,
+    /// Requests that would have been denied, but for shadow.
+    ShadowDenied,
+    /// Requests that found no lease and had to ask or wait.
+    LeaseMisses,
+    /// Leases that were granted.
+    LeasesGranted,
+    /// Tokens given back.
+    TokensReturned,
+    /// Writes of shared data that another worker was faster with.
+    Conflicts,
+    /// Asks that were sent.
+    Asks,
+    /// Asks that failed.
+    AskErrors,
+}
+
+/// A gauge: a share of it in each worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Requests that are paused.
+    Waiting,
+    /// Leases that this worker knows.
+    LeasesHeld,
+    /// Workers that ask nobody since the sidecar does not answer.
+    BreakersOpen,
+}
+
+/// The counters' names, in the order of [`Count`]. Envoy puts `wasmcustom.` before them.
+const COUNTS: [&str; 13] = [
+    "tidegate.allowed_local",
+    "tidegate.allowed_asked",
+    "tidegate.denied_local",
+    "tidegate.denied_asked",
+    "tidegate.failure_allowed",
+    "tidegate.failure_denied",
+    "tidegate.shadow_denied",
+    "tidegate.lease_misses",
+    "tidegate.leases_granted",
+    "tidegate.tokens_returned",
+    "tidegate.conflicts",
+    "tidegate.asks",
+    "tidegate.ask_errors",
+];
+
+/// The gauges' names, in the order of [`Level`].
+const LEVELS: [&str; 3] = ["tidegate.waiting", "tidegate.leases_held", "tidegate.breakers_open"];
+
+/// The counts of a worker.
+#[derive(Debug, Default)]
+pub struct Stats {
+    counts: [Stat; COUNTS.len()],
+    levels: [Stat; LEVELS.len()],
+}
+
+/// One of them.
+#[derive(Debug, Default)]
+struct Stat {
+    /// Envoy's number for it; none when Envoy gave none.
+    metric: Option<u32>,
+    /// What it is here.
+    value: i64,
+    /// How much of that Envoy has been told.
+    told: i64,
+}
+
+impl Stat {
+    fn flush(&mut self, host: &impl Host) {
+        let news = self.value.saturating_sub(self.told);
+        if let Some(metric) = self.metric.filter(|_| news != 0) {
+            host.add_to_metric(metric, news);
+        }
+        self.told = self.value;
+    }
+}
+
+impl Stats {
+    /// Defines the stats in Envoy. Once in a worker's life: each definition costs it memory.
+    pub fn define(&mut self, host: &impl Host) {
+        for (stat, name) in self.counts.iter_mut().zip(COUNTS) {
+            stat.metric = host.define_metric(MetricKind::Counter, name);
+        }
+        for (stat, name) in self.levels.iter_mut().zip(LEVELS) {
+            stat.metric = host.define_metric(MetricKind::Gauge, name);
+        }
+    }
+
+    /// Counts one.
+    pub fn count(&mut self, what: Count) {
+        self.add(what, 1);
+    }
+
+    /// Counts many.
+    pub fn add(&mut self, what: Count, amount: u64) {
+        if let Some(count) = self.counts.get_mut(what as usize) {
+            count.value = count.value.saturating_add_unsigned(amount);
+        }
+    }
+
+    /// Sets this worker's share of a gauge.
+    pub fn set(&mut self, what: Level, value: i64) {
+        if let Some(level) = self.levels.get_mut(what as usize) {
+            level.value = value;
+        }
+    }
+
+    /// Hands to Envoy what has changed since the last time.
+    pub fn flush(&mut self, host: &impl Host) {
+        for stat in self.counts.iter_mut().chain(&mut self.levels) {
+            stat.flush(host);
+        }
+    }
+
+    /// Hands over what is left, and takes the worker's shares of the gauges back.
+    pub fn end(&mut self, host: &impl Host) {
+        for level in &mut self.levels {
+            level.value = 0;
+        }
+        self.flush(host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{Call, CallId, Conflict, LogLevel, SharedValue, StreamId};
+    use crate::reply::{Header, Reply};
+    use std::cell::RefCell;
+    use tidegate_core::Timestamp;
+
+    /// An Envoy that has stats and nothing else.
+    #[derive(Default)]
+    struct Admin {
+        stats: RefCell<Vec<(MetricKind, String, i64)>>,
+        /// Every addition since it was last looked at.
+        added: RefCell<Vec<(String, i64)>>,
+        refuses: bool,
+    }
+
+    impl Admin {
+        fn added(&self) -> Vec<(String, i64)> {
+            std::mem::take(&mut self.added.borrow_mut())
+        }
+
+        fn value(&self, name: &str) -> i64 {
+            let stats = self.stats.borrow();
+            stats.iter().find(|(_, known, _)| known == name).expect("a defined stat").2
+        }
+    }
+
+    impl Host for Admin {
+        fn define_metric(&self, kind: MetricKind, name: &str) -> Option<u32> {
+            if self.refuses {
+                return None;
+            }
+            let mut stats = self.stats.borrow_mut();
+            let known = stats.iter().position(|(_, known, _)| known == name);
+            let index = known.unwrap_or(stats.len());
+            if known.is_none() {
+                stats.push((kind, name.to_owned(), 0));
+            }
+            // Never 0, as in Envoy.
+            u32::try_from(index.wrapping_add(1)).ok()
+        }
+
+        fn add_to_metric(&self, metric: u32, amount: i64) {
+            let (kind, name, value) =
+                &mut self.stats.borrow_mut()[(metric as usize).wrapping_sub(1)];
+            assert!(amount > 0 || (*kind == MetricKind::Gauge && amount != 0), "{name} {amount}");
+            *value = value.wrapping_add(amount);
+            self.added.borrow_mut().push((name.clone(), amount));
+        }
+
+        fn now(&self) -> Timestamp {
+            Timestamp::from_nanos(0)
+        }
+        fn random(&self) -> u64 {
+            0
+        }
+        fn shared(&self, _: &str) -> SharedValue {
+            SharedValue::default()
+        }
+        fn set_shared(&self, _: &str, _: &[u8], _: u32) -> Result<(), Conflict> {
+            Err(Conflict)
+        }
+        fn call(&self, _: &Call<'_>) -> Option<CallId> {
+            None
+        }
+        fn resume(&self, _: StreamId) {}
+        fn reply(&self, _: StreamId, _: &Reply) {}
+        fn add_response_headers(&self, _: &[Header]) {}
+        fn log(&self, _: LogLevel, _: &str) {}
+    }
+
+    fn defined(host: &Admin) -> Stats {
+        let mut stats = Stats::default();
+        stats.define(host);
+        stats
+    }
+
+    #[test]
+    fn envoy_is_told_differences_and_only_of_what_changed() {
+        let host = Admin::default();
+        let mut stats = defined(&host);
+        stats.flush(&host);
+        assert_eq!(host.added(), []);
+        stats.count(Count::AllowedLocal);
+        stats.add(Count::AllowedLocal, 2);
+        stats.add(Count::AskErrors, 5);
+        stats.set(Level::Waiting, 4);
+        stats.flush(&host);
+        let told = |name: &str, amount| (name.to_owned(), amount);
+        let first = ["tidegate.allowed_local", "tidegate.ask_errors", "tidegate.waiting"];
+        assert_eq!(host.added(), [told(first[0], 3), told(first[1], 5), told(first[2], 4)]);
+        stats.count(Count::AllowedLocal);
+        stats.set(Level::Waiting, 1);
+        stats.flush(&host);
+        assert_eq!(host.added(), [told(first[0], 1), told(first[2], -3)]);
+        stats.flush(&host);
+        assert_eq!(host.added(), []);
+    }
+
+    #[test]
+    fn a_gauge_is_the_sum_of_the_workers_and_loses_the_share_of_one_that_ends() {
+        let host = Admin::default();
+        let (mut one, mut two) = (defined(&host), defined(&host));
+        one.set(Level::LeasesHeld, 7);
+        one.count(Count::Asks);
+        two.set(Level::LeasesHeld, 5);
+        one.flush(&host);
+        two.flush(&host);
+        assert_eq!(host.value("tidegate.leases_held"), 12);
+        one.count(Count::Asks);
+        one.end(&host);
+        assert_eq!(host.value("tidegate.leases_held"), 5);
+        assert_eq!(host.value("tidegate.asks"), 2, "what it counted stays");
+    }
+
+    #[test]
+    fn every_stat_has_the_name_of_its_place() {
+        let host = Admin::default();
+        let mut stats = defined(&host);
+        let counts = [
+            (Count::AllowedLocal, "allowed_local"),
+            (Count::AllowedAsked, "allowed_asked"),
+            (Count::DeniedLocal, "denied_local"),
+            (Count::DeniedAsked, "denied_asked"),
+            (Count::FailureAllowed, "failure_allowed"),
+            (Count::FailureDenied, "failure_denied"),
+            (Count::ShadowDenied, "shadow_denied"),
+            (Count::LeaseMisses, "lease_misses"),
+            (Count::LeasesGranted, "leases_granted"),
+            (Count::TokensReturned, "tokens_returned"),
+            (Count::Conflicts, "conflicts"),
+            (Count::Asks, "asks"),
+            (Count::AskErrors, "ask_errors"),
+        ];
+        for (count, name) in counts {
+            stats.count(count);
+            stats.flush(&host);
+            assert_eq!(host.added(), [(format!("tidegate.{name}"), 1)]);
+        }
+        let levels = [
+            (Level::Waiting, "waiting"),
+            (Level::LeasesHeld, "leases_held"),
+            (Level::BreakersOpen, "breakers_open"),
+        ];
+        for (level, name) in levels {
+            stats.set(level, 2);
+            stats.flush(&host);
+            assert_eq!(host.added(), [(format!("tidegate.{name}"), 2)]);
+        }
+        assert_eq!(host.stats.borrow().len(), counts.len() + levels.len());
+    }
+
+    #[test]
+    fn an_envoy_that_defines_nothing_is_told_nothing() {
+        let host = Admin { refuses: true, ..Admin::default() };
+        let mut stats = defined(&host);
+        stats.count(Count::Asks);
+        stats.end(&host);
+        assert_eq!(host.added(), []);
+    }
+}

@@ -1,0 +1,356 @@
+//! What follows when a call has ended: leases are stored, the request that asked is decided by the
+//! verdict, and those that waited are decided again.
+
+use super::deciding::Seen;
+use super::{Ruling, Worker};
+use crate::asks::streams::Stream;
+use crate::asks::{Ask, Hoped, Purpose, Waiter, Who, needed};
+use crate::breaker::Change;
+use crate::config::{FailureMode, HeaderStyle};
+use crate::decide::{self, AskError, Shown};
+use crate::drawn::{Drawing, LeaseKey, entries_of};
+use crate::host::{Host, LogLevel};
+use crate::leases::entry::Choice;
+use crate::leases::local::Loose;
+use crate::leases::purse::Held;
+use crate::leases::table::Write;
+use crate::leases::told::Told;
+use crate::stats::Count;
+use std::collections::VecDeque;
+use tidegate_core::{Answer, Lease, Nanos, Status, Timestamp, Verdict};
+
+/// No lease lasts longer, whatever is told.
+const LEASE_MAX: Nanos = Nanos::from_secs(60);
+/// So long nobody waits for others' leases of a descriptor that is leased to nobody.
+const UNLEASED: Nanos = Nanos::from_secs(1);
+/// So long nobody asks again for a lease that was not granted. It bounds the asks near a limit.
+const REFUSED: Nanos = Nanos::new(5_000_000);
+/// The least time between two log lines of the same kind.
+const NEWS_EVERY: Nanos = Nanos::from_secs(10);
+
+/// What the log was told, so that it is not told again with each request.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    outage_told_at: Option<Timestamp>,
+    refusal_told_at: Option<Timestamp>,
+    /// Whether a line told of a failure since the last answer: then so does one of the end, if the
+    /// breaker has opened meanwhile.
+    outage_told: bool,
+}
+
+impl<H: Host> Worker<H> {
+    /// A call has ended.
+    pub(super) fn end(&mut self, mut ask: Ask, answer: Result<&[u8], AskError>, now: Timestamp) {
+        let read = answer.and_then(|bytes| {
+            let answer = tidegate_wire::decode_answer(bytes).map_err(|_| AskError::Malformed)?;
+            if makes_sense(&ask, &answer) { Ok(answer) } else { Err(AskError::Malformed) }
+        });
+        match read {
+            Ok(answer) => {
+                self.note_answer();
+                let shown = if ask.purpose == Purpose::Return {
+                    self.count_returned(&ask);
+                    Vec::new()
+                } else {
+                    self.learn(&ask, &answer, now)
+                };
+                if let Some(who) = ask.asker
+                    && !self.is_gone(who)
+                {
+                    self.decide_asker(who, answer.verdict, shown, now);
+                }
+            }
+            Err(error) => {
+                self.note_failure(error, ask.purpose, now);
+                self.make_up_for(&mut ask, error, now);
+                if let Some(who) = ask.asker {
+                    self.fail(who);
+                }
+            }
+        }
+        self.decide_again(ask.waiters, now);
+        self.ask_queued(now);
+    }
+
+    fn decide_asker(&mut self, who: Who, verdict: Verdict, shown: Vec<Shown>, now: Timestamp) {
+        if verdict == Verdict::Deny {
+            let reply = decide::denial(&self.config, &shown, now);
+            return self.settle_counted(who, Ruling::Deny(reply));
+        }
+        let tells = self.config.headers != HeaderStyle::Off
+            && shown.iter().any(|shown| shown.told.is_known());
+        self.settle_counted(who, Ruling::Allow(tells.then_some(Stream::Told(shown))));
+    }
+
+    /// Carries out what an answer decided, and counts it.
+    fn settle_counted(&mut self, who: Who, ruling: Ruling) {
+        match (who, &ruling) {
+            (Who::Stream(_), Ruling::Allow(_)) => self.stats.count(Count::AllowedAsked),
+            (Who::Stream(_), Ruling::Deny(_)) => self.stats.count(Count::DeniedAsked),
+            (Who::Shadow, Ruling::Allow(_)) => {}
+            (Who::Shadow, Ruling::Deny(_)) => self.stats.count(Count::ShadowDenied),
+        }
+        self.settle(who, ruling);
+    }
+
+    /// Decides by `failure_mode`.
+    pub(super) fn fail(&mut self, who: Who) {
+        if let Who::Stream(_) = who
+            && !self.is_gone(who)
+        {
+            let ruling = self.failure();
+            self.settle(who, ruling);
+        }
+    }
+
+    /// Decides those again who waited: by what is known now, else by the next ask. The one with the
+    /// least time left asks, so that its answer comes in time for all others.
+    pub(super) fn decide_again(&mut self, waiters: Vec<Waiter>, now: Timestamp) {
+        let mut undecided = VecDeque::new();
+        for waiter in waiters {
+            if self.is_gone(waiter.who) {
+                continue;
+            }
+            match self.decide(&waiter.drawn, Seen::Again, now) {
+                Choice::Allow => {
+                    let kept = self.told_of(&waiter.drawn);
+                    self.settle_counted(waiter.who, Ruling::Allow(kept));
+                }
+                Choice::Deny => {
+                    let reply = self.denial(&waiter.drawn, now);
+                    self.settle_counted(waiter.who, Ruling::Deny(reply));
+                }
+                Choice::Ask => undecided.push_back(waiter),
+            }
+        }
+        undecided.make_contiguous().sort_by_key(|waiter| waiter.deadline);
+        while let Some(waiter) = undecided.pop_front() {
+            let who = waiter.who;
+            if !self.pose(waiter, undecided.make_contiguous(), now) {
+                self.fail(who);
+            }
+        }
+    }
+
+    /// Whether nobody waits for the decision any more.
+    fn is_gone(&self, who: Who) -> bool {
+        matches!(who, Who::Stream(stream) if !self.streams.contains_key(&stream))
+    }
+
+    /// Stores what an answer says; gives what clients may be told of it.
+    fn learn(&mut self, ask: &Ask, answer: &Answer, now: Timestamp) -> Vec<Shown> {
+        let mut all = Vec::with_capacity(answer.statuses.len());
+        let statuses = ask.drawn.iter().zip(&answer.statuses).zip(&ask.hoped);
+        for ((drawing, status), hoped) in statuses {
+            let keys = || {
+                let entries = entries_of(drawing.entries);
+                entries.into_iter().map(|entry| entry.key).collect::<Vec<_>>().join(".")
+            };
+            let told = Told::of_status(status, keys, now);
+            let mut at_hand = 0;
+            if self.leases() {
+                at_hand = self.learn_one(ask, &drawing, status, told, now);
+                if hoped.wanted > 0 && at_hand == 0 {
+                    self.take_mark_off(drawing.key, now);
+                }
+                self.note_whether_leased(&drawing, status, answer.verdict, *hoped, now);
+            }
+            all.push(Shown { told, at_hand, verdict: status.verdict });
+        }
+        all
+    }
+
+    /// Stores what is said of one descriptor; gives the tokens that were granted.
+    fn learn_one(
+        &mut self,
+        ask: &Ask,
+        drawing: &Drawing<'_>,
+        status: &Status,
+        told: Told,
+        now: Timestamp,
+    ) -> u64 {
+        let place = self.place_of(drawing, now);
+        let hits = needed(&ask.drawn, drawing.key);
+        let lease = status.lease.map(|lease| Lease {
+            valid_until: lease.valid_until.min(now.saturating_add(LEASE_MAX)),
+            ..lease
+        });
+        let lease = lease.filter(|lease| now < lease.valid_until);
+        if let Some(local) = self.locals.get_mut(place) {
+            local.entry.told = told;
+            if status.verdict == Verdict::Allow {
+                local.entry.allowed(hits);
+            }
+        }
+        match (lease, status.verdict) {
+            (Some(lease), Verdict::Deny) => {
+                if let Some(local) = self.locals.get_mut(place) {
+                    local.entry.deny(hits, lease.valid_until, now);
+                }
+                self.table.change(&self.host, &mut self.stats, drawing.key, now, |slot| {
+                    slot.told = told;
+                    slot.deny(hits, lease.valid_until, now);
+                    slot.refreshing_until = Timestamp::default();
+                    ((), Write::Store)
+                });
+                0
+            }
+            (Some(lease), Verdict::Allow) if lease.tokens == Lease::FREE => {
+                if let Some(local) = self.locals.get_mut(place) {
+                    local.entry.free(lease.valid_until, now);
+                }
+                self.table.change(&self.host, &mut self.stats, drawing.key, now, |slot| {
+                    slot.told = told;
+                    slot.free(lease.valid_until, now);
+                    ((), Write::Store)
+                });
+                0
+            }
+            (Some(lease), Verdict::Allow) if lease.tokens > 0 => {
+                let kept = ask.waiting_for(drawing.key);
+                self.store(place, drawing, lease, kept, (hits, told), now);
+                u64::from(lease.tokens)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Stores the tokens of a lease: those that waiters need here, the rest for all workers. What has
+    /// no place goes back.
+    fn store(
+        &mut self,
+        place: usize,
+        drawing: &Drawing<'_>,
+        lease: Lease,
+        kept: u64,
+        (hits, told): (u64, Told),
+        now: Timestamp,
+    ) {
+        self.stats.count(Count::LeasesGranted);
+        let granted = lease.tokens;
+        let mut kept = u32::try_from(kept).unwrap_or(u32::MAX).min(granted);
+        let held = |left| Held { id: lease.id, left, granted, ends: lease.valid_until };
+        if let Some(local) = self.locals.get_mut(place)
+            && local.entry.purse.put(held(kept), now).is_err()
+        {
+            kept = 0;
+        }
+        let rest = held(granted.saturating_sub(kept));
+        let stored = self.table.change(&self.host, &mut self.stats, drawing.key, now, |slot| {
+            slot.told = told;
+            slot.allowed(hits);
+            slot.demand.note(u64::from(kept), now);
+            slot.refreshing_until = Timestamp::default();
+            let stored = rest.left == 0 || slot.grant(rest, now).is_ok();
+            (stored, Write::Store)
+        });
+        if stored != Some(true) {
+            let local = self.locals.get_mut(place);
+            let refused = local.is_none_or(|local| local.entry.purse.put(rest, now).is_err());
+            if refused {
+                let (key, entries) = (drawing.key, Box::from(drawing.entries));
+                self.let_go(Loose { key, entries, held: rest });
+            }
+        } else if let Some(local) = self.locals.get_mut(place) {
+            local.entry.told.remaining = told.remaining.saturating_add(rest.left);
+        }
+        self.hold(place, drawing);
+    }
+
+    /// Lets others ask for a new lease soon: this one was not granted.
+    fn take_mark_off(&mut self, key: LeaseKey, now: Timestamp) {
+        let soon = now.saturating_add(REFUSED);
+        self.table.change(&self.host, &mut self.stats, key, now, |slot| {
+            let write = if slot.refreshing_until > soon { Write::Store } else { Write::Keep };
+            slot.refreshing_until = slot.refreshing_until.min(soon);
+            ((), write)
+        });
+    }
+
+    /// Notes whether waiting for others' leases of this descriptor is any use: not where the sidecar
+    /// leases nothing though it could.
+    fn note_whether_leased(
+        &mut self,
+        drawing: &Drawing<'_>,
+        status: &Status,
+        verdict: Verdict,
+        hoped: Hoped,
+        now: Timestamp,
+    ) {
+        let Some(local) = self.locals.of_mut(drawing.key) else {
+            return;
+        };
+        let unleased = match status.verdict {
+            Verdict::Deny => true,
+            // On a denied request no tokens are granted.
+            Verdict::Allow if verdict == Verdict::Deny => return,
+            Verdict::Allow => status.limit.is_none() || (hoped.waiting > 0 && status.remaining > 0),
+        };
+        if status.lease.is_some() {
+            local.unleased_until = Timestamp::default();
+        } else if unleased {
+            local.unleased_until = now.saturating_add(UNLEASED);
+        }
+    }
+
+    fn note_answer(&mut self) {
+        let told = std::mem::take(&mut self.news.outage_told);
+        if self.breaker.answered() == Change::Closed && told {
+            let message = format!("cluster {} answers again", self.config.cluster);
+            self.host.log(LogLevel::Info, &message);
+        }
+    }
+
+    /// Notes that a call failed, and tells the log what is new: that a request went undecided, though
+    /// the next may be answered, and that from now on nobody asks.
+    pub(super) fn note_failure(&mut self, error: AskError, purpose: Purpose, now: Timestamp) {
+        if purpose != Purpose::Return {
+            self.stats.count(Count::AskErrors);
+        }
+        if error.is_refusal() {
+            self.note_answer();
+            if is_news(&mut self.news.refusal_told_at, now) {
+                self.tell(error);
+            }
+        } else {
+            let is_outage = if purpose == Purpose::Probe {
+                self.breaker.probe_failed(now, self.host.random());
+                !self.news.outage_told
+            } else {
+                let change = self.breaker.failed(now, self.host.random());
+                change == Change::Opened || purpose == Purpose::Decide
+            };
+            if is_outage && is_news(&mut self.news.outage_told_at, now) {
+                self.news.outage_told = true;
+                self.tell(error);
+            }
+        }
+    }
+
+    fn tell(&self, error: AskError) {
+        let effect = match self.config.failure_mode {
+            FailureMode::Allow => "such requests pass unlimited (failure_mode allow)",
+            FailureMode::Deny => "such requests get 500 (failure_mode deny)",
+        };
+        let message = format!("cluster {}: {error}; {effect}", self.config.cluster);
+        self.host.log(LogLevel::Warn, &message);
+    }
+}
+
+fn is_news(told_at: &mut Option<Timestamp>, now: Timestamp) -> bool {
+    let news = told_at.is_none_or(|told| now.saturating_since(told) >= NEWS_EVERY);
+    if news {
+        *told_at = Some(now);
+    }
+    news
+}
+
+/// Whether an answer is one to this ask.
+fn makes_sense(ask: &Ask, answer: &Answer) -> bool {
+    let denies_with_tokens = |status: &Status| {
+        status.verdict == Verdict::Deny && status.lease.is_some_and(|lease| lease.tokens > 0)
+    };
+    ask.purpose == Purpose::Return
+        || (answer.statuses.len() == ask.drawn.len()
+            && !answer.statuses.iter().any(denies_with_tokens))
+}

@@ -1,0 +1,208 @@
+//! Asking the sidecar: for a request, for a new lease in the background, and as a probe.
+//!
+//! The hits of a request that asks are charged by the sidecar, for all its descriptors together; so
+//! nothing that the worker holds is spent for it.
+
+use super::Worker;
+use super::deciding::ENTRIES_BYTES_MAX;
+use crate::asks::{Ask, Hoped, Purpose, Waiter, needed, needed_by};
+use crate::decide::AskError;
+use crate::drawn::{Drawing, Drawn, entries_of};
+use crate::host::{Call, CallId, Host};
+use crate::leases::table::Write;
+use crate::stats::Count;
+use std::time::Duration;
+use tidegate_core::{Descriptor, Hits, LeaseAsk, Nanos, Request, Timestamp};
+use tidegate_wire::{encode_request, lease_ask_metadata};
+
+/// Envoy's timeouts are whole milliseconds; none is no timeout.
+const MILLI: u64 = 1_000_000;
+
+impl<H: Host> Worker<H> {
+    /// Has a request wait for a call that is under way, or asks for it. `rest` will wait for the same
+    /// answer. False when it has to do without.
+    pub(super) fn pose(&mut self, waiter: Waiter, rest: &[Waiter], now: Timestamp) -> bool {
+        if !self.breaker.is_closed() {
+            return false;
+        }
+        let lacking: Vec<bool> = self.lacking(&waiter.drawn, now);
+        let waiter = match self.call_to_wait_for(&waiter, &lacking, now) {
+            Some(call) => match self.asks.wait(call, waiter) {
+                Ok(()) => return true,
+                Err(waiter) => waiter,
+            },
+            None => waiter,
+        };
+        let left = waiter.deadline.saturating_since(now);
+        if left.as_nanos() < MILLI {
+            return false;
+        }
+        if !self.asks.may_call() {
+            self.asks.queue(waiter);
+            return true;
+        }
+        let mut hoped = Vec::with_capacity(lacking.len());
+        for (index, (drawing, lacks)) in waiter.drawn.iter().zip(&lacking).enumerate() {
+            // One lease for a descriptor that is there twice.
+            let again = waiter.drawn.iter().take(index).any(|before| before.key == drawing.key);
+            hoped.push(if *lacks && !again && self.may_be_leased(&drawing, now) {
+                let waiting = needed_by(rest.iter(), drawing.key);
+                Hoped { wanted: self.wanted(&drawing, now), waiting }
+            } else {
+                Hoped::default()
+            });
+        }
+        let ask = Ask {
+            purpose: Purpose::Decide,
+            asker: Some(waiter.who),
+            hoped,
+            drawn: waiter.drawn,
+            ends: waiter.deadline,
+            waiters: Vec::new(),
+            name: self.name_call(),
+            returned: Vec::new(),
+        };
+        self.ask(ask, now).is_some()
+    }
+
+    /// Has those ask who were too many, as far as there is room now, and ends the wait of those whose
+    /// time is over.
+    pub(super) fn ask_queued(&mut self, now: Timestamp) {
+        let late = now.saturating_add(Nanos::new(MILLI));
+        while let Some(waiter) = match self.breaker.is_closed() {
+            true => self.asks.next_queued(late),
+            false => self.asks.unqueue(),
+        } {
+            self.decide_again(vec![waiter], now);
+        }
+    }
+
+    /// Which descriptors the sidecar has to be asked about.
+    fn lacking(&self, drawn: &Drawn, now: Timestamp) -> Vec<bool> {
+        let lacks = |drawing: Drawing<'_>| self.lacks(&drawing, needed(drawn, drawing.key), now);
+        drawn.iter().map(lacks).collect()
+    }
+
+    /// The call whose answer will bring all that `waiter` lacks.
+    fn call_to_wait_for(
+        &self,
+        waiter: &Waiter,
+        lacking: &[bool],
+        now: Timestamp,
+    ) -> Option<CallId> {
+        if !self.leases() {
+            return None;
+        }
+        let lacked = || waiter.drawn.iter().zip(lacking).filter(|(_, lacks)| **lacks);
+        if !lacked().all(|(drawing, _)| self.may_be_leased(&drawing, now)) {
+            return None;
+        }
+        self.asks.call_for(lacked().map(|(drawing, _)| drawing.key), waiter.deadline)
+    }
+
+    /// Whether an answer may bring tokens for others than the one who asks.
+    fn may_be_leased(&self, drawing: &Drawing<'_>, now: Timestamp) -> bool {
+        let unleased = |local: &crate::leases::local::Local| now < local.unleased_until;
+        drawing.entries.len() <= ENTRIES_BYTES_MAX
+            && !self.locals.of(drawing.key).is_some_and(unleased)
+    }
+
+    /// How many tokens to ask for in advance: none while another worker does.
+    fn wanted(&mut self, drawing: &Drawing<'_>, now: Timestamp) -> u64 {
+        let local = self.locals.of(drawing.key);
+        let own = local.map_or(0, |local| local.entry.demand.wanted(now));
+        let refreshing_until = self.mark(now);
+        let wanted = self.table.change(&self.host, &mut self.stats, drawing.key, now, |slot| {
+            let wanted = slot.demand.wanted(now).max(own);
+            if wanted == 0 || now < slot.refreshing_until {
+                return (0, Write::Keep);
+            }
+            slot.refreshing_until = refreshing_until;
+            (wanted, Write::Store)
+        });
+        wanted.unwrap_or(own)
+    }
+
+    /// Asks for a new lease of a descriptor in the background.
+    pub(super) fn refresh(&mut self, drawing: &Drawing<'_>, wanted: u64, now: Timestamp) {
+        let mut drawn = Drawn::default();
+        self.add_peek(&mut drawn, drawing);
+        self.ask_in_background(Purpose::Refresh, drawn, wanted, now);
+    }
+
+    /// Asks whether the sidecar answers again, with the descriptors of the request at hand.
+    pub(super) fn probe(&mut self, drawn: &Drawn, now: Timestamp) {
+        let mut peek = Drawn::default();
+        for drawing in drawn.iter() {
+            self.add_peek(&mut peek, &drawing);
+        }
+        self.ask_in_background(Purpose::Probe, peek, 0, now);
+    }
+
+    fn add_peek(&self, drawn: &mut Drawn, drawing: &Drawing<'_>) {
+        for entry in entries_of(drawing.entries) {
+            drawn.entry(&entry.key, &entry.value);
+        }
+        drawn.finish(self.process.seed, 0);
+    }
+
+    fn ask_in_background(&mut self, purpose: Purpose, drawn: Drawn, wanted: u64, now: Timestamp) {
+        let count = drawn.len();
+        let ask = Ask {
+            purpose,
+            asker: None,
+            drawn,
+            hoped: vec![Hoped { wanted, waiting: 0 }; count],
+            ends: now.saturating_add(self.timeout()),
+            waiters: Vec::new(),
+            name: self.name_call(),
+            returned: Vec::new(),
+        };
+        let _ = self.ask(ask, now);
+    }
+
+    fn ask(&mut self, ask: Ask, now: Timestamp) -> Option<CallId> {
+        let metadata = if self.leases() {
+            let proxy = self.process.proxy;
+            let wanted = ask.hoped.iter().map(|hoped| hoped.wanted).collect();
+            let waiting = ask.hoped.iter().map(|hoped| hoped.waiting).collect();
+            lease_ask_metadata(&LeaseAsk { call: ask.name, proxy, clock: now, wanted, waiting })
+        } else {
+            Vec::new()
+        };
+        let call = self.send(ask.drawn.descriptors(), &metadata, ask, now).ok()?;
+        self.stats.count(Count::Asks);
+        Some(call)
+    }
+
+    /// Sends a call. Gives the ask back when Envoy does not take it.
+    pub(super) fn send(
+        &mut self,
+        descriptors: Vec<Descriptor>,
+        metadata: &[(&'static str, String)],
+        ask: Ask,
+        now: Timestamp,
+    ) -> Result<CallId, Box<Ask>> {
+        let request = Request { domain: self.config.domain.clone(), descriptors, hits: Hits::ONE };
+        let timeout = ask.ends.saturating_since(now);
+        let call = self.host.call(&Call {
+            target: &self.config.call_target,
+            metadata,
+            message: &encode_request(&request),
+            timeout: whole_millis(timeout),
+        });
+        let Some(call) = call else {
+            self.note_failure(AskError::NotSent, ask.purpose, now);
+            return Err(Box::new(ask));
+        };
+        if let Some(lost) = self.asks.sent(call, ask) {
+            self.end(lost, Err(AskError::TIMEOUT), now);
+        }
+        Ok(call)
+    }
+}
+
+/// Rounded down, so that a call has ended when its asker's time is over.
+fn whole_millis(span: Nanos) -> Duration {
+    Duration::from_millis(span.as_nanos().checked_div(MILLI).unwrap_or(0).max(1))
+}

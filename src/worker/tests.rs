@@ -1,0 +1,605 @@
+//! Workers of one Envoy, against a small sidecar: single stories here, all mixed at random in
+//! `schedules`.
+
+mod authority;
+mod load;
+mod schedules;
+mod world;
+
+use super::Step;
+use crate::asks::CALLS_MAX;
+use crate::config::HeaderStyle;
+use crate::decide::AskError;
+use crate::host::StreamId;
+use authority::{Authority, made_up, status};
+use proptest::prelude::*;
+use tidegate_core::{Lease, LimitView, Nanos, Status, Timestamp, Unit, Verdict};
+use world::{Envoy, MILLI, Sent};
+
+/// Has the authority answer all calls that are under way, once.
+fn answer_all(envoy: &mut Envoy, authority: &mut Authority) -> usize {
+    let calls = std::mem::take(&mut envoy.world_mut().sent);
+    for call in &calls {
+        let now = envoy.world().now;
+        let answer = authority.decide(call, now);
+        envoy.workers[call.worker].on_answer(call.id, Ok(&answer));
+    }
+    calls.len()
+}
+
+fn fail_all(envoy: &mut Envoy, error: AskError) -> usize {
+    let calls = std::mem::take(&mut envoy.world_mut().sent);
+    for call in &calls {
+        envoy.workers[call.worker].on_answer(call.id, Err(error));
+    }
+    calls.len()
+}
+
+fn only_call(envoy: &Envoy) -> Sent {
+    let world = envoy.world();
+    assert_eq!(world.sent.len(), 1);
+    world.sent[0].clone()
+}
+
+fn resumed(envoy: &Envoy) -> Vec<u32> {
+    envoy.world_mut().resumed.drain(..).map(|stream| stream.0).collect()
+}
+
+fn replied(envoy: &Envoy) -> Vec<(u32, u32)> {
+    let replies = &mut envoy.world_mut().replies;
+    replies.drain(..).map(|(stream, status, _)| (stream.0, status)).collect()
+}
+
+/// A worker that holds a lease of `name` with many tokens.
+fn warmed(envoy: &mut Envoy, authority: &mut Authority, name: &str) {
+    for _ in 0..20 {
+        envoy.request(0, &[(name, 1)]);
+        answer_all(envoy, authority);
+        envoy.pass_ms(5);
+    }
+    answer_all(envoy, authority);
+    resumed(envoy);
+    envoy.world_mut().sent.clear();
+}
+
+#[test]
+fn what_is_held_is_spent_without_a_host_call_but_the_clock() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    warmed(&mut envoy, &mut authority, "100000");
+    let mut quiet = 0;
+    for _ in 0..50 {
+        let before = (envoy.world().clock_reads, envoy.world().shared_uses);
+        assert_eq!(envoy.request(0, &[("100000", 1)]).1, Step::Continue);
+        let after = (envoy.world().clock_reads, envoy.world().shared_uses);
+        assert_eq!(after.0, before.0 + 1);
+        quiet += u32::from(after.1 == before.1);
+        answer_all(&mut envoy, &mut authority);
+        envoy.pass_ms(1);
+    }
+    // A chunk is for 50 ms of the demand so far, which grows here.
+    assert!(quiet >= 40, "{quiet} of 50");
+    assert!(envoy.workers[0].streams.is_empty());
+}
+
+#[test]
+fn a_burst_of_a_new_key_is_served_by_two_asks() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    for _ in 0..100 {
+        assert_eq!(envoy.request(0, &[("1000", 1)]).1, Step::Pause);
+    }
+    let first = only_call(&envoy);
+    assert_eq!(first.metadata("tidegate-lease"), Some("0"));
+    assert_eq!(first.metadata("tidegate-waiting"), None);
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(resumed(&envoy), [1]);
+    let second = only_call(&envoy);
+    assert_eq!(second.metadata("tidegate-waiting"), Some("98"));
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(resumed(&envoy), (2..=100).collect::<Vec<_>>());
+    assert_eq!((envoy.workers[0].asks.waiting(), envoy.world().sent.len()), (0, 0));
+}
+
+/// More asks than Envoy lets be under way to a cluster fail at once. So many new clients at a time made
+/// `failure_mode` decide for themselves, opened the breaker, and all others passed as well.
+#[test]
+fn a_flood_of_new_keys_waits_for_its_turn_and_opens_no_breaker() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    // Of different limits, so that nobody can wait for another's answer.
+    let names: Vec<String> = (0..1_100).map(|client| format!("{}", 1_000 + client)).collect();
+    for name in &names {
+        assert_eq!(envoy.request(0, &[(name, 1)]).1, Step::Pause);
+    }
+    let mut most = 0;
+    while !envoy.world().sent.is_empty() {
+        most = most.max(envoy.world().sent.len());
+        answer_all(&mut envoy, &mut authority);
+    }
+    assert_eq!((resumed(&envoy).len(), replied(&envoy).len(), most), (1_100, 0, CALLS_MAX));
+
+    // A sidecar that does not answer: whoever is in the queue has its own time, and not more.
+    for name in &names {
+        envoy.request(0, &[(&format!("9{name}"), 1)]);
+    }
+    envoy.pass_ms(20);
+    fail_all(&mut envoy, AskError::TIMEOUT);
+    assert_eq!((envoy.world().sent.len(), envoy.workers[0].asks.waiting()), (0, 0));
+    assert_eq!(resumed(&envoy).len() + replied(&envoy).len(), 1_100);
+}
+
+/// The tokens of an answer that was lost stayed charged until their window ended: a sidecar killed at
+/// a bad moment took a good part of a limit with it. Their lease has the number of the ask, so they
+/// are asked back.
+#[test]
+fn what_a_lost_answer_granted_is_asked_back() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    for _ in 0..40 {
+        envoy.request(0, &[("1000", 1)]);
+    }
+    answer_all(&mut envoy, &mut authority);
+    let lost = only_call(&envoy);
+    authority.decide(&lost, envoy.world().now);
+    let granted: u64 = authority.leased.values().sum();
+    assert!(granted >= 38, "{granted}");
+    fail_all(&mut envoy, AskError::TIMEOUT);
+    // Those who waited asked anew; their tokens are not in doubt.
+    answer_all(&mut envoy, &mut authority);
+    let both: u64 = authority.leased.values().sum();
+    envoy.tick_all();
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!((authority.returned, authority.leased.values().sum()), (granted, both - granted));
+    envoy.tick_all();
+    assert_eq!(envoy.world().sent.len(), 0);
+}
+
+/// Tokens whose return met a dead sidecar were never offered again. Sent again under the same number,
+/// they are taken once, whatever became of the first.
+#[test]
+fn a_return_without_an_answer_is_sent_again_as_it_was() {
+    for first_arrives in [false, true] {
+        let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+        warmed(&mut envoy, &mut authority, "100000");
+        let held: u64 = authority.leased.values().sum();
+        while envoy.world().sent.is_empty() {
+            envoy.pass_ms(100);
+            envoy.tick_all();
+        }
+        let first = only_call(&envoy);
+        assert!(first.metadata("tidegate-return").is_some());
+        if first_arrives {
+            authority.decide(&first, envoy.world().now);
+        }
+        fail_all(&mut envoy, AskError::Status(14));
+        envoy.tick_all();
+        let again = only_call(&envoy);
+        assert_eq!((&again.message, &again.metadata), (&first.message, &first.metadata));
+        answer_all(&mut envoy, &mut authority);
+        let left: u64 = authority.leased.values().sum();
+        assert!(authority.returned > 0 && left + authority.returned == held);
+        envoy.tick_all();
+        assert_eq!(envoy.world().sent.len(), 0);
+    }
+}
+
+#[test]
+fn a_burst_over_the_limit_is_denied_by_one_more_ask() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    for _ in 0..20 {
+        envoy.request(0, &[("10", 1)]);
+    }
+    let mut asks = 0;
+    while !envoy.world().sent.is_empty() {
+        asks += answer_all(&mut envoy, &mut authority);
+    }
+    assert_eq!((resumed(&envoy).len(), replied(&envoy).len(), asks), (10, 10, 3));
+    let (stream, step) = envoy.request(0, &[("10", 1)]);
+    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![(stream.0, 429)]));
+    envoy.pass_ms(200);
+    assert_eq!(envoy.request(0, &[("10", 1)]).1, Step::Pause);
+    assert_eq!(envoy.world().sent.len(), 1);
+}
+
+/// Requests for a key that the sidecar never leases waited for one another, a round trip each, and
+/// the last ones had no time left.
+#[test]
+fn nobody_waits_for_leases_that_are_never_granted() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    for _ in 0..10 {
+        envoy.request(0, &[("never", 1)]);
+    }
+    assert_eq!(answer_all(&mut envoy, &mut authority), 1);
+    assert_eq!(answer_all(&mut envoy, &mut authority), 1);
+    assert_eq!(answer_all(&mut envoy, &mut authority), 8);
+    assert_eq!(resumed(&envoy).len(), 10);
+    envoy.request(0, &[("never", 1)]);
+    envoy.request(0, &[("never", 1)]);
+    assert_eq!(envoy.world().sent.len(), 2);
+}
+
+/// Every two seconds a request for a descriptor without a limit had to wait for the sidecar.
+#[test]
+fn freedom_that_is_used_is_renewed_before_it_ends() {
+    let mut envoy = Envoy::new(2, 64);
+    let (mut paused, mut answered) = (0, 0);
+    for _ in 0..6_000 {
+        for worker in 0..2 {
+            paused += u32::from(envoy.request(worker, &[("free", 1)]).1 == Step::Pause);
+        }
+        let calls = std::mem::take(&mut envoy.world_mut().sent);
+        let ends = Timestamp::from_nanos(envoy.world().now + 2_000 * MILLI);
+        let lease = Some(Lease { id: 1, tokens: Lease::FREE, valid_until: ends });
+        let free = made_up(Verdict::Allow, vec![Status { lease, ..Status::NO_LIMIT }]);
+        envoy.pass_ms(1);
+        for call in &calls {
+            envoy.workers[call.worker].on_answer(call.id, Ok(&free));
+        }
+        answered += calls.len();
+    }
+    // Each worker once, and then every 1.3 s.
+    assert_eq!((paused, answered), (2, 6));
+}
+
+#[test]
+fn workers_share_one_lease_and_idle_tokens_go_back() {
+    let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
+    warmed(&mut envoy, &mut authority, "1000");
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Continue);
+    let window = authority::window_of(envoy.world().now);
+    let count = ("1000".to_owned(), window);
+    assert!(authority.charged[&count] > 21);
+    for _ in 0..6 {
+        envoy.pass_ms(100);
+        envoy.tick_all();
+        answer_all(&mut envoy, &mut authority);
+    }
+    assert_eq!(authority.charged[&count], 21);
+    assert!(authority.returned > 0);
+    assert_eq!(envoy.workers[0].locals.watched() + envoy.workers[1].locals.watched(), 0);
+}
+
+/// A worker whose configuration was replaced never heard of its calls again.
+#[test]
+fn a_worker_that_ends_leaves_nobody_waiting_and_its_tokens_to_others() {
+    let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
+    warmed(&mut envoy, &mut authority, "1000");
+    let all = |envoy: &Envoy| {
+        let window = authority::window_of(envoy.world().now);
+        authority.leased[&("1000".to_owned(), window)]
+    };
+    let (asker, _) = envoy.request(0, &[("7", 1)]);
+    let (waiter, _) = envoy.request(0, &[("7", 1)]);
+    assert!(held(&envoy, "1000") > Some(0));
+    envoy.workers[0].on_end();
+    assert_eq!(replied(&envoy), [(asker.0, 500), (waiter.0, 500)]);
+    assert_eq!(held(&envoy, "1000"), Some(0));
+    let mut spent = 0;
+    while envoy.request(1, &[("1000", 1)]).1 == Step::Continue {
+        spent += 1;
+    }
+    // Of the 20 requests before, the first two asked.
+    assert_eq!(spent + 18, all(&envoy));
+}
+
+#[test]
+fn all_descriptors_are_spent_or_none() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    warmed(&mut envoy, &mut authority, "1000");
+    let key = envoy.drawn(0, &[("1000", 1)]).iter().next().unwrap().key;
+    let left = |envoy: &Envoy| {
+        let now = Timestamp::from_nanos(envoy.world().now);
+        envoy.workers[0].locals.of(key).unwrap().entry.purse.left(now)
+    };
+    envoy.request(0, &[("0", 1)]);
+    answer_all(&mut envoy, &mut authority);
+    replied(&envoy);
+    let before = left(&envoy);
+    let (stream, _) = envoy.request(0, &[("1000", 1), ("0", 1)]);
+    assert_eq!((replied(&envoy), left(&envoy)), (vec![(stream.0, 429)], before));
+    assert!(before >= 2);
+    assert_eq!(envoy.request(0, &[("1000", 1), ("1000", 1)]).1, Step::Continue);
+    assert_eq!(left(&envoy), before - 2);
+    // As much again as there is, twice over in one request.
+    let all = before - 2;
+    let (_, step) = envoy.request(0, &[("1000", all), ("1000", 9_999)]);
+    assert_eq!((step, left(&envoy)), (Step::Pause, all));
+}
+
+#[test]
+fn a_descriptor_that_is_there_twice_gets_one_lease_for_those_who_wait() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    for _ in 0..5 {
+        envoy.request(0, &[("1000", 1), ("1000", 2)]);
+    }
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(only_call(&envoy).metadata("tidegate-waiting"), Some("9,0"));
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(resumed(&envoy), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn an_answer_still_serves_the_others_when_its_asker_is_gone() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    let (asker, _) = envoy.request(0, &[("1000", 1)]);
+    let (gone, _) = envoy.request(0, &[("1000", 1)]);
+    let (waiter, _) = envoy.request(0, &[("1000", 1)]);
+    envoy.workers[0].on_gone(asker);
+    envoy.workers[0].on_gone(gone);
+    answer_all(&mut envoy, &mut authority);
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(resumed(&envoy), [waiter.0]);
+    assert_eq!(envoy.workers[0].asks.waiting(), 0);
+}
+
+#[test]
+fn a_sidecar_that_does_not_answer_costs_five_timeouts_and_then_none() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    warmed(&mut envoy, &mut authority, "100000");
+    for number in 0..5 {
+        envoy.request(0, &[(&format!("{number}"), 1)]);
+        assert_eq!(fail_all(&mut envoy, AskError::Status(14)), 1);
+    }
+    assert_eq!(replied(&envoy).len(), 5);
+    let line =
+        "cluster c: not reachable (gRPC status 14); such requests get 500 (failure_mode deny)";
+    assert_eq!(std::mem::take(&mut envoy.world_mut().logs), [line]);
+    let (stream, step) = envoy.request(0, &[("9", 1)]);
+    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![(stream.0, 500)]));
+    assert_eq!(envoy.world().sent.len(), 0);
+    // What is held is honoured.
+    assert_eq!(envoy.request(0, &[("100000", 1)]).1, Step::Continue);
+    envoy.pass_ms(1_300);
+    envoy.request(0, &[("9", 1)]);
+    let probe = only_call(&envoy);
+    envoy.request(0, &[("9", 1)]);
+    assert_eq!(envoy.world().sent.len(), 1);
+    assert_eq!(replied(&envoy).len(), 2);
+    let now = envoy.world().now;
+    let answer = authority.decide(&probe, now);
+    envoy.world_mut().sent.clear();
+    envoy.workers[0].on_answer(probe.id, Ok(&answer));
+    assert_eq!(envoy.world().logs, ["cluster c answers again"]);
+    assert_eq!(authority.charged[&("9".to_owned(), authority::window_of(now))], 0);
+    assert_eq!(envoy.request(0, &[("9", 1)]).1, Step::Pause);
+    assert_eq!(envoy.world().sent.len(), 1);
+    assert_eq!(replied(&envoy), []);
+}
+
+#[test]
+fn refusals_do_not_open_the_breaker() {
+    let mut envoy = Envoy::new(1, 64);
+    for _ in 0..20 {
+        envoy.request(0, &[("9", 1)]);
+        assert_eq!(fail_all(&mut envoy, AskError::Status(3)), 1);
+    }
+    assert_eq!(envoy.world().logs.len(), 1);
+}
+
+#[test]
+fn shadow_never_pauses_and_never_denies_but_is_charged() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    for _ in 0..10 {
+        let (_, step) = envoy.request_with_shadow(0, &[], &[("3", 1)]);
+        assert_eq!(step, Step::Continue);
+        answer_all(&mut envoy, &mut authority);
+    }
+    let window = authority::window_of(envoy.world().now);
+    assert_eq!(authority.charged[&("3".to_owned(), window)], 3);
+    assert_eq!((resumed(&envoy), replied(&envoy)), (vec![], vec![]));
+}
+
+#[test]
+fn without_slots_each_request_asks_and_no_lease_is_spoken_of() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 0), Authority::default());
+    for _ in 0..5 {
+        envoy.request(0, &[("1000", 1)]);
+    }
+    assert_eq!(envoy.world().sent.len(), 5);
+    assert!(envoy.world().sent.iter().all(|call| call.metadata.is_empty()));
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!((resumed(&envoy).len(), envoy.world().shared.len()), (5, 1));
+}
+
+#[test]
+fn long_descriptors_are_asked_about_each_time() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    let name = format!("1000{}", "x".repeat(1_100));
+    for _ in 0..5 {
+        envoy.request(0, &[(&name, 1)]);
+    }
+    assert_eq!(envoy.world().sent.len(), 5);
+    assert!(envoy.world().sent.iter().all(|call| call.metadata("tidegate-lease") == Some("0")));
+    answer_all(&mut envoy, &mut authority);
+    assert_eq!(resumed(&envoy).len(), 5);
+}
+
+#[test]
+fn a_lease_has_no_time_beyond_a_minute_and_none_after_its_end() {
+    for (ends_ms, still_ms, over_ms) in [(500, 499, 500), (3_600_000, 59_999, 60_000)] {
+        let mut envoy = Envoy::new(1, 64);
+        envoy.request(0, &[("100", 1)]);
+        let call = only_call(&envoy);
+        let start = envoy.world().now;
+        let granted = status(Verdict::Allow, 50, start + ends_ms * MILLI);
+        let answer = made_up(Verdict::Allow, vec![granted]);
+        envoy.workers[0].on_answer(call.id, Ok(&answer));
+        envoy.world_mut().now = start + still_ms * MILLI;
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Continue, "at {still_ms}");
+        envoy.world_mut().now = start + over_ms * MILLI;
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Pause, "at {over_ms}");
+    }
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_a_failure_and_never_a_panic() {
+    let statuses = |count: usize| vec![status(Verdict::Allow, 5, u64::MAX); count];
+    let denied_with_tokens = vec![status(Verdict::Deny, 5, u64::MAX)];
+    let table = [
+        made_up(Verdict::Allow, statuses(0)),
+        made_up(Verdict::Allow, statuses(2)),
+        made_up(Verdict::Deny, denied_with_tokens),
+        Vec::new(),
+        b"\xff\xff\xff".to_vec(),
+    ];
+    for bytes in table {
+        let mut envoy = Envoy::new(1, 64);
+        let (stream, _) = envoy.request(0, &[("100", 1)]);
+        let call = only_call(&envoy);
+        envoy.workers[0].on_answer(call.id, Ok(&bytes));
+        envoy.workers[0].on_answer(call.id, Ok(&bytes));
+        assert_eq!(replied(&envoy), [(stream.0, 500)], "for {bytes:?}");
+    }
+}
+
+#[test]
+fn responses_tell_what_is_left_with_the_tokens_at_hand() {
+    let mut envoy = Envoy::with(1, |config| config.headers = HeaderStyle::Ietf);
+    let (first, _) = envoy.request(0, &[("100", 1)]);
+    let call = only_call(&envoy);
+    let now = envoy.world().now;
+    let answer = made_up(Verdict::Allow, vec![status(Verdict::Allow, 10, now + 2_000 * MILLI)]);
+    envoy.workers[0].on_answer(call.id, Ok(&answer));
+    let told = |envoy: &mut Envoy, stream: StreamId| {
+        envoy.workers[0].on_response(stream);
+        envoy.workers[0].on_gone(stream);
+        let headers: Vec<String> =
+            envoy.world_mut().headers.drain(..).map(|(_, value)| value).collect();
+        headers.join(" / ")
+    };
+    assert_eq!(told(&mut envoy, first), "\"n\";q=100 / \"n\";r=50;t=5");
+    envoy.pass_ms(1_000);
+    let (second, step) = envoy.request(0, &[("100", 1)]);
+    assert_eq!(step, Step::Continue);
+    assert_eq!(told(&mut envoy, second), "\"n\";q=100 / \"n\";r=49;t=4");
+    assert!(envoy.workers[0].streams.is_empty());
+}
+
+#[test]
+fn no_more_wait_than_there_is_room_for() {
+    let mut envoy = Envoy::new(1, 64);
+    for _ in 0..crate::asks::WAITING_MAX {
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Pause);
+    }
+    assert_eq!(replied(&envoy), []);
+    let (stream, _) = envoy.request(0, &[("100", 1)]);
+    assert_eq!(replied(&envoy), [(stream.0, 500)]);
+}
+
+#[test]
+fn tokens_stay_where_they_are_when_other_workers_are_always_faster() {
+    let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
+    warmed(&mut envoy, &mut authority, "1000");
+    envoy.world_mut().conflicts = 8;
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Pause);
+    assert_eq!(envoy.world().conflicts, 0);
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Continue);
+}
+
+/// Names of descriptors of this limit that share a set of places in a worker's table.
+fn names_of_one_set(limit: &str, count: usize) -> Vec<String> {
+    let envoy = Envoy::new(1, 1);
+    let of_the_set = |name: &String| {
+        let key = envoy.drawn(0, &[(name, 1)]).iter().next().unwrap().key;
+        key.0 & 0xff == 0
+    };
+    let letters = || 'a'..='z';
+    let pairs = letters().flat_map(|one| letters().map(move |two| (one, two)));
+    let names =
+        pairs.flat_map(|(one, two)| letters().map(move |last| format!("{limit}{one}{two}{last}")));
+    let names: Vec<String> = names.filter(of_the_set).take(count).collect();
+    assert_eq!(names.len(), count);
+    names
+}
+
+/// The tokens of `name` that worker 0 holds itself; none when it does not know it.
+fn held(envoy: &Envoy, name: &str) -> Option<u64> {
+    let now = Timestamp::from_nanos(envoy.world().now);
+    let key = envoy.drawn(0, &[(name, 1)]).iter().next().unwrap().key;
+    envoy.workers[0].locals.of(key).map(|local| local.entry.purse.left(now))
+}
+
+#[test]
+fn tokens_that_lose_their_place_in_the_worker_go_back_to_the_slot() {
+    let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
+    let names = names_of_one_set("1000", 9);
+    for name in &names[..8] {
+        warmed(&mut envoy, &mut authority, name);
+    }
+    assert!(names[..8].iter().all(|name| held(&envoy, name) > Some(0)));
+    envoy.request(0, &[(&names[8], 1)]);
+    assert_eq!((held(&envoy, &names[0]), &envoy.workers[0].loose), (None, &Vec::new()));
+    // They are there for the next.
+    assert_eq!(envoy.request(0, &[(&names[0], 1)]).1, Step::Continue);
+}
+
+#[test]
+fn plugins_that_ask_others_or_about_other_domains_share_nothing() {
+    let seed = |cluster: &str, domain: &str| {
+        Envoy::with(1, |config| {
+            config.cluster = cluster.to_owned();
+            config.domain = domain.to_owned();
+        })
+        .workers[0]
+            .process
+            .seed
+    };
+    assert_eq!(seed("c", "d"), seed("c", "d"));
+    let mut seeds = [seed("c", "d"), seed("cd", ""), seed("d", "c"), seed("c", "e")];
+    seeds.sort_unstable();
+    assert!(seeds.windows(2).all(|pair| pair[0] != pair[1]));
+    let envoy = Envoy::new(3, 64);
+    let [one, two, three] = &envoy.workers[..] else { panic!("three") };
+    assert_eq!((one.process, two.process), (two.process, three.process));
+}
+
+proptest! {
+    /// Whatever an answer says, the request is decided, and the worker goes on.
+    #[test]
+    fn no_answer_makes_it_panic(
+        statuses in prop::collection::vec(any_status(), 2..3),
+        allow in any::<bool>(),
+        later in 0_u64..120_000,
+    ) {
+        let mut envoy = Envoy::with(1, |config| config.headers = HeaderStyle::Ietf);
+        let needs = [("5", 1), ("7", u64::MAX)];
+        for _ in 0..3 {
+            envoy.request(0, &needs);
+        }
+        let verdict = if allow { Verdict::Allow } else { Verdict::Deny };
+        let answer = made_up(verdict, statuses);
+        for _ in 0..4 {
+            let calls = std::mem::take(&mut envoy.world_mut().sent);
+            for call in calls {
+                envoy.workers[0].on_answer(call.id, Ok(&answer));
+            }
+            envoy.tick_all();
+        }
+        prop_assert_eq!(envoy.workers[0].asks.waiting(), 0);
+        envoy.pass_ms(later);
+        let (stream, _) = envoy.request(0, &needs);
+        envoy.workers[0].on_response(stream);
+        envoy.tick_all();
+    }
+}
+
+fn any_status() -> impl Strategy<Value = Status> {
+    let numbers = any::<(u64, u32, u64, u32, u32, u64)>();
+    (numbers, any::<[bool; 3]>(), "\\PC{0,90}").prop_map(
+        |((id, tokens, ends, requests, remaining, reset), [allow, limit, lease], name)| {
+            let limit = limit.then_some(LimitView { requests, unit: Some(Unit::Day), name });
+            // Around the tests' own time, or anywhere.
+            let near = 1_000_000 * MILLI + (ends >> 1) % (1 << 37);
+            let ends = if ends % 2 == 0 { ends >> 1 } else { near };
+            Status {
+                verdict: if allow { Verdict::Allow } else { Verdict::Deny },
+                limit,
+                remaining,
+                // What a message can carry.
+                reset: Nanos::new(reset >> 1),
+                lease: lease.then_some(Lease {
+                    id,
+                    tokens,
+                    valid_until: Timestamp::from_nanos(ends),
+                }),
+            }
+        },
+    )
+}

@@ -1,0 +1,178 @@
+//! A small sidecar: fixed windows of a second, leases that end with them, and a book of what was
+//! charged, to compare with what was spent.
+//!
+//! Names of descriptors say what limit they meet: `free` none, `never` one of 50 that is never
+//! leased, `<n>...` one of n.
+
+use super::world::{MILLI, Sent};
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_core::{
+    Answer, Charge, Lease, LeaseAsk, LeaseReturn, LimitView, Nanos, Status, Timestamp, Verdict,
+};
+use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, returned_from, rls};
+
+const WINDOW: u64 = 1_000 * MILLI;
+const TTL: u64 = 2_000 * MILLI;
+
+/// Key and window.
+pub(super) type Count = (String, u64);
+
+#[derive(Debug, Default)]
+pub(super) struct Authority {
+    /// Hits charged, in leases or directly.
+    pub(super) charged: BTreeMap<Count, u64>,
+    /// Tokens that holders may spend, or have spent: granted and not given back.
+    pub(super) leased: BTreeMap<Count, u64>,
+    pub(super) returned: u64,
+    leases: BTreeMap<u64, (Count, u64, u64)>,
+    /// Returns that were taken.
+    seen: BTreeSet<u64>,
+}
+
+/// The window of a time.
+pub(super) fn window_of(now: u64) -> u64 {
+    now / WINDOW
+}
+
+impl Authority {
+    /// Decides a call that arrives now.
+    pub(super) fn decide(&mut self, call: &Sent, now: u64) -> Vec<u8> {
+        let request = rls::RateLimitRequest::decode(&*call.message).unwrap();
+        let request = request_from_wire(request).unwrap();
+        let value_of = |name: &'static str| call.metadata(name).map(str::as_bytes);
+        let count = request.descriptors.len();
+        let returned = returned_from(count, value_of).unwrap();
+        let ask = lease_ask_from(count, value_of).unwrap();
+        let needs: Vec<(String, u64)> = request
+            .descriptors
+            .iter()
+            .map(|descriptor| {
+                let hits = match request.charge_of(descriptor) {
+                    Charge::Take(hits) | Charge::Drain(hits) | Charge::Refund(hits) => hits.get(),
+                };
+                (descriptor.entries[0].value.clone(), hits)
+            })
+            .collect();
+        let answer = match returned {
+            Some(back) => self.take_back(&needs, &back, now),
+            None => self.take(&needs, ask.as_ref(), now),
+        };
+        response_to_wire(&answer).encode_to_vec()
+    }
+
+    fn take_back(&mut self, needs: &[(String, u64)], back: &LeaseReturn, now: u64) -> Answer {
+        let leases = if self.seen.insert(back.call) { back.leases.as_slice() } else { &[] };
+        for ((key, hits), id) in needs.iter().zip(leases) {
+            let Some((count, outstanding, ends)) = self.leases.get_mut(id) else { continue };
+            if count.0 != *key || now >= *ends {
+                continue;
+            }
+            let taken = (*hits).min(*outstanding);
+            *outstanding -= taken;
+            *self.charged.get_mut(count).unwrap() -= taken;
+            *self.leased.get_mut(count).unwrap() -= taken;
+            self.returned += taken;
+        }
+        Answer {
+            verdict: Verdict::Allow,
+            statuses: vec![Status::NO_LIMIT; needs.len()],
+            metadata: None,
+        }
+    }
+
+    fn take(&mut self, needs: &[(String, u64)], ask: Option<&LeaseAsk>, now: u64) -> Answer {
+        let window = window_of(now);
+        let before = self.charged.clone();
+        let mut fits = Vec::new();
+        for (key, hits) in needs {
+            let charged = self.charged.entry((key.clone(), window)).or_default();
+            let fit = limit_of(key).is_none_or(|limit| *charged + (*hits).max(1) <= limit);
+            if fit {
+                *charged += hits;
+            }
+            fits.push(fit);
+        }
+        let allowed = fits.iter().all(|fit| *fit);
+        if !allowed {
+            self.charged = before;
+        }
+        let statuses = needs.iter().zip(fits).enumerate().map(|(index, ((key, _), fit))| {
+            let lease = ask.and_then(|ask| self.lease(key, ask, index, (fit, allowed), now));
+            let charged = self.charged.get(&(key.clone(), window)).copied().unwrap_or(0);
+            let limit = limit_of(key).map(|limit| LimitView {
+                requests: u32::try_from(limit).unwrap(),
+                unit: None,
+                name: String::new(),
+            });
+            let left = limit_of(key).unwrap_or(0).saturating_sub(charged);
+            Status {
+                verdict: if fit { Verdict::Allow } else { Verdict::Deny },
+                remaining: if fit { u32::try_from(left).unwrap() } else { 0 },
+                reset: Nanos::new(WINDOW - now % WINDOW),
+                limit,
+                lease,
+            }
+        });
+        let statuses = statuses.collect();
+        let verdict = if allowed { Verdict::Allow } else { Verdict::Deny };
+        Answer { verdict, statuses, metadata: None }
+    }
+
+    fn lease(
+        &mut self,
+        key: &str,
+        ask: &LeaseAsk,
+        index: usize,
+        (fit, allowed): (bool, bool),
+        now: u64,
+    ) -> Option<Lease> {
+        if key == "never" {
+            return None;
+        }
+        let lasts = TTL.min(WINDOW - now % WINDOW);
+        let until = |lasts| ask.clock.saturating_add(Nanos::new(lasts));
+        let id = LeaseAsk::lease_id(ask.call, index);
+        let Some(limit) = limit_of(key) else {
+            return Some(Lease { id, tokens: Lease::FREE, valid_until: until(lasts) });
+        };
+        let count = (key.to_owned(), window_of(now));
+        if !fit {
+            let lasts = lasts.min(200 * MILLI);
+            return Some(Lease { id, tokens: 0, valid_until: until(lasts) });
+        }
+        let charged = self.charged.entry(count.clone()).or_default();
+        let left = limit - *charged;
+        let waiting = ask.waiting[index].min(left);
+        let tokens = waiting + ask.wanted[index].min((left - waiting) / 4);
+        if tokens == 0 || !allowed || self.leases.contains_key(&id) {
+            return None;
+        }
+        *charged += tokens;
+        *self.leased.entry(count.clone()).or_default() += tokens;
+        self.leases.insert(id, (count, tokens, now + lasts));
+        let tokens = u32::try_from(tokens).unwrap();
+        Some(Lease { id, tokens, valid_until: until(lasts) })
+    }
+}
+
+fn limit_of(key: &str) -> Option<u64> {
+    match key {
+        "free" => None,
+        "never" => Some(50),
+        _ => key.trim_end_matches(char::is_alphabetic).parse().ok(),
+    }
+}
+
+/// The bytes of an answer that is made up.
+pub(super) fn made_up(verdict: Verdict, statuses: Vec<Status>) -> Vec<u8> {
+    response_to_wire(&Answer { verdict, statuses, metadata: None }).encode_to_vec()
+}
+
+/// A status with a lease.
+pub(super) fn status(verdict: Verdict, tokens: u32, ends: u64) -> Status {
+    let limit = LimitView { requests: 100, unit: None, name: "n".into() };
+    let lease = Lease { id: 7, tokens, valid_until: Timestamp::from_nanos(ends) };
+    let reset = Nanos::from_secs(5);
+    Status { verdict, limit: Some(limit), remaining: 40, reset, lease: Some(lease) }
+}

@@ -1,0 +1,300 @@
+//! Random schedules: requests, ticks, answers that are late, out of order, lost or wrong, streams
+//! that go away, writes of shared data that collide, and time.
+//!
+//! What must hold: no token is spent twice or after its end, so in each window no more hits pass by
+//! leases than were leased and not given back; every paused request is decided within its timeout;
+//! and all that is kept is bounded.
+
+use super::authority::{Authority, window_of};
+use super::world::{Envoy, MILLI, TIMEOUT_MS};
+use crate::asks::{WAITING_MAX, Who};
+use crate::decide::AskError;
+use crate::host::StreamId;
+use crate::leases::slot::Slot;
+use crate::worker::Step;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+const NAMES: [&str; 7] = ["100000", "300", "40", "40a", "9", "free", "never"];
+/// So many more share one set of places, which has eight.
+const CROWD: usize = 12;
+
+fn name(number: usize) -> &'static str {
+    static CROWDED: LazyLock<Vec<String>> = LazyLock::new(|| super::names_of_one_set("60", CROWD));
+    NAMES.get(number).copied().unwrap_or_else(|| &CROWDED[number - NAMES.len()])
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// One whose descriptors are in shadow.
+    Shadow {
+        worker: usize,
+        needs: Needed,
+    },
+    Request {
+        worker: usize,
+        needs: Needed,
+        times: u8,
+    },
+    /// A few requests for each name of the crowd, answered at once.
+    Crowd(usize),
+    /// A call reaches the authority.
+    Arrive(prop::sample::Index),
+    /// A call that did is answered.
+    Answer(prop::sample::Index),
+    /// A call ends with this status.
+    Fail(prop::sample::Index, u32),
+    /// A call is answered with these bytes.
+    Nonsense(prop::sample::Index, Vec<u8>),
+    Gone(prop::sample::Index),
+    Tick(usize),
+    Conflicts(u32),
+    Pass(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let index = any::<prop::sample::Index>;
+    let needs = || prop::collection::vec((0..NAMES.len(), 0_u64..4), 1..4);
+    let one = (0..NAMES.len()).prop_map(|name| vec![(name, 1)]);
+    let crowd = (NAMES.len()..NAMES.len() + CROWD).prop_map(|name| vec![(name, 1)]);
+    prop_oneof![
+        12 => (0_usize..4, prop_oneof![3 => one, 1 => needs(), 2 => crowd], 1_u8..12)
+            .prop_map(|(worker, needs, times)| Event::Request { worker, needs, times }),
+        1 => (0_usize..4, needs()).prop_map(|(worker, needs)| Event::Shadow { worker, needs }),
+        2 => (0_usize..4).prop_map(Event::Crowd),
+        12 => index().prop_map(Event::Arrive),
+        12 => index().prop_map(Event::Answer),
+        1 => (index(), prop_oneof![Just(3_u32), Just(8), Just(14)])
+            .prop_map(|(call, status)| Event::Fail(call, status)),
+        1 => (index(), prop::collection::vec(any::<u8>(), 0..8))
+            .prop_map(|(call, bytes)| Event::Nonsense(call, bytes)),
+        1 => index().prop_map(Event::Gone),
+        4 => (0_usize..4).prop_map(Event::Tick),
+        1 => (1_u32..12).prop_map(Event::Conflicts),
+        8 => (0_u64..8).prop_map(Event::Pass),
+        2 => (0_u64..600).prop_map(Event::Pass),
+    ]
+}
+
+/// What requests need: of which names, how many hits.
+type Needed = Vec<(usize, u64)>;
+
+/// The worker of a paused request, what it needs, and when its time is over.
+type Paused = (usize, Needed, u64);
+
+struct Run {
+    envoy: Envoy,
+    authority: Authority,
+    paused: BTreeMap<StreamId, Paused>,
+    /// Hits that passed by leases, by name and window.
+    spent: BTreeMap<(String, u64), u64>,
+}
+
+impl Run {
+    fn new(workers: usize, slots: u32) -> Run {
+        Run {
+            envoy: Envoy::new(workers, slots),
+            authority: Authority::default(),
+            paused: BTreeMap::new(),
+            spent: BTreeMap::new(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.envoy.world().now
+    }
+
+    fn apply(&mut self, event: Event) {
+        let workers = self.envoy.workers.len();
+        match event {
+            Event::Request { worker, needs, times } => {
+                for _ in 0..times {
+                    self.request(worker % workers, &needs);
+                }
+            }
+            Event::Shadow { worker, needs } => {
+                let named: Vec<(&str, u64)> =
+                    needs.iter().map(|(number, hits)| (name(*number), *hits)).collect();
+                let (_, step) = self.envoy.request_with_shadow(worker % workers, &[], &named);
+                assert_eq!(step, Step::Continue);
+            }
+            Event::Crowd(worker) => self.crowd(worker % workers),
+            Event::Arrive(index) => self.arrive(&index),
+            Event::Answer(index) => {
+                let answered = |sent: &super::Sent| sent.answer.is_some();
+                if let Some(call) = self.pick(&index, answered) {
+                    let answer = call.answer.clone().unwrap();
+                    self.end(&call, Ok(&answer));
+                }
+            }
+            Event::Fail(index, status) => {
+                if let Some(call) = self.pick(&index, |_| true) {
+                    self.end(&call, Err(AskError::Status(status)));
+                }
+            }
+            Event::Nonsense(index, bytes) => {
+                if let Some(call) = self.pick(&index, |_| true) {
+                    self.end(&call, Ok(&bytes));
+                }
+            }
+            Event::Gone(index) => {
+                if !self.paused.is_empty() {
+                    let stream = *self.paused.keys().nth(index.index(self.paused.len())).unwrap();
+                    let (worker, ..) = self.paused.remove(&stream).unwrap();
+                    self.envoy.workers[worker].on_gone(stream);
+                }
+            }
+            Event::Tick(worker) => self.envoy.workers[worker % workers].on_tick(),
+            Event::Conflicts(count) => self.envoy.world_mut().conflicts = count,
+            Event::Pass(ms) => self.pass(ms * MILLI),
+        }
+        self.check();
+    }
+
+    fn request(&mut self, worker: usize, needs: &[(usize, u64)]) {
+        let named: Vec<(&str, u64)> =
+            needs.iter().map(|(number, hits)| (name(*number), *hits)).collect();
+        let (stream, step) = self.envoy.request(worker, &named);
+        let replied = self.envoy.world().replies.iter().any(|(other, ..)| *other == stream);
+        self.envoy.world_mut().replies.clear();
+        match step {
+            Step::Continue => self.spend(needs),
+            Step::Pause if replied => {}
+            Step::Pause => {
+                let deadline = self.now() + TIMEOUT_MS * MILLI;
+                self.paused.insert(stream, (worker, needs.to_vec(), deadline));
+            }
+        }
+    }
+
+    fn crowd(&mut self, worker: usize) {
+        for number in NAMES.len()..NAMES.len() + CROWD {
+            for _ in 0..4 {
+                self.request(worker, &[(number, 1)]);
+            }
+            for _ in 0..3 {
+                let calls = std::mem::take(&mut self.envoy.world_mut().sent);
+                for call in calls {
+                    let now = self.now();
+                    let decide = || self.authority.decide(&call, now);
+                    let answer = call.answer.clone().unwrap_or_else(decide);
+                    self.end(&call, Ok(&answer));
+                }
+            }
+            self.request(worker, &[(number, 1)]);
+        }
+    }
+
+    fn spend(&mut self, needs: &[(usize, u64)]) {
+        let window = window_of(self.now());
+        for (number, hits) in needs {
+            *self.spent.entry((name(*number).to_owned(), window)).or_default() += hits;
+        }
+    }
+
+    fn pick(
+        &mut self,
+        index: &prop::sample::Index,
+        wanted: impl Fn(&super::Sent) -> bool,
+    ) -> Option<super::Sent> {
+        let mut world = self.envoy.world_mut();
+        let places: Vec<usize> =
+            (0..world.sent.len()).filter(|place| wanted(&world.sent[*place])).collect();
+        if places.is_empty() {
+            return None;
+        }
+        let place = places[index.index(places.len())];
+        Some(world.sent.remove(place))
+    }
+
+    fn arrive(&mut self, index: &prop::sample::Index) {
+        if let Some(mut call) = self.pick(index, |sent| sent.answer.is_none()) {
+            call.answer = Some(self.authority.decide(&call, self.now()));
+            self.envoy.world_mut().sent.push(call);
+        }
+    }
+
+    /// A call ends. Its asker passes by the authority's verdict, all others by what is leased.
+    fn end(&mut self, call: &super::Sent, answer: Result<&[u8], AskError>) {
+        let asker = self.envoy.workers[call.worker].asks.asker_of(call.id);
+        self.envoy.workers[call.worker].on_answer(call.id, answer);
+        let resumed = std::mem::take(&mut self.envoy.world_mut().resumed);
+        let replies = std::mem::take(&mut self.envoy.world_mut().replies);
+        for stream in resumed {
+            let (worker, needs, _) = self.paused.remove(&stream).expect("resumed while paused");
+            assert_eq!(worker, call.worker);
+            if asker != Some(Who::Stream(stream)) {
+                self.spend(&needs);
+            }
+        }
+        for (stream, ..) in replies {
+            self.paused.remove(&stream).expect("answered while paused");
+        }
+    }
+
+    /// Time passes; calls end by their timeouts on the way.
+    fn pass(&mut self, nanos: u64) {
+        let until = self.now() + nanos;
+        loop {
+            let next = self.envoy.world().sent.iter().map(|call| (call.ends, call.id)).min();
+            let Some((ends, id)) = next.filter(|(ends, _)| *ends <= until) else { break };
+            let place = self.envoy.world().sent.iter().position(|call| call.id == id).unwrap();
+            let call = self.envoy.world_mut().sent.remove(place);
+            self.envoy.world_mut().now = ends;
+            self.end(&call, Err(AskError::TIMEOUT));
+            self.check();
+        }
+        self.envoy.world_mut().now = until;
+        self.check();
+    }
+
+    fn check(&self) {
+        for (count, spent) in &self.spent {
+            if count.0 != "free" {
+                let leased = self.authority.leased.get(count).copied().unwrap_or(0);
+                assert!(*spent <= leased, "{count:?}: {spent} spent of {leased} leased");
+            }
+        }
+        for (stream, (.., deadline)) in &self.paused {
+            assert!(self.now() <= *deadline, "{stream:?} still waits");
+        }
+        let waiting: usize = self.envoy.workers.iter().map(|worker| worker.paused()).sum();
+        assert_eq!(waiting, self.paused.len());
+        for worker in &self.envoy.workers {
+            assert!(worker.asks.waiting() <= WAITING_MAX);
+            assert!(worker.loose.len() <= 256);
+            assert!(worker.streams.len() <= self.paused.len());
+        }
+        let world = self.envoy.world();
+        assert!(world.shared.len() <= 6);
+        let bytes = |value: &crate::host::SharedValue| value.bytes.as_ref().map_or(0, Vec::len);
+        assert!(world.shared.values().all(|value| bytes(value) <= Slot::BYTES_MAX));
+        let calls: usize = self.envoy.workers.iter().map(|worker| worker.asks.calls()).sum();
+        assert_eq!(calls, world.sent.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_token_is_spent_twice_or_late_and_nobody_waits_too_long(
+        workers in 1_usize..5,
+        slots in 1_u32..6,
+        events in prop::collection::vec(event(), 1..200),
+    ) {
+        let mut run = Run::new(workers, slots);
+        for event in events {
+            run.apply(event);
+        }
+        // Whatever is still under way ends by its timeout.
+        run.pass(2_000 * MILLI);
+        assert_eq!(run.paused.len(), 0);
+        for _ in 0..5 {
+            run.envoy.tick_all();
+            run.pass(100 * MILLI);
+        }
+        assert_eq!(run.envoy.world().sent.len(), 0);
+    }
+}

@@ -1,0 +1,234 @@
+//! An Envoy of several workers, with a clock that is moved by hand: calls are recorded, and nothing
+//! happens by itself.
+
+use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle, Leases};
+use crate::drawn::Drawn;
+use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId};
+use crate::reply::{Header, Reply};
+use crate::stats::MetricKind;
+use crate::worker::{Step, Worker};
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+use tidegate_core::Timestamp;
+
+/// A call that was sent.
+#[derive(Debug, Clone)]
+pub(super) struct Sent {
+    pub(super) worker: usize,
+    pub(super) id: CallId,
+    pub(super) metadata: Vec<(&'static str, String)>,
+    pub(super) message: Vec<u8>,
+    pub(super) ends: u64,
+    /// What the authority said, when it was reached.
+    pub(super) answer: Option<Vec<u8>>,
+}
+
+impl Sent {
+    pub(super) fn metadata(&self, name: &str) -> Option<&str> {
+        let found = self.metadata.iter().find(|(other, _)| *other == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// All that happens.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) shared: BTreeMap<String, SharedValue>,
+    versions: u32,
+    /// So many of the next writes of shared data are too late.
+    pub(super) conflicts: u32,
+    pub(super) sent: Vec<Sent>,
+    calls: u32,
+    /// Whether calls can be sent.
+    pub(super) unsendable: bool,
+    pub(super) resumed: Vec<StreamId>,
+    pub(super) replies: Vec<(StreamId, u32, Vec<Header>)>,
+    pub(super) headers: Vec<Header>,
+    pub(super) logs: Vec<String>,
+    /// Readings of the clock, and reads or writes of shared data.
+    pub(super) clock_reads: u32,
+    pub(super) shared_uses: u32,
+    random: u64,
+}
+
+/// Envoy, for one worker.
+#[derive(Debug)]
+pub(super) struct FakeHost {
+    world: Rc<RefCell<World>>,
+    worker: usize,
+}
+
+impl Host for FakeHost {
+    fn now(&self) -> Timestamp {
+        let mut world = self.world.borrow_mut();
+        world.clock_reads += 1;
+        Timestamp::from_nanos(world.now)
+    }
+
+    fn random(&self) -> u64 {
+        let mut world = self.world.borrow_mut();
+        world.random = world.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        world.random.wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
+
+    fn shared(&self, key: &str) -> SharedValue {
+        let mut world = self.world.borrow_mut();
+        world.shared_uses += 1;
+        world.shared.get(key).cloned().unwrap_or_default()
+    }
+
+    fn set_shared(&self, key: &str, value: &[u8], version: u32) -> Result<(), Conflict> {
+        let mut world = self.world.borrow_mut();
+        world.shared_uses += 1;
+        world.versions += 1;
+        let next = world.versions;
+        if world.conflicts > 0 {
+            // Another worker wrote what was there.
+            world.conflicts -= 1;
+            if let Some(value) = world.shared.get_mut(key) {
+                value.version = next;
+            }
+            return Err(Conflict);
+        }
+        if world.shared.get(key).map_or(0, |value| value.version) != version {
+            return Err(Conflict);
+        }
+        let value = SharedValue { bytes: Some(value.to_vec()), version: next };
+        world.shared.insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    fn call(&self, call: &Call<'_>) -> Option<CallId> {
+        let mut world = self.world.borrow_mut();
+        if world.unsendable {
+            return None;
+        }
+        assert!(call.timeout >= Duration::from_millis(1), "a call without a timeout");
+        world.calls += 1;
+        let id = CallId(world.calls);
+        let ends = world.now + u64::try_from(call.timeout.as_nanos()).unwrap();
+        let (metadata, message) = (call.metadata.to_vec(), call.message.to_vec());
+        let worker = self.worker;
+        world.sent.push(Sent { worker, id, metadata, message, ends, answer: None });
+        Some(id)
+    }
+
+    fn resume(&self, stream: StreamId) {
+        self.world.borrow_mut().resumed.push(stream);
+    }
+
+    fn reply(&self, stream: StreamId, reply: &Reply) {
+        let reply = (stream, reply.status, reply.headers.clone());
+        self.world.borrow_mut().replies.push(reply);
+    }
+
+    fn add_response_headers(&self, headers: &[Header]) {
+        self.world.borrow_mut().headers.extend_from_slice(headers);
+    }
+
+    fn define_metric(&self, _kind: MetricKind, _name: &str) -> Option<u32> {
+        None
+    }
+
+    fn add_to_metric(&self, _metric: u32, _amount: i64) {}
+
+    fn log(&self, _level: LogLevel, message: &str) {
+        self.world.borrow_mut().logs.push(message.to_owned());
+    }
+}
+
+/// The timeout of requests in all tests.
+pub(super) const TIMEOUT_MS: u64 = 20;
+pub(super) const MILLI: u64 = 1_000_000;
+
+/// An Envoy.
+pub(super) struct Envoy {
+    world: Rc<RefCell<World>>,
+    pub(super) workers: Vec<Worker<FakeHost>>,
+    streams: u32,
+}
+
+/// A request's descriptors, each `k=<name>` with its hits.
+pub(super) type Needs<'a> = &'a [(&'a str, u64)];
+
+impl Envoy {
+    /// One of so many workers and slots, at 1,000 s. It refuses what nobody could decide, so that what
+    /// passes was allowed.
+    pub(super) fn new(workers: usize, slots: u32) -> Envoy {
+        Envoy::with(workers, |config| config.leases.slots = slots)
+    }
+
+    pub(super) fn with(workers: usize, change: impl Fn(&mut Config)) -> Envoy {
+        let world = World { now: 1_000_000 * MILLI, ..World::default() };
+        let world = Rc::new(RefCell::new(world));
+        let worker = |worker| {
+            let mut config = config();
+            change(&mut config);
+            Worker::new(FakeHost { world: Rc::clone(&world), worker }, config)
+        };
+        let workers = (0..workers).map(worker).collect();
+        Envoy { workers, streams: 0, world }
+    }
+
+    pub(super) fn world(&self) -> Ref<'_, World> {
+        self.world.borrow()
+    }
+
+    pub(super) fn world_mut(&self) -> RefMut<'_, World> {
+        self.world.borrow_mut()
+    }
+
+    pub(super) fn drawn(&self, worker: usize, needs: Needs<'_>) -> Drawn {
+        let mut drawn = Drawn::default();
+        for (name, hits) in needs {
+            drawn.entry("k", name);
+            drawn.finish(self.workers[worker].process.seed, *hits);
+        }
+        drawn
+    }
+
+    /// A request comes to a worker.
+    pub(super) fn request(&mut self, worker: usize, needs: Needs<'_>) -> (StreamId, Step) {
+        self.request_with_shadow(worker, needs, &[])
+    }
+
+    pub(super) fn request_with_shadow(
+        &mut self,
+        worker: usize,
+        enforced: Needs<'_>,
+        shadowed: Needs<'_>,
+    ) -> (StreamId, Step) {
+        self.streams += 1;
+        let stream = StreamId(self.streams);
+        let (enforced, shadowed) = (self.drawn(worker, enforced), self.drawn(worker, shadowed));
+        (stream, self.workers[worker].take_in(stream, &enforced, &shadowed))
+    }
+
+    pub(super) fn pass_ms(&self, ms: u64) {
+        self.world_mut().now += ms * MILLI;
+    }
+
+    pub(super) fn tick_all(&mut self) {
+        for worker in &mut self.workers {
+            worker.on_tick();
+        }
+    }
+}
+
+fn config() -> Config {
+    Config {
+        failure_mode: FailureMode::Deny,
+        timeout: Duration::from_millis(TIMEOUT_MS),
+        headers: HeaderStyle::Off,
+        denied: DeniedReply { status: 429, body: String::new() },
+        leases: Leases { slots: 64 },
+        ..Config::from_envoy(
+            br#"{"domain": "d", "sidecar": {"cluster": "c"},
+                "rate_limits": [{"actions": [{"remote_address": {}}]}]}"#,
+        )
+        .unwrap()
+    }
+}
