@@ -26,6 +26,14 @@ pub fn filter() -> anyhow::Result<PathBuf> {
     find("TIDEGATE_WASM", "dist/tidegate.wasm", "make build-wasm")
 }
 
+/// A filter that does nothing; `TIDEGATE_NOOP_WASM` names another.
+///
+/// # Errors
+/// When it is not built.
+pub fn noop_filter() -> anyhow::Result<PathBuf> {
+    find("TIDEGATE_NOOP_WASM", "target/wasm32-wasip1/wasm/noop_filter.wasm", "make build-noop")
+}
+
 /// Envoy's binary; `ENVOY` names another.
 ///
 /// # Errors

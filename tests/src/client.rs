@@ -56,6 +56,8 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, HeaderValue::from_bytes(value)?);
         }
+        // The connection may still be busy with the end of the last response.
+        self.sender.ready().await?;
         let response = self.sender.send_request(request.body(Empty::new())?).await?;
         let (head, body) = response.into_parts();
         let body = body.collect().await?.to_bytes();

@@ -6,9 +6,13 @@
 //! their own, and are ended by process id when their handle is dropped.
 
 pub mod artifacts;
+pub mod bootstrap;
 pub mod client;
 pub mod command;
+pub mod decisions;
 pub mod envoy;
+pub mod load;
+pub mod plugin;
 pub mod process;
 pub mod rls;
 pub mod service;

@@ -5,6 +5,7 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 use tokio::process::{Child, Command};
 
 /// A running child process.
@@ -113,6 +114,40 @@ impl Process {
             std::fs::read_dir(&tasks).ok()?.flatten().all(stopped).then_some(())
         })
         .await
+    }
+
+    /// Lets it go on after [`Process::freeze`] (SIGCONT).
+    ///
+    /// # Errors
+    /// When it has ended or cannot be signalled.
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// How much memory it has in RAM, in bytes (Linux only).
+    ///
+    /// # Errors
+    /// When it has ended or the system does not say.
+    pub fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
+        let kilobytes = status.lines().find_map(|line| {
+            line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        });
+        Ok(kilobytes.context("no VmRSS in /proc/*/status")? * 1024)
+    }
+
+    /// How much CPU time, of user and system, it has used so far (Linux only).
+    ///
+    /// # Errors
+    /// When it has ended or the system does not say.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?))?;
+        // The fields follow the name, which is in parentheses: utime and stime are the 12th and 13th.
+        let (_, fields) = stat.rsplit_once(") ").context("no name in /proc/*/stat")?;
+        let ticks: u64 =
+            fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<_, _>>()?;
+        let per_second = rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
     }
 
     /// Asks it to stop (SIGTERM), and waits until it has.

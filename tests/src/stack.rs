@@ -1,17 +1,76 @@
-//! The whole of it in one directory: upstream, sidecar, Envoy.
+//! The whole of it in one directory: an upstream, a sidecar, and one Envoy or several.
 
-use crate::envoy::{Envoy, Filter, Setup, bootstrap};
+use crate::bootstrap::{Before, Filter, Setup, bootstrap};
+use crate::client::{Client, Reply, Tally, drive, get};
+use crate::envoy::Envoy;
 use crate::sidecar::Sidecar;
 use crate::upstream::Upstream;
+use crate::wait;
 use anyhow::Context;
+use serde_json::Value;
+use std::net::SocketAddr;
 use std::path::Path;
 use tempfile::TempDir;
+
+/// What a stack is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// The text of the limits file.
+    pub limits: &'a str,
+    /// What limits the requests.
+    pub filter: Filter<'a>,
+    /// How many Envoys; at least one.
+    pub envoys: u32,
+    /// How many workers each of them has.
+    pub workers: u32,
+    /// Routes before the one that takes all.
+    pub routes: &'a [Value],
+    /// What comes before Tidegate.
+    pub before: Before,
+    /// The sidecar's flags besides doors, limits and data.
+    pub flags: &'a [&'a str],
+}
+
+impl<'a> Plan<'a> {
+    /// One Envoy with one worker, on these limits.
+    #[must_use]
+    pub fn new(limits: &'a str, filter: Filter<'a>) -> Plan<'a> {
+        let flags = &["--capacity", "100000"];
+        Plan { limits, filter, envoys: 1, workers: 1, routes: &[], before: Before::Nothing, flags }
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When a part does not start; the error has its log.
+    pub async fn start(&self) -> anyhow::Result<Stack> {
+        let dir = TempDir::new()?;
+        let path = dir.path().join("limits.yaml");
+        std::fs::write(&path, self.limits)?;
+        let upstream = Upstream::start("127.0.0.1:0").await?;
+        let sidecar = Sidecar::start_with(dir.path(), &path, self.flags).await?;
+        let socket = Sidecar::socket(dir.path());
+        let mut setup = Setup::new(self.filter, &socket, upstream.address);
+        (setup.routes, setup.before) = (self.routes, self.before);
+        let config = bootstrap(&setup)?.to_string();
+        let envoy = start_envoy(&config, dir.path(), self.workers).await?;
+        let mut others = Vec::new();
+        for index in 1..self.envoys {
+            let own = dir.path().join(format!("envoy-{index}"));
+            std::fs::create_dir(&own)?;
+            others.push(start_envoy(&config, &own, self.workers).await?);
+        }
+        Ok(Stack { envoy, others, sidecar, upstream, dir })
+    }
+}
 
 /// A running stack. Its processes end when it is dropped, and its directory goes with them.
 #[derive(Debug)]
 pub struct Stack {
-    /// The front.
+    /// The front, or the first of several.
     pub envoy: Envoy,
+    /// The Envoys beside it.
+    pub others: Vec<Envoy>,
     /// The counters.
     pub sidecar: Sidecar,
     /// The service behind.
@@ -21,21 +80,66 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts a stack on a limits file's text.
+    /// Starts a stack with one Envoy on a limits file's text.
     ///
     /// # Errors
     /// When a part does not start; the error has its log.
     pub async fn start(limits: &str, filter: Filter<'_>, workers: u32) -> anyhow::Result<Stack> {
-        let dir = TempDir::new()?;
-        let path = dir.path().join("limits.yaml");
-        std::fs::write(&path, limits)?;
-        let upstream = Upstream::start("127.0.0.1:0").await?;
-        let sidecar = Sidecar::start(dir.path(), &path).await?;
-        let socket = Sidecar::socket(dir.path());
-        let config =
-            bootstrap(&Setup { filter, sidecar: &socket, upstream: upstream.address })?.to_string();
-        let envoy = start_envoy(&config, dir.path(), workers).await?;
-        Ok(Stack { envoy, sidecar, upstream, dir })
+        Plan { workers, ..Plan::new(limits, filter) }.start().await
+    }
+
+    /// The listeners of all Envoys.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        std::iter::once(&self.envoy).chain(&self.others).map(|envoy| envoy.address).collect()
+    }
+
+    /// Sends one GET with these headers over a connection of its own.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn get(&self, path: &str, headers: &[(&str, &[u8])]) -> anyhow::Result<Reply> {
+        Client::connect(self.envoy.address).await?.get(path, headers).await
+    }
+
+    /// Sends one GET as `client`, told in the header `x-client`.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn send(&self, client: &[u8]) -> anyhow::Result<Reply> {
+        self.get("/", &[("x-client", client)]).await
+    }
+
+    /// Sends GETs as `client`, one after the other.
+    ///
+    /// # Errors
+    /// When nothing listens.
+    pub async fn send_many(&self, client: &str, requests: u32) -> anyhow::Result<Tally> {
+        drive(self.envoy.address, ("x-client", client), requests, 1).await
+    }
+
+    /// Waits until Envoy's log has this text.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub async fn logged(&self, text: &str) -> anyhow::Result<()> {
+        let what = format!("{text:?} in Envoy's log");
+        wait::until(&what, async || self.envoy.process.log().contains(text).then_some(())).await
+    }
+
+    /// The sum of all series of a metric of the sidecar: 0 when it has none yet.
+    ///
+    /// # Errors
+    /// When `/metrics` does not answer.
+    pub async fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let page = get(self.sidecar.http, "/metrics").await?;
+        let page = String::from_utf8(page.body.into()).context("/metrics is no text")?;
+        let value = |line: &str| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let found = series.split('{').next()? == name;
+            found.then(|| value.parse::<f64>().ok()).flatten()
+        };
+        Ok(page.lines().filter_map(value).sum())
     }
 }
 

@@ -1,19 +1,15 @@
 //! The built filter in a real Envoy, with a real sidecar process behind it.
 
 use anyhow::{Context, ensure};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
-use tidegate_tests::client::{Client, Reply, Tally, drive};
-use tidegate_tests::envoy::{Envoy, Filter, Setup, bootstrap};
+use tidegate_tests::bootstrap::{Filter, Setup, bootstrap};
+use tidegate_tests::client::{Client, Tally, drive};
+use tidegate_tests::envoy::Envoy;
+use tidegate_tests::plugin::{limits, plugin, plugin_with};
 use tidegate_tests::stack::Stack;
 use tidegate_tests::{artifacts, wait};
-
-/// One limit per value of `x-client`.
-fn limits(rate_limit: &str) -> String {
-    format!("domain: test\ndescriptors:\n  - key: client\n    rate_limit: {rate_limit}\n")
-}
 
 const FIVE_AN_HOUR: &str = "{ name: five, unit: hour, requests_per_unit: 5 }";
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -21,42 +17,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// What the traffic of one test needs at most, on a busy machine.
 const ROOM: Duration = Duration::from_secs(30);
 
-/// A plugin configuration. The timeout is generous: a test machine may stall for longer than
-/// the 20 ms of the default, and a stall is no sidecar failure.
-fn plugin() -> Value {
-    json!({
-        "domain": "test",
-        "sidecar": {"cluster": "tidegate", "timeout_ms": 5000},
-        "rate_limits": [{"actions": [
-            {"request_headers": {"header_name": "x-client", "descriptor_key": "client"}},
-        ]}],
-    })
-}
-
-/// The plugin configuration with one field replaced.
-fn plugin_with(pointer: &str, value: Value) -> String {
-    let mut plugin = plugin();
-    let (parent, field) = pointer.rsplit_once('/').expect("a JSON pointer");
-    plugin.pointer_mut(parent).expect("a field of the plugin configuration")[field] = value;
-    plugin.to_string()
-}
-
 async fn start(limits: &str, plugin: &str, workers: u32) -> anyhow::Result<Stack> {
     Stack::start(limits, Filter::Tidegate(plugin), workers).await
-}
-
-async fn send(stack: &Stack, client: &[u8]) -> anyhow::Result<Reply> {
-    let mut connection = Client::connect(stack.envoy.address).await?;
-    connection.get("/", &[("x-client", client)]).await
-}
-
-async fn send_many(stack: &Stack, client: &str, requests: u32) -> anyhow::Result<Tally> {
-    drive(stack.envoy.address, ("x-client", client), requests, 1).await
-}
-
-async fn logged(stack: &Stack, text: &str) -> anyhow::Result<()> {
-    let what = format!("{text:?} in Envoy's log");
-    wait::until(&what, async || stack.envoy.process.log().contains(text).then_some(())).await
 }
 
 fn tally(allowed: u32, denied: u32) -> Tally {
@@ -88,10 +50,10 @@ async fn a_window_rolls_over() -> anyhow::Result<()> {
     for round in ["x", "y"] {
         wait::for_room_in_window(period, Duration::from_secs(3)).await?;
         let first = window()?;
-        ensure!(send_many(&stack, round, 5).await? == tally(2, 3), "a window has one quota");
+        ensure!(stack.send_many(round, 5).await? == tally(2, 3), "a window has one quota");
         ensure!(window()? == first, "the machine stalled for three seconds");
         wait::until("the next window to let requests pass", async || {
-            (send(&stack, round.as_bytes()).await.ok()?.status == 200).then_some(())
+            (stack.send(round.as_bytes()).await.ok()?.status == 200).then_some(())
         })
         .await?;
         ensure!(window()? > first, "a request passed before the window was over");
@@ -103,14 +65,14 @@ async fn a_window_rolls_over() -> anyhow::Result<()> {
 async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyhow::Result<()> {
     let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
-    let first = send(&stack, b"a").await?;
+    let first = stack.send(b"a").await?;
     ensure!(first.header("ratelimit-policy") == Some("\"five\";q=5;w=3600"), "{first:?}");
     let state = first.header("ratelimit").context("a RateLimit header")?;
     ensure!(state.starts_with("\"five\";r=4;t="), "{state}");
-    ensure!(send_many(&stack, "a", 9).await? == tally(4, 5));
-    ensure!(send_many(&stack, "b", 5).await? == tally(5, 0));
+    ensure!(stack.send_many("a", 9).await? == tally(4, 5));
+    ensure!(stack.send_many("b", 5).await? == tally(5, 0));
 
-    let denied = send(&stack, b"a").await?;
+    let denied = stack.send(b"a").await?;
     ensure!(denied.status == 429 && denied.body == "rate limit exceeded\n", "{denied:?}");
     ensure!(denied.header("x-envoy-ratelimited") == Some("true"), "{denied:?}");
     let retry_after: u64 = denied.header("retry-after").context("Retry-After")?.parse()?;
@@ -158,23 +120,26 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
         let plugin = plugin_with("/failure_mode", json!(mode));
         let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
         wait::for_room_in_window(HOUR, ROOM).await?;
-        ensure!(send_many(&stack, "a", 6).await? == tally(5, 1));
+        ensure!(stack.send_many("a", 6).await? == tally(5, 1));
         stack.sidecar.kill().await?;
-        for _ in 0..3 {
-            let reply = send(&stack, b"a").await?;
+        let known = stack.send(b"a").await?;
+        ensure!(known.status == 429, "a denial that is known needs no sidecar: {known:?}");
+        // Enough for the breaker to open, which is what the log tells of.
+        for _ in 0..10 {
+            let reply = stack.send(b"b").await?;
             ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
         }
         let news = format!("failure_mode {mode}");
-        logged(&stack, &news).await?;
+        stack.logged(&news).await?;
         let told = stack.envoy.process.log().matches(&news).count();
         ensure!(told == 1, "the log tells of it once, not {told} times");
 
         stack.sidecar.restart().await?;
         wait::until("denials by the sidecar that is back", async || {
-            (send(&stack, b"a").await.ok()?.status == 429).then_some(())
+            (stack.send(b"b").await.ok()?.status == 429).then_some(())
         })
         .await?;
-        logged(&stack, "answers again").await?;
+        stack.logged("answers again").await?;
     }
     Ok(())
 }
@@ -188,13 +153,13 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
         wait::for_room_in_window(HOUR, ROOM).await?;
         // The first asks open the connection and warm the pages up.
         wait::until("an answer in time", async || {
-            let reply = send(&stack, b"warm").await.ok()?;
+            let reply = stack.send(b"warm").await.ok()?;
             reply.header("ratelimit").map(|_| ())
         })
         .await?;
         stack.sidecar.process.freeze().await?;
         let start = Instant::now();
-        let reply = send(&stack, b"a").await?;
+        let reply = stack.send(b"a").await?;
         let took = start.elapsed();
         ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
         // Envoy's timers count whole milliseconds of their own and may end a little early. What
@@ -202,9 +167,9 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
         ensure!(took >= Duration::from_millis(250), "{took:?}: nothing was waited for");
         ensure!(took < Duration::from_secs(10), "{took:?}: the timeout did not end the wait");
 
-        stack.sidecar.process.signal(Signal::CONT)?;
+        stack.sidecar.process.thaw()?;
         wait::until("decisions by the sidecar that goes on", async || {
-            send(&stack, b"b").await.ok()?.header("ratelimit").map(|_| ())
+            stack.send(b"b").await.ok()?.header("ratelimit").map(|_| ())
         })
         .await?;
     }
@@ -215,7 +180,7 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
 async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<()> {
     let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
     wait::for_room_in_window(HOUR, ROOM).await?;
-    ensure!(send_many(&stack, "warm", 1).await? == tally(1, 0));
+    ensure!(stack.send_many("warm", 1).await? == tally(1, 0));
     stack.sidecar.process.freeze().await?;
     let waiting = tokio::spawn({
         let address = stack.envoy.address;
@@ -230,8 +195,8 @@ async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<
         (stack.envoy.stat("http.main.downstream_rq_active").await.ok()? == 0).then_some(())
     })
     .await?;
-    stack.sidecar.process.signal(Signal::CONT)?;
-    ensure!(send_many(&stack, "a", 6).await? == tally(5, 1));
+    stack.sidecar.process.thaw()?;
+    ensure!(stack.send_many("a", 6).await? == tally(5, 1));
     Ok(())
 }
 
@@ -242,11 +207,11 @@ async fn a_kill_of_the_sidecar_loses_no_count() -> anyhow::Result<()> {
     wait::for_room_in_window(HOUR, ROOM).await?;
     // One hit between any two kills, and still five in all.
     for hit in 1..=5 {
-        ensure!(send_many(&stack, "a", 1).await? == tally(1, 0), "hit {hit}");
+        ensure!(stack.send_many("a", 1).await? == tally(1, 0), "hit {hit}");
         stack.sidecar.kill().await?;
         stack.sidecar.restart().await?;
     }
-    ensure!(send_many(&stack, "a", 4).await? == tally(0, 4));
+    ensure!(stack.send_many("a", 4).await? == tally(0, 4));
     Ok(())
 }
 
@@ -255,9 +220,7 @@ async fn refused(plugin: &str) -> anyhow::Result<String> {
     let dir = TempDir::new()?;
     let sidecar = dir.path().join("none.sock");
     let upstream = "127.0.0.1:9".parse()?;
-    let config =
-        bootstrap(&Setup { filter: Filter::Tidegate(plugin), sidecar: &sidecar, upstream })?
-            .to_string();
+    let config = bootstrap(&Setup::new(Filter::Tidegate(plugin), &sidecar, upstream))?.to_string();
     let path = dir.path().join("envoy.yaml");
     std::fs::write(&path, config)?;
     let mut envoy = Envoy::launch(&path, dir.path(), 1)?;
@@ -273,7 +236,10 @@ async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
         (
             misspelt,
             "rate_limits[0].actions[0].remote_adress: unknown field `remote_adress`, expected \
-             one of `request_headers`, `remote_address`, `generic_key`",
+             one of `request_headers`, `query_parameters`, `remote_address`, \
+             `masked_remote_address`, `remote_address_match`, `generic_key`, \
+             `header_value_match`, `query_parameter_value_match`, `metadata`, `source_cluster`, \
+             `destination_cluster`",
         ),
         (
             plugin_with("/sidecar/timeout_ms", json!("20ms")),
@@ -296,8 +262,8 @@ async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
 async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyhow::Result<()> {
     let plugin = plugin_with("/sidecar/cluster", json!("nowhere"));
     let stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
-    ensure!(send_many(&stack, "a", 7).await? == tally(7, 0), "failure_mode allow");
-    logged(&stack, "cluster nowhere").await?;
+    ensure!(stack.send_many("a", 7).await? == tally(7, 0), "failure_mode allow");
+    stack.logged("cluster nowhere").await?;
     Ok(())
 }
 
@@ -319,7 +285,7 @@ async fn header_bytes_that_are_not_utf8_do_not_harm_the_worker() -> anyhow::Resu
     let long = vec![0xe9; 30_000];
     ensure!(client.get("/", &[("x-client", &long)]).await?.status == 200);
     // Not one of the bytes above, which are keys of their own.
-    let after = send_many(&stack, "new", 6).await?;
+    let after = stack.send_many("new", 6).await?;
     ensure!(after == tally(5, 1), "the worker still decides: {after:?}");
     let log = stack.envoy.process.log();
     ensure!(!log.contains("Wasm VM failed"), "{log}");
@@ -340,7 +306,7 @@ async fn a_header_as_long_as_envoy_lets_through_is_limited_all_the_same() -> any
     let long = vec![0xe9; 45_000];
     // Eight descriptors that are the same charge one counter eight times.
     for status in [200, 200, 429] {
-        let reply = send(&stack, &long).await?;
+        let reply = stack.send(&long).await?;
         ensure!(reply.status == status, "{reply:?}");
     }
     Ok(())
@@ -353,19 +319,19 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
     plugin["denied"] = json!({"status": 503, "body": "come back later"});
     let limits = limits("{ algorithm: token_bucket, period: 1h, requests: 1, burst: 2 }");
     let stack = start(&limits, &plugin.to_string(), 1).await?;
-    let allowed = send(&stack, b"a").await?;
+    let allowed = stack.send(b"a").await?;
     let header = |name| allowed.header(name);
     ensure!(header("x-ratelimit-limit") == Some("2, 2;name=\"client\""), "{allowed:?}");
     ensure!(header("x-ratelimit-remaining") == Some("1"), "{allowed:?}");
-    send(&stack, b"a").await?;
-    let denied = send(&stack, b"a").await?;
+    stack.send(b"a").await?;
+    let denied = stack.send(b"a").await?;
     ensure!(denied.status == 503 && denied.body == "come back later", "{denied:?}");
     ensure!(denied.header("x-ratelimit-remaining") == Some("0"), "{denied:?}");
 
     plugin["headers"] = json!("off");
     let stack = start(&limits, &plugin.to_string(), 1).await?;
     for status in [200, 200, 503] {
-        let reply = send(&stack, b"a").await?;
+        let reply = stack.send(b"a").await?;
         ensure!(reply.status == status, "{reply:?}");
         let about = |name: &&str| name.contains("ratelimit-") || *name == "ratelimit";
         let names = reply.headers.keys().map(hyper::header::HeaderName::as_str);

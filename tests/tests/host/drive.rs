@@ -11,7 +11,7 @@ use super::Host;
 use super::engine::{self, FUEL_PER_DRIVE};
 use super::headers::Headers;
 use super::shared_data::SharedData;
-use super::state::{Exports, Sight, Stream};
+use super::state::{Exports, HeaderMap, Sight, Stream};
 use super::types::{ContextId, LogLine, Outcome, Token, Trap};
 
 const ACTION_CONTINUE: u32 = 0;
@@ -37,39 +37,84 @@ impl Host {
             matches!(self.health, Health::Loaded | Health::Poisoned(_)),
             "a host is started once; load another one"
         );
-        let root = ContextId::ROOT;
+        let accepted = self.try_start_root(ContextId::ROOT, configuration)?;
+        self.health = if accepted { Health::Serving } else { Health::Refused };
+        Ok(accepted)
+    }
+
+    /// As `Host::start_another`, with a trap as a value.
+    #[track_caller]
+    pub(crate) fn try_start_another(
+        &mut self,
+        configuration: &[u8],
+    ) -> Result<Option<ContextId>, Trap> {
+        self.assert_serving();
+        let root = self.context_id();
+        self.state_mut().roots.insert(root);
+        let accepted = self.try_start_root(root, configuration)?;
+        Ok(accepted.then_some(root))
+    }
+
+    fn try_start_root(&mut self, root: ContextId, configuration: &[u8]) -> Result<bool, Trap> {
         self.state_mut().buffers.plugin_configuration = Some(configuration.to_vec());
         self.drive(root, "proxy_on_context_create", &[root.0, 0])?;
         // Envoy shows the plugin's configuration in the other two callbacks only.
         self.state_mut().buffers.plugin_configuration = None;
         let vm_size = size(&self.state().buffers.vm_configuration);
-        let started = self.drive(root, "proxy_on_vm_start", &[root.0, vm_size])?;
-        let mut accepted = started != Some(0);
-        if accepted {
-            self.state_mut().buffers.plugin_configuration = Some(configuration.to_vec());
-            let plugin_size = size(configuration);
-            let configured = self.drive(root, "proxy_on_configure", &[root.0, plugin_size])?;
-            self.state_mut().buffers.plugin_configuration = None;
-            accepted = configured != Some(0);
+        if self.drive(root, "proxy_on_vm_start", &[root.0, vm_size])? == Some(0) {
+            return Ok(false);
         }
-        self.health = if accepted { Health::Serving } else { Health::Refused };
-        Ok(accepted)
+        self.state_mut().buffers.plugin_configuration = Some(configuration.to_vec());
+        let plugin_size = size(configuration);
+        let configured = self.drive(root, "proxy_on_configure", &[root.0, plugin_size])?;
+        self.state_mut().buffers.plugin_configuration = None;
+        Ok(configured != Some(0))
+    }
+
+    /// As `Host::end_plugin`, with a trap as a value. Envoy cancels the plugin's calls.
+    #[track_caller]
+    pub(crate) fn try_end_plugin(&mut self, root: ContextId) -> Result<(), Trap> {
+        self.assert_serving();
+        let state = self.state_mut();
+        assert!(state.roots.contains(&root), "{root} is no plugin");
+        let open = state.streams.values().any(|stream| stream.root == root);
+        assert!(!open, "Envoy ends a plugin after its streams");
+        state.grpc.in_flight.retain(|_, owner| *owner != root);
+        state.tick_periods_ms.remove(&root);
+        self.drive(root, "proxy_on_done", &[root.0])?;
+        self.drive(root, "proxy_on_delete", &[root.0])?;
+        self.state_mut().roots.remove(&root);
+        Ok(())
+    }
+
+    fn context_id(&mut self) -> ContextId {
+        let context = ContextId(self.context_next);
+        self.context_next += 1;
+        context
     }
 
     /// As `Host::request`, with a trap as a value.
     #[track_caller]
-    pub(crate) fn try_request(&mut self, headers: &[(&str, &[u8])]) -> Result<ContextId, Trap> {
+    pub(crate) fn try_request(
+        &mut self,
+        root: ContextId,
+        headers: &[(&str, &[u8])],
+    ) -> Result<ContextId, Trap> {
         self.assert_serving();
-        let context = ContextId(self.context_next);
-        self.context_next += 1;
+        assert!(self.state().roots.contains(&root), "{root} is no plugin");
+        let context = self.context_id();
         let headers = Headers::new(headers);
         let count = count(&headers);
-        let mut stream =
-            Stream { properties: self.state().properties.clone(), ..Stream::default() };
-        stream.request.headers = headers;
+        let stream = Stream {
+            root,
+            properties: self.state().properties.clone(),
+            request: HeaderMap { headers, sight: Sight::Hidden },
+            response: HeaderMap::default(),
+            outcome: None,
+        };
         self.state_mut().streams.insert(context, stream);
 
-        self.drive(context, "proxy_on_context_create", &[context.0, ContextId::ROOT.0])?;
+        self.drive(context, "proxy_on_context_create", &[context.0, root.0])?;
         self.stream_mut(context).request.sight = Sight::Readable;
         let end_of_stream = 1;
         let action =
@@ -97,8 +142,7 @@ impl Host {
     /// As `Host::answer`, with a trap as a value.
     #[track_caller]
     pub(crate) fn try_answer(&mut self, token: Token, message: &[u8]) -> Result<(), Trap> {
-        self.land(token);
-        let root = ContextId::ROOT;
+        let root = self.land(token);
         self.state_mut().buffers.grpc_receive = Some(message.to_vec());
         let args = [root.0, token.0, size(message)];
         let result = self.drive(root, "proxy_on_grpc_receive", &args);
@@ -110,8 +154,7 @@ impl Host {
     #[track_caller]
     pub(crate) fn try_close(&mut self, token: Token, grpc_status: u32) -> Result<(), Trap> {
         assert_ne!(grpc_status, 0, "Envoy closes a call only to fail it");
-        self.land(token);
-        let root = ContextId::ROOT;
+        let root = self.land(token);
         self.drive(root, "proxy_on_grpc_close", &[root.0, token.0, grpc_status])?;
         Ok(())
     }
@@ -171,9 +214,13 @@ impl Host {
     #[track_caller]
     pub(crate) fn try_tick(&mut self) -> Result<(), Trap> {
         self.assert_serving();
-        assert!(self.tick_period().is_some(), "the guest has set no timer");
-        let root = ContextId::ROOT;
-        self.drive(root, "proxy_on_tick", &[root.0])?;
+        let periods = &self.state().tick_periods_ms;
+        let roots: Vec<ContextId> =
+            periods.iter().filter(|(_, period)| **period > 0).map(|(root, _)| *root).collect();
+        assert!(!roots.is_empty(), "the guest has set no timer");
+        for root in roots {
+            self.drive(root, "proxy_on_tick", &[root.0])?;
+        }
         Ok(())
     }
 
@@ -235,6 +282,8 @@ impl Host {
             let (message, backtrace) = explain(&error, export, &self.state().logs[logged..]);
             return Err(self.poison(message, backtrace));
         }
+        let left = self.store.get_fuel().unwrap_or(FUEL_PER_DRIVE);
+        *self.state_mut().instructions.entry(export).or_default() += FUEL_PER_DRIVE - left;
         let result = results.first().and_then(Val::i32);
         Ok(Some(result.unwrap_or_default().cast_unsigned()))
     }
@@ -266,11 +315,14 @@ impl Host {
         }
     }
 
-    /// Takes a call out of flight.
+    /// Takes a call out of flight, and returns the root context that its end is told to.
     #[track_caller]
-    fn land(&mut self, token: Token) {
+    fn land(&mut self, token: Token) -> ContextId {
         self.assert_serving();
-        assert!(self.state_mut().grpc.in_flight.remove(&token.0), "{token:?} is not in flight");
+        match self.state_mut().grpc.in_flight.remove(&token.0) {
+            Some(root) => root,
+            None => panic!("{token:?} is not in flight"),
+        }
     }
 }
 
@@ -278,13 +330,14 @@ impl Host {
 /// host as an `unreachable` instruction, right after its message went to the log.
 fn explain(error: &Error, export: &str, logs: &[LogLine]) -> (String, String) {
     let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
-    let panic = logs.last().filter(|line| line.text.starts_with("panicked at "));
+    let panic = logs.last().and_then(|line| line.text.strip_prefix("tidegate: "));
+    let panic = panic.filter(|text| text.starts_with("panicked at "));
     let message = match error.downcast_ref::<wasmtime::Trap>() {
         Some(wasmtime::Trap::OutOfFuel) => {
             format!("{export} ran for {FUEL_PER_DRIVE} instructions without returning")
         }
         Some(trap) => match panic {
-            Some(panic) => format!("the guest {} (in {export})", panic.text),
+            Some(panic) => format!("the guest {panic} (in {export})"),
             None => format!("{trap} (in {export})"),
         },
         None => error.root_cause().to_string(),

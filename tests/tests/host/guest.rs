@@ -91,7 +91,10 @@ impl Call<'_> {
         let mut data = 0;
         if size > 0 {
             let allocate = self.exports()?.allocate.clone();
-            data = allocate.call(&mut self.caller, size)?;
+            self.state().allocating = true;
+            let allocated = allocate.call(&mut self.caller, size);
+            self.state().allocating = false;
+            data = allocated?;
             if data == 0 {
                 return Err(self.refuse(format!("the guest has no memory for {size} bytes")));
             }

@@ -18,10 +18,10 @@
 //!   split a response;
 //! - a resume or a local reply where Envoy would ignore it or break: on the root context, or on a
 //!   request that is already decided;
+//! - any call while the guest is asked for memory;
 //! - a callback that runs for more instructions than `engine::FUEL_PER_DRIVE`.
 //!
-//! It does not imitate routing, bodies, timeouts, Envoy's folding of repeated headers, several
-//! root contexts in one machine, or V8. A fault of the guest surfaces as a panic of the test with
+//! It does not imitate routing, bodies, timeouts, Envoy's folding of repeated headers, or V8. A fault of the guest surfaces as a panic of the test with
 //! the guest's log, or as a `Trap` from the `try_` form of the same drive; a mistake of the test,
 //! such as an answer to a call that nobody made, is always a panic.
 
@@ -88,10 +88,29 @@ impl Host {
         or_panic(self.try_start(configuration))
     }
 
+    /// Configures one more plugin in the same machine, as Envoy does with plugins of the same code;
+    /// `None` when it refuses.
+    #[track_caller]
+    pub(crate) fn start_another(&mut self, configuration: &[u8]) -> Option<ContextId> {
+        or_panic(self.try_start_another(configuration))
+    }
+
+    /// Ends a plugin, as Envoy does when its configuration has changed.
+    #[track_caller]
+    pub(crate) fn end_plugin(&mut self, root: ContextId) {
+        or_panic(self.try_end_plugin(root));
+    }
+
     /// Sends a request without a body; `Host::outcome` tells what became of it.
     #[track_caller]
     pub(crate) fn request(&mut self, headers: &[(&str, &[u8])]) -> ContextId {
-        or_panic(self.try_request(headers))
+        self.request_to(ContextId::ROOT, headers)
+    }
+
+    /// Sends a request to another plugin than the first.
+    #[track_caller]
+    pub(crate) fn request_to(&mut self, root: ContextId, headers: &[(&str, &[u8])]) -> ContextId {
+        or_panic(self.try_request(root, headers))
     }
 
     /// Answers a gRPC call with a message.
@@ -134,7 +153,7 @@ impl Host {
         or_panic(self.try_finish(context));
     }
 
-    /// Fires the timer that the guest has set.
+    /// Fires the timers that the guest has set.
     #[track_caller]
     pub(crate) fn tick(&mut self) {
         or_panic(self.try_tick());
@@ -235,9 +254,15 @@ impl Host {
         &self.state().calls
     }
 
-    /// Starts the count of host calls anew.
+    /// How many instructions each export ran since `clear_calls`.
+    pub(crate) fn instructions(&self) -> &BTreeMap<&'static str, u64> {
+        &self.state().instructions
+    }
+
+    /// Starts the counts of host calls and instructions anew.
     pub(crate) fn clear_calls(&mut self) {
         self.state_mut().calls.clear();
+        self.state_mut().instructions.clear();
     }
 
     /// Everything the guest logged since it was loaded.
@@ -245,9 +270,9 @@ impl Host {
         &self.state().logs
     }
 
-    /// The period of the timer; `None` when the guest has set none.
+    /// The period of the first plugin's timer; `None` when the guest has set none.
     pub(crate) fn tick_period(&self) -> Option<Duration> {
-        let period_ms = self.state().tick_period_ms;
+        let period_ms = *self.state().tick_periods_ms.get(&ContextId::ROOT)?;
         (period_ms > 0).then(|| Duration::from_millis(u64::from(period_ms)))
     }
 

@@ -41,6 +41,8 @@ pub(super) type Properties = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(super) struct State {
     /// Set once the module is instantiated.
     pub(super) exports: Option<Exports>,
+    /// The plugins' root contexts.
+    pub(super) roots: BTreeSet<ContextId>,
     pub(super) streams: BTreeMap<ContextId, Stream>,
     /// The outcomes of streams that have ended.
     pub(super) ended: BTreeMap<ContextId, Option<Outcome>>,
@@ -51,6 +53,8 @@ pub(super) struct State {
     pub(super) effective: Option<ContextId>,
     pub(super) allowed: BTreeSet<&'static str>,
     pub(super) calls: BTreeMap<&'static str, u32>,
+    /// By export.
+    pub(super) instructions: BTreeMap<&'static str, u64>,
     pub(super) logs: Vec<LogLine>,
     pub(super) log_level: LogLevel,
     pub(super) properties: Properties,
@@ -59,8 +63,11 @@ pub(super) struct State {
     pub(super) grpc: Grpc,
     pub(super) buffers: Buffers,
     pub(super) clock: Clock,
-    pub(super) tick_period_ms: u32,
+    /// The timers that run, by root context.
+    pub(super) tick_periods_ms: BTreeMap<ContextId, u32>,
     pub(super) random: u64,
+    /// The guest is being asked for memory, and Envoy lets it call nothing meanwhile.
+    pub(super) allocating: bool,
 }
 
 /// The parts of the guest that host calls reach back into.
@@ -71,8 +78,9 @@ pub(super) struct Exports {
 }
 
 /// One HTTP request and its response.
-#[derive(Default)]
 pub(super) struct Stream {
+    /// The plugin that it belongs to.
+    pub(super) root: ContextId,
     /// The host's properties as they were when the request came.
     pub(super) properties: Properties,
     pub(super) request: HeaderMap,
@@ -108,7 +116,8 @@ pub(super) struct Metrics {
 /// gRPC calls: those a test has yet to look at, and those yet to be answered.
 pub(super) struct Grpc {
     pub(super) started: Vec<GrpcCall>,
-    pub(super) in_flight: BTreeSet<u32>,
+    /// Each with the root context that its end is told to.
+    pub(super) in_flight: BTreeMap<u32, ContextId>,
     pub(super) token_next: u32,
     /// What `proxy_grpc_call` returns; anything but `Ok` starts no call.
     pub(super) status: Status,
@@ -133,6 +142,7 @@ impl State {
         let worker = shared_data.join();
         Self {
             exports: None,
+            roots: BTreeSet::from([ContextId::ROOT]),
             streams: BTreeMap::new(),
             ended: BTreeMap::new(),
             callback: "_initialize",
@@ -140,6 +150,7 @@ impl State {
             effective: None,
             allowed: BTreeSet::new(),
             calls: BTreeMap::new(),
+            instructions: BTreeMap::new(),
             logs: Vec::new(),
             log_level: LogLevel::Info,
             properties: Properties::new(),
@@ -147,15 +158,16 @@ impl State {
             metrics: Metrics::default(),
             grpc: Grpc {
                 started: Vec::new(),
-                in_flight: BTreeSet::new(),
+                in_flight: BTreeMap::new(),
                 token_next: 1,
                 status: Status::Ok,
             },
             buffers: Buffers::default(),
             // Any start will do, if it is later than the epoch by more than a year's window.
             clock: Clock { wall_ns: 1_700_000_000_000_000_000, monotonic_ns: 1_000_000_000_000 },
-            tick_period_ms: 0,
+            tick_periods_ms: BTreeMap::new(),
             random: worker,
+            allocating: false,
         }
     }
 
@@ -168,6 +180,9 @@ impl State {
                 self.active(),
                 self.allowed,
             ));
+        }
+        if self.allocating {
+            return Err(format!("{name}: a host call while Envoy asks for memory"));
         }
         *self.calls.entry(name).or_default() += 1;
         Ok(())
@@ -184,9 +199,15 @@ impl State {
         self.streams.get_mut(&active)
     }
 
+    /// The root of the context that a call acts on: a stream's plugin, or the root itself.
+    pub(super) fn active_root(&self) -> ContextId {
+        let active = self.active();
+        self.streams.get(&active).map_or(active, |stream| stream.root)
+    }
+
     /// Whether the guest may name this context.
     pub(super) fn is_context(&self, context: ContextId) -> bool {
-        context == ContextId::ROOT || self.streams.contains_key(&context)
+        self.roots.contains(&context) || self.streams.contains_key(&context)
     }
 
     /// A property as the active context sees it.

@@ -50,7 +50,7 @@ pub(crate) struct LogLine {
 pub(crate) struct ContextId(pub(super) u32);
 
 impl ContextId {
-    /// The root context, which owns ticks and callouts.
+    /// The root context of the first plugin. Each plugin's owns its ticks and callouts.
     pub(crate) const ROOT: Self = Self(1);
 }
 

@@ -57,7 +57,7 @@ fn start(call: &mut Call<'_>, arguments: &Arguments, token_out: u32) -> Result<S
     let method = call.read_text(method.0, method.1)?;
     let metadata = call.read_headers(metadata.0, metadata.1)?;
     let message = call.read(message.0, message.1)?;
-    let context = call.state().active();
+    let (context, root) = (call.state().active(), call.state().active_root());
 
     let grpc = &mut call.state().grpc;
     if grpc.status != Status::Ok {
@@ -65,7 +65,7 @@ fn start(call: &mut Call<'_>, arguments: &Arguments, token_out: u32) -> Result<S
     }
     let token = grpc.token_next;
     grpc.token_next += 2;
-    grpc.in_flight.insert(token);
+    grpc.in_flight.insert(token, root);
     grpc.started.push(GrpcCall {
         token: Token(token),
         context,

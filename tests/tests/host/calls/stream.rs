@@ -30,7 +30,8 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
         "proxy_set_tick_period_milliseconds",
         |c: Caller<'_, State>, period_ms: u32| {
             enter(c, "proxy_set_tick_period_milliseconds", |call| {
-                call.state().tick_period_ms = period_ms;
+                let root = call.state().active_root();
+                call.state().tick_periods_ms.insert(root, period_ms);
                 Ok(Status::Ok)
             })
         },

@@ -1,0 +1,239 @@
+//! The ways to run Envoy that are compared, and what one of them costs.
+
+use crate::figures::median;
+use anyhow::ensure;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+use tidegate_tests::artifacts;
+use tidegate_tests::bootstrap::Filter;
+use tidegate_tests::decisions::Decisions;
+use tidegate_tests::load::Load;
+use tidegate_tests::stack::{Plan, Stack};
+
+/// A limit that nobody reaches for each client, for each address and for the whole; one that denies
+/// all of one client.
+pub(super) const LIMITS: &str = "\
+domain: bench
+descriptors:
+  - key: client
+    rate_limit: { name: client, unit: hour, requests_per_unit: 4000000000 }
+  - key: client
+    value: denied
+    rate_limit: { name: denied, unit: hour, requests_per_unit: 0 }
+  - key: remote_address
+    rate_limit: { name: address, unit: hour, requests_per_unit: 4000000000 }
+  - key: generic_key
+    value: all
+    rate_limit: { name: all, unit: hour, requests_per_unit: 4000000000 }
+";
+
+/// A way to run Envoy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    NoFilter,
+    NativeLocal,
+    Noop,
+    LeaseOfOne,
+    LeasesOfThree,
+    LeasesOfThreeWithHeaders,
+    DeniedLocally,
+    AskingEveryTime,
+    NativeOfOne,
+    NativeOfThree,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 10] = [
+        Kind::NoFilter,
+        Kind::NativeLocal,
+        Kind::Noop,
+        Kind::LeaseOfOne,
+        Kind::LeasesOfThree,
+        Kind::LeasesOfThreeWithHeaders,
+        Kind::DeniedLocally,
+        Kind::AskingEveryTime,
+        Kind::NativeOfOne,
+        Kind::NativeOfThree,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::NoFilter => "no filter",
+            Kind::NativeLocal => "envoy's local filter",
+            Kind::Noop => "wasm that does nothing",
+            Kind::LeaseOfOne => "tidegate, lease held",
+            Kind::LeasesOfThree => "tidegate, three leases held",
+            Kind::LeasesOfThreeWithHeaders => "tidegate, three leases, ietf headers",
+            Kind::DeniedLocally => "tidegate, denying by itself",
+            Kind::AskingEveryTime => "tidegate, asking every time",
+            Kind::NativeOfOne => "envoy's own filter, asking tidegate",
+            Kind::NativeOfThree => "envoy's own filter, three descriptors",
+        }
+    }
+
+    /// The plugin configuration; none where Tidegate is not in Envoy.
+    fn plugin(self) -> Option<Value> {
+        match self {
+            Kind::NoFilter | Kind::NativeLocal | Kind::Noop => None,
+            Kind::NativeOfOne | Kind::NativeOfThree => None,
+            Kind::LeaseOfOne | Kind::DeniedLocally => Some(plugin(&one())),
+            Kind::LeasesOfThree => Some(plugin(&three())),
+            Kind::LeasesOfThreeWithHeaders => {
+                let mut plugin = plugin(&three());
+                plugin["headers"] = json!("ietf");
+                Some(plugin)
+            }
+            Kind::AskingEveryTime => {
+                let mut plugin = plugin(&one());
+                plugin["leases"] = json!({"slots": 0});
+                Some(plugin)
+            }
+        }
+    }
+
+    /// What each request is answered with, and by whom it says it is sent.
+    fn expected(self) -> (u16, &'static str) {
+        match self {
+            Kind::DeniedLocally => (429, "denied"),
+            _ => (200, "a"),
+        }
+    }
+
+    async fn stack(self) -> anyhow::Result<Stack> {
+        let plugin = self.plugin().map(|plugin| plugin.to_string());
+        let (one, three) = (one(), three());
+        let noop;
+        let filter = match (self, &plugin) {
+            (_, Some(plugin)) => Filter::Tidegate(plugin),
+            (Kind::NativeLocal, None) => Filter::NativeLocal { tokens: 1_000_000_000 },
+            (Kind::Noop, None) => {
+                noop = artifacts::noop_filter()?;
+                Filter::Wasm(&noop)
+            }
+            (Kind::NativeOfOne, None) => Filter::Native { domain: "bench", rate_limits: &one },
+            (Kind::NativeOfThree, None) => Filter::Native { domain: "bench", rate_limits: &three },
+            (_, None) => Filter::None,
+        };
+        Plan::new(LIMITS, filter).start().await
+    }
+}
+
+/// One descriptor, as a route's `rate_limits` has it.
+pub(super) fn one() -> Value {
+    json!([{"actions": [
+        {"request_headers": {"header_name": "x-client", "descriptor_key": "client"}},
+    ]}])
+}
+
+fn three() -> Value {
+    json!([
+        one()[0],
+        {"actions": [{"remote_address": {}}]},
+        {"actions": [{"generic_key": {"descriptor_value": "all"}}]},
+    ])
+}
+
+/// A plugin configuration. The timeout is generous: a stall of a shared machine is no failure.
+pub(super) fn plugin(rate_limits: &Value) -> Value {
+    json!({
+        "domain": "bench",
+        "sidecar": {"cluster": "tidegate", "timeout_ms": 5000},
+        "failure_mode": "deny",
+        "rate_limits": rate_limits,
+        "headers": "off",
+    })
+}
+
+/// A way to run Envoy, and what it cost in each round.
+pub(super) struct Case {
+    pub(super) kind: Kind,
+    stack: Stack,
+    /// µs of Envoy's CPU per request.
+    envoy: Vec<f64>,
+    /// µs of the sidecar's CPU per request.
+    sidecar: Vec<f64>,
+    /// From sending a request to its answer, in nanoseconds, over all rounds.
+    latencies: Histogram<u64>,
+    /// Over all rounds; none without Tidegate in Envoy.
+    decisions: Option<Decisions>,
+    /// Of Envoy, after the last round.
+    resident_bytes: u64,
+}
+
+impl Case {
+    pub(super) async fn start(kind: Kind, warm_up: u64) -> anyhow::Result<Case> {
+        let stack = kind.stack().await?;
+        let outcome = Load::of_one_client(stack.addresses(), kind.expected().1, warm_up).run();
+        let mut latencies = outcome.await?.latencies;
+        latencies.reset();
+        let (envoy, sidecar) = (Vec::new(), Vec::new());
+        Ok(Case { kind, stack, envoy, sidecar, latencies, decisions: None, resident_bytes: 0 })
+    }
+
+    pub(super) async fn measure(&mut self, requests: u64) -> anyhow::Result<()> {
+        let (status, client) = self.kind.expected();
+        let has_tidegate = self.kind.plugin().is_some();
+        let decided = match has_tidegate {
+            true => Some(self.stack.envoy.decisions().await?),
+            false => None,
+        };
+        let before = self.cpu_micros()?;
+        let outcome = Load::of_one_client(self.stack.addresses(), client, requests).run().await?;
+        let after = self.cpu_micros()?;
+        let (name, statuses) = (self.kind.name(), &outcome.statuses);
+        ensure!(outcome.of(status) == requests, "{name}: expected {status}, found {statuses:?}");
+
+        self.envoy.push((after.0 - before.0) / requests as f64);
+        self.sidecar.push((after.1 - before.1) / requests as f64);
+        self.latencies.add(&outcome.latencies)?;
+        self.resident_bytes = self.stack.envoy.process.resident_bytes()?;
+        if let Some(decided) = decided {
+            let now = self.stack.envoy.decisions_of(decided.total() + requests).await?;
+            // From the first round's beginning on, as the counters only grow.
+            let first = self.decisions.get_or_insert_default();
+            *first = sum(first, &now.since(&decided));
+        }
+        Ok(())
+    }
+
+    fn cpu_micros(&self) -> anyhow::Result<(f64, f64)> {
+        let envoy = self.stack.envoy.process.cpu_time()?;
+        let sidecar = self.stack.sidecar.process.cpu_time()?;
+        Ok((envoy.as_secs_f64() * 1e6, sidecar.as_secs_f64() * 1e6))
+    }
+
+    pub(super) fn envoy_micros(&self) -> f64 {
+        median(&self.envoy)
+    }
+
+    pub(super) fn sidecar_micros(&self) -> f64 {
+        median(&self.sidecar)
+    }
+
+    pub(super) fn both_micros(&self) -> f64 {
+        self.envoy_micros() + self.sidecar_micros()
+    }
+
+    pub(super) fn latency_micros(&self, percent: f64) -> f64 {
+        self.latencies.value_at_percentile(percent) as f64 / 1e3
+    }
+
+    pub(super) fn local_share(&self) -> Option<f64> {
+        self.decisions.map(|decisions| decisions.local_share())
+    }
+
+    pub(super) fn resident_mebibytes(&self) -> f64 {
+        self.resident_bytes as f64 / f64::from(1 << 20)
+    }
+}
+
+fn sum(a: &Decisions, b: &Decisions) -> Decisions {
+    Decisions {
+        allowed_local: a.allowed_local + b.allowed_local,
+        allowed_asked: a.allowed_asked + b.allowed_asked,
+        denied_local: a.denied_local + b.denied_local,
+        denied_asked: a.denied_asked + b.denied_asked,
+        failure_allowed: a.failure_allowed + b.failure_allowed,
+        failure_denied: a.failure_denied + b.failure_denied,
+    }
+}

@@ -1,0 +1,74 @@
+//! A sidecar that stands still: how long requests wait for it, before and after the breaker opens.
+
+use super::case::{LIMITS, one, plugin};
+use super::{Plan, SUITE};
+use crate::progress;
+use crate::report::{Row, print_table};
+use anyhow::ensure;
+use serde_json::json;
+use tidegate_tests::bootstrap::Filter;
+use tidegate_tests::load::{Load, Outcome, Pace};
+use tidegate_tests::stack::Stack;
+use tidegate_tests::wait;
+
+/// Milliseconds that an ask may take: the default.
+const TIMEOUT_MS: u32 = 20;
+/// As many requests as connections, one a millisecond: all are on their way before the first one fails
+/// and opens the breaker, and none has to wait for another to be sent.
+const WAITING: u32 = 16;
+const RATE: f64 = 1_000.0;
+
+pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
+    progress::show("the sidecar stands still");
+    let mut plugin = plugin(&one());
+    plugin["sidecar"]["timeout_ms"] = json!(TIMEOUT_MS);
+    let plugin = plugin.to_string();
+    let stack = Stack::start(LIMITS, Filter::Tidegate(&plugin), 1).await?;
+    // What is asked first opens the connection; slow first answers are no standstill.
+    wait::until("quick answers", async || {
+        let warm = Load::of_clients(stack.addresses(), "warm", 100, 100).run().await.ok()?;
+        (warm.of(200) == 100).then_some(())
+    })
+    .await?;
+    stack.sidecar.process.freeze().await?;
+    let first = Load::of_clients(stack.addresses(), "first", WAITING.into(), WAITING.into());
+    let first = Load { connections: WAITING, pace: Pace::Open(RATE), ..first };
+    let waited = undecided(first).await?;
+    wait::until("the breaker to open", async || {
+        stack.send(b"more").await.ok()?;
+        (stack.envoy.filter_stat("breakers_open").await.ok()? > 0).then_some(())
+    })
+    .await?;
+    let later = Load::of_clients(stack.addresses(), "later", plan.frozen, plan.frozen);
+    let later = undecided(later).await?;
+    stack.sidecar.process.thaw()?;
+    progress::clear();
+    Ok(report(&waited, &later))
+}
+
+/// Sends requests of clients that nothing is known about, all of which nobody can decide.
+async fn undecided(load: Load) -> anyhow::Result<Outcome> {
+    let requests = load.requests;
+    let outcome = load.run().await?;
+    ensure!(outcome.of(500) == requests, "failure_mode did not rule: {:?}", outcome.statuses);
+    Ok(outcome)
+}
+
+fn report(waited: &Outcome, later: &Outcome) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut lines = Vec::new();
+    for (case, outcome) in [("sidecar frozen", waited), ("sidecar frozen, breaker open", later)] {
+        let mut line = vec![case.to_owned()];
+        for (metric, percent) in [("latency_p50", 50.0), ("latency_p99", 99.0)] {
+            let ms = outcome.latency_ms(percent);
+            rows.push(Row::new(SUITE, case, (metric, "us"), ms * 1e3));
+            line.push(format!("{ms:.2}"));
+        }
+        lines.push(line);
+    }
+    let title = format!("A sidecar that stands still, timeout_ms {TIMEOUT_MS}: latency in ms");
+    print_table(&title, &["case", "p50", "p99"], &lines);
+    let most = TIMEOUT_MS + 5;
+    println!("Target: p99 at most {most} ms; with the breaker open as without an ask.\n");
+    rows
+}

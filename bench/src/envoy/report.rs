@@ -1,0 +1,130 @@
+//! The cases as a table, as rows of results, and beside the targets of the design.
+
+use super::case::{Case, Kind};
+use super::{Plan, SUITE};
+use crate::report::{Row, print_table};
+
+pub(super) fn report(plan: &Plan, cases: &[Case]) -> Vec<Row> {
+    let title = format!(
+        "CPU µs per proxied request, median of {} rounds of {}, one worker; latency in µs, closed \
+         loop of 16; Envoy's memory in MiB",
+        plan.rounds, plan.requests
+    );
+    let header = [
+        "case",
+        "Envoy",
+        "sidecar",
+        "both",
+        "above no filter",
+        "decided in Envoy",
+        "p50",
+        "p99",
+        "memory",
+    ];
+    let lines: Vec<Vec<String>> = cases.iter().map(|case| line(case, cases)).collect();
+    print_table(&title, &header, &lines);
+    for target in targets(cases) {
+        println!("{target}");
+    }
+    println!();
+    cases.iter().flat_map(|case| rows(case, cases)).collect()
+}
+
+fn of(cases: &[Case], kind: Kind) -> Option<&Case> {
+    cases.iter().find(|case| case.kind == kind)
+}
+
+/// µs of both processes per request above those without a filter.
+fn above(case: &Case, cases: &[Case]) -> f64 {
+    of(cases, Kind::NoFilter).map_or(f64::NAN, |none| case.both_micros() - none.both_micros())
+}
+
+fn line(case: &Case, cases: &[Case]) -> Vec<String> {
+    let one = |value: f64| format!("{value:.1}");
+    let whole = |value: f64| format!("{value:.0}");
+    let share = |share: f64| format!("{:.2} %", share * 100.0);
+    vec![
+        case.kind.name().to_owned(),
+        one(case.envoy_micros()),
+        one(case.sidecar_micros()),
+        one(case.both_micros()),
+        one(above(case, cases)),
+        case.local_share().map(share).unwrap_or_default(),
+        whole(case.latency_micros(50.0)),
+        whole(case.latency_micros(99.0)),
+        whole(case.resident_mebibytes()),
+    ]
+}
+
+fn rows(case: &Case, cases: &[Case]) -> Vec<Row> {
+    let row = |metric, value| Row::new(SUITE, case.kind.name(), metric, value);
+    let beside = |kind: Kind, row: Row, figure: &dyn Fn(&Case) -> f64| match of(cases, kind) {
+        Some(peer) => row.beside(kind.name(), figure(peer)),
+        None => row,
+    };
+    let none = Kind::NoFilter;
+    let native = match case.kind {
+        Kind::LeasesOfThree | Kind::LeasesOfThreeWithHeaders => Kind::NativeOfThree,
+        _ => Kind::NativeOfOne,
+    };
+    let mut rows = vec![
+        beside(none, row(("cpu_envoy", "us/request"), case.envoy_micros()), &Case::envoy_micros),
+        beside(
+            none,
+            row(("cpu_envoy_and_sidecar", "us/request"), case.both_micros()),
+            &Case::both_micros,
+        ),
+        beside(native, row(("cpu_above_no_filter", "us/request"), above(case, cases)), &|peer| {
+            above(peer, cases)
+        }),
+        beside(none, row(("latency_p50", "us"), case.latency_micros(50.0)), &|peer| {
+            peer.latency_micros(50.0)
+        }),
+        beside(none, row(("latency_p99", "us"), case.latency_micros(99.0)), &|peer| {
+            peer.latency_micros(99.0)
+        }),
+        beside(
+            none,
+            row(("resident_memory", "MiB"), case.resident_mebibytes()),
+            &Case::resident_mebibytes,
+        ),
+        row(("cpu_sidecar", "us/request"), case.sidecar_micros()),
+    ];
+    if let Some(share) = case.local_share() {
+        rows.push(row(("decided_in_envoy", "share"), share));
+    }
+    rows
+}
+
+/// What the design asks for, beside what was found.
+fn targets(cases: &[Case]) -> Vec<String> {
+    let mut targets = Vec::new();
+    let Some(three) = of(cases, Kind::LeasesOfThree) else {
+        return targets;
+    };
+    if let Some(noop) = of(cases, Kind::Noop) {
+        let more = three.both_micros() - noop.both_micros();
+        targets.push(format!(
+            "Three leases held, above a filter that does nothing: {more:.1} µs (target: at most 6)"
+        ));
+    }
+    for kind in [Kind::NativeOfOne, Kind::NativeOfThree] {
+        if let Some(native) = of(cases, kind) {
+            let share = above(three, cases) / above(native, cases);
+            targets.push(format!(
+                "Three leases held, beside \"{}\": {share:.2} of what that adds (target: at most \
+                 0.33)",
+                kind.name()
+            ));
+        }
+    }
+    if let Some(share) = three.local_share() {
+        let percent = share * 100.0;
+        targets.push(format!("Decided in Envoy: {percent:.2} % (target: at least 99 %)"));
+    }
+    if let Some(none) = of(cases, Kind::NoFilter) {
+        let more = three.resident_mebibytes() - none.resident_mebibytes();
+        targets.push(format!("Envoy's memory above no filter: {more:.0} MiB (target: at most 40)"));
+    }
+    targets
+}

@@ -1,0 +1,230 @@
+//! Configurations for Envoy: one listener, one filter or none, an upstream and a sidecar.
+
+use crate::artifacts;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// What limits the requests.
+#[derive(Debug, Clone, Copy)]
+pub enum Filter<'a> {
+    /// Nothing.
+    None,
+    /// Tidegate, with its plugin configuration as it is handed over: a JSON text.
+    Tidegate(&'a str),
+    /// Another Wasm module, without a configuration.
+    Wasm(&'a Path),
+    /// Envoy's own local rate limit filter: one token bucket with so many tokens a second.
+    NativeLocal {
+        /// Tokens a second, and as many at once.
+        tokens: u32,
+    },
+    /// Envoy's own rate limit filter, asking the sidecar.
+    Native {
+        /// The domain.
+        domain: &'a str,
+        /// How descriptors are made, as in a route's `rate_limits`.
+        rate_limits: &'a Value,
+    },
+}
+
+/// What comes before Tidegate among the filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing.
+    Nothing,
+    /// A filter that sets [`DYNAMIC_METADATA`].
+    SetsMetadata,
+}
+
+/// How an Envoy is to be set up.
+#[derive(Debug)]
+pub struct Setup<'a> {
+    /// What limits the requests.
+    pub filter: Filter<'a>,
+    /// Separates the data that its workers share from those of other filters.
+    pub vm_id: &'a str,
+    /// Routes (as Envoy has them) before the one that takes all requests to the upstream.
+    pub routes: &'a [Value],
+    /// What comes before Tidegate.
+    pub before: Before,
+    /// The sidecar's socket.
+    pub sidecar: &'a Path,
+    /// The upstream.
+    pub upstream: SocketAddr,
+}
+
+impl<'a> Setup<'a> {
+    /// One filter, and no routes but the one that takes all.
+    #[must_use]
+    pub fn new(filter: Filter<'a>, sidecar: &'a Path, upstream: SocketAddr) -> Setup<'a> {
+        Setup { filter, vm_id: "", routes: &[], before: Before::Nothing, sidecar, upstream }
+    }
+}
+
+/// A route to the upstream, with a name and metadata under `tidegate`.
+#[must_use]
+pub fn route(prefix: &str, name: &str, metadata: &Value) -> Value {
+    json!({
+        "name": name,
+        "match": {"prefix": prefix},
+        "route": {"cluster": "upstream"},
+        "metadata": {"filter_metadata": {"tidegate": metadata}},
+    })
+}
+
+/// What the upstream's cluster says of itself under `tidegate`, in its metadata.
+pub const CLUSTER_METADATA: (&str, &str) = ("tier", "gold");
+
+/// What a filter before the limiting one says of each request under `tidegate`, in dynamic metadata.
+pub const DYNAMIC_METADATA: (&str, &str) = ("plan", "free");
+
+/// A bootstrap configuration with the filter on one listener, all ports picked by the system.
+///
+/// # Errors
+/// When the filter is not built.
+pub fn bootstrap(setup: &Setup<'_>) -> anyhow::Result<Value> {
+    let mut upstream = cluster("upstream", &socket_address(setup.upstream), &json!({}));
+    upstream["metadata"] = metadata(CLUSTER_METADATA);
+    Ok(json!({
+        "admin": {"address": socket_address("127.0.0.1:0".parse()?)},
+        "static_resources": {
+            "listeners": [{
+                "name": "main",
+                "address": socket_address("127.0.0.1:0".parse()?),
+                // Spreads connections evenly over the workers; the kernel alone may not.
+                "connection_balance_config": {"exact_balance": {}},
+                "filter_chains": [{"filters": [http_connection_manager(setup)?]}],
+            }],
+            "clusters": [
+                upstream,
+                cluster(
+                    "tidegate",
+                    &json!({"pipe": {"path": setup.sidecar}}),
+                    &json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                        "explicit_http_config": {"http2_protocol_options": {}},
+                    }}),
+                ),
+            ],
+        },
+    }))
+}
+
+fn socket_address(address: SocketAddr) -> Value {
+    json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
+}
+
+fn cluster(name: &str, address: &Value, protocol_options: &Value) -> Value {
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        // Envoy's own bounds are below what the load of a test has in flight.
+        "circuit_breakers": {"thresholds": [{
+            "max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000,
+        }]},
+        "typed_extension_protocol_options": protocol_options,
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+    })
+}
+
+fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
+    let mut routes = setup.routes.to_vec();
+    routes.push(json!({"match": {"prefix": "/"}, "route": {"cluster": "upstream"}}));
+    let mut all = json!({"name": "all", "domains": ["*"], "routes": routes});
+    let mut filters = Vec::new();
+    match setup.filter {
+        Filter::None => {}
+        Filter::Tidegate(plugin) => {
+            if setup.before == Before::SetsMetadata {
+                filters.push(set_metadata());
+            }
+            filters.push(wasm(&artifacts::filter()?, setup.vm_id, Some(plugin)));
+        }
+        Filter::Wasm(module) => filters.push(wasm(module, setup.vm_id, None)),
+        Filter::NativeLocal { tokens } => filters.push(native_local(tokens)),
+        Filter::Native { domain, rate_limits } => {
+            filters.push(native(domain));
+            all["rate_limits"] = rate_limits.clone();
+        }
+    }
+    filters.push(json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+        },
+    }));
+    Ok(json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "main",
+            "route_config": {"virtual_hosts": [all]},
+            "http_filters": filters,
+        },
+    }))
+}
+
+fn metadata((key, value): (&str, &str)) -> Value {
+    json!({"filter_metadata": {"tidegate": {key: value}}})
+}
+
+fn set_metadata() -> Value {
+    let (key, value) = DYNAMIC_METADATA;
+    json!({"name": "envoy.filters.http.set_metadata", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
+        "metadata": [{"metadata_namespace": "tidegate", "value": {key: value}}],
+    }})
+}
+
+fn wasm(module: &Path, vm_id: &str, plugin: Option<&str>) -> Value {
+    let mut config = json!({
+        "name": "tidegate",
+        "vm_config": {
+            "vm_id": vm_id,
+            "runtime": "envoy.wasm.runtime.v8",
+            "code": {"local": {"filename": module}},
+        },
+    });
+    if let Some(plugin) = plugin {
+        config["configuration"] = json!({
+            "@type": "type.googleapis.com/google.protobuf.StringValue",
+            "value": plugin,
+        });
+    }
+    json!({"name": "tidegate", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+        "config": config,
+    }})
+}
+
+fn native_local(tokens: u32) -> Value {
+    let always = json!({"default_value": {"numerator": 100, "denominator": "HUNDRED"}});
+    let config = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+        "stat_prefix": "local",
+        "token_bucket": {
+            "max_tokens": tokens, "tokens_per_fill": tokens, "fill_interval": "1s",
+        },
+        "filter_enabled": always,
+        "filter_enforced": always,
+    });
+    json!({"name": "envoy.filters.http.local_ratelimit", "typed_config": config})
+}
+
+fn native(domain: &str) -> Value {
+    let config = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+        "domain": domain,
+        "timeout": "5s",
+        "rate_limit_service": {
+            "grpc_service": {"envoy_grpc": {"cluster_name": "tidegate"}},
+            "transport_api_version": "V3",
+        },
+    });
+    json!({"name": "envoy.filters.http.ratelimit", "typed_config": config})
+}

@@ -1,0 +1,209 @@
+//! Leases in real Envoys: limits are exact over workers and Envoys, nearly all is decided without a
+//! call, and what one Envoy does not spend another can.
+
+use anyhow::ensure;
+use serde_json::json;
+use std::time::Duration;
+use tidegate_tests::bootstrap::Filter;
+use tidegate_tests::client::drive;
+use tidegate_tests::decisions::Decisions;
+use tidegate_tests::load::{Load, Outcome, Pace};
+use tidegate_tests::plugin::{limits, plugin, plugin_with};
+use tidegate_tests::stack::{Plan, Stack};
+use tidegate_tests::wait;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+/// What the traffic of one test needs at most, on a busy machine.
+const ROOM: Duration = Duration::from_secs(30);
+
+/// Sends 20,000 requests as one client with 1,000 a minute, and holds the outcome to it.
+async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Result<()> {
+    let limits = limits("{ unit: minute, requests_per_unit: 1000 }");
+    let plugin = plugin_with("/failure_mode", json!("deny"));
+    let plan = Plan { envoys, workers, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+    let stack = plan.start().await?;
+    wait::for_room_in_window(MINUTE, ROOM).await?;
+    let load = Load::of_one_client(stack.addresses(), "a", 20_000);
+    let outcome = Load { connections: 32, ..load }.run().await?;
+    ensure!(outcome.took < ROOM, "the machine stalled: {:?}", outcome.took);
+
+    let (allowed, denied) = (outcome.of(200), outcome.of(429));
+    ensure!(allowed + denied == 20_000, "{:?}, {} broken", outcome.statuses, outcome.broken);
+    ensure!((990..=1_000).contains(&allowed), "{allowed} allowed\n{}", told(&stack).await?);
+    let served = stack.upstream.served();
+    ensure!(served == allowed, "{allowed} were allowed, but {served} reached the upstream");
+    Ok(())
+}
+
+/// What all Envoys say of their decisions, for who reads of a failure.
+async fn told(stack: &Stack) -> anyhow::Result<String> {
+    let mut told = String::new();
+    for envoy in std::iter::once(&stack.envoy).chain(&stack.others) {
+        told += &format!("{:#?}\n", envoy.stats("wasmcustom.").await?);
+    }
+    Ok(told)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_is_exact_over_the_workers_of_an_envoy() -> anyhow::Result<()> {
+    thousand_of_twenty_thousand(1, 2).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_is_exact_over_two_envoys() -> anyhow::Result<()> {
+    thousand_of_twenty_thousand(2, 2).await
+}
+
+/// As every algorithm, also those whose leases do not end with a window that stands still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
+    let plugin = plugin_with("/failure_mode", json!("deny"));
+    for algorithm in ["fixed_window", "first_hit_window", "sliding_window", "sliding_buckets"] {
+        let limits = limits(&format!("{{ algorithm: {algorithm}, period: 1h, requests: 600 }}"));
+        let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+        let stack = plan.start().await?;
+        wait::for_room_in_window(HOUR, ROOM).await?;
+        let load = Load::of_one_client(stack.addresses(), "a", 6_000);
+        let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
+        let (allowed, denied) = (outcome.of(200), outcome.of(429));
+        ensure!(allowed + denied == 6_000, "{algorithm}: {:?}", outcome.statuses);
+        ensure!(
+            (590..=600).contains(&allowed) && stack.upstream.served() == allowed,
+            "{algorithm}: {allowed} allowed, {} served\n{}",
+            stack.upstream.served(),
+            told(&stack).await?
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> anyhow::Result<()> {
+    const BURST: f64 = 500.0;
+    const RATE: f64 = 100.0;
+    /// The default of `--lease-ttl`, in seconds.
+    const LEASE: f64 = 2.0;
+    let limits = limits("{ algorithm: token_bucket, period: 1s, requests: 100, burst: 500 }");
+    let plugin = plugin_with("/failure_mode", json!("deny"));
+    let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+    let stack = plan.start().await?;
+    let load = Load::of_one_client(stack.addresses(), "a", 10_000);
+    let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
+    let seconds = outcome.took.as_secs_f64();
+    let allowed = outcome.of(200) as f64;
+    ensure!(outcome.of(429) + outcome.of(200) == 10_000, "{:?}", outcome.statuses);
+    let most = BURST + RATE * (seconds + LEASE);
+    ensure!(allowed <= most, "{allowed} allowed in {seconds} s, at most {most}");
+    // The refill of the last denial's wait, 200 ms, may be left, and what leases still hold.
+    let least = 0.9 * (BURST + RATE * seconds);
+    ensure!(allowed >= least, "{allowed} allowed in {seconds} s, at least {least}");
+    Ok(())
+}
+
+/// Requests a second that all clients of the steady traffic send, and each of them.
+const RATE: f64 = 5_000.0;
+const RATE_OF_ONE: f64 = 50.0;
+
+/// Sends so many requests of so many clients at [`RATE`], of which a slow machine makes less.
+async fn steady(
+    stack: &Stack,
+    clients: u64,
+    requests: u64,
+) -> anyhow::Result<(Outcome, Decisions)> {
+    let before = stack.envoy.decisions().await?;
+    let load = Load::of_clients(stack.addresses(), "c", clients, requests);
+    let outcome = Load { connections: 64, pace: Pace::Open(RATE), ..load }.run().await?;
+    let after = stack.envoy.decisions_of(before.total() + outcome.sent()).await?;
+    Ok((outcome, after.since(&before)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_steady_traffic_99_of_100_decisions_are_local() -> anyhow::Result<()> {
+    let limits = limits("{ unit: hour, requests_per_unit: 10000000 }");
+    let plugin = plugin().to_string();
+    let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+    let stack = plan.start().await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let driven = |outcome: &Outcome| outcome.sent() as f64 / outcome.took.as_secs_f64();
+    let (first, _) = steady(&stack, 100, 5_000).await?;
+    // A machine that makes less has fewer clients, so that each still sends about as much.
+    let clients = (driven(&first) / RATE_OF_ONE).clamp(10.0, 100.0) as u64;
+    // Leases grow with the demand, which the filter has to see first.
+    steady(&stack, clients, 10_000).await?;
+    let (outcome, decisions) = steady(&stack, clients, 30_000).await?;
+    println!("{:.0} requests/s of {clients} clients were driven", driven(&outcome));
+    ensure!(outcome.of(200) == outcome.sent(), "{:?}", outcome.statuses);
+    ensure!(decisions.total() == outcome.sent(), "{decisions:?}");
+    ensure!(decisions.local_share() >= 0.99, "{:.4}: {decisions:?}", decisions.local_share());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_one_key_is_decided_by_few_asks() -> anyhow::Result<()> {
+    let limits = limits("{ unit: hour, requests_per_unit: 40 }");
+    let plugin = plugin_with("/failure_mode", json!("deny"));
+    let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    ensure!(stack.send_many("warm", 1).await?.allowed == 1);
+    // The stats come at ticks: the ask of the request before has to be among them.
+    stack.envoy.decisions_of(1).await?;
+    let before = stack.envoy.filter_stat("asks").await?;
+    stack.sidecar.process.freeze().await?;
+    let load = Load::of_one_client(stack.addresses(), "a", 60);
+    let load = Load { connections: 60, ..load }.start();
+    wait::until("all requests to wait", async || {
+        (stack.envoy.filter_stat("waiting").await.ok()? == 60).then_some(())
+    })
+    .await?;
+    stack.sidecar.process.thaw()?;
+    let outcome = load.end().await?;
+    ensure!((outcome.of(200), outcome.of(429)) == (40, 20), "{:?}", outcome.statuses);
+    stack.envoy.decisions_of(61).await?;
+    let asks = stack.envoy.filter_stat("asks").await? - before;
+    ensure!(asks <= 6, "{asks} asks for 60 requests");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_no_slots_every_request_asks() -> anyhow::Result<()> {
+    let plugin = plugin_with("/leases", json!({"slots": 0}));
+    let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
+    let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let sent = stack.send_many("a", 300).await?;
+    ensure!(sent.allowed == 300, "{sent:?}");
+    let decisions = stack.envoy.decisions_of(300).await?;
+    ensure!(decisions.local() == 0 && decisions.allowed_asked == 300, "{decisions:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_envoy_does_not_spend_another_can() -> anyhow::Result<()> {
+    let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
+    let plugin = plugin_with("/failure_mode", json!("deny"));
+    let plan = Plan { envoys: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
+    let stack = plan.start().await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let second = stack.others[0].address;
+    // Enough for the first to lease ahead; then nothing more comes.
+    let first = Load::of_one_client(vec![stack.envoy.address], "a", 400);
+    let first = Load { pace: Pace::Open(400.0), ..first }.run().await?;
+    ensure!(first.of(200) == 400, "{:?}", first.statuses);
+    wait::until("unspent tokens to come back", async || {
+        let told = stack.envoy.filter_stat("tokens_returned").await.ok()?;
+        let taken = stack.metric("tidegate_returned_tokens_total").await.ok()?;
+        (told > 0 && taken > 0.0).then_some(())
+    })
+    .await?;
+    let mut allowed = 0;
+    wait::until("the second to use up what is left", async || {
+        let sent = drive(second, ("x-client", "a"), 200, 1).await.ok()?;
+        allowed += sent.allowed;
+        (sent.allowed == 0 && sent.denied == 200 && allowed >= 590).then_some(())
+    })
+    .await?;
+    ensure!((590..=600).contains(&allowed), "{allowed} were left for the second");
+    ensure!(stack.upstream.served() == 400 + u64::from(allowed));
+    Ok(())
+}
