@@ -125,7 +125,7 @@ impl<H: Host> Worker<H> {
         }
         let now = self.host.now();
         let ruling = self.enforce(stream, enforced, now);
-        // What is denied anyway counts in no shadow.
+        // What is denied at once counts in no shadow. Of what has to wait nobody knows yet.
         if !matches!(ruling, Some(Ruling::Deny(_))) {
             self.shadow(shadowed, now);
         }
