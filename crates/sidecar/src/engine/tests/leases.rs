@@ -650,7 +650,7 @@ fn a_full_store_decides_and_leases_nothing() {
     }
 }
 
-/// Leases have a tenth of the nodes, so all counters that the store was made for find theirs.
+/// Leases have a sixteenth of the nodes, so all counters that the store was made for find theirs.
 #[test]
 fn leases_never_take_the_room_of_counters() {
     const CAPACITY: u64 = 3_000;
@@ -667,7 +667,7 @@ fn leases_never_take_the_room_of_counters() {
     };
     let occupied = || engine.engine.store.occupancy(Class::Narrow).expect("nodes").occupied;
     // A lease is two nodes: its record, and those who use the counter.
-    let most = narrow.nodes() / 10 / 2;
+    let most = narrow.nodes() / 16 / 2;
     let mut of_value = Vec::new();
     for value in 0..CAPACITY {
         of_value.extend(leased(0, value..value + 1).into_iter().map(|id| (value, id)));
