@@ -61,7 +61,8 @@ impl Drawn {
         }
     }
 
-    /// Adds parts that were made by [`encoded`]: entries, or a key whose value is to follow.
+    /// Adds bytes as [`encoded`] makes them, or those of a [`Drawing`]: entries, or a key whose value is to
+    /// follow.
     pub(crate) fn append(&mut self, encoded: &[u8]) {
         self.bytes.extend_from_slice(encoded);
     }
@@ -173,7 +174,7 @@ pub fn entries_of(bytes: &[u8]) -> Vec<Entry> {
 
 /// The keys and values in the bytes of a [`Drawing`], one after the other. Ends early where bytes are
 /// none that [`Drawn`] wrote.
-pub fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     std::iter::from_fn(move || {
         let (key, rest) = part(bytes)?;
         let (value, rest) = part(rest)?;

@@ -7,7 +7,7 @@ use super::Worker;
 use super::deciding::ENTRIES_BYTES_MAX;
 use crate::asks::{Ask, Hoped, Purpose, Waiter, needed, needed_by};
 use crate::decide::AskError;
-use crate::drawn::{Drawing, Drawn, entries_of};
+use crate::drawn::{Drawing, Drawn};
 use crate::host::{Call, CallId, Host};
 use crate::leases::table::Write;
 use crate::stats::Count;
@@ -140,9 +140,7 @@ impl<H: Host> Worker<H> {
     }
 
     fn add_peek(&self, drawn: &mut Drawn, drawing: &Drawing<'_>) {
-        for entry in entries_of(drawing.entries) {
-            drawn.entry(&entry.key, &entry.value);
-        }
+        drawn.append(drawing.entries);
         drawn.finish(self.process.seed, 0);
     }
 

@@ -35,8 +35,8 @@ impl Denials {
     /// Whether those of `rule` may be told.
     pub(super) fn may_be_told(&self, domain: &str, rule: &Rule) -> bool {
         let Some(domain) = self.domains.get(domain) else { return false };
-        let names = rule.limits().iter().filter_map(|limit| limit.name.as_ref());
-        !domain.counts_denied && !names.into_iter().any(|name| domain.replaced.contains(name))
+        let mut names = rule.limits().iter().filter_map(|limit| limit.name.as_ref());
+        !domain.counts_denied && !names.any(|name| domain.replaced.contains(name))
     }
 }
 
