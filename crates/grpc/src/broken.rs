@@ -1,0 +1,33 @@
+//! The end of a connection, and the error codes of HTTP/2.
+
+/// The peer broke the protocol, or went beyond a bound; what is in the output (GOAWAY) should still
+/// be written before the connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{reason} (HTTP/2 error {code})")]
+pub struct Broken {
+    /// The error code of HTTP/2.
+    pub code: u32,
+    /// What it did.
+    pub reason: &'static str,
+}
+
+impl Broken {
+    pub(crate) const fn new(code: ErrorCode, reason: &'static str) -> Broken {
+        Broken { code: code as u32, reason }
+    }
+}
+
+/// The error codes of RFC 9113, section 7, that are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum ErrorCode {
+    NoError = 0x0,
+    Protocol = 0x1,
+    FlowControl = 0x3,
+    StreamClosed = 0x5,
+    FrameSize = 0x6,
+    RefusedStream = 0x7,
+    Cancel = 0x8,
+    Compression = 0x9,
+    EnhanceYourCalm = 0xb,
+}

@@ -1,0 +1,418 @@
+//! The client's side of a connection: unary calls of one method, many at a time.
+//!
+//! Every call sends the same header block. It is put into the server's table once, if the server's
+//! settings let it have one of the usual size, and referred to afterwards.
+
+mod fields;
+mod response;
+
+use crate::Broken;
+use crate::broken::ErrorCode;
+use crate::frame::{self, Head};
+use crate::link::{Event, Link};
+use crate::message::{self, PREFIX_BYTES};
+use crate::outgoing::Body;
+use crate::streams::Streams;
+
+use fields::Fields;
+use response::{Progress, Response};
+
+/// How a call ended. Every call that was sent ends exactly once, unless the connection does.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended<'a> {
+    /// With status OK, and this message.
+    Answer(&'a [u8]),
+    /// With another status. A response that is not one of gRPC is refused here, as INTERNAL or
+    /// UNKNOWN.
+    Refused {
+        /// The status code of gRPC.
+        code: u32,
+        /// As it was sent, percent-encoded; see [`crate::decode_message`].
+        message: &'a [u8],
+    },
+    /// With an HTTP status other than 200.
+    Http(u16),
+    /// Reset, with this error code of HTTP/2: by the server, or because its response was malformed.
+    Reset(u32),
+    /// The server says that it was never begun (GOAWAY).
+    Unprocessed,
+}
+
+/// Calls at once until the server's settings say how many; every server that is of use takes one.
+const STREAMS_INITIAL: u32 = 1;
+/// Bytes of a server's header block.
+const HEADER_BYTES_MAX: u32 = 64 * 1024;
+/// Bytes of an answer; the stream's window lets no more come.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Bytes of answers that are not whole, of all calls.
+const BUFFERED_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that wait to be written; beyond them no call is begun.
+const UNSENT_BYTES_MAX: usize = 1 << 20;
+
+/// Whether the server takes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// It takes none after this one.
+    Leaving,
+    Broken(Broken),
+}
+
+/// A call under way.
+#[derive(Debug)]
+struct Stream {
+    body: Body,
+    response: Response,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection {
+    link: Link,
+    fields: Fields,
+    streams: Streams<Stream>,
+    phase: Phase,
+    partial: Vec<u8>,
+    next_stream: u32,
+    /// Bytes of answers that are not whole.
+    buffered_bytes: usize,
+}
+
+impl Connection {
+    /// A connection to `authority` for calls of the method at `path`, each with this metadata.
+    #[must_use]
+    pub fn new(authority: &str, path: &str, metadata: &[(&str, &str)]) -> Connection {
+        let mut link = Link::new(HEADER_BYTES_MAX as usize, STREAMS_INITIAL);
+        let window = (ANSWER_BYTES_MAX + PREFIX_BYTES) as u32;
+        let buffer = link.outgoing.output.buffer();
+        buffer.extend_from_slice(frame::PREFACE);
+        frame::write_settings(&[(2, 0), (4, window), (6, HEADER_BYTES_MAX)], buffer);
+        link.announce_window();
+        Connection {
+            link,
+            fields: Fields::new(authority, path, metadata),
+            streams: Streams::new(),
+            phase: Phase::Open,
+            partial: Vec::new(),
+            next_stream: 1,
+            buffered_bytes: 0,
+        }
+    }
+
+    /// Whether another call may be begun now: the server's limit of concurrent calls, its windows, its
+    /// GOAWAY, and what waits to be written (1 MiB at most) allow it.
+    #[must_use]
+    pub fn may_call(&self) -> bool {
+        self.phase == Phase::Open
+            && self.streams.len() < self.link.concurrent_streams_max as usize
+            && self.next_stream <= frame::STREAM_ID_MAX
+            && self.link.outgoing.has_window()
+            && self.link.outgoing.waiting_bytes() == 0
+            && self.link.outgoing.output.len() <= UNSENT_BYTES_MAX
+    }
+
+    /// Begins a call; its number is what [`Connection::receive`] will name it by.
+    /// None when it may not be begun now; until the server's settings have come, only one may.
+    pub fn call(&mut self, message: &[u8]) -> Option<u32> {
+        if !self.may_call() {
+            return None;
+        }
+        let id = self.next_stream;
+        self.next_stream += 2;
+        let outgoing = &mut self.link.outgoing;
+        self.fields.write(id, self.link.header_table_size, outgoing.output.buffer());
+        let new = || Stream { body: Body::new(), response: Response::new() };
+        let mut stream = self.streams.spare(new);
+        stream.body.renew(self.link.initial_window);
+        stream.response.renew();
+        let prefix = message::prefix(message.len());
+        let size = PREFIX_BYTES + message.len();
+        if stream.body.claim(size, outgoing) {
+            let buffer = outgoing.output.buffer();
+            buffer.extend_from_slice(&frame::head(size, frame::DATA, frame::END_STREAM, id));
+            buffer.extend_from_slice(&prefix);
+            buffer.extend_from_slice(message);
+        } else {
+            stream.body.wait(&prefix, outgoing);
+            stream.body.wait(message, outgoing);
+            stream.body.pump(id, frame::END_STREAM, outgoing);
+        }
+        self.streams.insert(id, stream);
+        Some(id)
+    }
+
+    /// Takes what has arrived, and says of each call that ended how.
+    ///
+    /// # Errors
+    /// When the server broke the protocol; calls under way will never end.
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        ended: &mut impl FnMut(u32, Ended<'_>),
+    ) -> Result<(), Broken> {
+        if let Phase::Broken(broken) = self.phase {
+            return Err(broken);
+        }
+        let mut partial = std::mem::take(&mut self.partial);
+        let result = self.take(input, &mut partial, ended);
+        self.partial = partial;
+        if let Err(broken) = result {
+            self.link.say_broken(broken, 0);
+            self.phase = Phase::Broken(broken);
+        }
+        result
+    }
+
+    /// What waits to be written.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        self.link.outgoing.output.waiting()
+    }
+
+    /// So many bytes of the output were written.
+    pub fn written(&mut self, bytes: usize) {
+        self.link.outgoing.output.written(bytes);
+    }
+
+    /// Calls under way.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether the server takes no further calls (GOAWAY), or the connection is broken.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    fn take(
+        &mut self,
+        mut input: &[u8],
+        partial: &mut Vec<u8>,
+        ended: &mut impl FnMut(u32, Ended<'_>),
+    ) -> Result<(), Broken> {
+        loop {
+            if partial.is_empty() {
+                let Some((head, payload, rest)) = frame::cut(input)? else { break };
+                input = rest;
+                self.frame(head, payload, ended)?;
+            } else {
+                frame::fill(partial, &mut input);
+                let Some((head, payload, _)) = frame::cut(partial)? else { return Ok(()) };
+                self.frame(head, payload, ended)?;
+                partial.clear();
+            }
+        }
+        partial.extend_from_slice(input);
+        Ok(())
+    }
+
+    fn frame(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        ended: &mut impl FnMut(u32, Ended<'_>),
+    ) -> Result<(), Broken> {
+        match self.link.take(head, payload)? {
+            Event::Done | Event::Pong(_) => Ok(()),
+            Event::Stream => {
+                if head.stream.is_multiple_of(2) || head.stream >= self.next_stream {
+                    let reason = "a frame is on a stream that was never begun";
+                    return Err(Broken::new(ErrorCode::Protocol, reason));
+                }
+                match head.kind {
+                    frame::DATA => self.data(head, payload, ended),
+                    frame::HEADERS => {
+                        let block = frame::header_block(head, payload)?;
+                        if head.has(frame::END_HEADERS) {
+                            self.block(head, block, ended)
+                        } else {
+                            self.block_part(head, block, ended)
+                        }
+                    }
+                    _ => self.block_part(head, payload, ended),
+                }
+            }
+            Event::Window { stream: 0, .. } => {
+                while let Some(id) = self.link.outgoing.next() {
+                    if let Some(stream) = self.streams.get(id) {
+                        stream.body.take_turn();
+                        self.send_waiting(id);
+                    }
+                }
+                Ok(())
+            }
+            Event::Window { stream, increment } => {
+                self.window_update(stream, increment, ended);
+                Ok(())
+            }
+            Event::Windows(change) => self.change_windows(change),
+            Event::Reset { stream, code } => {
+                self.end(stream, Cause::Reset(code), ended);
+                Ok(())
+            }
+            Event::Leaving { last_stream } => {
+                self.leave(last_stream, ended);
+                Ok(())
+            }
+        }
+    }
+
+    fn data(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        ended: &mut impl FnMut(u32, Ended<'_>),
+    ) -> Result<(), Broken> {
+        self.link.receive(payload.len())?;
+        let data = frame::unpad(head, payload)?;
+        if data.is_empty() && !head.has(frame::END_STREAM) {
+            self.link.lose_patience()?;
+        }
+        // What was on its way when this side ended the call is of no use.
+        let Some(stream) = self.streams.get(head.stream) else {
+            return self.link.lose_patience();
+        };
+        let before = stream.response.buffered_bytes();
+        let progress = stream.response.data(head, data, ANSWER_BYTES_MAX);
+        self.buffered_bytes += stream.response.buffered_bytes() - before;
+        if self.buffered_bytes > BUFFERED_BYTES_MAX {
+            let reason = "too many answers have begun and not ended";
+            return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
+        }
+        self.settle(head.stream, progress, ended);
+        Ok(())
+    }
+
+    fn block_part(
+        &mut self,
+        head: Head,
+        part: &[u8],
+        ended: &mut impl FnMut(u32, Ended<'_>),
+    ) -> Result<(), Broken> {
+        if part.is_empty() {
+            self.link.lose_patience()?;
+        }
+        match self.link.blocks.take(head, part)? {
+            Some((begun, block)) => self.block(begun, &block, ended),
+            None => Ok(()),
+        }
+    }
+
+    /// A whole header block, that this frame began.
+    fn block(
+        &mut self,
+        head: Head,
+        block: &[u8],
+        ended: &mut impl FnMut(u32, Ended<'_>),
+    ) -> Result<(), Broken> {
+        let undecodable = Broken::new(ErrorCode::Compression, "a header block cannot be decoded");
+        let decoder = &mut self.link.decoder;
+        let Some(stream) = self.streams.get(head.stream) else {
+            decoder.decode(block, |_| {}).map_err(|_| undecodable)?;
+            return self.link.lose_patience();
+        };
+        let progress = stream
+            .response
+            .block(head, block, decoder, HEADER_BYTES_MAX as usize)
+            .map_err(|_| undecodable)?;
+        if progress == Progress::Informed {
+            self.link.lose_patience()?;
+        }
+        self.settle(head.stream, progress, ended);
+        Ok(())
+    }
+
+    fn settle(&mut self, id: u32, progress: Progress, ended: &mut impl FnMut(u32, Ended<'_>)) {
+        match progress {
+            Progress::Going | Progress::Informed => {}
+            Progress::Ended => self.end(id, Cause::Response, ended),
+            Progress::Malformed => {
+                self.link.reset(id, ErrorCode::Protocol);
+                self.end(id, Cause::Reset(ErrorCode::Protocol as u32), ended);
+            }
+        }
+    }
+
+    fn window_update(&mut self, id: u32, increment: u32, ended: &mut impl FnMut(u32, Ended<'_>)) {
+        let Some(stream) = self.streams.get(id) else { return };
+        let code = if increment == 0 {
+            ErrorCode::Protocol
+        } else if !stream.body.change_window(i64::from(increment)) {
+            ErrorCode::FlowControl
+        } else {
+            self.send_waiting(id);
+            return;
+        };
+        self.link.reset(id, code);
+        self.end(id, Cause::Reset(code as u32), ended);
+    }
+
+    fn change_windows(&mut self, change: i64) -> Result<(), Broken> {
+        let mut waiting = Vec::new();
+        for (id, stream) in self.streams.iter_mut() {
+            if !stream.body.change_window(change) {
+                let reason = "INITIAL_WINDOW_SIZE makes a window larger than 2^31-1";
+                return Err(Broken::new(ErrorCode::FlowControl, reason));
+            }
+            if !stream.body.is_empty() {
+                waiting.push(id);
+            }
+        }
+        for id in waiting {
+            self.send_waiting(id);
+        }
+        Ok(())
+    }
+
+    fn send_waiting(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get(id) {
+            let frames = stream.body.pump(id, frame::END_STREAM, &mut self.link.outgoing);
+            self.link.gain_patience_for_frames(frames);
+        }
+    }
+
+    /// The server processes no call after this one.
+    fn leave(&mut self, last_stream: u32, ended: &mut impl FnMut(u32, Ended<'_>)) {
+        self.phase = Phase::Leaving;
+        let after = self.streams.iter_mut().map(|(id, _)| id).filter(|id| *id > last_stream);
+        let after: Vec<u32> = after.collect();
+        for id in after {
+            self.end(id, Cause::Unprocessed, ended);
+        }
+    }
+
+    /// Ends a call; the only place that says so.
+    fn end(&mut self, id: u32, cause: Cause, ended: &mut impl FnMut(u32, Ended<'_>)) {
+        let Some(mut stream) = self.streams.remove(id) else { return };
+        self.link.gain_patience();
+        match cause {
+            Cause::Response => {
+                ended(id, stream.response.ended());
+                if !stream.body.is_empty() {
+                    // The server has said all before it heard all.
+                    self.link.reset(id, ErrorCode::Cancel);
+                }
+            }
+            Cause::Reset(code) => ended(id, stream.response.reset(code)),
+            Cause::Unprocessed => ended(id, Ended::Unprocessed),
+        }
+        self.buffered_bytes -= stream.response.buffered_bytes();
+        stream.body.clear(id, &mut self.link.outgoing);
+        stream.response.renew();
+        self.streams.keep(stream);
+    }
+}
+
+/// Why a call ends.
+#[derive(Debug, Clone, Copy)]
+enum Cause {
+    Response,
+    Reset(u32),
+    Unprocessed,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! The header block of every request, encoded beforehand.
+
+use crate::frame::{self, END_HEADERS, HEAD_BYTES, HEADERS};
+use crate::hpack::encode::{Indexing, indexed, literal, size_update};
+use crate::hpack::{Field, TABLE_SIZE_INITIAL};
+
+/// The first index of the dynamic table.
+const DYNAMIC: usize = 62;
+
+/// What the server's table holds of this block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    All,
+    /// The server wants a smaller table than usual; it was told to have none.
+    Never,
+}
+
+/// The block in its forms.
+#[derive(Debug)]
+pub(super) struct Fields {
+    /// Every field as a literal that the table forgets.
+    plain: Vec<u8>,
+    /// Every field as a literal that the table keeps.
+    adding: Vec<u8>,
+    /// References to what the table keeps; empty when the table is too small for it.
+    referring: Vec<u8>,
+    held: Held,
+}
+
+impl Fields {
+    pub(super) fn new(authority: &str, path: &str, metadata: &[(&str, &str)]) -> Fields {
+        let names: Vec<String> = metadata.iter().map(|(name, _)| name.to_lowercase()).collect();
+        let mut fields: Vec<(&str, &str)> = vec![
+            (":authority", authority),
+            (":path", path),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ];
+        fields.extend(names.iter().zip(metadata).map(|(name, (_, value))| (name.as_str(), *value)));
+        // `:method: POST` and `:scheme: http` are in the static table.
+        let [mut plain, mut adding, mut referring] =
+            [vec![0x83, 0x86], vec![0x83, 0x86], vec![0x83, 0x86]];
+        let mut size = 0;
+        for (age, (name, value)) in fields.iter().enumerate() {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            literal(Indexing::Without, name, value, &mut plain);
+            literal(Indexing::Add, name, value, &mut adding);
+            indexed(DYNAMIC + fields.len() - 1 - age, &mut referring);
+            size += Field::new(name, value).size();
+        }
+        if size > TABLE_SIZE_INITIAL {
+            referring.clear();
+        }
+        Fields { plain, adding, referring, held: Held::Nothing }
+    }
+
+    /// Appends the HEADERS frame of a call, for a server whose table has this size.
+    pub(super) fn write(&mut self, stream: u32, table_size: usize, output: &mut Vec<u8>) {
+        let start = output.len();
+        output.extend_from_slice(&[0; HEAD_BYTES]);
+        match self.held {
+            _ if table_size < TABLE_SIZE_INITIAL && self.held != Held::Never => {
+                self.held = Held::Never;
+                size_update(0, output);
+                output.extend_from_slice(&self.plain);
+            }
+            Held::All => output.extend_from_slice(&self.referring),
+            Held::Nothing if !self.referring.is_empty() => {
+                self.held = Held::All;
+                output.extend_from_slice(&self.adding);
+            }
+            Held::Nothing | Held::Never => output.extend_from_slice(&self.plain),
+        }
+        let length = output.len() - start - HEAD_BYTES;
+        let head = frame::head(length, HEADERS, END_HEADERS, stream);
+        if let Some(place) = output.get_mut(start..start + HEAD_BYTES) {
+            place.copy_from_slice(&head);
+        }
+    }
+}

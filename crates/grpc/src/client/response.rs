@@ -1,0 +1,194 @@
+//! What has arrived of a response, and what it means (gRPC over HTTP/2, "Responses").
+
+use crate::frame::{self, Head};
+use crate::hpack::{Decoder, Field, Undecodable, Validity};
+use crate::message::{self, Cut};
+use crate::outgoing::KEPT_BYTES_MAX;
+use crate::{Code, client::Ended};
+
+/// What a frame changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Going,
+    /// The headers were preliminary (1xx).
+    Informed,
+    Ended,
+    Malformed,
+}
+
+/// Why a response is not one of gRPC though HTTP/2 finds no fault with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    TooLarge,
+    SecondMessage,
+    Compressed,
+}
+
+/// A response, made to be used again.
+#[derive(Debug)]
+pub(super) struct Response {
+    /// Of HTTP; 0 until the headers have come.
+    http_status: u16,
+    grpc_status: Option<u32>,
+    grpc_message: Vec<u8>,
+    /// The message with its prefix, as far as it has come.
+    message: Vec<u8>,
+    fault: Option<Fault>,
+}
+
+/// What one header block says.
+#[derive(Debug, Default)]
+struct Block {
+    http_status: Option<u16>,
+    grpc_status: Option<u32>,
+    size: usize,
+    is_malformed: bool,
+    has_regular: bool,
+}
+
+impl Response {
+    pub(super) fn new() -> Response {
+        Response {
+            http_status: 0,
+            grpc_status: None,
+            grpc_message: Vec::new(),
+            message: Vec::new(),
+            fault: None,
+        }
+    }
+
+    /// Makes it as new.
+    pub(super) fn renew(&mut self) {
+        self.http_status = 0;
+        self.grpc_status = None;
+        self.grpc_message.clear();
+        self.grpc_message.shrink_to(KEPT_BYTES_MAX);
+        self.message.clear();
+        self.message.shrink_to(KEPT_BYTES_MAX);
+        self.fault = None;
+    }
+
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.message.len()
+    }
+
+    /// Takes headers or trailers.
+    pub(super) fn block(
+        &mut self,
+        head: Head,
+        bytes: &[u8],
+        decoder: &mut Decoder,
+        size_max: usize,
+    ) -> Result<Progress, Undecodable> {
+        let mut block = Block::default();
+        let message = &mut self.grpc_message;
+        decoder.decode(bytes, |field| block.take(field, size_max, message))?;
+        let has_ended = head.has(frame::END_STREAM);
+        let is_first = self.http_status == 0;
+        if block.is_malformed || is_first != block.http_status.is_some() {
+            return Ok(Progress::Malformed);
+        }
+        if block.http_status.is_some_and(|status| status < 200) {
+            return Ok(if has_ended { Progress::Malformed } else { Progress::Informed });
+        }
+        if let Some(status) = block.http_status {
+            self.http_status = status;
+        }
+        self.grpc_status = block.grpc_status.or(self.grpc_status);
+        Ok(match (has_ended, is_first) {
+            (true, _) => Progress::Ended,
+            (false, true) => Progress::Going,
+            (false, false) => Progress::Malformed,
+        })
+    }
+
+    /// Takes a part of the body.
+    pub(super) fn data(&mut self, head: Head, mut data: &[u8], bytes_max: usize) -> Progress {
+        if self.http_status == 0 {
+            return Progress::Malformed;
+        }
+        // The body of an error of HTTP is for people.
+        if self.http_status == 200 && self.fault.is_none() {
+            message::fill(&mut self.message, &mut data, bytes_max);
+            self.fault = match message::cut(&self.message, bytes_max) {
+                Cut::TooLarge => Some(Fault::TooLarge),
+                Cut::Whole { flag, .. } if flag != 0 => Some(Fault::Compressed),
+                _ if !data.is_empty() => Some(Fault::SecondMessage),
+                _ => None,
+            };
+        }
+        if head.has(frame::END_STREAM) { Progress::Ended } else { Progress::Going }
+    }
+
+    /// What a response that is whole says.
+    pub(super) fn ended(&self) -> Ended<'_> {
+        if self.http_status != 200 {
+            return Ended::Http(self.http_status);
+        }
+        let refused = |code: Code, message: &'static str| Ended::Refused {
+            code: code as u32,
+            message: message.as_bytes(),
+        };
+        match (self.grpc_status, self.fault) {
+            (None, _) => refused(Code::Unknown, "the response has no grpc-status"),
+            (Some(0), Some(Fault::TooLarge)) => {
+                refused(Code::ResourceExhausted, "the answer is too large")
+            }
+            (Some(0), Some(Fault::SecondMessage)) => {
+                refused(Code::Internal, "the answer has more than one message")
+            }
+            (Some(0), Some(Fault::Compressed)) => {
+                refused(Code::Internal, "the answer is compressed")
+            }
+            (Some(0), None) => match message::cut(&self.message, usize::MAX) {
+                Cut::Whole { message, .. } => Ended::Answer(message),
+                _ => refused(Code::Internal, "the answer has no whole message"),
+            },
+            (Some(code), _) => Ended::Refused { code, message: &self.grpc_message },
+        }
+    }
+
+    /// What a response that was cut off by a reset says.
+    pub(super) fn reset(&self, code: u32) -> Ended<'_> {
+        match self.http_status {
+            0 | 200 => Ended::Reset(code),
+            status => Ended::Http(status),
+        }
+    }
+}
+
+impl Block {
+    fn take(&mut self, field: Field<'_>, size_max: usize, grpc_message: &mut Vec<u8>) {
+        self.size = self.size.saturating_add(field.size());
+        let is_pseudo = field.name.first() == Some(&b':');
+        self.is_malformed |= self.size > size_max
+            || field.validity == Validity::Invalid
+            || (is_pseudo && (self.has_regular || field.name != b":status"))
+            || (is_pseudo && self.http_status.is_some());
+        self.has_regular |= !is_pseudo;
+        if self.is_malformed {
+            return;
+        }
+        match field.name {
+            b":status" => {
+                self.http_status = number(field.value).and_then(|status| status.try_into().ok());
+                self.is_malformed =
+                    !self.http_status.is_some_and(|status| (100..1000).contains(&status));
+            }
+            b"grpc-status" => {
+                // A status that is not a number means that nothing is known.
+                self.grpc_status = number(field.value).or(Some(Code::Unknown as u32));
+            }
+            b"grpc-message" => {
+                grpc_message.clear();
+                grpc_message.extend_from_slice(field.value);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u32> {
+    let is_plain = digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_plain)?.parse().ok()
+}

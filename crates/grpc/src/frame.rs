@@ -1,0 +1,204 @@
+//! Frames (RFC 9113, sections 4 and 6): their heads, flags, padding and settings. Knows no stream.
+
+use crate::broken::{Broken, ErrorCode};
+
+/// What a client sends first.
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const HEAD_BYTES: usize = 9;
+/// The largest payload that either side takes until it says otherwise; this side never does.
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 16_384;
+/// The largest payload that may be agreed on.
+pub(crate) const PAYLOAD_BYTES_LIMIT: u32 = (1 << 24) - 1;
+pub(crate) const STREAM_ID_MAX: u32 = (1 << 31) - 1;
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PUSH_PROMISE: u8 = 5;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+
+pub(crate) const END_STREAM: u8 = 0x1;
+pub(crate) const ACK: u8 = 0x1;
+pub(crate) const END_HEADERS: u8 = 0x4;
+pub(crate) const PADDED: u8 = 0x8;
+pub(crate) const WITH_PRIORITY: u8 = 0x20;
+
+/// The first nine bytes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) length: usize,
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+}
+
+impl Head {
+    #[inline]
+    pub(crate) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    #[inline]
+    fn parse(bytes: [u8; HEAD_BYTES]) -> Head {
+        let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = bytes;
+        Head {
+            length: usize::from(l0) << 16 | usize::from(l1) << 8 | usize::from(l2),
+            kind,
+            flags,
+            stream: u32::from_be_bytes([s0, s1, s2, s3]) & STREAM_ID_MAX,
+        }
+    }
+}
+
+/// The bytes of a head. A length that is beyond 24 bits is a mistake of the caller's.
+#[inline]
+pub(crate) fn head(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD_BYTES] {
+    debug_assert!(length <= PAYLOAD_BYTES_LIMIT as usize);
+    let length = length.to_le_bytes();
+    let [s0, s1, s2, s3] = stream.to_be_bytes();
+    [length[2], length[1], length[0], kind, flags, s0, s1, s2, s3]
+}
+
+/// A frame's head, its payload, and what follows it.
+pub(crate) type Cut<'a> = (Head, &'a [u8], &'a [u8]);
+
+/// Cuts the first frame off. None while it is not whole.
+#[inline]
+pub(crate) fn cut(input: &[u8]) -> Result<Option<Cut<'_>>, Broken> {
+    let Some((&head, rest)) = input.split_first_chunk() else { return Ok(None) };
+    let head = Head::parse(head);
+    if head.length > PAYLOAD_BYTES_MAX {
+        return Err(Broken::new(ErrorCode::FrameSize, "a frame is larger than agreed"));
+    }
+    Ok(rest.split_at_checked(head.length).map(|(payload, rest)| (head, payload, rest)))
+}
+
+/// Moves bytes of the input behind what has arrived of a frame, until it is whole or all are moved.
+pub(crate) fn fill(partial: &mut Vec<u8>, input: &mut &[u8]) {
+    for _ in 0..2 {
+        let wanted = match partial.first_chunk() {
+            None => HEAD_BYTES,
+            Some(&head) => HEAD_BYTES + Head::parse(head).length.min(PAYLOAD_BYTES_MAX),
+        };
+        let missing = wanted.saturating_sub(partial.len()).min(input.len());
+        let (moved, rest) = input.split_at(missing);
+        partial.extend_from_slice(moved);
+        *input = rest;
+    }
+}
+
+/// What a DATA or HEADERS frame holds beside its padding.
+#[inline]
+pub(crate) fn unpad(head: Head, payload: &[u8]) -> Result<&[u8], Broken> {
+    if !head.has(PADDED) {
+        return Ok(payload);
+    }
+    let unpadded = payload
+        .split_first()
+        .and_then(|(&padding, rest)| rest.get(..rest.len().checked_sub(usize::from(padding))?));
+    unpadded.ok_or(Broken::new(ErrorCode::Protocol, "padding is larger than its frame"))
+}
+
+/// The payload of a HEADERS frame, without padding and priority.
+#[inline]
+pub(crate) fn header_block(head: Head, payload: &[u8]) -> Result<&[u8], Broken> {
+    let block = unpad(head, payload)?;
+    if !head.has(WITH_PRIORITY) {
+        return Ok(block);
+    }
+    let (priority, block) = block
+        .split_first_chunk::<5>()
+        .ok_or(Broken::new(ErrorCode::FrameSize, "a HEADERS frame is too short"))?;
+    let [d0, d1, d2, d3, _] = *priority;
+    if u32::from_be_bytes([d0, d1, d2, d3]) & STREAM_ID_MAX == head.stream {
+        return Err(Broken::new(ErrorCode::Protocol, "a stream depends on itself"));
+    }
+    Ok(block)
+}
+
+/// A payload that must be four bytes.
+pub(crate) fn word(payload: &[u8]) -> Result<u32, Broken> {
+    let bytes: [u8; 4] = payload
+        .try_into()
+        .map_err(|_| Broken::new(ErrorCode::FrameSize, "a frame that must have 4 bytes has not"))?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+/// What a SETTINGS frame says; only what matters here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) header_table_size: Option<u32>,
+    pub(crate) concurrent_streams_max: Option<u32>,
+    pub(crate) initial_window_size: Option<u32>,
+    pub(crate) frame_size_max: Option<u32>,
+    pub(crate) enable_push: Option<u32>,
+}
+
+impl Settings {
+    /// Parses a payload. Of a setting that occurs twice, the last one counts.
+    pub(crate) fn parse(payload: &[u8]) -> Result<Settings, Broken> {
+        let (chunks, rest) = payload.as_chunks::<6>();
+        if !rest.is_empty() {
+            return Err(Broken::new(ErrorCode::FrameSize, "a SETTINGS frame is cut off"));
+        }
+        let mut settings = Settings::default();
+        for &[i0, i1, v0, v1, v2, v3] in chunks {
+            let value = u32::from_be_bytes([v0, v1, v2, v3]);
+            match u16::from_be_bytes([i0, i1]) {
+                1 => settings.header_table_size = Some(value),
+                2 if value > 1 => return Err(invalid("ENABLE_PUSH is neither 0 nor 1")),
+                2 => settings.enable_push = Some(value),
+                3 => settings.concurrent_streams_max = Some(value),
+                4 if value > STREAM_ID_MAX => {
+                    let reason = "INITIAL_WINDOW_SIZE is beyond 2^31-1";
+                    return Err(Broken::new(ErrorCode::FlowControl, reason));
+                }
+                4 => settings.initial_window_size = Some(value),
+                5 if !(PAYLOAD_BYTES_MAX as u32..=PAYLOAD_BYTES_LIMIT).contains(&value) => {
+                    return Err(invalid("MAX_FRAME_SIZE is below 2^14 or beyond 2^24-1"));
+                }
+                5 => settings.frame_size_max = Some(value),
+                _ => {}
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn invalid(reason: &'static str) -> Broken {
+    Broken::new(ErrorCode::Protocol, reason)
+}
+
+/// Appends a SETTINGS frame of these pairs.
+pub(crate) fn write_settings(settings: &[(u16, u32)], output: &mut Vec<u8>) {
+    output.extend_from_slice(&head(settings.len() * 6, SETTINGS, 0, 0));
+    for (identifier, value) in settings {
+        output.extend_from_slice(&identifier.to_be_bytes());
+        output.extend_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Appends a frame whose payload is four bytes: RST_STREAM or WINDOW_UPDATE.
+pub(crate) fn write_word(kind: u8, stream: u32, word: u32, output: &mut Vec<u8>) {
+    output.extend_from_slice(&head(4, kind, 0, stream));
+    output.extend_from_slice(&word.to_be_bytes());
+}
+
+/// Appends a PING.
+pub(crate) fn write_ping(flags: u8, payload: [u8; 8], output: &mut Vec<u8>) {
+    output.extend_from_slice(&head(8, PING, flags, 0));
+    output.extend_from_slice(&payload);
+}
+
+/// Appends a GOAWAY.
+pub(crate) fn write_goaway(last_stream: u32, code: u32, reason: &str, output: &mut Vec<u8>) {
+    output.extend_from_slice(&head(8 + reason.len(), GOAWAY, 0, 0));
+    output.extend_from_slice(&last_stream.to_be_bytes());
+    output.extend_from_slice(&code.to_be_bytes());
+    output.extend_from_slice(reason.as_bytes());
+}

@@ -1,0 +1,15 @@
+//! Header compression (RFC 7541): a whole decoder, and as much of an encoder as is needed.
+
+mod decode;
+pub(crate) mod encode;
+mod huffman;
+pub(crate) mod integer;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use decode::{Decoder, Undecodable};
+pub(crate) use table::{Field, Validity};
+
+/// The table's size that holds until another is agreed (RFC 9113, section 6.5.2).
+pub(crate) const TABLE_SIZE_INITIAL: usize = 4096;

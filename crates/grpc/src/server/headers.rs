@@ -1,0 +1,171 @@
+//! Streams that begin and streams whose trailers come.
+
+use crate::broken::{Broken, ErrorCode};
+use crate::frame::{self, Head};
+use crate::hpack::{Undecodable, Validity};
+use crate::{Code, Status};
+
+use super::reply::{self, Advice, Place};
+use super::request::{Fault, Request, read_trailers};
+use super::stream::{Fate, Stream};
+use super::{Connection, Phase};
+
+/// Blocks beyond this are not kept: they are not all references.
+const RECENT_BYTES_MAX: usize = 64;
+
+/// The last block that changed nothing in the decoder's table. Clients that index their fields send
+/// the same bytes for each call, and they mean the same while the table is the same.
+#[derive(Debug)]
+pub(super) struct Recent {
+    block: Vec<u8>,
+    changes: u64,
+    request: Request,
+}
+
+impl Recent {
+    pub(super) fn new() -> Recent {
+        Recent { block: Vec::new(), changes: 0, request: Request::new() }
+    }
+}
+
+impl Connection {
+    pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Broken> {
+        if head.kind == frame::CONTINUATION {
+            if payload.is_empty() {
+                self.link.lose_patience()?;
+            }
+            return self.block_part(head, payload);
+        }
+        if head.stream.is_multiple_of(2) {
+            return Err(Broken::new(ErrorCode::Protocol, "a client's stream has an even number"));
+        }
+        let block = frame::header_block(head, payload)?;
+        if head.has(frame::END_HEADERS) {
+            self.block(head, block)
+        } else {
+            self.block_part(head, block)
+        }
+    }
+
+    fn block_part(&mut self, head: Head, part: &[u8]) -> Result<(), Broken> {
+        match self.link.blocks.take(head, part)? {
+            Some((begun, block)) => self.block(begun, &block),
+            None => Ok(()),
+        }
+    }
+
+    /// A whole block, that this frame began.
+    fn block(&mut self, head: Head, block: &[u8]) -> Result<(), Broken> {
+        if head.stream > self.last_stream {
+            return self.begin(head, block);
+        }
+        let validity = read_trailers(&mut self.link.decoder, block).map_err(undecodable)?;
+        let Some(stream) = self.streams.get(head.stream) else {
+            if head.stream > self.closed_early_max && head.stream < self.last_stream {
+                let reason = "a stream's number is lower than the one before";
+                return Err(Broken::new(ErrorCode::Protocol, reason));
+            }
+            return self.frame_on_closed(head.stream);
+        };
+        let fate = if validity == Validity::Invalid || !head.has(frame::END_STREAM) {
+            Fate::Failed(ErrorCode::Protocol)
+        } else {
+            stream.take_end(&mut self.link)
+        };
+        if let Fate::Failed(_) = fate {
+            self.link.lose_patience()?;
+        }
+        self.settle(head.stream, fate);
+        Ok(())
+    }
+
+    /// A new stream.
+    fn begin(&mut self, head: Head, block: &[u8]) -> Result<(), Broken> {
+        self.last_stream = head.stream;
+        let mut stream = self.streams.spare(Stream::new);
+        self.read(&mut stream.request, block)?;
+        let has_ended = head.has(frame::END_STREAM);
+        let refused = if let Phase::Closed(last) = self.phase {
+            // It was told; the number that it was told stays the truth.
+            self.last_stream = last;
+            self.closed_early_max = head.stream;
+            self.link.lose_patience()
+        } else if self.streams.len() >= self.desk.limits.streams_max as usize {
+            self.refuse(head.stream, ErrorCode::RefusedStream)
+        } else if let Some(fault) = stream.request.fault {
+            self.refuse_fault(head.stream, fault, has_ended)
+        } else if self.desk.buffered_bytes.saturating_add(stream.request.size)
+            > self.desk.limits.buffered_bytes_max
+        {
+            self.refuse(head.stream, ErrorCode::RefusedStream)
+        } else if has_ended {
+            match stream.request.content_length {
+                None | Some(0) => self.refuse_empty(head.stream),
+                Some(_) => self.refuse(head.stream, ErrorCode::Protocol),
+            }
+        } else {
+            stream.begin(head.stream, self.link.initial_window, &mut self.desk);
+            self.streams.insert(head.stream, stream);
+            return Ok(());
+        };
+        stream.request.shrink();
+        self.streams.keep(stream);
+        refused
+    }
+
+    /// Reads a request, from memory if it is the same as the last one.
+    #[inline]
+    fn read(&mut self, request: &mut Request, block: &[u8]) -> Result<(), Broken> {
+        let decoder = &mut self.link.decoder;
+        let recent = &mut self.recent;
+        let changes = decoder.changes();
+        if recent.changes == changes && recent.block == block && !block.is_empty() {
+            request.copy_from(&recent.request);
+            return Ok(());
+        }
+        request.read(decoder, block, self.desk.limits.header_bytes_max).map_err(undecodable)?;
+        if decoder.changes() == changes && block.len() <= RECENT_BYTES_MAX {
+            recent.block.clear();
+            recent.block.extend_from_slice(block);
+            recent.changes = changes;
+            recent.request.copy_from(request);
+        }
+        Ok(())
+    }
+
+    /// Refuses a stream without a word, at the cost of patience.
+    fn refuse(&mut self, stream: u32, code: ErrorCode) -> Result<(), Broken> {
+        self.link.reset(stream, code);
+        self.closed_early_max = stream;
+        self.link.lose_patience()
+    }
+
+    fn refuse_fault(&mut self, stream: u32, fault: Fault, has_ended: bool) -> Result<(), Broken> {
+        let outgoing = &mut self.link.outgoing;
+        match fault {
+            Fault::Malformed => return self.refuse(stream, ErrorCode::Protocol),
+            Fault::Method => reply::http_status(stream, *b"405", outgoing),
+            Fault::ContentType => reply::http_status(stream, *b"415", outgoing),
+            Fault::TooLarge => {
+                let message = format!(
+                    "the header fields are larger than {} bytes",
+                    self.desk.limits.header_bytes_max
+                );
+                let status = Status::new(Code::ResourceExhausted, message);
+                reply::status(stream, &status, Place::Only, Advice::None, outgoing);
+            }
+        }
+        if has_ended { self.link.lose_patience() } else { self.refuse(stream, ErrorCode::NoError) }
+    }
+
+    fn refuse_empty(&mut self, stream: u32) -> Result<(), Broken> {
+        let status = Status::new(Code::Internal, "the call has no message");
+        let outgoing = &mut self.link.outgoing;
+        reply::status(stream, &status, Place::Only, Advice::None, outgoing);
+        self.link.lose_patience()
+    }
+}
+
+fn undecodable(_: Undecodable) -> Broken {
+    Broken::new(ErrorCode::Compression, "a header block cannot be decoded")
+}

@@ -1,0 +1,227 @@
+//! The header block of a request (RFC 9113, section 8.3; gRPC over HTTP/2): what it asks for, and
+//! what is wrong with it.
+
+use crate::Metadata;
+use crate::hpack::{Decoder, Field, Undecodable, Validity};
+
+/// A request that waits keeps this much memory for its successors.
+const KEPT_BYTES_MAX: usize = 8 * 1024;
+
+/// Why a request is refused. The first reason is kept, the gravest replaces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Not a request of HTTP/2.
+    Malformed,
+    /// Header fields beyond the bound.
+    TooLarge,
+    /// Not POST.
+    Method,
+    /// Not application/grpc.
+    ContentType,
+}
+
+/// How messages may be compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    Identity,
+    Other,
+}
+
+/// The pseudo-headers and fields that may occur once, as bits.
+mod once {
+    pub(super) const METHOD: u8 = 1;
+    pub(super) const SCHEME: u8 = 2;
+    pub(super) const PATH: u8 = 4;
+    pub(super) const AUTHORITY: u8 = 8;
+    pub(super) const CONTENT_LENGTH: u8 = 16;
+    pub(super) const REGULAR: u8 = 32;
+    pub(super) const NEEDED: u8 = METHOD | SCHEME | PATH;
+}
+
+/// What the header block of a request says. Made to be used again.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) path: Vec<u8>,
+    pub(crate) metadata: Metadata,
+    pub(crate) content_length: Option<u64>,
+    pub(crate) encoding: Encoding,
+    pub(crate) fault: Option<Fault>,
+    /// Its size as MAX_HEADER_LIST_SIZE counts it.
+    pub(crate) size: usize,
+    seen: u8,
+    content_type: ContentType,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContentType {
+    Grpc,
+    Other,
+}
+
+impl Request {
+    pub(crate) fn new() -> Request {
+        Request {
+            path: Vec::new(),
+            metadata: Metadata::default(),
+            content_length: None,
+            encoding: Encoding::Identity,
+            fault: None,
+            size: 0,
+            seen: 0,
+            content_type: ContentType::Other,
+        }
+    }
+
+    /// Reads a header block. Whatever is wrong with the request, the block is decoded to its end:
+    /// the decoder's table depends on it.
+    pub(crate) fn read(
+        &mut self,
+        decoder: &mut Decoder,
+        block: &[u8],
+        size_max: usize,
+    ) -> Result<(), Undecodable> {
+        self.clear();
+        decoder.decode(block, |field| self.take(field, size_max))?;
+        if self.fault.is_none() {
+            self.fault = self.missing();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn copy_from(&mut self, other: &Request) {
+        self.path.clone_from(&other.path);
+        self.metadata.copy_from(&other.metadata);
+        self.content_length = other.content_length;
+        self.encoding = other.encoding;
+        self.fault = other.fault;
+        self.size = other.size;
+        self.seen = other.seen;
+        self.content_type = other.content_type;
+    }
+
+    /// Gives memory back that few requests need.
+    pub(crate) fn shrink(&mut self) {
+        if self.size > KEPT_BYTES_MAX {
+            self.clear();
+            self.path.shrink_to(KEPT_BYTES_MAX);
+            self.metadata.shrink(KEPT_BYTES_MAX);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.path.clear();
+        self.metadata.clear();
+        self.content_length = None;
+        self.encoding = Encoding::Identity;
+        self.fault = None;
+        self.size = 0;
+        self.seen = 0;
+        self.content_type = ContentType::Other;
+    }
+
+    fn missing(&self) -> Option<Fault> {
+        if self.seen & once::NEEDED != once::NEEDED || self.path.is_empty() {
+            Some(Fault::Malformed)
+        } else if self.content_type == ContentType::Other {
+            Some(Fault::ContentType)
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, field: Field<'_>, size_max: usize) {
+        self.size = self.size.saturating_add(field.size());
+        if self.size > size_max {
+            self.fault = Some(Fault::TooLarge);
+            return;
+        }
+        if field.validity == Validity::Invalid {
+            self.fault = Some(Fault::Malformed);
+            return;
+        }
+        if field.name.first() == Some(&b':') {
+            self.pseudo(field);
+        } else {
+            self.seen |= once::REGULAR;
+            self.regular(field);
+        }
+    }
+
+    fn pseudo(&mut self, field: Field<'_>) {
+        let bit = match field.name {
+            b":method" => once::METHOD,
+            b":scheme" => once::SCHEME,
+            b":path" => once::PATH,
+            b":authority" => once::AUTHORITY,
+            _ => once::REGULAR,
+        };
+        // Each once, none unknown, and none after a regular field.
+        if self.seen & (bit | once::REGULAR) != 0 || bit == once::REGULAR {
+            self.fault = Some(Fault::Malformed);
+            return;
+        }
+        self.seen |= bit;
+        match bit {
+            once::PATH => self.path.extend_from_slice(field.value),
+            once::METHOD if field.value != b"POST" => {
+                self.fault = self.fault.or(Some(Fault::Method));
+            }
+            _ => {}
+        }
+    }
+
+    fn regular(&mut self, field: Field<'_>) {
+        let is_allowed = match field.name {
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
+            | b"upgrade" => false,
+            b"te" => field.value.eq_ignore_ascii_case(b"trailers"),
+            b"content-length" => self.take_content_length(field.value),
+            b"content-type" => {
+                self.content_type = content_type(field.value);
+                true
+            }
+            b"grpc-encoding" => {
+                self.encoding = match field.value {
+                    b"identity" => Encoding::Identity,
+                    _ => Encoding::Other,
+                };
+                true
+            }
+            _ => true,
+        };
+        if is_allowed {
+            self.metadata.push(field);
+        } else {
+            self.fault = Some(Fault::Malformed);
+        }
+    }
+
+    fn take_content_length(&mut self, value: &[u8]) -> bool {
+        let digits = std::str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
+        let length = digits.and_then(|digits| digits.parse().ok());
+        let is_first = self.seen & once::CONTENT_LENGTH == 0;
+        self.seen |= once::CONTENT_LENGTH;
+        self.content_length = length;
+        is_first && length.is_some()
+    }
+}
+
+/// `application/grpc`, alone, or followed by what the messages are (`+proto`), or by parameters.
+fn content_type(value: &[u8]) -> ContentType {
+    match value.strip_prefix(b"application/grpc") {
+        Some([] | [b'+' | b';', ..]) => ContentType::Grpc,
+        _ => ContentType::Other,
+    }
+}
+
+/// Reads the trailers of a request: nothing in them matters, but they may be malformed.
+pub(crate) fn read_trailers(decoder: &mut Decoder, block: &[u8]) -> Result<Validity, Undecodable> {
+    let mut validity = Validity::Valid;
+    decoder.decode(block, |field| {
+        if field.validity == Validity::Invalid || field.name.first() == Some(&b':') {
+            validity = Validity::Invalid;
+        }
+    })?;
+    Ok(validity)
+}

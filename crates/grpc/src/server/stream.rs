@@ -1,0 +1,403 @@
+//! One call: its messages are cut out, the service is asked, its answers are sent or wait.
+
+use crate::broken::ErrorCode;
+use crate::frame::{self, Head};
+use crate::link::{Link, ReceiveWindow};
+use crate::message::{self, Cut, PREFIX_BYTES};
+use crate::outgoing::{Body, KEPT_BYTES_MAX};
+use crate::{Code, Status};
+
+use super::reply::{self, Advice, Place};
+use super::request::{Encoding, Request};
+use super::{Call, Limits, Outcome, Service};
+
+/// Bytes that are held for a peer that does not read, or opens no window. Beyond them messages are
+/// refused before the service is asked: four times what makes a connection congested.
+const HELD_BYTES_MAX: usize = 1 << 20;
+
+/// What all calls of a connection share.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) limits: Limits,
+    /// Bytes of headers and of messages that have begun to arrive, over all streams.
+    pub(super) buffered_bytes: usize,
+    /// Messages that the service was asked about.
+    pub(super) asked: usize,
+    /// Calls that stay open for ever.
+    pub(super) staying: usize,
+    stream_window: u32,
+    answer: Vec<u8>,
+}
+
+impl Desk {
+    pub(super) fn new(limits: Limits, stream_window: u32) -> Desk {
+        let answer = Vec::new();
+        Desk { limits, buffered_bytes: 0, asked: 0, staying: 0, stream_window, answer }
+    }
+}
+
+/// What becomes of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Open,
+    /// Both sides have ended it.
+    Done,
+    /// The response is whole, the request is not: no more of it is wanted.
+    DoneEarly,
+    Failed(ErrorCode),
+}
+
+/// How far the client's side of a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    Open,
+    Ended,
+}
+
+/// How far the response is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Response {
+    /// Nothing was sent.
+    Awaited,
+    /// The headers were sent.
+    Begun,
+    /// It ends when the body is sent: with this status, or well.
+    Ending(Option<Status>),
+}
+
+/// Whether the call ends when the client has sent all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Caller,
+    /// It stays open, to be told.
+    Watcher,
+    /// It stays open.
+    Kept,
+}
+
+/// A call.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) request: Request,
+    pub(super) body: Body,
+    id: u32,
+    /// What has arrived of a message.
+    begun: Vec<u8>,
+    data_bytes: u64,
+    window: ReceiveWindow,
+    client: Sending,
+    response: Response,
+    role: Role,
+}
+
+impl Stream {
+    pub(super) fn new() -> Stream {
+        Stream {
+            request: Request::new(),
+            body: Body::new(),
+            id: 0,
+            begun: Vec::new(),
+            data_bytes: 0,
+            window: ReceiveWindow::new(0),
+            client: Sending::Open,
+            response: Response::Awaited,
+            role: Role::Caller,
+        }
+    }
+
+    /// Begins a call whose request was read.
+    #[inline]
+    pub(super) fn begin(&mut self, id: u32, send_window: i64, desk: &mut Desk) {
+        desk.buffered_bytes += self.request.size;
+        self.id = id;
+        self.body.renew(send_window);
+        self.data_bytes = 0;
+        self.window = ReceiveWindow::new(desk.stream_window);
+        self.client = Sending::Open;
+        self.response = Response::Awaited;
+        self.role = Role::Caller;
+    }
+
+    /// Ends a call, whatever it waits for.
+    #[inline]
+    pub(super) fn clear(&mut self, link: &mut Link, desk: &mut Desk) {
+        desk.buffered_bytes -= self.request.size + self.begun.len();
+        if self.role != Role::Caller {
+            desk.staying -= 1;
+        }
+        self.body.clear(self.id, &mut link.outgoing);
+        self.begun.clear();
+        self.begun.shrink_to(KEPT_BYTES_MAX);
+        self.request.shrink();
+        self.response = Response::Awaited;
+    }
+
+    pub(super) fn is_watching(&self) -> bool {
+        self.role == Role::Watcher && !self.is_ending()
+    }
+
+    pub(super) fn is_staying(&self) -> bool {
+        self.role != Role::Caller && !self.is_ending()
+    }
+
+    fn is_ending(&self) -> bool {
+        matches!(self.response, Response::Ending(_))
+    }
+
+    /// Takes the payload of a DATA frame, of which `data` is what is not padding.
+    pub(super) fn take_data(
+        &mut self,
+        head: Head,
+        data: &[u8],
+        link: &mut Link,
+        desk: &mut Desk,
+        service: &mut impl Service,
+    ) -> Fate {
+        if self.client == Sending::Ended {
+            return Fate::Failed(ErrorCode::StreamClosed);
+        }
+        if !self.window.take(head.length) {
+            return Fate::Failed(ErrorCode::FlowControl);
+        }
+        self.data_bytes = self.data_bytes.saturating_add(data.len() as u64);
+        if head.has(frame::END_STREAM) {
+            self.client = Sending::Ended;
+        }
+        if let Some(length) = self.request.content_length {
+            let is_wrong = match self.client {
+                Sending::Open => self.data_bytes > length,
+                Sending::Ended => self.data_bytes != length,
+            };
+            if is_wrong {
+                return Fate::Failed(ErrorCode::Protocol);
+            }
+        }
+        if !self.is_ending() {
+            let fate = self.messages(data, link, desk, service);
+            if fate != Fate::Open {
+                return fate;
+            }
+        }
+        if self.client == Sending::Ended {
+            return self.request_ended(link);
+        }
+        if !self.is_ending()
+            && let Some(increment) = self.window.replenish()
+        {
+            let buffer = link.outgoing.output.buffer();
+            frame::write_word(frame::WINDOW_UPDATE, self.id, increment, buffer);
+        }
+        Fate::Open
+    }
+
+    /// Takes the end of the request, by trailers.
+    pub(super) fn take_end(&mut self, link: &mut Link) -> Fate {
+        if self.client == Sending::Ended {
+            return Fate::Failed(ErrorCode::StreamClosed);
+        }
+        self.client = Sending::Ended;
+        if self.request.content_length.is_some_and(|length| length != self.data_bytes) {
+            return Fate::Failed(ErrorCode::Protocol);
+        }
+        self.request_ended(link)
+    }
+
+    /// Sends a message to a client that watches. One that does not read is given up.
+    pub(super) fn tell(&mut self, message: &[u8], link: &mut Link) -> Fate {
+        if link.outgoing.held_bytes() > HELD_BYTES_MAX {
+            return Fate::Failed(ErrorCode::EnhanceYourCalm);
+        }
+        self.send(message, link);
+        Fate::Open
+    }
+
+    /// Ends the response, with this status or well, when all before it is sent.
+    #[inline]
+    pub(super) fn end(&mut self, status: Option<Status>, link: &mut Link) -> Fate {
+        self.end_with(status, Advice::None, link)
+    }
+
+    /// Sends what the windows allow, and the end after it.
+    pub(super) fn send_waiting(&mut self, link: &mut Link) -> Fate {
+        let frames = self.body.pump(self.id, 0, &mut link.outgoing);
+        link.gain_patience_for_frames(frames);
+        if !self.body.is_empty() || !self.is_ending() {
+            return Fate::Open;
+        }
+        let response = std::mem::replace(&mut self.response, Response::Begun);
+        let status = if let Response::Ending(status) = response { status } else { None };
+        self.end(status, link)
+    }
+
+    fn request_ended(&mut self, link: &mut Link) -> Fate {
+        if self.is_ending() {
+            return Fate::Open;
+        }
+        if !self.begun.is_empty() {
+            return self.end(Some(Status::new(Code::Internal, "a message is cut off")), link);
+        }
+        match (&self.response, self.role) {
+            (Response::Awaited, _) => {
+                self.end(Some(Status::new(Code::Internal, "the call has no message")), link)
+            }
+            (_, Role::Watcher | Role::Kept) => Fate::Open,
+            (_, Role::Caller) => self.end(None, link),
+        }
+    }
+
+    /// Answers each message that is whole, and keeps the beginning of one that is not.
+    fn messages(
+        &mut self,
+        mut data: &[u8],
+        link: &mut Link,
+        desk: &mut Desk,
+        service: &mut impl Service,
+    ) -> Fate {
+        let bytes_max = desk.limits.message_bytes_max;
+        loop {
+            let fate = if self.begun.is_empty() {
+                match message::cut(data, bytes_max) {
+                    Cut::Whole { flag, message, rest } => {
+                        data = rest;
+                        self.ask(flag, message, link, desk, service)
+                    }
+                    Cut::Part if data.is_empty() => return Fate::Open,
+                    Cut::Part => {
+                        message::fill(&mut self.begun, &mut data, bytes_max);
+                        desk.buffered_bytes += self.begun.len();
+                        return self.check_buffered(link, desk);
+                    }
+                    Cut::TooLarge => return self.refuse_large(bytes_max, link),
+                }
+            } else {
+                let before = self.begun.len();
+                message::fill(&mut self.begun, &mut data, bytes_max);
+                desk.buffered_bytes += self.begun.len() - before;
+                // Taken out of the stream for as long as it is looked at.
+                let mut begun = std::mem::take(&mut self.begun);
+                let fate = match message::cut(&begun, bytes_max) {
+                    Cut::Whole { flag, message, .. } => {
+                        desk.buffered_bytes -= begun.len();
+                        let fate = self.ask(flag, message, link, desk, service);
+                        begun.clear();
+                        fate
+                    }
+                    Cut::Part => self.check_buffered(link, desk),
+                    Cut::TooLarge => self.refuse_large(bytes_max, link),
+                };
+                self.begun = begun;
+                if !self.begun.is_empty() {
+                    return fate;
+                }
+                fate
+            };
+            if fate != Fate::Open || self.is_ending() {
+                return fate;
+            }
+        }
+    }
+
+    fn check_buffered(&mut self, link: &mut Link, desk: &Desk) -> Fate {
+        if desk.buffered_bytes <= desk.limits.buffered_bytes_max {
+            return Fate::Open;
+        }
+        let reason = "too many messages of this connection have begun and not ended";
+        self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
+    }
+
+    fn refuse_large(&mut self, bytes_max: usize, link: &mut Link) -> Fate {
+        let message = format!("a message is larger than {bytes_max} bytes");
+        self.end(Some(Status::new(Code::ResourceExhausted, message)), link)
+    }
+
+    /// Has a message answered.
+    fn ask(
+        &mut self,
+        flag: u8,
+        message: &[u8],
+        link: &mut Link,
+        desk: &mut Desk,
+        service: &mut impl Service,
+    ) -> Fate {
+        if flag != 0 {
+            return self.refuse_flag(flag, link);
+        }
+        if link.outgoing.held_bytes() > HELD_BYTES_MAX {
+            let reason = "the client does not read its answers";
+            return self.end(Some(Status::new(Code::ResourceExhausted, reason)), link);
+        }
+        desk.asked = desk.asked.wrapping_add(1);
+        link.gain_patience();
+        desk.answer.clear();
+        let call = Call { path: &self.request.path, metadata: &self.request.metadata, message };
+        match service.answer(&call, &mut desk.answer) {
+            Outcome::Refused(status) => return self.end(Some(status), link),
+            Outcome::Answered => {}
+            Outcome::Watched => self.stay(Role::Watcher, desk),
+            Outcome::Kept => self.stay(Role::Kept, desk),
+        }
+        self.send(&desk.answer, link);
+        desk.answer.shrink_to(KEPT_BYTES_MAX);
+        Fate::Open
+    }
+
+    /// The call is not over when the client has sent all.
+    fn stay(&mut self, role: Role, desk: &mut Desk) {
+        if self.role == Role::Caller {
+            desk.staying += 1;
+        }
+        self.role = role;
+    }
+
+    /// A message that is compressed, or whose flag means nothing.
+    fn refuse_flag(&mut self, flag: u8, link: &mut Link) -> Fate {
+        let (code, reason) = match (flag, self.request.encoding) {
+            (1, Encoding::Other) => (Code::Unimplemented, "messages may not be compressed"),
+            (1, Encoding::Identity) => {
+                (Code::Internal, "a message is compressed, but no grpc-encoding says how")
+            }
+            _ => (Code::Internal, "a message's flag is neither 0 nor 1"),
+        };
+        let advice = if code == Code::Unimplemented { Advice::Encodings } else { Advice::None };
+        self.end_with(Some(Status::new(code, reason)), advice, link)
+    }
+
+    #[inline]
+    fn send(&mut self, message: &[u8], link: &mut Link) {
+        let outgoing = &mut link.outgoing;
+        if self.response == Response::Awaited {
+            reply::headers(self.id, outgoing);
+            self.response = Response::Begun;
+        }
+        let prefix = message::prefix(message.len());
+        if self.body.claim(PREFIX_BYTES + message.len(), outgoing) {
+            reply::message(self.id, &prefix, message, outgoing);
+        } else {
+            self.body.wait(&prefix, outgoing);
+            self.body.wait(message, outgoing);
+            self.body.pump(self.id, 0, outgoing);
+        }
+    }
+
+    #[inline]
+    fn end_with(&mut self, status: Option<Status>, advice: Advice, link: &mut Link) -> Fate {
+        if !self.body.is_empty() {
+            self.response = Response::Ending(status);
+            return Fate::Open;
+        }
+        let place = match self.response {
+            Response::Awaited => Place::Only,
+            _ => Place::Trailers,
+        };
+        match status {
+            None => reply::trailers_ok(self.id, &mut link.outgoing),
+            Some(status) => {
+                reply::status(self.id, &status, place, advice, &mut link.outgoing);
+            }
+        }
+        match self.client {
+            Sending::Open => Fate::DoneEarly,
+            Sending::Ended => Fate::Done,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The server's side, by raw frames.
+
+mod any_bytes;
+mod flow;
+mod grpc;
+mod hostile;
+
+use super::*;
+use crate::testing::{frames, greeting};
+
+const LIMITS: Limits = Limits {
+    streams_max: 10,
+    message_bytes_max: 2000,
+    header_bytes_max: 1000,
+    buffered_bytes_max: 5000,
+};
+
+/// Echoes; `/test.Echo/Watch` is watched, `/test.Echo/Keep` kept,
+/// `/test.Echo/Refuse` refused, `/test.Echo/Large` answered
+/// by so many bytes as the message says.
+#[derive(Debug, Default)]
+struct Echo {
+    asked: usize,
+}
+
+impl Service for Echo {
+    fn answer(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
+        assert!(answer.is_empty());
+        self.asked += 1;
+        answer.extend_from_slice(call.message);
+        match call.path {
+            b"/test.Echo/Watch" => Outcome::Watched,
+            b"/test.Echo/Keep" => Outcome::Kept,
+            b"/test.Echo/Refuse" => Outcome::Refused(Status::new(Code::NotFound, "no such thing")),
+            b"/test.Echo/Large" => {
+                let bytes = std::str::from_utf8(call.message).unwrap().parse().unwrap();
+                answer.resize(bytes, b'x');
+                Outcome::Answered
+            }
+            _ => Outcome::Answered,
+        }
+    }
+}
+
+/// A connection that was greeted, and whose first output was written.
+fn greeted(limits: Limits) -> Connection {
+    let mut connection = Connection::new(limits);
+    assert_eq!(connection.receive(&greeting(), &mut Echo::default()), Ok(0));
+    connection.written(usize::MAX);
+    connection
+}
+
+/// What a connection says to this.
+fn said(connection: &mut Connection, input: &[u8]) -> Vec<(Head, Vec<u8>)> {
+    connection.receive(input, &mut Echo::default()).unwrap();
+    take_output(connection)
+}
+
+fn take_output(connection: &mut Connection) -> Vec<(Head, Vec<u8>)> {
+    let output = connection.output().to_vec();
+    connection.written(output.len());
+    frames(&output)
+}
+
+/// The text of all header blocks of a stream.
+fn headers_of(frames: &[(Head, Vec<u8>)], stream: u32) -> String {
+    let blocks = frames.iter().filter(|(head, _)| head.kind == frame::HEADERS);
+    let blocks = blocks.filter(|(head, _)| head.stream == stream);
+    blocks.map(|(_, text)| String::from_utf8(text.clone()).unwrap()).collect()
+}
+
+/// The error code of the RST_STREAM of a stream.
+fn reset_of(frames: &[(Head, Vec<u8>)], stream: u32) -> Option<u32> {
+    let found =
+        frames.iter().find(|(head, _)| (head.kind, head.stream) == (frame::RST_STREAM, stream));
+    found.map(|(_, payload)| frame::word(payload).unwrap())
+}
+
+/// The bytes of all DATA frames of a stream.
+fn data_of(frames: &[(Head, Vec<u8>)], stream: u32) -> Vec<u8> {
+    let data = frames.iter().filter(|(head, _)| (head.kind, head.stream) == (frame::DATA, stream));
+    data.flat_map(|(_, payload)| payload.clone()).collect()
+}

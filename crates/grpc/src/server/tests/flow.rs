@@ -1,0 +1,139 @@
+//! Windows, and what waits for them.
+
+use super::*;
+use crate::frame::END_STREAM;
+use crate::testing::{call, data, envelope, headers, headers_to, reset, settings, window_update};
+
+/// A call that is answered by so many bytes.
+fn large(stream: u32, bytes: usize) -> Vec<u8> {
+    let body = data(stream, END_STREAM, &envelope(bytes.to_string().as_bytes()));
+    [headers_to("/test.Echo/Large", stream, 0), body].concat()
+}
+
+fn sent(frames: &[(Head, Vec<u8>)], stream: u32) -> usize {
+    data_of(frames, stream).len()
+}
+
+#[test]
+fn an_answer_waits_for_the_stream_window() {
+    let mut connection = greeted(LIMITS);
+    let frames = said(&mut connection, &[settings(&[(4, 10)]), large(1, 20)].concat());
+    assert_eq!(sent(&frames, 1), 10);
+    assert_eq!(sent(&said(&mut connection, &window_update(1, 3)), 1), 3);
+    // The connection's window is open; it has nothing to do with this stream's.
+    assert_eq!(sent(&said(&mut connection, &window_update(0, 100)), 1), 0);
+    assert_eq!(sent(&said(&mut connection, &settings(&[(4, 12)])), 1), 2);
+    let frames = said(&mut connection, &window_update(1, 100));
+    assert_eq!(sent(&frames, 1), 10);
+    assert_eq!(headers_of(&frames, 1), "grpc-status: 0\n");
+    assert_eq!(connection.calls(), 0);
+    assert_eq!(connection.link.outgoing.waiting_bytes(), 0);
+}
+
+#[test]
+fn a_window_may_become_negative() {
+    let mut connection = greeted(LIMITS);
+    let frames = said(&mut connection, &[settings(&[(4, 10)]), large(1, 20)].concat());
+    assert_eq!(sent(&frames, 1), 10);
+    said(&mut connection, &settings(&[(4, 0)]));
+    assert_eq!(sent(&said(&mut connection, &window_update(1, 10)), 1), 0);
+    assert_eq!(sent(&said(&mut connection, &window_update(1, 1)), 1), 1);
+}
+
+#[test]
+fn answers_take_turns_at_the_connection_window() {
+    let mut connection = greeted(LIMITS);
+    let input = [large(1, 65_530), large(3, 100), large(5, 100)].concat();
+    let frames = said(&mut connection, &input);
+    assert_eq!((sent(&frames, 1), sent(&frames, 3), sent(&frames, 5)), (65_535, 0, 0));
+    assert!(frames.iter().all(|(head, _)| head.length <= 16_384));
+    let frames = said(&mut connection, &window_update(0, 50));
+    assert_eq!((sent(&frames, 3), sent(&frames, 5)), (50, 0));
+    let frames = said(&mut connection, &window_update(0, 60));
+    assert_eq!((sent(&frames, 3), sent(&frames, 5)), (0, 60));
+    assert_eq!(connection.calls(), 2);
+    let frames = said(&mut connection, &window_update(0, 1000));
+    assert_eq!((sent(&frames, 3), sent(&frames, 5)), (55, 45));
+    assert_eq!(connection.calls(), 0);
+}
+
+#[test]
+fn a_stream_that_is_reset_leaves_nothing() {
+    let mut connection = greeted(LIMITS);
+    said(&mut connection, &[settings(&[(4, 0)]), large(1, 500), headers(3, 0)].concat());
+    said(&mut connection, &data(3, 0, &envelope(b"begun")[..7]));
+    assert_eq!(connection.link.outgoing.waiting_bytes(), 505);
+    assert!(connection.desk.buffered_bytes > 7);
+    said(&mut connection, &[reset(1), reset(3)].concat());
+    assert_eq!(connection.link.outgoing.waiting_bytes(), 0);
+    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.calls(), 0);
+    assert!(said(&mut connection, &window_update(0, 1000)).is_empty());
+}
+
+/// A client that never opens its window: what is held stops growing, and calls are refused before
+/// the service is asked. It may go on when the window opens.
+#[test]
+fn a_peer_that_opens_no_window_is_refused() {
+    let mut connection =
+        greeted(Limits { streams_max: 1000, buffered_bytes_max: 1 << 20, ..LIMITS });
+    let mut service = Echo::default();
+    connection.receive(&settings(&[(4, 0)]), &mut service).unwrap();
+    let mut held_max = 0;
+    for stream in (1..2000).step_by(2) {
+        connection.receive(&large(stream, 9_995), &mut service).unwrap();
+        connection.written(usize::MAX);
+        held_max = held_max.max(connection.link.outgoing.held_bytes());
+    }
+    assert!(held_max < (1 << 20) + 20_000, "{held_max}");
+    assert!(service.asked < 110, "{}", service.asked);
+    connection.receive(&large(2001, 1), &mut service).unwrap();
+    let frames = take_output(&mut connection);
+    assert!(headers_of(&frames, 2001).contains("grpc-status: 8"), "{frames:?}");
+
+    connection.receive(&settings(&[(4, 1 << 20)]), &mut service).unwrap();
+    connection.receive(&window_update(0, 1 << 24), &mut service).unwrap();
+    connection.written(usize::MAX);
+    assert_eq!(connection.calls(), 0);
+    assert_eq!(data_of(&said(&mut connection, &call(2003, b"x")), 2003), envelope(b"x"));
+}
+
+/// A client that does not read: the same, by the output.
+#[test]
+fn a_peer_that_does_not_read_is_refused() {
+    let mut connection = greeted(LIMITS);
+    let mut service = Echo::default();
+    let windows = [settings(&[(4, 1 << 30)]), window_update(0, 1 << 30)].concat();
+    connection.receive(&windows, &mut service).unwrap();
+    for stream in (1..1000).step_by(2) {
+        connection.receive(&large(stream, 50_000), &mut service).unwrap();
+    }
+    assert!(connection.is_congested());
+    assert!(connection.output().len() < (1 << 20) + 200_000);
+    assert!(service.asked < 30);
+    connection.written(usize::MAX);
+    assert!(!connection.is_congested());
+}
+
+#[test]
+fn the_connection_window_is_opened_in_batches() {
+    let message_bytes_max = 1 << 20;
+    let mut connection =
+        greeted(Limits { message_bytes_max, buffered_bytes_max: 1 << 20, ..LIMITS });
+    said(&mut connection, &settings(&[(4, 1 << 20)]));
+    let body = envelope(&[0; 300_000]);
+    let mut updates = 0;
+    for stream in (1..200).step_by(2) {
+        let mut input = [window_update(0, 400_000), headers(stream, 0)].concat();
+        for chunk in body.chunks(16_384) {
+            let flags = if chunk.len() < 16_384 { END_STREAM } else { 0 };
+            input.extend(data(stream, flags, chunk));
+        }
+        let frames = said(&mut connection, &input);
+        assert_eq!(data_of(&frames, stream), body);
+        let is_update = |head: &Head| (head.kind, head.stream) == (frame::WINDOW_UPDATE, 0);
+        updates += frames.iter().filter(|(head, _)| is_update(head)).count();
+    }
+    // 30 MB, and the window is opened by 8 MiB at a time.
+    assert_eq!(updates, 3);
+}

@@ -1,0 +1,294 @@
+//! What hostile peers do: tolerated within bounds, or the end with the right error code.
+
+use super::*;
+use crate::frame::{CONTINUATION, END_HEADERS, END_STREAM, HEADERS, PADDED, PREFACE};
+use crate::hpack::encode::{Indexing, literal};
+use crate::testing::{
+    REQUEST, block, call, data, envelope, frame, headers, reset, settings, window_update,
+};
+
+const PROTOCOL: u32 = ErrorCode::Protocol as u32;
+const CALM: u32 = ErrorCode::EnhanceYourCalm as u32;
+const CLOSED: u32 = ErrorCode::StreamClosed as u32;
+const FLOW: u32 = ErrorCode::FlowControl as u32;
+const SIZE: u32 = ErrorCode::FrameSize as u32;
+const COMPRESSION: u32 = ErrorCode::Compression as u32;
+
+/// This input ends the connection with this error, and GOAWAY says so.
+#[track_caller]
+fn check_broken(input: &[u8], code: u32) {
+    let mut connection = greeted(LIMITS);
+    let broken = connection.receive(input, &mut Echo::default()).unwrap_err();
+    assert_eq!(broken.code, code, "{broken}");
+    let frames = take_output(&mut connection);
+    let (head, payload) = frames.last().unwrap();
+    assert_eq!(head.kind, frame::GOAWAY);
+    assert_eq!(payload[4..8], code.to_be_bytes());
+    assert_eq!(connection.receive(b"", &mut Echo::default()), Err(broken));
+    assert!(connection.is_done());
+}
+
+/// This input resets stream 1 with this error, and the connection goes on.
+#[track_caller]
+fn check_reset(input: &[u8], code: u32) {
+    let mut connection = greeted(LIMITS);
+    let frames = said(&mut connection, input);
+    assert_eq!(reset_of(&frames, 1), Some(code));
+    assert_eq!(data_of(&said(&mut connection, &call(99, b"x")), 99), envelope(b"x"));
+    assert_eq!(connection.desk.buffered_bytes, 0);
+}
+
+/// This piece, sent until the connection breaks, does break it with this error; until then the
+/// peer reads, and memory does not grow.
+#[track_caller]
+fn check_flood(mut piece: impl FnMut(u32) -> Vec<u8>, code: u32) {
+    let mut connection = greeted(LIMITS);
+    let mut service = Echo::default();
+    for turn in 0..1_000_000 {
+        if let Err(broken) = connection.receive(&piece(turn * 2 + 1), &mut service) {
+            assert_eq!(broken.code, code, "{broken}");
+            return;
+        }
+        connection.written(usize::MAX);
+        assert!(connection.streams.len() <= LIMITS.streams_max as usize);
+        assert!(connection.desk.buffered_bytes <= LIMITS.buffered_bytes_max);
+    }
+    panic!("the flood is tolerated");
+}
+
+#[test]
+fn other_protocols_are_seen_by_their_first_bytes() {
+    for input in [&b"GET / HTTP/1.1\r\n"[..], b"\x16\x03\x01", b"PRI * HTTP/1"] {
+        let mut connection = Connection::new(LIMITS);
+        let broken = connection.receive(input, &mut Echo::default()).unwrap_err();
+        assert_eq!(broken.code, PROTOCOL);
+    }
+    let mut connection = Connection::new(LIMITS);
+    let early = [&PREFACE[..], &headers(1, 0)].concat();
+    assert_eq!(connection.receive(&early, &mut Echo::default()).unwrap_err().code, PROTOCOL);
+    let mut connection = Connection::new(LIMITS);
+    let early = [&PREFACE[..], &frame(frame::SETTINGS, frame::ACK, 0, &[])].concat();
+    assert_eq!(connection.receive(&early, &mut Echo::default()).unwrap_err().code, PROTOCOL);
+}
+
+#[test]
+fn frames_of_wrong_sizes() {
+    check_broken(&frame(frame::DATA, 0, 1, &[0; 16_385]), SIZE);
+    check_broken(&frame(frame::PING, 0, 0, &[0; 7]), SIZE);
+    check_broken(&frame(frame::SETTINGS, 0, 0, &[0; 7]), SIZE);
+    check_broken(&frame(frame::SETTINGS, frame::ACK, 0, &[0; 6]), SIZE);
+    check_broken(&frame(frame::WINDOW_UPDATE, 0, 0, &[0; 5]), SIZE);
+    check_broken(&frame(frame::GOAWAY, 0, 0, &[0; 7]), SIZE);
+    check_broken(&frame(frame::PRIORITY, 0, 1, &[0; 4]), SIZE);
+    check_broken(&[headers(1, 0), frame(frame::RST_STREAM, 0, 1, &[0; 3])].concat(), SIZE);
+    check_broken(&frame(HEADERS, END_HEADERS | frame::WITH_PRIORITY, 1, &[0; 4]), SIZE);
+}
+
+#[test]
+fn settings_beyond_their_bounds() {
+    check_broken(&settings(&[(2, 2)]), PROTOCOL);
+    check_broken(&settings(&[(4, 1 << 31)]), FLOW);
+    check_broken(&settings(&[(5, 16_383)]), PROTOCOL);
+    check_broken(&settings(&[(5, 1 << 24)]), PROTOCOL);
+    let unknown = settings(&[(77, 1), (1, 0), (5, 1 << 20)]);
+    assert_eq!(said(&mut greeted(LIMITS), &unknown).len(), 1, "acknowledged");
+}
+
+#[test]
+fn frames_on_the_wrong_streams() {
+    for kind in [frame::DATA, HEADERS, frame::PRIORITY, frame::RST_STREAM] {
+        check_broken(&frame(kind, END_HEADERS, 0, &[0; 5]), PROTOCOL);
+    }
+    for kind in [frame::SETTINGS, frame::PING, frame::GOAWAY] {
+        check_broken(&frame(kind, 0, 1, &[0; 8]), PROTOCOL);
+    }
+    check_broken(&frame(frame::PUSH_PROMISE, END_HEADERS, 1, &[0; 8]), PROTOCOL);
+    check_broken(&headers(2, 0), PROTOCOL);
+    check_broken(&[headers(5, 0), headers(3, 0)].concat(), PROTOCOL);
+    check_broken(&data(1, 0, b"idle"), PROTOCOL);
+    check_broken(&reset(1), PROTOCOL);
+    check_broken(&window_update(1, 1), PROTOCOL);
+    check_broken(&[call(1, b"x"), data(1, 0, b"more")].concat(), CLOSED);
+    check_broken(&[call(1, b"x"), headers(1, END_STREAM)].concat(), CLOSED);
+    check_broken(&[headers(1, 0), reset(1), data(1, 0, b"x")].concat(), CLOSED);
+}
+
+#[test]
+fn a_stream_that_has_ended_takes_nothing_more() {
+    // It is open still, because its answer waits for the window.
+    let waiting = [settings(&[(4, 0)]), call(1, b"x")].concat();
+    check_reset_only(&[&waiting[..], &data(1, 0, b"more")].concat(), CLOSED);
+    let trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, &[]);
+    check_reset_only(&[&waiting[..], &trailers].concat(), CLOSED);
+}
+
+#[track_caller]
+fn check_reset_only(input: &[u8], code: u32) {
+    let mut connection = greeted(LIMITS);
+    assert_eq!(reset_of(&said(&mut connection, input), 1), Some(code));
+    assert_eq!((connection.calls(), connection.link.outgoing.waiting_bytes()), (0, 0));
+}
+
+#[test]
+fn padding_and_priority() {
+    check_broken(&[headers(1, 0), data(1, PADDED, &[5, 1, 2, 3])].concat(), PROTOCOL);
+    check_broken(&[headers(1, 0), data(1, PADDED, &[])].concat(), PROTOCOL);
+    check_broken(&frame(HEADERS, END_HEADERS | PADDED, 1, &[1]), PROTOCOL);
+    let depends = frame(HEADERS, END_HEADERS | frame::WITH_PRIORITY, 1, &[0, 0, 0, 1, 0]);
+    check_broken(&depends, PROTOCOL);
+    let padded = [&[4][..], &envelope(b"x"), &[0; 4]].concat();
+    let input = [headers(1, 0), data(1, PADDED | END_STREAM, &padded)].concat();
+    assert_eq!(data_of(&said(&mut greeted(LIMITS), &input), 1), envelope(b"x"));
+}
+
+#[test]
+fn windows_beyond_their_bounds() {
+    check_broken(&window_update(0, (1 << 31) - 1), FLOW);
+    check_broken(&window_update(0, 0), PROTOCOL);
+    check_reset(&[headers(1, 0), window_update(1, (1 << 31) - 1)].concat(), FLOW);
+    check_reset(&[headers(1, 0), window_update(1, 0)].concat(), PROTOCOL);
+    let most = (1 << 31) - 1 - 65_535;
+    let input = [headers(1, 0), window_update(1, most), settings(&[(4, 65_536)])].concat();
+    check_broken(&input, FLOW);
+}
+
+/// A refused call's window is not opened again while its refusal waits behind an answer.
+#[test]
+fn overrun_windows() {
+    let two = [envelope(b"x"), vec![9; 5]].concat();
+    let mut input = [settings(&[(4, 0)]), headers(1, 0), data(1, 0, &two)].concat();
+    for _ in 0..4 {
+        input.extend(data(1, 0, &[0; 16_384]));
+    }
+    check_reset_only(&input, FLOW);
+}
+
+#[test]
+fn header_blocks_that_are_interrupted() {
+    let begun = frame(HEADERS, 0, 1, &block(&REQUEST));
+    check_broken(&[&begun[..], &data(1, 0, b"x")].concat(), PROTOCOL);
+    check_broken(&[&begun[..], &frame(CONTINUATION, END_HEADERS, 3, &[])].concat(), PROTOCOL);
+    check_broken(&[&begun[..], &frame(99, 0, 1, &[])].concat(), PROTOCOL);
+    check_broken(&frame(CONTINUATION, END_HEADERS, 1, &[]), PROTOCOL);
+    check_broken(&frame(HEADERS, END_HEADERS, 1, &[0xbe]), COMPRESSION);
+    let trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0xbe]);
+    check_broken(&[headers(1, 0), trailers].concat(), COMPRESSION);
+}
+
+#[test]
+fn continuation_floods() {
+    let begun = |stream| if stream == 1 { frame(HEADERS, 0, 1, &[]) } else { Vec::new() };
+    check_flood(|turn| [begun(turn), frame(CONTINUATION, 0, 1, &[])].concat(), CALM);
+    check_flood(|turn| [begun(turn), frame(CONTINUATION, 0, 1, &[0x82; 100])].concat(), CALM);
+}
+
+/// One large entry, referred to again and again: the stream is refused, the table stays whole.
+#[test]
+fn header_bombs() {
+    let mut bomb = Vec::new();
+    literal(Indexing::Add, b"x-bomb", &[b'y'; 900], &mut bomb);
+    bomb.resize(bomb.len() + 10_000, 0xbe);
+    let mut connection = greeted(LIMITS);
+    let frames = said(&mut connection, &frame(HEADERS, END_HEADERS, 1, &bomb));
+    let status = "grpc-status: 8\ngrpc-message: the header fields are larger than 1000 bytes\n";
+    assert!(headers_of(&frames, 1).ends_with(status), "{frames:?}");
+    assert_eq!(reset_of(&frames, 1), Some(0));
+    assert_eq!(connection.desk.buffered_bytes, 0);
+    // What was put into the table is there.
+    let request = [&block(&REQUEST)[..], &[0xbe]].concat();
+    let input = [frame(HEADERS, END_HEADERS, 3, &request), data(3, END_STREAM, &envelope(b"x"))];
+    let frames = said(&mut connection, &input.concat());
+    assert_eq!(headers_of(&frames, 3).matches("grpc-status: 8").count(), 1, "1000 bytes again");
+}
+
+#[test]
+fn floods_that_lead_nowhere() {
+    check_flood(|stream| [headers(stream, 0), reset(stream)].concat(), CALM);
+    check_flood(|_| settings(&[]), CALM);
+    check_flood(|_| settings(&[(4, 100), (4, 200)]), CALM);
+    check_flood(|_| frame(frame::PING, frame::ACK, 0, &[0; 8]), CALM);
+    check_flood(|_| frame(frame::PRIORITY, 0, 1, &[0; 5]), CALM);
+    check_flood(|_| frame(99, 0, 1, &[0; 5]), CALM);
+    check_flood(|_| window_update(0, 1), CALM);
+    check_flood(|_| frame(frame::GOAWAY, 0, 0, &[0; 8]), CALM);
+    let once = |turn, stream| if turn == 1 { headers(stream, 0) } else { Vec::new() };
+    check_flood(|turn| [once(turn, 1), data(1, 0, &[])].concat(), CALM);
+    check_flood(|turn| [once(turn, 1), data(1, PADDED, &[1, 0])].concat(), CALM);
+    check_flood(|turn| [once(turn, 1), window_update(1, 1)].concat(), CALM);
+    // Malformed in this way or that.
+    check_flood(|stream| frame(HEADERS, END_HEADERS, stream, &[0x82]), CALM);
+    check_flood(|stream| headers(stream, END_STREAM), CALM);
+    check_flood(|stream| [headers(stream, 0), window_update(stream, 0)].concat(), CALM);
+    check_flood(|stream| [headers(stream, 0), data(stream, END_STREAM, &[])].concat(), CALM);
+    // Beyond the streams that are allowed.
+    check_flood(|stream| headers(stream, 0), CALM);
+}
+
+/// Pings cost no patience, for a quiet connection may live for years; who does not read the replies
+/// is not read, and is cut off if it is nevertheless.
+#[test]
+fn ping_floods() {
+    let mut connection = greeted(LIMITS);
+    let mut service = Echo::default();
+    let pings = frame(frame::PING, 0, 0, b"ping....").repeat(1000);
+    for _ in 0..100 {
+        connection.receive(&pings, &mut service).unwrap();
+        connection.written(usize::MAX);
+    }
+    let mut congested = false;
+    let broken = loop {
+        congested |= connection.is_congested();
+        if let Err(broken) = connection.receive(&pings, &mut service) {
+            break broken;
+        }
+    };
+    assert!(congested);
+    assert_eq!(broken.code, CALM);
+    assert!(connection.output().len() < 9 << 20);
+}
+
+/// Who makes calls never runs out of patience, whatever follows them.
+#[test]
+fn calls_give_patience_back() {
+    let mut connection = greeted(LIMITS);
+    let mut service = Echo::default();
+    for stream in (1..200_000).step_by(2) {
+        let extras = [window_update(0, 6), window_update(0, 1), reset(stream)];
+        let input = [call(stream, b"x"), extras.concat()].concat();
+        connection.receive(&input, &mut service).unwrap();
+        connection.written(usize::MAX);
+    }
+    assert_eq!(service.asked, 100_000);
+}
+
+#[test]
+fn too_many_streams_are_refused() {
+    let mut connection = greeted(LIMITS);
+    let first: Vec<u8> = (1..20).step_by(2).flat_map(|stream| headers(stream, 0)).collect();
+    assert!(said(&mut connection, &first).is_empty());
+    let frames = said(&mut connection, &headers(21, 0));
+    assert_eq!(reset_of(&frames, 21), Some(ErrorCode::RefusedStream as u32));
+    // One that ends makes room, and frames of the refused one are ignored.
+    let input = [data(1, END_STREAM, &envelope(b"x")), data(21, 0, b"late"), call(23, b"y")];
+    let frames = said(&mut connection, &input.concat());
+    assert_eq!((data_of(&frames, 1), data_of(&frames, 23)), (envelope(b"x"), envelope(b"y")));
+}
+
+#[test]
+fn what_has_begun_is_bounded_over_all_streams() {
+    let mut connection = greeted(LIMITS);
+    let mut refused = 0;
+    for stream in (1..20).step_by(2) {
+        let input = [headers(stream, 0), data(stream, 0, &envelope(&[0; 2000])[..1500])].concat();
+        let frames = said(&mut connection, &input);
+        let status = "too many messages of this connection have begun and not ended";
+        refused += usize::from(
+            headers_of(&frames, stream).contains(status) || reset_of(&frames, stream) == Some(7),
+        );
+        assert!(connection.desk.buffered_bytes <= LIMITS.buffered_bytes_max);
+    }
+    assert!((6..9).contains(&refused), "{refused}");
+    // Those that had room are answered.
+    let frames = said(&mut connection, &data(1, END_STREAM, &envelope(&[0; 2000])[1500..]));
+    assert_eq!(data_of(&frames, 1), envelope(&[0; 2000]));
+}

@@ -1,0 +1,133 @@
+//! Why a call has no answer, and how a status's message is written (gRPC over HTTP/2,
+//! "Percent-Encoded").
+
+use std::borrow::Cow;
+
+/// The status codes of gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the names are gRPC's own")]
+pub enum Code {
+    Ok = 0,
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code:?}: {message}")]
+pub struct Status {
+    /// The code.
+    pub code: Code,
+    /// A sentence for people; percent-encoded on the wire, its first 1024 bytes at most. A fixed
+    /// one costs no allocation.
+    pub message: Cow<'static, str>,
+}
+
+impl Status {
+    /// A status.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Status {
+        Status { code, message: message.into() }
+    }
+}
+
+/// What is sent of a message: three times this, encoded, is far below the size of a frame.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// The length of a message, encoded.
+pub(crate) fn encoded_bytes(message: &str) -> usize {
+    sent(message).map(|byte| if is_plain(byte) { 1 } else { 3 }).sum()
+}
+
+/// Appends a message, encoded.
+pub(crate) fn encode(message: &str, output: &mut Vec<u8>) {
+    for byte in sent(message) {
+        if is_plain(byte) {
+            output.push(byte);
+        } else {
+            output.extend_from_slice(&[b'%', hex(byte >> 4), hex(byte & 0xf)]);
+        }
+    }
+}
+
+/// What a message on the wire says; a `%` that encodes nothing stands for itself.
+#[must_use]
+pub fn decode_message(encoded: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digit = |at: usize| char::from(*after.get(at)?).to_digit(16);
+        let decoded = match (byte, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => u8::try_from(high << 4 | low).ok(),
+            _ => None,
+        };
+        bytes.push(decoded.unwrap_or(byte));
+        rest = if decoded.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn sent(message: &str) -> impl Iterator<Item = u8> {
+    message.bytes().take(message.floor_char_boundary(MESSAGE_BYTES_MAX))
+}
+
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'%'
+}
+
+fn hex(nibble: u8) -> u8 {
+    if nibble < 10 { b'0' + nibble } else { b'A' + nibble - 10 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encoded(message: &str) -> Vec<u8> {
+        let mut output = Vec::new();
+        encode(message, &mut output);
+        assert_eq!(output.len(), encoded_bytes(message));
+        output
+    }
+
+    #[test]
+    fn messages_are_percent_encoded() {
+        assert_eq!(encoded("no limit, 100 %\n"), b"no limit, 100 %25%0A");
+        assert_eq!(encoded("é~"), b"%C3%A9~");
+        assert_eq!(decode_message(b"100 % of %4x %"), "100 % of %4x %");
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        assert_eq!(encoded(&"é".repeat(5000)).len(), 1024 * 3);
+        assert_eq!(encoded(&format!("x{}", "é".repeat(5000))).len(), 1 + 1022 * 3);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(message in "\\PC{0,80}[\\x00-\\x1f%]{0,5}") {
+            prop_assert_eq!(decode_message(&encoded(&message)), message);
+        }
+
+        #[test]
+        fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = decode_message(&bytes);
+        }
+    }
+}
