@@ -1,16 +1,13 @@
 //! What clients are told: the reply to a denied request, and the headers about limits.
 //!
-//! Header forms: `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers
-//! (structured fields, RFC 9651); `x-ratelimit-*` as Envoy's own filter writes them; and
-//! `Retry-After` of RFC 9110.
+//! Header forms: those of `tidegate_wire::headers`, which the sidecar has as well, and `Retry-After` of
+//! RFC 9110.
 
 use crate::config::{Config, HeaderStyle};
 use std::borrow::Cow;
-use std::fmt::Write;
 use tidegate_core::Verdict;
-
-/// A response header.
-pub type Header = (&'static str, String);
+use tidegate_wire::headers;
+pub use tidegate_wire::headers::{Header, Policy};
 
 /// A response made by the filter itself.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,34 +22,13 @@ pub struct Reply {
     pub details: Cow<'static, str>,
 }
 
-/// A limit that a request met, in the words of the header forms.
-#[derive(Debug, Clone, Copy)]
-pub struct Policy<'a> {
-    /// Its name, or the keys of the descriptor that met it. Keys only: values may be secrets, and
-    /// clients see this name.
-    pub name: &'a str,
-    /// Hits per window.
-    pub quota: u32,
-    /// The window's length, where it is one of the named units.
-    pub window_secs: Option<u64>,
-    /// Hits left.
-    pub remaining: u32,
-    /// Seconds until there are more, rounded up.
-    pub reset_secs: u64,
-    /// Whether the descriptor had room.
-    pub verdict: Verdict,
-}
-
 /// The headers about limits, for any response.
 #[must_use]
 pub fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header> {
-    if policies.is_empty() {
-        return Vec::new();
-    }
     match style {
         HeaderStyle::Off => Vec::new(),
-        HeaderStyle::Ietf => ietf(policies),
-        HeaderStyle::Draft03 => draft03(policies),
+        HeaderStyle::Ietf => headers::ietf(policies),
+        HeaderStyle::Draft03 => headers::draft03(policies),
     }
 }
 
@@ -114,67 +90,6 @@ fn denial_details(policy: Option<&Policy<'_>>) -> Cow<'static, str> {
     details.into()
 }
 
-/// Bytes that one policy takes in a header, so that most lists are written without growing.
-const POLICY_BYTES: usize = 48;
-
-fn ietf(policies: &[Policy<'_>]) -> Vec<Header> {
-    let room = POLICY_BYTES.saturating_mul(policies.len());
-    let (mut limits, mut states) = (String::with_capacity(room), String::with_capacity(room));
-    for (index, policy) in policies.iter().enumerate() {
-        if index > 0 {
-            limits.push_str(", ");
-            states.push_str(", ");
-        }
-        // Writing to a text cannot fail.
-        sf_string(&mut limits, policy.name);
-        let _ = write!(limits, ";q={}", policy.quota);
-        window(&mut limits, policy);
-        sf_string(&mut states, policy.name);
-        let _ = write!(states, ";r={};t={}", policy.remaining, policy.reset_secs);
-    }
-    vec![("ratelimit-policy", limits), ("ratelimit", states)]
-}
-
-fn draft03(policies: &[Policy<'_>]) -> Vec<Header> {
-    let Some(tightest) = policies.iter().min_by_key(|policy| policy.remaining) else {
-        return Vec::new();
-    };
-    let mut limit = String::with_capacity(POLICY_BYTES.saturating_mul(policies.len()));
-    let _ = write!(limit, "{}", tightest.quota);
-    for policy in policies {
-        let _ = write!(limit, ", {}", policy.quota);
-        window(&mut limit, policy);
-        limit.push_str(";name=");
-        sf_string(&mut limit, policy.name);
-    }
-    vec![
-        ("x-ratelimit-limit", limit),
-        ("x-ratelimit-remaining", tightest.remaining.to_string()),
-        ("x-ratelimit-reset", tightest.reset_secs.to_string()),
-    ]
-}
-
-/// Adds the window as a parameter, where the limit has one to tell.
-fn window(to: &mut String, policy: &Policy<'_>) {
-    if let Some(secs) = policy.window_secs {
-        let _ = write!(to, ";w={secs}");
-    }
-}
-
-/// Adds a structured-field string: quoted printable ASCII, with quote and backslash escaped. Other
-/// characters become `?`, since a name from a file must never end or split a header.
-fn sf_string(to: &mut String, name: &str) {
-    to.push('"');
-    for char in name.chars() {
-        match char {
-            '"' | '\\' => to.extend(['\\', char]),
-            ' '..='~' => to.push(char),
-            _ => to.push('?'),
-        }
-    }
-    to.push('"');
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,17 +127,6 @@ mod tests {
         check(HeaderStyle::Draft03, &policies, &draft03);
         check(HeaderStyle::Off, &policies, &[]);
         check(HeaderStyle::Ietf, &[], &[]);
-    }
-
-    #[test]
-    fn a_name_can_neither_end_its_string_nor_the_header() {
-        let table =
-            [("plain", "\"plain\""), ("a\"b\\c", "\"a\\\"b\\\\c\""), ("x\r\né\u{7f}", "\"x????\"")];
-        for (name, expected) in table {
-            let mut quoted = String::new();
-            sf_string(&mut quoted, name);
-            assert_eq!(quoted, expected);
-        }
     }
 
     /// Envoy's access log tells which limit denied, whatever its name.

@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// One figure for each subject, none of those that are too large. Without valgrind there is nothing.
 pub(super) fn measure(
@@ -78,7 +79,11 @@ impl Part {
         let subject = subjects.iter().find(|subject| subject.name == self.subject);
         let subject = subject.with_context(|| format!("no subject is called {}", self.subject))?;
         let picks = random_picks(KEYS, self.decisions as usize);
-        let yes = subject.prepare()?.decide_each(&picks);
+        let mut work = subject.prepare()?;
+        let start = Instant::now();
+        let yes = work.decide_each(&picks);
+        let nanos = start.elapsed().as_nanos() as f64 / f64::from(self.decisions);
+        println!("{}: {nanos:.1} ns/decision", self.subject);
         subject.check(yes, picks.len())
     }
 }

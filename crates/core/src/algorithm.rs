@@ -14,8 +14,8 @@ mod sliding_exact;
 mod sliding_window;
 mod token_bucket;
 
-pub use first_hit_window::FirstHitWindow;
-pub use fixed_window::{Alignment, FixedWindow, Zone};
+pub use first_hit_window::{FirstHitWindow, OpenWindow};
+pub use fixed_window::{Alignment, DailyReset, FixedWindow, Zone};
 pub use sliding_buckets::SlidingBuckets;
 pub use sliding_exact::SlidingExact;
 pub use sliding_window::SlidingWindow;

@@ -58,6 +58,12 @@ pub struct Decisions {
 }
 
 impl Decisions {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Decisions { all: Vec::new(), before: Vec::new() }
+    }
+
     /// One decision for each ask of the last request, in their order.
     #[must_use]
     pub fn all(&self) -> &[Decision] {

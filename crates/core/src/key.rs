@@ -56,8 +56,8 @@ pub struct CounterKey {
 impl CounterKey {
     /// An empty builder.
     #[must_use]
-    pub fn new() -> Self {
-        CounterKey::default()
+    pub const fn new() -> Self {
+        CounterKey { bytes: Vec::new() }
     }
 
     /// The hash of the counter of this identity.
@@ -87,6 +87,7 @@ impl CounterKey {
         KeyHash(xxh3_128_with_seed(&self.bytes, seed))
     }
 
+    #[inline]
     fn part(&mut self, part: &str) {
         self.bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
         self.bytes.extend_from_slice(part.as_bytes());

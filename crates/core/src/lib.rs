@@ -28,8 +28,8 @@ mod rules;
 mod units;
 
 pub use algorithm::{
-    Alignment, FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow,
-    TokenBucket, Zone, decide,
+    Alignment, DailyReset, FirstHitWindow, FixedWindow, OpenWindow, SlidingBuckets, SlidingExact,
+    SlidingWindow, TokenBucket, Zone, decide,
 };
 pub use answer::{Answer, LimitView, Status, Verdict};
 pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};

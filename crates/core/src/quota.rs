@@ -304,6 +304,9 @@ pub enum QuotaError {
         /// Hits that may be borrowed.
         borrow: u32,
     },
+    /// A time of day that no day has.
+    #[error("a reset {0} after midnight is not allowed (below 24h)")]
+    ResetAfterDay(Nanos),
     /// A calendar period of no or too many months.
     #[error("{0} months are not allowed (1 to 120)")]
     Months(u32),

@@ -10,8 +10,8 @@ use slow_windows::{
     DAY, FirstHitWindowTwin, FixedWindowTwin, SECOND, SlowWindows, SlowZone, month_starts, utc,
 };
 use tidegate_core::{
-    Charge, Decision, FirstHitWindow, FixedWindow, Hits, Nanos, Outcome, Quota, QuotaError,
-    Timestamp, Zone, decide,
+    Charge, DailyReset, Decision, FirstHitWindow, FixedWindow, Hits, Nanos, OpenWindow, Outcome,
+    Quota, QuotaError, Timestamp, Zone, decide,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -27,6 +27,13 @@ fn fixed(requests: u32, borrow: u32, period: Nanos) -> Quota {
 fn first_hit(requests: u32, borrow: u32, period: Nanos) -> Quota {
     let window = FirstHitWindow::new(requests, period).unwrap();
     Quota::FirstHitWindow(window.with_borrow(borrow).unwrap())
+}
+
+/// A first-hit window that is reset each day, so many seconds after midnight UTC.
+fn reset_daily(requests: u32, borrow: u32, period: Nanos, secs: u64) -> Quota {
+    let reset = DailyReset::new(Nanos::from_secs(secs), &Zone::utc()).unwrap();
+    let window = FirstHitWindow::new(requests, period).unwrap().with_borrow(borrow).unwrap();
+    Quota::FirstHitWindow(window.with_reset(reset))
 }
 
 fn at(secs: u64) -> Timestamp {
@@ -147,6 +154,65 @@ fn debts_of_a_first_hit_window_are_paid_interval_by_interval() {
 }
 
 #[test]
+fn a_daily_reset_ends_the_window_that_is_open() {
+    check(
+        &reset_daily(2, 0, MINUTE, 6_050),
+        &[
+            (6_030, take(2), None, 0, 6_050, 6_050),
+            (6_040, take(1), Some(10), 0, 6_050, 6_050),
+            (6_050, take(1), None, 1, 6_110, 6_110),
+            // The clock steps back over the reset: the newer window stays.
+            (6_049, take(2), Some(61), 1, 6_110, 6_110),
+            (92_440, take(2), None, 0, 92_450, 92_450),
+            (92_449, take(1), Some(1), 0, 92_450, 92_450),
+            (92_451, take(1), None, 1, 92_511, 92_511),
+        ],
+    );
+}
+
+#[test]
+fn a_daily_reset_forgives_debts() {
+    check(
+        &reset_daily(10, 15, MINUTE, 6_100),
+        &[
+            (6_030, take(25), None, 0, 6_090, 6_100),
+            (6_030, take(11), Some(70), 0, 6_090, 6_100),
+            (6_095, Charge::PEEK, None, 10, 6_100, 6_100),
+            (6_100, Charge::PEEK, None, 25, 6_160, 6_160),
+        ],
+    );
+}
+
+#[test]
+fn a_first_hit_window_notes_its_last_hit() {
+    let window = FirstHitWindow::new(2, MINUTE).unwrap();
+    let quota = Quota::FirstHitWindow(window.clone());
+    let mut state = [0; 4];
+    assert_eq!(window.open_window(&state, at(6_000)), None);
+    for (secs, charge, count, last) in [
+        (6_010, take(1), 1, 6_010),
+        (6_020, Charge::PEEK, 1, 6_010),
+        (6_030, take(1), 2, 6_030),
+        (6_035, take(1), 2, 6_030),
+        // A use that had no room happened all the same.
+        (6_040, drain(1), 2, 6_040),
+        (6_050, refund(1), 1, 6_040),
+        (6_000, take(1), 2, 6_040),
+    ] {
+        decide(&mut state, &quota, charge, at(secs));
+        let open = OpenWindow { start: at(6_010), last: at(last), count, end: at(6_070) };
+        assert_eq!(window.open_window(&state, at(secs)), Some(open), "{charge:?} at {secs}");
+    }
+    assert_eq!(window.open_window(&state, at(6_070)), None);
+    // As it was written before there was a note of it.
+    let old = window.open_window(&[6_010_000_000_000, 1, 0, 0], at(6_020)).unwrap();
+    assert_eq!((old.start, old.last), (at(6_010), at(6_010)));
+    let made = FirstHitWindow::state(at(6_010), 1, at(6_015));
+    let expected = OpenWindow { start: at(6_010), last: at(6_015), count: 1, end: at(6_070) };
+    assert_eq!(window.open_window(&made, at(6_020)), Some(expected));
+}
+
+#[test]
 fn drains_take_what_is_left_and_refunds_give_back_what_was_taken() {
     for quota in [fixed(5, 0, MINUTE), first_hit(5, 0, MINUTE)] {
         check(
@@ -250,6 +316,8 @@ fn numbers_that_make_no_window_are_refused() {
     assert_eq!(FirstHitWindow::new(1, Nanos::ZERO), Err(QuotaError::PeriodZero));
     assert_eq!(FixedWindow::calendar(1, 0), Err(QuotaError::Months(0)));
     assert_eq!(FixedWindow::calendar(1, 121), Err(QuotaError::Months(121)));
+    let day = Nanos::from_secs(DAY as u64);
+    assert_eq!(DailyReset::new(day, &Zone::utc()), Err(QuotaError::ResetAfterDay(day)));
     assert_eq!(fixed(10).with_borrow(3).unwrap().capacity(), 13);
 }
 
@@ -712,6 +780,50 @@ fn first_hit_window_agrees_with_its_twin() {
         .unwrap();
 }
 
+/// All is a multiple of a quarter of an hour: the zone's changes, the time of the reset, the period.
+#[test]
+fn a_first_hit_window_with_a_daily_reset_agrees_with_its_twin() {
+    const TICK: i64 = 900;
+    let by = prop_oneof![8 => 0..60_i64, 2 => 60..1_000_i64, 2 => -200..0_i64];
+    let steps = prop::collection::vec(((by, charges()), 0..3_u64), 1..100);
+    let changes = prop::collection::vec((0..TICKS, -90..90_i32), 0..9);
+    let strategy = (allowances(), -90..90_i32, changes, 0..96_i64, 1..400_i64, steps);
+    runner()
+        .run(&strategy, |((requests, borrow), offset, mut changes, time, period, steps)| {
+            changes.sort_unstable();
+            changes.dedup_by_key(|(time, _)| *time);
+            let changes = changes.iter().map(|(time, offset)| (BASE + time * TICK, offset * 900));
+            let zone = SlowZone { offset: offset * 900, changes: changes.collect() };
+            let days = (BASE - 400 * TICK) / DAY..(BASE + (TICKS + 1_000) * TICK) / DAY;
+            let resets = zone.instants(days.map(|day| day * DAY + time * TICK), TICK);
+            let resets = resets.iter().map(|secs| secs.unsigned_abs() * SECOND).collect();
+            let period = Nanos::from_secs((period * TICK).unsigned_abs());
+            let mut twin = FirstHitWindowTwin::new(requests, borrow, period).with_resets(resets);
+            let fast_zone = Zone::changing(zone.offset, zone.changes);
+            let time = Nanos::from_secs((time * TICK).unsigned_abs());
+            let window = FirstHitWindow::new(requests, period).unwrap();
+            let window = window.with_borrow(borrow).unwrap();
+            let window = window.with_reset(DailyReset::new(time, &fast_zone).unwrap());
+            let quota = Quota::FirstHitWindow(window.clone());
+            let (mut state, mut ticks) = ([0; 4], 0_i64);
+            for ((by, charge), nanos) in steps {
+                ticks = (ticks + by).clamp(1, TICKS - 1);
+                let nanos = (BASE + ticks * TICK).unsigned_abs() * SECOND + nanos - 1;
+                let now = Timestamp::from_nanos(nanos);
+                let expected = twin.decide(charge, now);
+                prop_assert_eq!(decide(&mut state, &quota, charge, now), expected);
+                let open = window.open_window(&state, now);
+                let open = open.map(|open| (open.start, open.count, open.last));
+                let nanos = Timestamp::from_nanos;
+                let expected = twin.open(now);
+                let expected = expected.map(|(start, n, last)| (nanos(start), n, nanos(last)));
+                prop_assert_eq!(open, expected);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
 #[test]
 fn months_agree_with_their_twin() {
     runner()
@@ -828,6 +940,8 @@ fn quotas() -> impl Strategy<Value = (Quota, Nanos)> {
     prop_oneof![
         (allowances(), periods()).prop_map(|((r, b), period)| (fixed(r, b, period), period)),
         (allowances(), periods()).prop_map(|((r, b), period)| (first_hit(r, b, period), period)),
+        (allowances(), periods(), 0..DAY as u64)
+            .prop_map(|((r, b), period, secs)| { (reset_daily(r, b, period, secs), period) }),
         local.prop_map(|((requests, borrow), (offset, changes), windows)| {
             let zone = Zone::changing(offset, changes);
             let window = cut(requests, windows).in_zone(&zone).with_borrow(borrow).unwrap();
@@ -1018,6 +1132,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
         fixed(1, most, Nanos::from_secs(3_660 * DAY as u64)),
         first_hit(1, most, Nanos::from_secs(3_660 * DAY as u64)),
         first_hit(0, 0, MINUTE),
+        reset_daily(1, most, Nanos::from_secs(3_660 * DAY as u64), 10_800),
         Quota::FixedWindow(FixedWindow::calendar(1, 120).unwrap().with_borrow(most).unwrap()),
         Quota::FixedWindow(FixedWindow::calendar(most, 1).unwrap().in_zone(&wild)),
         Quota::FixedWindow(

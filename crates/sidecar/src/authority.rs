@@ -1,5 +1,5 @@
 //! The engine on a data directory, without servers, threads or a clock of its own: what the simulator
-//! runs. Dropping it and opening it again on the same directory is a crash and a restart.
+//! and the benchmarks run. Dropping it and opening it again on the same directory is a crash and a restart.
 
 use crate::engine::{Engine, Modes};
 use crate::metrics::Metrics;
@@ -8,6 +8,7 @@ use anyhow::Context;
 use std::path::Path;
 use tidegate_core::{Answer, LeaseAsk, LeaseReturn, Nanos, Request, Timestamp};
 use tidegate_store::{Cluster, Geometry, Options};
+use tidegate_wire::RequestReader;
 
 /// The owner of the counters.
 #[expect(missing_debug_implementations, reason = "the engine has nothing to show")]
@@ -22,7 +23,20 @@ impl Authority {
     /// # Errors
     /// When the limits have mistakes, or the data directory cannot be used.
     pub fn open(data_dir: &Path, limits: &Path, lease_ttl: Nanos) -> anyhow::Result<Authority> {
-        let narrow = Geometry::by_capacity(4_096, 0.8).context("narrow nodes")?;
+        Authority::open_for(4_096, data_dir, limits, lease_ttl)
+    }
+
+    /// As [`Authority::open`], with room for `counters` of them.
+    ///
+    /// # Errors
+    /// As [`Authority::open`].
+    pub fn open_for(
+        counters: u64,
+        data_dir: &Path,
+        limits: &Path,
+        lease_ttl: Nanos,
+    ) -> anyhow::Result<Authority> {
+        let narrow = Geometry::by_capacity(counters, 0.8).context("narrow nodes")?;
         let options = Options {
             wide: Some(Geometry::wide_by_capacity(512, 0.8, 33).context("wide nodes")?),
             ..Options::narrow(narrow)
@@ -55,6 +69,30 @@ impl Authority {
             Some(lease) => self.engine.decide_leasing(request, lease, now)?,
             None => self.engine.decide(request, now)?,
         })
+    }
+
+    /// Answers a call of the rate limit protocol: from the bytes of its message and its metadata, to those of
+    /// the answer, which are appended to `bytes`.
+    ///
+    /// # Errors
+    /// When the message makes no sense, or no decision could be made.
+    pub fn answer(
+        &self,
+        reader: &mut RequestReader,
+        message: &[u8],
+        metadata: &[(&'static str, &[u8])],
+        now: Timestamp,
+        bytes: &mut Vec<u8>,
+    ) -> anyhow::Result<()> {
+        let request = reader.read(message)?;
+        let value_of = |name: &'static str| {
+            let found = metadata.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| *value)
+        };
+        let lease = tidegate_wire::lease_ask_from(request.descriptors.len(), value_of)?;
+        let answer = self.decide(request, lease.as_ref(), now)?;
+        tidegate_wire::encode_answer(&answer, Vec::new(), bytes);
+        Ok(())
     }
 
     /// Takes tokens back: `request` has a refund for each descriptor, of the lease of that place.

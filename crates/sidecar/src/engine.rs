@@ -10,6 +10,7 @@ mod lease;
 mod lease_nodes;
 mod lease_room;
 mod met;
+mod nodes;
 mod preview;
 
 use crate::metrics::{Metrics, RuleCounters};
@@ -17,9 +18,12 @@ use answer::Decided;
 use arc_swap::ArcSwap;
 use denials::Denials;
 use lease_room::LeaseRoom;
-use met::{Met, meet};
+use met::{AllMet, Met, meet};
+pub(crate) use nodes::{Change, NodeError, NodeWindows, Use};
 pub(crate) use preview::{Previewed, preview};
 use smallvec::SmallVec;
+use std::cell::Cell;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{
@@ -42,13 +46,27 @@ pub(crate) struct Engine {
 const EXPIRY_SLACK: Nanos = Nanos::from_secs(1);
 
 /// What holds for all rules, whatever they say themselves.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Modes {
     pub(crate) shadow: GlobalShadow,
     pub(crate) quota: GlobalQuota,
     pub(crate) metadata: DynamicMetadata,
     /// How long leases last at most; none are given without.
     pub(crate) lease_ttl: Option<Nanos>,
+    /// How many processes of one service grant leases; each has its share of the room for them.
+    pub(crate) lessors: NonZeroU32,
+}
+
+impl Default for Modes {
+    fn default() -> Modes {
+        Modes {
+            shadow: GlobalShadow::default(),
+            quota: GlobalQuota::default(),
+            metadata: DynamicMetadata::default(),
+            lease_ttl: None,
+            lessors: NonZeroU32::MIN,
+        }
+    }
 }
 
 /// Whether denials are only reported.
@@ -102,7 +120,8 @@ impl Engine {
     ) -> Result<Self, NoWideNodes> {
         check_nodes(&store, &rules)?;
         let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &metrics));
-        let lease_room = LeaseRoom::new(&store, modes.lease_ttl.unwrap_or(Nanos::ZERO));
+        let lease_room =
+            LeaseRoom::new(&store, modes.lease_ttl.unwrap_or(Nanos::ZERO), modes.lessors);
         Ok(Engine { store, rules, modes, metrics, lease_room })
     }
 
@@ -117,18 +136,34 @@ impl Engine {
         &self.store
     }
 
+    /// Does something with the rules in force.
+    pub(crate) fn with_rules<T>(&self, with: impl FnOnce(&Rules) -> T) -> T {
+        with(&self.rules.load().rules)
+    }
+
     /// Decides `request` at `now`, for a client that knows of no leases.
     pub(crate) fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
         let in_force = self.rules.load();
-        let met = meet(&in_force.rules, request).each;
+        let met = self.meet(&in_force.rules, request).each;
         let mut plan = Plan::of(&met, request, self.modes, self.store.seed(), now);
-        let mut decisions = Decisions::default();
+        let mut decisions = DECISIONS.take();
         let verdict = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
             plan.decide(entries, now, &mut decisions)
         })?;
         let decided = Decided { request, met: &met, decisions: decisions.all(), now };
         decided.count(&in_force.counters);
-        Ok(self.answer(&decided, &mut plan, verdict))
+        let answer = self.answer(&decided, &mut plan, verdict);
+        DECISIONS.set(decisions);
+        Ok(answer)
+    }
+
+    /// What `request` meets, and counts what is asked of domains that there are not.
+    fn meet<'a>(&self, rules: &'a Rules, request: &Request) -> AllMet<'a> {
+        let met = meet(rules, request);
+        if met.without_domain > 0 {
+            self.metrics.missed_domain(met.without_domain);
+        }
+        met
     }
 
     fn answer(&self, decided: &Decided<'_, '_>, plan: &mut Plan<'_>, verdict: Verdict) -> Answer {
@@ -158,22 +193,29 @@ impl Modes {
     }
 }
 
-/// What a request asks, and of which counters.
+thread_local! {
+    /// The buffers of the last request of this thread, for the next one. Who takes them leaves empty
+    /// ones, which do as well.
+    static KEY: Cell<CounterKey> = const { Cell::new(CounterKey::new()) };
+    static DECISIONS: Cell<Decisions> = const { Cell::new(Decisions::new()) };
+}
+
+/// What a request asks, and of which counters. Nearly all have up to four of each.
 #[derive(Default)]
 struct Plan<'a> {
-    asks: SmallVec<[Ask<'a>; 8]>,
+    asks: SmallVec<[Ask<'a>; 4]>,
     /// The counter of each ask.
-    counter_of_ask: SmallVec<[usize; 8]>,
-    counters: SmallVec<[Counter; 8]>,
+    counter_of_ask: SmallVec<[usize; 4]>,
+    counters: SmallVec<[Counter; 4]>,
     /// The keys in the store, those of one counter after the other.
-    keys: SmallVec<[Hashed; 8]>,
+    keys: SmallVec<[Hashed; 4]>,
     words: usize,
 }
 
 /// The words of the states of a request's counters.
-type Words = SmallVec<[u64; 32]>;
+type Words = SmallVec<[u64; 16]>;
 /// A time for each of them, in nanoseconds since the Unix epoch.
-type Ends = SmallVec<[u64; 8]>;
+type Ends = SmallVec<[u64; 4]>;
 
 /// One counter of a request.
 struct Counter {
@@ -194,7 +236,7 @@ impl<'a> Plan<'a> {
         now: Timestamp,
     ) -> Plan<'a> {
         let mut plan = Plan::default();
-        let mut key = CounterKey::new();
+        let mut key = KEY.take();
         for (index, (met, descriptor)) in met.iter().zip(&request.descriptors).enumerate() {
             for limit in met.limits() {
                 if plan.keys.len() > UPDATE_KEYS_MAX {
@@ -220,6 +262,7 @@ impl<'a> Plan<'a> {
                 });
             }
         }
+        KEY.set(key);
         plan
     }
 
@@ -245,7 +288,11 @@ impl<'a> Plan<'a> {
             return (self.counters[index].state.clone(), index);
         }
         let (first_key, first_word) = (self.keys.len(), self.words);
-        self.keys.extend(counter_keys(hash, identity.quota, seed, now));
+        match identity.quota.state_size() {
+            // In one part, which is the counter's own.
+            StateSize::Narrow => self.keys.push(Hashed::narrow(hash.0)),
+            StateSize::Wide => self.keys.extend(counter_keys(hash, identity.quota, seed, now)),
+        }
         let keys = first_key..self.keys.len();
         self.words += keys.len() * identity.quota.state_size().words();
         let state = first_word..self.words;

@@ -4,8 +4,10 @@
 //! by rules with `value_to_metric` or `detailed_metric`, and has a bound of its own.
 
 mod rule_counters;
+mod sum;
 
 pub(crate) use rule_counters::{RuleCounters, Shadow};
+pub(crate) use sum::Page;
 
 use crate::engine::Engine;
 use prometheus_client::collector::Collector;
@@ -31,10 +33,37 @@ struct AnswerLabel {
     code: &'static str,
 }
 
+/// The counts of answers, and a handle for each code: a look into the family would take a lock.
+#[derive(Debug, Clone)]
+struct Answers {
+    family: Family<AnswerLabel, Counter>,
+    allowed: Counter,
+    denied: Counter,
+    returned: Counter,
+    refused: Counter,
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        let family = Family::<AnswerLabel, Counter>::default();
+        let of = |code| family.get_or_create(&AnswerLabel { code }).clone();
+        let (allowed, denied) = (of("ok"), of("over_limit"));
+        let (returned, refused) = (of("returned"), of("error"));
+        Answers { family, allowed, denied, returned, refused }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DoorLabel {
+    door: &'static str,
+}
+
 /// The handles of all metrics; clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
-    answers: Family<AnswerLabel, Counter>,
+    answers: Answers,
+    shed: Family<DoorLabel, Counter>,
+    connections_refused: Family<DoorLabel, Counter>,
     total_hits: Family<RuleLabel, Counter>,
     within_limit: Family<RuleLabel, Counter>,
     near_limit: Family<RuleLabel, Counter>,
@@ -44,6 +73,7 @@ pub(crate) struct Metrics {
     leased_tokens: Family<RuleLabel, Counter>,
     returned_tokens: Family<RuleLabel, Counter>,
     global_shadow_mode: Counter,
+    domain_not_found: Counter,
     detailed: Arc<Mutex<Detailed>>,
 }
 
@@ -77,10 +107,10 @@ impl Metrics {
     }
 
     pub(crate) fn answered(&self, verdict: Verdict) {
-        self.answer(match verdict {
-            Verdict::Allow => "ok",
-            Verdict::Deny => "over_limit",
-        });
+        match verdict {
+            Verdict::Allow => self.answers.allowed.inc(),
+            Verdict::Deny => self.answers.denied.inc(),
+        };
     }
 
     /// Counts an answer that only the global shadow mode turned into an allow.
@@ -88,21 +118,44 @@ impl Metrics {
         self.global_shadow_mode.inc();
     }
 
+    /// Counts descriptors of a domain that no limits file has.
+    pub(crate) fn missed_domain(&self, descriptors: u64) {
+        self.domain_not_found.inc_by(descriptors);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn missed_domains(&self) -> u64 {
+        self.domain_not_found.get()
+    }
+
     /// Counts an answer to a return of tokens.
     pub(crate) fn took_back(&self) {
-        self.answer("returned");
+        self.answers.returned.inc();
     }
 
     pub(crate) fn refused(&self) {
-        self.answer("error");
+        self.answers.refused.inc();
     }
 
-    fn answer(&self, code: &'static str) {
-        self.answers.get_or_create(&AnswerLabel { code }).inc();
+    /// Counts a call that was refused since there are more than can be decided in time.
+    pub(crate) fn shed(&self, door: &'static str) {
+        self.shed.get_or_create(&DoorLabel { door }).inc();
+    }
+
+    /// Counts a connection that was closed since there are as many as there may be.
+    pub(crate) fn refused_connection(&self, door: &'static str) {
+        self.connections_refused.get_or_create(&DoorLabel { door }).inc();
     }
 
     /// A registry of these metrics and of the store behind `engine`.
     pub(crate) fn registry(&self, engine: Arc<Engine>) -> Registry {
+        let mut registry = self.registry_without_store();
+        registry.register_collector(Box::new(StoreCollector(engine)));
+        registry
+    }
+
+    /// A registry of what this process counts itself. What the store counts is of all processes.
+    pub(crate) fn registry_without_store(&self) -> Registry {
         let mut registry = Registry::with_prefix("tidegate");
         let families = [
             ("total_hits", "Hits asked for, by rule", &self.total_hits),
@@ -127,10 +180,28 @@ impl Metrics {
         }
         let help = "Rate limit calls allowed only by the global shadow mode";
         registry.register("global_shadow_mode", help, self.global_shadow_mode.clone());
-        registry.register("answers", "Rate limit calls answered, by code", self.answers.clone());
-        registry.register_collector(Box::new(StoreCollector(engine)));
+        let help = "Descriptors of a domain that no limits file has";
+        registry.register("domain_not_found", help, self.domain_not_found.clone());
+        registry.register(
+            "answers",
+            "Rate limit calls answered, by code",
+            self.answers.family.clone(),
+        );
+        let help = "Calls refused undecided under overload, by door";
+        registry.register("shed", help, self.shed.clone());
+        let help = "Connections closed at once beyond the most that there may be, by door";
+        registry.register("connections_refused", help, self.connections_refused.clone());
         registry
     }
+}
+
+/// The page of a registry. Looks through the store, if that is in it, which may take milliseconds.
+pub(crate) async fn page(registry: Arc<Registry>) -> anyhow::Result<String> {
+    let encoded = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
+    });
+    Ok(encoded.await??)
 }
 
 /// Reads the store's own counts when asked.

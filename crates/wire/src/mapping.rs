@@ -43,6 +43,13 @@ pub enum WireError {
     /// The bytes are not the message.
     #[error("not a RateLimitResponse: {0}")]
     Malformed(#[from] prost::DecodeError),
+    /// The bytes are not the message.
+    #[error("not a RateLimitRequest: {0}")]
+    MalformedRequest(prost::DecodeError),
+    /// The bytes are not the message, or are put in an unusual way that is understood in short messages
+    /// only.
+    #[error("not a RateLimitRequest, or one with groups, which may not have {0} bytes")]
+    OddRequest(usize),
     /// A word about leases that makes no sense.
     #[error("metadata {name}: {value:?} is not {expected}")]
     Metadata {
@@ -158,11 +165,12 @@ pub fn response_to_wire(answer: &Answer) -> rls::RateLimitResponse {
         overall_code: code(answer.verdict).into(),
         statuses: answer.statuses.iter().map(status_to_wire).collect(),
         dynamic_metadata: answer.metadata.as_ref().map(struct_to_wire),
+        ..rls::RateLimitResponse::default()
     }
 }
 
 /// A struct; anything else than a map becomes an empty one.
-fn struct_to_wire(value: &Value) -> prost_types::Struct {
+pub(crate) fn struct_to_wire(value: &Value) -> prost_types::Struct {
     let fields = match value {
         Value::Map(fields) => fields.as_slice(),
         _ => &[],
@@ -186,10 +194,6 @@ fn value_to_wire(value: &Value) -> prost_types::Value {
 }
 
 fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
-    let reset = match status.lease {
-        None => Nanos::from_secs(status.reset.as_secs_ceil()),
-        Some(_) => status.reset,
-    };
     rls::DescriptorStatus {
         code: code(status.verdict).into(),
         current_limit: status.limit.as_ref().map(|limit| rls::RateLimit {
@@ -198,8 +202,19 @@ fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
             name: limit.name.clone(),
         }),
         limit_remaining: status.remaining,
-        duration_until_reset: status.limit.is_some().then(|| duration_to_wire(reset)),
+        duration_until_reset: status
+            .limit
+            .is_some()
+            .then(|| duration_to_wire(reset_to_wire(status))),
         quota: status.lease.as_ref().map(lease::to_wire),
+    }
+}
+
+/// The time until a reset, as clients are told of it.
+pub(crate) fn reset_to_wire(status: &Status) -> Nanos {
+    match status.lease {
+        None => Nanos::from_secs(status.reset.as_secs_ceil()),
+        Some(_) => status.reset,
     }
 }
 
@@ -244,7 +259,7 @@ fn duration_from_wire(duration: prost_types::Duration) -> Nanos {
     Nanos::new(secs.as_nanos().saturating_add(nanos))
 }
 
-fn code(verdict: Verdict) -> rls::Code {
+pub(crate) fn code(verdict: Verdict) -> rls::Code {
     match verdict {
         Verdict::Allow => rls::Code::Ok,
         Verdict::Deny => rls::Code::OverLimit,
@@ -259,7 +274,7 @@ fn verdict(code: i32) -> Option<Verdict> {
     }
 }
 
-fn unit_to_wire(unit: Option<Unit>) -> rls::RateLimitUnit {
+pub(crate) fn unit_to_wire(unit: Option<Unit>) -> rls::RateLimitUnit {
     match unit {
         None => rls::RateLimitUnit::Unknown,
         Some(Unit::Second) => rls::RateLimitUnit::Second,
@@ -272,7 +287,7 @@ fn unit_to_wire(unit: Option<Unit>) -> rls::RateLimitUnit {
     }
 }
 
-fn unit_from_wire(unit: i32) -> Option<Unit> {
+pub(crate) fn unit_from_wire(unit: i32) -> Option<Unit> {
     let unit = rls::RateLimitUnit::try_from(unit).ok()?;
     Unit::ALL.into_iter().find(|candidate| unit_to_wire(Some(*candidate)) == unit)
 }

@@ -63,9 +63,29 @@ pub struct RateLimitResponse {
     /// One per descriptor, in the request's order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
+    /// Headers that Envoy adds to the response to its client.
+    #[prost(message, repeated, tag = "3")]
+    pub response_headers_to_add: Vec<HeaderValue>,
+    /// Headers that Envoy adds to the request to its upstream.
+    #[prost(message, repeated, tag = "4")]
+    pub request_headers_to_add: Vec<HeaderValue>,
+    /// The body with which Envoy answers a denied request.
+    #[prost(bytes = "vec", tag = "5")]
+    pub raw_body: Vec<u8>,
     /// What Envoy adds to the dynamic metadata of the request.
     #[prost(message, optional, tag = "6")]
     pub dynamic_metadata: Option<prost_types::Struct>,
+}
+
+/// `envoy.config.core.v3.HeaderValue`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct HeaderValue {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Its value.
+    #[prost(string, tag = "2")]
+    pub value: String,
 }
 
 /// The answer without its metadata, for which the filter has no use: reading a Struct only to drop

@@ -2,12 +2,16 @@
 //! once `period` has passed; the next hit opens another.
 //!
 //! State words: `start` (ns since the epoch of the hit that opened the window; at least 1, for zero
-//! is a counter that was never used), `count` (hits taken in it, and what it inherited), and two
-//! that are zero.
+//! is a counter that was never used), `count` (hits taken in it, and what it inherited), `last` (ns
+//! of the last hit that was taken, or drained in vain; zero where nobody noted it), and one that is
+//! zero. `last` decides nothing: it is kept for those who ask.
 //!
 //! With `borrow`, a window may admit so many hits more (see [`Allowance`]). A window that ends in
 //! debt is followed by another at once, and so on until the debt is paid; each pays `requests`,
 //! whether or not anybody asks in it.
+//!
+//! With a daily reset, a window that began before the last reset is over, its debt with it: the
+//! counter is as if it had never been used.
 //!
 //! Invariant: a clock that steps back stays in the window that is open. A window that was opened
 //! while the clock was far ahead stands until the clock gets there. Looking, being denied and
@@ -16,9 +20,10 @@
 //! Hits that are charged ahead may be spent until the window that stands after the charge is over: it
 //! has counted them, and no other opens before, so no window has more hits than it counted.
 //!
-//! Source: the limit algorithm of the Frequency Restrict Service (first use; start = end = now).
+//! Source: the limit algorithm of the Frequency Restrict Service (first use; start = end = now;
+//! self-update at an agreed point in time).
 
-use super::fixed_window::Allowance;
+use super::fixed_window::{Allowance, DailyReset};
 use crate::quota::{Decision, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 
@@ -27,6 +32,38 @@ use crate::units::{Charge, Nanos, Timestamp};
 pub struct FirstHitWindow {
     allowance: Allowance,
     period: Nanos,
+    reset: Option<DailyReset>,
+}
+
+/// A window that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenWindow {
+    /// When it opened.
+    pub start: Timestamp,
+    /// When the last hit came, taken or refused; the start where nobody noted it.
+    pub last: Timestamp,
+    /// The hits in it, with those that it inherited as debt.
+    pub count: u64,
+    /// When it is over.
+    pub end: Timestamp,
+}
+
+/// The window that stands at some moment, in nanoseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    start: u64,
+    count: u64,
+    last: u64,
+    /// The first reset after it opened; the end of time where there is none.
+    reset: u64,
+    kind: Kind,
+}
+
+/// Whether the window was opened by a hit, or is the one that a hit would open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Open,
+    Next,
 }
 
 impl FirstHitWindow {
@@ -36,7 +73,7 @@ impl FirstHitWindow {
     /// When `period` is out of range (1 ms to 3,660 days).
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
-        Ok(FirstHitWindow { allowance: Allowance::new(requests), period })
+        Ok(FirstHitWindow { allowance: Allowance::new(requests), period, reset: None })
     }
 
     /// Allows `borrow` hits more in a window, charged to the windows that follow.
@@ -46,6 +83,19 @@ impl FirstHitWindow {
     pub fn with_borrow(mut self, borrow: u32) -> Result<Self, QuotaError> {
         self.allowance = self.allowance.with_borrow(borrow)?;
         Ok(self)
+    }
+
+    /// Ends every window at `reset`, each day.
+    #[must_use]
+    pub fn with_reset(mut self, reset: DailyReset) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// When windows end each day, whatever is left of them.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        self.reset.as_ref()
     }
 
     /// Hits per window.
@@ -66,38 +116,72 @@ impl FirstHitWindow {
         self.allowance.capacity()
     }
 
-    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        let (start, held) = self.standing(state, now.as_nanos().max(1));
-        let charged = self.allowance.charge(held, charge);
-        if charged.count != held {
-            *state = [start, charged.count, 0, 0];
-        }
-        self.allowance.decision(charged, now, |later| {
-            let passed = Nanos::new(self.period.as_nanos().saturating_mul(later));
-            Timestamp::from_nanos(start).saturating_add(passed)
+    /// The window that is open at `now` in a counter of this state; none in one that was never
+    /// used, and once it is over.
+    #[must_use]
+    pub fn open_window(&self, state: &[u64; 4], now: Timestamp) -> Option<OpenWindow> {
+        let standing = self.standing(state, now.as_nanos().max(1));
+        (standing.kind == Kind::Open).then(|| OpenWindow {
+            start: Timestamp::from_nanos(standing.start),
+            last: Timestamp::from_nanos(standing.last.max(standing.start)),
+            count: standing.count,
+            end: self.opening(standing, 1),
         })
+    }
+
+    /// The state of a counter whose window opened at `start` and has `count` hits, the last at
+    /// `last`.
+    #[must_use]
+    pub fn state(start: Timestamp, count: u64, last: Timestamp) -> [u64; 4] {
+        let start = start.as_nanos().max(1);
+        [start, count, last.as_nanos().max(start), 0]
+    }
+
+    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+        let hit_at = now.as_nanos().max(1);
+        let standing = self.standing(state, hit_at);
+        let charged = self.allowance.charge(standing.count, charge);
+        let last = if charged.is_hit() { standing.last.max(hit_at) } else { standing.last };
+        if charged.count != standing.count {
+            *state = [standing.start, charged.count, last.max(standing.start), 0];
+        } else if standing.kind == Kind::Open && last != state[2] {
+            // Drained in vain: the hit is noted where there is a window to note it in.
+            state[2] = last;
+        }
+        self.allowance.decision(charged, now, |later| self.opening(standing, later))
     }
 
     /// The end of the window that stands after a charge at `now`.
     pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
-        let (start, _) = self.standing(state, now.as_nanos().max(1));
-        Timestamp::from_nanos(start).saturating_add(self.period)
+        self.opening(self.standing(state, now.as_nanos().max(1)), 1)
     }
 
-    /// The start and the count of the window that stands at `now`; where none does, of the one
-    /// that a hit would open.
-    fn standing(&self, state: &[u64; 4], now: u64) -> (u64, u64) {
-        let [start, count, ..] = *state;
+    /// When the n-th window after this one opens, at the latest: a reset leaves nothing to wait for.
+    fn opening(&self, standing: Standing, later: u64) -> Timestamp {
+        let passed = self.period.as_nanos().saturating_mul(later);
+        Timestamp::from_nanos(standing.start.saturating_add(passed).min(standing.reset))
+    }
+
+    /// The window that stands at `now`; where none does, the one that a hit would open.
+    fn standing(&self, state: &[u64; 4], now: u64) -> Standing {
+        let [start, count, last, _] = *state;
+        let reset = |at| self.reset.as_ref().map_or(u64::MAX, |daily| daily.next(at));
+        let next =
+            || Standing { start: now, count: 0, last: 0, reset: reset(now), kind: Kind::Next };
         if start == 0 {
-            return (now, 0);
+            return next();
+        }
+        let open = Standing { start, count, last, reset: reset(start), kind: Kind::Open };
+        if now >= open.reset && open.reset != u64::MAX {
+            return next();
         }
         let (elapsed, period) = (now.saturating_sub(start), self.period.as_nanos());
         if elapsed < period {
-            return (start, count);
+            return open;
         }
         match self.allowance.inherited(count, || elapsed / period) {
-            0 => (now, 0),
-            debt => (now - elapsed % period, debt),
+            0 => next(),
+            debt => Standing { start: now - elapsed % period, count: debt, ..open },
         }
     }
 }

@@ -21,9 +21,11 @@
 
 mod allowance;
 mod calendar;
+mod daily_reset;
 mod zone;
 
 pub(super) use allowance::Allowance;
+pub use daily_reset::DailyReset;
 pub use zone::Zone;
 
 use crate::quota::{Decision, Period, QuotaError, checked_period};

@@ -194,13 +194,39 @@ pub(crate) struct FirstHitWindowTwin {
     pub(crate) requests: u64,
     pub(crate) borrow: u64,
     pub(crate) period: u64,
+    /// Instants at which everything is forgotten, sorted.
+    pub(crate) resets: Vec<u64>,
     takes: Vec<(u64, i128)>,
+    /// When hits came, taken or drained in vain.
+    hits: Vec<u64>,
 }
 
 impl FirstHitWindowTwin {
     pub(crate) fn new(requests: u32, borrow: u32, period: Nanos) -> Self {
         let (requests, borrow) = (requests.into(), borrow.into());
-        FirstHitWindowTwin { requests, borrow, period: period.as_nanos(), takes: Vec::new() }
+        FirstHitWindowTwin {
+            requests,
+            borrow,
+            period: period.as_nanos(),
+            resets: Vec::new(),
+            takes: Vec::new(),
+            hits: Vec::new(),
+        }
+    }
+
+    pub(crate) fn with_resets(self, resets: Vec<u64>) -> Self {
+        FirstHitWindowTwin { resets, ..self }
+    }
+
+    /// The start, the count and the last hit of the window that is open.
+    pub(crate) fn open(&self, now: Timestamp) -> Option<(u64, u64, u64)> {
+        let (start, level) = self.walk(now.as_nanos().max(1))?;
+        let latest = self.hits.iter().copied().filter(|at| self.reset_after(*at) > now.as_nanos());
+        Some((start, level, latest.max().unwrap_or(start).max(start)))
+    }
+
+    fn reset_after(&self, at: u64) -> u64 {
+        self.resets.iter().copied().find(|reset| *reset > at).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn decide(&mut self, charge: Charge, now: Timestamp) -> Decision {
@@ -211,16 +237,27 @@ impl FirstHitWindowTwin {
         if taken != 0 {
             self.takes.push((at, taken));
         }
+        if taken > 0 || matches!(charge, Charge::Drain(hits) if hits.get() > 0) {
+            self.hits.push(at);
+        }
         let (start, level) = self.standing(at);
         answer((self.requests, self.borrow), (fits, level), charge, now.as_nanos(), |later| {
-            start.saturating_add(later.saturating_mul(self.period))
+            start.saturating_add(later.saturating_mul(self.period)).min(self.reset_after(start))
         })
     }
 
     /// When the window opened that stands, or would open now, and what it has admitted.
     fn standing(&self, now: u64) -> (u64, u64) {
+        self.walk(now).unwrap_or((now, 0))
+    }
+
+    fn walk(&self, now: u64) -> Option<(u64, u64)> {
         let mut open: Option<(u64, i128)> = None;
         for (at, taken) in self.takes.iter().copied().chain([(now, 0)]) {
+            let resets = || self.resets.iter().copied();
+            if open.is_some_and(|(start, _)| resets().any(|reset| start < reset && reset <= at)) {
+                open = None;
+            }
             while let Some((start, level)) = open
                 && at.saturating_sub(start) >= self.period
             {
@@ -232,7 +269,6 @@ impl FirstHitWindowTwin {
                 *level += taken;
             }
         }
-        let (start, level) = open.unwrap_or((now, 0));
-        (start, u64::try_from(level).unwrap())
+        open.map(|(start, level)| (start, u64::try_from(level).unwrap()))
     }
 }

@@ -12,12 +12,13 @@ use super::denials::Denials;
 use super::lease_nodes::{Digest, Proxy, Record, Users, record_key, users_key};
 use super::lease_room::LeaseRoom;
 use super::met::{AllMet, Met, Replaced};
-use super::{Decided, EXPIRY_SLACK, Ends, Engine, Plan, Words, meet};
+use super::{DECISIONS, Decided, EXPIRY_SLACK, Ends, Engine, Plan, Words};
 use smallvec::SmallVec;
 use std::ops::Range;
 use tidegate_core::{
     Answer, Charge, Decision, Decisions, Demand, Denied, Descriptor, Direction, Enforcement, Hits,
-    Lease, LeaseAsk, Nanos, Outcome, Request, Timestamp, Verdict, decide, decide_all, lease_tokens,
+    Lease, LeaseAsk, Nanos, Outcome, Request, Status, Timestamp, Verdict, decide, decide_all,
+    lease_tokens,
 };
 use tidegate_store::{Entries, Room, UpdateError};
 
@@ -72,7 +73,7 @@ impl Engine {
     ) -> Result<Answer, UpdateError> {
         let Some(ttl) = self.modes.lease_ttl else { return self.decide(request, now) };
         let in_force = self.rules.load();
-        let met = meet(&in_force.rules, request);
+        let met = self.meet(&in_force.rules, request);
         let seed = self.store.seed();
         let mut plan = Plan::of(&met.each, request, self.modes, seed, now);
         let counter_keys = plan.keys.len();
@@ -87,7 +88,7 @@ impl Engine {
             leases: SmallVec::from_elem(None, request.descriptors.len()),
         };
         leasing.offer(&mut plan, &met, request, &in_force.denials, now);
-        let mut decisions = Decisions::default();
+        let mut decisions = DECISIONS.take();
         let verdict = loop {
             let decided = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
                 plan.decide_leasing(entries, now, &mut decisions, &mut leasing)
@@ -108,22 +109,36 @@ impl Engine {
         decided.count(&in_force.counters);
         let mut answer = self.answer(&decided, &mut plan, verdict);
         for (index, lease) in leasing.leases.into_iter().enumerate() {
-            let status = &mut answer.statuses[index];
-            status.lease = lease;
+            answer.statuses[index].lease = lease;
             let tokens = lease.map_or(0, |lease| lease.tokens);
             if tokens > 0 && tokens < Lease::FREE {
-                // All limits of the descriptor have been charged, so the tightest is still that.
-                status.remaining = status.remaining.saturating_sub(tokens);
+                plan.lessen(&mut answer.statuses, index, tokens);
                 decided.each_limit(index, |of, entries| {
                     in_force.counters.leased(of, entries, tokens);
                 });
             }
         }
+        DECISIONS.set(decisions);
         Ok(answer)
     }
 }
 
 impl Plan<'_> {
+    /// Takes leased tokens off what is told to be left: of their descriptor, and of it again where it comes
+    /// later in the request. All its limits have been charged, so the tightest is still that.
+    fn lessen(&self, statuses: &mut [Status], descriptor: usize, tokens: u32) {
+        let asks = || self.asks.iter().zip(&self.counter_of_ask);
+        let own = asks().find(|(ask, _)| ask.descriptor == descriptor);
+        let mut last = None;
+        for (ask, counter) in asks().filter(|(ask, _)| ask.descriptor >= descriptor) {
+            let is_same = own.is_some_and(|(_, own)| own == counter);
+            if is_same && last.replace(ask.descriptor) != Some(ask.descriptor) {
+                let status = &mut statuses[ask.descriptor];
+                status.remaining = status.remaining.saturating_sub(tokens);
+            }
+        }
+    }
+
     fn decide_leasing(
         &self,
         entries: &mut Entries<'_>,

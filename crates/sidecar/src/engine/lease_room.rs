@@ -6,8 +6,10 @@
 //!
 //! Owns an account of the nodes that this process has made for leases, by when they expire. It is never far
 //! too low: each node is entered when it is made, and leaves when it expires or is erased. Nodes
-//! of other processes, and those from before a start, are not in it.
+//! of other processes, and those from before a start, are not in it. So where several processes serve as
+//! one, each has its share of the room.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Nanos, Timestamp};
 use tidegate_store::{Class, Cluster};
@@ -30,10 +32,13 @@ pub(super) struct LeaseRoom {
 }
 
 impl LeaseRoom {
-    /// That of leases in `store` that last up to `ttl`.
-    pub(super) fn new(store: &Cluster, ttl: Nanos) -> LeaseRoom {
+    /// That of leases in `store` that last up to `ttl`, for one of so many `lessors`.
+    ///
+    /// What one of them made another may erase. That is entered where it is done: the first one is left
+    /// with less room than it has, the other with more, and all together with what there is.
+    pub(super) fn new(store: &Cluster, ttl: Nanos, lessors: NonZeroU32) -> LeaseRoom {
         let nodes = store.geometry(Class::Narrow).map_or(0, |geometry| geometry.nodes());
-        LeaseRoom::of(nodes / SHARE, ttl)
+        LeaseRoom::of(share(nodes, lessors), ttl)
     }
 
     fn of(most: u64, ttl: Nanos) -> LeaseRoom {
@@ -80,6 +85,11 @@ impl LeaseRoom {
     }
 }
 
+/// How many of the narrow nodes the leases of one process may have.
+fn share(nodes: u64, lessors: NonZeroU32) -> u64 {
+    nodes / SHARE / u64::from(lessors.get())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +115,19 @@ mod tests {
             room.gone(at(millis).as_nanos());
         }
         assert_eq!(room.left(at(0)), 9);
+    }
+
+    #[test]
+    fn all_processes_together_have_no_more_than_one_alone() {
+        for nodes in [0, 15, 16, 17, 1_000, 1_310_720] {
+            let alone = share(nodes, NonZeroU32::MIN);
+            assert_eq!(alone, nodes / 16);
+            for lessors in 1..=30 {
+                let each = share(nodes, NonZeroU32::new(lessors).unwrap());
+                let all = each * u64::from(lessors);
+                assert!((alone.saturating_sub(29)..=alone).contains(&all), "{all} of {alone}");
+            }
+        }
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct AllMet<'a> {
     /// What each of its descriptors does.
     pub(super) each: SmallVec<[Met<'a>; 4]>,
     pub(super) replaced: Replaced,
+    /// Descriptors in vain, since there are no limits for the domain.
+    pub(super) without_domain: u64,
 }
 
 /// Whether a limit gave way to another.
@@ -53,13 +55,18 @@ pub(super) enum Replaced {
 pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> AllMet<'a> {
     let mut met: SmallVec<[Met<'a>; 4]> = SmallVec::with_capacity(request.descriptors.len());
     let mut replaced: Vec<&str> = Vec::new();
+    let mut without_domain = 0;
     for descriptor in &request.descriptors {
         if let Some(limit) = descriptor.limit {
             met.push(brought_along(rules, &request.domain, limit));
             continue;
         }
         met.push(match rules.find(&request.domain, &descriptor.entries) {
-            Found::UnknownDomain | Found::NoRule => Met::Nothing,
+            Found::UnknownDomain => {
+                without_domain += 1;
+                Met::Nothing
+            }
+            Found::NoRule => Met::Nothing,
             Found::Rule(found) => {
                 let rule: &'a Rule = found.rule;
                 replaced.extend(rule.replaces());
@@ -72,7 +79,7 @@ pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> AllMet<'a> {
             }
         });
     }
-    let mut all = AllMet { each: met, replaced: Replaced::Nothing };
+    let mut all = AllMet { each: met, replaced: Replaced::Nothing, without_domain };
     if !replaced.is_empty() {
         for met in &mut all.each {
             if met.drop_named(&replaced) == Replaced::Something {

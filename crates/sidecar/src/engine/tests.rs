@@ -2,6 +2,7 @@
 
 mod lease_bounds;
 mod leases;
+mod nodes;
 
 use super::*;
 use crate::rules::{self, SameDomain};
@@ -71,6 +72,20 @@ fn told(answer: &Answer) -> (Verdict, Vec<(Verdict, u32)>) {
 
 /// A bucket that one request charged twice was forgotten after the refill of the first charge
 /// alone, and came back full: the expiry of the first decision was kept, not the later one.
+#[test]
+fn descriptors_of_a_domain_that_there_is_not_are_counted() {
+    let fixture = engine("- {key: k, rate_limit: {unit: hour, requests_per_unit: 2}}\n");
+    let asks = |domain: &str| {
+        let descriptors = vec![descriptor(&[("k", "v")]), descriptor(&[("unknown", "v")])];
+        let request = Request { domain: domain.into(), descriptors, hits: Hits::ONE };
+        fixture.engine.decide(&request, Timestamp::from_secs(START)).expect("a decision")
+    };
+    assert_eq!(asks("d").statuses[1], Status::NO_LIMIT);
+    assert_eq!(fixture.engine.metrics.missed_domains(), 0);
+    assert_eq!(asks("e").statuses, [Status::NO_LIMIT, Status::NO_LIMIT]);
+    assert_eq!(fixture.engine.metrics.missed_domains(), 2);
+}
+
 #[test]
 fn a_counter_charged_twice_by_one_request_is_kept_until_both_are_refilled() {
     let limit = "{algorithm: token_bucket, requests: 1, period: 1s, burst: 10}";

@@ -3,6 +3,7 @@
 use super::{LimitCounters, Metrics, RuleLabel};
 use crate::rules::escaped;
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError};
 use tidegate_core::{Charge, Decision, Entry, Hits, Limit, Rule, Rules};
 
@@ -18,10 +19,32 @@ const OVERRIDES: &str = "(override)";
 #[derive(Debug)]
 pub(crate) struct RuleCounters {
     /// By address: rules stay where they are for as long as they are in force.
-    limits: HashMap<usize, LimitCounters>,
-    unlimited: HashMap<usize, LimitCounters>,
+    limits: ByAddress,
+    unlimited: ByAddress,
     overrides: LimitCounters,
     metrics: Metrics,
+}
+
+type ByAddress = HashMap<usize, LimitCounters, BuildHasherDefault<AddressHasher>>;
+
+/// Hashes addresses, which are nobody's choice, by one multiplication (Knuth's, with the golden ratio).
+#[derive(Debug, Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // The map takes places from the low bits, and tags from the high ones.
+        let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// The series that values of requests have made so far.
@@ -43,7 +66,7 @@ impl Metrics {
     /// The counters of `rules`. Series of rules that are gone are forgotten.
     pub(crate) fn rule_counters(&self, rules: &Rules) -> RuleCounters {
         let mut names: HashSet<String> = HashSet::from([OVERRIDES.to_owned()]);
-        let (mut limits, mut unlimited) = (HashMap::new(), HashMap::new());
+        let (mut limits, mut unlimited) = (ByAddress::default(), ByAddress::default());
         for rule in rules.rules() {
             if rule.limits().is_empty() {
                 unlimited.insert(address(&**rule), self.limit_counters(&rule.path));
@@ -202,7 +225,9 @@ impl LimitCounters {
             let capacity = u64::from(capacity);
             let taken = capacity.saturating_sub(decision.remaining);
             let near = taken.saturating_sub(capacity * 4 / 5).min(hits);
-            self.near_limit.inc_by(near);
+            if near > 0 {
+                self.near_limit.inc_by(near);
+            }
         } else {
             self.over_limit.inc_by(hits);
             if shadow == Shadow::Yes {

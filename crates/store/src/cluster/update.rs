@@ -16,7 +16,7 @@ use crate::region::{prefetch, prefetch_run};
 use crate::seat::{JOURNAL_WORDS, KEYS_MAX, RECORD_WORDS_BESIDES_IMAGE};
 use crate::stats::Count;
 use crate::step::{Ask, AtHome, Blocked, Change, NoPlace, Place, Step, Was, is_worth_keeping};
-use crate::sync::get;
+use crate::sync::{AtomicU64, get};
 
 /// Updates with up to this many keys do not allocate. A request seldom meets more limits.
 const KEYS_INLINE: usize = 4;
@@ -67,23 +67,39 @@ impl Cluster {
         now_secs: u32,
         decide: D,
     ) -> Result<T, D> {
-        let Some(held) = AtHome::try_hold(seated.seat, ask.home) else { return Err(decide) };
-        let Some((slot, words)) = ask.home.node.find_narrow(key, &ask.stored) else {
+        let Some(mut live) = self.live_at_home(seated, key, ask, now_secs) else {
             return Err(decide);
         };
-        let mut image = words.each_ref().map(get);
-        let before = image[NARROW_WORDS - 1];
-        if expires_secs(before) <= now_secs {
-            return Err(decide);
-        }
-        let mut expires_at = nanos(expires_secs(before));
-        let state = &mut image[STATE..NARROW_WORDS - 1];
         let answer = decide(EntryMut {
-            state,
-            expires_at: &mut expires_at,
+            state: &mut live.image[STATE..NARROW_WORDS - 1],
+            expires_at: &mut live.expires_at,
             is_new: false,
             room: Room::There,
         });
+        self.settle_at_home(live, now_secs);
+        Ok(answer)
+    }
+
+    /// The live narrow node of a key, if it is in one piece at home and nobody is there.
+    #[inline(always)]
+    fn live_at_home<'a, K: Key + ?Sized>(
+        &'a self,
+        seated: &Seated<'a>,
+        key: &K,
+        ask: &Ask<'a>,
+        now_secs: u32,
+    ) -> Option<LiveAtHome<'a>> {
+        let held = AtHome::try_hold(seated.seat, ask.home)?;
+        let (slot, words) = ask.home.node.find_narrow(key, &ask.stored)?;
+        let image = words.each_ref().map(get);
+        let expires = expires_secs(image[NARROW_WORDS - 1]);
+        let expires_at = nanos(expires);
+        (expires > now_secs).then_some(LiveAtHome { held, slot, words, image, expires_at })
+    }
+
+    #[inline(always)]
+    fn settle_at_home(&self, live: LiveAtHome<'_>, now_secs: u32) {
+        let LiveAtHome { held, slot, words, mut image, expires_at } = live;
         let expires = secs_up(expires_at);
         if is_worth_keeping(&image, expires, now_secs) {
             seal(&mut image, expires, self.seed());
@@ -91,7 +107,6 @@ impl Cluster {
         } else {
             held.erase(&self.memory, slot);
         }
-        Ok(answer)
     }
 
     #[cold]
@@ -243,6 +258,27 @@ impl Cluster {
         now: u64,
         decide: impl FnOnce(&mut Entries<'_>) -> T,
     ) -> Result<T, UpdateError> {
+        if let [key] = keys {
+            // Nearly all updates are of one key that has its node.
+            let (ask, now_secs) = (self.ask(key)?, secs_down(now));
+            prefetch_single(&ask);
+            let seated = self.sit()?;
+            if let Some(mut live) = self.live_at_home(&seated, key, &ask, now_secs) {
+                let answer = live.decide(decide);
+                self.settle_at_home(live, now_secs);
+                self.refuse_if_lost()?;
+                return Ok(answer);
+            }
+        }
+        self.update_all(keys, now, decide)
+    }
+
+    fn update_all<K: Key, T>(
+        &self,
+        keys: &[K],
+        now: u64,
+        decide: impl FnOnce(&mut Entries<'_>) -> T,
+    ) -> Result<T, UpdateError> {
         let mut asks: SmallVec<[Ask<'_>; KEYS_INLINE]> = SmallVec::with_capacity(keys.len());
         let mut drafts: SmallVec<[Draft; KEYS_INLINE]> = SmallVec::with_capacity(keys.len());
         let mut words = 0;
@@ -302,6 +338,26 @@ impl Cluster {
         drop(step);
         self.refuse_if_lost()?;
         Ok(answer)
+    }
+}
+
+/// A live narrow node that is in one piece at the home of its key, held.
+struct LiveAtHome<'a> {
+    held: AtHome<'a>,
+    slot: u32,
+    words: &'a [AtomicU64; NARROW_WORDS],
+    image: [u64; NARROW_WORDS],
+    expires_at: u64,
+}
+
+impl LiveAtHome<'_> {
+    #[inline(always)]
+    fn decide<T>(&mut self, decide: impl FnOnce(&mut Entries<'_>) -> T) -> T {
+        let (end, expires_at) = (NARROW_WORDS, self.expires_at);
+        let mut draft = [Draft { end, expires_at, ..Draft::default() }];
+        let answer = decide(&mut Entries { drafts: &mut draft, words: &mut self.image });
+        self.expires_at = draft[0].expires_at;
+        answer
     }
 }
 

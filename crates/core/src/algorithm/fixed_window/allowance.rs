@@ -25,6 +25,18 @@ pub(in crate::algorithm) struct Charged {
     pub(in crate::algorithm) count: u64,
 }
 
+impl Charged {
+    /// Whether hits came, of which some or none had room. Those of a take that has none for all of them
+    /// did not happen.
+    pub(in crate::algorithm) fn is_hit(&self) -> bool {
+        match self.charge {
+            Charge::Take(hits) => self.fits && hits != Hits::PEEK,
+            Charge::Drain(hits) => hits != Hits::PEEK,
+            Charge::Refund(_) => false,
+        }
+    }
+}
+
 impl Allowance {
     pub(in crate::algorithm) fn new(requests: u32) -> Self {
         Allowance { requests, borrow: 0 }

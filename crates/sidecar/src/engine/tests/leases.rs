@@ -844,3 +844,20 @@ fn a_return_of_many_parts_is_taken_one_by_one() {
     let left: Vec<u32> = answer.statuses.iter().map(|status| status.remaining).collect();
     assert_eq!(left, vec![49; 20]);
 }
+
+/// Of a descriptor that came twice in one ask, the second status did not tell of the tokens that the
+/// first had just been leased: a client took what was in use for what was left. They are taken off
+/// all later statuses of the same counter.
+#[test]
+fn what_is_left_after_two_leases_of_one_ask_is_told_with_the_last() {
+    let engine = leasing(WINDOW);
+    let twice = vec![descriptor(&[("k", "v")]); 2];
+    let request = Request { domain: "d".into(), descriptors: twice, hits: Hits::ONE };
+    let ask = wants(PROXY, 10, 0);
+    let answer = engine.engine.decide_leasing(&request, &ask, at(0)).expect("a decision");
+    let leased = |status: &Status| status.lease.map_or(0, |lease| lease.tokens);
+    assert_eq!(answer.statuses.iter().map(leased).collect::<Vec<_>>(), [10, 10]);
+    let left: Vec<u32> = answer.statuses.iter().map(|status| status.remaining).collect();
+    assert_eq!(left, [89, 78]);
+    assert_eq!(engine.left(&[("k", "v")]), 78);
+}

@@ -1,0 +1,187 @@
+//! Nodes of the FRS: what is used is what a decision counts, and what operations make of it.
+
+use super::*;
+use tidegate_core::OpenWindow;
+
+const RULES: &str = "\
+- key: business
+  value: login
+  descriptors:
+  - key: key
+    rate_limits:
+    - {name: period, algorithm: first_hit_window, requests: 3, period: 1h}
+    - {name: minute, algorithm: first_hit_window, requests: 2, unit: minute}
+- key: business
+  value: bucket
+  descriptors: [{key: key, rate_limit: {algorithm: token_bucket, requests: 5, period: 1h}}]
+- key: business
+  value: exact
+  descriptors:
+  - {key: key, rate_limit: {algorithm: sliding_buckets, exact: true, requests: 5, period: 1h}}
+- key: business
+  value: free
+  descriptors: [{key: key, rate_limit: {unlimited: true}}]
+";
+
+fn node(business: &str, hits: u64) -> Request {
+    let descriptors = vec![descriptor(&[("business", business), ("key", "k")])];
+    Request { domain: "d".into(), descriptors, hits: Hits::new(hits) }
+}
+
+fn at(secs: u64) -> Timestamp {
+    Timestamp::from_secs(START + secs)
+}
+
+/// Name, count, and the seconds from the start on at which a window began and was used last.
+type Told = Vec<(String, u64, Option<(u64, u64)>)>;
+
+fn windows_told(windows: &NodeWindows<'_>) -> Told {
+    let secs = |at: Timestamp| at.as_nanos() / 1_000_000_000 - START;
+    let times = |open: OpenWindow| (secs(open.start), secs(open.last));
+    let windows = windows.iter();
+    windows.map(|window| (window.name.to_owned(), window.count(), window.open.map(times))).collect()
+}
+
+/// The same, as a table has it.
+type Row<'a> = (&'a str, u64, Option<(u64, u64)>);
+
+fn told_of(rows: &[Row<'_>]) -> Told {
+    rows.iter().map(|(name, count, times)| ((*name).to_owned(), *count, *times)).collect()
+}
+
+impl Fixture {
+    fn use_at(&self, secs: u64, business: &str, how: Use, hits: u64) -> (Verdict, Told) {
+        let told = |verdict, windows: &NodeWindows<'_>| (verdict, windows_told(windows));
+        self.engine.use_node(&node(business, hits), how, at(secs), told).expect("a decision")
+    }
+
+    fn find_at(&self, secs: u64, business: &str) -> Result<Told, NodeError> {
+        self.engine.find_node(&node(business, 1), at(secs), windows_told)
+    }
+}
+
+#[test]
+fn a_use_counts_as_far_as_there_is_room_and_an_acquisition_all_or_nothing() {
+    let fixture = engine(RULES);
+    let (allow, deny) = (Verdict::Allow, Verdict::Deny);
+    let rows = |period, minute| {
+        told_of(&[("period", period, Some((0, 0))), ("minute", minute, Some((0, 0)))])
+    };
+    let fresh = told_of(&[("period", 0, None), ("minute", 0, None)]);
+    assert_eq!(fixture.use_at(0, "login", Use::Look, 0), (allow, fresh));
+    assert_eq!(fixture.use_at(0, "login", Use::Record, 1), (allow, rows(1, 1)));
+    assert_eq!(fixture.use_at(0, "login", Use::Acquire, 2), (deny, rows(1, 1)));
+    assert_eq!(fixture.use_at(0, "login", Use::Acquire, 1), (allow, rows(2, 2)));
+    // The minute has no room, the period has: the use has happened.
+    let after = told_of(&[("period", 3, Some((0, 5))), ("minute", 2, Some((0, 5)))]);
+    assert_eq!(fixture.use_at(5, "login", Use::Record, 1), (deny, after.clone()));
+    assert_eq!(fixture.use_at(5, "login", Use::Look, 0), (deny, after));
+    // The minute is over; the period is full.
+    let later = told_of(&[("period", 3, Some((0, 60))), ("minute", 1, Some((60, 60)))]);
+    assert_eq!(fixture.use_at(60, "login", Use::Record, 1), (deny, later));
+    let anew = told_of(&[("period", 1, Some((3_600, 3_600))), ("minute", 1, Some((3_600, 3_600)))]);
+    assert_eq!(fixture.use_at(3_600, "login", Use::Acquire, 1), (allow, anew));
+}
+
+/// Limits that count denied requests made an acquisition count in one window and not in the other.
+#[test]
+fn an_acquisition_is_all_or_nothing_of_limits_that_count_what_they_deny() {
+    let counting = RULES.replace("requests: 3,", "requests: 3, count_denied: true,");
+    let fixture = engine(&counting.replace("requests: 2,", "requests: 2, count_denied: true,"));
+    let rows = |count| told_of(&[("period", count, Some((0, 0))), ("minute", count, Some((0, 0)))]);
+    assert_eq!(fixture.use_at(0, "login", Use::Acquire, 1), (Verdict::Allow, rows(1)));
+    assert_eq!(fixture.use_at(0, "login", Use::Acquire, 2), (Verdict::Deny, rows(1)));
+    assert_eq!(fixture.use_at(0, "login", Use::Look, 0), (Verdict::Allow, rows(1)));
+}
+
+#[test]
+fn one_truth_whichever_door_is_asked() {
+    let fixture = engine(RULES);
+    assert_eq!(fixture.ask_at(0, 2, node("login", 1).descriptors).verdict, Verdict::Allow);
+    let (verdict, told) = fixture.use_at(1, "login", Use::Look, 0);
+    assert_eq!(verdict, Verdict::Deny);
+    assert_eq!(told, told_of(&[("period", 2, Some((0, 0))), ("minute", 2, Some((0, 0)))]));
+}
+
+#[test]
+fn nodes_are_made_found_changed_and_forgotten() {
+    let fixture = engine(RULES);
+    let (engine, login) = (&fixture.engine, node("login", 1));
+    assert!(matches!(fixture.find_at(0, "login"), Err(NodeError::NotFound)));
+    let count = |name, count| Change { name, count: Some(count), start: None, last: None };
+    let minute = [count("minute", 2)];
+    let missing = engine.change_node(&login, &minute, at(0), windows_told);
+    assert!(matches!(missing, Err(NodeError::NotFound)), "{missing:?}");
+    let made = engine.create_node(&login, &minute, at(0), windows_told).unwrap();
+    let expected = told_of(&[("period", 0, Some((0, 0))), ("minute", 2, Some((0, 0)))]);
+    assert_eq!(made, expected);
+    assert_eq!(fixture.find_at(59, "login").unwrap(), expected);
+    assert_eq!(fixture.use_at(0, "login", Use::Look, 0).0, Verdict::Deny);
+    let again = engine.create_node(&login, &[], at(0), windows_told);
+    assert!(matches!(again, Err(NodeError::Exists)), "{again:?}");
+    let started =
+        Change { name: "period", count: Some(1), start: Some(at(10)), last: Some(at(20)) };
+    let changed = engine.change_node(&login, &[started], at(30), windows_told).unwrap();
+    assert_eq!(changed, told_of(&[("period", 1, Some((10, 20))), ("minute", 2, Some((0, 0)))]));
+    // The period lasts by its new start.
+    assert!(fixture.find_at(3_605, "login").is_ok());
+    assert!(matches!(fixture.find_at(3_610, "login"), Err(NodeError::NotFound)));
+    assert!(engine.erase_node(&login, at(31)).unwrap());
+    assert!(!engine.erase_node(&login, at(31)).unwrap());
+    let fresh = told_of(&[("period", 0, None), ("minute", 0, None)]);
+    assert_eq!(fixture.use_at(31, "login", Use::Look, 0), (Verdict::Allow, fresh));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let fixture = engine(RULES);
+    let (engine, login) = (&fixture.engine, node("login", 1));
+    let before = engine.create_node(&login, &[], at(0), windows_told).unwrap();
+    let change = |name, count, start, last| Change { name, count, start, last };
+    for (change, expected) in [
+        (
+            change("day", Some(1), None, None),
+            "this business has no window \"day\"; it has period, minute",
+        ),
+        (change("minute", Some(3), None, None), "window minute: count 3 is more than its limit 2"),
+        (change("minute", None, Some(at(101)), None), "window minute: start is in the future"),
+        (
+            change("minute", None, Some(at(40)), None),
+            "window minute: a window of this start is over already",
+        ),
+        (
+            change("period", None, Some(at(50)), Some(at(49))),
+            "window period: end is not between start and now",
+        ),
+        (
+            change("period", None, None, Some(at(101))),
+            "window period: end is not between start and now",
+        ),
+    ] {
+        let good = Change { name: "period", count: Some(2), start: None, last: None };
+        let error = engine.change_node(&login, &[good, change], at(100), windows_told).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(fixture.find_at(59, "login").unwrap(), before);
+    }
+    let unknown = fixture.find_at(0, "nothing").unwrap_err();
+    assert!(matches!(unknown, NodeError::UnknownBusiness), "{unknown}");
+}
+
+#[test]
+fn other_algorithms_are_used_and_told_but_not_set() {
+    let fixture = engine(RULES);
+    for business in ["bucket", "exact"] {
+        let of = node(business, 1);
+        assert!(matches!(fixture.find_at(0, business), Err(NodeError::NotFound)));
+        let used = told_of(&[("limit", 2, None)]);
+        assert_eq!(fixture.use_at(0, business, Use::Record, 2), (Verdict::Allow, used.clone()));
+        assert_eq!(fixture.find_at(0, business).unwrap(), used);
+        let error = fixture.engine.create_node(&node(business, 1), &[], at(7_200), windows_told);
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("window limit is of ") || error == "the node exists", "{error}");
+        assert!(fixture.engine.erase_node(&of, at(0)).unwrap());
+        let fresh = told_of(&[("limit", 0, None)]);
+        assert_eq!(fixture.use_at(0, business, Use::Look, 0), (Verdict::Allow, fresh));
+    }
+    assert_eq!(fixture.use_at(0, "free", Use::Acquire, 9), (Verdict::Allow, Vec::new()));
+}

@@ -1,0 +1,128 @@
+//! What clients are told of limits, in the forms that there are for it: `RateLimit-Policy` and `RateLimit`
+//! of draft-ietf-httpapi-ratelimit-headers (structured fields, RFC 9651), and `x-ratelimit-*` as Envoy's
+//! own filter writes them. Only text; which limits there are, and when to tell of them, is the caller's.
+
+use std::fmt::Write;
+use tidegate_core::Verdict;
+
+/// A response header.
+pub type Header = (&'static str, String);
+
+/// A limit that a request met, in the words of the header forms.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy<'a> {
+    /// Its name, or the keys of the descriptor that met it. Keys only: values may be secrets, and
+    /// clients see this name.
+    pub name: &'a str,
+    /// Hits per window.
+    pub quota: u32,
+    /// The window's length, where it is one of the named units.
+    pub window_secs: Option<u64>,
+    /// Hits left.
+    pub remaining: u32,
+    /// Seconds until there are more, rounded up.
+    pub reset_secs: u64,
+    /// Whether the descriptor had room.
+    pub verdict: Verdict,
+}
+
+/// Bytes that one policy takes in a header, so that most lists are written without growing.
+const POLICY_BYTES: usize = 48;
+
+/// `RateLimit-Policy` and `RateLimit`; nothing where there is no limit.
+#[must_use]
+pub fn ietf(policies: &[Policy<'_>]) -> Vec<Header> {
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    let room = POLICY_BYTES.saturating_mul(policies.len());
+    let (mut limits, mut states) = (String::with_capacity(room), String::with_capacity(room));
+    for (index, policy) in policies.iter().enumerate() {
+        if index > 0 {
+            limits.push_str(", ");
+            states.push_str(", ");
+        }
+        // Writing to a text cannot fail.
+        sf_string(&mut limits, policy.name);
+        let _ = write!(limits, ";q={}", policy.quota);
+        window(&mut limits, policy);
+        sf_string(&mut states, policy.name);
+        let _ = write!(states, ";r={};t={}", policy.remaining, policy.reset_secs);
+    }
+    vec![("ratelimit-policy", limits), ("ratelimit", states)]
+}
+
+/// `x-ratelimit-limit`, `-remaining` and `-reset`; nothing where there is no limit. An empty name is not
+/// told.
+#[must_use]
+pub fn draft03(policies: &[Policy<'_>]) -> Vec<Header> {
+    let Some(tightest) = policies.iter().min_by_key(|policy| policy.remaining) else {
+        return Vec::new();
+    };
+    let mut limit = String::with_capacity(POLICY_BYTES.saturating_mul(policies.len()));
+    let _ = write!(limit, "{}", tightest.quota);
+    for policy in policies {
+        let _ = write!(limit, ", {}", policy.quota);
+        window(&mut limit, policy);
+        if !policy.name.is_empty() {
+            limit.push_str(";name=");
+            sf_string(&mut limit, policy.name);
+        }
+    }
+    vec![
+        ("x-ratelimit-limit", limit),
+        ("x-ratelimit-remaining", tightest.remaining.to_string()),
+        ("x-ratelimit-reset", tightest.reset_secs.to_string()),
+    ]
+}
+
+/// Adds the window as a parameter, where the limit has one to tell.
+fn window(to: &mut String, policy: &Policy<'_>) {
+    if let Some(secs) = policy.window_secs {
+        let _ = write!(to, ";w={secs}");
+    }
+}
+
+/// Adds a structured-field string: quoted printable ASCII, with quote and backslash escaped. Other
+/// characters become `?`, since a name from a file must never end or split a header.
+fn sf_string(to: &mut String, name: &str) {
+    to.push('"');
+    for char in name.chars() {
+        match char {
+            '"' | '\\' => to.extend(['\\', char]),
+            ' '..='~' => to.push(char),
+            _ => to.push('?'),
+        }
+    }
+    to.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_neither_end_its_string_nor_the_header() {
+        let table =
+            [("plain", "\"plain\""), ("a\"b\\c", "\"a\\\"b\\\\c\""), ("x\r\né\u{7f}", "\"x????\"")];
+        for (name, expected) in table {
+            let mut quoted = String::new();
+            sf_string(&mut quoted, name);
+            assert_eq!(quoted, expected);
+        }
+    }
+
+    #[test]
+    fn a_limit_without_a_name_has_no_parameter_for_it() {
+        let policy = Policy {
+            name: "",
+            quota: 10,
+            window_secs: Some(60),
+            remaining: 3,
+            reset_secs: 7,
+            verdict: Verdict::Allow,
+        };
+        assert_eq!(draft03(&[policy])[0], ("x-ratelimit-limit", "10, 10;w=60".to_owned()));
+        assert_eq!((draft03(&[]), ietf(&[])), (vec![], vec![]));
+    }
+}

@@ -1,0 +1,296 @@
+//! Reads requests from their bytes into buffers that are kept, so that in the long run none is allocated.
+//!
+//! Knows what every client sends. Whatever it does not understand at once (groups, wrong wire types, bytes
+//! that are no message) it leaves to prost, which says what is wrong; so it must only never read anything
+//! otherwise than prost does.
+
+use crate::mapping::{DESCRIPTORS_MAX, WireError, request_from_wire, unit_from_wire};
+use crate::rls;
+use prost::Message;
+use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};
+
+/// Buffers of longer messages are given back before the next is read. They take up to some 16 times as
+/// much, when entries are as short as can be; Envoy's own requests are below 1 KiB.
+const KEPT_BYTES_MAX: usize = 16 * 1024;
+
+/// Longer messages that cannot be read at once are not handed to prost: it allocates a hundred times their
+/// length for descriptors and entries that say nothing, before anybody could count them. What clients send
+/// and this cannot read is a mistake of a few bytes, or unknown groups, which nobody writes any more.
+const ODD_BYTES_MAX: usize = 64 * 1024;
+
+/// Reads one request after the other. Keeps the buffers of the last one: have one per thread, rather than
+/// per connection.
+#[derive(Debug, Default)]
+pub struct RequestReader {
+    request: Option<Request>,
+    /// The length of the message that it was read from.
+    len: usize,
+}
+
+impl RequestReader {
+    /// One that has read nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        RequestReader { request: None, len: 0 }
+    }
+
+    /// Reads a request from its bytes.
+    ///
+    /// # Errors
+    /// As [`decode_request`].
+    pub fn read(&mut self, bytes: &[u8]) -> Result<&Request, WireError> {
+        if self.len > KEPT_BYTES_MAX {
+            self.request = None;
+        }
+        self.len = bytes.len();
+        let request = self.request.get_or_insert_with(nothing);
+        read_into(bytes, request)?;
+        Ok(request)
+    }
+}
+
+/// Reads a request from its bytes.
+///
+/// # Errors
+/// When they are no `RateLimitRequest`; when it has no domain, no descriptors, too many or empty ones, or a
+/// limit over no unit.
+pub fn decode_request(bytes: &[u8]) -> Result<Request, WireError> {
+    let mut request = nothing();
+    read_into(bytes, &mut request)?;
+    Ok(request)
+}
+
+fn nothing() -> Request {
+    Request { domain: String::new(), descriptors: Vec::new(), hits: Hits::ONE }
+}
+
+fn read_into(bytes: &[u8], request: &mut Request) -> Result<(), WireError> {
+    match request_at(bytes, request) {
+        Some(read) => read,
+        None if bytes.len() > ODD_BYTES_MAX => {
+            // Whatever was read of it is wrong.
+            *request = nothing();
+            Err(WireError::OddRequest(bytes.len()))
+        }
+        None => {
+            let message = rls::RateLimitRequest::decode(bytes);
+            *request = request_from_wire(message.map_err(WireError::MalformedRequest)?)?;
+            Ok(())
+        }
+    }
+}
+
+/// None when prost should have a look.
+fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireError>> {
+    let mut fields = Fields { bytes };
+    let (mut descriptors, mut hits) = (0_usize, 0);
+    let mut wrong = None;
+    request.domain.clear();
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Value::Bytes(domain)) => set(&mut request.domain, domain)?,
+            (2, Value::Bytes(bytes)) => {
+                // However many come: those that are too many take the place of each other.
+                let place = descriptors.min(DESCRIPTORS_MAX);
+                let descriptor =
+                    place_of(&mut request.descriptors, place, || Descriptor::new(vec![]));
+                let error = descriptor_at(place, bytes, descriptor)?;
+                wrong = wrong.or(error);
+                descriptors += 1;
+            }
+            (3, Value::Number(number)) => hits = number as u32,
+            (1..=3, _) => return None,
+            _ => {}
+        }
+    }
+    request.descriptors.truncate(descriptors);
+    request.hits = Hits::new(u64::from(hits.max(1)));
+    let wrong = match descriptors {
+        _ if request.domain.is_empty() => Some(WireError::EmptyDomain),
+        0 => Some(WireError::NoDescriptors),
+        1..=DESCRIPTORS_MAX => wrong,
+        _ => Some(WireError::TooManyDescriptors(descriptors)),
+    };
+    Some(wrong.map_or(Ok(()), Err))
+}
+
+/// What is wrong with the descriptor, if something is.
+fn descriptor_at(
+    index: usize,
+    bytes: &[u8],
+    descriptor: &mut Descriptor,
+) -> Option<Option<WireError>> {
+    let mut fields = Fields { bytes };
+    let mut entries = 0;
+    let mut empty_key = None;
+    let mut limit: Option<(u32, i32)> = None;
+    descriptor.hits = None;
+    descriptor.direction = Direction::Take;
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Value::Bytes(bytes)) => {
+                let new = || Entry { key: String::new(), value: String::new() };
+                let entry = place_of(&mut descriptor.entries, entries, new);
+                entry_at(bytes, entry)?;
+                if empty_key.is_none() && entry.key.is_empty() {
+                    empty_key = Some(entries);
+                }
+                // A descriptor that is refused anyway need not be kept.
+                entries += usize::from(empty_key.is_none());
+            }
+            (2, Value::Bytes(bytes)) => {
+                let (requests, unit) = limit.get_or_insert_default();
+                limit_at(bytes, requests, unit)?;
+            }
+            (3, Value::Bytes(bytes)) => {
+                let mut hits = descriptor.hits.map_or(0, Hits::get);
+                hits_at(bytes, &mut hits)?;
+                descriptor.hits = Some(Hits::new(hits));
+            }
+            (4, Value::Number(is_negative)) => {
+                let negative = is_negative != 0;
+                descriptor.direction = if negative { Direction::Refund } else { Direction::Take };
+            }
+            (1..=4, _) => return None,
+            _ => {}
+        }
+    }
+    descriptor.entries.truncate(entries);
+    let unit = limit.map(|(requests, unit)| (requests, unit, unit_from_wire(unit)));
+    descriptor.limit =
+        unit.and_then(|(requests, _, unit)| Some(LimitOverride { requests, unit: unit? }));
+    Some(match (empty_key, entries, unit) {
+        (Some(entry), ..) => Some(WireError::EmptyKey { descriptor: index, entry }),
+        (None, 0, _) => Some(WireError::NoEntries(index)),
+        (_, _, Some((_, unit, None))) => Some(WireError::UnknownUnit { descriptor: index, unit }),
+        _ => None,
+    })
+}
+
+fn entry_at(bytes: &[u8], entry: &mut Entry) -> Option<()> {
+    let mut fields = Fields { bytes };
+    entry.key.clear();
+    entry.value.clear();
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Value::Bytes(key)) => set(&mut entry.key, key)?,
+            (2, Value::Bytes(value)) => set(&mut entry.value, value)?,
+            (1..=2, _) => return None,
+            _ => {}
+        }
+    }
+    Some(())
+}
+
+fn limit_at(bytes: &[u8], requests: &mut u32, unit: &mut i32) -> Option<()> {
+    let mut fields = Fields { bytes };
+    while let Some(field) = fields.next()? {
+        match field {
+            // As protobuf has it, the upper bits of a number that is too long are dropped.
+            (1, Value::Number(number)) => *requests = number as u32,
+            (2, Value::Number(number)) => *unit = number as i32,
+            (1..=2, _) => return None,
+            _ => {}
+        }
+    }
+    Some(())
+}
+
+fn hits_at(bytes: &[u8], hits: &mut u64) -> Option<()> {
+    let mut fields = Fields { bytes };
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Value::Number(number)) => *hits = number,
+            (1, _) => return None,
+            _ => {}
+        }
+    }
+    Some(())
+}
+
+fn set(text: &mut String, bytes: &[u8]) -> Option<()> {
+    let read = std::str::from_utf8(bytes).ok()?;
+    text.clear();
+    text.push_str(read);
+    Some(())
+}
+
+/// The place of this number, which there is already, or is the next.
+fn place_of<T>(places: &mut Vec<T>, number: usize, new: impl FnOnce() -> T) -> &mut T {
+    if number >= places.len() {
+        return places.push_mut(new());
+    }
+    &mut places[number]
+}
+
+/// The fields of a message that are left to read.
+struct Fields<'a> {
+    bytes: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+    /// Of a fixed length, which no field of these messages has.
+    Fixed,
+}
+
+impl<'a> Fields<'a> {
+    /// The next field; `Some(None)` at the end, none when prost should have a look.
+    #[inline]
+    fn next(&mut self) -> Option<Option<(u32, Value<'a>)>> {
+        if self.bytes.is_empty() {
+            return Some(None);
+        }
+        let key = u32::try_from(self.varint()?).ok()?;
+        let tag = key >> 3;
+        if tag == 0 {
+            return None;
+        }
+        let value = match key & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => self.take(8).map(|_| Value::Fixed)?,
+            2 => {
+                let len = usize::try_from(self.varint()?).ok()?;
+                Value::Bytes(self.take(len)?)
+            }
+            5 => self.take(4).map(|_| Value::Fixed)?,
+            _ => return None,
+        };
+        Some(Some((tag, value)))
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(len)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    /// A number of up to 64 bits, which are ten bytes of seven at most.
+    #[inline]
+    fn varint(&mut self) -> Option<u64> {
+        let (&first, rest) = self.bytes.split_first()?;
+        if first < 0x80 {
+            self.bytes = rest;
+            return Some(first.into());
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for (place, byte) in self.bytes.iter().enumerate().take(10) {
+            if place == 9 && *byte > 1 {
+                return None;
+            }
+            number |= u64::from(byte & 0x7f) << (7 * place);
+            if *byte < 0x80 {
+                self.bytes = &self.bytes[place + 1..];
+                return Some(number);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,112 @@
+//! Writes answers straight into bytes, the same that prost writes of [`response_to_wire`].
+//!
+//! [`response_to_wire`]: crate::response_to_wire
+
+use crate::mapping::{code, reset_to_wire, struct_to_wire, unit_to_wire};
+use crate::rls::HeaderValue;
+use prost::Message;
+use tidegate_core::{Answer, Lease, LimitView, Status};
+
+/// Wire types.
+const VARINT: u8 = 0;
+const BYTES: u8 = 2;
+
+/// Appends the bytes of an answer; `headers` are those that Envoy adds to the response to its client.
+pub fn encode_answer(answer: &Answer, headers: Vec<HeaderValue>, bytes: &mut Vec<u8>) {
+    number(1, i32::from(code(answer.verdict)) as u64, bytes);
+    for status in &answer.statuses {
+        message(2, bytes, |bytes| status_to(status, bytes));
+    }
+    for header in headers {
+        message(3, bytes, |bytes| {
+            text(1, &header.key, bytes);
+            text(2, &header.value, bytes);
+        });
+    }
+    if let Some(metadata) = &answer.metadata {
+        message(6, bytes, |bytes| struct_to_wire(metadata).encode_raw(bytes));
+    }
+}
+
+fn status_to(status: &Status, bytes: &mut Vec<u8>) {
+    number(1, i32::from(code(status.verdict)) as u64, bytes);
+    if let Some(limit) = &status.limit {
+        message(2, bytes, |bytes| limit_to(limit, bytes));
+    }
+    number(3, status.remaining.into(), bytes);
+    if status.limit.is_some() {
+        message(4, bytes, |bytes| time(reset_to_wire(status).as_nanos(), bytes));
+    }
+    if let Some(lease) = &status.lease {
+        message(5, bytes, |bytes| lease_to(lease, bytes));
+    }
+}
+
+fn limit_to(limit: &LimitView, bytes: &mut Vec<u8>) {
+    number(1, limit.requests.into(), bytes);
+    number(2, i32::from(unit_to_wire(limit.unit)) as u64, bytes);
+    text(3, &limit.name, bytes);
+}
+
+fn lease_to(lease: &Lease, bytes: &mut Vec<u8>) {
+    number(1, lease.tokens.into(), bytes);
+    message(2, bytes, |bytes| time(lease.valid_until.as_nanos(), bytes));
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.extend_from_slice(&[3 << 3 | BYTES, 16]);
+    let digit = |place: u32| DIGITS[(lease.id >> (60 - 4 * place) & 15) as usize];
+    bytes.extend((0..16).map(digit));
+}
+
+/// A duration or a timestamp.
+fn time(nanos: u64, bytes: &mut Vec<u8>) {
+    number(1, nanos / 1_000_000_000, bytes);
+    number(2, nanos % 1_000_000_000, bytes);
+}
+
+/// A number; zero is what an absent one is.
+#[inline]
+fn number(tag: u8, number: u64, bytes: &mut Vec<u8>) {
+    if number != 0 {
+        bytes.push(tag << 3 | VARINT);
+        varint(number, bytes);
+    }
+}
+
+#[inline]
+fn text(tag: u8, text: &str, bytes: &mut Vec<u8>) {
+    if !text.is_empty() {
+        bytes.push(tag << 3 | BYTES);
+        varint(text.len() as u64, bytes);
+        bytes.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// A message, whose length is known when it is written; that is mostly one byte.
+#[inline]
+fn message(tag: u8, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    bytes.extend_from_slice(&[tag << 3 | BYTES, 0]);
+    let start = bytes.len();
+    write(bytes);
+    let len = bytes.len() - start;
+    bytes[start - 1] = (len & 0x7f) as u8;
+    if len > 0x7f {
+        lengthen(len, start, bytes);
+    }
+}
+
+#[cold]
+fn lengthen(len: usize, start: usize, bytes: &mut Vec<u8>) {
+    bytes[start - 1] |= 0x80;
+    let mut rest = Vec::new();
+    varint((len >> 7) as u64, &mut rest);
+    bytes.splice(start..start, rest);
+}
+
+#[inline]
+fn varint(mut number: u64, bytes: &mut Vec<u8>) {
+    while number > 0x7f {
+        bytes.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
