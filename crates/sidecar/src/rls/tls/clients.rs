@@ -1,0 +1,93 @@
+//! Whom the door takes as a client: who has a certificate of an authority, and a name of a list.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
+use std::sync::Arc;
+use webpki::EndEntityCert;
+
+/// The check of rustls, and then of names.
+#[derive(Debug)]
+pub(super) struct Clients {
+    by_authority: Arc<dyn ClientCertVerifier>,
+    /// One of these must be an alternative name of the certificate; empty takes all.
+    names: Vec<String>,
+}
+
+impl Clients {
+    /// # Errors
+    /// When an authority is none.
+    pub(super) fn new(
+        authorities: Vec<CertificateDer<'static>>,
+        names: Vec<String>,
+        provider: Arc<CryptoProvider>,
+    ) -> anyhow::Result<Clients> {
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots.add(authority)?;
+        }
+        let by_authority =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+        Ok(Clients { by_authority, names })
+    }
+
+    fn is_named(&self, certificate: &CertificateDer<'_>) -> Result<bool, Error> {
+        if self.names.is_empty() {
+            return Ok(true);
+        }
+        let certificate = EndEntityCert::try_from(certificate)
+            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let is_wanted_dns =
+            |name: &str| self.names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
+        let is_wanted_uri = |name: &str| self.names.iter().any(|wanted| wanted == name);
+        Ok(certificate.valid_dns_names().any(is_wanted_dns)
+            || certificate.valid_uri_names().any(is_wanted_uri))
+    }
+}
+
+impl ClientCertVerifier for Clients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.by_authority.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.by_authority.verify_client_cert(end_entity, intermediates, now)?;
+        if !self.is_named(end_entity)? {
+            return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+        }
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_authority.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_authority.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_authority.supported_verify_schemes()
+    }
+}
