@@ -1,63 +1,201 @@
-//! The HTTP door: `/healthcheck` and `/metrics`.
+//! The HTTP door: `/healthcheck`, `/metrics`, `/rlconfig`, and `/json`, which decides.
+//!
+//! Owns its connections and what they may cost: how many there are, how long each may last, how long a
+//! request may take to arrive, how large it may be. Knows no limit: it asks the engine.
+
+mod body;
+mod json;
+mod proto_json;
+mod requests;
+mod rlconfig;
 
 use crate::address::Listener;
-use crate::keeper::StoreHealth;
-use axum::Router;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
-use axum::routing::get;
-use prometheus_client::registry::Registry;
+use crate::engine::Engine;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::replies::Replies;
+use body::Page;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+pub(crate) use requests::Requests;
+use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
-use tokio::sync::watch;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves until it is aborted. `/healthcheck` fails while calls under way are drained, so that a load
-/// balancer looks elsewhere, and when no decision can be made any more.
-pub(crate) async fn serve(
-    listener: Listener,
-    registry: Registry,
+/// Those who may be served at once; the rest wait to be accepted. With bodies of a mebibyte, and what is
+/// read from one at most some 20 times as large for the time that this takes, that is bounded well.
+const CONNECTIONS_MAX: usize = 256;
+/// How long a connection may last, so that those who read nothing give way in the end. A request under
+/// way is finished, if it is finished within [`CLOSING_MAX`].
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
+const CLOSING_MAX: Duration = Duration::from_secs(10);
+/// How long the head of a request may take, and so how long a connection may be idle.
+const HEAD_MAX: Duration = Duration::from_secs(60);
+/// Out of file descriptors, an accept fails at once and again: without a pause that would take a
+/// whole core.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+const INDEX: &str = "\
+tidegate
+GET  /healthcheck  200 while requests can be decided
+GET  /metrics      OpenMetrics
+GET  /rlconfig     the limits in force
+POST /json         decides a RateLimitRequest in proto-JSON
+";
+
+/// What `/metrics` says: of this process, or of several added up.
+pub(crate) trait MetricsPage: Send + Sync + 'static {
+    /// The page, as it is now.
+    fn page(&self) -> impl Future<Output = anyhow::Result<String>> + Send;
+}
+
+/// The service; clones share everything.
+pub(crate) struct Http<M> {
+    engine: Arc<Engine>,
+    metrics: Metrics,
+    replies: Arc<Replies>,
+    page: Arc<M>,
+    requests: Requests,
     health: Health,
-) -> anyhow::Result<()> {
-    let registry = Arc::new(registry);
-    let router = Router::new()
-        .route("/healthcheck", get(async move || health.answer()))
-        .route("/metrics", get(async move || metrics(registry.clone()).await));
-    match listener {
-        Listener::Tcp(listener) => axum::serve(listener, router).await?,
-        Listener::Unix(listener, _file) => axum::serve(listener, router).await?,
-    }
-    Ok(())
 }
 
-/// What `/healthcheck` goes by.
-#[derive(Debug, Clone)]
-pub(crate) struct Health {
-    pub(crate) draining: watch::Receiver<bool>,
-    pub(crate) store: watch::Receiver<StoreHealth>,
-}
-
-impl Health {
-    fn answer(&self) -> (StatusCode, &'static str) {
-        let failing = |text| (StatusCode::INTERNAL_SERVER_ERROR, text);
-        if *self.draining.borrow() {
-            return failing("draining\n");
-        }
-        match *self.store.borrow() {
-            StoreHealth::Lost => failing("a file of the data directory was cut short\n"),
-            StoreHealth::Whole | StoreHealth::Moved => (StatusCode::OK, "OK\n"),
+impl<M> Clone for Http<M> {
+    fn clone(&self) -> Self {
+        Http {
+            engine: self.engine.clone(),
+            metrics: self.metrics.clone(),
+            replies: self.replies.clone(),
+            page: self.page.clone(),
+            requests: self.requests.clone(),
+            health: self.health.clone(),
         }
     }
 }
 
-async fn metrics(registry: Arc<Registry>) -> axum::response::Response {
-    // The store is looked through for it, which may take milliseconds.
-    let encoded = tokio::task::spawn_blocking(move || {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
-    });
-    match encoded.await {
-        Ok(Ok(text)) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
-        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+impl<M: MetricsPage> Http<M> {
+    /// A door to `engine` that tells the metrics of `page`, and counts its own `requests`.
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        metrics: Metrics,
+        replies: Arc<Replies>,
+        page: M,
+        requests: Requests,
+        health: Health,
+    ) -> Http<M> {
+        Http { engine, metrics, replies, page: Arc::new(page), requests, health }
     }
+
+    /// Serves until it is aborted; requests under way are finished then. `/healthcheck` fails while calls
+    /// under way are drained, so that a load balancer looks elsewhere, and when no decision can be made
+    /// any more.
+    pub(crate) async fn serve(self, listener: Listener) -> anyhow::Result<()> {
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let place = room.clone().acquire_owned().await?;
+            let http = self.clone();
+            let accepted = match &listener {
+                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                    tokio::spawn(async move {
+                        // Answers are small and whole: waiting for more to send would only delay them.
+                        let _ = stream.set_nodelay(true);
+                        http.connection(stream).await;
+                        drop(place);
+                    })
+                }),
+                Listener::Unix(listener, _file) => listener.accept().await.map(|(stream, _)| {
+                    tokio::spawn(async move {
+                        http.connection(stream).await;
+                        drop(place);
+                    })
+                }),
+            };
+            if let Err(error) = accepted {
+                pause_after(&error).await;
+            }
+        }
+    }
+
+    async fn connection(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let answer = service_fn(move |request| {
+            let http = self.clone();
+            async move { Ok::<_, Infallible>(http.answer(request).await) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
+        tokio::select! {
+            // A client that goes away, or is no HTTP client, is no concern of the others.
+            _ = connection.as_mut() => return,
+            () = tokio::time::sleep(CONNECTION_AGE_MAX) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = tokio::time::timeout(CLOSING_MAX, connection).await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> hyper::Response<body::Body> {
+        let path = request.uri().path();
+        let known = requests::known(path);
+        let page = match (path, request.method()) {
+            ("/json", &Method::POST) => json::answer(self, request).await,
+            ("/json", _) => not_allowed("POST"),
+            ("/" | "/healthcheck" | "/metrics" | "/rlconfig", &Method::GET | &Method::HEAD) => {
+                self.page(known).await
+            }
+            ("/" | "/healthcheck" | "/metrics" | "/rlconfig", _) => not_allowed("GET, HEAD"),
+            _ => Page::text(StatusCode::NOT_FOUND, "no such page; / lists those that there are\n"),
+        };
+        self.requests.answered(known, page.status);
+        page.into_response()
+    }
+
+    async fn page(&self, path: &'static str) -> Page {
+        match path {
+            "/healthcheck" => match self.health.failing() {
+                None => Page::text(StatusCode::OK, "OK\n"),
+                Some(cause) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")),
+            },
+            "/metrics" => self.metrics_page().await,
+            "/rlconfig" => self.rlconfig_page().await,
+            _ => Page::text(StatusCode::OK, INDEX),
+        }
+    }
+
+    async fn metrics_page(&self) -> Page {
+        match self.page.page().await {
+            Ok(text) => Page::new(StatusCode::OK, OPENMETRICS, text),
+            Err(error) => {
+                tracing::error!(%error, "the metrics could not be told");
+                Page::text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be told\n")
+            }
+        }
+    }
+
+    async fn rlconfig_page(&self) -> Page {
+        let engine = self.engine.clone();
+        // Ten thousand rules take milliseconds.
+        let written = tokio::task::spawn_blocking(move || engine.with_rules(rlconfig::text));
+        match written.await {
+            Ok(text) => Page::text(StatusCode::OK, text),
+            Err(_) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, "the limits cannot be told\n"),
+        }
+    }
+}
+
+fn not_allowed(allowed: &'static str) -> Page {
+    let text = format!("the method must be {}\n", allowed.replace(", ", " or "));
+    let page = Page::text(StatusCode::METHOD_NOT_ALLOWED, text);
+    page.with(header::ALLOW, HeaderValue::from_static(allowed))
+}
+
+async fn pause_after(error: &io::Error) {
+    tracing::warn!(%error, "a connection was not accepted");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
 }

@@ -1,0 +1,291 @@
+//! The messages of RLS in proto-JSON, as protobuf's own libraries for Go read and write them.
+//!
+//! Reads field names in camelCase and in snake_case, numbers also as texts, enums by name and by number,
+//! and null as absent. Refuses unknown and repeated fields, and reads no more descriptors than a request
+//! may have: memory is bounded by that of the body. `write` leaves out defaults.
+
+mod number;
+mod write;
+
+use number::{Unit, Unsigned};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+use tidegate_wire::DESCRIPTORS_MAX;
+use tidegate_wire::rls::{
+    DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+};
+pub(super) use write::write;
+
+/// The longest explanation, in characters: a name of a mebibyte need not be told whole.
+const EXPLANATION_CHARS_MAX: usize = 300;
+
+/// Why a text is not the message.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Malformed(String);
+
+impl From<serde_json::Error> for Malformed {
+    fn from(error: serde_json::Error) -> Self {
+        let mut text = error.to_string();
+        if let Some((end, _)) = text.char_indices().nth(EXPLANATION_CHARS_MAX) {
+            text.truncate(end);
+            text.push('…');
+        }
+        Malformed(text)
+    }
+}
+
+/// Reads a request. How deep a text may nest is bounded by the parser.
+pub(super) fn read(text: &[u8]) -> Result<RateLimitRequest, Malformed> {
+    let Object(Request { domain, descriptors, hits_addend }) = serde_json::from_slice(text)?;
+    let descriptors = descriptors.into_iter().map(|Object(descriptor)| RateLimitDescriptor {
+        entries: descriptor
+            .entries
+            .into_iter()
+            .map(|Object(entry)| DescriptorEntry { key: entry.key, value: entry.value })
+            .collect(),
+        limit: descriptor.limit.map(|Object(limit)| RateLimitOverride {
+            requests_per_unit: limit.requests_per_unit.0,
+            unit: limit.unit.0,
+        }),
+        hits_addend: descriptor.hits_addend.map(|hits| hits.0),
+        is_negative_hits: descriptor.is_negative_hits,
+    });
+    Ok(RateLimitRequest { domain, descriptors: descriptors.collect(), hits_addend: hits_addend.0 })
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    #[serde(default, deserialize_with = "or_default")]
+    domain: String,
+    #[serde(default, deserialize_with = "descriptors")]
+    descriptors: Vec<Object<Descriptor>>,
+    #[serde(
+        default,
+        rename = "hitsAddend",
+        alias = "hits_addend",
+        deserialize_with = "or_default"
+    )]
+    hits_addend: Unsigned<u32>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Descriptor {
+    #[serde(default, deserialize_with = "or_default")]
+    entries: Vec<Object<Entry>>,
+    #[serde(default)]
+    limit: Option<Object<Override>>,
+    #[serde(default, rename = "hitsAddend", alias = "hits_addend")]
+    hits_addend: Option<Unsigned<u64>>,
+    #[serde(
+        default,
+        rename = "isNegativeHits",
+        alias = "is_negative_hits",
+        deserialize_with = "or_default"
+    )]
+    is_negative_hits: bool,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    #[serde(default, deserialize_with = "or_default")]
+    key: String,
+    #[serde(default, deserialize_with = "or_default")]
+    value: String,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Override {
+    #[serde(
+        default,
+        rename = "requestsPerUnit",
+        alias = "requests_per_unit",
+        deserialize_with = "or_default"
+    )]
+    requests_per_unit: Unsigned<u32>,
+    #[serde(default, deserialize_with = "or_default")]
+    unit: Unit,
+}
+
+/// A value, or its default where there is null.
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A message: an object. What is derived would take a list of its fields as well.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+/// The descriptors, read no further than there may be.
+fn descriptors<'de, D>(deserializer: D) -> Result<Vec<Object<Descriptor>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct AtMost;
+    impl<'de> Visitor<'de> for AtMost {
+        type Value = Vec<Object<Descriptor>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {DESCRIPTORS_MAX} descriptors")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut read = Vec::new();
+            while let Some(descriptor) = list.next_element()? {
+                if read.len() == DESCRIPTORS_MAX {
+                    return Err(de::Error::invalid_length(DESCRIPTORS_MAX + 1, &self));
+                }
+                read.push(descriptor);
+            }
+            Ok(read)
+        }
+    }
+    deserializer.deserialize_any(AtMost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(descriptor: RateLimitDescriptor) -> RateLimitRequest {
+        RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 3 }
+    }
+
+    fn descriptor() -> RateLimitDescriptor {
+        RateLimitDescriptor {
+            entries: vec![DescriptorEntry { key: "k".into(), value: "v".into() }],
+            limit: Some(RateLimitOverride { requests_per_unit: 9, unit: 2 }),
+            hits_addend: Some(u64::MAX),
+            is_negative_hits: true,
+        }
+    }
+
+    #[test]
+    fn both_spellings_of_fields_numbers_and_enums_are_read() {
+        let camel = r#"{"domain":"d","hitsAddend":3,"descriptors":[{"entries":[{"key":"k","value":"v"}],
+            "limit":{"requestsPerUnit":9,"unit":"MINUTE"},"hitsAddend":"18446744073709551615",
+            "isNegativeHits":true}]}"#;
+        let snake = r#"{"domain":"d","hits_addend":"3","descriptors":[{"entries":[{"key":"k","value":"v"}],
+            "limit":{"requests_per_unit":9.0,"unit":2},"hits_addend":18446744073709551615,
+            "is_negative_hits":true}]}"#;
+        for text in [camel, snake] {
+            assert_eq!(read(text.as_bytes()).unwrap(), request(descriptor()), "{text}");
+        }
+    }
+
+    #[test]
+    fn null_and_absence_are_the_default() {
+        let plain = RateLimitDescriptor::default();
+        let nulls = r#"{"domain":"d","hitsAddend":3e0,"descriptors":[{"entries":null,"limit":null,
+            "hitsAddend":null,"isNegativeHits":null}]}"#;
+        let absent = r#"{"domain":"d","hitsAddend":"3","descriptors":[{}]}"#;
+        for text in [nulls, absent] {
+            assert_eq!(read(text.as_bytes()).unwrap(), request(plain.clone()), "{text}");
+        }
+        let nothing = RateLimitRequest::default();
+        let all_null = r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#;
+        assert_eq!(read(b"{}").unwrap(), nothing);
+        assert_eq!(read(all_null.as_bytes()).unwrap(), nothing);
+        // A peek is not the same as no word about hits.
+        let peek = read(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap();
+        assert_eq!(peek.descriptors[0].hits_addend, Some(0));
+    }
+
+    #[track_caller]
+    fn refused(text: &str, says: &str) {
+        let error = read(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(says), "{text}: {error}");
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_its_place() {
+        refused("", "EOF while parsing a value at line 1 column 0");
+        refused("[]", "invalid type: sequence, expected an object at line 1");
+        refused(r#"["d", [], 1]"#, "invalid type: sequence, expected an object at line 1");
+        refused("null", "invalid type: null, expected an object");
+        refused("{} {}", "trailing characters at line 1 column 4");
+        refused(r#"{"domian":"d"}"#, "unknown field `domian`, expected one of `domain`");
+        refused(r#"{"domain":"d","domain":"e"}"#, "duplicate field `domain`");
+        refused(r#"{"hitsAddend":1,"hits_addend":2}"#, "duplicate field `hitsAddend`");
+        refused(r#"{"domain":1}"#, "invalid type: integer `1`, expected a string");
+        refused(r#"{"descriptors":{}}"#, "invalid type: map, expected a list of at most 128");
+        refused(r#"{"descriptors":[null]}"#, "invalid type: null, expected an object");
+        refused(
+            r#"{"descriptors":[{"entries":[["k","v"]]}]}"#,
+            "invalid type: sequence, expected an",
+        );
+        refused(
+            r#"{"descriptors":[{"is_negative_hits":"true"}]}"#,
+            "invalid type: string \"true\"",
+        );
+    }
+
+    #[test]
+    fn numbers_that_are_none_or_out_of_range_are_refused() {
+        for number in
+            ["-1", "4294967296", "1.5", "1e10", "\"\"", "\" 1\"", "\"+1\"", "\"x\"", "true"]
+        {
+            let text = format!(r#"{{"hitsAddend":{number}}}"#);
+            let error = read(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("expected a number from 0 to 4294967295"), "{number}: {error}");
+        }
+        let hits = |number: &str| format!(r#"{{"descriptors":[{{"hitsAddend":{number}}}]}}"#);
+        for number in ["18446744073709551616", "-1", "\"18446744073709551616\"", "1e99"] {
+            assert!(read(hits(number).as_bytes()).is_err(), "{number}");
+        }
+        let unit = |unit: &str| format!(r#"{{"descriptors":[{{"limit":{{"unit":{unit}}}}}]}}"#);
+        for wrong in ["\"minute\"", "\"EON\"", "\"2\"", "1.5", "3000000000", "{}"] {
+            let error = read(unit(wrong).as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("expected a unit by name, such as MINUTE"), "{wrong}: {error}");
+        }
+        // Numbers without a name are no mistake of the text; what they mean is another matter.
+        assert_eq!(read(unit("99").as_bytes()).unwrap().descriptors[0].limit.unwrap().unit, 99);
+    }
+
+    /// A body of a mebibyte could ask for hundreds of thousands of descriptors, nest without end, or
+    /// have its own text sent back.
+    #[test]
+    fn hostile_texts_cost_little() {
+        let empty = vec!["{}"; DESCRIPTORS_MAX].join(",");
+        let most = format!(r#"{{"descriptors":[{empty}]}}"#);
+        assert_eq!(read(most.as_bytes()).unwrap().descriptors.len(), DESCRIPTORS_MAX);
+        let too_many = format!(r#"{{"descriptors":[{empty},{{}},"#);
+        refused(&too_many, "invalid length 129, expected a list of at most 128 descriptors");
+        let deep = "[".repeat(500_000);
+        refused(&format!(r#"{{"descriptors":[{{"limit":{deep}"#), "invalid type: sequence");
+        refused(&format!(r#"{{"unknown":{deep}"#), "unknown field `unknown`");
+        let long = "x".repeat(1_000_000);
+        let error = read(format!(r#"{{"{long}":1}}"#).as_bytes()).unwrap_err().to_string();
+        assert!(error.chars().count() <= EXPLANATION_CHARS_MAX + 1, "{}", error.len());
+    }
+}

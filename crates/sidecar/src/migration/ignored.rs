@@ -1,0 +1,154 @@
+//! The variables of envoyproxy/ratelimit that have no effect here, each with what to do instead.
+
+/// Whose a name is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// Of envoyproxy/ratelimit alone: where it is set, the environment was made for that.
+    Own,
+    /// Of others as well.
+    Shared,
+}
+
+/// Names that have one piece of advice in common.
+type Group = (Name, &'static [&'static str], &'static str);
+
+const NO_REDIS: &str = "there is no Redis; counters live in --data-dir";
+const NO_MEMCACHE: &str = "there is no Memcached; counters live in --data-dir";
+const NO_XDS: &str = "limits are not had by xDS; write them to files, and name those with --limits";
+const NO_STATSD: &str = "nothing is sent to statsd; scrape /metrics at --http";
+const NO_TRACES: &str = "no traces are exported; set --log debug to see what is refused and why";
+
+pub(super) const IGNORED: &[Group] = &[
+    (
+        Name::Own,
+        &[
+            "REDIS_SOCKET_TYPE",
+            "REDIS_TYPE",
+            "REDIS_POOL_SIZE",
+            "REDIS_TLS_CLIENT_CERT",
+            "REDIS_TLS_CLIENT_KEY",
+            "REDIS_TLS_CACERT",
+            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+            "REDIS_PIPELINE_WINDOW",
+            "REDIS_PIPELINE_LIMIT",
+            "REDIS_CLUSTER_PIPELINE_PARALLELISM",
+            "REDIS_PERSECOND",
+            "REDIS_PERSECOND_SOCKET_TYPE",
+            "REDIS_PERSECOND_TYPE",
+            "REDIS_PERSECOND_URL",
+            "REDIS_PERSECOND_POOL_SIZE",
+            "REDIS_PERSECOND_AUTH",
+            "REDIS_PERSECOND_TLS",
+            "REDIS_PERSECOND_SENTINEL_AUTH",
+            "REDIS_PERSECOND_PIPELINE_WINDOW",
+            "REDIS_PERSECOND_PIPELINE_LIMIT",
+            "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
+            "REDIS_PERSECOND_TIMEOUT",
+            "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
+            "REDIS_SENTINEL_AUTH",
+            "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+            "REDIS_POOL_ON_EMPTY_BEHAVIOR",
+            "REDIS_STARTUP_INITIAL_INTERVAL",
+            "REDIS_STARTUP_MAX_INTERVAL",
+            "REDIS_STARTUP_MAX_ELAPSED_TIME",
+        ],
+        NO_REDIS,
+    ),
+    (Name::Shared, &["REDIS_URL", "REDIS_AUTH", "REDIS_TLS", "REDIS_TIMEOUT"], NO_REDIS),
+    (
+        Name::Own,
+        &[
+            "MEMCACHE_HOST_PORT",
+            "MEMCACHE_MAX_IDLE_CONNS",
+            "MEMCACHE_SRV",
+            "MEMCACHE_SRV_REFRESH",
+            "MEMCACHE_TLS",
+            "MEMCACHE_TLS_CLIENT_CERT",
+            "MEMCACHE_TLS_CLIENT_KEY",
+            "MEMCACHE_TLS_CACERT",
+            "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
+        ],
+        NO_MEMCACHE,
+    ),
+    (Name::Own, &["BACKEND_TYPE"], "there is one kind of store; counters live in --data-dir"),
+    (
+        Name::Own,
+        &["EXPIRATION_JITTER_MAX_SECONDS"],
+        "counters that are over give way to new ones by themselves; nothing expires all at once",
+    ),
+    (
+        Name::Own,
+        &["LOCAL_CACHE_SIZE_IN_BYTES"],
+        "all counters are in memory; the filter in Envoy denies by itself what is known to be over",
+    ),
+    (
+        Name::Own,
+        &["CACHE_KEY_PREFIX"],
+        "counters have no prefix; give deployments that share none a --data-dir each",
+    ),
+    (
+        Name::Own,
+        &["RUNTIME_WATCH_ROOT"],
+        "changes are seen however they come about, under links too; --watch says when to look",
+    ),
+    (
+        Name::Own,
+        &["FORCE_START_WITHOUT_INITIAL_CONFIG", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
+        "nothing is served before there are limits without a mistake",
+    ),
+    (
+        Name::Own,
+        &[
+            "CONFIG_TYPE",
+            "CONFIG_GRPC_XDS_NODE_ID",
+            "CONFIG_GRPC_XDS_NODE_METADATA",
+            "CONFIG_GRPC_XDS_SERVER_URL",
+            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+            "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+            "XDS_CLIENT_BACKOFF_JITTER",
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+        ],
+        NO_XDS,
+    ),
+    (
+        Name::Own,
+        &["USE_DOG_STATSD", "USE_DOG_STATSD_MOGRIFIERS", "USE_STATSD", "STATS_FLUSH_INTERVAL"],
+        NO_STATSD,
+    ),
+    (Name::Shared, &["STATSD_HOST", "STATSD_PORT", "EXTRA_TAGS", "DISABLE_STATS"], NO_STATSD),
+    (
+        Name::Own,
+        &["PROMETHEUS_MAPPER_YAML", "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"],
+        "metrics need no mapping; they are at --http under /metrics, by rule",
+    ),
+    (
+        Name::Shared,
+        &["USE_PROMETHEUS", "PROMETHEUS_ADDR", "PROMETHEUS_PATH"],
+        "metrics are at --http under /metrics, always",
+    ),
+    (
+        Name::Shared,
+        &["DEBUG_HOST", "DEBUG_PORT"],
+        "there is no debug port; /rlconfig and /metrics are at --http",
+    ),
+    (
+        Name::Shared,
+        &[
+            "TRACING_ENABLED",
+            "TRACING_SERVICE_NAME",
+            "TRACING_SERVICE_NAMESPACE",
+            "TRACING_SERVICE_INSTANCE_ID",
+            "TRACING_EXPORTER_PROTOCOL",
+            "TRACING_SAMPLING_RATE",
+        ],
+        NO_TRACES,
+    ),
+];

@@ -1,0 +1,110 @@
+//! Values of variables as Go reads them, in the words of our flags. What is wrong is told as what was
+//! expected.
+
+use crate::rules::duration;
+use hyper::header::HeaderName;
+
+type Read<T> = Result<T, &'static str>;
+
+/// As `strconv.ParseBool`.
+pub(super) fn truth(text: &str) -> Read<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err("true or false"),
+    }
+}
+
+pub(super) fn port(text: &str) -> Read<String> {
+    let port: u16 = text.parse().map_err(|_| "a port from 0 to 65535")?;
+    Ok(port.to_string())
+}
+
+/// A name or an address, that of IPv6 with brackets or without.
+pub(super) fn host(text: &str) -> Read<String> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if bare.contains(':') {
+        let address: Result<std::net::Ipv6Addr, _> = bare.parse();
+        return address.map(|address| format!("[{address}]")).map_err(|_| "a host without a port");
+    }
+    let is_plain = bare.chars().all(|char| char.is_ascii_alphanumeric() || "-._".contains(char));
+    if is_plain { Ok(bare.to_owned()) } else { Err("a host") }
+}
+
+/// Whether a host is an address, or loopback by name.
+pub(super) fn is_address(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || bare.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// The path of a socket. A comma would make two addresses of it.
+pub(super) fn socket(text: &str) -> Read<String> {
+    match text.contains(',') {
+        true => Err("a path without a comma"),
+        false => Ok(format!("unix:{text}")),
+    }
+}
+
+pub(super) fn header(text: &str) -> Read<String> {
+    let name = HeaderName::try_from(text).map(|_| text.to_owned());
+    name.map_err(|_| "a header's name, such as RateLimit-Limit")
+}
+
+/// As `logrus.ParseLevel`.
+pub(super) fn log_level(text: &str) -> Read<String> {
+    Ok(match text.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" => "error",
+        "warn" | "warning" => "warn",
+        "info" => "info",
+        "debug" => "debug",
+        "trace" => "trace",
+        _ => return Err("panic, fatal, error, warn, info, debug or trace"),
+    }
+    .to_owned())
+}
+
+/// What is not JSON is text there, whatever it says.
+pub(super) fn log_format(text: &str) -> Read<String> {
+    Ok(if text.eq_ignore_ascii_case("json") { "json" } else { "text" }.to_owned())
+}
+
+/// A time that is without end there is the longest that means something.
+pub(super) fn grace(text: &str) -> Read<String> {
+    age(text).map(|age| if age == "off" { "52w".to_owned() } else { age })
+}
+
+/// As `time.ParseDuration`, in milliseconds; 0 is without end there.
+pub(super) fn age(text: &str) -> Read<String> {
+    const EXPECTED: &str = "a time, such as 24h, 1h30m or 300s, or 0 for no end";
+    if text == "0" {
+        return Ok("off".to_owned());
+    }
+    let mut total: u64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let number =
+            rest.find(|char: char| !char.is_ascii_digit() && char != '.').ok_or(EXPECTED)?;
+        let unit = rest[number..].find(|char: char| char.is_ascii_digit() || char == '.');
+        let end = unit.map_or(rest.len(), |unit| number + unit);
+        let nanos = match &rest[number..end] {
+            "ns" => 1.0,
+            "us" | "µs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3_600e9,
+            _ => return Err(EXPECTED),
+        };
+        let number: f64 = rest[..number].parse().map_err(|_| EXPECTED)?;
+        // A cast saturates.
+        total = total.saturating_add((number * nanos) as u64);
+        rest = &rest[end..];
+    }
+    match total / 1_000_000 {
+        0 => Ok("off".to_owned()),
+        millis => {
+            let text = format!("{millis}ms");
+            duration::parse(&text).map(|_| text).ok_or(EXPECTED)
+        }
+    }
+}

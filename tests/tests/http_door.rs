@@ -1,0 +1,354 @@
+//! The HTTP door from outside: `/json`, `/rlconfig`, headers about limits, what a hostile client gets, and
+//! the environment of an envoyproxy/ratelimit deployment.
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+use tidegate_tests::client::{Reply, get, send};
+use tidegate_tests::process::Process;
+use tidegate_tests::rls::Rls;
+use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::{artifacts, wait};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+const LIMITS: &str = "\
+domain: test
+descriptors:
+  - key: client
+    metadata: { tier: gold, weights: [1, 2.5] }
+    rate_limit: { name: per-client, unit: hour, requests_per_unit: 3 }
+  - key: client
+    value: vip
+    shadow_mode: true
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+  - key: app
+    descriptors:
+      - key: user
+        rate_limits:
+          - { name: burst, algorithm: token_bucket, requests: 5, period: 1h, burst: 10 }
+  - key: free
+    rate_limit: { unlimited: true }
+";
+const HOUR: Duration = Duration::from_secs(3_600);
+const ROOM: Duration = Duration::from_secs(30);
+
+async fn started(flags: &[&str]) -> anyhow::Result<(TempDir, Sidecar)> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("limits.yaml");
+    std::fs::write(&path, LIMITS)?;
+    let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
+    let sidecar = Sidecar::start_with(dir.path(), &path, &flags).await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    Ok((dir, sidecar))
+}
+
+async fn post(http: SocketAddr, body: impl Into<bytes::Bytes>) -> anyhow::Result<Reply> {
+    send(http, "POST", "/json", &[], body).await
+}
+
+fn ask(key: &str, value: &str) -> String {
+    json!({"domain": "test", "descriptors": [{"entries": [{"key": key, "value": value}]}]})
+        .to_string()
+}
+
+fn body(reply: &Reply) -> anyhow::Result<Value> {
+    serde_json::from_slice(&reply.body).with_context(|| format!("{reply:?}"))
+}
+
+/// An answer without its times, each of which must be one of an hour.
+fn timeless(reply: &Reply) -> anyhow::Result<Value> {
+    let mut answer = body(reply)?;
+    for status in answer["statuses"].as_array_mut().context("no statuses")? {
+        let status = status.as_object_mut().context("no object")?;
+        if let Some(reset) = status.remove("durationUntilReset") {
+            let secs = reset.as_str().and_then(|text| text.strip_suffix('s')).context("no time")?;
+            ensure!((0..=3_600).contains(&secs.parse::<u32>()?), "{secs}");
+        }
+    }
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn json_is_decided_as_a_call_is() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&[]).await?;
+    let limit = json!({"name": "per-client", "requestsPerUnit": 3, "unit": "HOUR"});
+    for left in [2, 1] {
+        let reply = post(sidecar.http, ask("client", "a")).await?;
+        ensure!(reply.status == 200 && reply.header("content-type") == Some("application/json"));
+        let expected = json!({"overallCode": "OK", "statuses": [
+            {"code": "OK", "currentLimit": limit, "limitRemaining": left},
+        ]});
+        ensure!(timeless(&reply)? == expected, "{reply:?}");
+    }
+    // A call over gRPC takes from the same counter.
+    Rls::at(dir.path()).await?.ask(&[("client", "a")]).await?;
+    let over = post(sidecar.http, ask("client", "a")).await?;
+    ensure!(over.status == 429, "{over:?}");
+    let expected = json!({"overallCode": "OVER_LIMIT", "statuses": [
+        {"code": "OVER_LIMIT", "currentLimit": limit},
+    ]});
+    ensure!(timeless(&over)? == expected, "{over:?}");
+
+    // In snake_case, with a limit of its own, numbers as texts and one hit given back.
+    let own = r#"{"domain":"test","hits_addend":"2","descriptors":[
+        {"entries":[{"key":"own"}],"limit":{"requests_per_unit":9,"unit":"DAY"}},
+        {"entries":[{"key":"client","value":"a"}],"hits_addend":"1","is_negative_hits":true}]}"#;
+    let reply = post(sidecar.http, own).await?;
+    let expected = json!({"overallCode": "OK", "statuses": [
+        {"code": "OK", "currentLimit": {"requestsPerUnit": 9, "unit": "DAY"}, "limitRemaining": 7},
+        {"code": "OK", "currentLimit": limit, "limitRemaining": 1},
+    ]});
+    let mut answer = body(&reply)?;
+    for status in answer["statuses"].as_array_mut().context("no statuses")? {
+        status
+            .as_object_mut()
+            .context("no object")?
+            .remove("durationUntilReset")
+            .context("no time")?;
+    }
+    ensure!(reply.status == 200 && answer == expected, "{reply:?}");
+
+    let free = post(sidecar.http, ask("free", "x")).await?;
+    let expected =
+        json!({"overallCode": "OK", "statuses": [{"code": "OK", "limitRemaining": u32::MAX}]});
+    ensure!(timeless(&free)? == expected, "{free:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn json_tells_metadata_and_headers() -> anyhow::Result<()> {
+    let flags =
+        ["--dynamic-metadata", "--response-headers", "ratelimit", "--ratelimit-reset-header"];
+    let flags: Vec<&str> = flags.into_iter().chain(["x-reset"]).collect();
+    let (_dir, sidecar) = started(&flags).await?;
+    let answer = body(&post(sidecar.http, ask("client", "a")).await?)?;
+    let expected = json!({
+        "domain": "test",
+        "descriptors": [{"entries": ["client=a"]}],
+        "hitsAddend": 1,
+        "metadata": {"tier": "gold", "weights": [1, 2.5]},
+    });
+    ensure!(answer["dynamicMetadata"] == expected, "{answer}");
+    let headers = answer["responseHeadersToAdd"].as_array().context("no headers")?;
+    ensure!(headers[0] == json!({"key": "RateLimit-Limit", "value": "3"}), "{answer}");
+    ensure!(headers[1] == json!({"key": "RateLimit-Remaining", "value": "2"}), "{answer}");
+    let until = answer["statuses"][0]["durationUntilReset"].as_str().context("no time")?;
+    let reset = until.trim_end_matches('s');
+    ensure!(headers[2] == json!({"key": "x-reset", "value": reset}), "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_with_a_reason() -> anyhow::Result<()> {
+    let (_dir, sidecar) = started(&[]).await?;
+    let http = sidecar.http;
+    let deep = format!("{{\"domain\":{}", "[".repeat(200_000));
+    for (text, says) in [
+        ("", "no RateLimitRequest in proto-JSON: EOF while parsing"),
+        ("{", "no RateLimitRequest in proto-JSON: EOF while parsing"),
+        ("[1]", "expected an object"),
+        (r#"{"domain":"test","descriptor":[]}"#, "unknown field `descriptor`"),
+        (r#"{"domain":"","descriptors":[]}"#, "rate limit domain must not be empty"),
+        (r#"{"domain":"test"}"#, "rate limit descriptor list must not be empty"),
+        (r#"{"domain":"test","descriptors":[{"entries":[{"key":""}]}]}"#, "key must not be empty"),
+        (
+            r#"{"domain":"test","descriptors":[{"limit":{"unit":"EON"}}]}"#,
+            "expected a unit by name",
+        ),
+        (
+            r#"{"domain":"test","descriptors":[{"entries":[{"key":"k"}],"limit":{"unit":9}}]}"#,
+            "9 is no unit",
+        ),
+        (deep.as_str(), "invalid type: sequence, expected a string"),
+        ("\u{feff}{}", "expected value at line 1 column 1"),
+    ] {
+        let reply = post(http, text.to_owned()).await?;
+        let told = String::from_utf8_lossy(&reply.body).into_owned();
+        ensure!(reply.status == 400 && told.contains(says), "{says}: {reply:?}");
+    }
+    let bytes = post(http, &b"\"\xff\""[..]).await?;
+    ensure!(bytes.status == 400, "{bytes:?}");
+    let large = send(http, "POST", "/json", &[], vec![b' '; 1024 * 1024 + 1]).await?;
+    ensure!(large.status == 413, "{large:?}");
+    let coded = send(http, "POST", "/json", &[("content-encoding", b"gzip")], "x").await?;
+    ensure!(coded.status == 415, "{coded:?}");
+    for (method, path, status, allowed) in [
+        ("GET", "/json", 405, Some("POST")),
+        ("POST", "/rlconfig", 405, Some("GET, HEAD")),
+        ("DELETE", "/metrics", 405, Some("GET, HEAD")),
+        ("GET", "/nothing", 404, None),
+        ("HEAD", "/healthcheck", 200, None),
+        ("GET", "/", 200, None),
+    ] {
+        let reply = send(http, method, path, &[], "").await?;
+        let found = (reply.status.as_u16(), reply.header("allow"));
+        ensure!(found == (status, allowed), "{method} {path}: {reply:?}");
+    }
+    // Nothing was taken, and everything was counted.
+    let reply = post(http, ask("client", "a")).await?;
+    ensure!(body(&reply)?["statuses"][0]["limitRemaining"] == 2, "{reply:?}");
+    let metrics = get(http, "/metrics").await?;
+    let metrics = String::from_utf8_lossy(&metrics.body);
+    for line in [
+        "tidegate_http_requests_total{path=\"/json\",status=\"200\"} 1",
+        "tidegate_http_requests_total{path=\"/json\",status=\"413\"} 1",
+        "tidegate_http_requests_total{path=\"other\",status=\"404\"} 1",
+        "tidegate_answers_total{code=\"ok\"} 1",
+        "tidegate_answers_total{code=\"error\"} 14",
+    ] {
+        ensure!(metrics.lines().any(|found| found == line), "no {line:?} in\n{metrics}");
+    }
+    Ok(())
+}
+
+/// A store without room is no reason to answer as if there were.
+#[tokio::test]
+async fn what_cannot_be_decided_is_unavailable() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("limits.yaml");
+    std::fs::write(&path, LIMITS)?;
+    let sidecar = Sidecar::start_with(dir.path(), &path, &["--geometry", "1x1x1"]).await?;
+    ensure!(post(sidecar.http, ask("client", "a")).await?.status == 200);
+    let refused = post(sidecar.http, ask("client", "b")).await?;
+    let told = String::from_utf8_lossy(&refused.body).into_owned();
+    ensure!(refused.status == 503 && told.starts_with("no decision: no place for key"), "{told}");
+    Ok(())
+}
+
+/// Bytes that are no HTTP, and a body that never comes, hold up nobody.
+#[tokio::test]
+async fn hostile_connections_harm_no_others() -> anyhow::Result<()> {
+    let (_dir, sidecar) = started(&[]).await?;
+    let mut garbage = TcpStream::connect(sidecar.http).await?;
+    garbage.write_all(&[0xff; 4096]).await?;
+    let mut rest = Vec::new();
+    let _ = garbage.read_to_end(&mut rest).await;
+    let mut half = TcpStream::connect(sidecar.http).await?;
+    half.write_all(b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{").await?;
+    let mut slow = TcpStream::connect(sidecar.http).await?;
+    slow.write_all(b"GET /healthcheck HTTP/1.1\r\nhost").await?;
+    ensure!(post(sidecar.http, ask("client", "a")).await?.status == 200);
+    ensure!(get(sidecar.http, "/healthcheck").await?.body == "OK\n");
+    Ok(())
+}
+
+#[tokio::test]
+async fn rlconfig_tells_the_limits_in_force() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&[]).await?;
+    let told = async || -> anyhow::Result<String> {
+        let reply = get(sidecar.http, "/rlconfig").await?;
+        Ok(String::from_utf8_lossy(&reply.body).into_owned())
+    };
+    let expected = "\
+test.app.user#burst: unit=HOUR requests_per_unit=5, algorithm: token_bucket, burst: 10, initial: 10, \
+shadow_mode: false, quota_mode: false
+test.client: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false
+test.client_vip: unit=HOUR requests_per_unit=1, shadow_mode: true, quota_mode: false
+test.free: unlimited, shadow_mode: false, quota_mode: false
+";
+    let found = told().await?;
+    ensure!(found == expected, "{found}");
+    std::fs::write(
+        dir.path().join("limits.yaml"),
+        "domain: new\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 7}}]",
+    )?;
+    sidecar.process.signal(rustix::process::Signal::HUP)?;
+    wait::until("the new limits", async || {
+        let line = "new.k: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false\n";
+        (told().await.ok()? == line).then_some(())
+    })
+    .await
+}
+
+/// Starts `tidegate serve` with these variables and no flag but for its data.
+fn serve(dir: &Path, set: &[(&str, &str)]) -> anyhow::Result<Process> {
+    let mut command = Command::new(artifacts::sidecar()?);
+    command.env_clear().envs(set.iter().copied());
+    command
+        .args(["serve", "--frs", "off", "--capacity", "1000", "--data-dir"])
+        .arg(dir.join("data"));
+    Process::start(command, "sidecar", dir)
+}
+
+#[tokio::test]
+async fn the_environment_of_envoyproxy_ratelimit_is_enough_to_start() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let runtime: PathBuf = dir.path().join("runtime");
+    std::fs::create_dir_all(runtime.join("ratelimit/config"))?;
+    std::fs::write(runtime.join("ratelimit/config/limits.yaml"), LIMITS)?;
+    let socket = Sidecar::socket(dir.path()).display().to_string();
+    let root = runtime.display().to_string();
+    let set = [
+        ("RUNTIME_ROOT", root.as_str()),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("GRPC_UDS", &socket),
+        ("PORT", "0"),
+        ("SHADOW_MODE", "true"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LOG_LEVEL", "info"),
+        ("LOG_FORMAT", "json"),
+        ("REDIS_URL", "redis:6379"),
+        ("USE_STATSD", "false"),
+    ];
+    let process = serve(dir.path(), &set)?;
+    wait::until("a sidecar that is ready", async || {
+        process.log().contains("\"ready\"").then_some(())
+    })
+    .await?;
+    let rls = Rls::at(dir.path()).await?;
+    for _ in 0..5 {
+        let answer = rls.ask(&[("client", "a")]).await?;
+        // Global shadow.
+        ensure!(answer.overall_code() == tidegate_wire::rls::Code::Ok, "{answer:?}");
+        let headers: Vec<&str> =
+            answer.response_headers_to_add.iter().map(|header| header.key.as_str()).collect();
+        ensure!(
+            headers == ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"],
+            "{answer:?}"
+        );
+    }
+    let log = process.log();
+    let events: Vec<Value> =
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let about = |name: &str, level: &str, says: &str| {
+        let found = events.iter().find(|event| event["fields"]["variable"] == name);
+        let found = found.with_context(|| format!("nothing of {name} in {log}"))?;
+        let message = found["fields"]["message"].as_str().unwrap_or_default();
+        ensure!(found["level"] == level && message.contains(says), "{found}");
+        Ok(())
+    };
+    about("REDIS_URL", "WARN", "has no effect: there is no Redis; counters live in --data-dir")?;
+    about("USE_STATSD", "WARN", "scrape /metrics")?;
+    about("GRPC_UDS", "INFO", "--grpc unix:")?;
+    about("SHADOW_MODE", "INFO", "--shadow-mode true")?;
+    let http =
+        events.iter().find(|event| event["fields"]["door"] == "http").context("no HTTP door")?;
+    let address = http["fields"]["address"].as_str().context("no address")?;
+    ensure!(address.starts_with("127.0.0.1:"), "beyond loopback without being told: {address}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_variable_that_makes_no_sense_is_named() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let mut process = serve(dir.path(), &[("SHADOW_MODE", "on"), ("RUNTIME_ROOT", "/none")])?;
+    let status = process.wait().await?;
+    let log = process.log();
+    ensure!(status.code() == Some(2), "{status}: {log}");
+    ensure!(log.contains("tidegate: SHADOW_MODE=\"on\": expected true or false"), "{log}");
+    // Our own win, as they are about nothing else.
+    let set = [("GRPC_PORT", "0"), ("TIDEGATE_GRPC", "off"), ("RUNTIME_ROOT", "/none")];
+    let mut process = serve(dir.path(), &set)?;
+    let status = process.wait().await?;
+    let log = process.log();
+    ensure!(
+        !status.success() && log.contains("--grpc off leaves nothing to serve"),
+        "{status}: {log}"
+    );
+    Ok(())
+}
