@@ -1,4 +1,5 @@
-//! Loading limits files: YAML in envoyproxy/ratelimit's schema, extended, to compiled rules.
+//! Loading limits files: YAML in envoyproxy/ratelimit's schema, extended, or an FRS's `map.xml`, to
+//! compiled rules.
 //!
 //! One file is one domain; a directory holds many. Loading reports every mistake of every file,
 //! each with its place, and yields rules only when there is none. What is no mistake but has no
@@ -11,6 +12,7 @@ mod document;
 pub(crate) mod duration;
 mod files;
 mod limit;
+mod map_xml;
 mod matching;
 mod metadata;
 mod period;
@@ -25,7 +27,7 @@ use schema::Loader;
 use std::fmt;
 use std::path::{Path, PathBuf};
 pub(crate) use text::escaped;
-use tidegate_core::Rules;
+use tidegate_core::{DailyReset, Nanos, Rules};
 
 /// A mistake, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +81,7 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Vec<RuleError>,
 }
 
-/// Loads a limits file, or every `*.yaml` and `*.yml` of a directory (not of those below it;
+/// Loads a limits file, or every `*.yaml`, `*.yml` and `*.xml` of a directory (not of those below it;
 /// names that start with a dot are left out). Also from a pipe, if it is `path` itself.
 pub(crate) fn load(path: &Path, same_domain: SameDomain) -> Result<Loaded, RuleErrors> {
     load_source(&Source::read(path, Pipes::Allow), same_domain)
@@ -87,16 +89,25 @@ pub(crate) fn load(path: &Path, same_domain: SameDomain) -> Result<Loaded, RuleE
 
 /// Loads what was read, and reads nothing else.
 pub(crate) fn load_source(source: &Source, same_domain: SameDomain) -> Result<Loaded, RuleErrors> {
+    load_with(source, same_domain, None)
+}
+
+/// As [`load_source`]; the counters of a `map.xml` that says nothing else are reset at `self_update`.
+pub(crate) fn load_with(
+    source: &Source,
+    same_domain: SameDomain,
+    self_update: Option<&DailyReset>,
+) -> Result<Loaded, RuleErrors> {
     let whole = |message: &str| {
         let (file, message) = (source.path.clone(), message.to_owned());
         Err(RuleErrors(vec![RuleError { file, place: None, message }]))
     };
     let files = match source.files() {
-        Ok([]) => return whole("no *.yaml or *.yml file in this directory"),
+        Ok([]) => return whole("no *.yaml, *.yml or *.xml file in this directory"),
         Ok(files) => files,
         Err(cause) => return whole(cause),
     };
-    let mut loader = Loader::new(same_domain);
+    let mut loader = Loader::new(same_domain, self_update.cloned());
     for file in files {
         match files::text(file) {
             Ok(text) => loader.read_file(&file.path, text),
@@ -104,6 +115,25 @@ pub(crate) fn load_source(source: &Source, same_domain: SameDomain) -> Result<Lo
         }
     }
     loader.finish()
+}
+
+/// A time of day such as `03:00`.
+fn time_of_day(text: &str) -> Option<Nanos> {
+    let (hours, minutes) = text.split_once(':')?;
+    let two = |digits: &str| {
+        let is_plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<u64>().ok().filter(|_| is_plain)
+    };
+    let (hours, minutes) = (two(hours)?, two(minutes)?);
+    (hours < 24 && minutes < 60).then(|| Nanos::from_secs(hours * 3_600 + minutes * 60))
+}
+
+/// The reset each day at a time such as `03:00`, by the clock of a zone such as `+08:00`; or what to
+/// say of them.
+pub(crate) fn daily_reset(time: &str, zone: &str) -> Result<DailyReset, String> {
+    let time = time_of_day(time)
+        .ok_or_else(|| format!("{} is not a time of day such as 03:00", text::quoted(time)))?;
+    zone::Zones::new().daily(zone, time)
 }
 
 #[cfg(test)]

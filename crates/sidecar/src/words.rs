@@ -64,6 +64,13 @@ pub(crate) fn borrow(quota: &Quota) -> Option<u32> {
     }
 }
 
+/// When the windows of a limit end each day, such as `03:00` by its clock; none where they do not.
+pub(crate) fn reset(quota: &Quota) -> Option<String> {
+    let Quota::FirstHitWindow(window) = quota else { return None };
+    let minutes = window.reset()?.time_of_day().as_nanos() / (60 * SECOND);
+    Some(format!("{:02}:{:02}", minutes / 60, minutes % 60))
+}
+
 /// The tokens that a bucket holds; none for what is no bucket.
 pub(crate) fn burst(quota: &Quota) -> Option<u32> {
     match quota {
@@ -94,6 +101,9 @@ pub(crate) fn numbers(quota: &Quota) -> String {
     if let Some(borrow) = borrow(quota).filter(|borrow| *borrow > 0) {
         text += &format!(", borrow {}", grouped(borrow.into()));
     }
+    if let Some(reset) = reset(quota) {
+        text += &format!(", reset daily at {reset}");
+    }
     text
 }
 
@@ -116,7 +126,7 @@ pub(crate) fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::{FixedWindow, TokenBucket};
+    use tidegate_core::{DailyReset, FirstHitWindow, FixedWindow, TokenBucket, Zone};
 
     #[test]
     fn periods_follow_per() {
@@ -141,7 +151,11 @@ mod tests {
         let hour = Nanos::from_secs(3_600);
         let window = FixedWindow::new(1_000, hour).unwrap();
         let bucket = |initial| Quota::TokenBucket(TokenBucket::new(5, hour, 9, initial).unwrap());
+        let reset = DailyReset::new(Nanos::from_secs(3 * 3_600 + 300), &Zone::utc()).unwrap();
+        let first = FirstHitWindow::new(9, hour).unwrap();
         for (quota, text) in [
+            (Quota::FirstHitWindow(first.clone()), "9 per hour"),
+            (Quota::FirstHitWindow(first.with_reset(reset)), "9 per hour, reset daily at 03:05"),
             (Quota::FixedWindow(window.clone()), "1,000 per hour"),
             (Quota::FixedWindow(window.with_borrow(300).unwrap()), "1,000 per hour, borrow 300"),
             (bucket(9), "5 per hour, burst 9"),

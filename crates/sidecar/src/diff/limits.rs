@@ -2,7 +2,7 @@
 
 use super::{Change, Kind};
 use crate::store_commands::time::grouped;
-use crate::words::{algorithm, borrow, burst, initial, numbers, rate};
+use crate::words::{algorithm, borrow, burst, initial, numbers, rate, reset};
 use std::fmt;
 use std::mem::discriminant;
 use tidegate_core::{Denied, Limit, Quota};
@@ -213,6 +213,18 @@ fn kept(rule: &str, old: &Quota, new: &Quota) -> String {
     if initial(old) != initial(new) {
         let [before, now] = [old, new].map(|quota| grouped(initial(quota).unwrap_or(0)));
         means.push(format!("callers that are new start with {now} instead of {before}"));
+    }
+    match (reset(old), reset(new)) {
+        (old, Some(new)) if old.as_ref() != Some(&new) => {
+            means.push(format!("windows end at {new} each day at the latest"));
+        }
+        (Some(old), None) => means.push(format!("windows no longer end at {old} each day")),
+        _ => {}
+    }
+    if means.is_empty() && matches!(new, Quota::FirstHitWindow(_)) {
+        return "windows end at another moment each day; a count is kept if its window began after \
+                the last one"
+            .to_owned();
     }
     if means.is_empty() {
         return "windows begin at other times; a count is kept if it began within the window that \

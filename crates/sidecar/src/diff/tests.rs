@@ -5,7 +5,8 @@ mod places;
 
 use super::*;
 use tidegate_core::{
-    Denied, FirstHitWindow, FixedWindow, Limit, Matcher, Nanos, Quota, TokenBucket, Zone,
+    DailyReset, Denied, FirstHitWindow, FixedWindow, Limit, Matcher, Nanos, Quota, TokenBucket,
+    Zone,
 };
 
 const MINUTE: Nanos = Nanos::from_secs(60);
@@ -108,6 +109,40 @@ fn other_numbers_keep_the_counts() {
         with(Quota::FixedWindow(window(10, MINUTE).in_zone(&Zone::fixed(3_600)))),
         &["Changed d/k: time zone changed (windows begin at other times; a count is kept if it \
            began within the window that is under way by the new ones)"],
+    );
+}
+
+#[test]
+fn a_daily_reset_is_told_and_keeps_counts() {
+    let first = || FirstHitWindow::new(10, MINUTE).unwrap();
+    let plain = || with(Quota::FirstHitWindow(first()));
+    let reset = |zone: &Zone| {
+        let daily = DailyReset::new(Nanos::from_secs(3 * 3_600), zone).unwrap();
+        with(Quota::FirstHitWindow(first().with_reset(daily)))
+    };
+    check(
+        plain(),
+        reset(&Zone::utc()),
+        &[
+            "Changed d/k: 10 per minute -> 10 per minute, reset daily at 03:00 (windows end at 03:00 \
+           each day at the latest; live counts are kept)",
+        ],
+    );
+    check(
+        reset(&Zone::utc()),
+        plain(),
+        &[
+            "Changed d/k: 10 per minute, reset daily at 03:00 -> 10 per minute (windows no longer end \
+           at 03:00 each day; live counts are kept)",
+        ],
+    );
+    check(
+        reset(&Zone::utc()),
+        reset(&Zone::fixed(3_600)),
+        &[
+            "Changed d/k: time zone changed (windows end at another moment each day; a count is kept \
+           if its window began after the last one)",
+        ],
     );
 }
 

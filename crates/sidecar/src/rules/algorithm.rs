@@ -5,9 +5,10 @@ use super::period;
 use super::reader::Fields;
 use super::schema::Reading;
 use super::text::{choice, quoted, suggestion};
+use super::time_of_day;
 use tidegate_core::{
-    Alignment, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError, SlidingBuckets,
-    SlidingExact, SlidingWindow, TokenBucket,
+    Alignment, DailyReset, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError,
+    SlidingBuckets, SlidingExact, SlidingWindow, TokenBucket,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,10 +37,11 @@ impl Algorithm {
 }
 
 /// Keys that not every algorithm has.
-const FOR: [(&str, &[Algorithm]); 5] = [
+const FOR: [(&str, &[Algorithm]); 6] = [
     ("burst", &[A::TokenBucket]),
     ("initial", &[A::TokenBucket]),
-    ("timezone", &[A::FixedWindow]),
+    ("timezone", &[A::FixedWindow, A::FirstHitWindow]),
+    ("reset", &[A::FirstHitWindow]),
     ("borrow", &[A::FixedWindow, A::FirstHitWindow]),
     ("exact", &[A::SlidingBuckets]),
 ];
@@ -52,6 +54,7 @@ struct Numbers {
     initial: u32,
     borrow: u32,
     alignment: Option<Alignment>,
+    reset: Option<DailyReset>,
     exact: Exact,
 }
 
@@ -66,6 +69,10 @@ pub(super) fn read_quota(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> 
     let algorithm = read_algorithm(fields, reading);
     if let Some(algorithm) = algorithm {
         check_keys(fields, algorithm, reading);
+    }
+    if algorithm == Some(A::FirstHitWindow) && fields.has("timezone") && !fields.has("reset") {
+        let message = "`timezone` of a first_hit_window says nothing without `reset`";
+        reading.reports.report(fields.place_of("timezone"), message);
     }
     let numbers = read_numbers(fields, reading);
     if reading.reports.errors.len() > before {
@@ -90,7 +97,11 @@ fn quota(algorithm: Algorithm, of: Numbers) -> Result<Quota, QuotaError> {
     Ok(match algorithm {
         A::FixedWindow => Quota::FixedWindow(fixed_window(of, span)?),
         A::FirstHitWindow => {
-            Quota::FirstHitWindow(FirstHitWindow::new(of.requests, span)?.with_borrow(of.borrow)?)
+            let window = FirstHitWindow::new(of.requests, span)?.with_borrow(of.borrow)?;
+            Quota::FirstHitWindow(match of.reset {
+                Some(reset) => window.with_reset(reset),
+                None => window,
+            })
         }
         A::TokenBucket => {
             Quota::TokenBucket(TokenBucket::new(of.requests, span, of.burst, of.initial)?)
@@ -162,10 +173,11 @@ fn read_numbers(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Nu
     let borrow = fields.number("borrow", reports).unwrap_or(0);
     let exact = if fields.flag("exact", reports) { Exact::Yes } else { Exact::No };
     let alignment = read_timezone(fields, period, reading);
+    let reset = read_reset(fields, reading);
     let (period, requests) = (period?, requests?);
     let burst = burst.unwrap_or(requests);
     let initial = initial.unwrap_or(burst);
-    Some(Numbers { requests, period, burst, initial, borrow, alignment, exact })
+    Some(Numbers { requests, period, burst, initial, borrow, alignment, reset, exact })
 }
 
 /// `requests`, or `requests_per_unit` as envoyproxy/ratelimit has it, where leaving it out is a
@@ -201,4 +213,18 @@ fn read_timezone(
             None
         }
     }
+}
+
+/// The time of day at which counters start anew, by the clock of `timezone`, or UTC.
+fn read_reset(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<DailyReset> {
+    let text = fields.text("reset", reading.reports)?;
+    let Some(time) = time_of_day(&text) else {
+        let message =
+            format!("`reset`: expected a time of day such as \"03:00\", found {}", quoted(&text));
+        reading.reports.report(fields.place_of("reset"), message);
+        return None;
+    };
+    let zone = fields.text("timezone", reading.reports).unwrap_or_else(|| "UTC".to_owned());
+    // An unknown zone is told of by `timezone` itself.
+    reading.common.zones.daily(&zone, time).ok()
 }

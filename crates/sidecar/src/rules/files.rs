@@ -2,8 +2,10 @@
 //! block or never end.
 
 use super::RuleError;
+use std::ffi::OsStr;
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -57,6 +59,29 @@ impl Source {
         self.files.as_deref().map_err(String::as_str)
     }
 
+    /// What was read, for another process; none if not all of it could be.
+    pub(crate) fn to_bytes(&self) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for file in self.files().ok()? {
+            for part in [file.path.as_os_str().as_bytes(), file.bytes.as_ref().ok()?] {
+                bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(part);
+            }
+        }
+        Some(bytes)
+    }
+
+    /// What another process read at `path`; none if it is not whole.
+    pub(crate) fn from_bytes(path: &Path, mut bytes: &[u8]) -> Option<Source> {
+        let mut files = Vec::new();
+        while !bytes.is_empty() {
+            let name = OsStr::from_bytes(next_part(&mut bytes)?);
+            let text = next_part(&mut bytes)?.to_vec();
+            files.push(SourceFile { path: name.into(), bytes: Ok(text) });
+        }
+        Some(Source { path: path.to_owned(), files: Ok(files) })
+    }
+
     /// Why there is nothing at all to be read at the path, if so.
     pub(crate) fn unreadable(&self) -> Option<&str> {
         match self.files() {
@@ -65,6 +90,15 @@ impl Source {
             Ok(_) => None,
         }
     }
+}
+
+/// The first of parts with their lengths before them, which is taken off.
+fn next_part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    let (part, rest) = rest.split_at_checked(length)?;
+    *bytes = rest;
+    Some(part)
 }
 
 /// The files that make up the limits at `path`, sorted. In a directory a link counts as what it
@@ -77,9 +111,9 @@ pub(crate) fn limits_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(path)? {
         let file = entry?.path();
         let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        let yaml =
-            file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if yaml && !hidden {
+        let is_limits =
+            |extension: &OsStr| ["yaml", "yml", "xml"].iter().any(|of| extension == *of);
+        if file.extension().is_some_and(is_limits) && !hidden {
             files.push(file);
         }
     }

@@ -28,6 +28,7 @@ pub(super) const RATE_LIMIT: Keys = Keys {
         "timezone",
         "borrow",
         "exact",
+        "reset",
         "count_denied",
     ],
 };

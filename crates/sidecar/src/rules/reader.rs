@@ -33,7 +33,7 @@ pub(super) struct Keys {
 }
 
 /// The other keys, each with the map that it is for.
-const OTHERS: [(&str, &str); 14] = [
+const OTHERS: [(&str, &str); 15] = [
     ("match", "a descriptor"),
     ("rate_limits", "a descriptor"),
     ("algorithm", "rate_limit"),
@@ -44,6 +44,7 @@ const OTHERS: [(&str, &str); 14] = [
     ("timezone", "rate_limit"),
     ("borrow", "rate_limit"),
     ("exact", "rate_limit"),
+    ("reset", "rate_limit"),
     ("count_denied", "rate_limit"),
     ("prefix", "match"),
     ("cidr", "match"),

@@ -2,6 +2,7 @@
 
 use super::descriptor::{Above, read_descriptors};
 use super::document::{self, Place};
+use super::map_xml;
 use super::reader::{Fields, Keys, Reports};
 use super::text::{escaped, quoted};
 use super::zone::Zones;
@@ -9,17 +10,19 @@ use super::{Loaded, RuleError, RuleErrors, SameDomain};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidegate_core::{RuleNode, Rules};
+use tidegate_core::{DailyReset, RuleNode, Rules};
 
 const FILE: Keys = Keys { of: "a limits file", known: &["domain", "descriptors"] };
 
 /// The rules read so far, and what was said of them.
 pub(super) struct Loader {
-    same_domain: SameDomain,
-    rules: Rules,
+    pub(super) same_domain: SameDomain,
+    /// When counters of a `map.xml` are reset that says nothing else.
+    pub(super) self_update: Option<DailyReset>,
+    pub(super) rules: Rules,
     /// Which file each domain came from first.
-    files: HashMap<String, PathBuf>,
-    common: Common,
+    pub(super) files: HashMap<String, PathBuf>,
+    pub(super) common: Common,
     pub(super) errors: Vec<RuleError>,
     warnings: Vec<RuleError>,
 }
@@ -52,9 +55,10 @@ pub(super) struct Reading<'a, 'f> {
 }
 
 impl Loader {
-    pub(super) fn new(same_domain: SameDomain) -> Self {
+    pub(super) fn new(same_domain: SameDomain, self_update: Option<DailyReset>) -> Self {
         Loader {
             same_domain,
+            self_update,
             rules: Rules::default(),
             files: HashMap::new(),
             common: Common {
@@ -70,6 +74,9 @@ impl Loader {
 
     /// Reads one more file.
     pub(super) fn read_file(&mut self, file: &Path, text: &str) {
+        if map_xml::is_map(file) {
+            return map_xml::read_file(self, file, text);
+        }
         let root = match document::parse(text) {
             Ok(root) => root,
             Err((place, message)) => {

@@ -3,6 +3,7 @@
 mod files;
 mod hostile;
 mod limits;
+mod map_xml;
 mod matching;
 mod mistakes;
 mod mistakes_of_limits;

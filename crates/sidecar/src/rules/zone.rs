@@ -7,7 +7,7 @@ use super::text::{WORD_BYTES_MAX, quoted};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use tidegate_core::{Alignment, Period, Zone};
+use tidegate_core::{Alignment, DailyReset, Nanos, Period, Zone};
 
 /// Until when changes are foreseen: 40 years after the bundled data were released (2026), the end
 /// of 2066. By then every government has changed its mind, and no build of today still runs. Two
@@ -23,6 +23,8 @@ pub(super) struct Zones {
     read: HashMap<String, Result<Zone, String>>,
     /// The windows that were made of them, which all rules of a zone and period share.
     alignments: HashMap<(String, Period), Alignment>,
+    /// The resets, which all rules of a zone and a time of day share.
+    resets: HashMap<(String, Nanos), DailyReset>,
 }
 
 impl Zones {
@@ -31,6 +33,7 @@ impl Zones {
             database: TimeZoneDatabase::bundled(),
             read: HashMap::new(),
             alignments: HashMap::new(),
+            resets: HashMap::new(),
         }
     }
 
@@ -58,6 +61,18 @@ impl Zones {
                 Some(vacant.insert(Alignment::new(period, zone).ok()?).clone())
             }
         }
+    }
+
+    /// The reset each day at `time`, by the clock of the zone that `text` names; or what to say of it.
+    pub(super) fn daily(&mut self, text: &str, time: Nanos) -> Result<DailyReset, String> {
+        let key = (text.to_owned(), time);
+        if let Some(made) = self.resets.get(&key) {
+            return Ok(made.clone());
+        }
+        let zone = self.zone(text)?;
+        let made = DailyReset::new(time, &zone).map_err(|error| error.to_string())?;
+        self.resets.insert(key, made.clone());
+        Ok(made)
     }
 
     fn look_up(&self, text: &str) -> Result<Zone, String> {

@@ -42,7 +42,7 @@ fn what_cannot_be_read_is_named() {
     let errors = load_dir(dir.path()).unwrap_err();
     assert_eq!(without(dir.path(), &errors.0[0]), "limits.yaml:2:5: this is not UTF-8");
     let empty = load_dir(directory(&[]).path()).unwrap_err().to_string();
-    assert!(empty.contains("no *.yaml or *.yml file in this directory"), "{empty}");
+    assert!(empty.contains("no *.yaml, *.yml or *.xml file in this directory"), "{empty}");
 }
 
 #[test]

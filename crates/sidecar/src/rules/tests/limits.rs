@@ -147,3 +147,19 @@ fn every_key_is_documented() {
         assert!(is_told, "{key} is not documented");
     }
 }
+
+#[test]
+fn a_first_hit_window_may_be_reset_each_day() {
+    use tidegate_core::DailyReset;
+    let first = FirstHitWindow::new(7, Nanos::from_secs(3_600)).unwrap();
+    for (reset, time, offset) in [
+        ("reset: '03:00'", 10_800, 0),
+        ("reset: 03:00", 10_800, 0),
+        ("reset: 23:59, timezone: '+08:00'", 86_340, 28_800),
+    ] {
+        let text = format!("{{algorithm: first_hit_window, unit: hour, requests: 7, {reset}}}");
+        let daily = DailyReset::new(Nanos::from_secs(time), &Zone::fixed(offset)).unwrap();
+        let expected = Quota::FirstHitWindow(first.clone().with_reset(daily));
+        assert_eq!(only_limit(&with_limit(&text)).quota, expected, "{reset}");
+    }
+}

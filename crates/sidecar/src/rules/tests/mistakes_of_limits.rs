@@ -10,7 +10,7 @@ fn of_a_rate_limit() {
             "{unit: hour, colour: red}",
             "3:37: unknown key `colour` in a rate_limit; expected unit, requests_per_unit, \
              unlimited, name, replaces, algorithm, requests, period, burst, initial, timezone, \
-             borrow, exact, count_denied",
+             borrow, exact, reset, count_denied",
         ),
         (
             "{unit: hour, match: x}",
@@ -169,7 +169,10 @@ fn of_an_algorithm() {
             "algorithm: token_bucket, borrow: 1",
             "3:83: `borrow` is for fixed_window and first_hit_window only",
         ),
-        ("algorithm: sliding_window, timezone: UTC", "3:87: `timezone` is for fixed_window only"),
+        (
+            "algorithm: sliding_window, timezone: UTC",
+            "3:87: `timezone` is for fixed_window and first_hit_window only",
+        ),
         (
             "borrow: 4294967295",
             "3:58: requests 1 and borrow 4294967295 are together more than 4294967295",
@@ -205,7 +208,7 @@ fn of_rate_limits() {
             "{unit: hour}, {unit: day, requests: 5, shadow: true}",
             "3:65: unknown key `shadow` in a rate_limit; expected unit, requests_per_unit, \
              unlimited, name, replaces, algorithm, requests, period, burst, initial, timezone, \
-             borrow, exact, count_denied",
+             borrow, exact, reset, count_denied",
         ),
         (
             "{unlimited: true}",
@@ -236,4 +239,25 @@ fn of_rate_limits() {
         &with_descriptor("{key: k, rate_limits: {unit: hour}}"),
         "3:25: `rate_limits`: expected a list, found a map",
     );
+}
+
+#[test]
+fn of_a_reset() {
+    for (keys, message) in [
+        ("unit: day, reset: '03:00'", "3:43: `reset` is for first_hit_window only"),
+        (
+            "unit: day, algorithm: first_hit_window, timezone: UTC",
+            "3:75: `timezone` of a first_hit_window says nothing without `reset`",
+        ),
+        (
+            "unit: day, algorithm: first_hit_window, reset: '24:00'",
+            "3:72: `reset`: expected a time of day such as \"03:00\", found \"24:00\"",
+        ),
+        (
+            "unit: day, algorithm: token_bucket, requests: 1, timezone: UTC",
+            "3:84: `timezone` is for fixed_window and first_hit_window only",
+        ),
+    ] {
+        check_mistake(&with_limit(&format!("{{{keys}}}")), message);
+    }
 }

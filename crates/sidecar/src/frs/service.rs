@@ -1,0 +1,422 @@
+//! From an HTTP request to its answer: what is refused by its head, the body within bounds, the items
+//! one after the other.
+
+use super::DOOR;
+use super::answer::{self, Answer};
+use super::backlog::Backlog;
+use super::request::{self, Command, Item};
+use crate::clock;
+use crate::engine::{Change, Engine, NodeError, NodeWindows, Use};
+use crate::metrics::Metrics;
+use crate::xml::{self, Kind, Mistake};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, StatusCode};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
+
+/// The largest body: 256 items of a kilobyte.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+/// All larger bodies together while they come in, and all larger answers until they are gone: 128 of the
+/// largest bodies.
+const BODIES_BYTES_MAX: usize = 128 * BODY_BYTES_MAX;
+/// What a body or an answer may take without asking for room: the number of connections bounds them well
+/// enough, and those who send a lot slowly do not shut out everybody else.
+const SMALL_BYTES_MAX: usize = 8 * 1024;
+/// What is read of a body that is refused for its length.
+const DISCARDED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+const COMMAND: HeaderName = HeaderName::from_static("x-frs-command");
+const XML: HeaderValue = HeaderValue::from_static("application/xml");
+/// The domain whose limits the FRS goes by.
+const DOMAIN: &str = "frs";
+
+pub(super) type Response = hyper::Response<Full<Bytes>>;
+
+/// What answers; clones share everything.
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) engine: Arc<Engine>,
+    pub(super) metrics: Metrics,
+    pub(super) bodies: Arc<AtomicUsize>,
+    pub(super) backlog: Arc<Backlog>,
+}
+
+/// A request that is refused as a whole.
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    place: Option<(u64, u64)>,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { status, code, place: None, message: message.into() }
+    }
+
+    fn of(mistake: Mistake, text: &str) -> Refusal {
+        let code = match mistake.kind {
+            Kind::Malformed => "malformed-xml",
+            Kind::Forbidden => "forbidden-xml",
+            Kind::Unexpected => "invalid-request",
+            Kind::TooMuch => "too-much",
+        };
+        let place = Some(xml::place(text, mistake.at));
+        Refusal { place, ..Refusal::new(StatusCode::BAD_REQUEST, code, mistake.message) }
+    }
+
+    fn response(&self) -> Response {
+        let body = answer::error(self.code, self.place, &self.message);
+        let mut response = respond(self.status, body);
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::METHOD_NOT_ALLOWED => {
+                headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            // The rest of the body is not waited for.
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+fn respond(status: StatusCode, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, XML);
+    response
+}
+
+/// What a client is told that finds no place.
+pub(super) fn overloaded(message: &str) -> Response {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message).response()
+}
+
+impl Service {
+    /// Answers one request. `received` is told once its body is there.
+    pub(super) async fn answer(
+        &self,
+        request: hyper::Request<Incoming>,
+        received: impl FnOnce(),
+    ) -> Response {
+        let answered = match self.receive(request).await {
+            Ok((command, body)) => {
+                received();
+                self.execute_in_time(command, &body)
+            }
+            Err(refusal) => Err(refusal),
+        };
+        answered.unwrap_or_else(|refusal| {
+            if refusal.status == StatusCode::SERVICE_UNAVAILABLE {
+                self.metrics.refused();
+            }
+            refusal.response()
+        })
+    }
+
+    /// The command and the body of a request, if it is one for this door.
+    async fn receive(
+        &self,
+        request: hyper::Request<Incoming>,
+    ) -> Result<(Command, Bytes), Refusal> {
+        if request.uri().path() != "/frs" {
+            let message = "nothing is here; the service is at POST /frs";
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "no-such-path", message));
+        }
+        if request.method() != Method::POST {
+            let message = format!("{} is not for /frs; use POST", request.method());
+            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method", message));
+        }
+        let command = command_of(request.headers())?;
+        check_encoding(request.headers())?;
+        let room = match length_of(request.headers(), request.body()) {
+            Ok(room) => room,
+            Err(refusal) => {
+                discard(request.into_body()).await;
+                return Err(refusal);
+            }
+        };
+        let body = collect(request.into_body(), &self.bodies, room).await?;
+        Ok((command, body))
+    }
+
+    /// Does what a body says, unless there is too much to do already.
+    fn execute_in_time(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
+        if self.backlog.is_late() {
+            self.metrics.shed(DOOR);
+            let message = "more is asked than can be answered in time; try again";
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message));
+        }
+        let began = Instant::now();
+        let answered = self.execute(command, body);
+        self.backlog.worked(began.elapsed());
+        answered
+    }
+
+    /// Does what a body says, by one reading of the clock.
+    fn execute(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
+        let text = xml::text(body)
+            .map_err(|mistake| Refusal::of(mistake, &String::from_utf8_lossy(body)))?;
+        let items = request::read(command, text).map_err(|mistake| Refusal::of(mistake, text))?;
+        let now = clock::now();
+        let mut answer = Answer::new(command, items.len(), now);
+        let mut asked = Request {
+            domain: DOMAIN.to_owned(),
+            descriptors: vec![Descriptor::new(vec![
+                Entry::new("business", ""),
+                Entry::new("key", ""),
+            ])],
+            hits: Hits::PEEK,
+        };
+        let mut undecided = None;
+        let mut decided = 0;
+        for item in &items {
+            answer.item(&item.business, &item.key);
+            fill(&mut asked, item);
+            match self.execute_one(command, item, &mut asked, now, &mut answer) {
+                Ok(()) => decided += 1,
+                Err(error) => {
+                    answer.failed(&error);
+                    match error {
+                        NodeError::Undecided(cause) => undecided = Some(cause),
+                        _ => decided += 1,
+                    }
+                }
+            }
+        }
+        match undecided {
+            // Of a part that was decided the caller must hear.
+            Some(cause) if decided == 0 => {
+                let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "undecided");
+                Err(Refusal::new(status, code, cause.to_string()))
+            }
+            _ => Ok(respond(StatusCode::OK, self.counted(answer.finish()))),
+        }
+    }
+
+    /// An answer, which takes part of the memory for bodies until its client has taken it. It is sent in
+    /// any case, since what it says has been done; but no large body comes in that has no room beside it.
+    fn counted(&self, answer: Vec<u8>) -> Bytes {
+        if answer.len() <= SMALL_BYTES_MAX {
+            return answer.into();
+        }
+        let room = Room::take(&self.bodies, answer.len());
+        Bytes::from_owner(CountedAnswer { answer, _room: room })
+    }
+
+    fn execute_one(
+        &self,
+        command: Command,
+        item: &Item<'_>,
+        asked: &mut Request,
+        now: Timestamp,
+        answer: &mut Answer,
+    ) -> Result<(), NodeError> {
+        let engine = &self.engine;
+        let mut using = |how, hits, answer: &mut Answer| {
+            asked.hits = hits;
+            engine.use_node(asked, how, now, |verdict, windows| answer.decided(verdict, windows))
+        };
+        match command {
+            Command::Query => using(Use::Look, Hits::PEEK, answer),
+            Command::Update => using(Use::Record, item.hits, answer),
+            Command::Acquire => using(Use::Acquire, item.hits, answer),
+            Command::Find => engine.find_node(asked, now, |windows| answer.done("found", windows)),
+            Command::Create => engine.create_node(asked, &changes(item), now, |windows| {
+                answer.done("created", windows);
+            }),
+            Command::UpdateNode => engine.change_node(asked, &changes(item), now, |windows| {
+                answer.done("updated", windows);
+            }),
+            Command::Erase => match engine.erase_node(asked, now)? {
+                true => {
+                    answer.done("erased", &NodeWindows::new());
+                    Ok(())
+                }
+                false => Err(NodeError::NotFound),
+            },
+            Command::Reset => {
+                engine.erase_node(asked, now)?;
+                answer.done("reset", &NodeWindows::new());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn fill(asked: &mut Request, item: &Item<'_>) {
+    let entries = asked.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries);
+    for (entry, value) in entries.zip([&item.business, &item.key]) {
+        entry.value.clear();
+        entry.value.push_str(value);
+    }
+}
+
+fn changes<'a>(item: &'a Item<'_>) -> SmallVec<[Change<'a>; 2]> {
+    let change = |window: &'a request::WindowChange<'_>| Change {
+        name: &window.name,
+        count: window.count,
+        start: window.start,
+        last: window.end,
+    };
+    item.windows.iter().map(change).collect()
+}
+
+fn command_of(headers: &HeaderMap) -> Result<Command, Refusal> {
+    let refuse = |code, what: String| {
+        let names = Command::ALL.map(Command::name).join(", ");
+        Err(Refusal::new(StatusCode::BAD_REQUEST, code, format!("{what}; expected one of {names}")))
+    };
+    let mut values = headers.get_all(COMMAND).iter();
+    match (values.next(), values.next()) {
+        (None, _) => refuse("no-command", "the header X-FRS-Command is missing".to_owned()),
+        (Some(_), Some(_)) => {
+            refuse("no-command", "the header X-FRS-Command comes more than once".to_owned())
+        }
+        (Some(value), None) => match Command::of(value.as_bytes()) {
+            Some(command) => Ok(command),
+            None => {
+                let value = xml::quoted(&String::from_utf8_lossy(value.as_bytes()));
+                refuse("unknown-command", format!("X-FRS-Command {value} is not known"))
+            }
+        },
+    }
+}
+
+/// Bodies are plain UTF-8; of a type nothing more is asked, since many clients send a wrong one.
+fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
+    let refuse = |message| {
+        Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message))
+    };
+    if headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity") {
+        return refuse("a body with a Content-Encoding is not understood; send it plain");
+    }
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let kind = kind.to_ascii_lowercase();
+    let parameter = b"charset=";
+    let charset = kind.windows(parameter.len()).position(|window| window == parameter);
+    let charset = charset.map(|at| kind[at + parameter.len()..].trim_ascii());
+    let is_plain = |charset: &[u8]| {
+        let charset = charset.strip_prefix(b"\"").unwrap_or(charset);
+        charset.starts_with(b"utf-8") || charset.starts_with(b"us-ascii")
+    };
+    if charset.is_none_or(is_plain) { Ok(()) } else { refuse("the body must be in UTF-8") }
+}
+
+/// How much room a body may take.
+fn length_of(headers: &HeaderMap, body: &Incoming) -> Result<usize, Refusal> {
+    match body.size_hint().exact() {
+        Some(length) if length > BODY_BYTES_MAX as u64 => Err(too_large()),
+        Some(0) if !headers.contains_key(header::CONTENT_LENGTH) => {
+            let message = "a body with its Content-Length is expected";
+            Err(Refusal::new(StatusCode::LENGTH_REQUIRED, "length-required", message))
+        }
+        // At most what was checked.
+        Some(length) => Ok(length as usize),
+        None => Ok(BODY_BYTES_MAX),
+    }
+}
+
+fn too_large() -> Refusal {
+    let message = format!("a body has at most {BODY_BYTES_MAX} bytes; send more bodies");
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", message)
+}
+
+/// Lets a body that is refused come in, within reason: who still sends when the connection is closed may
+/// not hear why.
+async fn discard(mut body: Incoming) {
+    let mut bytes = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        bytes += frame.data_ref().map_or(0, Bytes::len);
+        if bytes > DISCARDED_BYTES_MAX {
+            return;
+        }
+    }
+}
+
+/// Reads a body that may take so much room, which it asks for once it turns out not to be small.
+async fn collect(
+    mut body: Incoming,
+    bodies: &Arc<AtomicUsize>,
+    length: usize,
+) -> Result<Bytes, Refusal> {
+    // Most bodies are one frame, and are read where they are.
+    let mut first = Bytes::new();
+    let mut rest = Vec::new();
+    let mut room = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            let message = format!("the body did not arrive: {error}");
+            Refusal::new(StatusCode::BAD_REQUEST, "broken-body", message)
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        let read = first.len() + rest.len() + data.len();
+        if read > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        if read > SMALL_BYTES_MAX && room.is_none() {
+            room = Some(Room::ask(bodies, length)?);
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&data);
+        }
+    }
+    if rest.is_empty() {
+        return Ok(first);
+    }
+    Ok([&first[..], &rest].concat().into())
+}
+
+/// The share of a body or an answer in the memory for all of them.
+struct Room {
+    bodies: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Room {
+    /// Takes it, be there any or not.
+    fn take(bodies: &Arc<AtomicUsize>, bytes: usize) -> Room {
+        // A count alone: what it guards is no memory of other threads.
+        bodies.fetch_add(bytes, Ordering::Relaxed);
+        Room { bodies: bodies.clone(), bytes }
+    }
+
+    fn ask(bodies: &Arc<AtomicUsize>, bytes: usize) -> Result<Room, Refusal> {
+        let room = Room::take(bodies, bytes);
+        if bodies.load(Ordering::Relaxed) > BODIES_BYTES_MAX {
+            let message = "too many requests are coming in; try again";
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message));
+        }
+        Ok(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.bodies.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The bytes of an answer, and their room, for as long as they are held.
+struct CountedAnswer {
+    answer: Vec<u8>,
+    _room: Room,
+}
+
+impl AsRef<[u8]> for CountedAnswer {
+    fn as_ref(&self) -> &[u8] {
+        &self.answer
+    }
+}

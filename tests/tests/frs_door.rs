@@ -1,0 +1,824 @@
+//! The FRS door from outside: the story of its algorithm, several items and windows, what it refuses,
+//! who is cut off, and that docs/frs.md and docs/frs.xsd say what it does.
+
+use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tidegate_tests::command::{Ran, run};
+use tidegate_tests::process::Process;
+use tidegate_tests::{artifacts, wait};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+const MAP: &str = "\
+<map>
+  <business id='short' max='3' interval='4s'/>
+  <business id='login' max='100' interval='1h' max-per-minute='80'/>
+  <business id='wide' max-per-day='1000000'/>
+</map>";
+
+/// A running sidecar with an FRS door on loopback.
+struct Door {
+    process: Process,
+    address: SocketAddr,
+    dir: TempDir,
+    flags: Vec<String>,
+}
+
+impl Door {
+    async fn open(map: &str, flags: &[&str]) -> anyhow::Result<Door> {
+        let dir = TempDir::new()?;
+        std::fs::write(dir.path().join("map.xml"), map)?;
+        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let (process, address) = start(dir.path(), &flags).await?;
+        Ok(Door { process, address, dir, flags })
+    }
+
+    async fn restart(&mut self) -> anyhow::Result<()> {
+        (self.process, self.address) = start(self.dir.path(), &self.flags).await?;
+        Ok(())
+    }
+
+    async fn client(&self) -> anyhow::Result<Client> {
+        Client::connect(self.address).await
+    }
+}
+
+async fn start(dir: &Path, flags: &[String]) -> anyhow::Result<(Process, SocketAddr)> {
+    let mut command = Command::new(artifacts::sidecar()?);
+    command.args(["serve", "--http", "off", "--log-format", "json", "--capacity", "20000"]);
+    command.arg("--limits").arg(dir.join("map.xml")).arg("--data-dir").arg(dir.join("data"));
+    command.arg("--grpc").arg(format!("unix:{}", dir.join("grpc.sock").display())).args(flags);
+    if !flags.iter().any(|flag| flag == "--srv") {
+        command.args(["--frs", "127.0.0.1:0"]);
+    }
+    let mut process = Process::start(command, "sidecar", dir)?;
+    let ready = wait::until("the sidecar to be ready", async || {
+        if let Err(ended) = process.check_running() {
+            return Some(Err(ended));
+        }
+        address_of_ready(&process.log()).map(Ok)
+    });
+    let address = ready.await?.context("the sidecar did not start")?;
+    Ok((process, address))
+}
+
+fn address_of_ready(log: &str) -> Option<SocketAddr> {
+    let events: Vec<Value> =
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let fields = || events.iter().map(|event| &event["fields"]);
+    if !fields().any(|fields| fields["message"] == "ready") {
+        return None;
+    }
+    fields().find(|fields| fields["door"] == "frs")?["address"].as_str()?.parse().ok()
+}
+
+/// One connection.
+struct Client {
+    sender: SendRequest<Full<Bytes>>,
+}
+
+struct Reply {
+    status: u16,
+    headers: hyper::HeaderMap,
+    body: String,
+}
+
+impl Client {
+    async fn connect(address: SocketAddr) -> anyhow::Result<Client> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Client { sender })
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Reply> {
+        self.sender.ready().await?;
+        let (head, body) = self.sender.send_request(request).await?.into_parts();
+        let body = String::from_utf8(body.collect().await?.to_bytes().into())?;
+        Ok(Reply { status: head.status.as_u16(), headers: head.headers, body })
+    }
+
+    async fn post(&mut self, command: &str, body: impl Into<Bytes>) -> anyhow::Result<Reply> {
+        let request = Request::post("/frs").header("host", "frs").header("X-FRS-Command", command);
+        self.send(request.body(Full::new(body.into()))?).await
+    }
+
+    /// The answer to one item of a good body.
+    async fn ask(&mut self, command: &str, business: &str, key: &str) -> anyhow::Result<Item> {
+        let reply = self.post(command, body(&[(business, key)])).await?;
+        ensure!(reply.status == 200, "{}", reply.body);
+        Ok(items(&reply.body).remove(0))
+    }
+}
+
+fn body(items: &[(&str, &str)]) -> String {
+    let items =
+        items.iter().map(|(business, key)| format!("<item business='{business}' key='{key}'/>"));
+    format!("<frs>{}</frs>", items.collect::<String>())
+}
+
+/// An item of an answer.
+#[derive(Debug, Clone, PartialEq)]
+struct Item {
+    verdict: String,
+    /// Name, count and remaining.
+    windows: Vec<(String, u64, u64)>,
+    start: f64,
+    end: f64,
+}
+
+/// The value of an attribute in a line of an answer.
+fn attribute<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = line.split_once(&format!(" {name}=\""))?;
+    rest.split('"').next()
+}
+
+fn items(answer: &str) -> Vec<Item> {
+    let mut items: Vec<Item> = Vec::new();
+    for line in answer.lines() {
+        let text = |name| attribute(line, name).unwrap_or_default().to_owned();
+        let number = |name| attribute(line, name).and_then(|value| value.parse().ok());
+        let time = |name| attribute(line, name).and_then(|value| value.parse().ok());
+        if line.contains("<item ") {
+            let verdict = text("verdict");
+            items.push(Item { verdict, windows: Vec::new(), start: 0.0, end: 0.0 });
+        } else if let (true, Some(item)) = (line.contains("<window "), items.last_mut()) {
+            let count = number("count").unwrap_or(u64::MAX);
+            item.windows.push((text("name"), count, number("remaining").unwrap_or(u64::MAX)));
+            item.start = time("start").unwrap_or(0.0);
+            item.end = time("end").unwrap_or(0.0);
+        } else if let (true, Some(item)) = (line.contains("<error "), items.last_mut()) {
+            item.verdict = text("code");
+        }
+    }
+    items
+}
+
+fn period(count: u64, remaining: u64) -> Vec<(String, u64, u64)> {
+    vec![("period".to_owned(), count, remaining)]
+}
+
+/// The first use opens the window; the n-th, up to the maximum, is allowed and moves the end; more are
+/// refused, and the count stays; when the interval is over, the next is a first use again.
+#[tokio::test]
+async fn the_limit_algorithm_of_the_frs() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let mut client = door.client().await?;
+    let fresh = client.ask("Query", "short", "a").await?;
+    ensure!((fresh.verdict.as_str(), &fresh.windows) == ("allow", &period(0, 3)), "{fresh:?}");
+    let first = client.ask("Update", "short", "a").await?;
+    ensure!((first.verdict.as_str(), &first.windows) == ("allow", &period(1, 2)), "{first:?}");
+    ensure!(first.start > 1e9 && first.start == first.end, "{first:?}");
+    for (verdict, count) in [("allow", 2), ("allow", 3), ("deny", 3), ("deny", 3)] {
+        let next = client.ask("Update", "short", "a").await?;
+        ensure!(
+            (next.verdict.as_str(), &next.windows) == (verdict, &period(count, 3 - count)),
+            "{next:?}"
+        );
+        ensure!(next.start == first.start && next.end >= first.end, "{next:?}");
+    }
+    let looked = client.ask("Query", "short", "a").await?;
+    ensure!((looked.verdict.as_str(), looked.start) == ("deny", first.start), "{looked:?}");
+    let other = client.ask("Query", "short", "b").await?;
+    ensure!(other.verdict == "allow", "{other:?}");
+    wait::until("the window to be over", async || {
+        let mut client = door.client().await.ok()?;
+        let looked = client.ask("Query", "short", "a").await.ok()?;
+        (looked.verdict == "allow").then_some(())
+    })
+    .await?;
+    let again = client.ask("Update", "short", "a").await?;
+    ensure!((again.verdict.as_str(), &again.windows) == ("allow", &period(1, 2)), "{again:?}");
+    ensure!(again.start >= first.start + 4.0 && again.end == again.start, "{again:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn items_of_one_body_are_answered_in_order_and_on_their_own() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let mut client = door.client().await?;
+    let three = body(&[("login", "a"), ("nothing", "a"), ("login", "a")]);
+    let reply = client.post("ACQUIRE", three).await?;
+    let verdicts: Vec<(String, usize)> =
+        items(&reply.body).into_iter().map(|item| (item.verdict, item.windows.len())).collect();
+    let expected = [("allow", 2), ("unknown-business", 0), ("allow", 2)];
+    ensure!(
+        verdicts == expected.map(|(verdict, count)| (verdict.to_owned(), count)),
+        "{}",
+        reply.body
+    );
+    let windows = client.ask("query", "login", "a").await?.windows;
+    ensure!(windows == [("period".to_owned(), 2, 98), ("minute".to_owned(), 2, 78)], "{windows:?}");
+    let many = body(&[("wide", "a"); 256]);
+    let reply = client.post("Update", many).await?;
+    ensure!(items(&reply.body).len() == 256, "{}", reply.body);
+    let windows = client.ask("Find", "wide", "a").await?.windows;
+    ensure!(windows == [("day".to_owned(), 256, 999_744)], "{windows:?}");
+    Ok(())
+}
+
+/// The minute has 80, the period 100: exactly 80 pass, and the period counts no more than these.
+#[tokio::test]
+async fn acquisitions_take_from_all_windows_or_from_none() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let mut callers = JoinSet::new();
+    for _ in 0..16 {
+        let mut client = door.client().await?;
+        callers.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..20 {
+                allowed +=
+                    u64::from(client.ask("Acquire", "login", "all").await?.verdict == "allow");
+            }
+            anyhow::Ok(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(caller) = callers.join_next().await {
+        allowed += caller??;
+    }
+    ensure!(allowed == 80, "{allowed} were allowed");
+    let windows = door.client().await?.ask("Find", "login", "all").await?.windows;
+    ensure!(
+        windows == [("period".to_owned(), 80, 20), ("minute".to_owned(), 80, 0)],
+        "{windows:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn counts_outlive_a_kill_and_limits_change_while_serving() -> anyhow::Result<()> {
+    let mut door = Door::open(MAP, &[]).await?;
+    door.client().await?.ask("Update", "login", "a").await?;
+    door.process.kill().await?;
+    door.restart().await?;
+    let mut client = door.client().await?;
+    let windows = client.ask("Find", "login", "a").await?.windows;
+    ensure!(windows == [("period".to_owned(), 1, 99), ("minute".to_owned(), 1, 79)], "{windows:?}");
+    let next = door.dir.path().join("next");
+    std::fs::write(&next, "<map><business id='login' max='5' interval='1h'/></map>")?;
+    std::fs::rename(&next, door.dir.path().join("map.xml"))?;
+    door.process.signal(Signal::HUP)?;
+    wait::until("the changed map to be in force", async || {
+        let mut client = door.client().await.ok()?;
+        let windows = client.ask("Query", "login", "a").await.ok()?.windows;
+        (windows == period(1, 4)).then_some(())
+    })
+    .await
+}
+
+fn raw(command: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST /frs HTTP/1.1\r\nHost: f\r\nX-FRS-Command: {command}\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test]
+async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let mut stream = TcpStream::connect(door.address).await?;
+    let one = body(&[("wide", "p")]);
+    let asked = [raw("Update", &one), raw("Update", &one), raw("Query", &one)].concat();
+    stream.write_all(asked.as_bytes()).await?;
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    while text.matches("</answer>").count() < 3 {
+        let read = tokio::time::timeout(wait::PATIENCE, stream.read(&mut buffer)).await??;
+        ensure!(read > 0, "closed after {text}");
+        text += std::str::from_utf8(&buffer[..read])?;
+    }
+    let counts: Vec<u64> = items(&text).iter().map(|item| item.windows[0].1).collect();
+    ensure!(counts == [1, 2, 2], "{text}");
+    // It is still open for one more, and closed when that is asked for.
+    let last = raw("Query", &one).replace("Host: f\r\n", "Host: f\r\nConnection: close\r\n");
+    stream.write_all(last.as_bytes()).await?;
+    let mut rest = String::new();
+    tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut rest)).await??;
+    ensure!(rest.starts_with("HTTP/1.1 200 OK\r\n") && items(&rest)[0].windows[0].1 == 2, "{rest}");
+    Ok(())
+}
+
+/// With the library's option to gather the answers of pipelined requests, one was held back as long as
+/// there was anything to read: a client that had sent the beginning of its next request waited for ever,
+/// and one that had sent garbage was never told.
+#[tokio::test]
+async fn an_answer_does_not_wait_for_the_rest_of_the_next_request() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let mut stream = TcpStream::connect(door.address).await?;
+    let one = raw("Update", &body(&[("wide", "h")]));
+    let (begin, rest) = one.split_at(40);
+    stream.write_all([one.as_str(), begin].concat().as_bytes()).await?;
+    for count in 1..=2 {
+        let mut text = String::new();
+        let mut buffer = [0; 4096];
+        while !text.contains("</answer>") {
+            let read = tokio::time::timeout(wait::PATIENCE, stream.read(&mut buffer)).await??;
+            ensure!(read > 0, "closed after {text}");
+            text += std::str::from_utf8(&buffer[..read])?;
+        }
+        ensure!(items(&text)[0].windows[0].1 == count, "{text}");
+        if count == 1 {
+            stream.write_all(rest.as_bytes()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Bodies of those who mean harm, or mean well and slip; with the code that each is answered with.
+fn hostile() -> Vec<(&'static str, Vec<u8>)> {
+    let item = |attributes: &str| format!("<frs><item {attributes}/></frs>").into_bytes();
+    let laughs = "<?xml version='1.0'?><!DOCTYPE lolz [<!ENTITY lol 'lol'><!ENTITY lol2 \
+                  '&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;'>]><frs><item business='login' \
+                  key='&lol2;'/></frs>";
+    let outside = "<!DOCTYPE frs [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><frs/>";
+    let utf16: Vec<u8> = "<frs/>".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    vec![
+        ("forbidden-xml", laughs.into()),
+        ("forbidden-xml", outside.into()),
+        ("forbidden-xml", item("business='login' key='&lol;'")),
+        ("forbidden-xml", b"<?xml version='1.0' encoding='UTF-16'?><frs/>".into()),
+        ("forbidden-xml", b"<?xml-stylesheet href='x'?><frs/>".into()),
+        ("invalid-request", "<frs>".repeat(20_000).into()),
+        ("too-much", item(&format!("business='login' key='{}'", "k".repeat(200_000)))),
+        ("too-much", item("a='1' b='2' c='3' d='4' e='5' f='6' g='7' h='8' i='9'")),
+        ("too-much", body(&[("login", "k"); 257]).into()),
+        ("malformed-xml", b" ".into()),
+        ("malformed-xml", b"\0\0\0\0".into()),
+        ("malformed-xml", item("business='login' key='a\0b'")),
+        ("malformed-xml", utf16),
+        ("malformed-xml", b"<frs><item business='login' key='\xff'/></frs>".into()),
+        ("malformed-xml", b"<frs><item business='login' key='k'".into()),
+        ("malformed-xml", b"<frs><item business='login' key='k'/>".into()),
+        ("malformed-xml", item("business='login' key='k' key='l'")),
+        ("malformed-xml", b"<frs></fsr>".into()),
+        ("malformed-xml", b"<frs><".into()),
+        ("invalid-request", b"garbage".into()),
+        ("invalid-request", b"<frs/>".into()),
+        ("invalid-request", b"<frs>text</frs>".into()),
+        ("invalid-request", b"<frs><![CDATA[x]]></frs>".into()),
+        ("invalid-request", b"<soap:Envelope/>".into()),
+        ("invalid-request", item("business='login' key='k' hits='1'")),
+    ]
+}
+
+#[tokio::test]
+async fn hostile_bodies_are_refused_and_the_connection_goes_on() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let mut client = door.client().await?;
+    for (code, body) in hostile() {
+        let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+        let reply = client.post("Query", body).await?;
+        let found = attribute(&reply.body, "code");
+        ensure!((reply.status, found) == (400, Some(code)), "{shown:?}: {}", reply.body);
+        ensure!(attribute(&reply.body, "line").is_some(), "{shown:?}: {}", reply.body);
+    }
+    ensure!(client.ask("Query", "login", "k").await?.windows[0].1 == 0);
+    Ok(())
+}
+
+/// Requests that are refused by their heads: method, path, headers, body; then status and code.
+type Refused =
+    (Method, &'static str, &'static [(&'static str, &'static str)], usize, u16, &'static str);
+
+const QUERY: (&str, &str) = ("x-frs-command", "Query");
+
+fn refused() -> Vec<Refused> {
+    vec![
+        (Method::POST, "/", &[QUERY], 1, 404, "no-such-path"),
+        (Method::POST, "/frs/", &[QUERY], 1, 404, "no-such-path"),
+        (Method::PUT, "/frs", &[QUERY], 1, 405, "method"),
+        (Method::GET, "/frs", &[QUERY], 0, 405, "method"),
+        (Method::POST, "/frs", &[], 1, 400, "no-command"),
+        (Method::POST, "/frs", &[QUERY, QUERY], 1, 400, "no-command"),
+        (Method::POST, "/frs", &[("x-frs-command", "Drop")], 1, 400, "unknown-command"),
+        (
+            Method::POST,
+            "/frs",
+            &[QUERY, ("content-encoding", "gzip")],
+            1,
+            415,
+            "unsupported-encoding",
+        ),
+        (
+            Method::POST,
+            "/frs",
+            &[QUERY, ("content-type", "text/xml; Charset=\"ISO-8859-1\"")],
+            1,
+            415,
+            "unsupported-encoding",
+        ),
+        (Method::POST, "/frs", &[QUERY], 256 * 1024 + 1, 413, "too-large"),
+    ]
+}
+
+#[tokio::test]
+async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    for (method, path, headers, length, status, code) in refused() {
+        let mut request = Request::builder().method(method.clone()).uri(path).header("host", "f");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::from(vec![b' '; length])))?;
+        let reply = door.client().await?.send(request).await?;
+        let found = (reply.status, attribute(&reply.body, "code"));
+        ensure!(found == (status, Some(code)), "{method} {path} {headers:?}: {}", reply.body);
+        if status == 405 {
+            ensure!(reply.headers.get("allow").is_some_and(|allow| allow == "POST"));
+        }
+    }
+    for (asked, expected) in [
+        ("POST /frs HTTP/1.1\r\nHost: f\r\nX-FRS-Command: Query\r\n\r\n", "HTTP/1.1 411 "),
+        ("NONSENSE\r\n\r\n", "HTTP/1.1 400 "),
+        ("\x16\x03\x01\x02\x00\x01\x00", "HTTP/1.1 400 "),
+    ] {
+        let mut stream = TcpStream::connect(door.address).await?;
+        stream.write_all(asked.as_bytes()).await?;
+        stream.shutdown().await?;
+        let mut answer = String::new();
+        tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut answer)).await??;
+        ensure!(answer.starts_with(expected), "{asked:?}: {answer:?}");
+    }
+    // A body in chunks is as good as one in a piece.
+    let mut stream = TcpStream::connect(door.address).await?;
+    let body = body(&[("login", "c")]);
+    let (first, second) = body.split_at(10);
+    let chunked = format!(
+        "POST /frs HTTP/1.1\r\nHost: f\r\nConnection: close\r\nX-FRS-Command: Query\r\n\
+         Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n",
+        first.len(),
+        second.len()
+    );
+    stream.write_all(chunked.as_bytes()).await?;
+    let mut answer = String::new();
+    tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut answer)).await??;
+    ensure!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.contains("verdict=\"allow\""),
+        "{answer}"
+    );
+    Ok(())
+}
+
+/// Each of these would hold its place for ever; all are cut off, and nothing is answered.
+#[tokio::test]
+async fn clients_that_fall_behind_are_cut_off() -> anyhow::Result<()> {
+    let flags = ["--frs-request-timeout", "200ms", "--frs-idle-timeout", "300ms"];
+    let door = Door::open(MAP, &flags).await?;
+    let one = raw("Query", &body(&[("login", "s")]));
+    let half_head = &one[..30];
+    let half_body = &one[..one.len() - 5];
+    for (what, asked, answers) in
+        [("idle", "", 0), ("a head", half_head, 0), ("a body", half_body, 0), ("a pause", &one, 1)]
+    {
+        let mut stream = TcpStream::connect(door.address).await?;
+        stream.write_all(asked.as_bytes()).await?;
+        let mut answer = String::new();
+        let read = stream.read_to_string(&mut answer);
+        tokio::time::timeout(wait::PATIENCE, read)
+            .await
+            .with_context(|| format!("after {what}"))??;
+        ensure!(answer.matches("HTTP/1.1 200").count() == answers, "after {what}: {answer}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn more_connections_than_there_are_places_are_told_to_try_again() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &["--frs-connections", "2"]).await?;
+    let (mut first, mut second) = (door.client().await?, door.client().await?);
+    first.ask("Query", "login", "a").await?;
+    second.ask("Query", "login", "a").await?;
+    let reply = door.client().await?.post("Query", body(&[("login", "a")])).await?;
+    ensure!(
+        reply.status == 503 && attribute(&reply.body, "code") == Some("overloaded"),
+        "{}",
+        reply.body
+    );
+    ensure!(reply.headers.get("retry-after").is_some_and(|wait| wait == "1"));
+    drop(second);
+    wait::until("a place to be free", async || {
+        let mut client = door.client().await.ok()?;
+        client.ask("Query", "login", "a").await.ok()
+    })
+    .await?;
+    first.ask("Query", "login", "a").await?;
+    Ok(())
+}
+
+/// 128 of the largest bodies are on their way, and there is no memory for more; small ones need none, so
+/// that who sends a lot slowly shuts out nobody who does not.
+#[tokio::test]
+async fn bodies_on_their_way_are_bounded_together() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let head =
+        "POST /frs HTTP/1.1\r\nHost: f\r\nX-FRS-Command: Query\r\nContent-Length: 262144\r\n\r\n";
+    let begun = [head.as_bytes(), &[b' '; 9_000]].concat();
+    let mut streams = Vec::new();
+    for _ in 0..128 {
+        let mut stream = TcpStream::connect(door.address).await?;
+        stream.write_all(&begun).await?;
+        streams.push(stream);
+    }
+    let status = async || {
+        let mut client = door.client().await.ok()?;
+        Some(client.post("Query", body(&[("login", "a"); 256])).await.ok()?.status)
+    };
+    wait::until("the door to be full", async || (status().await? == 503).then_some(())).await?;
+    door.client().await?.ask("Query", "login", "a").await?;
+    drop(streams);
+    wait::until("the door to have room", async || (status().await? == 200).then_some(())).await
+}
+
+/// More large bodies at once than can be answered in time: some are shed, and told so; none is lost or
+/// half done; right after all is as before.
+#[tokio::test]
+async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let mut callers = JoinSet::new();
+    for _ in 0..64 {
+        let mut client = door.client().await?;
+        callers.spawn(async move {
+            let (mut counted, mut shed) = (0, 0);
+            for _ in 0..4 {
+                let reply = client.post("Update", body(&[("wide", "all"); 256])).await?;
+                match reply.status {
+                    200 => counted += 256,
+                    503 => {
+                        let is_told = reply.headers.get("retry-after").is_some();
+                        let code = attribute(&reply.body, "code");
+                        ensure!(is_told && code == Some("overloaded"), "{}", reply.body);
+                        shed += 1;
+                    }
+                    status => bail!("{status}: {}", reply.body),
+                }
+            }
+            Ok((counted, shed))
+        });
+    }
+    let (mut counted, mut shed) = (0, 0);
+    while let Some(caller) = callers.join_next().await {
+        let (more, refused) = caller??;
+        (counted, shed) = (counted + more, shed + refused);
+    }
+    ensure!(counted > 0 && shed > 0, "{counted} counted, {shed} shed");
+    let mut client = door.client().await?;
+    let windows = client.ask("Find", "wide", "all").await?.windows;
+    ensure!(windows == [("day".to_owned(), counted, 1_000_000 - counted)], "{windows:?}");
+    for _ in 0..100 {
+        client.ask("Query", "login", "after").await?;
+    }
+    Ok(())
+}
+
+/// The file asks for two worker processes. Whichever of them a connection comes to, the minute has 80.
+#[tokio::test]
+async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("srv.xml");
+    std::fs::write(&path, "<srv workers='2' host='127.0.0.1' port='0'/>")?;
+    let door = Door::open(MAP, &["--srv", &path.display().to_string()]).await?;
+    ensure!(door.process.children()?.len() == 2, "{}", door.process.log());
+    let mut callers = JoinSet::new();
+    for _ in 0..50 {
+        let mut client = door.client().await?;
+        callers.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..4 {
+                let item = client.ask("Acquire", "login", "shared").await?;
+                allowed += u64::from(item.verdict == "allow");
+            }
+            anyhow::Ok(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(caller) = callers.join_next().await {
+        allowed += caller??;
+    }
+    ensure!(allowed == 80, "{allowed} were allowed");
+    let windows = door.client().await?.ask("Find", "login", "shared").await?.windows;
+    ensure!(
+        windows == [("period".to_owned(), 80, 20), ("minute".to_owned(), 80, 0)],
+        "{windows:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_answered_before_the_end() -> anyhow::Result<()> {
+    let mut door = Door::open(MAP, &[]).await?;
+    let mut idle = TcpStream::connect(door.address).await?;
+    let mut stream = TcpStream::connect(door.address).await?;
+    let asked = raw("Update", &body(&[("login", "d")]));
+    let (begin, rest) = asked.split_at(asked.len() - 9);
+    let expecting = begin.replace("Host: f\r\n", "Host: f\r\nExpect: 100-continue\r\n");
+    stream.write_all(expecting.as_bytes()).await?;
+    // Then the door has the head, and waits for the body.
+    let mut buffer = [0; 25];
+    tokio::time::timeout(wait::PATIENCE, stream.read_exact(&mut buffer)).await??;
+    ensure!(buffer.starts_with(b"HTTP/1.1 100 Continue"));
+    door.process.signal(Signal::TERM)?;
+    let mut nothing = Vec::new();
+    tokio::time::timeout(wait::PATIENCE, idle.read_to_end(&mut nothing)).await??;
+    ensure!(nothing.is_empty());
+    stream.write_all(rest.as_bytes()).await?;
+    let mut answer = String::new();
+    tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut answer)).await??;
+    ensure!(
+        answer.contains("HTTP/1.1 200 OK\r\n") && answer.contains("verdict=\"allow\""),
+        "{answer}"
+    );
+    ensure!(answer.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");
+    ensure!(door.process.wait().await?.success(), "{}", door.process.log());
+    Ok(())
+}
+
+#[tokio::test]
+async fn srv_xml_says_where_to_listen_unless_a_flag_does() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("srv.xml");
+    let srv = path.display().to_string();
+    std::fs::write(
+        &path,
+        "<srv host='127.0.0.1' port='0' self-update='03:00' timezone='+08:00'/>",
+    )?;
+    let door = Door::open(MAP, &["--srv", &srv]).await?;
+    door.client().await?.ask("Query", "login", "a").await?;
+
+    std::fs::write(&path, "<srv port='x'\n  self-update='3'/>")?;
+    let mut command = Command::new(artifacts::sidecar()?);
+    command.args(["serve", "--limits", "none", "--data-dir", "none", "--srv", &srv]);
+    let Ran { code, err, .. } = run(command).await?;
+    let expected = format!(
+        "tidegate: {srv}:1:12: port \"x\": expected a whole number from 0 to 65535\n\
+         {srv}:2:16: self-update \"3\": expected a time of day such as 03:00\n2 mistakes in {srv}\n"
+    );
+    ensure!((code, err.as_str()) == (Some(1), expected.as_str()), "{code:?} {err}");
+    Ok(())
+}
+
+fn docs(name: &str) -> PathBuf {
+    artifacts::root().join("docs").join(name)
+}
+
+/// The fenced blocks of docs/frs.md in this language.
+fn blocks(language: &str) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(docs("frs.md"))?;
+    let parts = text.split("```").skip(1).step_by(2);
+    let blocks = parts.filter_map(|block| block.strip_prefix(&format!("{language}\n")));
+    Ok(blocks.map(str::to_owned).collect())
+}
+
+/// Times differ from one run to the next.
+fn masked(text: &str) -> String {
+    const TIMES: [&str; 3] = [" start=", " end=", " resets="];
+    let mut parts: Vec<&str> = text.split('"').collect();
+    for index in 1..parts.len() {
+        if TIMES.iter().any(|name| parts[index - 1].ends_with(name)) {
+            parts[index] = "T";
+        }
+    }
+    parts.join("\"")
+}
+
+async fn be_there(program: &str, package: &str) -> anyhow::Result<()> {
+    let mut command = Command::new(program);
+    command.arg("--version");
+    match run(command).await {
+        Ok(_) => Ok(()),
+        Err(error) => bail!("{program} is needed for this test (package {package}): {error}"),
+    }
+}
+
+/// The commands of docs/frs.md, one after the other as they stand there, and what they print.
+#[tokio::test]
+async fn the_examples_of_the_documentation_are_true() -> anyhow::Result<()> {
+    be_there("curl", "curl").await?;
+    let map = blocks("xml")?.into_iter().find(|block| block.contains("<map>"));
+    let door = Door::open(&map.context("no map.xml in docs/frs.md")?, &[]).await?;
+    let mut examples = 0;
+    for block in blocks("console")? {
+        for example in block.split("$ ").skip(1) {
+            let (line, expected) = example.split_once('\n').context("a command without answer")?;
+            let line = line.replace("127.0.0.1:8090", &door.address.to_string());
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(&line);
+            let ran = run(command).await?;
+            ensure!(
+                masked(&ran.out) == masked(expected),
+                "{line}\n{}\nexpected\n{expected}",
+                ran.out
+            );
+            examples += 1;
+        }
+    }
+    ensure!(examples >= 10, "only {examples} examples were found");
+    Ok(())
+}
+
+/// Whether documents are good by docs/frs.xsd.
+async fn be_valid(documents: &[String]) -> anyhow::Result<()> {
+    be_there("xmllint", "libxml2-utils").await?;
+    let dir = TempDir::new()?;
+    let mut command = Command::new("xmllint");
+    command.arg("--noout").arg("--schema").arg(docs("frs.xsd"));
+    for (index, document) in documents.iter().enumerate() {
+        let path = dir.path().join(format!("{index}.xml"));
+        std::fs::write(&path, document)?;
+        command.arg(path);
+    }
+    let Ran { code, err, .. } = run(command).await?;
+    let wrong = err.lines().find(|line| !line.ends_with("validates")).unwrap_or_default();
+    let index =
+        wrong.split(".xml").next().and_then(|path| path.rsplit('/').next()?.parse::<usize>().ok());
+    ensure!(code == Some(0), "{err}\n{:?}", index.and_then(|index| documents.get(index)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn requests_and_answers_are_as_the_schema_says() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &["--frs-connections", "3"]).await?;
+    let mut client = door.client().await?;
+    let item = |inner: &str| {
+        format!(
+            "<frs><item business='login' key='&lt;\"&amp;é'>{inner}</item><item business='no' key='k'>{inner}</item></frs>"
+        )
+    };
+    let now = client.ask("Update", "wide", "t").await?.start;
+    let times = format!(
+        "<window name='period' count='7' start='{now}' end='{now}'/><window name='minute'/>"
+    );
+    let hits = "<frs><item business='login' key='h' hits='4294967295'/></frs>".to_owned();
+    let bodies = [
+        ("Query", item("")),
+        ("Find", item("")),
+        ("Create", item(&times)),
+        ("Create", item("")),
+        ("Find", item("")),
+        ("Update", hits.clone()),
+        ("Acquire", hits),
+        ("Update-Node", item("<window name='minute' count='3'/>")),
+        ("Update-Node", item("<window name='minute' count='81'/>")),
+        ("Update-Node", item("<window name='week' count='1'/>")),
+        ("Erase", item("")),
+        ("Erase", item("")),
+        ("Reset", item("")),
+    ];
+    let mut documents = Vec::new();
+    for (command, body) in bodies {
+        let reply = client.post(command, body.clone()).await?;
+        ensure!(reply.status == 200, "{command} {body}: {}", reply.body);
+        documents.extend([body, reply.body]);
+    }
+    for (_, body) in hostile() {
+        documents.push(client.post("Query", body).await?.body);
+    }
+    for (method, path, headers, length, _, _) in refused() {
+        let mut request = Request::builder().method(method).uri(path).header("host", "f");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::from(vec![b' '; length])))?;
+        let reply = wait::until("a place", async || {
+            let reply = door.client().await.ok()?.send(request.clone()).await.ok()?;
+            (reply.status != 503).then_some(reply)
+        });
+        documents.push(reply.await?.body);
+    }
+    let mut held = Vec::new();
+    let full = wait::until("the door to be full", async || {
+        let mut client = door.client().await.ok()?;
+        let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
+        held.push(client);
+        (reply.status == 503).then_some(reply)
+    });
+    documents.push(full.await?.body);
+    be_valid(&documents).await?;
+    // That it says something: these are refused.
+    for wrong in ["<frs/>", "<frs><item key='k'/></frs>", "<answer/>", "<error code='x'>y</error>"]
+    {
+        ensure!(be_valid(&[wrong.to_owned()]).await.is_err(), "{wrong}");
+    }
+    Ok(())
+}
+
+#[test]
+fn masks_hide_times_and_nothing_else() {
+    let line = "<window name=\"day\" limit=\"5\" start=\"1.5\" end=\"2\" resets=\"3\"/>";
+    assert_eq!(
+        masked(line),
+        "<window name=\"day\" limit=\"5\" start=\"T\" end=\"T\" resets=\"T\"/>"
+    );
+}
