@@ -1,10 +1,11 @@
 //! Where a front door listens: `host:port`, `unix:PATH`, or `off`.
 
-use anyhow::{Context, bail};
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::str::FromStr;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 
 /// A door's address, as given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,71 +40,39 @@ impl FromStr for Address {
     }
 }
 
-/// A door that is open.
-pub(crate) enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(text) => f.write_str(text),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Off => f.write_str("off"),
+        }
+    }
 }
 
-/// Removes a Unix socket's file when its door closes.
-pub(crate) struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A door that is open. It does not own the file of a Unix socket, which the process that made it
+/// removes.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
 }
 
 impl Listener {
-    /// Opens `address`; none when it is off.
-    pub(crate) async fn open(address: &Address) -> anyhow::Result<Option<Listener>> {
+    /// That of a socket that listens at `address`. Must be called in a runtime.
+    pub(crate) fn of(socket: OwnedFd, address: &Address) -> io::Result<Listener> {
         match address {
-            Address::Off => Ok(None),
-            Address::Tcp(text) => {
-                let listener = TcpListener::bind(text).await;
-                Ok(Some(Listener::Tcp(
-                    listener.with_context(|| format!("cannot listen on {text}"))?,
-                )))
-            }
             Address::Unix(path) => {
-                remove_dead_socket(path).await?;
-                let listener = UnixListener::bind(path)
-                    .with_context(|| format!("cannot listen on unix:{}", path.display()))?;
-                Ok(Some(Listener::Unix(listener, SocketFile(path.clone()))))
+                let listener = std::os::unix::net::UnixListener::from(socket);
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Unix(UnixListener::from_std(listener)?, path.clone()))
+            }
+            Address::Tcp(_) | Address::Off => {
+                let listener = std::net::TcpListener::from(socket);
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Tcp(TcpListener::from_std(listener)?))
             }
         }
     }
-
-    /// The address as others reach it: with the real port where 0 was asked for.
-    pub(crate) fn describe(&self) -> String {
-        match self {
-            Listener::Tcp(listener) => {
-                listener.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string())
-            }
-            Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
-        }
-    }
-}
-
-/// A process that was killed leaves its socket behind; one that still answers is another matter.
-async fn remove_dead_socket(path: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    let Ok(metadata) = std::fs::symlink_metadata(path) else {
-        return Ok(());
-    };
-    if !metadata.file_type().is_socket() {
-        bail!("cannot listen on unix:{}: the path exists and is no socket", path.display());
-    }
-    match UnixStream::connect(path).await {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-        // Whoever answers is alive, and so may be who cannot be asked.
-        Ok(_) => bail!("cannot listen on unix:{}: another process does", path.display()),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot listen on unix:{}", path.display()));
-        }
-    }
-    std::fs::remove_file(path)
-        .with_context(|| format!("cannot remove the dead socket {}", path.display()))
 }
 
 #[cfg(test)]
@@ -127,7 +96,9 @@ mod tests {
             ("", wanted()),
         ];
         for (text, expected) in table {
-            assert_eq!(text.parse::<Address>(), expected, "for {text:?}");
+            let read = text.parse::<Address>();
+            assert_eq!(read, expected, "for {text:?}");
+            assert!(read.is_err() || read.unwrap().to_string() == text, "for {text:?}");
         }
     }
 }

@@ -1,14 +1,25 @@
 //! The command line. Flags win over environment variables; what neither sets has a default.
 
+mod frs;
+mod replies;
+mod tls;
+mod workers;
+
 use crate::address::Address;
 use crate::engine::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
+use crate::migration::Notices;
 use crate::rules::{SameDomain, duration};
 use crate::store_commands::StoreCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub(crate) use frs::FrsOptions;
+pub(crate) use replies::ReplyOptions;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use tidegate_core::Nanos;
+use tidegate_load::LoadOptions;
+pub(crate) use tls::ConnectionOptions;
+pub(crate) use workers::{WORKERS_MAX, WorkerOptions};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -62,7 +73,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve Envoy's rate limit service (RLS v3)
-    Serve(ServeOptions),
+    Serve(Box<ServeOptions>),
     /// Show every mistake in a limits file or directory, or what a change of it means for callers
     #[command(after_help = CHECK_HELP, override_usage = CHECK_USAGE)]
     Check(CheckOptions),
@@ -72,6 +83,8 @@ pub(crate) enum Command {
     /// Look into a data directory, or change it by hand, while sidecars run and while none does
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
+    /// Put load on a rate limit service at a fixed rate, and account for every request
+    Load(LoadOptions),
 }
 
 /// SIGTERM and SIGINT drain and stop; SIGHUP reads the limits again.
@@ -94,9 +107,21 @@ pub(crate) struct ServeOptions {
     )]
     pub(crate) grpc: Vec<Address>,
 
-    /// Where to serve /healthcheck and /metrics: host:port, unix:PATH or off
+    /// Where to serve /healthcheck, /metrics, /rlconfig and /json: host:port, unix:PATH or off
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: Address,
+
+    #[command(flatten)]
+    pub(crate) frs: FrsOptions,
+
+    #[command(flatten)]
+    pub(crate) workers: WorkerOptions,
+
+    #[command(flatten)]
+    pub(crate) connections: ConnectionOptions,
+
+    #[command(flatten)]
+    pub(crate) replies: ReplyOptions,
 
     /// When the limits are read again, besides on SIGHUP
     #[arg(long, value_name = "WHEN", env = "TIDEGATE_WATCH", default_value = "on")]
@@ -129,6 +154,10 @@ pub(crate) struct ServeOptions {
     /// How to log
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
+
+    /// What the environment of another service made of these, to be told.
+    #[arg(skip)]
+    pub(crate) inherited: Option<Notices>,
 }
 
 impl ServeOptions {
@@ -147,6 +176,7 @@ impl ServeOptions {
                 false => DynamicMetadata::Off,
             },
             lease_ttl: self.lease_ttl.0,
+            lessors: self.workers.lessors(),
         }
     }
 }

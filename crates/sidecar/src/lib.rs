@@ -11,29 +11,61 @@ mod clock;
 mod diff;
 mod engine;
 mod explain;
+mod frs;
+mod health;
 mod http;
 mod keeper;
 mod metrics;
+mod migration;
 mod reload;
+mod replies;
 mod rls;
 mod rules;
 mod serve;
 mod store_commands;
 mod words;
+mod xml;
 
 pub use authority::Authority;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Command};
+use migration::Inherited;
 use std::process::ExitCode;
 
-/// Runs the program.
+/// Runs the program. Exit code 2 is for a mistake on the command line or in the environment.
 #[must_use]
 pub fn run() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Serve(options) => serve::run(&options),
+    let mut command = Cli::command();
+    // What it says are defaults, which must be known before the command line is read.
+    if let Some(path) = frs::srv::path(std::env::args_os(), std::env::var_os("TIDEGATE_SRV")) {
+        match frs::srv::read(&path) {
+            Ok(srv) => command = frs::srv::apply(command, &srv),
+            Err(mistakes) => {
+                eprintln!("tidegate: {mistakes}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    // The environment wins over a file.
+    let inherited = Inherited::of(std::env::var_os);
+    let matches = inherited.defaults(command).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let result = match cli.command {
+        Command::Serve(mut options) => {
+            for mistake in inherited.mistakes() {
+                eprintln!("tidegate: {mistake}");
+            }
+            if !inherited.mistakes().is_empty() {
+                return ExitCode::from(2);
+            }
+            options.inherited =
+                matches.subcommand_matches("serve").map(|serve| inherited.notices(serve));
+            serve::run(&options)
+        }
         Command::Check(options) => return check::run(&options),
         Command::Explain(options) => return explain::run(&options),
         Command::Store(command) => return store_commands::run(&command),
+        Command::Load(options) => return tidegate_load::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

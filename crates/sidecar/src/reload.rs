@@ -7,6 +7,7 @@
 //! compiling never holds up a decision.
 
 mod contents;
+pub(crate) mod handout;
 mod watcher;
 
 use crate::cli::{ServeOptions, Watch};
@@ -20,10 +21,11 @@ use contents::{Contents, Restless};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tidegate_core::Rules;
+use tidegate_core::{DailyReset, Rules};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
 use watcher::Watcher;
@@ -65,6 +67,7 @@ enum Look {
 pub(crate) struct Reload {
     path: PathBuf,
     same_domain: SameDomain,
+    self_update: Option<DailyReset>,
     watch: Watch,
     metrics: ConfigMetrics,
     state: Mutex<State>,
@@ -77,35 +80,63 @@ struct State {
     /// What was looked at last, in force or not.
     seen: Contents,
     rules: Snapshot,
+    /// What the rules in force were read from, if there are worker processes.
+    handout: Option<Arc<File>>,
 }
 
 impl Reload {
     /// Reads the limits for the first time. Mistakes go to standard error.
     pub(crate) fn first(options: &ServeOptions) -> anyhow::Result<(Reload, Rules)> {
-        let (path, same_domain) = (options.limits.clone(), options.same_domain());
+        let path = &options.limits;
         let at = path.display();
-        let Ok((contents, source)) = read(&path, Contents::of(&path)) else {
+        let Ok((contents, source)) = read(path, Contents::of(path)) else {
             bail!("nothing is served until {at} is left alone; it changed each time it was read");
         };
         if let Some(cause) = source.unreadable() {
             bail!("nothing is served without limits: {at}: {cause}");
         }
+        Reload::on(options, contents, &source)
+    }
+
+    /// Takes the limits that another process has in force. Whatever is on disk by now is read once this
+    /// runs.
+    pub(crate) fn handed(options: &ServeOptions, file: &File) -> anyhow::Result<(Reload, Rules)> {
+        let source = handout::read(file, &options.limits)?;
+        Reload::on(options, Contents::of_source(&source), &source)
+    }
+
+    fn on(
+        options: &ServeOptions,
+        contents: Contents,
+        source: &Source,
+    ) -> anyhow::Result<(Reload, Rules)> {
+        let (path, same_domain) = (options.limits.clone(), options.same_domain());
+        let self_update = options.frs.self_update()?;
+        let at = path.display();
         let Loaded { rules, warnings } =
-            rules::load_source(&source, same_domain).map_err(|errors| {
+            rules::load_with(source, same_domain, self_update.as_ref()).map_err(|errors| {
                 // On lines of their own, as `tidegate check` has them, for people and editors.
                 eprintln!("{errors}");
                 anyhow!("nothing is served until {at} has no mistake")
             })?;
         warn(&path, &warnings);
-        let state = State { in_force: contents, seen: contents, rules: Snapshot::of(&rules) };
+        let handout = if options.workers.supervises() { handout::write(source)? } else { None };
+        let (rules_now, handout) = (Snapshot::of(&rules), handout.map(Arc::new));
+        let state = State { in_force: contents, seen: contents, rules: rules_now, handout };
         let metrics = ConfigMetrics::default();
         metrics.loaded();
         let (state, asked) = (Mutex::new(state), Notify::new());
-        Ok((Reload { path, same_domain, watch: options.watch, metrics, state, asked }, rules))
+        let watch = options.watch;
+        Ok((Reload { path, same_domain, self_update, watch, metrics, state, asked }, rules))
     }
 
     pub(crate) fn metrics(&self) -> &ConfigMetrics {
         &self.metrics
+    }
+
+    /// The limits in force, for [`Reload::handed`] in a worker process.
+    pub(crate) fn handout(&self) -> Option<Arc<File>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).handout.clone()
     }
 
     /// Asks for the limits to be read, as on SIGHUP.
@@ -215,13 +246,20 @@ impl Reload {
     ) -> Result<(), Vec<String>> {
         let told = |RuleErrors(errors)| errors.iter().map(RuleError::to_string).collect::<Vec<_>>();
         let Loaded { rules, warnings } =
-            rules::load_source(source, self.same_domain).map_err(told)?;
+            rules::load_with(source, self.same_domain, self.self_update.as_ref()).map_err(told)?;
         let snapshot = Snapshot::of(&rules);
         let limits = snapshot.limits();
         engine.replace_rules(rules).map_err(|error| vec![error.to_string()])?;
         warn(&self.path, &warnings);
         let changes = diff::compare(&state.rules, &snapshot);
         state.rules = snapshot;
+        if state.handout.is_some() {
+            match handout::write(source) {
+                Ok(handout) => state.handout = handout.map(Arc::new),
+                // A worker that starts reads them a moment later.
+                Err(error) => tracing::warn!(%error, "new workers begin with the old limits"),
+            }
+        }
         tracing::info!(limits, %changes, "limits reloaded");
         Ok(())
     }
@@ -306,9 +344,10 @@ mod tests {
         let reload = Reload {
             path,
             same_domain: SameDomain::Refuse,
+            self_update: None,
             watch: Watch::Off,
             metrics: ConfigMetrics::default(),
-            state: Mutex::new(State { in_force: contents, seen: contents, rules }),
+            state: Mutex::new(State { in_force: contents, seen: contents, rules, handout: None }),
             asked: Notify::new(),
         };
         let current = || reload.metrics.current.get();

@@ -1,202 +1,196 @@
-//! `tidegate serve`: puts the parts together, opens the doors, and handles signals.
+//! `tidegate serve`: puts the parts together, and serves by one process or by several.
 //!
 //! Nothing is served before everything is ready: limits without a mistake, the data directory
-//! open, every address bound.
+//! open, every address bound, every worker process started.
 
-use crate::address::{Address, Listener};
-use crate::cli::{LogFormat, ServeOptions};
+mod backoff;
+mod child;
+mod control;
+mod doors;
+mod files;
+mod logging;
+mod signals;
+mod single;
+mod sockets;
+mod supervisor;
+mod takeover;
+mod tally;
+mod worker;
+
+use crate::cli::ServeOptions;
 use crate::engine::Engine;
-use crate::http::Health;
-use crate::metrics::Metrics;
+use crate::frs::Frs;
+use crate::health::Health;
+use crate::http::{Http, MetricsPage, Requests};
+use crate::keeper;
+use crate::metrics::{self, Metrics};
 use crate::reload::Reload;
+use crate::replies::Replies;
 use crate::rls::Rls;
-use crate::{http, keeper};
-use anyhow::{Context, anyhow, bail};
-use std::io::IsTerminal;
+use anyhow::{Context, bail};
+use logging::Process;
+use prometheus_client::registry::Registry;
+use sockets::{Door, Place};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use takeover::Offer;
+use tidegate_core::Rules;
+use tokio::runtime::{Builder, Runtime};
 
 /// Longer than any call that Envoy would still wait for; after it, open calls are cut off.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
-    start_logging(options)?;
-    if options.grpc.iter().all(|address| *address == Address::Off) {
+    if options.workers.as_worker {
+        return worker::run(options);
+    }
+    logging::start(options, Process::Started)?;
+    files::allow_all();
+    if let Some(inherited) = &options.inherited {
+        inherited.log();
+    }
+    if !sockets::wanted(options)?.iter().any(|(door, _)| *door != Door::Http) {
         bail!("--grpc off leaves nothing to serve; give it an address");
     }
-    let (reload, rules) = Reload::first(options)?;
-    let store = keeper::open(&options.store)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let metrics = Metrics::default();
-    let engine = Engine::new(store, rules, options.modes(), metrics.clone())?;
-    let engine = Arc::new(engine);
-    let served = runtime.block_on(serve(options, engine.clone(), metrics, Arc::new(reload)));
-    // Cuts off what did not drain in time, so that nothing counts after the last sync.
+    let core = Core::open(options, Reload::first(options)?)?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let served = match options.workers.count {
+        0 => runtime.block_on(single::serve(options, &core)),
+        count => runtime.block_on(supervisor::serve(options, &core, count)),
+    };
+    end(runtime, &core).and(served)
+}
+
+/// Cuts off what did not drain in time, so that nothing counts after the last sync.
+fn end(runtime: Runtime, core: &Core) -> anyhow::Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(1));
-    engine.store().sync().context("the counters were not synced to disk")?;
-    served
+    core.engine.store().sync().context("the counters were not synced to disk")
 }
 
-fn start_logging(options: &ServeOptions) -> anyhow::Result<()> {
-    let filter = log_filter(&options.log)?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match options.log_format {
-        LogFormat::Text => {
-            log.with_target(false).with_ansi(std::io::stderr().is_terminal()).init();
-        }
-        LogFormat::Json => log.json().init(),
-    }
-    Ok(())
-}
-
-/// A level, or directives. An unknown word would be taken for a target of that name, and so
-/// silence everything; it is refused here.
-fn log_filter(text: &str) -> anyhow::Result<EnvFilter> {
-    let is_word = |directive: &&str| !directive.contains(['=', '[']);
-    let mut level = LevelFilter::OFF;
-    for word in text.split(',').filter(is_word) {
-        level = word.trim().parse().map_err(|_| {
-            anyhow!(
-                "--log {word:?}: expected off, error, warn, info, debug, trace, or target=level"
-            )
-        })?;
-    }
-    // It warns of each directory whose watch went with it, as with every change of a ConfigMap.
-    let is_noisy = level > LevelFilter::ERROR
-        && !text.split(',').any(|directive| directive.trim().starts_with("notify"));
-    let quiet = if is_noisy { ",notify=error" } else { "" };
-    EnvFilter::try_new(format!("{text}{quiet}"))
-        .with_context(|| format!("--log {text:?} is not understood"))
-}
-
-async fn serve(
-    options: &ServeOptions,
+/// What decides, in each process.
+struct Core {
     engine: Arc<Engine>,
     metrics: Metrics,
     reload: Arc<Reload>,
-) -> anyhow::Result<()> {
-    let mut signals = Signals::listen()?;
-    // All addresses first: a door that cannot be opened must not be found out while another one
-    // already answers.
-    let mut listeners = Vec::new();
-    for address in &options.grpc {
-        listeners.extend(open("grpc", address).await?);
-    }
-    let http = open("http", &options.http).await?;
-
-    let (stop, stopping) = watch::channel(false);
-    let mut doors: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    for listener in listeners {
-        let rls = Rls { engine: engine.clone(), metrics: metrics.clone() };
-        doors.spawn(rls.serve(listener, stopping.clone()));
-    }
-    let (keeper, store) = keeper::keep(engine.clone(), options.store.sync_interval);
-    // Outlives the others, so that /healthcheck can tell that they are draining.
-    let health = http.map(|listener| {
-        let health = Health { draining: stopping, store };
-        let mut registry = metrics.registry(engine.clone());
-        reload.metrics().register(&mut registry);
-        tokio::spawn(http::serve(listener, registry, health))
-    });
-    let reloading = tokio::spawn(reload.clone().run(engine));
-    tracing::info!("ready");
-    let ended = signals.run_until_stop(&reload, &mut doors).await;
-    tracing::info!("draining");
-    reloading.abort();
-    stop.send_replace(true);
-    tokio::select! {
-        () = async { while doors.join_next().await.is_some() {} } => {}
-        () = tokio::time::sleep(DRAIN_MAX) => {
-            tracing::warn!("calls were still under way after {DRAIN_MAX:?}; cut off");
-        }
-        () = signals.stop() => tracing::warn!("told to stop again; calls under way are cut off"),
-    }
-    keeper.abort();
-    if let Some(health) = health {
-        health.abort();
-        // Its end removes its socket file.
-        let _ = health.await;
-    }
-    ended
+    replies: Arc<Replies>,
+    requests: Requests,
 }
 
-async fn open(door: &str, address: &Address) -> anyhow::Result<Option<Listener>> {
-    let listener = Listener::open(address).await?;
-    if let Some(listener) = &listener {
-        tracing::info!(door, address = listener.describe(), "listening");
-    }
-    Ok(listener)
-}
-
-/// The signals that a daemon answers, heard from before the first door opens.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn listen() -> anyhow::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
+impl Core {
+    /// Opens the data directory, on limits that are free of mistakes.
+    fn open(options: &ServeOptions, (reload, rules): (Reload, Rules)) -> anyhow::Result<Core> {
+        let store = keeper::open(&options.store)?;
+        let metrics = Metrics::default();
+        let engine = Engine::new(store, rules, options.modes(), metrics.clone())?;
+        Ok(Core {
+            engine: Arc::new(engine),
+            metrics,
+            reload: Arc::new(reload),
+            replies: Arc::new(options.replies.replies()),
+            requests: Requests::default(),
         })
     }
 
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+    /// The HTTP door.
+    fn http<M: MetricsPage>(&self, page: M, health: Health) -> Http<M> {
+        let (engine, metrics) = (self.engine.clone(), self.metrics.clone());
+        let (replies, requests) = (self.replies.clone(), self.requests.clone());
+        Http::new(engine, metrics, replies, page, requests, health)
     }
 
-    /// Runs until a signal says to stop, or a door fails.
-    async fn run_until_stop(
-        &mut self,
-        reload: &Reload,
-        doors: &mut JoinSet<anyhow::Result<()>>,
-    ) -> anyhow::Result<()> {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return Ok(()),
-                _ = self.interrupt.recv() => return Ok(()),
-                _ = self.hangup.recv() => reload.ask(),
-                Some(door) = doors.join_next() => {
-                    return door.context("a door panicked")?.context("a door failed");
-                }
-            }
-        }
+    /// The FRS door.
+    fn frs(&self, options: &ServeOptions) -> Frs {
+        Frs::new(self.engine.clone(), self.metrics.clone(), &options.frs)
+    }
+
+    /// The gRPC door.
+    fn rls(&self, health: Health, options: &ServeOptions) -> anyhow::Result<Rls> {
+        let (engine, metrics) = (self.engine.clone(), self.metrics.clone());
+        Rls::new(engine, metrics, self.replies.clone(), health, &options.connections)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Why serving ended.
+enum Ended {
+    /// A signal, or a door that failed.
+    Told,
+    /// By a process that has these places now.
+    TakenOver(Vec<usize>),
+}
 
-    /// With every change of a ConfigMap the log had a warning of the notify crate that nobody could
-    /// do anything about.
-    #[test]
-    fn the_watcher_is_quiet_unless_asked_for() {
-        let check = |text: &str, expected: &[&str]| {
-            let filter = log_filter(text).unwrap().to_string();
-            let mut found: Vec<&str> = filter.split(',').collect();
-            found.sort_unstable();
-            assert_eq!(found, expected, "for {text}");
+/// What this process counts itself.
+#[derive(Clone)]
+struct OwnMetrics(Arc<Registry>);
+
+impl OwnMetrics {
+    /// With what the store counts, for all processes.
+    fn with_store(core: &Core) -> OwnMetrics {
+        OwnMetrics::of(core.metrics.registry(core.engine.clone()), core)
+    }
+
+    fn without_store(core: &Core) -> OwnMetrics {
+        OwnMetrics::of(core.metrics.registry_without_store(), core)
+    }
+
+    fn of(mut registry: Registry, core: &Core) -> OwnMetrics {
+        core.reload.metrics().register(&mut registry);
+        core.requests.register(&mut registry);
+        OwnMetrics(Arc::new(registry))
+    }
+}
+
+impl MetricsPage for OwnMetrics {
+    async fn page(&self) -> anyhow::Result<String> {
+        metrics::page(self.0.clone()).await
+    }
+}
+
+/// Asks whoever serves for the sockets, if told to.
+async fn take_over(options: &ServeOptions) -> anyhow::Result<Option<Offer>> {
+    if !options.workers.takeover {
+        return Ok(None);
+    }
+    let data_dir = options.store.data_dir.clone();
+    let asked = tokio::task::spawn_blocking(move || takeover::ask(&data_dir)).await?;
+    let offer =
+        asked.context("cannot take over from the process that serves this data directory")?;
+    if offer.is_none() {
+        tracing::info!("nobody serves this data directory, so there is nothing to take over");
+    }
+    Ok(offer)
+}
+
+/// Opens every address, or takes it from `offer`.
+async fn open_places(
+    options: &ServeOptions,
+    mut offer: Option<&mut Offer>,
+) -> anyhow::Result<Vec<Place>> {
+    let mut places = Vec::new();
+    for (door, address) in sockets::wanted(options)? {
+        let inherited = match &mut offer {
+            Some(offer) => offer.take(door, &address).await,
+            None => None,
         };
-        check("info", &["info", "notify=error"]);
-        check("debug,h2=info", &["debug", "h2=info", "notify=error"]);
-        check("info,notify=debug", &["info", "notify=debug"]);
-        check("info,notify::inotify=warn", &["info", "notify::inotify=warn"]);
-        // Nothing is made louder.
-        check("off", &["off"]);
-        check("error", &["error"]);
-        check("h2=info", &["h2=info"]);
-        assert!(log_filter("inof").is_err());
+        let place = match inherited {
+            Some(place) => place,
+            None => Place::open(door, &address).await?,
+        };
+        tracing::info!(door = door.name(), address = place.describe(), "listening");
+        places.push(place);
+    }
+    Ok(places)
+}
+
+/// Tells the process that served until now that this one does.
+async fn tell_old(offer: Option<Offer>, places: &mut [Place]) {
+    let Some(offer) = offer else { return };
+    places.iter_mut().for_each(Place::own);
+    match tokio::task::spawn_blocking(move || offer.serving()).await {
+        Ok(Ok(())) => tracing::info!("took over; the old process drains"),
+        Ok(Err(error)) => {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "the old process went away before it was told to");
+        }
+        Err(error) => tracing::error!(%error, "the old process could not be told"),
     }
 }

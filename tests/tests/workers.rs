@@ -1,0 +1,772 @@
+//! Several processes that serve as one: worker processes, their ends, and a new process that takes over.
+
+use anyhow::{Context, ensure};
+use rustix::process::{Pid, Signal, getpgid};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tempfile::TempDir;
+use tidegate_tests::process::{lives, signal};
+use tidegate_tests::rls::{Rls, request};
+use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::{artifacts, client, wait};
+use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
+use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tonic::transport::Endpoint;
+
+/// Windows that do not turn while a test runs, or so late in December that nobody tests.
+const LIMITS: &str = "\
+domain: test
+descriptors:
+  - key: few
+    rate_limit: { unit: year, requests_per_unit: 300 }
+  - key: lots
+    rate_limit: { unit: year, requests_per_unit: 100000000 }
+";
+const LOTS: u32 = 100_000_000;
+/// Calls over one connection before a client makes the next one.
+const BATCH: usize = 5;
+
+/// What all of these sidecars have; a test adds how many workers.
+const FLAGS: [&str; 4] = ["--capacity", "10000", "--grpc", "127.0.0.1:0"];
+
+fn flags<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&FLAGS[..], more].concat()
+}
+
+/// A directory with a limits file.
+fn home() -> anyhow::Result<(TempDir, PathBuf)> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("limits.yaml");
+    std::fs::write(&path, LIMITS)?;
+    Ok((dir, path))
+}
+
+async fn started(more: &[&str]) -> anyhow::Result<(TempDir, Sidecar)> {
+    let (dir, limits) = home()?;
+    let sidecar = Sidecar::start_with(dir.path(), &limits, &flags(more)).await?;
+    Ok((dir, sidecar))
+}
+
+async fn over_tcp(address: SocketAddr) -> anyhow::Result<Rls> {
+    Ok(Rls(Endpoint::from_shared(format!("http://{address}"))?.connect().await?))
+}
+
+/// How many hits of `key` are counted, without adding one.
+async fn counted(rls: &Rls, key: &str) -> anyhow::Result<u32> {
+    let mut peek = request("test", &[("lots", key)]);
+    peek.descriptors[0].hits_addend = Some(0);
+    let answer = rls.call(peek).await?;
+    Ok(LOTS - answer.statuses.first().context("a status")?.limit_remaining)
+}
+
+/// A count of `/metrics`.
+async fn metric(http: SocketAddr, series: &str) -> anyhow::Result<Option<u64>> {
+    let page = client::get(http, "/metrics").await?;
+    ensure!(page.status == 200, "{page:?}");
+    let page = String::from_utf8(page.body.into())?;
+    ensure!(page.ends_with("# EOF\n"), "{page}");
+    let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    Ok(line.map(str::parse).transpose()?)
+}
+
+const ANSWERED: &str = "tidegate_answers_total{code=\"ok\"}";
+
+/// Clients that ask without end, each about one key, until told to stop.
+struct Load {
+    clients: JoinSet<anyhow::Result<()>>,
+    told: Arc<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    stop: AtomicBool,
+    acknowledged: AtomicU64,
+    failed: AtomicU64,
+    last: std::sync::Mutex<Option<String>>,
+}
+
+#[derive(Clone, Copy)]
+enum Connections {
+    /// A new one for each few calls.
+    Many,
+    /// One, for as long as the server lets it have it.
+    One,
+}
+
+impl Load {
+    fn none() -> Load {
+        Load { clients: JoinSet::new(), told: Arc::default() }
+    }
+
+    /// Adds clients of one door.
+    fn add(&mut self, count: usize, connections: Connections, uri: &str) -> anyhow::Result<()> {
+        let endpoint = Endpoint::from_shared(uri.to_owned())?;
+        for _ in 0..count {
+            let (told, endpoint) = (self.told.clone(), endpoint.clone());
+            self.clients.spawn(async move {
+                while !told.stop.load(Ordering::Relaxed) {
+                    if let Err(error) = told.ask_over_one(&endpoint, connections).await {
+                        told.failed.fetch_add(1, Ordering::Relaxed);
+                        *told.last.lock().unwrap() = Some(format!("{error:?}"));
+                        // Or a door that is not there would be knocked at without end.
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.told.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more calls were answered.
+    async fn goes_on(&self, more: u64) -> anyhow::Result<()> {
+        let from = self.acknowledged();
+        wait::until("the load to go on", async || {
+            (self.acknowledged() >= from + more).then_some(())
+        })
+        .await
+        .with_context(|| format!("last failure: {:?}", self.told.last.lock().unwrap()))
+    }
+
+    /// Stops them; how many calls were acknowledged, and how many failed.
+    async fn stop(mut self) -> anyhow::Result<(u64, u64, String)> {
+        self.told.stop.store(true, Ordering::Relaxed);
+        while let Some(client) = self.clients.join_next().await {
+            client??;
+        }
+        let last = format!("{:?}", self.told.last.lock().unwrap());
+        Ok((self.acknowledged(), self.told.failed.load(Ordering::Relaxed), last))
+    }
+}
+
+impl Told {
+    async fn ask_over_one(
+        &self,
+        endpoint: &Endpoint,
+        connections: Connections,
+    ) -> anyhow::Result<()> {
+        let rls = Rls(endpoint.connect().await?);
+        let mut calls = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            match rls.ask(&[("lots", "load")]).await {
+                Ok(answer) => {
+                    ensure!(answer.overall_code() == Code::Ok, "{answer:?}");
+                    self.acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(status) if was_not_begun(&status) => return Ok(()),
+                Err(status) => return Err(status.into()),
+            }
+            calls += 1;
+            if matches!(connections, Connections::Many) && calls == BATCH {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a call came too late for its connection: it was held back, or GOAWAY says that it was not begun.
+/// That it was not is what the counts are compared for.
+fn was_not_begun(status: &tonic::Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let is_held_back = error.downcast_ref().is_some_and(hyper::Error::is_canceled);
+        let is_refused = error.downcast_ref().is_some_and(|error: &h2::Error| {
+            error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR)
+        });
+        if is_held_back || is_refused {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn unix(dir: &Path) -> String {
+    format!("unix:{}", Sidecar::socket(dir).display())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_share_one_limit_exactly() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "3"]).await?;
+    let tcp = sidecar.tcp("grpc")?;
+    let mut callers = JoinSet::new();
+    for number in 0..16 {
+        let rls = if number % 2 == 0 { Rls::at(dir.path()).await? } else { over_tcp(tcp).await? };
+        callers.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..50 {
+                let answer = rls.ask(&[("few", "x")]).await?;
+                allowed += u32::from(answer.overall_code() == Code::Ok);
+            }
+            anyhow::Ok(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(caller) = callers.join_next().await {
+        allowed += caller??;
+    }
+    ensure!(allowed == 300, "{allowed} of 800");
+    // What each of them counted is added up.
+    ensure!(metric(sidecar.http, ANSWERED).await? == Some(300));
+    let rule = "{rule=\"test/few\"}";
+    for (name, expected) in [("total_hits", 800), ("within_limit", 300), ("over_limit", 500)] {
+        let series = format!("tidegate_{name}_total{rule}");
+        let found = metric(sidecar.http, &series).await?;
+        ensure!(found == Some(expected), "{series}: {found:?}");
+    }
+    // What all of them share is told once.
+    ensure!(metric(sidecar.http, "tidegate_config_load_success_total").await? == Some(1));
+    ensure!(metric(sidecar.http, "tidegate_config_current").await? == Some(1));
+    ensure!(metric(sidecar.http, "tidegate_store_created_total").await? == Some(1));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_worker_takes_only_what_it_had_in_hand() -> anyhow::Result<()> {
+    const CLIENTS: usize = 3;
+    let (dir, sidecar) = started(&["--workers", "3"]).await?;
+    let mut load = Load::none();
+    let tcp = format!("http://{}", sidecar.tcp("grpc")?);
+    load.add(CLIENTS, Connections::Many, &tcp)?;
+    load.add(CLIENTS, Connections::Many, &unix(dir.path()))?;
+    let mut kills = 0;
+    let mut answered = 0;
+    for victim in sidecar.process.children()? {
+        load.goes_on(100).await?;
+        signal(victim, Signal::KILL)?;
+        kills += 1;
+        wait::until("another worker in its place", async || {
+            let children = sidecar.process.children().ok()?;
+            (children.len() == 3 && !children.contains(&victim)).then_some(())
+        })
+        .await?;
+        // No count goes backwards, though what it counted is no more.
+        for _ in 0..5 {
+            let found = metric(sidecar.http, ANSWERED).await?.context("no answers")?;
+            ensure!(found >= answered, "{found} answers after {answered}");
+            answered = found;
+        }
+        load.goes_on(100).await?;
+    }
+    let (acknowledged, failed, last) = load.stop().await?;
+    ensure!(failed <= (kills * CLIENTS * 2) as u64, "{failed} failed after {kills} kills: {last}");
+    let counted = u64::from(counted(&Rls::at(dir.path()).await?, "load").await?);
+    ensure!(
+        (acknowledged..=acknowledged + failed).contains(&counted),
+        "{counted} are counted, {acknowledged} were acknowledged, {failed} failed"
+    );
+    let log = sidecar.process.log();
+    for worker in 0..3 {
+        let ended =
+            format!("\"worker\":{worker},\"ended\":\"signal: 9 (SIGKILL)\",\"wait\":\"0ns\"");
+        ensure!(log.contains(&ended), "no {ended} in {log}");
+    }
+    Ok(())
+}
+
+/// The same with `tidegate load`, which has many calls under way on each connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_worker_breaks_no_more_of_a_load_than_was_under_way() -> anyhow::Result<()> {
+    const CONNECTIONS: u64 = 6;
+    const STREAMS: u64 = 5;
+    let (dir, sidecar) = started(&["--workers", "3"]).await?;
+    let mut command = Command::new(artifacts::sidecar()?);
+    command
+        .arg("load")
+        .arg(format!("--target={}", unix(dir.path())))
+        .args(["--domain", "test", "--descriptor", "lots=load", "--timeout", "60s"])
+        .args(["--rate", "2000", "--duration", "1h", "--json", "-"])
+        .arg(format!("--connections={CONNECTIONS}"))
+        .arg(format!("--streams={STREAMS}"))
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true);
+    let load = command.spawn()?;
+    let goes_on = async || {
+        let before = metric(sidecar.http, ANSWERED).await?.unwrap_or(0);
+        wait::until("the load to go on", async || {
+            let now = metric(sidecar.http, ANSWERED).await.ok()??;
+            (now >= before + 200).then_some(())
+        })
+        .await
+    };
+    let victims = sidecar.process.children()?;
+    for &victim in &victims {
+        goes_on().await?;
+        signal(victim, Signal::KILL)?;
+        goes_on().await?;
+    }
+    signal(load.id().context("the load ended")?, Signal::INT)?;
+    let output = load.wait_with_output().await?;
+    ensure!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let class = |name: &str| report["classes"][name].as_u64().context("a class");
+    let (allowed, broken) = (class("allowed")?, class("broken")?);
+    let in_hand = victims.len() as u64 * CONNECTIONS * STREAMS;
+    ensure!(broken <= in_hand, "{broken} broken by {} kills: {report}", victims.len());
+    // A machine that has much to do may shed; what is shed is not counted.
+    for name in ["denied", "refused", "timed_out"] {
+        ensure!(class(name)? == 0, "{name}: {report}");
+    }
+    let counted = u64::from(counted(&Rls::at(dir.path()).await?, "load").await?);
+    ensure!((allowed..=allowed + broken).contains(&counted), "{counted} are counted: {report}");
+    Ok(())
+}
+
+/// One that hung was never noticed: what the system dealt to its socket waited for ever.
+#[tokio::test]
+async fn a_worker_that_hangs_is_killed_and_started_again() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "1"]).await?;
+    let rls = Rls::at(dir.path()).await?;
+    rls.ask(&[("lots", "a")]).await?;
+    let victim = sidecar.process.children()?[0];
+    signal(victim, Signal::STOP)?;
+    // It waits in the socket, or breaks if it was still accepted.
+    let tcp = sidecar.tcp("grpc")?;
+    let next = wait::until("the next worker", async || {
+        let rls = over_tcp(tcp).await.ok()?;
+        rls.ask(&[("lots", "a")]).await.ok().map(|_| rls)
+    })
+    .await?;
+    let children = sidecar.process.children()?;
+    ensure!(children.len() == 1 && children[0] != victim, "{children:?}");
+    let log = sidecar.process.log();
+    ensure!(log.contains("a worker is killed") && log.contains("it hangs"), "{log}");
+    ensure!(counted(&next, "a").await? >= 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn counts_that_a_killed_worker_has_told_stay_in_the_sum() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "1"]).await?;
+    let rls = Rls::at(dir.path()).await?;
+    for _ in 0..7 {
+        rls.ask(&[("lots", "a")]).await?;
+    }
+    ensure!(metric(sidecar.http, ANSWERED).await? == Some(7));
+    signal(sidecar.process.children()?[0], Signal::KILL)?;
+    // The connection that waits is served by the next process.
+    let rls = Rls::at(dir.path()).await?;
+    let next = wait::until("the next worker", async || rls.ask(&[("lots", "a")]).await.ok());
+    next.await?;
+    wait::until("all eight", async || {
+        let found = metric(sidecar.http, ANSWERED).await.ok()??;
+        (found == 8).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn workers_do_not_outlive_their_supervisor() -> anyhow::Result<()> {
+    let (dir, mut sidecar) = started(&["--workers", "3"]).await?;
+    let rls = Rls::at(dir.path()).await?;
+    rls.ask(&[("lots", "a")]).await?;
+    let workers = sidecar.process.children()?;
+    ensure!(workers.len() == 3, "{workers:?}");
+    sidecar.kill().await?;
+    wait::until("the workers to end", async || {
+        workers.iter().all(|&worker| !lives(worker)).then_some(())
+    })
+    .await?;
+    sidecar.restart().await?;
+    ensure!(counted(&Rls::at(dir.path()).await?, "a").await? == 1);
+    Ok(())
+}
+
+/// A call whose message never comes, followed by one on the same connection, whose answer shows that the
+/// first has arrived.
+async fn held(rls: &Rls) -> anyhow::Result<tokio::task::JoinHandle<Result<(), tonic::Status>>> {
+    let held = tokio::spawn({
+        let mut grpc = tonic::client::Grpc::new(rls.0.clone());
+        async move {
+            grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+            let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse().expect("a path");
+            let codec = tonic_prost::ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+            let nothing = tokio_stream::pending();
+            grpc.client_streaming(tonic::Request::new(nothing), path, codec).await.map(|_| ())
+        }
+    });
+    rls.ask(&[("lots", "held")]).await?;
+    Ok(held)
+}
+
+#[tokio::test]
+async fn sigterm_drains_all_workers_and_leaves_nothing_behind() -> anyhow::Result<()> {
+    let (dir, mut sidecar) = started(&["--workers", "2"]).await?;
+    let workers = sidecar.process.children()?;
+    // A Ctrl-C goes to the whole group of the process in the terminal's foreground.
+    let group = |pid: u32| anyhow::Ok(getpgid(Pid::from_raw(i32::try_from(pid)?))?);
+    for &worker in &workers {
+        ensure!(group(worker)? != group(sidecar.process.pid()?)?, "a Ctrl-C reaches workers");
+    }
+    let rls = Rls::at(dir.path()).await?;
+    let held = held(&rls).await?;
+    sidecar.process.signal(Signal::TERM)?;
+    let http = sidecar.http;
+    wait::until("the health check to tell of draining", async || {
+        let health = client::get(http, "/healthcheck").await.ok()?;
+        (health.status == 500 && health.body == "draining\n").then_some(())
+    })
+    .await?;
+    // As systemd does, which signals all processes of a service: no reason to cut anything short.
+    for &worker in &workers {
+        if lives(worker) {
+            signal(worker, Signal::TERM)?;
+        }
+    }
+    wait::until("the one without a call to end", async || {
+        (sidecar.process.children().ok()?.len() == 1).then_some(())
+    })
+    .await?;
+    ensure!(!held.is_finished(), "a call under way was cut off");
+    sidecar.process.signal(Signal::TERM)?;
+    ensure!(sidecar.process.wait().await?.success(), "{}", sidecar.process.log());
+    held.abort();
+    ensure!(!workers.iter().any(|&worker| lives(worker)), "a worker is left");
+    ensure!(!Sidecar::socket(dir.path()).exists(), "the socket is still there");
+    ensure!(!dir.path().join("data/takeover.sock").exists(), "the other socket is still there");
+    let log = sidecar.process.log();
+    for worker in 0..2 {
+        let marked = log.lines().any(|line| line.starts_with(&format!("{{\"worker\":{worker},")));
+        ensure!(marked, "nothing of worker {worker} in {log}");
+    }
+    sidecar.restart().await?;
+    ensure!(sidecar.process.stop().await?.success(), "{}", sidecar.process.log());
+    Ok(())
+}
+
+/// Runs `tidegate serve` to its end.
+async fn serve_ends(dir: &Path, more: &[&str]) -> anyhow::Result<(Option<i32>, String)> {
+    let mut command = Command::new(artifacts::sidecar()?);
+    command.args(["serve", "--http", "off", "--frs", "off", "--capacity", "10000"]).args(more);
+    let command = command.current_dir(dir).args(["--limits", "limits.yaml", "--data-dir", "data"]);
+    let Output { status, stderr, .. } = command.output().await?;
+    Ok((status.code(), String::from_utf8_lossy(&stderr).into_owned()))
+}
+
+/// A socket that listens, and would let others of the same user have its address, too.
+fn sharing_listener() -> anyhow::Result<std::net::TcpListener> {
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+    let shared = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    sockopt::set_socket_reuseport(&shared, true)?;
+    bind(&shared, &SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    listen(&shared, 1)?;
+    Ok(shared.into())
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_never_shared() -> anyhow::Result<()> {
+    let (dir, _) = home()?;
+    let listener = sharing_listener()?;
+    let taken = listener.local_addr()?.to_string();
+    for workers in ["0", "2"] {
+        for takeover in [&[][..], &["--takeover"]] {
+            let args = [&["--grpc", &taken, "--workers", workers][..], takeover].concat();
+            let (code, said) = serve_ends(dir.path(), &args).await?;
+            let expected = format!("cannot listen on {taken}: Address already in use");
+            ensure!(code == Some(1) && said.contains(&expected), "{args:?}: {code:?}: {said}");
+        }
+    }
+    // Nor that of another supervisor, whose workers have several sockets there.
+    let (_other, sidecar) = started(&["--workers", "2"]).await?;
+    let taken = sidecar.tcp("grpc")?.to_string();
+    let (code, said) = serve_ends(dir.path(), &["--grpc", &taken, "--workers", "2"]).await?;
+    ensure!(code == Some(1) && said.contains("Address already in use"), "{code:?}: {said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn mistakes_are_told_once_and_flags_are_checked() -> anyhow::Result<()> {
+    let (dir, limits) = home()?;
+    let door = ["--grpc", "127.0.0.1:0", "--workers"];
+    let (code, said) = serve_ends(dir.path(), &[&door[..], &["31"]].concat()).await?;
+    ensure!(code == Some(2) && said.contains("31 is not in 0..=30"), "{code:?}: {said}");
+    std::fs::write(&limits, LIMITS.replace("unit: year", "unit: eon"))?;
+    let (code, said) = serve_ends(dir.path(), &[&door[..], &["3"]].concat()).await?;
+    ensure!(code == Some(1) && said.matches("unknown unit").count() == 2, "{code:?}: {said}");
+    std::fs::write(&limits, LIMITS)?;
+    let (code, said) = serve_ends(dir.path(), &[&door[..2], &["--as-worker"]].concat()).await?;
+    ensure!(code == Some(1) && said.contains("--as-worker is not for people"), "{code:?}: {said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn all_workers_read_the_limits_again_on_sighup() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "3", "--watch", "off"]).await?;
+    let tcp = sidecar.tcp("grpc")?;
+    let mut connections = Vec::new();
+    for _ in 0..20 {
+        connections.push(over_tcp(tcp).await?);
+    }
+    std::fs::write(dir.path().join("limits.yaml"), LIMITS.replace("300", "301"))?;
+    sidecar.process.signal(Signal::HUP)?;
+    for rls in &connections {
+        wait::until("the new limit", async || {
+            let mut peek = request("test", &[("few", "x")]);
+            peek.descriptors[0].hits_addend = Some(0);
+            let answer = rls.call(peek).await.ok()?;
+            (answer.statuses.first()?.limit_remaining == 301).then_some(())
+        })
+        .await?;
+    }
+    wait::until("the change to be told", async || {
+        sidecar.process.log().contains("limits reloaded").then_some(())
+    })
+    .await?;
+    ensure!(sidecar.process.log().matches("limits reloaded").count() == 1, "told by each worker");
+    Ok(())
+}
+
+/// One that was about to serve when all were told to read the limits was not told, and without a watch kept
+/// those that it had begun with.
+#[tokio::test]
+async fn a_worker_that_starts_during_a_reload_reads_the_limits_too() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "1", "--watch", "off"]).await?;
+    let victim = sidecar.process.children()?[0];
+    signal(victim, Signal::KILL)?;
+    let next = loop {
+        match sidecar.process.children()?.as_slice() {
+            [next] if *next != victim => break *next,
+            _ => tokio::task::yield_now().await,
+        }
+    };
+    signal(next, Signal::STOP)?;
+    std::fs::write(dir.path().join("limits.yaml"), LIMITS.replace("300", "301"))?;
+    sidecar.process.signal(Signal::HUP)?;
+    wait::until("the supervisor to read the limits", async || {
+        sidecar.process.log().contains("limits reloaded").then_some(())
+    })
+    .await?;
+    signal(next, Signal::CONT)?;
+    let rls = Rls::at(dir.path()).await?;
+    wait::until("the new limit", async || {
+        let mut peek = request("test", &[("few", "x")]);
+        peek.descriptors[0].hits_addend = Some(0);
+        let answer = rls.call(peek).await.ok()?;
+        (answer.statuses.first()?.limit_remaining == 301).then_some(())
+    })
+    .await
+}
+
+/// A worker that was killed while the limits on disk had a mistake could not start again until that was
+/// mended, though the others served on by the limits in force.
+#[tokio::test]
+async fn a_worker_starts_again_on_the_limits_in_force() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "1"]).await?;
+    let remaining = async || {
+        let mut peek = request("test", &[("few", "x")]);
+        peek.descriptors[0].hits_addend = Some(0);
+        let answer = Rls::at(dir.path()).await?.call(peek).await?;
+        anyhow::Ok(answer.statuses.first().context("a status")?.limit_remaining)
+    };
+    let current = async |expected: u64| {
+        wait::until("what /metrics says of the limits", async || {
+            let found = metric(sidecar.http, "tidegate_config_current").await;
+            (found.ok()?? == expected).then_some(())
+        })
+        .await
+    };
+    for (limit, expected) in [("300", 300), ("301", 301)] {
+        let limits = dir.path().join("limits.yaml");
+        std::fs::write(&limits, LIMITS.replace("300", limit))?;
+        wait::until("the limit", async || (remaining().await.ok()? == expected).then_some(()))
+            .await?;
+        // By both processes, of which the lowest is told.
+        current(1).await?;
+        std::fs::write(&limits, LIMITS.replace("year", "eon"))?;
+        current(0).await?;
+        signal(sidecar.process.children()?[0], Signal::KILL)?;
+        let found = wait::until("the next worker", async || remaining().await.ok()).await?;
+        ensure!(found == expected, "{found} of {expected}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_start_is_tried_less_and_less() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "2", "--watch", "off"]).await?;
+    let cluster = dir.path().join("data/cluster");
+    let hidden = dir.path().join("data/hidden");
+    std::fs::rename(&cluster, &hidden)?;
+    std::fs::write(&cluster, "no directory")?;
+    let victim = sidecar.process.children()?[0];
+    signal(victim, Signal::KILL)?;
+    let waits = ["0ns", "100ms", "200ms", "400ms", "800ms"];
+    wait::until("five ends", async || {
+        (sidecar.process.log().matches("it is started again").count() >= waits.len()).then_some(())
+    })
+    .await?;
+    let log = sidecar.process.log();
+    let found: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("it is started again"))
+        .filter_map(|line| line.split_once("\"wait\":\"")?.1.split('"').next())
+        .take(waits.len())
+        .collect();
+    ensure!(found == waits, "{found:?}");
+    // The other one serves on, and so do both when that is possible again.
+    ensure!(client::get(sidecar.http, "/healthcheck").await?.status == 200);
+    std::fs::remove_file(&cluster)?;
+    std::fs::rename(&hidden, &cluster)?;
+    let tcp = sidecar.tcp("grpc")?;
+    wait::until("the worker to be back", async || {
+        (sidecar.process.children().ok()?.len() == 2).then_some(())
+    })
+    .await?;
+    for _ in 0..20 {
+        over_tcp(tcp).await?.ask(&[("lots", "a")]).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_worker_the_health_check_fails() -> anyhow::Result<()> {
+    let (dir, sidecar) = started(&["--workers", "1"]).await?;
+    ensure!(client::get(sidecar.http, "/healthcheck").await?.status == 200);
+    std::fs::rename(dir.path().join("data/cluster"), dir.path().join("data/hidden"))?;
+    std::fs::write(dir.path().join("data/cluster"), "no directory")?;
+    signal(sidecar.process.children()?[0], Signal::KILL)?;
+    wait::until("the health check to fail", async || {
+        let health = client::get(sidecar.http, "/healthcheck").await.ok()?;
+        (health.status == 500 && health.body == "no worker process serves\n").then_some(())
+    })
+    .await
+}
+
+/// From one to several processes, to more, to fewer, and back, under load on both doors.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_fails_while_new_processes_take_over() -> anyhow::Result<()> {
+    let (dir, mut old) = started(&["--workers", "0"]).await?;
+    let tcp = format!("http://{}", old.tcp("grpc")?);
+    let http = old.http;
+    let mut load = Load::none();
+    for uri in [tcp, unix(dir.path())] {
+        load.add(2, Connections::Many, &uri)?;
+        load.add(1, Connections::One, &uri)?;
+    }
+    load.goes_on(100).await?;
+    for (number, workers) in ["2", "3", "1", "0", "0"].into_iter().enumerate() {
+        let name = format!("sidecar-{number}");
+        let new = old.taken_over_by(&flags(&["--workers", workers]), &name).await?;
+        ensure!(old.process.wait().await?.success(), "{}", old.process.log());
+        ensure!(old.process.log().contains("a new process has taken over"));
+        ensure!(Sidecar::socket(dir.path()).exists(), "the old one removed the socket");
+        ensure!(new.http == http, "HTTP moved from {http} to {}", new.http);
+        ensure!(client::get(http, "/healthcheck").await?.status == 200);
+        old = new;
+        load.goes_on(100).await?;
+    }
+    let (acknowledged, failed, last) = load.stop().await?;
+    ensure!(failed == 0, "{failed} failed, the last with {last}");
+    let counted = u64::from(counted(&Rls::at(dir.path()).await?, "load").await?);
+    ensure!(counted == acknowledged, "{counted} are counted, {acknowledged} were acknowledged");
+    ensure!(old.process.stop().await?.success(), "{}", old.process.log());
+    ensure!(!Sidecar::socket(dir.path()).exists(), "the socket is left behind");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_takes_over_from_nobody_just_starts() -> anyhow::Result<()> {
+    let (dir, mut first) = started(&["--takeover", "--workers", "1"]).await?;
+    ensure!(first.process.log().contains("there is nothing to take over"));
+    // Nor is there anything to be had of one that was killed.
+    first.kill().await?;
+    ensure!(dir.path().join("data/takeover.sock").exists());
+    first.restart().await?;
+    ensure!(first.process.log().contains("there is nothing to take over"));
+    Rls::at(dir.path()).await?.ask(&[("lots", "a")]).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_takeover_that_fails_leaves_the_old_process_serving() -> anyhow::Result<()> {
+    for workers in ["0", "2"] {
+        let (dir, mut old) = started(&["--workers", workers]).await?;
+        let mut load = Load::none();
+        let tcp = old.tcp("grpc")?;
+        load.add(2, Connections::Many, &format!("http://{tcp}"))?;
+        load.add(1, Connections::Many, &unix(dir.path()))?;
+        load.goes_on(10).await?;
+        let taken = sharing_listener()?;
+        let (tcp, taken) = (tcp.to_string(), taken.local_addr()?.to_string());
+        let unix = unix(dir.path());
+        // It has the old one's sockets by the time that it finds the other taken.
+        let both = ["--grpc", &tcp, "--grpc", &unix, "--grpc", &taken, "--takeover", "--workers"];
+        for new_workers in ["0", "3"] {
+            let args = [&both[..], &[new_workers]].concat();
+            let (code, said) = serve_ends(dir.path(), &args).await?;
+            ensure!(code == Some(1) && said.contains("already in use"), "{code:?}: {said}");
+        }
+        load.goes_on(50).await?;
+        let failures = "a takeover was not finished; this process goes on";
+        wait::until("both failures to be told", async || {
+            (old.process.log().matches(failures).count() == 2).then_some(())
+        })
+        .await?;
+        let new = old.taken_over_by(&flags(&["--workers", "2"]), "sidecar-new").await?;
+        ensure!(old.process.wait().await?.success(), "{}", old.process.log());
+        load.goes_on(50).await?;
+        let (_, failed, last) = load.stop().await?;
+        ensure!(failed == 0, "{failed} failed, the last with {last}");
+        drop(new);
+    }
+    Ok(())
+}
+
+/// The old process removed the file of its Unix socket when it was told to end while a new one that had the
+/// socket by then got ready: nobody could reach that any more.
+#[tokio::test]
+async fn who_is_stopped_in_a_takeover_leaves_the_socket_to_the_new_process() -> anyhow::Result<()> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    for workers in ["0", "2"] {
+        let (dir, mut old) = started(&["--workers", workers]).await?;
+        let desk = dir.path().join("data/takeover.sock");
+        let mut new =
+            wait::until("the desk", async || tokio::net::UnixStream::connect(&desk).await.ok())
+                .await?;
+        let hello = br#"{"Hello":{"version":1}}"#;
+        new.write_u32(u32::try_from(hello.len())?).await?;
+        new.write_all(hello).await?;
+        let mut answer = vec![0; new.read_u32().await? as usize];
+        new.read_exact(&mut answer).await?;
+        ensure!(answer.starts_with(br#"{"Sockets":"#), "{answer:?}");
+        ensure!(old.process.stop().await?.success(), "{}", old.process.log());
+        ensure!(Sidecar::socket(dir.path()).exists(), "the new process cannot be reached");
+        // If there is no new one in the end, the next one starts as usual.
+        drop(new);
+        old.restart().await?;
+        Rls::at(dir.path()).await?.ask(&[("lots", "a")]).await?;
+        ensure!(old.process.stop().await?.success(), "{}", old.process.log());
+        ensure!(!Sidecar::socket(dir.path()).exists(), "the socket is left behind");
+    }
+    Ok(())
+}
+
+/// Two processes on one data directory, as before there were workers: the second one can be taken over
+/// once the first is gone.
+#[tokio::test]
+async fn the_next_in_line_can_be_taken_over() -> anyhow::Result<()> {
+    let (dir, mut first) = started(&[]).await?;
+    let other = TempDir::new()?;
+    std::os::unix::fs::symlink(dir.path().join("data"), other.path().join("data"))?;
+    let limits = dir.path().join("limits.yaml");
+    let mut second = Sidecar::start_with(other.path(), &limits, &flags(&[])).await?;
+    ensure!(first.process.stop().await?.success());
+    wait::until("the second one to have its place", async || {
+        dir.path().join("data/takeover.sock").exists().then_some(())
+    })
+    .await?;
+    let third = second.taken_over_by(&flags(&["--workers", "1"]), "third").await?;
+    ensure!(second.process.wait().await?.success());
+    ensure!(third.tcp("grpc")? == second.tcp("grpc")?);
+    Ok(())
+}
