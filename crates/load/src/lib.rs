@@ -1,0 +1,96 @@
+//! Open-loop load on a rate limit service, every request of which is classified exactly once.
+//!
+//! Owns the schedule, the connections and the account. Knows services only by their protocols: it
+//! depends on no part of the sidecar. [`measure`] is for programs, [`run`] is the command.
+
+mod chart;
+mod connection;
+mod ending;
+mod frs;
+mod generator;
+mod keys;
+mod options;
+mod progress;
+mod random;
+mod report;
+mod rls;
+mod run;
+mod schedule;
+mod socket;
+mod tally;
+mod template;
+mod text;
+
+pub use connection::ConnectionCounts;
+pub use keys::Distribution;
+pub use options::{Descriptor, FrsCommand, LoadOptions, Protocol, Target};
+pub use report::{Account, Classes, Config, Latency, LatencyReport, Quantiles, Report};
+pub use tally::Latencies;
+
+use anyhow::Context;
+use progress::Progress;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The exit status of a program that a second Ctrl-C ended.
+const INTERRUPTED: i32 = 130;
+
+/// Measures, and says nothing meanwhile.
+///
+/// # Errors
+/// When the options make no sense or no connection can be opened.
+pub fn measure(options: &LoadOptions) -> anyhow::Result<Report> {
+    run::measure(options, &AtomicBool::new(false), None)
+}
+
+/// `tidegate load`: runs the load, and prints what became of it.
+#[must_use]
+pub fn run(options: &LoadOptions) -> ExitCode {
+    match try_run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn try_run(options: &LoadOptions) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_interrupt(stop.clone())?;
+    let progress = if options.no_progress { None } else { Progress::to_terminal() };
+    let report = run::measure(options, &stop, progress)?;
+    match options.json.as_deref() {
+        Some(path) if path == Path::new("-") => println!("{}", report.json()?),
+        Some(path) => {
+            write(path, &(report.json()? + "\n"))?;
+            print!("{}", text::table(&report));
+        }
+        None => print!("{}", text::table(&report)),
+    }
+    if let Some(path) = &options.svg {
+        write(path, &chart::latency(&report))?;
+    }
+    report.check()
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The first Ctrl-C ends the load early, with its report; the second ends the program.
+fn stop_on_interrupt(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let wait = async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            if stop.swap(true, Ordering::Relaxed) {
+                std::process::exit(INTERRUPTED);
+            }
+        }
+    };
+    let watch = move || runtime.block_on(wait);
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch)?;
+    Ok(())
+}

@@ -1,0 +1,341 @@
+//! The account of a load on FRS, against servers that do what they are told to each request: what the
+//! load says became of its requests is what the server knows that it did to them.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tidegate_load::{Classes, Distribution, FrsCommand, LoadOptions, Protocol, Report, Target};
+
+/// What a server does to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Act {
+    Allow,
+    Deny,
+    /// With this status, and nothing of use.
+    Status(u16),
+    /// What is no HTTP.
+    Garbage,
+    /// Closes the connection instead of an answer.
+    Close,
+    /// Answers, and closes then.
+    AllowAndClose,
+    /// Nothing, until the next request on the connection: then allows both.
+    AllowWithNext,
+    /// Nothing, ever.
+    Ignore,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Asked {
+    command: String,
+    key: u64,
+}
+
+type Script = dyn Fn(usize, &Asked) -> Act + Send + Sync;
+
+/// Serves while the test lives; all that was asked, and what was done to it, in order of arrival.
+struct Server {
+    address: SocketAddr,
+    done: Arc<Mutex<Vec<(Asked, Act)>>>,
+}
+
+impl Server {
+    fn start(script: impl Fn(usize, &Asked) -> Act + Send + Sync + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let (script, doing): (Arc<Script>, _) = (Arc::new(script), done.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (script, doing) = (script.clone(), doing.clone());
+                std::thread::spawn(move || serve(&stream.unwrap(), &*script, &doing));
+            }
+        });
+        Server { address, done }
+    }
+
+    fn measure(&self, options: LoadOptions) -> Report {
+        let target = Target::Tcp(self.address.to_string());
+        let options = LoadOptions { target, protocol: Protocol::Frs, ..options };
+        let report = tidegate_load::measure(&options).unwrap();
+        report.check().unwrap();
+        report
+    }
+
+    /// How often each thing was done.
+    fn acts(&self) -> BTreeMap<Act, u64> {
+        let mut acts = BTreeMap::new();
+        for (_, act) in &*self.done.lock().unwrap() {
+            *acts.entry(*act).or_default() += 1;
+        }
+        acts
+    }
+}
+
+/// None at the end of the connection.
+fn read_request(reader: &mut BufReader<&TcpStream>) -> Option<Asked> {
+    let (mut command, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if line == "\r\n" {
+            break;
+        }
+        if let Some(name) = line.strip_prefix("X-FRS-Command: ") {
+            name.trim().clone_into(&mut command);
+        }
+        if let Some(number) = line.strip_prefix("Content-Length: ") {
+            length = number.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body = String::from_utf8(body).unwrap();
+    let key = body.split("key=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+    Some(Asked { command, key })
+}
+
+fn serve(stream: &TcpStream, script: &Script, done: &Mutex<Vec<(Asked, Act)>>) {
+    let mut reader = BufReader::new(stream);
+    let mut writer = stream;
+    let mut held = 0;
+    while let Some(asked) = read_request(&mut reader) {
+        let act = {
+            let mut done = done.lock().unwrap();
+            let act = script(done.len(), &asked);
+            done.push((asked, act));
+            act
+        };
+        let answer = |status: u16, verdict: &str, headers: &str| {
+            let body = format!("<frs><item verdict=\"{verdict}\"/></frs>");
+            let length = body.len();
+            format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {length}\r\n\r\n{body}")
+        };
+        let before = answer(200, "allow", "").repeat(std::mem::take(&mut held));
+        let text = match act {
+            Act::Allow => answer(200, "allow", ""),
+            Act::Deny => answer(200, "deny", ""),
+            Act::Status(status) => answer(status, "none", ""),
+            Act::Garbage => "what?\r\n\r\n".to_owned(),
+            Act::Close => return,
+            Act::AllowAndClose => answer(200, "allow", "Connection: close\r\n"),
+            Act::AllowWithNext => {
+                held = 1;
+                continue;
+            }
+            Act::Ignore => continue,
+        };
+        // The load may have given the connection up.
+        if writer.write_all((before + &text).as_bytes()).is_err() || act == Act::AllowAndClose {
+            return;
+        }
+    }
+}
+
+/// 100 requests in a fifth of a second, with all the time that they need.
+fn hundred() -> LoadOptions {
+    LoadOptions {
+        rate: 500.0,
+        duration: Duration::from_millis(200),
+        timeout: Duration::from_secs(120),
+        command: FrsCommand::Acquire,
+        connections: 4,
+        ..LoadOptions::default()
+    }
+}
+
+const NONE: Classes =
+    Classes { allowed: 0, denied: 0, shed: 0, refused: 0, broken: 0, timed_out: 0, not_sent: 0 };
+
+#[test]
+fn every_class_has_exactly_what_the_server_did() {
+    let server = Server::start(|number, _| match number % 10 {
+        0..4 => Act::Allow,
+        4 => Act::Deny,
+        5 => Act::Status(503),
+        6 => Act::Status(400),
+        7 => Act::Status(200),
+        8 => Act::Close,
+        _ => Act::Garbage,
+    });
+    let report = server.measure(hundred());
+    assert_eq!(report.account.due, 100);
+    assert_eq!(
+        report.account.classes,
+        Classes { allowed: 40, denied: 10, shed: 10, refused: 20, broken: 20, ..NONE }
+    );
+    let named = |names: [(&str, u64); 2]| names.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(
+        report.account.refused_by,
+        named([("http 400", 10), ("unreadable answer", 10)]).into()
+    );
+    assert_eq!(
+        report.account.broken_by,
+        named([("connection closed", 10), ("protocol broken", 10)]).into()
+    );
+    assert_eq!(report.latency.served.from_due.count, 50);
+    assert_eq!(report.latency.shed.from_written.count, 10);
+    assert_eq!(report.latency.answered.from_due.count, 80);
+    assert_eq!(report.schedule_lag.count, 100);
+    assert_eq!(report.connections.lost, 20);
+}
+
+#[test]
+fn pipelined_requests_are_lost_with_their_connection_and_counted_once() {
+    let server = Server::start(|number, _| match number % 7 {
+        6 => Act::Close,
+        _ => Act::Allow,
+    });
+    let options = LoadOptions { connections: 2, streams: Some(8), threads: 2, ..hundred() };
+    let report = server.measure(options);
+    let acts = server.acts();
+    let classes = report.account.classes;
+    // Those behind a request whose connection was closed were sent, and not seen by the server; an
+    // answer may be lost on its way when its connection is reset.
+    assert_eq!(report.account.due, 100);
+    assert_eq!(classes.allowed + classes.broken, 100);
+    assert!(classes.allowed <= acts[&Act::Allow], "{classes:?} {acts:?}");
+    assert!(classes.broken >= acts[&Act::Close], "{classes:?} {acts:?}");
+}
+
+#[test]
+fn a_server_that_closes_after_each_answer_is_asked_on_new_connections() {
+    let server = Server::start(|_, _| Act::AllowAndClose);
+    let report = server.measure(hundred());
+    assert_eq!(report.account.classes, Classes { allowed: 100, ..NONE });
+    assert!(report.connections.opened >= 100, "{:?}", report.connections);
+}
+
+#[test]
+fn a_server_that_never_answers_times_out_what_was_sent_and_no_more_is_sent() {
+    let server = Server::start(|_, _| Act::Ignore);
+    let timeout = Duration::from_millis(300);
+    let report = server.measure(LoadOptions { connections: 3, timeout, ..hundred() });
+    // One request holds each connection, for longer than the last of the others is of use.
+    assert_eq!(report.account.classes, Classes { timed_out: 3, not_sent: 97, ..NONE });
+    assert_eq!(report.account.late, 0);
+    assert_eq!(server.acts()[&Act::Ignore], 3);
+}
+
+#[test]
+fn what_is_due_beyond_the_queue_is_not_sent() {
+    let server = Server::start(|_, _| Act::Ignore);
+    let options =
+        LoadOptions { connections: 1, queue: 1, timeout: Duration::from_millis(300), ..hundred() };
+    let report = server.measure(options);
+    assert_eq!(report.account.classes, Classes { timed_out: 1, not_sent: 99, ..NONE });
+}
+
+/// The queue is for what has to wait: where there is a free stream nothing has to.
+#[test]
+fn what_is_due_while_a_stream_is_free_needs_no_queue() {
+    let server = Server::start(|_, _| Act::Allow);
+    let options = LoadOptions { connections: 1, streams: Some(100), queue: 0, ..hundred() };
+    assert_eq!(server.measure(options).account.classes, Classes { allowed: 100, ..NONE });
+}
+
+#[test]
+fn an_answer_after_the_timeout_is_late_and_counts_for_nothing_else() {
+    // The first is answered when the second comes, which is due half a second later.
+    let server = Server::start(|number, _| match number {
+        0 => Act::AllowWithNext,
+        _ => Act::Allow,
+    });
+    let options = LoadOptions {
+        rate: 2.0,
+        duration: Duration::from_secs(1),
+        timeout: Duration::from_millis(400),
+        connections: 1,
+        streams: Some(2),
+        ..hundred()
+    };
+    let account = server.measure(options).account;
+    // On a busy machine the second may be late as well.
+    assert_eq!(account.classes.allowed + account.classes.timed_out, 2, "{account:?}");
+    assert!(account.classes.timed_out >= 1, "{account:?}");
+    assert_eq!(account.late, account.classes.timed_out, "{account:?}");
+}
+
+#[test]
+fn a_pair_is_an_update_for_each_query_that_was_allowed() {
+    let server = Server::start(|number, asked| match (asked.command.as_str(), asked.key % 3) {
+        ("Query", 0) => Act::Deny,
+        ("Query", 1) if number % 2 == 0 => Act::Close,
+        _ => Act::Allow,
+    });
+    let options = LoadOptions { command: FrsCommand::Pair, keys: 30, ..hundred() };
+    let report = server.measure(options);
+    let mut allowed = BTreeMap::<u64, i64>::new();
+    let (mut queries, mut updates) = (0, 0);
+    for (asked, act) in &*server.done.lock().unwrap() {
+        if asked.command == "Query" {
+            queries += 1;
+            *allowed.entry(asked.key).or_default() += i64::from(*act == Act::Allow);
+        } else {
+            updates += 1;
+            let open = allowed.entry(asked.key).or_default();
+            *open -= 1;
+            assert!(*open >= 0, "an Update of {} without a Query", asked.key);
+        }
+    }
+    assert!(allowed.values().all(|&open| open == 0), "a Query without its Update: {allowed:?}");
+    assert_eq!(queries, 100);
+    assert_eq!(report.account.due, queries + updates);
+    assert_eq!(report.pairs, Some(updates));
+    assert!(updates > 0 && report.account.classes.denied > 0, "{report:?}");
+}
+
+#[test]
+fn warm_up_is_sent_and_kept_apart() {
+    let server = Server::start(|_, _| Act::Allow);
+    let report = server.measure(LoadOptions { warmup: Duration::from_millis(100), ..hundred() });
+    assert_eq!(report.warmup.due, 50);
+    assert_eq!(report.warmup.classes, Classes { allowed: 50, ..NONE });
+    assert_eq!(report.account.classes, Classes { allowed: 100, ..NONE });
+    assert_eq!(report.latency.served.from_due.count, 100);
+    assert_eq!(server.acts()[&Act::Allow], 150);
+}
+
+#[test]
+fn a_closed_loop_sends_what_is_answered_and_not_more() {
+    let server = Server::start(|_, _| Act::Allow);
+    let options = LoadOptions { closed: true, threads: 2, ..hundred() };
+    let report = server.measure(options);
+    let allowed = server.acts()[&Act::Allow];
+    assert!(allowed > 0);
+    assert_eq!(report.account.classes, Classes { allowed, ..NONE });
+}
+
+#[test]
+fn a_seed_decides_all_chance() {
+    let keys_of = |seed| {
+        let server = Server::start(|_, _| Act::Allow);
+        let options = LoadOptions {
+            poisson: true,
+            distribution: Distribution::Zipf(1.0),
+            connections: 1,
+            seed,
+            ..hundred()
+        };
+        let due = server.measure(options).account.due;
+        let done = server.done.lock().unwrap();
+        assert_eq!(done.len() as u64, due);
+        done.iter().map(|(asked, _)| asked.key).collect::<Vec<_>>()
+    };
+    let keys = keys_of(5);
+    assert_eq!(keys, keys_of(5));
+    assert_ne!(keys, keys_of(6));
+}
+
+#[test]
+fn a_target_that_is_not_there_is_an_error_that_names_it() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let target = Target::Tcp(address.to_string());
+    let error = tidegate_load::measure(&LoadOptions { target, ..hundred() }).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains(&format!("cannot connect to {address}")), "{error}");
+}
