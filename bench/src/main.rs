@@ -11,6 +11,7 @@ mod figures;
 mod neighbours;
 mod progress;
 mod report;
+mod rls;
 mod store;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -42,6 +43,8 @@ enum Suite {
     Core,
     /// CPU time of Envoy and of the sidecar per request; needs both, and the filter, built
     Envoy,
+    /// Calls of the rate limit service, beside Limitador where LIMITADOR names its server; and FRS
+    Rls,
     /// The counter store beside in-memory rate limiters
     Store,
 }
@@ -115,6 +118,7 @@ impl Suite {
         match self {
             Suite::Core => core::run(extent, dir),
             Suite::Envoy => envoy::run(extent),
+            Suite::Rls => rls::run(extent),
             Suite::Store => store::run(extent, dir),
         }
     }

@@ -1,0 +1,52 @@
+//! More calls than a server can answer: what it still serves, how fast, and how it is right after.
+
+use super::generator::{Ask, Pace, load};
+use super::pace::{line, medians, rows_alone};
+use super::server::{Kind, Server};
+use super::{Cores, Plan, SUITE};
+use crate::progress;
+use crate::report::{Row, print_table};
+
+/// Calls under way on each connection when the most that it answers is looked for.
+const STREAMS: u32 = 20;
+/// What is asked of it, in parts of that.
+const EXCESS: f64 = 2.0;
+const AFTER: f64 = 0.25;
+
+pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
+    // On one core, so that the generator has the other for itself.
+    let cores = Cores::One;
+    let server = Server::start(Kind::Tidegate, 1, cores).await?;
+    let (mut over, mut after, mut shed, mut rows) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=plan.rounds {
+        let ask = |pace| load(server.address, Ask::Rls, pace, plan.duration, cores);
+        progress::show(&format!("overload, round {round} of {}", plan.rounds));
+        let most = ask(Pace::Closed { streams: STREAMS }).await?;
+        let most = most.decided() / most.seconds();
+        let report = ask(Pace::Open { rate: (most * EXCESS) as u64 }).await?;
+        shed.push(1.0 - report.decided() / report.due());
+        over.push(report);
+        after.push(ask(Pace::Open { rate: (most * AFTER) as u64 }).await?);
+    }
+    progress::clear();
+    let memory = server.process.resident_bytes()? as f64 / f64::from(1 << 20);
+    let shed = crate::figures::median(&shed);
+    let lines = [(&over, "twice the most it answers"), (&after, "a quarter of it, right after")]
+        .map(|(reports, name)| {
+            let figures = medians(reports);
+            rows.extend(rows_alone(name, &figures));
+            line(name, &figures, reports)
+        });
+    let title = format!(
+        "Overload, 1 core: latency in µs of what is served, medians of {} rounds of {:?}; {:.0} % shed, \
+         {memory:.0} MiB resident at the end",
+        plan.rounds,
+        plan.duration,
+        shed * 100.0
+    );
+    print_table(&title, &["load", "p50", "p99", "p99.9", "p99.99", "not decided"], &lines);
+    rows.push(Row::new(SUITE, "twice the most it answers", ("shed", "share"), shed));
+    rows.push(Row::new(SUITE, "after overload", ("resident_memory", "MiB"), memory));
+    Ok(rows)
+}
