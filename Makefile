@@ -9,6 +9,8 @@ TOOLS := $(CURDIR)/.tools
 # The commands below know where things are built, whatever the environment says.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 WASM := dist/tidegate.wasm
+# gRPC clients that are not ours, for the tests; made anew when what they need changes.
+CLIENTS := $(TOOLS)/clients/ready
 # A filter that does nothing, which the benchmark of Envoy runs beside it.
 NOOP := target/wasm32-wasip1/wasm/noop_filter.wasm
 # What the end-to-end tests and the demo run; set ENVOY to use an Envoy of your own.
@@ -23,7 +25,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm envoy toolchain test test-native test-loom test-wasm \
 	test-end-to-end miri sim \
-	bench bench-core bench-envoy bench-store charts check clean
+	bench bench-core bench-envoy bench-rls bench-store charts check clean
 
 help: ## Show this list
 	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
@@ -86,7 +88,7 @@ test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and w
 sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
 	cargo run --release --locked -p tidegate-sim -- $(SIM)
 
-test-end-to-end: build-wasm build envoy ## The built filter on a mock host and in a real Envoy
+test-end-to-end: build-wasm build envoy $(CLIENTS) ## The built filter on a mock host and in a real Envoy
 	cargo test --locked -p tidegate-tests
 
 bench: build-wasm build-noop build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
@@ -97,6 +99,9 @@ bench-core: build-bench ## Algorithms and the matching of rules, beside governor
 
 bench-envoy: build-wasm build-noop build build-bench envoy ## CPU of Envoy and sidecar per request, beside peers in one run
 	@target/release/tidegate-bench envoy $(BENCH)
+
+bench-rls: build build-bench ## Calls of the rate limit service and of FRS; LIMITADOR=path adds that peer
+	@target/release/tidegate-bench rls $(BENCH)
 
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
 	@target/release/tidegate-bench store $(BENCH)
@@ -127,6 +132,12 @@ $(TOOLS)/envoy-$(ENVOY_VERSION):
 	@chmod +x $(TOOLS)/envoy
 	@$(TOOLS)/envoy --version | grep $(ENVOY_VERSION) || \
 		{ echo "this is not Envoy $(ENVOY_VERSION), or it does not run here"; exit 1; }
+	@touch $@
+
+$(CLIENTS): tests/clients/requirements.txt
+	@echo "Fetching gRPC's Python client and Envoy's messages into .tools/"
+	@python3 -m venv --clear $(TOOLS)/clients
+	@$(TOOLS)/clients/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # The published lock file comes first; where a registry lacks one of its versions, cargo picks.

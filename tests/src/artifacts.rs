@@ -42,7 +42,21 @@ pub fn envoy() -> anyhow::Result<PathBuf> {
     find("ENVOY", ".tools/envoy", "make envoy")
 }
 
+/// A Python that has gRPC's own client; `TIDEGATE_PYTHON` names another.
+///
+/// # Errors
+/// When it is not there.
+pub fn python() -> anyhow::Result<PathBuf> {
+    // As it is named: a link followed would lead out of its environment.
+    there("TIDEGATE_PYTHON", ".tools/clients/bin/python", "make test-end-to-end")
+}
+
 fn find(variable: &str, built: &str, make: &str) -> anyhow::Result<PathBuf> {
+    let path = there(variable, built, make)?;
+    path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))
+}
+
+fn there(variable: &str, built: &str, make: &str) -> anyhow::Result<PathBuf> {
     let path = match std::env::var_os(variable).filter(|value| !value.is_empty()) {
         Some(path) => PathBuf::from(path),
         None => root().join(built),
@@ -50,5 +64,5 @@ fn find(variable: &str, built: &str, make: &str) -> anyhow::Result<PathBuf> {
     if !path.is_file() {
         bail!("{} is not there; run `{make}`, or set {variable}", path.display());
     }
-    path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))
+    Ok(path)
 }

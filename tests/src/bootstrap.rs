@@ -26,6 +26,15 @@ pub enum Filter<'a> {
         /// How descriptors are made, as in a route's `rate_limits`.
         rate_limits: &'a Value,
     },
+    /// The same, with more said.
+    NativeWith {
+        /// The domain.
+        domain: &'a str,
+        /// More fields of the filter.
+        filter: &'a Value,
+        /// Fields of the virtual host, `rate_limits` among them.
+        host: &'a Value,
+    },
 }
 
 /// What comes before Tidegate among the filters.
@@ -151,6 +160,12 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
             filters.push(native(domain));
             all["rate_limits"] = rate_limits.clone();
         }
+        Filter::NativeWith { domain, filter, host } => {
+            let mut native = native(domain);
+            merge(&mut native["typed_config"], filter);
+            filters.push(native);
+            merge(&mut all, host);
+        }
     }
     filters.push(json!({
         "name": "envoy.filters.http.router",
@@ -167,6 +182,13 @@ fn http_connection_manager(setup: &Setup<'_>) -> anyhow::Result<Value> {
             "http_filters": filters,
         },
     }))
+}
+
+/// Sets these fields.
+fn merge(to: &mut Value, fields: &Value) {
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        to[name] = value.clone();
+    }
 }
 
 fn metadata((key, value): (&str, &str)) -> Value {

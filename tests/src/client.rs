@@ -1,7 +1,7 @@
 //! HTTP/1.1 clients that hold one connection each, so that a test knows what goes over which.
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, StatusCode};
@@ -31,7 +31,7 @@ impl Reply {
 /// One connection.
 #[derive(Debug)]
 pub struct Client {
-    sender: SendRequest<Empty<Bytes>>,
+    sender: SendRequest<Full<Bytes>>,
 }
 
 impl Client {
@@ -52,13 +52,27 @@ impl Client {
     /// # Errors
     /// When the connection breaks.
     pub async fn get(&mut self, path: &str, headers: &[(&str, &[u8])]) -> anyhow::Result<Reply> {
-        let mut request = Request::get(path).header("host", "test");
+        self.send("GET", path, headers, Bytes::new()).await
+    }
+
+    /// Sends a request of any method, with a body.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &[u8])],
+        body: impl Into<Bytes>,
+    ) -> anyhow::Result<Reply> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "test");
         for (name, value) in headers {
             request = request.header(*name, HeaderValue::from_bytes(value)?);
         }
         // The connection may still be busy with the end of the last response.
         self.sender.ready().await?;
-        let response = self.sender.send_request(request.body(Empty::new())?).await?;
+        let response = self.sender.send_request(request.body(Full::new(body.into()))?).await?;
         let (head, body) = response.into_parts();
         let body = body.collect().await?.to_bytes();
         Ok(Reply { status: head.status, headers: head.headers, body })
@@ -71,6 +85,20 @@ impl Client {
 /// When nothing listens there or the connection breaks.
 pub async fn get(address: SocketAddr, path: &str) -> anyhow::Result<Reply> {
     Client::connect(address).await?.get(path, &[]).await
+}
+
+/// Sends one request of any method over a connection of its own.
+///
+/// # Errors
+/// As [`get`].
+pub async fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &[u8])],
+    body: impl Into<Bytes>,
+) -> anyhow::Result<Reply> {
+    Client::connect(address).await?.send(method, path, headers, body).await
 }
 
 /// How many requests ended how.

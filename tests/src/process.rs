@@ -150,6 +150,24 @@ impl Process {
         Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
     }
 
+    /// The processes that it has started and that live (Linux only), lowest first.
+    ///
+    /// # Errors
+    /// When it has ended or the system does not say.
+    pub fn children(&self) -> anyhow::Result<Vec<u32>> {
+        let parent = self.pid()?;
+        let mut children = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            if fields(pid).is_some_and(|(state, of)| state != 'Z' && of == parent) {
+                children.push(pid);
+            }
+        }
+        children.sort_unstable();
+        Ok(children)
+    }
+
     /// Asks it to stop (SIGTERM), and waits until it has.
     ///
     /// # Errors
@@ -158,4 +176,28 @@ impl Process {
         self.signal(Signal::TERM)?;
         self.wait().await
     }
+}
+
+/// Whether the process of this id lives (Linux only). One that nobody has waited for yet does not.
+#[must_use]
+pub fn lives(pid: u32) -> bool {
+    fields(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+/// Sends a signal to a process that some other one has started.
+///
+/// # Errors
+/// When it has ended or cannot be signalled.
+pub fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no such process id")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+/// The state of a process, and the one that it is a child of.
+fn fields(pid: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // They follow the name, which is in parentheses.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }

@@ -35,14 +35,37 @@ impl Sidecar {
     /// As [`Sidecar::start`].
     pub async fn start_with(dir: &Path, limits: &Path, flags: &[&str]) -> anyhow::Result<Sidecar> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let (process, http) = start(dir, limits, &flags).await?;
+        let (process, http) = start(dir, limits, &flags, "sidecar").await?;
         Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned(), flags })
+    }
+
+    /// Starts another one on the same data and addresses, which takes over from this one. Its log has
+    /// this name.
+    ///
+    /// # Errors
+    /// When it ends instead; the error has its log.
+    pub async fn taken_over_by(&self, flags: &[&str], name: &str) -> anyhow::Result<Sidecar> {
+        let mut flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        flags.push("--takeover".to_owned());
+        let (process, http) = start(&self.dir, &self.limits, &flags, name).await?;
+        let (dir, limits) = (self.dir.clone(), self.limits.clone());
+        Ok(Sidecar { process, http, dir, limits, flags })
     }
 
     /// Where its gRPC door is: a Unix socket, which keeps its name over a restart.
     #[must_use]
     pub fn socket(dir: &Path) -> PathBuf {
         dir.join("tidegate.sock")
+    }
+
+    /// Where a door listens by TCP, as its log says.
+    ///
+    /// # Errors
+    /// When it has no such door.
+    pub fn tcp(&self, door: &str) -> anyhow::Result<SocketAddr> {
+        let log = self.process.log();
+        let address = addresses(&log, door).iter().find_map(|address| address.parse().ok());
+        address.with_context(|| format!("no TCP door {door:?} in the log:\n{log}"))
     }
 
     /// Ends it with SIGKILL, as a crash would.
@@ -58,7 +81,7 @@ impl Sidecar {
     /// # Errors
     /// When it ends instead; the error has its log.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
-        (self.process, self.http) = start(&self.dir, &self.limits, &self.flags).await?;
+        (self.process, self.http) = start(&self.dir, &self.limits, &self.flags, "sidecar").await?;
         Ok(())
     }
 }
@@ -67,10 +90,11 @@ async fn start(
     dir: &Path,
     limits: &Path,
     flags: &[String],
+    name: &str,
 ) -> anyhow::Result<(Process, SocketAddr)> {
     let mut command = Command::new(artifacts::sidecar()?);
     command
-        .args(["serve", "--http", "127.0.0.1:0", "--log-format", "json"])
+        .args(["serve", "--http", "127.0.0.1:0", "--frs", "off", "--log-format", "json"])
         .args(flags)
         .arg("--limits")
         .arg(limits)
@@ -78,7 +102,7 @@ async fn start(
         .arg(dir.join("data"))
         .arg("--grpc")
         .arg(format!("unix:{}", Sidecar::socket(dir).display()));
-    let mut process = Process::start(command, "sidecar", dir)?;
+    let mut process = Process::start(command, name, dir)?;
     let ready = wait::until("the sidecar to be ready", async || {
         if let Err(ended) = process.check_running() {
             return Some(Err(ended));
@@ -91,11 +115,20 @@ async fn start(
 
 /// The address of the HTTP door, from the log of a sidecar that is ready.
 fn http_of_ready(log: &str) -> Option<SocketAddr> {
-    let events: Vec<Value> =
-        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let fields = || events.iter().map(|event| &event["fields"]);
-    if !fields().any(|fields| fields["message"] == "ready") {
+    let is_ready = events(log).any(|event| event["fields"]["message"] == "ready");
+    if !is_ready {
         return None;
     }
-    fields().find(|fields| fields["door"] == "http")?["address"].as_str()?.parse().ok()
+    addresses(log, "http").first()?.parse().ok()
+}
+
+/// Where this door is, as a log says.
+fn addresses(log: &str, door: &str) -> Vec<String> {
+    let fields = events(log).map(|event| event["fields"].clone());
+    let of_door = fields.filter(|fields| fields["door"] == door);
+    of_door.filter_map(|fields| Some(fields["address"].as_str()?.to_owned())).collect()
+}
+
+fn events(log: &str) -> impl Iterator<Item = Value> {
+    log.lines().filter_map(|line| serde_json::from_str(line).ok())
 }

@@ -80,7 +80,7 @@ fn absurd(odd: &mut Odd, call: &GrpcCall) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: odd.of(&[0, 1, 1, 1, 1, 2, 2, 7, -1]),
         statuses: (0..odd.of(&STATUSES)).map(|_| status(odd)).collect(),
-        dynamic_metadata: None,
+        ..RateLimitResponse::default()
     }
 }
 

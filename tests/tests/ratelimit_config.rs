@@ -296,7 +296,7 @@ async fn a_directory_without_limits_is_not_served() -> anyhow::Result<()> {
     let files = [("notes.txt", "domain: d"), (".hidden.yaml", DOMAIN)];
     let error = Service::start_on(&files, &[]).await.err();
     let error = error.map(|error| format!("{error:#}")).unwrap_or_default();
-    ensure!(error.contains("no *.yaml or *.yml file in this directory"), "{error:?}");
+    ensure!(error.contains("no *.yaml, *.yml or *.xml file in this directory"), "{error:?}");
     Ok(())
 }
 

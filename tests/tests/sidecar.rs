@@ -276,7 +276,18 @@ async fn tcp_and_unix_doors_share_the_counters() -> anyhow::Result<()> {
     let socket = Sidecar::socket(dir.path());
     let mut command = Command::new(artifacts::sidecar()?);
     command
-        .args(["serve", "--http", "off", "--capacity", "1000", "--grpc", "127.0.0.1:0", "--grpc"])
+        .args([
+            "serve",
+            "--http",
+            "off",
+            "--frs",
+            "off",
+            "--capacity",
+            "1000",
+            "--grpc",
+            "127.0.0.1:0",
+            "--grpc",
+        ])
         .arg(format!("unix:{}", socket.display()))
         .arg("--limits")
         .arg(&limits)
@@ -322,9 +333,21 @@ async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()>
     let (limits, bad, data) = (text(&limits), text(&bad), text(&dir.path().join("data")));
     let socket = format!("unix:{}", plain.display());
     let serve = |limits: &str, data: &str, grpc: &str| {
-        ["serve", "--http", "off", "--limits", limits, "--data-dir", data, "--grpc", grpc]
-            .map(str::to_owned)
-            .to_vec()
+        [
+            "serve",
+            "--http",
+            "off",
+            "--frs",
+            "off",
+            "--limits",
+            limits,
+            "--data-dir",
+            data,
+            "--grpc",
+            grpc,
+        ]
+        .map(str::to_owned)
+        .to_vec()
     };
     let with_log = |mut args: Vec<String>| {
         args.extend(["--log".to_owned(), "verbose".to_owned()]);

@@ -107,7 +107,8 @@ fn bytes_below(dir: &Path) -> anyhow::Result<BTreeMap<PathBuf, Vec<u8>>> {
         let path = entry?.path();
         if path.is_dir() {
             files.append(&mut bytes_below(&path)?);
-        } else {
+        } else if path.is_file() {
+            // A killed sidecar leaves its socket for takeovers, too.
             files.insert(path.clone(), std::fs::read(&path)?);
         }
     }

@@ -1,0 +1,62 @@
+//! More load than the sidecar can answer: what it does not decide it says so, its memory stays, and right
+//! after it is as before. How fast it stays is measured by `make bench-rls`.
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use std::path::Path;
+use tempfile::TempDir;
+use tidegate_tests::artifacts;
+use tidegate_tests::command::{Ran, run};
+use tidegate_tests::rls::Rls;
+use tidegate_tests::sidecar::Sidecar;
+use tidegate_wire::rls::Code;
+use tokio::process::Command;
+
+const LIMITS: &str = "\
+domain: test
+descriptors:
+  - key: user
+    rate_limit: { unit: hour, requests_per_unit: 4000000000 }
+";
+/// Above what it has at rest; connections and their buffers are bounded, and so is all else.
+const MEMORY_MAX: u64 = 128 << 20;
+
+async fn load(dir: &Path, flags: &[&str]) -> anyhow::Result<Value> {
+    let mut command = Command::new(artifacts::sidecar()?);
+    command.args(["load", "--json", "-", "--no-progress", "--domain", "test"]);
+    command.args(["--descriptor", "user={key}", "--target"]);
+    command.arg(format!("unix:{}", Sidecar::socket(dir).display())).args(flags);
+    let ran: Ran = run(command).await?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ran.json()
+}
+
+fn class(report: &Value, name: &str) -> anyhow::Result<u64> {
+    report["classes"][name].as_u64().with_context(|| format!("{name} in {report}"))
+}
+
+#[tokio::test]
+async fn beyond_capacity_calls_are_shed_and_nothing_else_breaks() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let limits = dir.path().join("limits.yaml");
+    std::fs::write(&limits, LIMITS)?;
+    let sidecar = Sidecar::start(dir.path(), &limits).await?;
+    let at_rest = sidecar.process.resident_bytes()?;
+    // Far more at once than are ever decided within the threshold.
+    let flags = ["--closed", "--connections", "64", "--streams", "1000", "--duration", "3s"];
+    let report = load(dir.path(), &[&flags[..], &["--timeout", "60s"]].concat()).await?;
+    for never in ["refused", "broken", "timed_out", "not_sent"] {
+        ensure!(class(&report, never)? == 0, "{never}: {report}");
+    }
+    ensure!(class(&report, "allowed")? > 0 && class(&report, "denied")? == 0, "{report}");
+    ensure!(class(&report, "shed")? > 0, "nothing was shed: {report}");
+    let above = sidecar.process.resident_bytes()?.saturating_sub(at_rest);
+    ensure!(above < MEMORY_MAX, "{above} bytes more than at rest");
+
+    let rls = Rls::at(dir.path()).await?;
+    for _ in 0..100 {
+        let answer = rls.ask(&[("user", "after")]).await?;
+        ensure!(answer.overall_code() == Code::Ok, "{answer:?}");
+    }
+    Ok(())
+}
