@@ -52,10 +52,10 @@ impl Cores {
 }
 
 const FULL: Plan = Plan {
-    rounds: 5,
+    rounds: 3,
     rules: &[1, 100, 10_000],
     cores: &[Cores::One, Cores::Two],
-    duration: Duration::from_secs(3),
+    duration: Duration::from_secs(2),
     // The second is what each of five servers of an open platform with 100 million calls a day has.
     rates: &[20_000, 4_630],
     pairs: 20_000,

@@ -1,6 +1,6 @@
 //! The FRS door, alone: pairs of Query and Update at a fixed rate, and as fast as they go.
 
-use super::generator::{Ask, Pace, load};
+use super::generator::{Ask, From, Pace, load};
 use super::pace::{line, medians, rows_alone};
 use super::server::Server;
 use super::{Cores, Plan, SUITE};
@@ -26,7 +26,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
         }
     }
     progress::clear();
-    let figures = medians(&paced);
+    let figures = medians(&paced, From::Due);
     let case = format!("{} FRS pairs a second", plan.pairs);
     let title = format!(
         "FRS, Query then Update, 2 cores shared with the generator: latency in µs since a pair was due, \

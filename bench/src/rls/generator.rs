@@ -23,6 +23,25 @@ const CONNECTIONS: u32 = 8;
 /// Connections of HTTP/1.1, on each of which one request is under way.
 const CONNECTIONS_FRS: u32 = 32;
 
+/// Since when a latency counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// Since the call was due: what a caller waits.
+    Due,
+    /// Since it was written: what the server takes. The rest is the generator's, which has to wait for room on
+    /// its connections when a server has no more to give.
+    Written,
+}
+
+impl From {
+    fn name(self) -> &'static str {
+        match self {
+            From::Due => "from_due",
+            From::Written => "from_written",
+        }
+    }
+}
+
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
@@ -56,9 +75,9 @@ impl Report {
         self.0["due"].as_f64().unwrap_or(f64::NAN)
     }
 
-    /// The latency of what was decided, from when it was due, in µs; `percentile` as `p99.9`.
-    pub(super) fn served_micros(&self, percentile: &str) -> f64 {
-        let millis = &self.0["latency"]["served"]["from_due"][percentile];
+    /// The latency of what was decided, in µs; `percentile` as `p99.9`.
+    pub(super) fn served_micros(&self, from: From, percentile: &str) -> f64 {
+        let millis = &self.0["latency"]["served"][from.name()][percentile];
         millis.as_f64().map_or(f64::NAN, |millis| millis * 1e3)
     }
 

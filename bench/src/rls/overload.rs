@@ -1,6 +1,6 @@
 //! More calls than a server can answer: what it still serves, how fast, and how it is right after.
 
-use super::generator::{Ask, Pace, load};
+use super::generator::{Ask, From, Pace, load};
 use super::pace::{line, medians, rows_alone};
 use super::server::{Kind, Server};
 use super::{Cores, Plan, SUITE};
@@ -9,8 +9,8 @@ use crate::report::{Row, print_table};
 
 /// Calls under way on each connection when the most that it answers is looked for.
 const STREAMS: u32 = 20;
-/// What is asked of it, in parts of that.
-const EXCESS: f64 = 2.0;
+/// What is asked of it, in parts of that. The generator, on a core of its own, has little more to give.
+const EXCESS: f64 = 1.5;
 const AFTER: f64 = 0.25;
 
 pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
@@ -32,21 +32,23 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     progress::clear();
     let memory = server.process.resident_bytes()? as f64 / f64::from(1 << 20);
     let shed = crate::figures::median(&shed);
-    let lines = [(&over, "twice the most it answers"), (&after, "a quarter of it, right after")]
-        .map(|(reports, name)| {
-            let figures = medians(reports);
-            rows.extend(rows_alone(name, &figures));
-            line(name, &figures, reports)
-        });
+    let lines =
+        [(&over, "1.5 times the most it answers"), (&after, "a quarter of it, right after")].map(
+            |(reports, name)| {
+                let figures = medians(reports, From::Written);
+                rows.extend(rows_alone(name, &figures));
+                line(name, &figures, reports)
+            },
+        );
     let title = format!(
-        "Overload, 1 core: latency in µs of what is served, medians of {} rounds of {:?}; {:.0} % shed, \
+        "Overload, 1 core: latency in µs of what is served, since it was written, medians of {} rounds of {:?}; {:.0} % shed, \
          {memory:.0} MiB resident at the end",
         plan.rounds,
         plan.duration,
         shed * 100.0
     );
     print_table(&title, &["load", "p50", "p99", "p99.9", "p99.99", "not decided"], &lines);
-    rows.push(Row::new(SUITE, "twice the most it answers", ("shed", "share"), shed));
+    rows.push(Row::new(SUITE, "1.5 times the most it answers", ("shed", "share"), shed));
     rows.push(Row::new(SUITE, "after overload", ("resident_memory", "MiB"), memory));
     Ok(rows)
 }

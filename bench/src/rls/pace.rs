@@ -1,6 +1,6 @@
 //! How long calls take at a fixed rate, counted from when each was due.
 
-use super::generator::{Ask, Pace, Report, load};
+use super::generator::{Ask, From, Pace, Report, load};
 use super::server::{Kind, Server};
 use super::{Cores, Plan, SUITE};
 use crate::figures::median;
@@ -27,7 +27,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
                 reports.push(report);
             }
             // The first was the warm-up.
-            let figures = medians(&reports[1..]);
+            let figures = medians(&reports[1..], From::Due);
             lines.push(line(&format!("{rate}/s: {}", kind.name()), &figures, &reports[1..]));
             peers.push((kind, figures));
         }
@@ -44,10 +44,10 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
 }
 
 /// The median of each percentile over the rounds.
-pub(super) fn medians(reports: &[Report]) -> [f64; 4] {
+pub(super) fn medians(reports: &[Report], from: From) -> [f64; 4] {
     PERCENTILES.map(|percentile| {
-        let of: Vec<f64> = reports.iter().map(|report| report.served_micros(percentile)).collect();
-        median(&of)
+        let of = reports.iter().map(|report| report.served_micros(from, percentile));
+        median(&of.collect::<Vec<f64>>())
     })
 }
 
