@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 
 /// Names that mean something here and that hardly anybody else uses.
-const TAKEN: [&str; 24] = [
+const TAKEN: [&str; 22] = [
     "GRPC_HOST",
     "GRPC_PORT",
     "GRPC_UDS",
@@ -31,8 +31,6 @@ const TAKEN: [&str; 24] = [
     "RUNTIME_APPDIRECTORY",
     "RUNTIME_IGNOREDOTFILES",
     "MERGE_DOMAIN_CONFIG",
-    "SHADOW_MODE",
-    "QUOTA_MODE",
     "RESPONSE_DYNAMIC_METADATA",
     "LIMIT_RESPONSE_HEADERS_ENABLED",
     "LIMIT_LIMIT_HEADER",
@@ -41,8 +39,10 @@ const TAKEN: [&str; 24] = [
     "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
     "NEAR_LIMIT_RATIO",
 ];
-/// Names that mean something here, and that others use as well.
-const TAKEN_IN_COMPANY: [&str; 4] = ["HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT"];
+/// Names that mean something here, and that others use as well: a SHADOW_MODE of another program must not
+/// keep limits from being enforced.
+const TAKEN_IN_COMPANY: [&str; 6] =
+    ["HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT", "SHADOW_MODE", "QUOTA_MODE"];
 
 /// What an environment comes to.
 #[derive(Debug, Default)]

@@ -108,6 +108,8 @@ fn switches_headers_and_logs_are_taken() {
         ],
     );
     defaults(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "false")], &[]);
+    // Of another program.
+    defaults(&[("SHADOW_MODE", "1"), ("QUOTA_MODE", "1")], &[]);
 }
 
 #[test]
@@ -159,7 +161,7 @@ fn what_has_no_effect_is_told_unless_it_is_so_anyway() {
 #[test]
 fn values_that_make_no_sense_are_mistakes_by_name() {
     for (name, value, expected) in [
-        ("SHADOW_MODE", "yes", "SHADOW_MODE=\"yes\": expected true or false"),
+        ("MERGE_DOMAIN_CONFIG", "yes", "MERGE_DOMAIN_CONFIG=\"yes\": expected true or false"),
         ("GRPC_PORT", "http", "GRPC_PORT=\"http\": expected a port from 0 to 65535"),
         ("GRPC_HOST", "a:1", "GRPC_HOST=\"a:1\": expected a host without a port"),
         ("GRPC_HOST", "a,b", "GRPC_HOST=\"a,b\": expected a host"),
