@@ -1,7 +1,7 @@
 //! Open-loop load on a rate limit service, every request of which is classified exactly once.
 //!
 //! Owns the schedule, the connections and the account. Knows services only by their protocols: it
-//! depends on no part of the sidecar. [`measure`] is for programs, [`run`] is the command.
+//! depends on no part of the sidecar. [`measure`] is for programs, [`run()`] is the command.
 
 mod chart;
 mod connection;

@@ -27,7 +27,8 @@ Examples:
   tidegate explain --limits limits.yaml --data-dir /var/lib/tidegate client=203.0.113.9
   tidegate serve --limits limits.yaml --data-dir /var/lib/tidegate
   tidegate serve --limits limits.d --data-dir data --grpc unix:/run/tidegate.sock --http off
-  tidegate store inspect /var/lib/tidegate";
+  tidegate store inspect /var/lib/tidegate
+  tidegate load --rate 5000 --duration 10s --domain shop --descriptor 'user={key}'";
 
 const CHECK_USAGE: &str = "\
 tidegate check [OPTIONS] <PATH>
@@ -90,7 +91,7 @@ pub(crate) enum Command {
 /// SIGTERM and SIGINT drain and stop; SIGHUP reads the limits again.
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
-    /// Limits file (YAML, one domain), or a directory of them
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
     #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS")]
     pub(crate) limits: PathBuf,
 
@@ -308,7 +309,7 @@ fn same_domain(is_merged: bool) -> SameDomain {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
-    /// Limits file (YAML, one domain), or a directory of them
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
     #[arg(required_unless_present = "diff")]
     pub(crate) path: Option<PathBuf>,
 
@@ -347,7 +348,7 @@ pub(crate) struct ExplainOptions {
     #[arg(long, value_name = "KEY=VALUE,...")]
     pub(crate) and: Vec<String>,
 
-    /// Limits file (YAML, one domain), or a directory of them
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
     #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS")]
     pub(crate) limits: PathBuf,
 

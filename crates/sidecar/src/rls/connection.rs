@@ -6,7 +6,7 @@
 //!
 //! - when its peer ends it, breaks the protocol, or says nothing it can be known by in [`PREFACE_MAX`];
 //! - when bytes have waited to be written for [`UNREAD_MAX`];
-//! - when all connections together hold too much, and this one more than most ([`Held`]);
+//! - when all connections together hold too much, and this one more than most ([`super::held`]);
 //! - when it is too old, or the door is to stop: it says so (GOAWAY) and lets calls under way finish.
 
 use super::health::State;
