@@ -155,7 +155,8 @@ impl Connection {
             return Err(broken);
         }
         let mut partial = std::mem::take(&mut self.partial);
-        let result = self.take(input, &mut partial, ended);
+        let frame = |head, payload: &[u8]| self.frame(head, payload, ended);
+        let result = frame::cut_all(input, &mut partial, frame);
         self.partial = partial;
         if let Err(broken) = result {
             self.link.say_broken(broken, 0);
@@ -185,28 +186,6 @@ impl Connection {
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.phase != Phase::Open
-    }
-
-    fn take(
-        &mut self,
-        mut input: &[u8],
-        partial: &mut Vec<u8>,
-        ended: &mut impl FnMut(u32, Ended<'_>),
-    ) -> Result<(), Broken> {
-        loop {
-            if partial.is_empty() {
-                let Some((head, payload, rest)) = frame::cut(input)? else { break };
-                input = rest;
-                self.frame(head, payload, ended)?;
-            } else {
-                frame::fill(partial, &mut input);
-                let Some((head, payload, _)) = frame::cut(partial)? else { return Ok(()) };
-                self.frame(head, payload, ended)?;
-                partial.clear();
-            }
-        }
-        partial.extend_from_slice(input);
-        Ok(())
     }
 
     fn frame(

@@ -64,6 +64,33 @@ pub(crate) fn head(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD
     [length[2], length[1], length[0], kind, flags, s0, s1, s2, s3]
 }
 
+/// Gives each whole frame to `take`, its head and its payload. What has arrived of the last one waits in
+/// `partial` for the next call.
+///
+/// # Errors
+/// Those of `take`, or that a frame is too large; nothing is to be cut any more then.
+#[inline]
+pub(crate) fn cut_all(
+    mut input: &[u8],
+    partial: &mut Vec<u8>,
+    mut take: impl FnMut(Head, &[u8]) -> Result<(), Broken>,
+) -> Result<(), Broken> {
+    loop {
+        if partial.is_empty() {
+            let Some((head, payload, rest)) = cut(input)? else { break };
+            input = rest;
+            take(head, payload)?;
+        } else {
+            fill(partial, &mut input);
+            let Some((head, payload, _)) = cut(partial)? else { return Ok(()) };
+            take(head, payload)?;
+            partial.clear();
+        }
+    }
+    partial.extend_from_slice(input);
+    Ok(())
+}
+
 /// A frame's head, its payload, and what follows it.
 pub(crate) type Cut<'a> = (Head, &'a [u8], &'a [u8]);
 
@@ -79,7 +106,7 @@ pub(crate) fn cut(input: &[u8]) -> Result<Option<Cut<'_>>, Broken> {
 }
 
 /// Moves bytes of the input behind what has arrived of a frame, until it is whole or all are moved.
-pub(crate) fn fill(partial: &mut Vec<u8>, input: &mut &[u8]) {
+fn fill(partial: &mut Vec<u8>, input: &mut &[u8]) {
     for _ in 0..2 {
         let wanted = match partial.first_chunk() {
             None => HEAD_BYTES,

@@ -230,21 +230,8 @@ impl Connection {
         partial: &mut Vec<u8>,
         service: &mut impl Service,
     ) -> Result<(), Broken> {
-        let mut input = self.take_preface(input)?;
-        loop {
-            if partial.is_empty() {
-                let Some((head, payload, rest)) = frame::cut(input)? else { break };
-                input = rest;
-                self.frame(head, payload, service)?;
-            } else {
-                frame::fill(partial, &mut input);
-                let Some((head, payload, _)) = frame::cut(partial)? else { return Ok(()) };
-                self.frame(head, payload, service)?;
-                partial.clear();
-            }
-        }
-        partial.extend_from_slice(input);
-        Ok(())
+        let input = self.take_preface(input)?;
+        frame::cut_all(input, partial, |head, payload| self.frame(head, payload, service))
     }
 
     fn take_preface<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], Broken> {
