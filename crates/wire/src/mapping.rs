@@ -21,6 +21,16 @@ pub enum WireError {
     /// More descriptors than one request may have.
     #[error("{0} descriptors are too many for one request (maximum {DESCRIPTORS_MAX})")]
     TooManyDescriptors(usize),
+    /// More entries than a descriptor may have.
+    #[error(
+        "descriptors[{descriptor}]: {entries} entries are too many for one descriptor (maximum {ENTRIES_MAX})"
+    )]
+    TooManyEntries {
+        /// Index of the descriptor.
+        descriptor: usize,
+        /// How many it has.
+        entries: usize,
+    },
     /// An entry names nothing.
     #[error("descriptors[{descriptor}].entries[{entry}]: key must not be empty")]
     EmptyKey {
@@ -69,10 +79,15 @@ pub enum WireError {
 /// all counters of a request are locked at once, and the work grows with the square.
 pub const DESCRIPTORS_MAX: usize = 128;
 
+/// The most entries in one descriptor. A limit is at most 30 levels deep; the bound is for what is no
+/// descriptor: a message of the largest size has room for a million.
+pub(crate) const ENTRIES_MAX: usize = 256;
+
 /// Reads a request, as a server does.
 ///
 /// # Errors
-/// When it has no domain, no descriptors, too many or empty ones, or a limit over no unit.
+/// When it has no domain, no descriptors, too many or empty ones, ones of too many entries, or a limit over
+/// no unit.
 pub fn request_from_wire(request: rls::RateLimitRequest) -> Result<Request, WireError> {
     if request.domain.is_empty() {
         return Err(WireError::EmptyDomain);
@@ -99,6 +114,10 @@ fn descriptor_from_wire(
 ) -> Result<Descriptor, WireError> {
     if descriptor.entries.is_empty() {
         return Err(WireError::NoEntries(index));
+    }
+    if descriptor.entries.len() > ENTRIES_MAX {
+        let entries = descriptor.entries.len();
+        return Err(WireError::TooManyEntries { descriptor: index, entries });
     }
     if let Some(entry) = descriptor.entries.iter().position(|entry| entry.key.is_empty()) {
         return Err(WireError::EmptyKey { descriptor: index, entry });

@@ -4,7 +4,7 @@
 //! that are no message) it leaves to prost, which says what is wrong; so it must only never read anything
 //! otherwise than prost does.
 
-use crate::mapping::{DESCRIPTORS_MAX, WireError, request_from_wire, unit_from_wire};
+use crate::mapping::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError, request_from_wire, unit_from_wire};
 use crate::rls;
 use prost::Message;
 use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};
@@ -12,6 +12,8 @@ use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};
 /// Buffers of longer messages are given back before the next is read. They take up to some 16 times as
 /// much, when entries are as short as can be; Envoy's own requests are below 1 KiB.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
+
+const ENTRIES_BEYOND: usize = ENTRIES_MAX + 1;
 
 /// Longer messages that cannot be read at once are not handed to prost: it allocates a hundred times their
 /// length for descriptors and entries that say nothing, before anybody could count them. What clients send
@@ -52,8 +54,8 @@ impl RequestReader {
 /// Reads a request from its bytes.
 ///
 /// # Errors
-/// When they are no `RateLimitRequest`; when it has no domain, no descriptors, too many or empty ones, or a
-/// limit over no unit.
+/// When they are no `RateLimitRequest`; when it has no domain, no descriptors, too many or empty ones, ones
+/// of too many entries, or a limit over no unit.
 pub fn decode_request(bytes: &[u8]) -> Result<Request, WireError> {
     let mut request = nothing();
     read_into(bytes, &mut request)?;
@@ -121,7 +123,7 @@ fn descriptor_at(
     descriptor: &mut Descriptor,
 ) -> Option<Option<WireError>> {
     let mut fields = Fields { bytes };
-    let mut entries = 0;
+    let (mut entries, mut kept) = (0_usize, 0);
     let mut empty_key = None;
     let mut limit: Option<(u32, i32)> = None;
     descriptor.hits = None;
@@ -130,13 +132,14 @@ fn descriptor_at(
         match field {
             (1, Value::Bytes(bytes)) => {
                 let new = || Entry { key: String::new(), value: String::new() };
-                let entry = place_of(&mut descriptor.entries, entries, new);
+                let entry = place_of(&mut descriptor.entries, kept, new);
                 entry_at(bytes, entry)?;
                 if empty_key.is_none() && entry.key.is_empty() {
                     empty_key = Some(entries);
                 }
+                entries += 1;
                 // A descriptor that is refused anyway need not be kept.
-                entries += usize::from(empty_key.is_none());
+                kept += usize::from(empty_key.is_none() && entries <= ENTRIES_MAX);
             }
             (2, Value::Bytes(bytes)) => {
                 let (requests, unit) = limit.get_or_insert_default();
@@ -155,11 +158,12 @@ fn descriptor_at(
             _ => {}
         }
     }
-    descriptor.entries.truncate(entries);
+    descriptor.entries.truncate(kept);
     let unit = limit.map(|(requests, unit)| (requests, unit, unit_from_wire(unit)));
     descriptor.limit =
         unit.and_then(|(requests, _, unit)| Some(LimitOverride { requests, unit: unit? }));
     Some(match (empty_key, entries, unit) {
+        (_, ENTRIES_BEYOND.., _) => Some(WireError::TooManyEntries { descriptor: index, entries }),
         (Some(entry), ..) => Some(WireError::EmptyKey { descriptor: index, entry }),
         (None, 0, _) => Some(WireError::NoEntries(index)),
         (_, _, Some((_, unit, None))) => Some(WireError::UnknownUnit { descriptor: index, unit }),

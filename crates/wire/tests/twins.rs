@@ -153,6 +153,26 @@ fn too_many_descriptors_are_counted_and_not_kept() {
     }
 }
 
+/// Symptom: a descriptor of 4 MiB kept a thread for tens of milliseconds. Cause: nobody counted its entries.
+#[test]
+fn too_many_entries_are_counted_and_not_kept() {
+    let mut reader = RequestReader::new();
+    let of = |count: usize, last: &[u8]| {
+        let one = [0x0a, 3, 0x0a, 1, b'k'];
+        let entries = [&one.repeat(count), last].concat();
+        let descriptor = RateLimitDescriptor::decode(&entries[..]).unwrap();
+        let descriptors = vec![descriptor; 2];
+        RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 1 }.encode_to_vec()
+    };
+    let empty_key = [0x0a, 0];
+    for count in [255, 256, 257, 5_000, 3] {
+        check(&mut reader, &of(count, &[]));
+        check(&mut reader, &of(count, &empty_key));
+    }
+    let refused = reader.read(&of(257, &empty_key)).unwrap_err();
+    assert_eq!(refused, WireError::TooManyEntries { descriptor: 0, entries: 258 });
+}
+
 /// Symptom: 4 MiB of descriptors that say nothing took 400 MiB. Cause: prost was given what could not be
 /// read at once, whatever its length, and makes a message of every two bytes.
 #[test]
@@ -177,7 +197,7 @@ fn a_reader_reads_short_messages_after_long_ones() {
         let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }; 3];
         RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 1 }.encode_to_vec()
     };
-    for entries in [1, 1_000, 2, 1] {
+    for entries in [1, 200, 2, 1] {
         check(&mut reader, &of(entries));
     }
 }
