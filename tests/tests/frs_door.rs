@@ -518,6 +518,31 @@ async fn more_connections_than_there_are_places_are_told_to_try_again() -> anyho
     Ok(())
 }
 
+/// Symptom: of many clients at once that found no place, some were cut off without a word. Cause: only 64
+/// could be told at a time, and nobody waited for his turn. Now those beyond them wait to be accepted; who
+/// says nothing keeps them waiting for a second at most.
+#[tokio::test]
+async fn however_many_clients_find_no_place_all_of_them_are_told() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &["--frs-connections", "1"]).await?;
+    let mut first = door.client().await?;
+    first.ask("Query", "login", "a").await?;
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        silent.push(TcpStream::connect(door.address).await?);
+    }
+    let mut callers = JoinSet::new();
+    for _ in 0..200 {
+        let mut client = door.client().await?;
+        callers.spawn(async move { client.post("Query", body(&[("login", "a")])).await });
+    }
+    while let Some(reply) = callers.join_next().await {
+        let reply = reply??;
+        ensure!(reply.status == 503, "{}: {}", reply.status, reply.body);
+    }
+    first.ask("Query", "login", "a").await?;
+    Ok(())
+}
+
 /// 128 of the largest bodies are on their way, and there is no memory for more; small ones need none, so
 /// that who sends a lot slowly shuts out nobody who does not.
 #[tokio::test]

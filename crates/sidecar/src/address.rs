@@ -54,17 +54,17 @@ impl fmt::Display for Address {
 /// removes.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener),
 }
 
 impl Listener {
     /// That of a socket that listens at `address`. Must be called in a runtime.
     pub(crate) fn of(socket: OwnedFd, address: &Address) -> io::Result<Listener> {
         match address {
-            Address::Unix(path) => {
+            Address::Unix(_) => {
                 let listener = std::os::unix::net::UnixListener::from(socket);
                 listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(UnixListener::from_std(listener)?, path.clone()))
+                Ok(Listener::Unix(UnixListener::from_std(listener)?))
             }
             Address::Tcp(_) | Address::Off => {
                 let listener = std::net::TcpListener::from(socket);

@@ -9,6 +9,7 @@ mod proto_json;
 mod requests;
 mod rlconfig;
 
+use crate::accept::{Acceptor, Socket};
 use crate::address::Listener;
 use crate::engine::Engine;
 use crate::health::Health;
@@ -23,10 +24,8 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 pub(crate) use requests::Requests;
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,9 +39,6 @@ const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 /// How long the head of a request may take, and so how long a connection may be idle.
 const HEAD_MAX: Duration = Duration::from_secs(60);
-/// Out of file descriptors, an accept fails at once and again: without a pause that would take a
-/// whole core.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 const INDEX: &str = "\
 tidegate
@@ -97,41 +93,28 @@ impl<M: MetricsPage> Http<M> {
     /// Serves until it is aborted; requests under way are finished then. `/healthcheck` fails while calls
     /// under way are drained, so that a load balancer looks elsewhere, and when no decision can be made
     /// any more.
-    pub(crate) async fn serve(self, listener: Listener) -> anyhow::Result<()> {
-        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        loop {
-            let place = room.clone().acquire_owned().await?;
+    pub(crate) async fn serve(self, listener: Listener) {
+        let mut acceptor = Acceptor::new("http", listener);
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        // Nobody closes it.
+        while let Ok(place) = places.clone().acquire_owned().await {
+            let socket = acceptor.next().await;
             let http = self.clone();
-            let accepted = match &listener {
-                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                    tokio::spawn(async move {
-                        // Answers are small and whole: waiting for more to send would only delay them.
-                        let _ = stream.set_nodelay(true);
-                        http.connection(stream).await;
-                        drop(place);
-                    })
-                }),
-                Listener::Unix(listener, _file) => listener.accept().await.map(|(stream, _)| {
-                    tokio::spawn(async move {
-                        http.connection(stream).await;
-                        drop(place);
-                    })
-                }),
-            };
-            if let Err(error) = accepted {
-                pause_after(&error).await;
-            }
+            tokio::spawn(async move {
+                http.connection(socket).await;
+                drop(place);
+            });
         }
     }
 
-    async fn connection(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    async fn connection(self, socket: Socket) {
         let answer = service_fn(move |request| {
             let http = self.clone();
             async move { Ok::<_, Infallible>(http.answer(request).await) }
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), answer));
         tokio::select! {
             // A client that goes away, or is no HTTP client, is no concern of the others.
             _ = connection.as_mut() => return,
@@ -193,9 +176,4 @@ fn not_allowed(allowed: &'static str) -> Page {
     let text = format!("the method must be {}\n", allowed.replace(", ", " or "));
     let page = Page::text(StatusCode::METHOD_NOT_ALLOWED, text);
     page.with(header::ALLOW, HeaderValue::from_static(allowed))
-}
-
-async fn pause_after(error: &io::Error) {
-    tracing::warn!(%error, "a connection was not accepted");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }

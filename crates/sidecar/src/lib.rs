@@ -3,6 +3,7 @@
 //! A library only so that the simulator can run the real engine ([`Authority`]). The program is
 //! [`run`]: it maps the command line to an exit code.
 
+mod accept;
 mod address;
 mod authority;
 mod check;
@@ -17,6 +18,7 @@ mod http;
 mod keeper;
 mod metrics;
 mod migration;
+mod overload;
 mod reload;
 mod replies;
 mod rls;

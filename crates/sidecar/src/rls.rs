@@ -1,8 +1,8 @@
 //! The gRPC door: `envoy.service.ratelimit.v3.RateLimitService`, gRPC's health service and reflection.
 //!
 //! One task a connection ([`connection`]) around `tidegate-grpc`, which answers each message as it
-//! arrives; nothing waits inside a call. [`accept`] bounds how many connections there are, [`overload`]
-//! says when calls are refused instead of decided, [`tls`] keeps the certificates.
+//! arrives; nothing waits inside a call. [`accept`] bounds how many connections there are, [`tls`] keeps
+//! the certificates. When there is too much to do, calls are refused instead of decided.
 
 mod accept;
 mod connection;
@@ -10,7 +10,6 @@ mod health;
 mod held;
 mod keepalive;
 mod messages;
-mod overload;
 mod reflection;
 mod service;
 mod tls;
@@ -20,15 +19,14 @@ use crate::cli::ConnectionOptions;
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::overload::Overload;
 use crate::replies::Replies;
 use health::State;
 use held::Held;
-use overload::Overload;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use tls::Tls;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// The door; clones share everything.
@@ -47,8 +45,8 @@ struct Door {
     /// How long a connection lives, if there is an end to it, and how long its calls may go on then.
     age: Option<Duration>,
     age_grace: Duration,
-    connections_max: u32,
-    connections: AtomicU32,
+    /// As many as there may be connections.
+    places: Arc<Semaphore>,
     /// What goes on beside the connections; ends with the door.
     _tasks: JoinSet<()>,
 }
@@ -63,13 +61,11 @@ impl Rls {
         metrics: Metrics,
         replies: Arc<Replies>,
         health: Health,
+        overload: Arc<Overload>,
         options: &ConnectionOptions,
     ) -> anyhow::Result<Rls> {
         let tls = Tls::open(options)?.map(Arc::new);
-        let overload =
-            Arc::new(Overload::new(tokio::runtime::Handle::current().metrics().num_workers()));
         let mut tasks = JoinSet::new();
-        tasks.spawn(overload.clone().sample());
         if let Some(tls) = &tls {
             tasks.spawn(tls.clone().follow_files());
         }
@@ -83,8 +79,7 @@ impl Rls {
             held: Held::default(),
             age: options.connection_age.0,
             age_grace: options.connection_age_grace,
-            connections_max: options.connections_max,
-            connections: AtomicU32::new(0),
+            places: Arc::new(Semaphore::new(options.connections_max as usize)),
             _tasks: tasks,
         })))
     }
@@ -98,14 +93,9 @@ impl Rls {
     }
 
     /// Serves until `stop` says so, then lets calls under way finish.
-    pub(crate) async fn serve(
-        self,
-        listener: Listener,
-        stop: watch::Receiver<bool>,
-    ) -> anyhow::Result<()> {
+    pub(crate) async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
         let (states, state) = watch::channel(State::Serving);
         let following = health::follow(self.0.health.clone(), stop, states);
         tokio::join!(following, accept::run(self.0, listener, state));
-        Ok(())
     }
 }

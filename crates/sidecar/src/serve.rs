@@ -9,6 +9,7 @@ mod control;
 mod doors;
 mod files;
 mod logging;
+mod owner;
 mod signals;
 mod single;
 mod sockets;
@@ -24,10 +25,12 @@ use crate::health::Health;
 use crate::http::{Http, MetricsPage, Requests};
 use crate::keeper;
 use crate::metrics::{self, Metrics};
+use crate::overload::Overload;
 use crate::reload::Reload;
 use crate::replies::Replies;
 use crate::rls::Rls;
 use anyhow::{Context, bail};
+use doors::Parts;
 use logging::Process;
 use prometheus_client::registry::Registry;
 use sockets::{Door, Place};
@@ -53,12 +56,22 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         bail!("--grpc off leaves nothing to serve; give it an address");
     }
     let core = Core::open(options, Reload::first(options)?)?;
-    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let runtime = runtime().build()?;
     let served = match options.workers.count {
         0 => runtime.block_on(single::serve(options, &core)),
         count => runtime.block_on(supervisor::serve(options, &core, count)),
     };
     end(runtime, &core).and(served)
+}
+
+/// What serves.
+fn runtime() -> Builder {
+    let mut builder = Builder::new_multi_thread();
+    // A thread's own queue has room for 256 tasks. Those beyond, who have waited longest, move to one for
+    // all threads, from which by default one is taken in some sixty turns: with many busy connections
+    // some had several turns before others had one.
+    builder.enable_all().global_queue_interval(1);
+    builder
 }
 
 /// Cuts off what did not drain in time, so that nothing counts after the last sync.
@@ -98,15 +111,15 @@ impl Core {
         Http::new(engine, metrics, replies, page, requests, health)
     }
 
-    /// The FRS door.
-    fn frs(&self, options: &ServeOptions) -> Frs {
-        Frs::new(self.engine.clone(), self.metrics.clone(), &options.frs)
-    }
-
-    /// The gRPC door.
-    fn rls(&self, health: Health, options: &ServeOptions) -> anyhow::Result<Rls> {
+    /// The doors that decide requests. Must be called in the runtime that serves them.
+    fn parts(&self, health: Health, options: &ServeOptions) -> anyhow::Result<Parts> {
+        let overload = Overload::start();
         let (engine, metrics) = (self.engine.clone(), self.metrics.clone());
-        Rls::new(engine, metrics, self.replies.clone(), health, &options.connections)
+        let frs = Frs::new(engine, metrics, overload.clone(), &options.frs);
+        let (engine, metrics, replies) =
+            (self.engine.clone(), self.metrics.clone(), self.replies.clone());
+        let rls = Rls::new(engine, metrics, replies, health, overload, &options.connections)?;
+        Ok(Parts { rls, frs })
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct FrsOptions {
         id = "frs-connections",
         value_name = "N",
         env = "TIDEGATE_FRS_CONNECTIONS",
-        default_value_t = 256,
+        default_value_t = 512,
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub(crate) connections: u32,

@@ -49,6 +49,7 @@ pub(super) async fn serve<S>(
 {
     let pace = Arc::new(Pace::new());
     let paced = pace.clone();
+    let overload = service.overload.clone();
     let answer = service_fn(move |request| {
         let (service, pace) = (service.clone(), paced.clone());
         async move {
@@ -70,7 +71,7 @@ pub(super) async fn serve<S>(
     let mut is_stopping = false;
     loop {
         tokio::select! {
-            ended = connection.as_mut() => {
+            ended = overload.watch(connection.as_mut()) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "an FRS connection broke");
                 }

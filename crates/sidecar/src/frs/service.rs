@@ -3,11 +3,11 @@
 
 use super::DOOR;
 use super::answer::{self, Answer};
-use super::backlog::Backlog;
 use super::request::{self, Command, Item};
 use crate::clock;
 use crate::engine::{Change, Engine, NodeError, NodeWindows, Use};
 use crate::metrics::Metrics;
+use crate::overload::Overload;
 use crate::xml::{self, Kind, Mistake};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
@@ -16,7 +16,6 @@ use hyper::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
 
 /// The largest body: 256 items of a kilobyte.
@@ -42,7 +41,7 @@ pub(super) struct Service {
     pub(super) engine: Arc<Engine>,
     pub(super) metrics: Metrics,
     pub(super) bodies: Arc<AtomicUsize>,
-    pub(super) backlog: Arc<Backlog>,
+    pub(super) overload: Arc<Overload>,
 }
 
 /// A request that is refused as a whole.
@@ -152,15 +151,12 @@ impl Service {
 
     /// Does what a body says, unless there is too much to do already.
     fn execute_in_time(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
-        if self.backlog.is_late() {
+        if self.overload.is_late() {
             self.metrics.shed(DOOR);
             let message = "more is asked than can be answered in time; try again";
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message));
         }
-        let began = Instant::now();
-        let answered = self.execute(command, body);
-        self.backlog.worked(began.elapsed());
-        answered
+        self.execute(command, body)
     }
 
     /// Does what a body says, by one reading of the clock.

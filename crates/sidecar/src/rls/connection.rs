@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 const LIMITS: Limits = Limits {
     // Bounds how many calls can be under way, and so how long one of them waits for all others, see
-    // `overload`. A client with more to ask at once waits, or makes another connection, as Envoy does.
+    // `crate::overload`. A client with more to ask at once waits, or makes another connection, as Envoy does.
     // Answered within 1 ms, it is enough for 128,000 calls a second on each connection.
     streams_max: 128,
     // Above what the filter sends (128 descriptors of ten values, each at most 1 KiB that U+FFFD may

@@ -1,5 +1,4 @@
-//! What the system does for a TCP connection: no delays, and an end to peers that are gone without a
-//! word.
+//! What the system does for a TCP connection: an end to peers that are gone without a word.
 
 use rustix::io;
 use rustix::net::sockopt;
@@ -12,9 +11,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(15);
 const COUNT: u32 = 4;
 
-/// Sets both.
+/// Has the system ask.
 pub(super) fn set(socket: &TcpStream) -> io::Result<()> {
-    sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
     #[cfg(target_os = "linux")]
     sockopt::set_tcp_keepidle(socket, IDLE)?;
@@ -27,11 +25,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_has_them() {
+    async fn a_socket_is_asked() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         set(&socket).unwrap();
-        assert!(socket.nodelay().unwrap());
         assert!(sockopt::socket_keepalive(&socket).unwrap());
         assert_eq!(sockopt::tcp_keepidle(&socket), Ok(IDLE));
         assert_eq!(sockopt::tcp_keepintvl(&socket), Ok(INTERVAL));

@@ -4,11 +4,10 @@ use super::DRAIN_MAX;
 use super::sockets::Door;
 use crate::address::Listener;
 use crate::frs::Frs;
-use crate::http::{Http, MetricsPage};
 use crate::rls::Rls;
 use anyhow::Context;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 /// What doors are made of.
 pub(super) struct Parts {
@@ -18,7 +17,7 @@ pub(super) struct Parts {
 
 /// The doors that decide requests. They end when told, and calls under way with them.
 pub(super) struct Doors {
-    tasks: JoinSet<anyhow::Result<()>>,
+    tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
 }
 
@@ -28,7 +27,8 @@ impl Doors {
         Doors { tasks: JoinSet::new(), stop: watch::Sender::new(false) }
     }
 
-    /// Opens one. That for HTTP is opened by [`open_http`].
+    /// Opens one. That for HTTP is not among them: it is open while they drain, so that /healthcheck can
+    /// tell.
     pub(super) fn open(&mut self, door: Door, listener: Listener, parts: &Parts) {
         let stop = self.stop.subscribe();
         match door {
@@ -45,7 +45,7 @@ impl Doors {
     /// Waits until one of them fails; forever if there is none.
     pub(super) async fn failed(&mut self) -> anyhow::Result<()> {
         match self.tasks.join_next().await {
-            Some(door) => door.context("a door panicked")?.context("a door failed"),
+            Some(door) => door.context("a door panicked"),
             None => std::future::pending().await,
         }
     }
@@ -62,13 +62,4 @@ impl Doors {
             () = cut => tracing::warn!("told to stop again; calls under way are cut off"),
         }
     }
-}
-
-/// Opens the HTTP door, which is open while the others drain, so that /healthcheck can tell. It ends when
-/// aborted.
-pub(super) fn open_http(
-    listener: Listener,
-    http: Http<impl MetricsPage>,
-) -> JoinHandle<anyhow::Result<()>> {
-    tokio::spawn(http.serve(listener))
 }

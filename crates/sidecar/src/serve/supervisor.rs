@@ -1,17 +1,15 @@
 //! The process that starts the workers, and serves HTTP for all of them.
 //!
-//! Owns the sockets, which outlive any worker, the order of a start (bind, start workers, then serve)
-//! and of an end, and the data directory's way to the disk. Decides no request but those that come by
+//! Owns the sockets, which outlive any worker, the order of a start (bind, start workers, then serve),
+//! and the data directory's way to the disk. Decides no request but those that come by
 //! HTTP.
 
 use super::child::{Berth, Phase};
-use super::doors::open_http;
-use super::signals::{Asked, Signals};
-use super::single::close;
+use super::owner::Owner;
+use super::signals::Signals;
 use super::sockets::{Door, Place};
-use super::takeover::UnderWay;
 use super::tally::{SummedMetrics, Tally};
-use super::{Core, DRAIN_MAX, Ended, OwnMetrics, open_places, take_over, takeover, tell_old};
+use super::{Core, DRAIN_MAX, OwnMetrics, open_places, take_over};
 use crate::cli::ServeOptions;
 use crate::health::Health;
 use crate::keeper;
@@ -53,57 +51,23 @@ pub(super) async fn serve(options: &ServeOptions, core: &Core, count: u32) -> an
         for listener in place.listeners()? {
             let (draining, store) = (draining.subscribe(), store.clone());
             let health = Health { draining, store, workers: Some(tally.serving()) };
-            http.push(open_http(listener, core.http(SummedMetrics(tally.clone()), health)));
+            let door = core.http(SummedMetrics(tally.clone()), health);
+            http.push(tokio::spawn(door.serve(listener)));
         }
     }
     if crew.serving(&mut signals, &tally).await.is_none() {
         crew.kill().await;
         return Ok(());
     }
-    let reloading = tokio::spawn(core.reload.clone().run(core.engine.clone()));
     tracing::info!(workers = count, "ready");
-    tell_old(offer, &mut places).await;
-
-    let under_way = UnderWay::default();
-    let ended = run(options, core, (&places, &under_way), &mut crew, &tally, &mut signals).await;
-    reloading.abort();
-    if let Ok(Ended::TakenOver(taken)) = &ended {
-        tracing::info!("a new process has taken over");
-        close(&mut http).await;
-        taken.iter().for_each(|&place| places[place].disown());
-    } else {
-        draining.send_replace(true);
-        under_way.leave(&mut places);
-    }
-    drop(places);
-    crew.drain(&mut signals).await;
-    keeper.abort();
-    close(&mut http).await;
-    ended.map(|_| ())
-}
-
-async fn run(
-    options: &ServeOptions,
-    core: &Core,
-    (places, under_way): (&[Place], &UnderWay),
-    crew: &mut Crew,
-    tally: &Tally,
-    signals: &mut Signals,
-) -> anyhow::Result<Ended> {
-    let mut given = std::pin::pin!(takeover::given(&options.store.data_dir, places, under_way));
-    loop {
-        tokio::select! {
-            asked = signals.next() => match asked {
-                Asked::Stop => return Ok(Ended::Told),
-                Asked::Reload => {
-                    core.reload.ask();
-                    tally.reload_all();
-                }
-            },
-            taken = &mut given => return Ok(Ended::TakenOver(taken)),
-            lost = crew.lost() => return lost.map(|()| Ended::Told),
-        }
-    }
+    let data_dir = &options.store.data_dir;
+    let owner = Owner::ready(data_dir, core, (places, offer), http, draining, keeper).await;
+    let reload = || {
+        core.reload.ask();
+        tally.reload_all();
+    };
+    let ended = owner.until_told(&mut signals, reload, crew.lost()).await;
+    owner.end(ended, crew.drain(&mut signals)).await
 }
 
 /// The workers.

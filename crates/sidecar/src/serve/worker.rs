@@ -5,11 +5,11 @@
 //! supervisor does.
 
 use super::control::{Channel, Incoming, Outgoing};
-use super::doors::{Doors, Parts};
+use super::doors::Doors;
 use super::logging::{self, Process};
 use super::signals::{Asked, Signals};
 use super::sockets::Door;
-use super::{Core, OwnMetrics, end};
+use super::{Core, OwnMetrics, end, runtime};
 use crate::address::{Address, Listener};
 use crate::cli::{ServeOptions, SyncInterval};
 use crate::health::Health;
@@ -22,7 +22,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 /// What the supervisor says.
@@ -101,7 +101,7 @@ fn serve(
         given.push(channel.receive_with()?);
     }
     let core = Core::open(options, Reload::handed(options, limits)?)?;
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let runtime = runtime().worker_threads(1).build()?;
     channel.send(&FromWorker::Ready)?;
     match channel.receive()? {
         Some(ToWorker::Serve) => {}
@@ -144,8 +144,7 @@ async fn serve_all(
     let (keeper, store) = keeper::keep(engine.clone(), SyncInterval(None));
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
-    let rls = core.rls(health, options)?;
-    let parts = Parts { rls, frs: core.frs(options) };
+    let parts = core.parts(health, options)?;
     let mut doors = Doors::new();
     for (door, listener) in listeners {
         doors.open(door, listener, &parts);

@@ -1,0 +1,95 @@
+//! What a process has that owns the sockets, whether it answers requests itself or by workers: from when
+//! it is ready until it has ended.
+//!
+//! Owns the order of an end: first nobody connects any more, or a new process has the sockets; then the
+//! requests under way finish; /healthcheck says so until the last of them has.
+
+use super::signals::{Asked, Signals};
+use super::sockets::Place;
+use super::takeover::{self, Offer, UnderWay};
+use super::{Core, Ended, tell_old};
+use std::path::Path;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// See the module.
+pub(super) struct Owner<'a> {
+    data_dir: &'a Path,
+    places: Vec<Place>,
+    under_way: UnderWay,
+    http: Vec<JoinHandle<()>>,
+    draining: watch::Sender<bool>,
+    keeper: JoinHandle<()>,
+    reloading: JoinHandle<()>,
+}
+
+impl<'a> Owner<'a> {
+    /// All is open: tells whoever served until now. `http` ends when aborted, `draining` is what
+    /// /healthcheck goes by.
+    pub(super) async fn ready(
+        data_dir: &'a Path,
+        core: &Core,
+        (mut places, offer): (Vec<Place>, Option<Offer>),
+        http: Vec<JoinHandle<()>>,
+        draining: watch::Sender<bool>,
+        keeper: JoinHandle<()>,
+    ) -> Owner<'a> {
+        let reloading = tokio::spawn(core.reload.clone().run(core.engine.clone()));
+        tell_old(offer, &mut places).await;
+        let under_way = UnderWay::default();
+        Owner { data_dir, places, under_way, http, draining, keeper, reloading }
+    }
+
+    /// Waits until it is told to stop, another process has taken over, or those who answer requests
+    /// cannot do so any more.
+    pub(super) async fn until_told(
+        &self,
+        signals: &mut Signals,
+        reload: impl Fn(),
+        failed: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<Ended> {
+        let given = takeover::given(self.data_dir, &self.places, &self.under_way);
+        tokio::pin!(given, failed);
+        loop {
+            tokio::select! {
+                asked = signals.next() => match asked {
+                    Asked::Stop => return Ok(Ended::Told),
+                    Asked::Reload => reload(),
+                },
+                taken = &mut given => return Ok(Ended::TakenOver(taken)),
+                failed = &mut failed => return failed.map(|()| Ended::Told),
+            }
+        }
+    }
+
+    /// Ends all, once those who answer requests have done so in `drain`.
+    pub(super) async fn end(
+        mut self,
+        ended: anyhow::Result<Ended>,
+        drain: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        self.reloading.abort();
+        if let Ok(Ended::TakenOver(taken)) = &ended {
+            tracing::info!("a new process has taken over");
+            self.close_http().await;
+            taken.iter().for_each(|&place| self.places[place].disown());
+        } else {
+            self.draining.send_replace(true);
+            self.under_way.leave(&mut self.places);
+        }
+        // These would take connections that nobody accepts any more.
+        self.places.clear();
+        drain.await;
+        self.keeper.abort();
+        self.close_http().await;
+        ended.map(|_| ())
+    }
+
+    /// Stops accepting.
+    async fn close_http(&mut self) {
+        for door in self.http.drain(..) {
+            door.abort();
+            let _ = door.await;
+        }
+    }
+}
