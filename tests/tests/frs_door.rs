@@ -617,11 +617,11 @@ async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
     let door = Door::open(MAP, &["--srv", &path.display().to_string()]).await?;
     ensure!(door.process.children()?.len() == 2, "{}", door.process.log());
     let mut callers = JoinSet::new();
-    for _ in 0..50 {
+    for _ in 0..10 {
         let mut client = door.client().await?;
         callers.spawn(async move {
             let mut allowed = 0;
-            for _ in 0..4 {
+            for _ in 0..20 {
                 let item = client.ask("Acquire", "login", "shared").await?;
                 allowed += u64::from(item.verdict == "allow");
             }
