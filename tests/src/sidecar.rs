@@ -94,7 +94,9 @@ async fn start(
 ) -> anyhow::Result<(Process, SocketAddr)> {
     let mut command = Command::new(artifacts::sidecar()?);
     command
-        .args(["serve", "--http", "127.0.0.1:0", "--frs", "off", "--log-format", "json"])
+        .args(["serve", "--http", "127.0.0.1:0", "--log-format", "json"])
+        // Unless the flags open it.
+        .env("TIDEGATE_FRS", "off")
         .args(flags)
         .arg("--limits")
         .arg(limits)

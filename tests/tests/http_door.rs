@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
-use tidegate_tests::client::{Reply, get, send};
+use tidegate_tests::client::{Client, Reply, get, send};
 use tidegate_tests::process::Process;
 use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
@@ -15,6 +15,7 @@ use tidegate_tests::{artifacts, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::task::JoinSet;
 
 const LIMITS: &str = "\
 domain: test
@@ -234,6 +235,82 @@ async fn hostile_connections_harm_no_others() -> anyhow::Result<()> {
     slow.write_all(b"GET /healthcheck HTTP/1.1\r\nhost").await?;
     ensure!(post(sidecar.http, ask("client", "a")).await?.status == 200);
     ensure!(get(sidecar.http, "/healthcheck").await?.body == "OK\n");
+    Ok(())
+}
+
+/// Symptom: clients that held all 256 places of the door, and asked nothing, kept health checks waiting for a
+/// minute. Cause: a place was free again only when its client's time was up.
+#[tokio::test]
+async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result<()> {
+    let (_dir, sidecar) = started(&[]).await?;
+    let mut under_way = TcpStream::connect(sidecar.http).await?;
+    let asked = ask("client", "slow");
+    let head = format!(
+        "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        asked.len()
+    );
+    under_way.write_all(head.as_bytes()).await?;
+    // Then the door has the head, and waits for the body.
+    let mut told = [0; 25];
+    tokio::time::timeout(wait::PATIENCE, under_way.read_exact(&mut told)).await??;
+    ensure!(told.starts_with(b"HTTP/1.1 100 Continue"), "{}", told.escape_ascii());
+    let mut resting = Vec::new();
+    for _ in 0..100 {
+        let mut client = Client::connect(sidecar.http).await?;
+        ensure!(client.get("/healthcheck", &[]).await?.status == 200);
+        resting.push(client);
+    }
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(sidecar.http).await?);
+    }
+    let healthy = tokio::time::timeout(wait::PATIENCE / 4, get(sidecar.http, "/healthcheck")).await;
+    ensure!(healthy.context("nobody gave way")??.body == "OK\n");
+    under_way.write_all(asked.as_bytes()).await?;
+    let mut answer = String::new();
+    tokio::time::timeout(wait::PATIENCE, under_way.read_to_string(&mut answer)).await??;
+    ensure!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    Ok(())
+}
+
+/// Symptom: clients that posted large requests held up all others, calls by gRPC among them, and were never
+/// told that it was too much. Cause: bodies were read and decided by the threads that serve connections,
+/// and nobody counted that work.
+#[tokio::test]
+async fn beyond_capacity_large_requests_are_shed_and_nothing_else_breaks() -> anyhow::Result<()> {
+    let (_dir, sidecar) = started(&[]).await?;
+    let entries = vec![json!({"key": "none", "value": "x"}); 250];
+    let descriptors = vec![json!({"entries": entries}); 100];
+    let large = json!({"domain": "test", "descriptors": descriptors}).to_string();
+    let mut callers = JoinSet::new();
+    for _ in 0..64 {
+        let (mut client, large) = (Client::connect(sidecar.http).await?, large.clone());
+        callers.spawn(async move {
+            let mut shed = 0;
+            for _ in 0..4 {
+                let reply = client.send("POST", "/json", &[], large.clone()).await?;
+                if reply.status == 503 {
+                    ensure!(reply.header("retry-after") == Some("1"), "{reply:?}");
+                    shed += 1;
+                } else {
+                    ensure!(reply.status == 200, "{reply:?}");
+                }
+            }
+            anyhow::Ok(shed)
+        });
+    }
+    let mut shed = 0;
+    while let Some(caller) = callers.join_next().await {
+        shed += caller??;
+    }
+    ensure!(0 < shed && shed < 64 * 4, "{shed} were shed");
+    let page = get(sidecar.http, "/metrics").await?.body;
+    let page = String::from_utf8(page.into())?;
+    let told = format!("tidegate_shed_total{{door=\"http\"}} {shed}\n");
+    ensure!(page.contains(&told), "{shed} were shed: {page}");
+    for _ in 0..100 {
+        ensure!(post(sidecar.http, ask("none", "after")).await?.status == 200);
+    }
     Ok(())
 }
 

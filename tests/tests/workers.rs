@@ -704,6 +704,37 @@ async fn no_call_fails_while_new_processes_take_over() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Symptom: of the FRS clients that waited for a place during a takeover, one was cut off. Cause: it was
+/// accepted before there was anything to do for it.
+#[tokio::test]
+async fn clients_without_a_place_are_answered_by_whoever_takes_over() -> anyhow::Result<()> {
+    let more = ["--frs", "127.0.0.1:0", "--frs-connections", "1"];
+    let (_dir, mut old) = started(&more).await?;
+    let frs = old.tcp("frs")?;
+    let mut served = client::Client::connect(frs).await?;
+    let query = "<frs><item business=\"none\" key=\"k\"/></frs>";
+    let headers: [(&str, &[u8]); 1] = [("x-frs-command", b"Query")];
+    ensure!(served.send("POST", "/frs", &headers, query).await?.status == 200);
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        silent.push(tokio::net::TcpStream::connect(frs).await?);
+    }
+    let mut waiting = JoinSet::new();
+    for _ in 0..20 {
+        let mut client = client::Client::connect(frs).await?;
+        waiting.spawn(async move { client.send("POST", "/frs", &headers, query).await });
+    }
+    let new = old.taken_over_by(&flags(&more), "new").await?;
+    while let Some(answered) = waiting.join_next().await {
+        let reply = answered??;
+        ensure!(reply.status == 200 || reply.status == 503, "{reply:?}");
+    }
+    ensure!(new.tcp("frs")? == frs, "FRS moved");
+    drop((served, silent));
+    ensure!(old.process.wait().await?.success(), "{}", old.process.log());
+    Ok(())
+}
+
 #[tokio::test]
 async fn who_takes_over_from_nobody_just_starts() -> anyhow::Result<()> {
     let (dir, mut first) = started(&["--takeover", "--workers", "1"]).await?;

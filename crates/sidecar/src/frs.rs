@@ -16,6 +16,7 @@ pub(crate) mod srv;
 use crate::accept::{Acceptor, Connections, Socket};
 use crate::address::Listener;
 use crate::cli::FrsOptions;
+use crate::drain;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 use crate::overload::Overload;
@@ -28,7 +29,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
 /// What metrics and logs call it.
 const DOOR: &str = "frs";
@@ -67,63 +68,39 @@ impl Frs {
     pub(crate) async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
         let mut acceptor = Acceptor::new(DOOR, listener);
         let mut connections = Connections::default();
-        let stopped = until(stop.clone());
+        let stopped = drain::stopped(stop.clone());
         tokio::pin!(stopped);
         loop {
-            let socket = tokio::select! {
-                socket = acceptor.next() => socket,
+            // Before a client is accepted: whoever is not can still be served by another process.
+            let next = async {
+                let refusal = self.refusals.clone().acquire_owned().await;
+                (refusal, acceptor.next().await)
+            };
+            let (refusal, socket) = tokio::select! {
+                next = next => next,
                 () = connections.ended() => continue,
                 () = &mut stopped => break,
             };
-            let place = tokio::select! {
-                place = self.place() => place,
-                () = &mut stopped => break,
-            };
-            match place {
-                Place::Served(place) => {
-                    let (service, patience) = (self.service.clone(), self.patience);
-                    let stop = stop.clone();
-                    connections.spawn(async move {
-                        connection::serve(socket, service, patience, stop).await;
-                        drop(place);
-                    });
-                }
-                Place::Refused(place) => {
-                    self.service.metrics.refused_connection(DOOR);
-                    let overload = self.service.overload.clone();
-                    connections.spawn(async move {
-                        overload.watch(refuse(socket)).await;
-                        drop(place);
-                    });
-                }
+            if let Ok(place) = self.places.clone().try_acquire_owned() {
+                let (service, patience) = (self.service.clone(), self.patience);
+                let stop = stop.clone();
+                connections.spawn(async move {
+                    connection::serve(socket, service, patience, stop).await;
+                    drop(place);
+                });
+            } else {
+                self.service.metrics.refused_connection(DOOR);
+                let overload = self.service.overload.clone();
+                connections.spawn(async move {
+                    overload.watch(refuse(socket)).await;
+                    drop(refusal);
+                });
             }
         }
         // It would take connections that nobody accepts any more.
         drop(acceptor);
         connections.all_ended().await;
     }
-
-    /// One for the next client, as soon as there is one of either kind.
-    async fn place(&self) -> Place {
-        let none_closes = "nobody closes it";
-        tokio::select! {
-            biased;
-            place = self.places.clone().acquire_owned() => Place::Served(place.expect(none_closes)),
-            place = self.refusals.clone().acquire_owned() => Place::Refused(place.expect(none_closes)),
-        }
-    }
-}
-
-/// What becomes of a client, for as long as it is held.
-enum Place {
-    Served(OwnedSemaphorePermit),
-    /// It is told that there is no place.
-    Refused(OwnedSemaphorePermit),
-}
-
-async fn until(mut stop: watch::Receiver<bool>) {
-    // An error means that nobody will ever say so, which is a stop as well.
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// Answers the first request of a client for which there is no place, and lets it go.

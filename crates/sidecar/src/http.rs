@@ -9,11 +9,13 @@ mod proto_json;
 mod requests;
 mod rlconfig;
 
-use crate::accept::{Acceptor, Socket};
+use crate::accept::{Acceptor, Connections, Socket};
 use crate::address::Listener;
+use crate::drain::{self, LastCall};
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::overload::Overload;
 use crate::replies::Replies;
 use body::Page;
 use hyper::body::Incoming;
@@ -26,18 +28,23 @@ pub(crate) use requests::Requests;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
+/// What metrics and logs call it.
+const DOOR: &str = "http";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Those who may be served at once; the rest wait to be accepted. With bodies of a mebibyte, and what is
 /// read from one at most some 20 times as large for the time that this takes, that is bounded well.
 const CONNECTIONS_MAX: usize = 256;
+/// Large bodies that are decided at once, beside all else: one takes milliseconds.
+const LARGE_AT_ONCE: usize = 1;
 /// How long a connection may last, so that those who read nothing give way in the end. A request under
 /// way is finished, if it is finished within [`CLOSING_MAX`].
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
 const CLOSING_MAX: Duration = Duration::from_secs(10);
-/// How long the head of a request may take, and so how long a connection may be idle.
+/// How long the head of a request may take, and so how long a connection may be idle. Once all places are
+/// taken, those that are idle are closed, which clients that keep connections expect.
 const HEAD_MAX: Duration = Duration::from_secs(60);
 
 const INDEX: &str = "\
@@ -62,6 +69,9 @@ pub(crate) struct Http<M> {
     page: Arc<M>,
     requests: Requests,
     health: Health,
+    overload: Arc<Overload>,
+    /// Large bodies that may be decided.
+    large: Arc<Semaphore>,
 }
 
 impl<M> Clone for Http<M> {
@@ -73,6 +83,8 @@ impl<M> Clone for Http<M> {
             page: self.page.clone(),
             requests: self.requests.clone(),
             health: self.health.clone(),
+            overload: self.overload.clone(),
+            large: self.large.clone(),
         }
     }
 }
@@ -86,41 +98,79 @@ impl<M: MetricsPage> Http<M> {
         page: M,
         requests: Requests,
         health: Health,
+        overload: Arc<Overload>,
     ) -> Http<M> {
-        Http { engine, metrics, replies, page: Arc::new(page), requests, health }
+        let (page, large) = (Arc::new(page), Arc::new(Semaphore::new(LARGE_AT_ONCE)));
+        Http { engine, metrics, replies, page, requests, health, overload, large }
     }
 
-    /// Serves until it is aborted; requests under way are finished then. `/healthcheck` fails while calls
+    /// Serves until `stop` says so, then lets requests under way finish. `/healthcheck` fails while calls
     /// under way are drained, so that a load balancer looks elsewhere, and when no decision can be made
     /// any more.
-    pub(crate) async fn serve(self, listener: Listener) {
-        let mut acceptor = Acceptor::new("http", listener);
+    pub(crate) async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
+        let mut acceptor = Acceptor::new(DOOR, listener);
+        let mut connections = Connections::default();
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        // Nobody closes it.
-        while let Ok(place) = places.clone().acquire_owned().await {
-            let socket = acceptor.next().await;
-            let http = self.clone();
-            tokio::spawn(async move {
-                http.connection(socket).await;
+        let crowd = watch::Sender::new(());
+        let stopped = drain::stopped(stop.clone());
+        tokio::pin!(stopped);
+        loop {
+            // Before a client is accepted: whoever is not can still be served by another process.
+            let next = async {
+                let place = places.clone().acquire_owned().await;
+                (place, acceptor.next().await)
+            };
+            let (place, socket) = tokio::select! {
+                next = next => next,
+                () = connections.ended() => continue,
+                () = &mut stopped => break,
+            };
+            let (http, crowded, stop) = (self.clone(), crowd.subscribe(), stop.clone());
+            connections.spawn(async move {
+                http.connection(socket, crowded, stop).await;
                 drop(place);
             });
+            if places.available_permits() == 0 {
+                crowd.send_replace(());
+            }
         }
+        drop(acceptor);
+        connections.all_ended().await;
     }
 
-    async fn connection(self, socket: Socket) {
-        let answer = service_fn(move |request| {
+    /// Serves one connection. `crowded` changes when all places are taken.
+    async fn connection(
+        self,
+        socket: Socket,
+        mut crowded: watch::Receiver<()>,
+        stop: watch::Receiver<bool>,
+    ) {
+        let last_call = &LastCall::default();
+        let answer = service_fn(|request| {
             let http = self.clone();
-            async move { Ok::<_, Infallible>(http.answer(request).await) }
+            async move {
+                let mut response = http.answer(request).await;
+                last_call.tell(&mut response);
+                Ok::<_, Infallible>(response)
+            }
         });
+        let leave = async {
+            tokio::select! {
+                () = tokio::time::sleep(CONNECTION_AGE_MAX) => {}
+                _ = crowded.changed() => {}
+                () = drain::stopped(stop) => {}
+            }
+            last_call.ring().await;
+        };
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), answer));
         tokio::select! {
             // A client that goes away, or is no HTTP client, is no concern of the others.
-            _ = connection.as_mut() => return,
-            () = tokio::time::sleep(CONNECTION_AGE_MAX) => connection.as_mut().graceful_shutdown(),
+            _ = self.overload.watch(connection.as_mut()) => return,
+            () = leave => connection.as_mut().graceful_shutdown(),
         }
-        let _ = tokio::time::timeout(CLOSING_MAX, connection).await;
+        let _ = tokio::time::timeout(CLOSING_MAX, self.overload.watch(connection)).await;
     }
 
     async fn answer(&self, request: Request<Incoming>) -> hyper::Response<body::Body> {

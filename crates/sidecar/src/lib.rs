@@ -10,6 +10,7 @@ mod check;
 mod cli;
 mod clock;
 mod diff;
+mod drain;
 mod engine;
 mod explain;
 mod frs;

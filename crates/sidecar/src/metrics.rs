@@ -189,7 +189,7 @@ impl Metrics {
         );
         let help = "Calls refused undecided under overload, by door";
         registry.register("shed", help, self.shed.clone());
-        let help = "Connections closed at once beyond the most that there may be, by door";
+        let help = "Connections refused beyond the most that there may be, by door";
         registry.register("connections_refused", help, self.connections_refused.clone());
         registry
     }

@@ -67,13 +67,18 @@ impl Names {
     }
 }
 
-/// The status that envoyproxy/ratelimit tells of: the last one that denies, else the first of those with
-/// least left.
+/// The status that envoyproxy/ratelimit tells of: where the request is denied the last one that denies, else
+/// the first of those with least left. A quota (`quota_mode`) that is used up denies no request.
 fn told_of(answer: &Answer) -> Option<(&Status, &LimitView)> {
     let limited =
         || answer.statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
-    let denying = limited().rfind(|(status, _)| status.verdict == Verdict::Deny);
-    denying.or_else(|| limited().min_by_key(|(status, _)| status.remaining))
+    let least = || limited().min_by_key(|(status, _)| remaining(status));
+    match answer.verdict {
+        Verdict::Allow => least(),
+        Verdict::Deny => {
+            limited().rfind(|(status, _)| status.verdict == Verdict::Deny).or_else(least)
+        }
+    }
 }
 
 /// Hits left, for a client that goes by them: where one was denied there are none.

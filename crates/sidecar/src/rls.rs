@@ -92,6 +92,13 @@ impl Rls {
         Tls::open(options).map(|_| ())
     }
 
+    /// Looks at the files of TLS now.
+    pub(crate) fn reload_files(&self) {
+        if let Some(tls) = &self.0.tls {
+            tls.look();
+        }
+    }
+
     /// Serves until `stop` says so, then lets calls under way finish.
     pub(crate) async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
         let (states, state) = watch::channel(State::Serving);

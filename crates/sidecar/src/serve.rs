@@ -105,15 +105,19 @@ impl Core {
     }
 
     /// The HTTP door.
-    fn http<M: MetricsPage>(&self, page: M, health: Health) -> Http<M> {
+    fn http<M: MetricsPage>(&self, page: M, health: Health, overload: Arc<Overload>) -> Http<M> {
         let (engine, metrics) = (self.engine.clone(), self.metrics.clone());
         let (replies, requests) = (self.replies.clone(), self.requests.clone());
-        Http::new(engine, metrics, replies, page, requests, health)
+        Http::new(engine, metrics, replies, page, requests, health, overload)
     }
 
-    /// The doors that decide requests. Must be called in the runtime that serves them.
-    fn parts(&self, health: Health, options: &ServeOptions) -> anyhow::Result<Parts> {
-        let overload = Overload::start();
+    /// The doors that decide requests.
+    fn parts(
+        &self,
+        health: Health,
+        overload: Arc<Overload>,
+        options: &ServeOptions,
+    ) -> anyhow::Result<Parts> {
         let (engine, metrics) = (self.engine.clone(), self.metrics.clone());
         let frs = Frs::new(engine, metrics, overload.clone(), &options.frs);
         let (engine, metrics, replies) =

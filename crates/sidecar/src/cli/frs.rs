@@ -45,7 +45,7 @@ pub(crate) struct FrsOptions {
     )]
     pub(crate) timezone: String,
 
-    /// FRS connections that are served at a time; more are told to try again
+    /// FRS connections that a process serves at a time; more clients are told to try again
     #[arg(
         long = "frs-connections",
         id = "frs-connections",

@@ -4,6 +4,7 @@
 //! answer is not taken in time, and when nothing comes for long.
 
 use super::service::Service;
+use crate::drain::{self, LastCall};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -43,17 +44,19 @@ pub(super) async fn serve<S>(
     stream: S,
     service: Service,
     patience: Patience,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let pace = Arc::new(Pace::new());
     let paced = pace.clone();
+    let last_call = &LastCall::default();
     let overload = service.overload.clone();
     let answer = service_fn(move |request| {
         let (service, pace) = (service.clone(), paced.clone());
         async move {
-            let response = service.answer(request, || pace.enter(Phase::Deciding)).await;
+            let mut response = service.answer(request, || pace.enter(Phase::Deciding)).await;
+            last_call.tell(&mut response);
             pace.enter(Phase::Answering);
             Ok::<_, Infallible>(response)
         }
@@ -68,7 +71,12 @@ pub(super) async fn serve<S>(
     tokio::pin!(connection);
     let mut ticks = tokio::time::interval(patience.tick());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut is_stopping = false;
+    let leave = async {
+        drain::stopped(stop).await;
+        last_call.ring().await;
+    };
+    tokio::pin!(leave);
+    let mut is_closing = false;
     loop {
         tokio::select! {
             ended = overload.watch(connection.as_mut()) => {
@@ -83,8 +91,8 @@ pub(super) async fn serve<S>(
                     return;
                 }
             }
-            _ = stop.wait_for(|stop| *stop), if !is_stopping => {
-                is_stopping = true;
+            () = &mut leave, if !is_closing => {
+                is_closing = true;
                 connection.as_mut().graceful_shutdown();
             }
         }

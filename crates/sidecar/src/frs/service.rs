@@ -33,6 +33,9 @@ const XML: HeaderValue = HeaderValue::from_static("application/xml");
 /// The domain whose limits the FRS goes by.
 const DOMAIN: &str = "frs";
 
+/// The code of what may be asked again soon.
+const OVERLOADED: &str = "overloaded";
+
 pub(super) type Response = hyper::Response<Full<Bytes>>;
 
 /// What answers; clones share everything.
@@ -55,6 +58,10 @@ struct Refusal {
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
         Refusal { status, code, place: None, message: message.into() }
+    }
+
+    fn overloaded(message: &str) -> Refusal {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, message)
     }
 
     fn of(mistake: Mistake, text: &str) -> Refusal {
@@ -98,7 +105,7 @@ fn respond(status: StatusCode, body: impl Into<Bytes>) -> Response {
 
 /// What a client is told that finds no place.
 pub(super) fn overloaded(message: &str) -> Response {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message).response()
+    Refusal::overloaded(message).response()
 }
 
 impl Service {
@@ -116,8 +123,10 @@ impl Service {
             Err(refusal) => Err(refusal),
         };
         answered.unwrap_or_else(|refusal| {
-            if refusal.status == StatusCode::SERVICE_UNAVAILABLE {
-                self.metrics.refused();
+            match refusal.code {
+                OVERLOADED => self.metrics.shed(DOOR),
+                _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => self.metrics.refused(),
+                _ => {}
             }
             refusal.response()
         })
@@ -152,9 +161,9 @@ impl Service {
     /// Does what a body says, unless there is too much to do already.
     fn execute_in_time(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
         if self.overload.is_late() {
-            self.metrics.shed(DOOR);
-            let message = "more is asked than can be answered in time; try again";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message));
+            return Err(Refusal::overloaded(
+                "more is asked than can be answered in time; try again",
+            ));
         }
         self.execute(command, body)
     }
@@ -392,8 +401,7 @@ impl Room {
     fn ask(bodies: &Arc<AtomicUsize>, bytes: usize) -> Result<Room, Refusal> {
         let room = Room::take(bodies, bytes);
         if bodies.load(Ordering::Relaxed) > BODIES_BYTES_MAX {
-            let message = "too many requests are coming in; try again";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message));
+            return Err(Refusal::overloaded("too many requests are coming in; try again"));
         }
         Ok(room)
     }

@@ -79,3 +79,11 @@ pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, Page> {
         }
     }
 }
+
+/// Lets a body come in that is of no use, within the same bounds: who still sends when the connection is
+/// closed may not hear why.
+pub(super) async fn discard(request: Request<Incoming>) {
+    let mut body = Limited::new(request.into_body(), BYTES_MAX);
+    let gone = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(ARRIVAL_MAX, gone).await;
+}

@@ -2,15 +2,18 @@
 //! gRPC. Knows no leases: who holds tokens speaks gRPC.
 
 use super::body::{self, Page};
-use super::{Http, proto_json};
+use super::{DOOR, Http, MetricsPage, proto_json};
 use crate::clock;
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
 use tidegate_core::Verdict;
 use tidegate_store::UpdateError;
 use tidegate_wire::{WireError, request_from_wire, response_to_wire};
 
 const JSON: &str = "application/json";
+/// Bodies up to here take tens of microseconds. An ask of 128 descriptors of ten values has some 10 KiB.
+const SMALL_BYTES_MAX: usize = 16 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -21,18 +24,24 @@ enum Refused {
     Invalid(#[from] WireError),
     #[error("no decision: {0}")]
     Undecided(#[from] UpdateError),
+    #[error("more is asked than can be answered in time; try again")]
+    Overloaded,
 }
 
 impl Refused {
     fn status(&self) -> StatusCode {
         match self {
             Refused::Malformed(_) | Refused::Invalid(_) => StatusCode::BAD_REQUEST,
-            Refused::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Refused::Undecided(_) | Refused::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
 
-pub(super) async fn answer<M>(http: &Http<M>, request: Request<Incoming>) -> Page {
+pub(super) async fn answer<M: MetricsPage>(http: &Http<M>, request: Request<Incoming>) -> Page {
+    if http.overload.is_late() {
+        body::discard(request).await;
+        return refuse(http, &Refused::Overloaded);
+    }
     let body = match body::read(request).await {
         Ok(body) => body,
         Err(page) => {
@@ -40,14 +49,44 @@ pub(super) async fn answer<M>(http: &Http<M>, request: Request<Incoming>) -> Pag
             return page;
         }
     };
-    match decide(http, &body) {
+    match decide_in_time(http, body).await {
         Ok((status, text)) => Page::new(status, JSON, text),
-        Err(refused) => {
-            http.metrics.refused();
-            tracing::debug!(error = %refused, "refused a request");
-            Page::text(refused.status(), format!("{refused}\n"))
-        }
+        Err(refused) => refuse(http, &refused),
     }
+}
+
+fn refuse<M>(http: &Http<M>, refused: &Refused) -> Page {
+    tracing::debug!(error = %refused, "refused a request");
+    let page = Page::text(refused.status(), format!("{refused}\n"));
+    if let Refused::Overloaded = refused {
+        http.metrics.shed(DOOR);
+        return page.with(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    http.metrics.refused();
+    page
+}
+
+/// Decides, unless there is too much to do already. Large bodies, of which nobody needs many, do not hold
+/// up the others: they are decided beside them, one at a time.
+async fn decide_in_time<M: MetricsPage>(
+    http: &Http<M>,
+    body: Bytes,
+) -> Result<(StatusCode, String), Refused> {
+    if http.overload.is_late() {
+        return Err(Refused::Overloaded);
+    }
+    if body.len() <= SMALL_BYTES_MAX {
+        return decide(http, &body);
+    }
+    let place = http.large.clone().try_acquire_owned().map_err(|_| Refused::Overloaded)?;
+    let http = http.clone();
+    let decided = tokio::task::spawn_blocking(move || {
+        let decided = decide(&http, &body);
+        drop(place);
+        decided
+    });
+    // Only the end of the program keeps it from being done.
+    decided.await.unwrap_or(Err(Refused::Overloaded))
 }
 
 fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<(StatusCode, String), Refused> {

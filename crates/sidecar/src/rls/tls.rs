@@ -17,7 +17,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -48,6 +48,7 @@ pub(super) struct Tls {
     /// What is in force was made of.
     first: Contents,
     current: ArcSwap<ServerConfig>,
+    asked: Notify,
 }
 
 impl Tls {
@@ -63,7 +64,7 @@ impl Tls {
         let files = Files { cert, key, client_ca, client_names: options.tls_client_name.clone() };
         let first = files.read()?;
         let current = ArcSwap::from_pointee(files.config(&first)?);
-        Ok(Some(Tls { files, first, current }))
+        Ok(Some(Tls { files, first, current, asked: Notify::new() }))
     }
 
     /// For one handshake.
@@ -71,21 +72,19 @@ impl Tls {
         TlsAcceptor::from(self.current.load_full())
     }
 
+    /// Has the files looked at now.
+    pub(super) fn look(&self) {
+        self.asked.notify_one();
+    }
+
     /// Puts what changes in force, for ever.
     pub(super) async fn follow_files(self: Arc<Self>) {
-        let mut hangup = signal(SignalKind::hangup()).ok();
         let mut seen = None;
         let mut complaint = None;
         loop {
-            let asked = async {
-                match &mut hangup {
-                    Some(hangup) => hangup.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
-                _ = asked => {}
+                () = self.asked.notified() => {}
             }
             let files = self.files.clone();
             let Ok(read) = tokio::task::spawn_blocking(move || files.read()).await else {

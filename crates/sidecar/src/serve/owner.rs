@@ -8,29 +8,34 @@ use super::signals::{Asked, Signals};
 use super::sockets::Place;
 use super::takeover::{self, Offer, UnderWay};
 use super::{Core, Ended, tell_old};
+use crate::address::Listener;
+use crate::http::{Http, MetricsPage};
 use std::path::Path;
+use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Idle connections take a second, see `drain`.
+const HTTP_END_MAX: Duration = Duration::from_secs(3);
 
 /// See the module.
 pub(super) struct Owner<'a> {
     data_dir: &'a Path,
     places: Vec<Place>,
     under_way: UnderWay,
-    http: Vec<JoinHandle<()>>,
+    http: HttpDoors,
     draining: watch::Sender<bool>,
     keeper: JoinHandle<()>,
     reloading: JoinHandle<()>,
 }
 
 impl<'a> Owner<'a> {
-    /// All is open: tells whoever served until now. `http` ends when aborted, `draining` is what
-    /// /healthcheck goes by.
+    /// All is open: tells whoever served until now. `draining` is what /healthcheck goes by.
     pub(super) async fn ready(
         data_dir: &'a Path,
         core: &Core,
         (mut places, offer): (Vec<Place>, Option<Offer>),
-        http: Vec<JoinHandle<()>>,
+        http: HttpDoors,
         draining: watch::Sender<bool>,
         keeper: JoinHandle<()>,
     ) -> Owner<'a> {
@@ -71,7 +76,7 @@ impl<'a> Owner<'a> {
         self.reloading.abort();
         if let Ok(Ended::TakenOver(taken)) = &ended {
             tracing::info!("a new process has taken over");
-            self.close_http().await;
+            self.http.stop();
             taken.iter().for_each(|&place| self.places[place].disown());
         } else {
             self.draining.send_replace(true);
@@ -80,16 +85,40 @@ impl<'a> Owner<'a> {
         // These would take connections that nobody accepts any more.
         self.places.clear();
         drain.await;
+        self.http.close().await;
         self.keeper.abort();
-        self.close_http().await;
         ended.map(|_| ())
     }
+}
 
-    /// Stops accepting.
-    async fn close_http(&mut self) {
-        for door in self.http.drain(..) {
-            door.abort();
-            let _ = door.await;
+/// The HTTP doors, which are open while the others drain, so that /healthcheck can tell.
+pub(super) struct HttpDoors {
+    tasks: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl HttpDoors {
+    /// None yet.
+    pub(super) fn new() -> HttpDoors {
+        HttpDoors { tasks: JoinSet::new(), stop: watch::Sender::new(false) }
+    }
+
+    /// Opens one.
+    pub(super) fn open(&mut self, door: Http<impl MetricsPage>, listener: Listener) {
+        self.tasks.spawn(door.serve(listener, self.stop.subscribe()));
+    }
+
+    /// They accept no more.
+    fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// They end, once requests under way are finished, or have taken too long.
+    async fn close(mut self) {
+        self.stop();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(HTTP_END_MAX, ended).await.is_err() {
+            tracing::warn!("HTTP requests were still under way after {HTTP_END_MAX:?}; cut off");
         }
     }
 }

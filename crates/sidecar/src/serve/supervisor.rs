@@ -5,7 +5,7 @@
 //! HTTP.
 
 use super::child::{Berth, Phase};
-use super::owner::Owner;
+use super::owner::{HttpDoors, Owner};
 use super::signals::Signals;
 use super::sockets::{Door, Place};
 use super::tally::{SummedMetrics, Tally};
@@ -13,6 +13,7 @@ use super::{Core, DRAIN_MAX, OwnMetrics, open_places, take_over};
 use crate::cli::ServeOptions;
 use crate::health::Health;
 use crate::keeper;
+use crate::overload::Overload;
 use crate::rls::Rls;
 use anyhow::Context;
 use std::sync::Arc;
@@ -46,13 +47,12 @@ pub(super) async fn serve(options: &ServeOptions, core: &Core, count: u32) -> an
     }
     let (keeper, store) = keeper::keep(core.engine.clone(), options.store.sync_interval);
     let draining = watch::Sender::new(false);
-    let mut http = Vec::new();
+    let (mut http, overload) = (HttpDoors::new(), Overload::start());
     for place in places.iter().filter(|place| place.door == Door::Http) {
         for listener in place.listeners()? {
             let (draining, store) = (draining.subscribe(), store.clone());
             let health = Health { draining, store, workers: Some(tally.serving()) };
-            let door = core.http(SummedMetrics(tally.clone()), health);
-            http.push(tokio::spawn(door.serve(listener)));
+            http.open(core.http(SummedMetrics(tally.clone()), health, overload.clone()), listener);
         }
     }
     if crew.serving(&mut signals, &tally).await.is_none() {

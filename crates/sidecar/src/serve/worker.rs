@@ -15,6 +15,7 @@ use crate::cli::{ServeOptions, SyncInterval};
 use crate::health::Health;
 use crate::http::MetricsPage;
 use crate::keeper;
+use crate::overload::Overload;
 use crate::reload::Reload;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -144,7 +145,7 @@ async fn serve_all(
     let (keeper, store) = keeper::keep(engine.clone(), SyncInterval(None));
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
-    let parts = core.parts(health, options)?;
+    let parts = core.parts(health, Overload::start(), options)?;
     let mut doors = Doors::new();
     for (door, listener) in listeners {
         doors.open(door, listener, &parts);
@@ -154,12 +155,16 @@ async fn serve_all(
     let reporter = tokio::spawn(report(OwnMetrics::without_store(core), outgoing, asked));
     tracing::debug!("serving");
 
+    let reload = || {
+        core.reload.ask();
+        parts.rls.reload_files();
+    };
     let ended = loop {
         tokio::select! {
-            ended = obey(&mut incoming, core, &rounds) => break Ok(ended),
+            ended = obey(&mut incoming, &reload, &rounds) => break Ok(ended),
             asked = signals.next() => match asked {
                 Asked::Stop => break Ok(Ended::Told),
-                Asked::Reload => core.reload.ask(),
+                Asked::Reload => reload(),
             },
             failed = doors.failed() => break failed.map(|()| Ended::Told),
         }
@@ -176,10 +181,10 @@ async fn serve_all(
 }
 
 /// Does what the supervisor says, until it says to stop, or is gone.
-async fn obey(incoming: &mut Incoming, core: &Core, rounds: &mpsc::Sender<u64>) -> Ended {
+async fn obey(incoming: &mut Incoming, reload: &impl Fn(), rounds: &mpsc::Sender<u64>) -> Ended {
     loop {
         match incoming.next().await {
-            Ok(Some(ToWorker::Reload)) => core.reload.ask(),
+            Ok(Some(ToWorker::Reload)) => reload(),
             // One that has not been answered yet will be by a later page.
             Ok(Some(ToWorker::Report { round })) => {
                 let _ = rounds.try_send(round);
