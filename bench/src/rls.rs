@@ -1,8 +1,8 @@
 //! What a call of the rate limit service costs, beside Limitador's in one run; and the FRS door alone.
 //!
-//! `LIMITADOR` names its server's binary; without it the figures that were published before stand in its
-//! place, and say so. Servers take turns, round after round, each alone on the machine with the
-//! generator (`tidegate load`), which counts every request. Costs are CPU time of the server, since
+//! `LIMITADOR` names its server's binary; without it figures that were measured before stand in its
+//! place, and say so. Servers take turns, round after round, each with the generator (`tidegate load`,
+//! which counts every request) while the others are idle. Costs are CPU time of the server, since
 //! machines are shared.
 
 mod capacity;
@@ -63,8 +63,8 @@ const FULL: Plan = Plan {
 const QUICK: Plan = Plan {
     rounds: 1,
     rules: &[1, 100],
-    cores: &[Cores::Two],
-    duration: Duration::from_secs(1),
+    cores: &[Cores::One, Cores::Two],
+    duration: Duration::from_millis(500),
     rates: &[1_000],
     pairs: 500,
 };
@@ -77,8 +77,8 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
     };
     if server::limitador().is_none() {
         println!(
-            "Without Limitador: LIMITADOR=/path/to/limitador-server has it run beside. Figures of it \
-             below are from earlier measurements on another machine, of 1 rule on one core.\n"
+            "Without Limitador: LIMITADOR=/path/to/limitador-server has it run beside. The row of it \
+             below is from earlier measurements on another machine, of 1 rule on one core.\n"
         );
     }
     let mut rows = capacity::measure(plan).await?;

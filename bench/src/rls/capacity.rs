@@ -1,6 +1,7 @@
-//! How many calls a second a server answers, and how much CPU time each takes it, as fast as they go.
+//! How many calls a second a server answers, how much CPU time each takes it, and how long the slowest
+//! take, as fast as they go.
 
-use super::generator::{Ask, Pace, load};
+use super::generator::{Ask, From, Pace, load};
 use super::server::{Kind, Server};
 use super::{Cores, Plan, SUITE};
 use crate::figures::median;
@@ -10,41 +11,61 @@ use crate::report::{Row, print_table};
 /// Calls under way on each connection: enough to keep a server busy, about what a busy Envoy has.
 const STREAMS: u32 = 20;
 
-/// What was published of Limitador before, of 1 rule: µs of CPU a call, and calls a second.
-const LIMITADOR_BEFORE: (f64, f64) = (12.0, 75_000.0);
-
-struct Case {
-    rules: u32,
-    cores: Cores,
-    kind: Kind,
-    server: Server,
-    /// µs of the server's CPU for each answer.
-    micros: Vec<f64>,
+/// What a server was measured to do.
+struct Figures {
+    /// µs of its CPU for each answer.
+    micros: f64,
     /// Answers a second.
-    rate: Vec<f64>,
+    rate: f64,
+    /// Of the time from when a call was written to its answer, in µs, where that is known.
+    p99: Option<f64>,
 }
 
-impl Case {
-    fn name(&self) -> String {
-        let rules = match self.rules {
-            1 => "1 rule".to_owned(),
-            rules => format!("{rules} rules"),
-        };
-        format!("{rules}, {}", self.cores.name())
-    }
-
+impl Figures {
     fn per_cpu_second(&self) -> f64 {
-        1e6 / median(&self.micros)
+        1e6 / self.micros
+    }
+}
+
+/// What stands in the place of a Limitador that is not run: 1 rule, 1 core.
+const LIMITADOR_BEFORE: (&str, Figures) = (
+    "limitador, measured before on another machine",
+    Figures { micros: 12.0, rate: 75_000.0, p99: None },
+);
+
+/// A server, and what its rounds gave.
+struct Peer {
+    kind: Kind,
+    cores: Cores,
+    server: Server,
+    micros: Vec<f64>,
+    rate: Vec<f64>,
+    p99: Vec<f64>,
+}
+
+impl Peer {
+    async fn start(kind: Kind, rules: u32, cores: Cores) -> anyhow::Result<Peer> {
+        let server = Server::start(kind, rules, cores).await?;
+        Ok(Peer { kind, cores, server, micros: Vec::new(), rate: Vec::new(), p99: Vec::new() })
     }
 
-    async fn measure(&mut self, plan: &Plan) -> anyhow::Result<()> {
+    async fn measure(&mut self, round: usize, plan: &Plan) -> anyhow::Result<()> {
         let before = self.server.cpu_micros()?;
         let pace = Pace::Closed { streams: STREAMS };
         let report = load(self.server.address, Ask::Rls, pace, plan.duration, self.cores).await?;
         let used = self.server.cpu_micros()? - before;
-        self.micros.push(used / report.decided());
-        self.rate.push(report.decided() / report.seconds());
+        // The first was the warm-up.
+        if round > 0 {
+            self.micros.push(used / report.decided());
+            self.rate.push(report.decided() / report.seconds());
+            self.p99.push(report.served_micros(From::Written, "p99"));
+        }
         Ok(())
+    }
+
+    fn figures(&self) -> Figures {
+        let p99 = Some(median(&self.p99));
+        Figures { micros: median(&self.micros), rate: median(&self.rate), p99 }
     }
 }
 
@@ -53,82 +74,88 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let mut lines = Vec::new();
     for &cores in plan.cores {
         for &rules in plan.rules {
-            let cases = measured(plan, rules, cores).await?;
-            lines.extend(cases.iter().map(line));
-            rows.extend(rows_of(&cases));
+            let case = name(rules, cores);
+            let mut peers = measured(plan, rules, cores).await?;
+            if peers.len() == 1 && rules == 1 && cores == Cores::One {
+                peers.push(LIMITADOR_BEFORE);
+            }
+            lines.extend(peers.iter().map(|(who, of)| line(format!("{case}: {who}"), of)));
+            rows.extend(rows_of(&case, &peers));
         }
     }
     progress::clear();
     let title = format!(
-        "RLS calls as fast as they are answered, median of {} rounds of {:?}; CPU of the server alone",
+        "RLS calls as fast as they are answered, median of {} rounds of {:?}; CPU of the server alone; p99 \
+         in µs of what is decided, since it was written",
         plan.rounds, plan.duration
     );
-    let header = ["case", "calls per CPU second", "µs of CPU a call", "calls a second"];
+    let header = ["case", "calls per CPU second", "µs of CPU a call", "calls a second", "p99"];
     print_table(&title, &header, &lines);
-    if let Some(ratio) = rows.iter().find_map(|row| row.ratio) {
+    // The first is of calls per CPU second.
+    let compared = rows.iter().find(|row| row.ratio.is_some());
+    if let Some(Row { case, peer: Some(peer), ratio: Some(ratio), .. }) = compared {
         println!(
-            "Calls per CPU second beside Limitador, 1 rule: {ratio:.1} times (target: at least 2)\n"
+            "Calls per CPU second, {case}, beside {peer}: {ratio:.1} times (target: at least 2)\n"
         );
     }
     Ok(rows)
 }
 
-async fn measured(plan: &Plan, rules: u32, cores: Cores) -> anyhow::Result<Vec<Case>> {
-    let mut cases = Vec::new();
+/// Tidegate's figures, then those of the peers that can be run.
+async fn measured(
+    plan: &Plan,
+    rules: u32,
+    cores: Cores,
+) -> anyhow::Result<Vec<(&'static str, Figures)>> {
+    let mut peers = Vec::new();
     for kind in Kind::all() {
         progress::show(&format!("starting {} with {rules} rules", kind.name()));
-        let server = Server::start(kind, rules, cores).await?;
-        let mut case = Case { rules, cores, kind, server, micros: Vec::new(), rate: Vec::new() };
-        case.measure(plan).await?;
-        // That was the warm-up.
-        (case.micros, case.rate) = (Vec::new(), Vec::new());
-        cases.push(case);
+        peers.push(Peer::start(kind, rules, cores).await?);
     }
-    for round in 1..=plan.rounds {
-        for case in &mut cases {
-            let (name, who) = (case.name(), case.kind.name());
-            progress::show(&format!("round {round} of {}: {name}: {who}", plan.rounds));
-            case.measure(plan).await?;
+    for round in 0..=plan.rounds {
+        for peer in &mut peers {
+            let (case, who) = (name(rules, cores), peer.kind.name());
+            progress::show(&format!("{case}, round {round} of {}: {who}", plan.rounds));
+            peer.measure(round, plan).await?;
         }
     }
-    Ok(cases)
+    Ok(peers.iter().map(|peer| (peer.kind.name(), peer.figures())).collect())
 }
 
-fn line(case: &Case) -> Vec<String> {
+fn name(rules: u32, cores: Cores) -> String {
+    match rules {
+        1 => format!("1 rule, {}", cores.name()),
+        _ => format!("{rules} rules, {}", cores.name()),
+    }
+}
+
+fn line(name: String, figures: &Figures) -> Vec<String> {
     vec![
-        format!("{}: {}", case.name(), case.kind.name()),
-        format!("{:.0}", case.per_cpu_second()),
-        format!("{:.2}", median(&case.micros)),
-        format!("{:.0}", median(&case.rate)),
+        name,
+        format!("{:.0}", figures.per_cpu_second()),
+        format!("{:.2}", figures.micros),
+        format!("{:.0}", figures.rate),
+        figures.p99.map_or_else(|| "-".to_owned(), |p99| format!("{p99:.0}")),
     ]
 }
 
-fn rows_of(cases: &[Case]) -> Vec<Row> {
-    let Some(ours) = cases.iter().find(|case| case.kind == Kind::Tidegate) else {
+/// A row of each figure of the first, beside that of the second where there is one.
+fn rows_of(case: &str, peers: &[(&str, Figures)]) -> Vec<Row> {
+    let Some((_, ours)) = peers.first() else {
         return Vec::new();
     };
-    let peer = cases.iter().find(|case| case.kind == Kind::Limitador);
-    let before = (ours.rules == 1 && ours.cores == Cores::One).then_some(LIMITADOR_BEFORE);
-    let row = |metric, value, of: &dyn Fn(&Case) -> f64, published: Option<f64>| {
-        let row = Row::new(SUITE, ours.name(), metric, value);
-        match (peer, published) {
-            (Some(peer), _) => row.beside(peer.kind.name(), of(peer)),
-            (None, Some(published)) => row.beside("limitador, measured before", published),
-            (None, None) => row,
-        }
+    let row = |metric, of: fn(&Figures) -> Option<f64>| {
+        let row = Row::new(SUITE, case, metric, of(ours)?);
+        let peer = peers.get(1).and_then(|(who, theirs)| Some((who, of(theirs)?)));
+        Some(match peer {
+            Some((who, value)) => row.beside(who, value),
+            None => row,
+        })
     };
-    vec![
-        row(
-            ("calls_per_cpu_second", "1/s"),
-            ours.per_cpu_second(),
-            &Case::per_cpu_second,
-            before.map(|(micros, _)| 1e6 / micros),
-        ),
-        row(
-            ("calls", "1/s"),
-            median(&ours.rate),
-            &|case| median(&case.rate),
-            before.map(|(_, rate)| rate),
-        ),
-    ]
+    let rows = [
+        row(("calls_per_cpu_second", "1/s"), |of| Some(of.per_cpu_second())),
+        row(("calls", "1/s"), |of| Some(of.rate)),
+        row(("latency_p99", "us"), |of| of.p99),
+    ];
+    rows.into_iter().flatten().collect()
 }

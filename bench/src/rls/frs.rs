@@ -1,6 +1,6 @@
-//! The FRS door, alone: pairs of Query and Update at a fixed rate, and as fast as they go.
+//! The FRS door, alone: pairs of Query and Update as fast as they go, and at a fixed rate.
 
-use super::generator::{Ask, From, Pace, load};
+use super::generator::{Ask, From, Pace, Report, load};
 use super::pace::{line, medians, rows_alone};
 use super::server::Server;
 use super::{Cores, Plan, SUITE};
@@ -8,39 +8,92 @@ use crate::figures::median;
 use crate::progress;
 use crate::report::{Row, print_table};
 
-pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
-    let server = Server::start_frs(Cores::Two).await?;
-    let ask = |pace| load(server.address, Ask::FrsPairs, pace, plan.duration, Cores::Two);
-    let (mut paced, mut micros, mut most) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..=plan.rounds {
-        progress::show(&format!("FRS, round {round} of {}", plan.rounds));
+/// A way to ask for pairs, and what its rounds gave.
+struct Case {
+    name: String,
+    cores: Cores,
+    pace: Pace,
+    /// Since when its latency counts.
+    from: From,
+    /// µs of the server's CPU for each pair.
+    micros: Vec<f64>,
+    /// Pairs a second.
+    rate: Vec<f64>,
+    reports: Vec<Report>,
+}
+
+impl Case {
+    /// As fast as they go, and at the fixed rate.
+    fn both(plan: &Plan, cores: Cores) -> [Case; 2] {
+        let rate = plan.pairs;
+        [
+            ("as fast as they go".to_owned(), Pace::Closed { streams: 1 }, From::Written),
+            (format!("{rate} pairs a second"), Pace::Open { rate }, From::Due),
+        ]
+        .map(|(name, pace, from)| {
+            let name = format!("FRS, {}, {name}", cores.name());
+            Case { name, cores, pace, from, micros: vec![], rate: vec![], reports: vec![] }
+        })
+    }
+
+    async fn measure(&mut self, server: &Server, round: usize, plan: &Plan) -> anyhow::Result<()> {
         let before = server.cpu_micros()?;
-        let report = ask(Pace::Open { rate: plan.pairs }).await?;
+        let report =
+            load(server.address, Ask::FrsPairs, self.pace, plan.duration, self.cores).await?;
         let used = server.cpu_micros()? - before;
-        let fastest = ask(Pace::Closed { streams: 1 }).await?;
         // The first was the warm-up.
         if round > 0 {
-            micros.push(used / report.pairs());
-            most.push(fastest.pairs() / fastest.seconds());
-            paced.push(report);
+            self.micros.push(used / report.pairs());
+            self.rate.push(report.pairs() / report.seconds());
+            self.reports.push(report);
         }
+        Ok(())
+    }
+
+    fn line(&self) -> Vec<String> {
+        let mut line = line(&self.name, &medians(&self.reports, self.from), &self.reports);
+        let [micros, rate] = [median(&self.micros), median(&self.rate)];
+        line.splice(1..1, [format!("{rate:.0}"), format!("{micros:.1}")]);
+        line
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = rows_alone(&self.name, &medians(&self.reports, self.from));
+        rows.push(Row::new(SUITE, &self.name, ("cpu", "us/pair"), median(&self.micros)));
+        rows.push(Row::new(SUITE, &self.name, ("pairs", "1/s"), median(&self.rate)));
+        rows
+    }
+}
+
+pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
+    let mut cases = Vec::new();
+    for &cores in plan.cores {
+        let server = Server::start_frs(cores).await?;
+        let mut both = Case::both(plan, cores);
+        for round in 0..=plan.rounds {
+            for case in &mut both {
+                progress::show(&format!("{}, round {round} of {}", case.name, plan.rounds));
+                case.measure(&server, round, plan).await?;
+            }
+        }
+        cases.extend(both);
     }
     progress::clear();
-    let figures = medians(&paced, From::Due);
-    let case = format!("{} FRS pairs a second", plan.pairs);
     let title = format!(
-        "FRS, Query then Update, 2 cores shared with the generator: latency in µs since a pair was due, \
-         medians of {} rounds of {:?}; {:.1} µs of the server's CPU a pair; {:.0} pairs a second as fast \
-         as they go",
-        plan.rounds,
-        plan.duration,
-        median(&micros),
-        median(&most)
+        "FRS, Query then Update, medians of {} rounds of {:?}; CPU of the server alone; latency of a request \
+         in µs since it was due at a fixed rate, since it was written else",
+        plan.rounds, plan.duration
     );
-    let header = ["rate", "p50", "p99", "p99.9", "p99.99", "not decided"];
-    print_table(&title, &header, &[line(&case, &figures, &paced)]);
-    let mut rows = rows_alone(&case, &figures);
-    rows.push(Row::new(SUITE, &case, ("cpu", "us/pair"), median(&micros)));
-    rows.push(Row::new(SUITE, "FRS as fast as it goes", ("pairs", "1/s"), median(&most)));
-    Ok(rows)
+    let header = [
+        "case",
+        "pairs a second",
+        "µs of CPU a pair",
+        "p50",
+        "p99",
+        "p99.9",
+        "p99.99",
+        "not decided",
+    ];
+    print_table(&title, &header, &cases.iter().map(Case::line).collect::<Vec<_>>());
+    Ok(cases.iter().flat_map(Case::rows).collect())
 }

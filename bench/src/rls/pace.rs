@@ -15,20 +15,10 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     for &rate in plan.rates {
-        let mut peers: Vec<(Kind, [f64; 4])> = Vec::new();
-        for kind in Kind::all() {
-            let server = Server::start(kind, 1, Cores::Two).await?;
-            let mut reports = Vec::new();
-            for round in 0..=plan.rounds {
-                progress::show(&format!("{rate} calls a second, round {round}: {}", kind.name()));
-                let pace = Pace::Open { rate };
-                let report =
-                    load(server.address, Ask::Rls, pace, plan.duration, Cores::Two).await?;
-                reports.push(report);
-            }
-            // The first was the warm-up.
-            let figures = medians(&reports[1..], From::Due);
-            lines.push(line(&format!("{rate}/s: {}", kind.name()), &figures, &reports[1..]));
+        let mut peers = Vec::new();
+        for (kind, reports) in measured(plan, rate).await? {
+            let figures = medians(&reports, From::Due);
+            lines.push(line(&format!("{rate}/s: {}", kind.name()), &figures, &reports));
             peers.push((kind, figures));
         }
         rows.extend(rows_of(&format!("{rate} calls a second"), &peers));
@@ -41,6 +31,27 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     );
     print_table(&title, &["rate", "p50", "p99", "p99.9", "p99.99", "not decided"], &lines);
     Ok(rows)
+}
+
+/// What the rounds gave, of each server that can be run.
+async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<(Kind, Vec<Report>)>> {
+    let mut peers = Vec::new();
+    for kind in Kind::all() {
+        peers.push((kind, Server::start(kind, 1, Cores::Two).await?, Vec::new()));
+    }
+    for round in 0..=plan.rounds {
+        for (kind, server, reports) in &mut peers {
+            let (rounds, who) = (plan.rounds, kind.name());
+            progress::show(&format!("{rate} calls a second, round {round} of {rounds}: {who}"));
+            let pace = Pace::Open { rate };
+            let report = load(server.address, Ask::Rls, pace, plan.duration, Cores::Two).await?;
+            // The first was the warm-up.
+            if round > 0 {
+                reports.push(report);
+            }
+        }
+    }
+    Ok(peers.into_iter().map(|(kind, _, reports)| (kind, reports)).collect())
 }
 
 /// The median of each percentile over the rounds.
