@@ -15,13 +15,18 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     for &rate in plan.rates {
-        let mut peers = Vec::new();
-        for (kind, reports) in measured(plan, rate).await? {
-            let figures = medians(&reports, From::Due);
-            lines.push(line(&format!("{rate}/s: {}", kind.name()), &figures, &reports));
+        let (mut peers, mut costs) = (Vec::new(), Vec::new());
+        for Measured { kind, reports, micros, .. } in measured(plan, rate).await? {
+            let (figures, cost) = (medians(&reports, From::Due), median(&micros));
+            let mut line = line(&format!("{rate}/s: {}", kind.name()), &figures, &reports);
+            line.insert(1, format!("{cost:.1}"));
+            lines.push(line);
             peers.push((kind, figures));
+            costs.push((kind, cost));
         }
-        rows.extend(rows_of(&format!("{rate} calls a second"), &peers));
+        let case = format!("{rate} calls a second");
+        rows.extend(row_of(&case, ("cpu", "us/call"), &costs));
+        rows.extend(rows_of(&case, &peers));
     }
     progress::clear();
     let title = format!(
@@ -29,29 +34,42 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
          were due, medians of {} rounds of {:?}",
         plan.rounds, plan.duration
     );
-    print_table(&title, &["rate", "p50", "p99", "p99.9", "p99.99", "not decided"], &lines);
+    let header = ["rate", "µs of CPU a call", "p50", "p99", "p99.9", "p99.99", "not decided"];
+    print_table(&title, &header, &lines);
     Ok(rows)
 }
 
+/// What the rounds gave of a server.
+struct Measured {
+    kind: Kind,
+    server: Server,
+    reports: Vec<Report>,
+    /// Microseconds of its CPU a call.
+    micros: Vec<f64>,
+}
+
 /// What the rounds gave, of each server that can be run.
-async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<(Kind, Vec<Report>)>> {
+async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
     let mut peers = Vec::new();
     for kind in Kind::all() {
-        peers.push((kind, Server::start(kind, 1, Cores::Two).await?, Vec::new()));
+        let server = Server::start(kind, 1, Cores::Two).await?;
+        peers.push(Measured { kind, server, reports: Vec::new(), micros: Vec::new() });
     }
     for round in 0..=plan.rounds {
-        for (kind, server, reports) in &mut peers {
+        for Measured { kind, server, reports, micros } in &mut peers {
             let (rounds, who) = (plan.rounds, kind.name());
             progress::show(&format!("{rate} calls a second, round {round} of {rounds}: {who}"));
             let pace = Pace::Open { rate };
+            let before = server.cpu_micros()?;
             let report = load(server.address, Ask::Rls, pace, plan.duration, Cores::Two).await?;
             // The first was the warm-up.
             if round > 0 {
+                micros.push((server.cpu_micros()? - before) / report.decided());
                 reports.push(report);
             }
         }
     }
-    Ok(peers.into_iter().map(|(kind, _, reports)| (kind, reports)).collect())
+    Ok(peers)
 }
 
 /// The median of each percentile over the rounds.
@@ -72,19 +90,21 @@ pub(super) fn line(name: &str, figures: &[f64; 4], reports: &[Report]) -> Vec<St
 }
 
 fn rows_of(case: &str, peers: &[(Kind, [f64; 4])]) -> Vec<Row> {
-    let of = |wanted: Kind| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| of);
-    let Some(ours) = of(Kind::Tidegate) else {
-        return Vec::new();
+    let row = |(index, metric)| {
+        let figures: Vec<_> = peers.iter().map(|(kind, figures)| (*kind, figures[index])).collect();
+        row_of(case, (metric, "us"), &figures)
     };
-    let figures = METRICS.into_iter().zip(ours).enumerate();
-    let row = |(index, (metric, value)): (usize, (&'static str, &f64))| {
-        let row = Row::new(SUITE, case, (metric, "us"), *value);
-        match of(Kind::Limitador) {
-            Some(peer) => row.beside(Kind::Limitador.name(), peer[index]),
-            None => row,
-        }
-    };
-    figures.map(row).collect()
+    METRICS.into_iter().enumerate().filter_map(row).collect()
+}
+
+/// Our figure, beside that of Limitador where it was run.
+fn row_of(case: &str, what: (&'static str, &'static str), peers: &[(Kind, f64)]) -> Option<Row> {
+    let of = |wanted: Kind| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| *of);
+    let row = Row::new(SUITE, case, what, of(Kind::Tidegate)?);
+    Some(match of(Kind::Limitador) {
+        Some(peer) => row.beside(Kind::Limitador.name(), peer),
+        None => row,
+    })
 }
 
 /// Rows of latencies that stand alone.
