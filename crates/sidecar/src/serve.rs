@@ -67,10 +67,10 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
 /// What serves.
 fn runtime() -> Builder {
     let mut builder = Builder::new_multi_thread();
-    // A thread's own queue has room for 256 tasks. Those beyond, who have waited longest, move to one for
-    // all threads, from which by default one is taken in some sixty turns: with many busy connections
-    // some had several turns before others had one.
-    builder.enable_all().global_queue_interval(1);
+    // A thread's own queue has room for 256 tasks; what comes beyond goes to one for all threads. Which of
+    // the two is looked at first starves the other while many connections are busy: by turns, none waits
+    // for more than two rounds through all.
+    builder.enable_all().global_queue_interval(2);
     builder
 }
 
