@@ -139,11 +139,19 @@ impl Connections {
         self.0.spawn(connection);
     }
 
-    /// Waits until one has ended; for ever when there is none.
-    pub(crate) async fn ended(&mut self) {
-        match self.0.join_next().await {
-            Some(ended) => tell_of_panic(ended),
-            None => std::future::pending().await,
+    /// What `next` gives, or none once `stopped` ends. Takes leave of those that end meanwhile.
+    pub(crate) async fn until<T>(
+        &mut self,
+        mut stopped: Pin<&mut impl Future<Output = ()>>,
+        next: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::pin!(next);
+        loop {
+            tokio::select! {
+                next = &mut next => return Some(next),
+                Some(ended) = self.0.join_next() => tell_of_panic(ended),
+                () = &mut stopped => return None,
+            }
         }
     }
 
@@ -174,5 +182,22 @@ impl Sparingly {
             self.0 = Some(Instant::now());
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Address;
+
+    #[tokio::test]
+    async fn a_tcp_connection_gathers_nothing() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let bound = listener.local_addr().unwrap();
+        let address = Address::Tcp(bound.to_string());
+        let mut acceptor = Acceptor::new("test", Listener::of(listener.into(), &address).unwrap());
+        let _client = TcpStream::connect(bound).await.unwrap();
+        let Socket::Tcp(accepted) = acceptor.next().await else { panic!("by a Unix socket") };
+        assert!(accepted.nodelay().unwrap());
     }
 }

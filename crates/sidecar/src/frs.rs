@@ -76,10 +76,8 @@ impl Frs {
                 let refusal = self.refusals.clone().acquire_owned().await;
                 (refusal, acceptor.next().await)
             };
-            let (refusal, socket) = tokio::select! {
-                next = next => next,
-                () = connections.ended() => continue,
-                () = &mut stopped => break,
+            let Some((refusal, socket)) = connections.until(stopped.as_mut(), next).await else {
+                break;
             };
             if let Ok(place) = self.places.clone().try_acquire_owned() {
                 let (service, patience) = (self.service.clone(), self.patience);

@@ -120,10 +120,8 @@ impl<M: MetricsPage> Http<M> {
                 let place = places.clone().acquire_owned().await;
                 (place, acceptor.next().await)
             };
-            let (place, socket) = tokio::select! {
-                next = next => next,
-                () = connections.ended() => continue,
-                () = &mut stopped => break,
+            let Some((place, socket)) = connections.until(stopped.as_mut(), next).await else {
+                break;
             };
             let (http, crowded, stop) = (self.clone(), crowd.subscribe(), stop.clone());
             connections.spawn(async move {

@@ -13,8 +13,6 @@ use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};
 /// much, when entries are as short as can be; Envoy's own requests are below 1 KiB.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
-const ENTRIES_BEYOND: usize = ENTRIES_MAX + 1;
-
 /// Longer messages that cannot be read at once are not handed to prost: it allocates a hundred times their
 /// length for descriptors and entries that say nothing, before anybody could count them. What clients send
 /// and this cannot read is a mistake of a few bytes, or unknown groups, which nobody writes any more.
@@ -163,7 +161,9 @@ fn descriptor_at(
     descriptor.limit =
         unit.and_then(|(requests, _, unit)| Some(LimitOverride { requests, unit: unit? }));
     Some(match (empty_key, entries, unit) {
-        (_, ENTRIES_BEYOND.., _) => Some(WireError::TooManyEntries { descriptor: index, entries }),
+        _ if entries > ENTRIES_MAX => {
+            Some(WireError::TooManyEntries { descriptor: index, entries })
+        }
         (Some(entry), ..) => Some(WireError::EmptyKey { descriptor: index, entry }),
         (None, 0, _) => Some(WireError::NoEntries(index)),
         (_, _, Some((_, unit, None))) => Some(WireError::UnknownUnit { descriptor: index, unit }),

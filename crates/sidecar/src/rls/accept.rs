@@ -21,12 +21,7 @@ pub(super) async fn run(door: Arc<Door>, listener: Listener, state: watch::Recei
     let mut refused = Sparingly::default();
     let stopped = until_stopping(state.clone());
     tokio::pin!(stopped);
-    loop {
-        let socket = tokio::select! {
-            socket = acceptor.next() => socket,
-            () = connections.ended() => continue,
-            () = &mut stopped => break,
-        };
+    while let Some(socket) = connections.until(stopped.as_mut(), acceptor.next()).await {
         let Ok(place) = door.places.clone().try_acquire_owned() else {
             door.metrics.refused_connection(DOOR);
             if refused.may_be_said() {

@@ -4,8 +4,10 @@ use super::DRAIN_MAX;
 use super::sockets::Door;
 use crate::address::Listener;
 use crate::frs::Frs;
+use crate::http::{Http, MetricsPage};
 use crate::rls::Rls;
 use anyhow::Context;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -15,7 +17,11 @@ pub(super) struct Parts {
     pub(super) frs: Frs,
 }
 
-/// The doors that decide requests. They end when told, and calls under way with them.
+/// How long HTTP requests may take at the end. Idle connections take a second, see `drain`.
+const HTTP_END_MAX: Duration = Duration::from_secs(3);
+
+/// Doors that end together when told, and what is under way with them. Those for HTTP are apart: they are
+/// open while the others drain, so that /healthcheck can tell.
 pub(super) struct Doors {
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
@@ -27,8 +33,7 @@ impl Doors {
         Doors { tasks: JoinSet::new(), stop: watch::Sender::new(false) }
     }
 
-    /// Opens one. That for HTTP is not among them: it is open while they drain, so that /healthcheck can
-    /// tell.
+    /// Opens one of those that decide requests.
     pub(super) fn open(&mut self, door: Door, listener: Listener, parts: &Parts) {
         let stop = self.stop.subscribe();
         match door {
@@ -42,6 +47,11 @@ impl Doors {
         }
     }
 
+    /// Opens one for HTTP.
+    pub(super) fn open_http(&mut self, door: Http<impl MetricsPage>, listener: Listener) {
+        self.tasks.spawn(door.serve(listener, self.stop.subscribe()));
+    }
+
     /// Waits until one of them fails; forever if there is none.
     pub(super) async fn failed(&mut self) -> anyhow::Result<()> {
         match self.tasks.join_next().await {
@@ -50,14 +60,28 @@ impl Doors {
         }
     }
 
-    /// Takes no more calls, and waits for those under way: not for ever, and not once `cut` ends.
-    pub(super) async fn drain(mut self, cut: impl Future<Output = ()>) {
-        tracing::info!("draining");
+    /// They accept no more.
+    pub(super) fn stop(&self) {
         self.stop.send_replace(true);
+    }
+
+    /// Takes no more calls, and waits for those under way: not for ever, and not once `cut` ends.
+    pub(super) async fn drain(self, cut: impl Future<Output = ()>) {
+        tracing::info!("draining");
+        self.end(DRAIN_MAX, cut).await;
+    }
+
+    /// The same of those for HTTP.
+    pub(super) async fn close_http(self) {
+        self.end(HTTP_END_MAX, std::future::pending()).await;
+    }
+
+    async fn end(mut self, most: Duration, cut: impl Future<Output = ()>) {
+        self.stop();
         tokio::select! {
             () = async { while self.tasks.join_next().await.is_some() {} } => {}
-            () = tokio::time::sleep(DRAIN_MAX) => {
-                tracing::warn!("calls were still under way after {DRAIN_MAX:?}; cut off");
+            () = tokio::time::sleep(most) => {
+                tracing::warn!("calls were still under way after {most:?}; cut off");
             }
             () = cut => tracing::warn!("told to stop again; calls under way are cut off"),
         }

@@ -4,26 +4,21 @@
 //! Owns the order of an end: first nobody connects any more, or a new process has the sockets; then the
 //! requests under way finish; /healthcheck says so until the last of them has.
 
+use super::doors::Doors;
 use super::signals::{Asked, Signals};
 use super::sockets::Place;
 use super::takeover::{self, Offer, UnderWay};
 use super::{Core, Ended, tell_old};
-use crate::address::Listener;
-use crate::http::{Http, MetricsPage};
 use std::path::Path;
-use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
-
-/// Idle connections take a second, see `drain`.
-const HTTP_END_MAX: Duration = Duration::from_secs(3);
+use tokio::task::JoinHandle;
 
 /// See the module.
 pub(super) struct Owner<'a> {
     data_dir: &'a Path,
     places: Vec<Place>,
     under_way: UnderWay,
-    http: HttpDoors,
+    http: Doors,
     draining: watch::Sender<bool>,
     keeper: JoinHandle<()>,
     reloading: JoinHandle<()>,
@@ -35,7 +30,7 @@ impl<'a> Owner<'a> {
         data_dir: &'a Path,
         core: &Core,
         (mut places, offer): (Vec<Place>, Option<Offer>),
-        http: HttpDoors,
+        http: Doors,
         draining: watch::Sender<bool>,
         keeper: JoinHandle<()>,
     ) -> Owner<'a> {
@@ -85,40 +80,8 @@ impl<'a> Owner<'a> {
         // These would take connections that nobody accepts any more.
         self.places.clear();
         drain.await;
-        self.http.close().await;
+        self.http.close_http().await;
         self.keeper.abort();
         ended.map(|_| ())
-    }
-}
-
-/// The HTTP doors, which are open while the others drain, so that /healthcheck can tell.
-pub(super) struct HttpDoors {
-    tasks: JoinSet<()>,
-    stop: watch::Sender<bool>,
-}
-
-impl HttpDoors {
-    /// None yet.
-    pub(super) fn new() -> HttpDoors {
-        HttpDoors { tasks: JoinSet::new(), stop: watch::Sender::new(false) }
-    }
-
-    /// Opens one.
-    pub(super) fn open(&mut self, door: Http<impl MetricsPage>, listener: Listener) {
-        self.tasks.spawn(door.serve(listener, self.stop.subscribe()));
-    }
-
-    /// They accept no more.
-    fn stop(&self) {
-        self.stop.send_replace(true);
-    }
-
-    /// They end, once requests under way are finished, or have taken too long.
-    async fn close(mut self) {
-        self.stop();
-        let ended = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(HTTP_END_MAX, ended).await.is_err() {
-            tracing::warn!("HTTP requests were still under way after {HTTP_END_MAX:?}; cut off");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! One process that serves everything, by threads.
 
 use super::doors::Doors;
-use super::owner::{HttpDoors, Owner};
+use super::owner::Owner;
 use super::signals::Signals;
 use super::sockets::Door;
 use super::{Core, OwnMetrics, open_places, take_over};
@@ -17,18 +17,17 @@ pub(super) async fn serve(options: &ServeOptions, core: &Core) -> anyhow::Result
     let mut offer = take_over(options).await?;
     let places = open_places(options, offer.as_mut()).await?;
 
-    let mut doors = Doors::new();
+    let (mut doors, mut http) = (Doors::new(), Doors::new());
     let (keeper, store) = keeper::keep(core.engine.clone(), options.store.sync_interval);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
     let overload = Overload::start();
     let parts = core.parts(health.clone(), overload.clone(), options)?;
-    let mut http = HttpDoors::new();
     for place in &places {
         for listener in place.listeners()? {
             if place.door == Door::Http {
                 let page = OwnMetrics::with_store(core);
-                http.open(core.http(page, health.clone(), overload.clone()), listener);
+                http.open_http(core.http(page, health.clone(), overload.clone()), listener);
             } else {
                 doors.open(place.door, listener, &parts);
             }

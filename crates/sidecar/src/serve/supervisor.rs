@@ -5,7 +5,8 @@
 //! HTTP.
 
 use super::child::{Berth, Phase};
-use super::owner::{HttpDoors, Owner};
+use super::doors::Doors;
+use super::owner::Owner;
 use super::signals::Signals;
 use super::sockets::{Door, Place};
 use super::tally::{SummedMetrics, Tally};
@@ -47,12 +48,13 @@ pub(super) async fn serve(options: &ServeOptions, core: &Core, count: u32) -> an
     }
     let (keeper, store) = keeper::keep(core.engine.clone(), options.store.sync_interval);
     let draining = watch::Sender::new(false);
-    let (mut http, overload) = (HttpDoors::new(), Overload::start());
+    let (mut http, overload) = (Doors::new(), Overload::start());
     for place in places.iter().filter(|place| place.door == Door::Http) {
         for listener in place.listeners()? {
             let (draining, store) = (draining.subscribe(), store.clone());
             let health = Health { draining, store, workers: Some(tally.serving()) };
-            http.open(core.http(SummedMetrics(tally.clone()), health, overload.clone()), listener);
+            let door = core.http(SummedMetrics(tally.clone()), health, overload.clone());
+            http.open_http(door, listener);
         }
     }
     if crew.serving(&mut signals, &tally).await.is_none() {
