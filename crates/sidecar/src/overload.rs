@@ -201,4 +201,24 @@ mod tests {
         assert!(!lag.is_late(), "one turn, whatever time it took");
         assert_eq!(late_after(&lag, 5_000_100, 2), None);
     }
+
+    #[tokio::test]
+    async fn the_sample_comes_by_itself() {
+        let overload = Overload::start();
+        for _ in 0..2 {
+            while !overload.is_late() {
+                // Turns without a break, that the task has to wait for.
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_millis(20) {
+                    overload.turned(Instant::now() - Duration::from_micros(100));
+                }
+                if !overload.is_late() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            while overload.is_late() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
 }

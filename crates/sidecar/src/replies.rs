@@ -219,6 +219,19 @@ mod tests {
         check(&plain(), &[], &nothing_told, &[]);
     }
 
+    /// Symptom: of two quotas that were used up, the last was told. Cause: a descriptor that is over was taken
+    /// for one that denies the request, which a quota does not.
+    #[test]
+    fn of_quotas_that_are_used_up_the_first_is_told() {
+        let statuses = vec![
+            status("room", Some(Unit::Minute), 3, 9),
+            deny(status("first", Some(Unit::Minute), 4, 50)),
+            deny(status("last", Some(Unit::Day), 5, 1)),
+        ];
+        let passed = answer(Verdict::Allow, statuses);
+        check(&plain(), &["x", "y", "z"], &passed, &[("L", "10"), ("R", "0"), ("T", "50")]);
+    }
+
     fn replies_of(replies: &Replies, keys: &[&str], answer: &Answer) -> Vec<(String, String)> {
         let headers = replies.headers(&request(keys), answer);
         headers.into_iter().map(|header| (header.key, header.value)).collect()
