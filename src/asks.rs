@@ -2,25 +2,24 @@
 //!
 //! Invariants: a paused request is in exactly one call, as its asker or as a waiter, or in the queue; a
 //! waiter is only in a call that ends before the waiter's own time is over; and there are never more than
-//! [`WAITING_MAX`] of them, nor more bytes than [`WAITING_BYTES_MAX`]. Who waits may be gone by then.
+//! [`WAITING_MAX`] of them, nor more bytes than [`WAITING_BYTES_MAX`]. A request may be gone before its
+//! answer comes.
 
 pub(crate) mod streams;
 
 use crate::drawn::{Drawing, Drawn, LeaseKey};
 use crate::host::{CallId, StreamId};
 use crate::leases::local::Loose;
+use crate::patience::Tick;
 use std::collections::{BTreeMap, VecDeque};
-use tidegate_core::{Nanos, Timestamp};
 
-pub(crate) const WAITING_MAX: usize = 4_096;
+/// Of a worker, those that are decided and not told yet included.
+pub(crate) const WAITING_MAX: usize = 8_192;
 /// A request has a few hundred bytes of descriptors, unless a client wants it to have more.
-const WAITING_BYTES_MAX: usize = 4 << 20;
+const WAITING_BYTES_MAX: usize = 8 << 20;
 /// Calls of a worker at a time. Envoy lets 1,024 requests of all workers be under way to a cluster, and
-/// fails those above at once: without a bound of our own, clients who bring that about would have
-/// `failure_mode` decide for them, and open the breaker. At a round trip of 1 ms it is 128,000 asks a second.
+/// fails those above at once. At a round trip of 1 ms it is 128,000 asks a second.
 pub(crate) const CALLS_MAX: usize = 128;
-/// A call ends by its timeout. One that did not for so long more never will.
-const LOST: Nanos = Nanos::from_secs(1);
 
 /// Who is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +37,8 @@ pub(crate) struct Waiter {
     pub(crate) who: Who,
     /// What it needs.
     pub(crate) drawn: Drawn,
-    /// When its time is over.
-    pub(crate) deadline: Timestamp,
+    /// Its last tick.
+    pub(crate) deadline: Tick,
 }
 
 /// What a call is for.
@@ -75,10 +74,12 @@ pub(crate) struct Ask {
     pub(crate) drawn: Drawn,
     /// For each descriptor, what was asked for beyond the hits of the asker.
     pub(crate) hoped: Vec<Hoped>,
-    /// When it will have ended.
-    pub(crate) ends: Timestamp,
+    /// Its last tick.
+    pub(crate) ends: Tick,
     /// Who is decided again when it has.
     pub(crate) waiters: Vec<Waiter>,
+    /// The tick that it was sent in.
+    pub(crate) sent_in: Tick,
     /// Its number, by which the sidecar names what it grants.
     pub(crate) name: u64,
     /// The tokens that it gives back.
@@ -130,9 +131,9 @@ pub(crate) struct Asks {
 }
 
 impl Asks {
-    /// Whether another request may wait.
-    pub(crate) fn has_room(&self) -> bool {
-        self.waiting < WAITING_MAX && self.bytes < WAITING_BYTES_MAX
+    /// Whether another request may wait, beside so many that are decided.
+    pub(crate) fn has_room(&self, decided: usize) -> bool {
+        self.waiting.saturating_add(decided) < WAITING_MAX && self.bytes < WAITING_BYTES_MAX
     }
 
     /// Whether another call may be made.
@@ -140,25 +141,30 @@ impl Asks {
         self.calls.len() < CALLS_MAX
     }
 
-    /// Has a request wait until another call may be made.
+    /// Has a request wait until another call may be made, before those that have more time left.
     pub(crate) fn queue(&mut self, waiter: Waiter) {
         self.waiting = self.waiting.saturating_add(1);
         self.bytes = self.bytes.saturating_add(waiter.drawn.bytes());
-        self.queue.push_back(waiter);
+        let place = self.queue.partition_point(|queued| queued.deadline <= waiter.deadline);
+        self.queue.insert(place, waiter);
     }
 
-    /// The next of the queue that may ask, or whose time is over by `late`.
-    pub(crate) fn next_queued(&mut self, late: Timestamp) -> Option<Waiter> {
-        let first = self.queue.front()?;
-        if !self.may_call() && first.deadline > late {
-            return None;
-        }
-        self.unqueue()
+    /// Whether the first of the queue may ask, or its time is over.
+    pub(crate) fn may_unqueue(&self, now: Tick) -> bool {
+        self.queue.front().is_some_and(|first| self.may_call() || first.deadline < now)
     }
 
-    /// The next of the queue, whether or not it may ask.
+    /// Whether none is in the queue.
+    pub(crate) fn is_queue_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes the first out of the queue.
     pub(crate) fn unqueue(&mut self) -> Option<Waiter> {
         let waiter = self.queue.pop_front()?;
+        if self.queue.is_empty() {
+            self.queue.shrink_to(CALLS_MAX);
+        }
         self.waiting = self.waiting.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(waiter.drawn.bytes());
         Some(waiter)
@@ -180,7 +186,7 @@ impl Asks {
     pub(crate) fn call_for(
         &self,
         keys: impl Iterator<Item = LeaseKey>,
-        deadline: Timestamp,
+        deadline: Tick,
     ) -> Option<CallId> {
         let mut last = None;
         for key in keys {
@@ -230,10 +236,14 @@ impl Asks {
         Some(ask)
     }
 
-    /// Takes the first of all calls out, as if it had ended.
-    pub(crate) fn take_first(&mut self) -> Option<Ask> {
-        let call = *self.calls.first_key_value()?.0;
-        self.take(call)
+    /// The first of all calls.
+    pub(crate) fn first(&self) -> Option<CallId> {
+        self.calls.first_key_value().map(|(call, _)| *call)
+    }
+
+    /// The tick in which the oldest call under way was sent.
+    pub(crate) fn oldest_sent_in(&self) -> Option<Tick> {
+        self.calls.values().map(|ask| ask.sent_in).min()
     }
 
     /// Who is decided by a call.
@@ -248,10 +258,9 @@ impl Asks {
         self.calls.len()
     }
 
-    /// A call whose end was lost.
-    pub(crate) fn lost(&self, now: Timestamp) -> Option<CallId> {
-        let lost = |ask: &Ask| now > ask.ends.saturating_add(LOST);
-        self.calls.iter().find(|(_, ask)| lost(ask)).map(|(call, _)| *call)
+    /// A call whose time is over.
+    pub(crate) fn overdue(&self, now: Tick) -> Option<CallId> {
+        self.calls.iter().find(|(_, ask)| ask.ends < now).map(|(call, _)| *call)
     }
 }
 
@@ -259,8 +268,8 @@ impl Asks {
 mod tests {
     use super::*;
 
-    fn at(nanos: u64) -> Timestamp {
-        Timestamp::from_nanos(nanos)
+    fn at(tick: u64) -> Tick {
+        Tick::new(tick)
     }
 
     fn drawn(values: &[&str]) -> Drawn {
@@ -280,6 +289,7 @@ mod tests {
             hoped: vec![Hoped::default(); values.len()],
             ends: at(ends),
             waiters: Vec::new(),
+            sent_in: at(0),
             name: 0,
             returned: Vec::new(),
         }
@@ -315,11 +325,12 @@ mod tests {
         let before = (asks.waiting, asks.bytes);
         asks.queue(waiter(1_000, &["b"]));
         asks.queue(waiter(1_001, &["b"]));
-        assert!(!asks.may_call() && asks.next_queued(at(98)).is_none());
-        assert_eq!(asks.next_queued(at(99)).map(|w| w.who), Some(Who::Stream(StreamId(1_000))));
+        assert!(!asks.may_call() && !asks.may_unqueue(at(99)) && asks.may_unqueue(at(100)));
+        assert_eq!(asks.unqueue().map(|w| w.who), Some(Who::Stream(StreamId(1_000))));
         asks.take(CallId(0));
-        assert_eq!(asks.next_queued(at(0)).map(|w| w.who), Some(Who::Stream(StreamId(1_001))));
-        assert_eq!((asks.waiting + 1, asks.next_queued(at(99)).is_none()), (before.0, true));
+        assert!(asks.may_unqueue(at(0)));
+        assert_eq!(asks.unqueue().map(|w| w.who), Some(Who::Stream(StreamId(1_001))));
+        assert_eq!((asks.waiting + 1, asks.is_queue_empty()), (before.0, true));
         for call in 1..u32::try_from(CALLS_MAX).unwrap() {
             asks.take(CallId(call));
         }
@@ -332,18 +343,19 @@ mod tests {
         let long = "x".repeat(15_000);
         asks.sent(CallId(1), ask(1, &[&long], 10));
         let mut waiting = 1;
-        while asks.has_room() {
+        assert!(asks.has_room(WAITING_MAX - 2) && !asks.has_room(WAITING_MAX - 1));
+        while asks.has_room(0) {
             asks.wait(CallId(1), waiter(waiting, &[&long])).unwrap();
             waiting += 1;
         }
-        assert!((250..300).contains(&waiting), "{waiting}");
+        assert!((500..600).contains(&waiting), "{waiting}");
     }
 
     #[test]
-    fn a_call_whose_end_never_comes_is_lost_a_second_later() {
+    fn a_call_is_overdue_after_its_last_tick() {
         let mut asks = Asks::default();
         asks.sent(CallId(1), ask(1, &["a"], 10));
-        assert_eq!(asks.lost(at(1_000_000_010)), None);
-        assert_eq!(asks.lost(at(1_000_000_011)), Some(CallId(1)));
+        assert_eq!(asks.overdue(at(10)), None);
+        assert_eq!(asks.overdue(at(11)), Some(CallId(1)));
     }
 }

@@ -77,6 +77,15 @@ impl Breaker {
         Change::Opened
     }
 
+    /// The sidecar answers no call at all: opens at once.
+    pub(crate) fn silent(&mut self, now: Timestamp, random: u64) -> Change {
+        if !self.is_closed() {
+            return Change::None;
+        }
+        self.open(PAUSE_MIN, now, random);
+        Change::Opened
+    }
+
     /// The probe failed.
     pub(crate) fn probe_failed(&mut self, now: Timestamp, random: u64) {
         if let State::Probing { pause } = self.state {

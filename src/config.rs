@@ -31,10 +31,12 @@ pub struct Config {
     pub cluster: String,
     /// That cluster as the target of a gRPC call, in the form that Envoy wants.
     pub call_target: String,
-    /// How long an ask may take.
+    /// How long an ask may take before the sidecar counts as late.
     pub timeout: Duration,
-    /// What happens to a request that nobody could decide.
+    /// What happens to a request while the sidecar does not answer.
     pub failure_mode: FailureMode,
+    /// What happens to a request that there is no room to decide.
+    pub overload_mode: OverloadMode,
     /// How descriptors are made; each yields at most one.
     pub rate_limits: Vec<RateLimit>,
     /// Which rate limit headers clients get.
@@ -59,7 +61,7 @@ impl Default for Leases {
     }
 }
 
-/// What happens to a request that nobody could decide.
+/// What happens to a request while the sidecar does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailureMode {
     /// It passes.
@@ -67,6 +69,17 @@ pub enum FailureMode {
     Allow,
     /// It is answered with 500, as Envoy's own filter does.
     Deny,
+}
+
+/// What happens to a request that there is no room to decide. Clients can bring that about, so a limit
+/// holds only where such requests are denied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OverloadMode {
+    /// It is answered with 503 and `Retry-After`.
+    #[default]
+    Deny,
+    /// It passes.
+    Allow,
 }
 
 /// Which headers tell clients about their limits.

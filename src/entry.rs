@@ -7,7 +7,8 @@
 //! is: two plugins may differ in nothing but their configuration, and no property tells them apart.
 //!
 //! Envoy does not call into a callback of the same machine, but for memory: what a host call causes it
-//! carries out after the callback. Should it ever, the inner call does nothing and says so.
+//! carries out after the callback, one inside the other (see `worker::settling`). Should it ever, the
+//! inner call does nothing and says so.
 
 use crate::config::Config;
 use crate::decide::AskError;
@@ -37,7 +38,7 @@ fn callback<T>(context: u32, otherwise: T, run: impl FnOnce(&mut Workers) -> T) 
             run(&mut workers)
         }
         Err(_) => {
-            Envoy.log(LogLevel::Error, "Envoy called from within a call; nothing was done");
+            envoy::log(LogLevel::Error, "Envoy called from within a call; nothing was done");
             otherwise
         }
     })
@@ -47,7 +48,7 @@ fn callback<T>(context: u32, otherwise: T, run: impl FnOnce(&mut Workers) -> T) 
 /// line, where the standard library would write three to standard error.
 pub(crate) fn on_initialize() {
     std::panic::set_hook(Box::new(|panic| {
-        Envoy.log(LogLevel::Error, &panic.to_string().replace('\n', " "));
+        envoy::log(LogLevel::Error, &panic.to_string().replace('\n', " "));
     }));
 }
 
@@ -66,16 +67,24 @@ pub(crate) fn on_configure(root: u32, size: usize) -> bool {
             Ok(config) => {
                 let period = u32::try_from(TICK.as_millis()).unwrap_or(u32::MAX);
                 if abi::set_tick_period(period).is_err() {
-                    Envoy.log(LogLevel::Error, "Envoy gives no timer, so no lease can be kept");
+                    envoy::log(LogLevel::Error, "Envoy gives no timer, so no lease can be kept");
                     return false;
                 }
-                if let Some(mut before) = workers.insert(root, Worker::new(Envoy, config)) {
-                    before.on_end();
+                let Some(host) = Envoy::new() else {
+                    let text = "Envoy gives no shared queue, so no request could be held safely";
+                    envoy::log(LogLevel::Error, text);
+                    return false;
+                };
+                if let Some(mut before) = workers.insert(root, Worker::new(host, config)) {
+                    let decided = before.on_end();
+                    if let Some(worker) = workers.get_mut(root) {
+                        worker.adopt(decided);
+                    }
                 }
                 true
             }
             Err(error) => {
-                Envoy.log(LogLevel::Error, &error.to_string());
+                envoy::log(LogLevel::Error, &error.to_string());
                 false
             }
         }
@@ -86,6 +95,16 @@ pub(crate) fn on_tick(root: u32) {
     callback(root, (), |workers| {
         if let Some(worker) = workers.get_mut(root) {
             worker.on_tick();
+        }
+    });
+}
+
+pub(crate) fn on_queue_ready(root: u32, queue: u32) {
+    callback(root, (), |workers| {
+        // The entries carry nothing.
+        abi::empty_queue(queue);
+        if let Some(worker) = workers.get_mut(root) {
+            worker.on_wake();
         }
     });
 }
@@ -115,7 +134,8 @@ pub(crate) fn on_response_headers(stream: u32) -> u32 {
 pub(crate) fn on_delete(context: u32) {
     callback(context, (), |workers| {
         if let Some(mut worker) = workers.remove(context) {
-            worker.on_end();
+            // Envoy ends a plugin after its requests.
+            drop(worker.on_end());
             return;
         }
         workers.closed(context);
@@ -144,11 +164,8 @@ pub(crate) fn on_grpc_close(root: u32, token: u32, status: u32) {
         let Some(worker) = workers.get_mut(root) else {
             return;
         };
-        let error = match status {
-            // A good end without an answer.
-            0 => AskError::Malformed,
-            status => AskError::Status(status),
-        };
+        let error = abi::grpc_message(|message| AskError::of_close(status, message));
+        let error = error.unwrap_or_else(|_| AskError::of_close(status, b""));
         worker.on_answer(CallId(token), Err(error));
     });
 }

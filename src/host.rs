@@ -45,7 +45,7 @@ pub struct Call<'a> {
     pub metadata: &'a [(&'static str, String)],
     /// The serialized request.
     pub message: &'a [u8],
-    /// After this it ends with gRPC status 4.
+    /// After this Envoy ends it.
     pub timeout: Duration,
 }
 
@@ -77,9 +77,13 @@ pub trait Host {
     /// Calls the sidecar; its end comes as an event of the worker, even when the stream at hand is
     /// gone by then. None when it cannot be sent.
     fn call(&self, call: &Call<'_>) -> Option<CallId>;
-    /// Lets a paused request go on.
+    /// Gives a call up: its end will not come.
+    fn cancel(&self, call: CallId);
+    /// Has the worker's `on_wake` called soon, by Envoy's event loop itself. False when that cannot be.
+    fn wake(&self) -> bool;
+    /// Lets a paused request go on, once the callback has returned.
     fn resume(&self, stream: StreamId);
-    /// Answers a request that is paused, or whose headers are at hand.
+    /// Answers a request that is paused, or whose headers are at hand, once the callback has returned.
     fn reply(&self, stream: StreamId, reply: &Reply);
     /// Adds headers to the response at hand.
     fn add_response_headers(&self, headers: &[Header]);

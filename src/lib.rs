@@ -20,6 +20,7 @@ mod entry;
 pub mod host;
 mod leases;
 pub mod matching;
+mod patience;
 pub mod reply;
 pub mod roots;
 pub mod stats;

@@ -59,14 +59,30 @@ pub fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     }
 }
 
-/// The reply to a request that nobody could decide, when `failure_mode` is deny.
+/// The reply to a request that the sidecar did not decide, when `failure_mode` is deny.
 #[must_use]
-pub fn undecided() -> Reply {
+pub fn unavailable() -> Reply {
     Reply {
         status: 500,
         headers: vec![("content-type", "text/plain".to_owned())],
-        body: "rate limiter unavailable\n".to_owned(),
+        body: "rate limiter unavailable".to_owned(),
         details: "tidegate_error".into(),
+    }
+}
+
+/// The reply to a request that there is no room to decide, when `overload_mode` is deny.
+#[must_use]
+pub fn overloaded() -> Reply {
+    Reply {
+        status: 503,
+        headers: vec![
+            ("retry-after", "1".to_owned()),
+            // Tells an Envoy before this one not to retry.
+            ("x-envoy-overloaded", "true".to_owned()),
+            ("content-type", "text/plain".to_owned()),
+        ],
+        body: "rate limiter overloaded".to_owned(),
+        details: "tidegate_overload".into(),
     }
 }
 
@@ -151,7 +167,8 @@ mod tests {
             let wait = wait.map(|policy| policy.reset_secs).max().unwrap_or(1);
             assert_eq!(reply.headers[0], ("retry-after", wait.to_string()));
         }
-        assert_eq!(undecided().details, "tidegate_error");
+        assert_eq!(unavailable().details, "tidegate_error");
+        assert_eq!(overloaded().details, "tidegate_overload");
     }
 
     #[test]

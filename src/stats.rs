@@ -27,10 +27,14 @@ pub enum Count {
     DeniedLocal,
     /// Requests denied by the answer to an ask that they waited for.
     DeniedAsked,
-    /// Requests that passed because nobody could decide.
+    /// Requests that passed as the sidecar did not answer.
     FailureAllowed,
-    /// Requests that were refused because nobody could decide.
+    /// Requests that were refused as the sidecar did not answer.
     FailureDenied,
+    /// Requests that passed as there was no room to decide them.
+    OverloadAllowed,
+    /// Requests that were refused as there was no room to decide them.
+    OverloadDenied,
     /// Requests that would have been denied, but for shadow.
     ShadowDenied,
     /// Requests that found no lease and had to ask or wait.
@@ -43,8 +47,24 @@ pub enum Count {
     Conflicts,
     /// Asks that were sent.
     Asks,
-    /// Asks that failed.
+    /// Asks that failed, for any of the causes below.
     AskErrors,
+    /// Asks that could not be sent, or whose connection failed.
+    AsksUnreachable,
+    /// Asks under way when the sidecar had answered none for a while.
+    AsksUnanswered,
+    /// Asks that ended with an unexpected status, or an answer that could not be read.
+    AsksFailed,
+    /// Asks whose answer did not come in time.
+    AsksLate,
+    /// Asks that the sidecar had no room for.
+    AsksShed,
+    /// Asks that the sidecar refused.
+    AsksRefused,
+    /// Asks that were too many for Envoy's circuit breaker, or for the connection.
+    AsksOverflowed,
+    /// Requests that found no room to wait.
+    WaitingFull,
 }
 
 /// A gauge: a share of it in each worker.
@@ -59,13 +79,15 @@ pub enum Level {
 }
 
 /// The counters' names, in the order of [`Count`]. Envoy puts `wasmcustom.` before them.
-const COUNTS: [&str; 13] = [
+const COUNTS: [&str; 23] = [
     "tidegate.allowed_local",
     "tidegate.allowed_asked",
     "tidegate.denied_local",
     "tidegate.denied_asked",
     "tidegate.failure_allowed",
     "tidegate.failure_denied",
+    "tidegate.overload_allowed",
+    "tidegate.overload_denied",
     "tidegate.shadow_denied",
     "tidegate.lease_misses",
     "tidegate.leases_granted",
@@ -73,6 +95,14 @@ const COUNTS: [&str; 13] = [
     "tidegate.conflicts",
     "tidegate.asks",
     "tidegate.ask_errors",
+    "tidegate.asks_unreachable",
+    "tidegate.asks_unanswered",
+    "tidegate.asks_failed",
+    "tidegate.asks_late",
+    "tidegate.asks_shed",
+    "tidegate.asks_refused",
+    "tidegate.asks_overflowed",
+    "tidegate.waiting_full",
 ];
 
 /// The gauges' names, in the order of [`Level`].
@@ -218,6 +248,10 @@ mod tests {
         fn call(&self, _: &Call<'_>) -> Option<CallId> {
             None
         }
+        fn cancel(&self, _: CallId) {}
+        fn wake(&self) -> bool {
+            false
+        }
         fn resume(&self, _: StreamId) {}
         fn reply(&self, _: StreamId, _: &Reply) {}
         fn add_response_headers(&self, _: &[Header]) {}
@@ -279,6 +313,8 @@ mod tests {
             (Count::DeniedAsked, "denied_asked"),
             (Count::FailureAllowed, "failure_allowed"),
             (Count::FailureDenied, "failure_denied"),
+            (Count::OverloadAllowed, "overload_allowed"),
+            (Count::OverloadDenied, "overload_denied"),
             (Count::ShadowDenied, "shadow_denied"),
             (Count::LeaseMisses, "lease_misses"),
             (Count::LeasesGranted, "leases_granted"),
@@ -286,6 +322,14 @@ mod tests {
             (Count::Conflicts, "conflicts"),
             (Count::Asks, "asks"),
             (Count::AskErrors, "ask_errors"),
+            (Count::AsksUnreachable, "asks_unreachable"),
+            (Count::AsksUnanswered, "asks_unanswered"),
+            (Count::AsksFailed, "asks_failed"),
+            (Count::AsksLate, "asks_late"),
+            (Count::AsksShed, "asks_shed"),
+            (Count::AsksRefused, "asks_refused"),
+            (Count::AsksOverflowed, "asks_overflowed"),
+            (Count::WaitingFull, "waiting_full"),
         ];
         for (count, name) in counts {
             stats.count(count);

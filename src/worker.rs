@@ -7,14 +7,16 @@
 mod answering;
 mod asking;
 mod deciding;
+mod failing;
 mod returning;
+mod settling;
 mod ticking;
 
 use crate::asks::streams::{Keys, Stream, Streams};
 use crate::asks::{Asks, Waiter, Who};
 use crate::breaker::Breaker;
 use crate::config::{Config, HeaderStyle};
-use crate::decide::{self, AskError, Shown};
+use crate::decide::{self, AskError, Shown, Undecided};
 use crate::descriptors::{RequestFacts, draw};
 use crate::drawn::Drawn;
 use crate::host::{CallId, Host, StreamId};
@@ -22,10 +24,13 @@ use crate::leases::entry::Choice;
 use crate::leases::local::{Locals, Loose};
 use crate::leases::process::Process;
 use crate::leases::table::Table;
+use crate::patience::Patience;
 use crate::reply::Reply;
 use crate::stats::{Count, Stats};
 use deciding::Seen;
 use returning::Return;
+pub use settling::Decided;
+use settling::Settling;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp, Verdict};
@@ -43,6 +48,7 @@ pub enum Step {
 }
 
 /// What becomes of a request.
+#[derive(Debug)]
 enum Ruling {
     /// It passes, and this is kept for its response.
     Allow(Option<Stream>),
@@ -62,7 +68,9 @@ pub struct Worker<H> {
     asks: Asks,
     streams: Streams,
     breaker: Breaker,
-    news: answering::News,
+    patience: Patience,
+    settling: Settling,
+    news: failing::News,
     /// Tokens that are to go back to the sidecar.
     loose: Vec<Loose>,
     /// Leases that a lost answer may have granted.
@@ -94,7 +102,9 @@ impl<H: Host> Worker<H> {
             asks: Asks::default(),
             streams: Streams::default(),
             breaker: Breaker::new(),
-            news: answering::News::default(),
+            patience: Patience::new(config.timeout, TICK),
+            settling: Settling::default(),
+            news: failing::News::default(),
             loose: Vec::new(),
             recalls: VecDeque::new(),
             unanswered: VecDeque::new(),
@@ -159,11 +169,9 @@ impl<H: Host> Worker<H> {
             Choice::Ask => {
                 self.stats.count(Count::LeaseMisses);
                 self.streams.insert(stream, Stream::Paused);
-                if self.ask_first(Who::Stream(stream), drawn, now) {
-                    return None;
-                }
+                let undecided = self.ask_first(Who::Stream(stream), drawn, now).err()?;
                 self.streams.remove(&stream);
-                Some(self.failure())
+                Some(self.undecided(undecided))
             }
         }
     }
@@ -177,24 +185,25 @@ impl<H: Host> Worker<H> {
             Choice::Allow => {}
             Choice::Deny => self.stats.count(Count::ShadowDenied),
             Choice::Ask => {
-                self.ask_first(Who::Shadow, drawn, now);
+                // Without a decision it counts in nothing.
+                let _ = self.ask_first(Who::Shadow, drawn, now);
             }
         }
     }
 
-    /// Asks for a request that has just come, or has it wait for another's answer. False when it has
-    /// to do without.
-    fn ask_first(&mut self, who: Who, drawn: &Drawn, now: Timestamp) -> bool {
+    /// Asks for a request that has just come, or has it wait for another's answer.
+    fn ask_first(&mut self, who: Who, drawn: &Drawn, now: Timestamp) -> Result<(), Undecided> {
         if !self.breaker.is_closed() {
             if self.breaker.probe(now) {
                 self.probe(drawn, now);
             }
-            return false;
+            return Err(Undecided::Failure);
         }
-        if !self.asks.has_room() {
-            return false;
+        if !self.asks.has_room(self.settling.due()) {
+            self.note_full(now);
+            return Err(Undecided::Overload);
         }
-        let deadline = now.saturating_add(self.timeout());
+        let deadline = self.patience.deadline();
         self.pose(Waiter { who, drawn: drawn.clone(), deadline }, &[], now)
     }
 
@@ -228,6 +237,9 @@ impl<H: Host> Worker<H> {
 
     /// A call has ended: with an answer's bytes, or not.
     pub fn on_answer(&mut self, call: CallId, answer: Result<&[u8], AskError>) {
+        if answer.is_ok() {
+            self.begin_turn();
+        }
         if let Some(ask) = self.asks.take(call) {
             let now = self.host.now();
             self.end(ask, answer, now);
@@ -236,60 +248,37 @@ impl<H: Host> Worker<H> {
 
     /// [`TICK`] has passed.
     pub fn on_tick(&mut self) {
+        self.begin_turn();
         let now = self.host.now();
+        self.look_after_calls(now);
         self.look_after_leases(now);
         self.stats.flush(&self.host);
+        // In case a wake was lost.
+        self.go_on(now);
     }
 
-    /// The plugin is over: its configuration was changed, or Envoy ends. No answer will come any more,
-    /// so whoever waits is decided without; and other workers may spend what this one holds.
-    pub fn on_end(&mut self) {
+    /// The plugin is over: its configuration was changed, or Envoy ends. No answer will come any more, so
+    /// requests that wait are decided without; other workers may spend what this one holds. Gives the
+    /// requests that were too many for this turn.
+    pub fn on_end(&mut self) -> Decided {
         let now = self.host.now();
-        while let Some(ask) = self.asks.take_first() {
+        while let Some(ask) = self.asks.first().and_then(|call| self.asks.take(call)) {
             let waiters = ask.waiters.into_iter().map(|waiter| waiter.who);
             for who in ask.asker.into_iter().chain(waiters) {
-                self.fail(who);
+                self.fail(who, Undecided::Failure);
             }
         }
         while let Some(waiter) = self.asks.unqueue() {
-            self.fail(waiter.who);
+            self.fail(waiter.who, Undecided::Failure);
         }
         self.put_all_back(now);
         self.stats.end(&self.host);
-    }
-
-    /// Carries out what was decided of a request that waited.
-    fn settle(&mut self, who: Who, ruling: Ruling) {
-        let Who::Stream(stream) = who else {
-            return;
-        };
-        self.streams.remove(&stream);
-        match ruling {
-            Ruling::Allow(kept) => {
-                self.keep(stream, kept);
-                self.host.resume(stream);
-            }
-            Ruling::Deny(reply) => self.host.reply(stream, &reply),
-        }
+        self.settling.take()
     }
 
     fn keep(&mut self, stream: StreamId, kept: Option<Stream>) {
         if let Some(kept) = kept {
             self.streams.insert(stream, kept);
-        }
-    }
-
-    /// What becomes of a request that nobody could decide.
-    fn failure(&mut self) -> Ruling {
-        match decide::failure(&self.config) {
-            None => {
-                self.stats.count(Count::FailureAllowed);
-                Ruling::Allow(None)
-            }
-            Some(reply) => {
-                self.stats.count(Count::FailureDenied);
-                Ruling::Deny(reply)
-            }
         }
     }
 

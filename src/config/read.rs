@@ -11,7 +11,8 @@ use super::node::Node;
 use super::recipe::Facts;
 use super::unsupported::OF_THE_FILTER;
 use super::{
-    Config, ConfigError, DeniedReply, Enforcement, FailureMode, HeaderStyle, Leases, RateLimit,
+    Config, ConfigError, DeniedReply, Enforcement, FailureMode, HeaderStyle, Leases, OverloadMode,
+    RateLimit,
 };
 use checks::{in_range, not_empty};
 use std::time::Duration;
@@ -23,8 +24,17 @@ const TIMEOUT_MS_MAX: u64 = 60_000;
 /// At about 450 bytes a slot, 30 MB of Envoy's memory.
 const SLOTS_MAX: u64 = 65_536;
 
-const FIELDS: [&str; 8] =
-    ["domain", "sidecar", "failure_mode", "rate_limits", "shadow", "headers", "denied", "leases"];
+const FIELDS: [&str; 9] = [
+    "domain",
+    "sidecar",
+    "failure_mode",
+    "overload_mode",
+    "rate_limits",
+    "shadow",
+    "headers",
+    "denied",
+    "leases",
+];
 
 /// Reads a whole document.
 pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
@@ -40,6 +50,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         cluster: cluster.text()?.to_owned(),
         timeout: timeout(&sidecar)?,
         failure_mode: failure_mode(&node)?,
+        overload_mode: overload_mode(&node)?,
         headers: header_style(&node)?,
         denied: denied(&node.at("denied"))?,
         leases: leases(&node.at("leases"))?,
@@ -74,6 +85,17 @@ fn failure_mode(node: &Node<'_>) -> Result<FailureMode, ConfigError> {
     }
 }
 
+fn overload_mode(node: &Node<'_>) -> Result<OverloadMode, ConfigError> {
+    let Some(field) = node.field("overload_mode") else {
+        return Ok(OverloadMode::default());
+    };
+    match field.text()? {
+        "deny" => Ok(OverloadMode::Deny),
+        "allow" => Ok(OverloadMode::Allow),
+        other => Err(field.unknown("variant", other, &["deny", "allow"])),
+    }
+}
+
 fn header_style(node: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
     let Some(field) = node.field("headers") else {
         return Ok(HeaderStyle::default());
@@ -87,7 +109,7 @@ fn header_style(node: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
 }
 
 fn denied(node: &Node<'_>) -> Result<DeniedReply, ConfigError> {
-    let mut reply = DeniedReply { status: 429, body: "rate limit exceeded\n".to_owned() };
+    let mut reply = DeniedReply { status: 429, body: "rate limit exceeded".to_owned() };
     if node.is_absent() {
         return Ok(reply);
     }
@@ -96,7 +118,8 @@ fn denied(node: &Node<'_>) -> Result<DeniedReply, ConfigError> {
         reply.status = in_range(&status, 400, 599)?;
     }
     if let Some(body) = node.field("body") {
-        body.text()?.clone_into(&mut reply.body);
+        // A gRPC client gets the body as its status message, in which a line end reads `%0A`.
+        body.text()?.trim_end_matches(['\r', '\n']).clone_into(&mut reply.body);
     }
     Ok(reply)
 }

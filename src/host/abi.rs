@@ -51,7 +51,24 @@ unsafe extern "C" {
     safe fn proxy_continue_stream(stream_type: u32) -> Status;
     safe fn proxy_set_effective_context(context: u32) -> Status;
     safe fn proxy_set_tick_period_milliseconds(period: u32) -> Status;
+    safe fn proxy_grpc_cancel(token: u32) -> Status;
     safe fn proxy_increment_metric(metric: u32, offset: i64) -> Status;
+    fn proxy_register_shared_queue(
+        name: *const u8,
+        name_size: usize,
+        queue_out: *mut u32,
+    ) -> Status;
+    fn proxy_enqueue_shared_queue(queue: u32, value: *const u8, value_size: usize) -> Status;
+    fn proxy_dequeue_shared_queue(
+        queue: u32,
+        data_out: *mut usize,
+        size_out: *mut usize,
+    ) -> Status;
+    fn proxy_get_status(
+        code_out: *mut u32,
+        message_out: *mut usize,
+        size_out: *mut usize,
+    ) -> Status;
     fn proxy_log(level: u32, text: *const u8, text_size: usize) -> Status;
     fn proxy_get_buffer_bytes(
         buffer: u32,
@@ -181,7 +198,44 @@ pub(crate) fn shared_data<T>(key: &str, read: impl FnOnce(&[u8]) -> T) -> Result
     Ok((value, cas))
 }
 
+/// The message of the gRPC status that a call has just ended with.
+pub(crate) fn grpc_message<T>(read: impl FnOnce(&[u8]) -> T) -> Result<T, Status> {
+    let mut code = 0;
+    let call = |data: &mut usize, size: &mut usize| {
+        // SAFETY: Envoy writes the three words, which live until it returns.
+        unsafe { proxy_get_status(&mut code, data, size) }
+    };
+    receive(call, read)
+}
+
+/// Takes all entries out of a queue.
+pub(crate) fn empty_queue(queue: u32) {
+    let take = || {
+        let call = |data: &mut usize, size: &mut usize| {
+            // SAFETY: Envoy writes the two words, which live until it returns.
+            unsafe { proxy_dequeue_shared_queue(queue, data, size) }
+        };
+        receive(call, |_| ())
+    };
+    while take().is_ok() {}
+}
+
 // Calls that give no value.
+
+/// The queue of this name, whose entries the effective context's plugin is called for.
+pub(crate) fn register_queue(name: &str) -> Result<u32, Status> {
+    let mut queue = 0;
+    // SAFETY: Envoy reads the name and writes the word; both live until it returns.
+    unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &mut queue) }.ok()?;
+    Ok(queue)
+}
+
+/// Adds an empty entry to a queue.
+pub(crate) fn add_to_queue(queue: u32) -> Result<(), Status> {
+    let entry: [u8; 0] = [];
+    // SAFETY: Envoy reads the entry, which has no bytes and lives until it returns.
+    unsafe { proxy_enqueue_shared_queue(queue, entry.as_ptr(), entry.len()) }.ok()
+}
 
 /// Writes a value of shared data. Envoy compares `cas` only if the key is there; 0 always wins.
 pub(crate) fn set_shared_data(key: &str, value: &[u8], cas: u32) -> Result<(), Status> {
@@ -230,7 +284,7 @@ pub(crate) struct GrpcCall<'a> {
     pub(crate) metadata: &'a [u8],
     /// The serialized request.
     pub(crate) message: &'a [u8],
-    /// After this it ends with gRPC status 4.
+    /// After this Envoy ends it, with gRPC status 14.
     pub(crate) timeout_ms: u32,
 }
 
@@ -256,6 +310,11 @@ pub(crate) fn grpc_call(call: &GrpcCall<'_>) -> Result<u32, Status> {
     }
     .ok()?;
     Ok(token)
+}
+
+/// Gives a call up.
+pub(crate) fn cancel_grpc_call(token: u32) -> Result<(), Status> {
+    proxy_grpc_cancel(token).ok()
 }
 
 /// Answers the request of the effective context, with `headers` as [`pairs`] writes them. `details` is
@@ -369,6 +428,11 @@ extern "C" fn proxy_on_configure(root: u32, size: usize) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_tick(root: u32) {
     entry::on_tick(root);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_queue_ready(root: u32, queue: u32) {
+    entry::on_queue_ready(root, queue);
 }
 
 #[unsafe(no_mangle)]

@@ -48,9 +48,33 @@ fn act_on_current() -> bool {
     act_on(CONTEXTS.with(Cell::get).current)
 }
 
-/// Envoy.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Envoy;
+/// Envoy, for one plugin.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    /// A queue that only this plugin in this worker reads and writes: Envoy's event loop calls the plugin
+    /// for each entry, which is the only way to be called soon and from nothing else.
+    wake_queue: u32,
+}
+
+impl Envoy {
+    /// To be called while the plugin's root is the current context. None when Envoy gives no queue.
+    pub(crate) fn new() -> Option<Envoy> {
+        // Queues are common to all workers by name, so each has a name of its own.
+        let own = u64::from_le_bytes(abi::random()?);
+        let wake_queue = abi::register_queue(&format!("tidegate.wake.{own:016x}")).ok()?;
+        Some(Envoy { wake_queue })
+    }
+}
+
+/// Writes a log line.
+pub(crate) fn log(level: LogLevel, message: &str) {
+    let level = match level {
+        LogLevel::Info => 2,
+        LogLevel::Warn => 3,
+        LogLevel::Error => 4,
+    };
+    abi::log(level, &format!("tidegate: {message}"));
+}
 
 /// The impossible version: passed for a key that was never set, so that of two workers that create it
 /// only one succeeds. Envoy's 0 would let the later one win. Versions count the writes of the whole
@@ -95,6 +119,14 @@ impl Host for Envoy {
             timeout_ms: u32::try_from(call.timeout.as_millis()).unwrap_or(u32::MAX).max(1),
         });
         sent.ok().map(CallId)
+    }
+
+    fn cancel(&self, call: CallId) {
+        let _ = abi::cancel_grpc_call(call.0);
+    }
+
+    fn wake(&self) -> bool {
+        abi::add_to_queue(self.wake_queue).is_ok()
     }
 
     fn resume(&self, stream: StreamId) {
@@ -143,12 +175,7 @@ impl Host for Envoy {
     }
 
     fn log(&self, level: LogLevel, message: &str) {
-        let level = match level {
-            LogLevel::Info => 2,
-            LogLevel::Warn => 3,
-            LogLevel::Error => 4,
-        };
-        abi::log(level, &format!("tidegate: {message}"));
+        log(level, message);
     }
 }
 

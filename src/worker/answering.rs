@@ -5,11 +5,10 @@ use super::deciding::Seen;
 use super::{Ruling, Worker};
 use crate::asks::streams::Stream;
 use crate::asks::{Ask, Hoped, Purpose, Waiter, Who, needed};
-use crate::breaker::Change;
-use crate::config::{FailureMode, HeaderStyle};
+use crate::config::HeaderStyle;
 use crate::decide::{self, AskError, Shown};
 use crate::drawn::{Drawing, LeaseKey, entries_of};
-use crate::host::{Host, LogLevel};
+use crate::host::Host;
 use crate::leases::entry::Choice;
 use crate::leases::local::Loose;
 use crate::leases::purse::Held;
@@ -25,19 +24,6 @@ const LEASE_MAX: Nanos = Nanos::from_secs(60);
 const UNLEASED: Nanos = Nanos::from_secs(1);
 /// So long nobody asks again for a lease that was not granted. It bounds the asks near a limit.
 const REFUSED: Nanos = Nanos::new(5_000_000);
-/// The least time between two log lines of the same kind.
-const NEWS_EVERY: Nanos = Nanos::from_secs(10);
-
-/// What the log was told, so that it is not told again with each request.
-#[derive(Debug, Default)]
-pub(super) struct News {
-    outage_told_at: Option<Timestamp>,
-    refusal_told_at: Option<Timestamp>,
-    /// Whether a line told of a failure since the last answer: then so does one of the end, if the
-    /// breaker has opened meanwhile.
-    outage_told: bool,
-}
-
 impl<H: Host> Worker<H> {
     /// A call has ended.
     pub(super) fn end(&mut self, mut ask: Ask, answer: Result<&[u8], AskError>, now: Timestamp) {
@@ -64,7 +50,7 @@ impl<H: Host> Worker<H> {
                 self.note_failure(error, ask.purpose, now);
                 self.make_up_for(&mut ask, error, now);
                 if let Some(who) = ask.asker {
-                    self.fail(who);
+                    self.fail(who, error.leaves());
                 }
             }
         }
@@ -93,16 +79,6 @@ impl<H: Host> Worker<H> {
         self.settle(who, ruling);
     }
 
-    /// Decides by `failure_mode`.
-    pub(super) fn fail(&mut self, who: Who) {
-        if let Who::Stream(_) = who
-            && !self.is_gone(who)
-        {
-            let ruling = self.failure();
-            self.settle(who, ruling);
-        }
-    }
-
     /// Decides those again who waited: by what is known now, else by the next ask. The one with the
     /// least time left asks, so that its answer comes in time for all others.
     pub(super) fn decide_again(&mut self, waiters: Vec<Waiter>, now: Timestamp) {
@@ -125,15 +101,20 @@ impl<H: Host> Worker<H> {
         }
         undecided.make_contiguous().sort_by_key(|waiter| waiter.deadline);
         while let Some(waiter) = undecided.pop_front() {
+            if self.breaker.is_closed() && !self.take_of_turn() {
+                self.asks.queue(waiter);
+                undecided.drain(..).for_each(|waiter| self.asks.queue(waiter));
+                return;
+            }
             let who = waiter.who;
-            if !self.pose(waiter, undecided.make_contiguous(), now) {
-                self.fail(who);
+            if let Err(why) = self.pose(waiter, undecided.make_contiguous(), now) {
+                self.fail(who, why);
             }
         }
     }
 
     /// Whether nobody waits for the decision any more.
-    fn is_gone(&self, who: Who) -> bool {
+    pub(super) fn is_gone(&self, who: Who) -> bool {
         matches!(who, Who::Stream(stream) if !self.streams.contains_key(&stream))
     }
 
@@ -292,57 +273,6 @@ impl<H: Host> Worker<H> {
             local.unleased_until = now.saturating_add(UNLEASED);
         }
     }
-
-    fn note_answer(&mut self) {
-        let told = std::mem::take(&mut self.news.outage_told);
-        if self.breaker.answered() == Change::Closed && told {
-            let message = format!("cluster {} answers again", self.config.cluster);
-            self.host.log(LogLevel::Info, &message);
-        }
-    }
-
-    /// Notes that a call failed, and tells the log what is new: that a request went undecided, though
-    /// the next may be answered, and that from now on nobody asks.
-    pub(super) fn note_failure(&mut self, error: AskError, purpose: Purpose, now: Timestamp) {
-        if purpose != Purpose::Return {
-            self.stats.count(Count::AskErrors);
-        }
-        if error.is_refusal() {
-            self.note_answer();
-            if is_news(&mut self.news.refusal_told_at, now) {
-                self.tell(error);
-            }
-        } else {
-            let is_outage = if purpose == Purpose::Probe {
-                self.breaker.probe_failed(now, self.host.random());
-                !self.news.outage_told
-            } else {
-                let change = self.breaker.failed(now, self.host.random());
-                change == Change::Opened || purpose == Purpose::Decide
-            };
-            if is_outage && is_news(&mut self.news.outage_told_at, now) {
-                self.news.outage_told = true;
-                self.tell(error);
-            }
-        }
-    }
-
-    fn tell(&self, error: AskError) {
-        let effect = match self.config.failure_mode {
-            FailureMode::Allow => "such requests pass unlimited (failure_mode allow)",
-            FailureMode::Deny => "such requests get 500 (failure_mode deny)",
-        };
-        let message = format!("cluster {}: {error}; {effect}", self.config.cluster);
-        self.host.log(LogLevel::Warn, &message);
-    }
-}
-
-fn is_news(told_at: &mut Option<Timestamp>, now: Timestamp) -> bool {
-    let news = told_at.is_none_or(|told| now.saturating_since(told) >= NEWS_EVERY);
-    if news {
-        *told_at = Some(now);
-    }
-    news
 }
 
 /// Whether an answer is one to this ask.

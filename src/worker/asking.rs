@@ -6,40 +6,46 @@
 use super::Worker;
 use super::deciding::ENTRIES_BYTES_MAX;
 use crate::asks::{Ask, Hoped, Purpose, Waiter, needed, needed_by};
-use crate::decide::AskError;
+use crate::decide::{AskError, Undecided};
 use crate::drawn::{Drawing, Drawn};
 use crate::host::{Call, CallId, Host};
 use crate::leases::table::Write;
 use crate::stats::Count;
 use std::time::Duration;
-use tidegate_core::{Descriptor, Hits, LeaseAsk, Nanos, Request, Timestamp};
+use tidegate_core::{Descriptor, Hits, LeaseAsk, Request, Timestamp};
 use tidegate_wire::{encode_request, lease_ask_metadata};
 
-/// Envoy's timeouts are whole milliseconds; none is no timeout.
-const MILLI: u64 = 1_000_000;
+/// So long after its timeout Envoy is to end a call itself, in case no tick does: longer than an ask is waited
+/// for, as Envoy's timers start early in a worker that is late.
+const GIVEN_UP: Duration = Duration::from_secs(2);
 
 impl<H: Host> Worker<H> {
     /// Has a request wait for a call that is under way, or asks for it. `rest` will wait for the same
-    /// answer. False when it has to do without.
-    pub(super) fn pose(&mut self, waiter: Waiter, rest: &[Waiter], now: Timestamp) -> bool {
+    /// answer.
+    pub(super) fn pose(
+        &mut self,
+        waiter: Waiter,
+        rest: &[Waiter],
+        now: Timestamp,
+    ) -> Result<(), Undecided> {
         if !self.breaker.is_closed() {
-            return false;
+            return Err(Undecided::Failure);
         }
         let lacking: Vec<bool> = self.lacking(&waiter.drawn, now);
         let waiter = match self.call_to_wait_for(&waiter, &lacking, now) {
             Some(call) => match self.asks.wait(call, waiter) {
-                Ok(()) => return true,
+                Ok(()) => return Ok(()),
                 Err(waiter) => waiter,
             },
             None => waiter,
         };
-        let left = waiter.deadline.saturating_since(now);
-        if left.as_nanos() < MILLI {
-            return false;
+        if waiter.deadline < self.patience.now() {
+            self.note_late(now);
+            return Err(Undecided::Overload);
         }
         if !self.asks.may_call() {
             self.asks.queue(waiter);
-            return true;
+            return Ok(());
         }
         let mut hoped = Vec::with_capacity(lacking.len());
         for (index, (drawing, lacks)) in waiter.drawn.iter().zip(&lacking).enumerate() {
@@ -59,22 +65,11 @@ impl<H: Host> Worker<H> {
             drawn: waiter.drawn,
             ends: waiter.deadline,
             waiters: Vec::new(),
+            sent_in: self.patience.now(),
             name: self.name_call(),
             returned: Vec::new(),
         };
-        self.ask(ask, now).is_some()
-    }
-
-    /// Has those ask who were too many, as far as there is room now, and ends the wait of those whose
-    /// time is over.
-    pub(super) fn ask_queued(&mut self, now: Timestamp) {
-        let late = now.saturating_add(Nanos::new(MILLI));
-        while let Some(waiter) = match self.breaker.is_closed() {
-            true => self.asks.next_queued(late),
-            false => self.asks.unqueue(),
-        } {
-            self.decide_again(vec![waiter], now);
-        }
+        self.ask(ask, now).map(|_| ()).ok_or(AskError::NotSent.leaves())
     }
 
     /// Which descriptors the sidecar has to be asked about.
@@ -151,8 +146,9 @@ impl<H: Host> Worker<H> {
             asker: None,
             drawn,
             hoped: vec![Hoped { wanted, waiting: 0 }; count],
-            ends: now.saturating_add(self.timeout()),
+            ends: self.patience.deadline(),
             waiters: Vec::new(),
+            sent_in: self.patience.now(),
             name: self.name_call(),
             returned: Vec::new(),
         };
@@ -182,25 +178,19 @@ impl<H: Host> Worker<H> {
         now: Timestamp,
     ) -> Result<CallId, Box<Ask>> {
         let request = Request { domain: self.config.domain.clone(), descriptors, hits: Hits::ONE };
-        let timeout = ask.ends.saturating_since(now);
         let call = self.host.call(&Call {
             target: &self.config.call_target,
             metadata,
             message: &encode_request(&request),
-            timeout: whole_millis(timeout),
+            timeout: self.config.timeout.saturating_add(GIVEN_UP),
         });
         let Some(call) = call else {
             self.note_failure(AskError::NotSent, ask.purpose, now);
             return Err(Box::new(ask));
         };
         if let Some(lost) = self.asks.sent(call, ask) {
-            self.end(lost, Err(AskError::TIMEOUT), now);
+            self.end(lost, Err(AskError::Late), now);
         }
         Ok(call)
     }
-}
-
-/// Rounded down, so that a call has ended when its asker's time is over.
-fn whole_millis(span: Nanos) -> Duration {
-    Duration::from_millis(span.as_nanos().checked_div(MILLI).unwrap_or(0).max(1))
 }

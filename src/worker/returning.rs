@@ -84,8 +84,9 @@ impl<H: Host> Worker<H> {
             asker: None,
             drawn: Drawn::default(),
             hoped: Vec::new(),
-            ends: now.saturating_add(self.timeout()),
+            ends: self.patience.deadline(),
             waiters: Vec::new(),
+            sent_in: self.patience.now(),
             name: back.call,
             returned: back.tokens,
         };
@@ -104,7 +105,7 @@ impl<H: Host> Worker<H> {
 
     /// An ask has failed. What it may have been granted, or what it gave back, is not forgotten.
     pub(super) fn make_up_for(&mut self, ask: &mut Ask, error: AskError, now: Timestamp) {
-        if error.is_refusal() {
+        if error.is_answer() {
             return;
         }
         if ask.purpose == Purpose::Return {

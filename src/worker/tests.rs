@@ -14,7 +14,7 @@ use crate::host::StreamId;
 use authority::{Authority, made_up, status};
 use proptest::prelude::*;
 use tidegate_core::{Lease, LimitView, Nanos, Status, Timestamp, Unit, Verdict};
-use world::{Envoy, MILLI, Sent};
+use world::{Envoy, MILLI, PATIENCE_MS, Sent};
 
 /// Has the authority answer all calls that are under way, once.
 fn answer_all(envoy: &mut Envoy, authority: &mut Authority) -> usize {
@@ -23,6 +23,7 @@ fn answer_all(envoy: &mut Envoy, authority: &mut Authority) -> usize {
         let now = envoy.world().now;
         let answer = authority.decide(call, now);
         envoy.workers[call.worker].on_answer(call.id, Ok(&answer));
+        envoy.wake_all();
     }
     calls.len()
 }
@@ -31,6 +32,7 @@ fn fail_all(envoy: &mut Envoy, error: AskError) -> usize {
     let calls = std::mem::take(&mut envoy.world_mut().sent);
     for call in &calls {
         envoy.workers[call.worker].on_answer(call.id, Err(error));
+        envoy.wake_all();
     }
     calls.len()
 }
@@ -120,9 +122,11 @@ fn a_flood_of_new_keys_waits_for_its_turn_and_opens_no_breaker() {
     for name in &names {
         envoy.request(0, &[(&format!("9{name}"), 1)]);
     }
-    envoy.pass_ms(20);
-    fail_all(&mut envoy, AskError::TIMEOUT);
-    assert_eq!((envoy.world().sent.len(), envoy.workers[0].asks.waiting()), (0, 0));
+    for _ in 0..PATIENCE_MS / 100 {
+        envoy.pass_ms(100);
+        envoy.tick_all();
+    }
+    assert_eq!((envoy.workers[0].asks.calls(), envoy.workers[0].asks.waiting()), (0, 0));
     assert_eq!(resumed(&envoy).len() + replied(&envoy).len(), 1_100);
 }
 
@@ -140,7 +144,7 @@ fn what_a_lost_answer_granted_is_asked_back() {
     authority.decide(&lost, envoy.world().now);
     let granted: u64 = authority.leased.values().sum();
     assert!(granted >= 38, "{granted}");
-    fail_all(&mut envoy, AskError::TIMEOUT);
+    fail_all(&mut envoy, AskError::Late);
     // Those who waited asked anew; their tokens are not in doubt.
     answer_all(&mut envoy, &mut authority);
     let both: u64 = authority.leased.values().sum();
@@ -168,7 +172,7 @@ fn a_return_without_an_answer_is_sent_again_as_it_was() {
         if first_arrives {
             authority.decide(&first, envoy.world().now);
         }
-        fail_all(&mut envoy, AskError::Status(14));
+        fail_all(&mut envoy, AskError::Unreachable);
         envoy.tick_all();
         let again = only_call(&envoy);
         assert_eq!((&again.message, &again.metadata), (&first.message, &first.metadata));
@@ -268,7 +272,7 @@ fn a_worker_that_ends_leaves_nobody_waiting_and_its_tokens_to_others() {
     let (asker, _) = envoy.request(0, &[("7", 1)]);
     let (waiter, _) = envoy.request(0, &[("7", 1)]);
     assert!(held(&envoy, "1000") > Some(0));
-    envoy.workers[0].on_end();
+    drop(envoy.workers[0].on_end());
     assert_eq!(replied(&envoy), [(asker.0, 500), (waiter.0, 500)]);
     assert_eq!(held(&envoy, "1000"), Some(0));
     let mut spent = 0;
@@ -335,7 +339,7 @@ fn a_sidecar_that_does_not_answer_costs_five_timeouts_and_then_none() {
     warmed(&mut envoy, &mut authority, "100000");
     for number in 0..5 {
         envoy.request(0, &[(&format!("{number}"), 1)]);
-        assert_eq!(fail_all(&mut envoy, AskError::Status(14)), 1);
+        assert_eq!(fail_all(&mut envoy, AskError::Unreachable), 1);
     }
     assert_eq!(replied(&envoy).len(), 5);
     let line =
@@ -368,7 +372,7 @@ fn refusals_do_not_open_the_breaker() {
     let mut envoy = Envoy::new(1, 64);
     for _ in 0..20 {
         envoy.request(0, &[("9", 1)]);
-        assert_eq!(fail_all(&mut envoy, AskError::Status(3)), 1);
+        assert_eq!(fail_all(&mut envoy, AskError::Refused), 1);
     }
     assert_eq!(envoy.world().logs.len(), 1);
 }
@@ -480,7 +484,7 @@ fn no_more_wait_than_there_is_room_for() {
     }
     assert_eq!(replied(&envoy), []);
     let (stream, _) = envoy.request(0, &[("100", 1)]);
-    assert_eq!(replied(&envoy), [(stream.0, 500)]);
+    assert_eq!(replied(&envoy), [(stream.0, 503)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use super::Worker;
 use crate::decide::AskError;
 use crate::drawn::LeaseKey;
-use crate::host::Host;
+use crate::host::{CallId, Host};
 use crate::leases::local::{Loose, PLACES, Watch};
 use crate::leases::purse::Purse;
 use crate::leases::table::Write;
@@ -27,12 +27,27 @@ struct Visited {
 }
 
 impl<H: Host> Worker<H> {
-    pub(super) fn look_after_leases(&mut self, now: Timestamp) {
-        while let Some(call) = self.asks.lost(now) {
-            if let Some(ask) = self.asks.take(call) {
-                self.end(ask, Err(AskError::TIMEOUT), now);
+    /// Gives up calls that will not end, and all of them when the sidecar is silent.
+    pub(super) fn look_after_calls(&mut self, now: Timestamp) {
+        let is_silent = self.patience.end_tick(self.asks.oldest_sent_in());
+        if is_silent && self.breaker.is_closed() {
+            while let Some(call) = self.asks.first() {
+                self.give_up(call, AskError::Silent, now);
             }
         }
+        while let Some(call) = self.asks.overdue(self.patience.now()) {
+            self.give_up(call, AskError::Late, now);
+        }
+    }
+
+    fn give_up(&mut self, call: CallId, error: AskError, now: Timestamp) {
+        if let Some(ask) = self.asks.take(call) {
+            self.host.cancel(call);
+            self.end(ask, Err(error), now);
+        }
+    }
+
+    pub(super) fn look_after_leases(&mut self, now: Timestamp) {
         self.visit_places(now);
         self.give_tokens_back(now);
         let level = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);

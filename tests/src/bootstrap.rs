@@ -82,6 +82,9 @@ pub fn route(prefix: &str, name: &str, metadata: &Value) -> Value {
     })
 }
 
+/// A cluster without any host.
+pub const NO_HOSTS: &str = "no-hosts";
+
 /// What the upstream's cluster says of itself under `tidegate`, in its metadata.
 pub const CLUSTER_METADATA: (&str, &str) = ("tier", "gold");
 
@@ -107,6 +110,8 @@ pub fn bootstrap(setup: &Setup<'_>) -> anyhow::Result<Value> {
             }],
             "clusters": [
                 upstream,
+                // Envoy answers 503 at once.
+                {"name": NO_HOSTS, "type": "STATIC", "connect_timeout": "1s"},
                 cluster(
                     "tidegate",
                     &json!({"pipe": {"path": setup.sidecar}}),

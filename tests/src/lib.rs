@@ -7,6 +7,7 @@
 
 pub mod artifacts;
 pub mod bootstrap;
+pub mod burst;
 pub mod client;
 pub mod command;
 pub mod decisions;

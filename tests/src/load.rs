@@ -129,7 +129,7 @@ impl Outcome {
     /// The longest latency that is told apart; longer ones count as this.
     const LONGEST: Duration = Duration::from_secs(100);
 
-    fn new() -> anyhow::Result<Outcome> {
+    pub(crate) fn new() -> anyhow::Result<Outcome> {
         let latencies = Histogram::new_with_bounds(1_000, Self::LONGEST.as_nanos() as u64, 3)?;
         Ok(Outcome { statuses: BTreeMap::new(), broken: 0, latencies, took: Duration::ZERO })
     }
@@ -153,12 +153,17 @@ impl Outcome {
     }
 
     fn count(&mut self, reply: &anyhow::Result<Reply>, took: Duration) {
-        match reply {
-            Ok(reply) => {
-                *self.statuses.entry(reply.status.as_u16()).or_default() += 1;
+        self.count_status(reply.as_ref().ok().map(|reply| reply.status.as_u16()), took);
+    }
+
+    /// Counts a request that was answered with this status, or whose connection broke.
+    pub(crate) fn count_status(&mut self, status: Option<u16>, took: Duration) {
+        match status {
+            Some(status) => {
+                *self.statuses.entry(status).or_default() += 1;
                 self.latencies.saturating_record(took.as_nanos() as u64);
             }
-            Err(_) => self.broken += 1,
+            None => self.broken += 1,
         }
     }
 

@@ -13,8 +13,8 @@ use tidegate::stats::MetricKind;
 use tidegate_core::{LeaseReturn, Timestamp};
 use tidegate_wire::{request_from_wire, returned_from, rls};
 
-/// The reply's status when nobody could decide.
-const UNDECIDED: u32 = 500;
+/// The reply's status without a decision: the sidecar did not answer, or there was no room.
+const UNDECIDED: [u32; 2] = [500, 503];
 
 /// The host of one worker, in one life of its process.
 pub(crate) struct SimHost {
@@ -151,6 +151,24 @@ impl Host for SimHost {
         Some(CallId(id))
     }
 
+    fn cancel(&self, call: CallId) {
+        self.with(|_, state| {
+            let was_live = state.machines[self.worker].calls.remove(&call.0).is_some();
+            state.note("given up (worker, call)", [self.worker as u64, call.0.into(), 0, 0]);
+            if !was_live {
+                state.fail(format!("worker {}: call {} is given up twice", self.worker, call.0));
+            }
+        });
+    }
+
+    fn wake(&self) -> bool {
+        self.with(|world, state| {
+            let life = state.lives[self.worker / world.scenario.workers];
+            state.after(0, Event::Wake(self.worker, life));
+            true
+        })
+    }
+
     fn resume(&self, stream: StreamId) {
         self.with(|world, state| {
             if let Some(needs) = self.end(state, stream, "resumed") {
@@ -167,9 +185,9 @@ impl Host for SimHost {
             if self.end(state, stream, "answered").is_some() {
                 let of = [self.worker as u64, stream.0.into(), reply.status.into(), 0];
                 state.note("answered (worker, request, status)", of);
-                match reply.status {
-                    UNDECIDED => state.tally.failed += 1,
-                    _ => state.tally.denied += 1,
+                match UNDECIDED.contains(&reply.status) {
+                    true => state.tally.failed += 1,
+                    false => state.tally.denied += 1,
                 }
                 world.respond(state, self.worker, stream.0);
             }

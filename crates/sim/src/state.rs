@@ -65,6 +65,8 @@ pub(crate) enum Event {
     Arrive,
     /// A worker looks after its leases.
     Tick(usize, u32),
+    /// Envoy's event loop comes round for this worker.
+    Wake(usize, u32),
     /// A call reaches the sidecar.
     Reach(Rc<Call>),
     /// An answer reaches the worker.

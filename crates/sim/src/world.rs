@@ -23,8 +23,9 @@ use tidegate::host::{CallId, StreamId};
 use tidegate::worker::{Step, TICK, Worker};
 use tidegate_core::Lease;
 
-/// A moment longer than a request may wait: it is sent on from events that come at ticks.
-const WAIT_SLACK: u64 = TICK.as_nanos() as u64 + SECOND / 1_000;
+/// How long beyond its timeout a request may wait: until it is known whether the sidecar is silent or late.
+/// Counted in ticks, of which the first has begun.
+const WAIT_BEYOND: u64 = 6 * TICK.as_nanos() as u64;
 
 /// The requests of one worker that may wait at once, far above what traffic there is.
 const WAITING_MAX: usize = 2_048;
@@ -37,9 +38,6 @@ const DROWSY: u64 = 8 * SECOND;
 
 /// gRPC: nobody listens there.
 const UNAVAILABLE: u32 = 14;
-
-/// gRPC: time is up.
-const DEADLINE_EXCEEDED: u32 = 4;
 
 /// All of a run.
 pub(crate) struct World {
@@ -115,6 +113,7 @@ impl World {
             None => anyhow::bail!("nothing is going to happen any more"),
             Some(Event::Arrive) => self.arrive(),
             Some(Event::Tick(worker, life)) => self.tick(worker, life),
+            Some(Event::Wake(worker, life)) => self.wake(worker, life),
             Some(Event::Reach(call)) => self.reach(&call),
             Some(Event::Answer(reply)) => self.answer(&reply),
             Some(Event::Deadline(call)) => self.deadline(&call),
@@ -246,7 +245,7 @@ impl World {
                     state.fail(format!("worker {worker}: {waiting} requests wait"));
                 }
                 let timeout = self.scenario.timeout_ms * 1_000_000;
-                state.after(timeout + WAIT_SLACK, Event::Overdue(worker, life, stream));
+                state.after(timeout + WAIT_BEYOND, Event::Overdue(worker, life, stream));
                 if state.rng.chance(30) {
                     let patience = state.rng.below(timeout);
                     state.after(patience, Event::Hangup(worker, life, stream));
@@ -333,6 +332,15 @@ impl World {
         }
     }
 
+    fn wake(&self, worker: usize, life: u32) {
+        self.state.borrow_mut().tally.steps -= 1;
+        if life == self.life_of(worker)
+            && let Some(running) = self.workers[worker].borrow_mut().as_mut()
+        {
+            running.on_wake();
+        }
+    }
+
     fn reach(&self, call: &Rc<Call>) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -391,7 +399,10 @@ impl World {
         drop(state);
         if let Some(running) = self.workers[worker].borrow_mut().as_mut() {
             let outcome = reply.outcome.as_ref().map(|bytes| &**bytes);
-            running.on_answer(CallId(id), outcome.map_err(|status| AskError::Status(*status)));
+            running.on_answer(
+                CallId(id),
+                outcome.map_err(|status| AskError::of_close(*status, b"")),
+            );
         }
         self.state.borrow_mut().machines[worker].asked.clear();
     }
@@ -409,7 +420,7 @@ impl World {
         state.note("time is up (worker, call)", [call.worker as u64, call.id.into(), 0, 0]);
         drop(state);
         if let Some(running) = self.workers[call.worker].borrow_mut().as_mut() {
-            running.on_answer(CallId(call.id), Err(AskError::Status(DEADLINE_EXCEEDED)));
+            running.on_answer(CallId(call.id), Err(AskError::Late));
         }
     }
 
@@ -419,8 +430,7 @@ impl World {
         state.tally.steps -= 1;
         let found = state.machines[worker].streams.get(&stream);
         if life == current && found.is_some_and(|found| found.standing == Standing::Waiting) {
-            let timeout = self.scenario.timeout_ms;
-            state.fail(format!("worker {worker}: request {stream} waits longer than {timeout} ms"));
+            state.fail(format!("worker {worker}: request {stream} waits too long"));
         }
     }
 
@@ -454,7 +464,7 @@ impl World {
     #[must_use]
     pub(crate) fn is_measured(&self) -> bool {
         let state = self.state.borrow();
-        let timeout = self.scenario.timeout_ms * 1_000_000;
-        state.usage.is_none_or(|usage| state.wall(&self.scenario) > usage.until + timeout)
+        let wait = self.scenario.timeout_ms * 1_000_000 + WAIT_BEYOND;
+        state.usage.is_none_or(|usage| state.wall(&self.scenario) > usage.until + wait)
     }
 }

@@ -25,7 +25,7 @@ fn of_the_document() {
             r#""sidecar""#,
             r#""sidecars""#,
             "sidecars: unknown field `sidecars`, expected one of `domain`, `sidecar`, \
-             `failure_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`",
+             `failure_mode`, `overload_mode`, `rate_limits`, `shadow`, `headers`, `denied`, `leases`",
         ),
         (r#""tidegate""#, r#""""#, "sidecar.cluster: must not be empty"),
         (

@@ -44,6 +44,8 @@ pub(super) struct World {
     calls: u32,
     /// Whether calls can be sent.
     pub(super) unsendable: bool,
+    /// The workers that want to be woken.
+    wakes: Vec<usize>,
     pub(super) resumed: Vec<StreamId>,
     pub(super) replies: Vec<(StreamId, u32, Vec<Header>)>,
     pub(super) headers: Vec<Header>,
@@ -116,6 +118,15 @@ impl Host for FakeHost {
         Some(id)
     }
 
+    fn cancel(&self, call: CallId) {
+        self.world.borrow_mut().sent.retain(|sent| (sent.worker, sent.id) != (self.worker, call));
+    }
+
+    fn wake(&self) -> bool {
+        self.world.borrow_mut().wakes.push(self.worker);
+        true
+    }
+
     fn resume(&self, stream: StreamId) {
         self.world.borrow_mut().resumed.push(stream);
     }
@@ -142,6 +153,8 @@ impl Host for FakeHost {
 
 /// The timeout of requests in all tests.
 pub(super) const TIMEOUT_MS: u64 = 20;
+/// How long they wait at most: one tick for the timeout, three beyond it, and what is left of the present one.
+pub(super) const PATIENCE_MS: u64 = 500;
 pub(super) const MILLI: u64 = 1_000_000;
 
 /// An Envoy.
@@ -214,6 +227,22 @@ impl Envoy {
     pub(super) fn tick_all(&mut self) {
         for worker in &mut self.workers {
             worker.on_tick();
+        }
+        self.wake_all();
+    }
+
+    /// Envoy's event loop comes round until no worker wants more of it: how often.
+    pub(super) fn wake_all(&mut self) -> usize {
+        let mut rounds = 0;
+        loop {
+            let wakes = std::mem::take(&mut self.world_mut().wakes);
+            if wakes.is_empty() {
+                return rounds;
+            }
+            rounds += 1;
+            for worker in wakes {
+                self.workers[worker].on_wake();
+            }
         }
     }
 }

@@ -1,0 +1,117 @@
+//! How long the sidecar is waited for: counted in ticks of the worker, not by the clock.
+//!
+//! A timer that is late says nothing of the sidecar: the worker may have been busy with what clients sent,
+//! and the answers may lie unread. Envoy's own timers even start early after a long callback. Before
+//! each tick, though, Envoy's event loop has read what had arrived; and however long the worker is
+//! busy, one tick comes of it.
+//!
+//! The sidecar is *silent* when it left a call unanswered over several ticks and answered none of the others.
+//! An ask is *late* one tick later: so whether the sidecar is silent is known first.
+
+use std::time::Duration;
+
+/// Ticks beyond the timeout, so that neither a pause of the sidecar's processor nor one round of Envoy's
+/// event loop looks like an outage.
+const TICKS_BEYOND: u64 = 3;
+
+/// The number of a tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Tick(u64);
+
+impl Tick {
+    #[cfg(test)]
+    pub(crate) const fn new(number: u64) -> Tick {
+        Tick(number)
+    }
+}
+
+/// What was heard of the sidecar lately, and when requests have waited long enough.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    now: Tick,
+    heard: bool,
+    silent_ticks: u64,
+    silent_ticks_max: u64,
+}
+
+impl Patience {
+    /// For calls that should be answered within `timeout`, with a tick each `period`.
+    pub(crate) fn new(timeout: Duration, period: Duration) -> Patience {
+        let ticks = timeout.as_nanos().div_ceil(period.as_nanos().max(1));
+        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
+        let silent_ticks_max = ticks.saturating_add(TICKS_BEYOND);
+        Patience { now: Tick::default(), heard: true, silent_ticks: 0, silent_ticks_max }
+    }
+
+    /// The present tick.
+    pub(crate) fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// The last tick of a request that comes now.
+    pub(crate) fn deadline(&self) -> Tick {
+        Tick(self.now.0.saturating_add(self.silent_ticks_max))
+    }
+
+    /// The sidecar has answered.
+    pub(crate) fn hear(&mut self) {
+        self.heard = true;
+    }
+
+    /// A tick ends. `oldest` is the tick in which the oldest call under way was sent. Whether the sidecar
+    /// is silent.
+    pub(crate) fn end_tick(&mut self, oldest: Option<Tick>) -> bool {
+        let left_unanswered = oldest.is_some_and(|oldest| oldest < self.now);
+        let heard = std::mem::take(&mut self.heard);
+        self.now = Tick(self.now.0.saturating_add(1));
+        self.silent_ticks =
+            if heard || !left_unanswered { 0 } else { self.silent_ticks.saturating_add(1) };
+        self.silent_ticks >= self.silent_ticks_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Duration = Duration::from_millis(100);
+
+    /// Ends of ticks until the sidecar counts as silent; `heard` says in which an answer comes.
+    fn ticks(timeout_ms: u64, heard: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut patience = Patience::new(Duration::from_millis(timeout_ms), PERIOD);
+        patience.end_tick(None);
+        let call = patience.now();
+        let deadline = patience.deadline();
+        (1..1_000).find(|tick| {
+            if heard(*tick) {
+                patience.hear();
+            }
+            let is_late = patience.now() > deadline;
+            let silent = patience.end_tick(Some(call));
+            assert!(!silent || !is_late || (1..1_000).any(&heard), "late before silent");
+            silent
+        })
+    }
+
+    #[test]
+    fn it_takes_the_timeout_and_some_ticks_in_a_row() {
+        assert_eq!(ticks(1, |_| false), Some(5));
+        assert_eq!(ticks(20, |_| false), Some(5));
+        assert_eq!(ticks(100, |_| false), Some(5));
+        assert_eq!(ticks(101, |_| false), Some(6));
+        assert_eq!(ticks(5_000, |_| false), Some(54));
+        assert_eq!(ticks(20, |tick| tick == 4), Some(8));
+        assert_eq!(ticks(20, |tick| tick % 4 == 0), None);
+    }
+
+    #[test]
+    fn without_a_call_under_way_nothing_is_silent() {
+        let mut patience = Patience::new(Duration::from_millis(20), PERIOD);
+        assert!((0..100).all(|_| !patience.end_tick(None)));
+        // Each call is answered before the next tick, or was sent since the last.
+        assert!((0..100).all(|_| {
+            let call = patience.now();
+            !patience.end_tick(Some(call))
+        }));
+    }
+}

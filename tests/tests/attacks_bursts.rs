@@ -1,0 +1,119 @@
+//! Thousands of requests at once: none may end the virtual machine of a worker, none may hang, and none
+//! may pass beyond the limit.
+//!
+//! 310 to 450 requests that waited for one answer ended the machine: all of them were settled in one
+//! callback, Envoy carried the replies out one inside the other, and the stack overflowed. From then
+//! on every request got 503.
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tidegate_tests::bootstrap::{Filter, NO_HOSTS};
+use tidegate_tests::burst::{Burst, Protocol};
+use tidegate_tests::load::Outcome;
+use tidegate_tests::plugin::{limits, plugin};
+use tidegate_tests::stack::{Plan, Stack};
+use tidegate_tests::wait;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+/// What the traffic of one test needs at most, on a busy machine.
+const ROOM: Duration = Duration::from_secs(100);
+
+const REQUESTS: u64 = 5_000;
+const LIMIT: u64 = 50;
+
+/// Routes that Envoy answers by itself, inside of the call that lets a request go on.
+fn routes() -> Vec<Value> {
+    vec![
+        json!({"match": {"prefix": "/direct"}, "direct_response": {"status": 200}}),
+        json!({"match": {"prefix": "/redirect"}, "redirect": {"path_redirect": "/"}}),
+        json!({"match": {"prefix": "/nowhere"}, "route": {"cluster": NO_HOSTS}}),
+    ]
+}
+
+/// The default timeout of 20 ms.
+fn defaults(failure_mode: &str) -> String {
+    let mut plugin = plugin();
+    plugin["failure_mode"] = json!(failure_mode);
+    plugin["sidecar"] = json!({"cluster": "tidegate"});
+    plugin.to_string()
+}
+
+async fn start(plugin: &str, workers: u32) -> anyhow::Result<Stack> {
+    let limits = limits(&format!("{{ unit: hour, requests_per_unit: {LIMIT} }}"));
+    let (routes, filter) = (routes(), Filter::Tidegate(plugin));
+    let stack = Plan { workers, routes: &routes, ..Plan::new(&limits, filter) }.start().await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    Ok(stack)
+}
+
+/// That each request was answered, with one of these statuses, by a filter that is still there.
+async fn all_answered(stack: &Stack, outcome: &Outcome, statuses: &[u16]) -> anyhow::Result<()> {
+    ensure!(outcome.broken == 0 && outcome.sent() == REQUESTS, "{:?}", outcome.statuses);
+    let seen: BTreeSet<u16> = outcome.statuses.keys().copied().collect();
+    ensure!(seen.iter().all(|status| statuses.contains(status)), "{:?}", outcome.statuses);
+    println!("{:?}, the slowest after {} ms", outcome.statuses, outcome.latency_ms(100.0));
+    let log = stack.envoy.process.log();
+    let mut seen = std::collections::BTreeMap::<String, u32>::new();
+    for line in log.lines().filter(|l| l.contains("tidegate:")) { *seen.entry(line.split("tidegate:").nth(1).unwrap_or("").to_owned()).or_default() += 1; }
+    println!("{seen:#?}");
+    ensure!(!log.contains("Wasm VM failed") && !log.contains("call stack"), "{log}");
+    Ok(())
+}
+
+/// The bursts of a worker with a sidecar that answers: by protocol, and by what happens to what passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_on_one_key_ends_no_worker_and_passes_no_limit() -> anyhow::Result<()> {
+    let http2 = Protocol::Http2 { connections: 5 };
+    let table = [
+        ("/", 200, Protocol::Http2 { connections: 1 }),
+        ("/", 200, http2),
+        ("/", 200, Protocol::Http1),
+        ("/direct", 200, http2),
+        ("/direct", 200, Protocol::Http1),
+        ("/redirect", 301, http2),
+        ("/nowhere", 503, http2),
+    ];
+    for workers in [1, 2] {
+        for (path, passed, protocol) in table {
+            let stack = start(&defaults("allow"), workers).await?;
+            let burst = Burst::of_one_client(stack.envoy.address, "a", REQUESTS);
+            let outcome = Burst { path: path.to_owned(), protocol, ..burst }.run().await?;
+            println!("{workers} workers, {path}, {protocol:?}");
+            all_answered(&stack, &outcome, &[passed, 429, 503]).await?;
+            let failed = stack.envoy.filter_stat("failure_allowed").await?;
+            ensure!(failed == 0, "failure_mode decided {failed}");
+            if path != "/nowhere" {
+                ensure!(outcome.of(passed) <= LIMIT, "{:?}", outcome.statuses);
+            }
+            let after = stack.get(path, &[("x-client", b"a")]).await?;
+            ensure!([429, passed].contains(&after.status.as_u16()), "{after:?}");
+        }
+    }
+    Ok(())
+}
+
+/// As above with a sidecar that stands still, or is gone: `failure_mode` decides all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_without_a_sidecar_is_answered_by_failure_mode() -> anyhow::Result<()> {
+    for workers in [1, 2] {
+        for (mode, path, status) in
+            [("deny", "/direct", 500), ("allow", "/direct", 200), ("allow", "/nowhere", 503)]
+        {
+            for is_killed in [false, true] {
+                let mut stack = start(&defaults(mode), workers).await?;
+                if is_killed {
+                    stack.sidecar.kill().await?;
+                } else {
+                    stack.sidecar.process.freeze().await?;
+                }
+                let burst = Burst::of_one_client(stack.envoy.address, "a", REQUESTS);
+                let outcome = Burst { path: path.to_owned(), ..burst }.run().await?;
+                println!("{workers} workers, failure_mode {mode}, {path}, killed {is_killed}");
+                all_answered(&stack, &outcome, &[status]).await?;
+            }
+        }
+    }
+    Ok(())
+}
