@@ -200,7 +200,8 @@ mod tests {
     /// the log said "not reachable" exactly when the sidecar was there but slow.
     #[test]
     fn the_end_of_a_call_says_why() {
-        let overflow = "upstream connect error or disconnect/reset before headers. reset reason: overflow";
+        let overflow =
+            "upstream connect error or disconnect/reset before headers. reset reason: overflow";
         let refused = "upstream connect error or disconnect/reset before headers. reset reason: \
                        remote connection failure";
         let table = [
@@ -212,7 +213,12 @@ mod tests {
             (14, "", AskError::Unreachable, Undecided::Failure),
             (14, refused, AskError::Unreachable, Undecided::Failure),
             (14, overflow, AskError::Overflow, Undecided::Overload),
-            (14, "reset reason: remote refused stream reset", AskError::Overflow, Undecided::Overload),
+            (
+                14,
+                "reset reason: remote refused stream reset",
+                AskError::Overflow,
+                Undecided::Overload,
+            ),
             (14, "upstream request timeout{response_timeout}", AskError::Late, Undecided::Overload),
         ];
         for (status, message, error, mode) in table {

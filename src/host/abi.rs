@@ -59,11 +59,8 @@ unsafe extern "C" {
         queue_out: *mut u32,
     ) -> Status;
     fn proxy_enqueue_shared_queue(queue: u32, value: *const u8, value_size: usize) -> Status;
-    fn proxy_dequeue_shared_queue(
-        queue: u32,
-        data_out: *mut usize,
-        size_out: *mut usize,
-    ) -> Status;
+    fn proxy_dequeue_shared_queue(queue: u32, data_out: *mut usize, size_out: *mut usize)
+    -> Status;
     fn proxy_get_status(
         code_out: *mut u32,
         message_out: *mut usize,

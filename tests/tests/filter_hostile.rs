@@ -116,7 +116,7 @@ fn no_answer_traps_and_each_decides_its_requests() {
         let user = format!("{}", odd.below(200));
         let headers: [(&str, &[u8]); 2] = [("x-app", b"a"), ("x-user", user.as_bytes())];
         let open: Vec<_> = (0..=odd.below(3)).map(|_| host.request(&headers)).collect();
-        if odd.below(4) == 0 {
+        if odd.below(2) == 0 {
             host.advance(Duration::from_millis(100));
             host.tick();
         }

@@ -14,6 +14,10 @@ use super::shared_data::SharedData;
 use super::state::{Exports, HeaderMap, Sight, Stream};
 use super::types::{ContextId, LogLine, Outcome, Token, Trap};
 
+/// How deep callbacks may nest. In a real Envoy with one filter the stack overflows at 300 to 450; other filters
+/// of a chain have frames too.
+const DEPTH_MAX: usize = 40;
+
 const ACTION_CONTINUE: u32 = 0;
 const ACTION_PAUSE: u32 = 1;
 
@@ -150,13 +154,20 @@ impl Host {
         result.map(|_| ())
     }
 
-    /// As `Host::close`, with a trap as a value.
+    /// As `Host::close_with`, with a trap as a value.
     #[track_caller]
-    pub(crate) fn try_close(&mut self, token: Token, grpc_status: u32) -> Result<(), Trap> {
+    pub(crate) fn try_close(
+        &mut self,
+        token: Token,
+        grpc_status: u32,
+        message: &str,
+    ) -> Result<(), Trap> {
         assert_ne!(grpc_status, 0, "Envoy closes a call only to fail it");
         let root = self.land(token);
-        self.drive(root, "proxy_on_grpc_close", &[root.0, token.0, grpc_status])?;
-        Ok(())
+        self.state_mut().grpc.closed_with = Some((grpc_status, message.to_owned()));
+        let result = self.drive(root, "proxy_on_grpc_close", &[root.0, token.0, grpc_status]);
+        self.state_mut().grpc.closed_with = None;
+        result.map(|_| ())
     }
 
     /// As `Host::response_headers`, with a trap as a value.
@@ -253,9 +264,60 @@ impl Host {
         Ok(())
     }
 
+    /// Calls an export, and does what follows: inside of the callback's end what it asked for, and after the
+    /// outermost one what Envoy's event loop was asked for.
+    fn drive(
+        &mut self,
+        context: ContextId,
+        export: &'static str,
+        args: &[u32],
+    ) -> Result<Option<u32>, Trap> {
+        let depth = self.state().depth + 1;
+        if depth > DEPTH_MAX {
+            let message = format!("{export} is nested {depth} deep: the stack of Envoy overflows");
+            return Err(self.poison(message, String::new()));
+        }
+        let state = self.state_mut();
+        (state.depth, state.depth_max) = (depth, state.depth_max.max(depth));
+        let result = self.call_export(context, export, args);
+        let followed = result.and_then(|result| {
+            while let Some(stream) = self.state_mut().deferred.pop_front() {
+                self.respond_inside(stream)?;
+            }
+            Ok(result)
+        });
+        self.state_mut().depth = depth - 1;
+        let result = followed?;
+        if depth == 1 {
+            self.run_event_loop()?;
+        }
+        Ok(result)
+    }
+
+    /// Has a stream that goes on, or is answered, get its response headers.
+    fn respond_inside(&mut self, context: ContextId) -> Result<(), Trap> {
+        let Some(stream) = self.state_mut().streams.get(&context) else {
+            return Ok(());
+        };
+        let headers = match &stream.outcome {
+            Some(Outcome::LocalReply(reply)) => reply.response_headers(),
+            _ => Headers::new(&[(":status", b"200")]),
+        };
+        self.try_response_headers(context, headers).map(|_| ())
+    }
+
+    fn run_event_loop(&mut self) -> Result<(), Trap> {
+        while let Some((root, queue)) = self.state_mut().posted.pop_front() {
+            if self.state().roots.contains(&root) {
+                self.drive(root, "proxy_on_queue_ready", &[root.0, queue])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Calls an export; `None` when the guest has none of that name, which Envoy takes for a
     /// guest that does not care. A trap kills the machine.
-    fn drive(
+    fn call_export(
         &mut self,
         context: ContextId,
         export: &'static str,

@@ -3,16 +3,19 @@
 //! It imitates one worker of Envoy as the filter sees it: the callbacks and their order, header
 //! maps that exist only in their phase, callouts that outlive their stream, shared data with
 //! Envoy's compare-and-swap rules, metric ids, memory given through the guest's own allocator,
-//! and a virtual machine that is dead after the first trap. Hosts loaded with one `SharedData`
-//! are the workers of one Envoy.
+//! and a virtual machine that is dead after the first trap. What a callback asks for (local replies,
+//! requests that go on) happens inside of its end, callback within callback, as in Envoy, and
+//! too deep a nesting kills the machine. Hosts loaded with one `SharedData` are the workers of
+//! one Envoy.
 //!
-//! Nothing happens by itself: time stands still until the test moves it, ticks and answers come
-//! when the test drives them, random bytes are the same in every run.
+//! Little happens by itself: time stands still until the test moves it, ticks and answers come
+//! when the test drives them, random bytes are the same in every run. Only entries of queues reach
+//! their plugin at once, when the drive that added them is over.
 //!
 //! It refuses, by killing the guest with a message that names the call:
 //! - every call that `Host::allow` does not list, beyond the log and what Rust's standard library
 //!   asks of WASI by itself; after `Host::load` that is every call;
-//! - every call that it does not implement (HTTP callouts, gRPC streams, queues, bodies, trailers,
+//! - every call that it does not implement (HTTP callouts, gRPC streams, bodies, trailers,
 //!   changes to requests, removal of headers, foreign functions, files);
 //! - a pointer that is not the guest's memory, a malformed list of headers, a header that could
 //!   split a response;
@@ -122,7 +125,13 @@ impl Host {
     /// Ends a gRPC call with a status other than OK, for instance 14 when nobody listens.
     #[track_caller]
     pub(crate) fn close(&mut self, token: Token, grpc_status: u32) {
-        or_panic(self.try_close(token, grpc_status));
+        self.close_with(token, grpc_status, "");
+    }
+
+    /// As `close`, with the status' message.
+    #[track_caller]
+    pub(crate) fn close_with(&mut self, token: Token, grpc_status: u32, message: &str) {
+        or_panic(self.try_close(token, grpc_status, message));
     }
 
     /// Passes response headers through the filter and returns them as they are after it.
@@ -135,16 +144,15 @@ impl Host {
         or_panic(self.try_response_headers(context, Headers::new(headers)))
     }
 
-    /// Passes the filter's own local reply through it, as Envoy does after each, and returns the
-    /// headers that the client gets.
+    /// The headers that the client gets with the filter's own local reply, which Envoy has passed through
+    /// the filter.
     #[track_caller]
-    pub(crate) fn local_reply_headers(&mut self, context: ContextId) -> Headers {
-        let reply = self.local_reply(context);
-        let status = reply.status.to_string();
-        let mut headers: Vec<(&str, &[u8])> = vec![(":status", status.as_bytes())];
-        headers.extend(reply.headers.iter());
-        let headers = Headers::new(&headers);
-        or_panic(self.try_response_headers(context, headers))
+    pub(crate) fn local_reply_headers(&self, context: ContextId) -> Headers {
+        self.local_reply(context);
+        match self.state().streams.get(&context) {
+            Some(stream) => stream.response.headers.clone(),
+            None => panic!("{context} is over"),
+        }
     }
 
     /// Ends a stream, answered or given up, in Envoy's order: access log, done, delete.
@@ -210,6 +218,11 @@ impl Host {
         self.state_mut().buffers.vm_configuration = configuration.to_vec();
     }
 
+    /// Has what the filter lets go on answered at once, as on a route with a direct response.
+    pub(crate) fn answer_directly(&mut self) {
+        self.state_mut().answers_directly = true;
+    }
+
     /// Makes `proxy_grpc_call` fail with this status and start nothing, until it is `Ok` again.
     /// Envoy's are `ParseFailure` for an unknown cluster and `InternalFailure`.
     pub(crate) fn set_grpc_call_status(&mut self, status: Status) {
@@ -247,6 +260,11 @@ impl Host {
     /// Number of gRPC calls that are neither answered nor closed.
     pub(crate) fn grpc_calls_in_flight(&self) -> usize {
         self.state().grpc.in_flight.len()
+    }
+
+    /// How deep callbacks were nested at most since the host was loaded.
+    pub(crate) fn depth_max(&self) -> usize {
+        self.state().depth_max
     }
 
     /// How often each host call was made since `clear_calls`, WASI included.

@@ -3,7 +3,7 @@
 //! Owns the rule that decides whether a call is admitted, and which context a call acts on.
 //! Reads and writes no guest memory: that is `guest`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wasmtime::{Memory, TypedFunc};
 
@@ -61,6 +61,18 @@ pub(super) struct State {
     pub(super) shared_data: SharedData,
     pub(super) metrics: Metrics,
     pub(super) grpc: Grpc,
+    /// What host calls asked for that Envoy does when the callback has returned: streams that go on, or
+    /// are answered.
+    pub(super) deferred: VecDeque<ContextId>,
+    /// How many callbacks have begun and not ended.
+    pub(super) depth: usize,
+    /// The most of them since the host was loaded.
+    pub(super) depth_max: usize,
+    /// Whether what goes on is answered at once, as on a route with a direct response.
+    pub(super) answers_directly: bool,
+    pub(super) queues: Vec<Queue>,
+    /// Entries of queues that Envoy's event loop has to tell of, with the plugin to call.
+    pub(super) posted: VecDeque<(ContextId, u32)>,
     pub(super) buffers: Buffers,
     pub(super) clock: Clock,
     /// The timers that run, by root context.
@@ -119,8 +131,18 @@ pub(super) struct Grpc {
     /// Each with the root context that its end is told to.
     pub(super) in_flight: BTreeMap<u32, ContextId>,
     pub(super) token_next: u32,
+    /// The message of the status that a call has just ended with.
+    pub(super) closed_with: Option<(u32, String)>,
     /// What `proxy_grpc_call` returns; anything but `Ok` starts no call.
     pub(super) status: Status,
+}
+
+/// A queue that plugins share.
+pub(super) struct Queue {
+    pub(super) name: String,
+    /// The plugin that is called for its entries.
+    pub(super) root: ContextId,
+    pub(super) entries: Vec<Vec<u8>>,
 }
 
 /// The byte buffers a guest may read; `None` while the buffer does not exist.
@@ -160,8 +182,15 @@ impl State {
                 started: Vec::new(),
                 in_flight: BTreeMap::new(),
                 token_next: 1,
+                closed_with: None,
                 status: Status::Ok,
             },
+            deferred: VecDeque::new(),
+            depth: 0,
+            depth_max: 0,
+            answers_directly: false,
+            queues: Vec::new(),
+            posted: VecDeque::new(),
             buffers: Buffers::default(),
             // Any start will do, if it is later than the epoch by more than a year's window.
             clock: Clock { wall_ns: 1_700_000_000_000_000_000, monotonic_ns: 1_000_000_000_000 },

@@ -15,6 +15,8 @@ pub(crate) enum Status {
     BadArgument = 2,
     SerializationFailure = 3,
     ParseFailure = 4,
+    /// A queue has no entries.
+    Empty = 7,
     CasMismatch = 8,
     InternalFailure = 10,
 }
@@ -103,6 +105,16 @@ pub(crate) struct LocalReply {
     pub(crate) grpc_status: Option<u32>,
     /// Envoy's `response_code_details`; empty when the guest gave none.
     pub(crate) details: String,
+}
+
+impl LocalReply {
+    /// The headers of the response that Envoy makes of it.
+    pub(super) fn response_headers(&self) -> Headers {
+        let status = self.status.to_string();
+        let mut headers: Vec<(&str, &[u8])> = vec![(":status", status.as_bytes())];
+        headers.extend(self.headers.iter());
+        Headers::new(&headers)
+    }
 }
 
 /// The guest is dead: it trapped, or did what the host refuses.

@@ -15,8 +15,12 @@ use tidegate_wire::rls::RateLimitRequest;
 /// What a worker may do in any callback but that of the response: read the clock, look after leases.
 pub(crate) const ALWAYS: &[&str] =
     &["clock_time_get", "proxy_get_shared_data", "proxy_set_shared_data"];
-pub(crate) const ON_START: &[&str] =
-    &["proxy_define_metric", "proxy_get_buffer_bytes", "proxy_set_tick_period_milliseconds"];
+pub(crate) const ON_START: &[&str] = &[
+    "proxy_define_metric",
+    "proxy_get_buffer_bytes",
+    "proxy_register_shared_queue",
+    "proxy_set_tick_period_milliseconds",
+];
 pub(crate) const ON_REQUEST: &[&str] =
     &["proxy_get_header_map_value", "proxy_get_property", "proxy_grpc_call"];
 /// The callback is the root's, so the request that goes on has to be named.
@@ -25,7 +29,12 @@ pub(crate) const ON_ALLOW: &[&str] =
 pub(crate) const ON_DENY: &[&str] =
     &["proxy_get_buffer_bytes", "proxy_set_effective_context", "proxy_send_local_response"];
 pub(crate) const ON_TICK: &[&str] =
-    &["proxy_increment_metric", "proxy_record_metric", "proxy_grpc_call"];
+    &["proxy_increment_metric", "proxy_record_metric", "proxy_grpc_call", "proxy_grpc_cancel"];
+/// Requests that are too many for one turn of the event loop.
+pub(crate) const ON_WAKE: &[&str] = &["proxy_enqueue_shared_queue", "proxy_dequeue_shared_queue"];
+/// Envoy may fail a call inside of another callback, so what follows may have to wait for a turn.
+pub(crate) const ON_CLOSE: &[&str] =
+    &["proxy_get_status", "proxy_enqueue_shared_queue", "proxy_dequeue_shared_queue"];
 /// What is told is told as it stands then.
 pub(crate) const ON_RESPONSE: &[&str] = &["clock_time_get", "proxy_add_header_map_value"];
 
@@ -35,7 +44,8 @@ pub(crate) fn allow(host: &mut Host, calls: &[&'static str]) {
 
 /// For tests of what comes out, not of how.
 pub(crate) fn allow_all(host: &mut Host) {
-    let all = [ON_START, ON_REQUEST, ON_ALLOW, ON_DENY, ON_TICK, ON_RESPONSE].concat();
+    let all =
+        [ON_START, ON_REQUEST, ON_ALLOW, ON_DENY, ON_TICK, ON_WAKE, ON_CLOSE, ON_RESPONSE].concat();
     allow(host, &all);
 }
 

@@ -47,6 +47,25 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
             enter(c, "proxy_grpc_call", |call| start(call, &arguments, token_out))
         },
     )?;
+    linker.func_wrap("env", "proxy_grpc_cancel", |c: Caller<'_, State>, token: u32| {
+        enter(c, "proxy_grpc_cancel", |call| {
+            let known = call.state().grpc.in_flight.remove(&token).is_some();
+            Ok(if known { Status::Ok } else { Status::NotFound })
+        })
+    })?;
+    linker.func_wrap(
+        "env",
+        "proxy_get_status",
+        |c: Caller<'_, State>, code_out: u32, data: u32, size: u32| {
+            enter(c, "proxy_get_status", |call| {
+                let closed = call.state().grpc.closed_with.clone();
+                let (code, message) = closed.unwrap_or_default();
+                call.write_u32(code_out, code)?;
+                call.give(message.as_bytes(), data, size)?;
+                Ok(Status::Ok)
+            })
+        },
+    )?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod data;
 mod grpc;
 mod headers;
 mod metrics;
+mod queue;
 mod stream;
 mod wasi;
 
@@ -20,6 +21,7 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
     grpc::link(linker)?;
     headers::link(linker)?;
     metrics::link(linker)?;
+    queue::link(linker)?;
     stream::link(linker)?;
     wasi::link(linker)
 }

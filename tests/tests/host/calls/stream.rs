@@ -88,6 +88,11 @@ fn resume(call: &mut Call<'_>, kind: u32) -> Result<Status> {
     }
     stream.outcome = Some(Outcome::Resumed);
     stream.request.sight = Sight::Hidden;
+    let state = call.state();
+    if state.answers_directly {
+        let active = state.active();
+        state.deferred.push_back(active);
+    }
     Ok(Status::Ok)
 }
 
@@ -117,6 +122,8 @@ fn send(call: &mut Call<'_>, reply: LocalReply) -> Result<Status> {
     match &stream.outcome {
         None | Some(Outcome::Paused) => {
             stream.outcome = Some(Outcome::LocalReply(reply));
+            let active = call.state().active();
+            call.state().deferred.push_back(active);
             Ok(Status::Ok)
         }
         Some(earlier) => {
