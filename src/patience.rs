@@ -6,13 +6,17 @@
 //! busy, one tick comes of it.
 //!
 //! The sidecar is *silent* when it left a call unanswered over several ticks and answered none of the others.
-//! An ask is *late* one tick later: so whether the sidecar is silent is known first.
+//! An ask is *late* some ticks later: so whether the sidecar is silent is known first.
 
 use std::time::Duration;
 
 /// Ticks beyond the timeout, so that neither a pause of the sidecar's processor nor one round of Envoy's
 /// event loop looks like an outage.
 const TICKS_BEYOND: u64 = 3;
+
+/// Ticks that a sidecar has beyond that if it answers others. With what is left of the present tick it all adds up to
+/// less than a second beyond the timeout.
+const LATE_TICKS: u64 = 3;
 
 /// The number of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -50,7 +54,7 @@ impl Patience {
 
     /// The last tick of a request that comes now.
     pub(crate) fn deadline(&self) -> Tick {
-        Tick(self.now.0.saturating_add(self.silent_ticks_max))
+        Tick(self.now.0.saturating_add(self.silent_ticks_max).saturating_add(LATE_TICKS))
     }
 
     /// The sidecar has answered.

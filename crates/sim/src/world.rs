@@ -25,7 +25,7 @@ use tidegate_core::Lease;
 
 /// How long beyond its timeout a request may wait: until it is known whether the sidecar is silent or late.
 /// Counted in ticks, of which the first has begun.
-const WAIT_BEYOND: u64 = 6 * TICK.as_nanos() as u64;
+const WAIT_BEYOND: u64 = 9 * TICK.as_nanos() as u64;
 
 /// The requests of one worker that may wait at once, far above what traffic there is.
 const WAITING_MAX: usize = 2_048;
@@ -399,10 +399,8 @@ impl World {
         drop(state);
         if let Some(running) = self.workers[worker].borrow_mut().as_mut() {
             let outcome = reply.outcome.as_ref().map(|bytes| &**bytes);
-            running.on_answer(
-                CallId(id),
-                outcome.map_err(|status| AskError::of_close(*status, b"")),
-            );
+            running
+                .on_answer(CallId(id), outcome.map_err(|status| AskError::of_close(*status, b"")));
         }
         self.state.borrow_mut().machines[worker].asked.clear();
     }

@@ -153,8 +153,8 @@ impl Host for FakeHost {
 
 /// The timeout of requests in all tests.
 pub(super) const TIMEOUT_MS: u64 = 20;
-/// How long they wait at most: one tick for the timeout, three beyond it, and what is left of the present one.
-pub(super) const PATIENCE_MS: u64 = 500;
+/// How long they wait at most: one tick for the timeout, six beyond it, and what is left of the present one.
+pub(super) const PATIENCE_MS: u64 = 800;
 pub(super) const MILLI: u64 = 1_000_000;
 
 /// An Envoy.

@@ -1,0 +1,123 @@
+//! Attacks through a real Envoy, judged by what they do to others: no key passes its limit, and a client
+//! within its limit is served.
+//!
+//! The sidecar was healthy throughout, and yet a client with 50 requests a minute got all of 150 through
+//! while another kept the worker busy: answers that the worker read late counted as a sidecar that does not
+//! answer, and `failure_mode` let everything pass.
+
+use anyhow::ensure;
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tidegate_tests::bootstrap::Filter;
+use tidegate_tests::burst::{Burst, Protocol};
+use tidegate_tests::client::drive;
+use tidegate_tests::plugin::plugin;
+use tidegate_tests::stack::{Plan, Stack};
+use tidegate_tests::wait;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+/// What the traffic of one test needs at most, on a busy machine.
+const ROOM: Duration = Duration::from_secs(100);
+const LIMIT: u32 = 50;
+
+/// A limit for each client, none to speak of for the attacker and the bystander.
+const LIMITS: &str = "
+domain: test
+descriptors:
+  - key: client
+    rate_limit: { unit: hour, requests_per_unit: 50 }
+  - { key: client, value: attacker, rate_limit: { unit: hour, requests_per_unit: 4000000000 } }
+  - { key: client, value: bystander, rate_limit: { unit: hour, requests_per_unit: 100000 } }
+";
+
+/// What attackers send, again and again.
+#[derive(Clone, Copy, Debug)]
+enum Attack {
+    /// A thousand streams at a time of one key that has room.
+    OneKey,
+    /// Two thousand keys at a time that were never seen.
+    NewKeys,
+    /// A thousand keys at a time, of 20 KB each.
+    LongKeys,
+    /// A thousand requests at a time on one key that is over its limit, over connections of their own.
+    OverLimit,
+}
+
+impl Attack {
+    fn burst(self, stack: &Stack, round: u64) -> Burst {
+        let target = stack.envoy.address;
+        let burst = Burst::of_one_client(target, "attacker", 1_000);
+        match self {
+            Attack::OneKey => burst,
+            Attack::OverLimit => {
+                Burst { protocol: Protocol::Http1, ..Burst::of_one_client(target, "over", 500) }
+            }
+            Attack::NewKeys => Burst {
+                requests: 2_000,
+                headers: Arc::new(move |number| {
+                    vec![("x-client", format!("new {round} {number}").into_bytes())]
+                }),
+                ..burst
+            },
+            Attack::LongKeys => Burst {
+                headers: Arc::new(move |number| {
+                    let long = "x".repeat(20_000);
+                    vec![("x-client", format!("{round} {number} {long}").into_bytes())]
+                }),
+                ..burst
+            },
+        }
+    }
+}
+
+async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
+    let mut plugin = plugin();
+    plugin["sidecar"] = json!({"cluster": "tidegate"});
+    let plugin = plugin.to_string();
+    let plan = Plan { workers, ..Plan::new(LIMITS, Filter::Tidegate(&plugin)) };
+    let stack = Arc::new(plan.start().await?);
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let (over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let attacking = tokio::spawn({
+        let (stack, over, rounds) = (stack.clone(), over.clone(), rounds.clone());
+        async move {
+            while !over.load(Ordering::Relaxed) {
+                let round = rounds.fetch_add(1, Ordering::Relaxed);
+                attack.burst(&stack, round).run().await?;
+            }
+            anyhow::Ok(())
+        }
+    });
+    wait::until("the attack to begin", async || {
+        (rounds.load(Ordering::Relaxed) >= 2).then_some(())
+    })
+    .await?;
+    // Both at once, as the attack goes on.
+    let address = stack.envoy.address;
+    let (victim, bystander) = tokio::join!(
+        drive(address, ("x-client", "victim"), 3 * LIMIT, 10),
+        drive(address, ("x-client", "bystander"), 300, 10),
+    );
+    let (victim, bystander) = (victim?, bystander?);
+    over.store(true, Ordering::Relaxed);
+    attacking.await??;
+    let rounds = rounds.load(Ordering::Relaxed);
+    println!("{attack:?}, {workers} workers, {rounds} rounds: {victim:?}, {bystander:?}");
+    ensure!(victim.allowed <= LIMIT, "{attack:?}, {workers} workers: {victim:?}");
+    let causes = stack.envoy.stats("wasmcustom.tidegate").await?;
+    println!("{causes:?}");
+    let failed = stack.envoy.filter_stat("failure_allowed").await?;
+    ensure!(failed == 0, "failure_mode decided {failed} requests of a healthy sidecar");
+    ensure!(bystander.allowed >= 298, "{attack:?}, {workers} workers: {bystander:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_attack_opens_a_limit_or_starves_a_bystander() -> anyhow::Result<()> {
+    for attack in [Attack::OneKey, Attack::NewKeys, Attack::LongKeys, Attack::OverLimit] {
+        check(attack, 1).await?;
+    }
+    check(Attack::NewKeys, 2).await
+}
