@@ -73,7 +73,7 @@ async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyho
     ensure!(stack.send_many("b", 5).await? == tally(5, 0));
 
     let denied = stack.send(b"a").await?;
-    ensure!(denied.status == 429 && denied.body == "rate limit exceeded\n", "{denied:?}");
+    ensure!(denied.status == 429 && denied.body == "rate limit exceeded", "{denied:?}");
     ensure!(denied.header("x-envoy-ratelimited") == Some("true"), "{denied:?}");
     let retry_after: u64 = denied.header("retry-after").context("Retry-After")?.parse()?;
     let left = wait::left_in_window(HOUR).as_secs();

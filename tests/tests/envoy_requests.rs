@@ -350,7 +350,7 @@ async fn denials_are_repeated_in_envoy_with_all_that_they_say() -> anyhow::Resul
         ensure!(decisions.denied_local >= 19, "{style}: {decisions:?}");
         for reply in &replies {
             ensure!(reply.status == 429 && reply.header(name) == Some(value), "{reply:?}");
-            ensure!(reply.body == "rate limit exceeded\n", "{reply:?}");
+            ensure!(reply.body == "rate limit exceeded", "{reply:?}");
             let retry_after = reply.header("retry-after").context("Retry-After")?;
             let retry_after: u64 = retry_after.parse()?;
             let left = wait::left_in_window(HOUR).as_secs();
