@@ -10,6 +10,7 @@ const FULL: &str = r#"{
     "domain": "shop",
     "sidecar": {"cluster": "tidegate", "timeout_ms": 25},
     "failure_mode": "deny",
+    "overload_mode": "allow",
     "shadow": false,
     "rate_limits": [
         {"actions": [
@@ -56,7 +57,7 @@ const FULL: &str = r#"{
         }
     ],
     "headers": "draft03",
-    "denied": {"status": 503, "body": "later"},
+    "denied": {"status": 503, "body": "later\r\n\n"},
     "leases": {"slots": 100}
 }"#;
 
@@ -70,7 +71,9 @@ fn a_full_configuration_is_read() {
     assert_eq!((config.domain.as_str(), config.cluster.as_str()), ("shop", "tidegate"));
     assert_eq!(config.timeout, Duration::from_millis(25));
     assert_eq!(config.failure_mode, FailureMode::Deny);
+    assert_eq!(config.overload_mode, OverloadMode::Allow);
     assert_eq!(config.headers, HeaderStyle::Draft03);
+    // Without the line ends, which a gRPC client would see as `%0A`.
     assert_eq!(config.denied, DeniedReply { status: 503, body: "later".into() });
     assert_eq!(config.leases, Leases { slots: 100 });
     let enforcement: Vec<_> = config.rate_limits.iter().map(|limit| limit.enforcement).collect();

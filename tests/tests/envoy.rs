@@ -81,6 +81,13 @@ async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyho
     let state = denied.header("ratelimit").context("a RateLimit header")?;
     ensure!(state == format!("\"five\";r=0;t={retry_after}"), "{state}");
 
+    // Envoy makes the body the message of a gRPC status, in which a line end would be `%0A`.
+    let headers: [(&str, &[u8]); 3] =
+        [("x-client", b"a"), ("content-type", b"application/grpc"), ("te", b"trailers")];
+    let call = stack.get("/", &headers).await?;
+    ensure!(call.header("grpc-status").is_some(), "{call:?}");
+    ensure!(call.header("grpc-message") == Some("rate limit exceeded"), "{call:?}");
+
     let unkeyed = Client::connect(stack.envoy.address).await?.get("/", &[]).await?;
     ensure!(unkeyed.status == 200, "a request without the header meets no limit");
     ensure!(unkeyed.header("ratelimit").is_none(), "{unkeyed:?}");

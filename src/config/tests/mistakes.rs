@@ -50,6 +50,11 @@ fn of_the_document() {
             "failure_mode: unknown variant `open`, expected `allow` or `deny`",
         ),
         (
+            r#""overload_mode": "allow""#,
+            r#""overload_mode": "open""#,
+            "overload_mode: unknown variant `open`, expected `deny` or `allow`",
+        ),
+        (
             r#""shadow": false"#,
             r#""shadow": 1"#,
             "shadow: invalid type: integer `1`, expected a boolean",
@@ -65,7 +70,7 @@ fn of_the_document() {
             "sidecar: invalid type: string \"tidegate\", expected an object with `cluster`",
         ),
         (
-            r#"{"status": 503, "body": "later"}"#,
+            r#"{"status": 503, "body": "later\r\n\n"}"#,
             r#"[503, "later"]"#,
             "denied: invalid type: list, expected an object with `status` or `body`",
         ),
