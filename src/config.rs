@@ -9,6 +9,7 @@ mod document;
 mod node;
 mod read;
 mod recipe;
+mod shared;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use recipe::{
     WhenAbsent,
 };
 
+use crate::matching::query::Parameters;
 use std::time::Duration;
 
 /// A valid configuration.
@@ -39,6 +41,10 @@ pub struct Config {
     pub overload_mode: OverloadMode,
     /// How descriptors are made; each yields at most one.
     pub rate_limits: Vec<RateLimit>,
+    /// The query parameters that they ask for.
+    pub parameters: Parameters,
+    /// What has them in it.
+    pub path: Fact,
     /// Which rate limit headers clients get.
     pub headers: HeaderStyle,
     /// The reply to a denied request.

@@ -13,11 +13,14 @@ mod reading;
 mod tests;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, RateLimit, WhenAbsent,
+    Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit,
+    WhenAbsent,
 };
 use crate::drawn::Drawn;
 use crate::matching::address::Network;
-use crate::matching::query::first_value;
+use crate::matching::header::HeaderTest;
+use crate::matching::query::QueryTest;
+use crate::matching::text::TextMatcher;
 use reading::Reading;
 pub(crate) use reading::Scratch;
 use std::io::Write;
@@ -45,7 +48,7 @@ pub fn draw(
 ) {
     enforced.clear();
     shadowed.clear();
-    let mut reading = Reading::new(facts, enforced.take_scratch());
+    let mut reading = Reading::new(config, facts, enforced.take_scratch());
     for rate_limit in &config.rate_limits {
         if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reading)) {
             continue;
@@ -86,14 +89,12 @@ fn entry<F: RequestFacts>(
 ) -> Option<()> {
     match action {
         Action::Constant(entry) => drawn.append(&entry.0),
-        Action::Value { key, fact, when_absent } => match reading.value(fact) {
-            Some(value) => text_entry(drawn, key, value),
-            None => absent(drawn, when_absent)?,
-        },
-        Action::QueryParameter { key, path, name, when_absent } => {
-            let path = reading.value(path).unwrap_or_default();
-            match first_value(path, name.as_bytes()) {
-                Some(value) => text_entry(drawn, key, &value),
+        Action::Value { key, fact, when_absent } => {
+            match reading.shortened(fact, VALUE_BYTES_MAX, shortened) {
+                Some(value) => {
+                    drawn.append(&key.0);
+                    drawn.value(|bytes| append_text(bytes, value));
+                }
                 None => absent(drawn, when_absent)?,
             }
         }
@@ -110,17 +111,39 @@ fn entry<F: RequestFacts>(
             matcher.matches(reading.address(address)?).then(|| drawn.append(&entry.0))?;
         }
         Action::HeaderMatch { entry, matchers, sense } => {
-            let matched =
-                matchers.iter().all(|matcher| matcher.matches(reading.value(&matcher.header)));
+            let matched = matchers.iter().all(|matcher| {
+                let text = match &matcher.test {
+                    HeaderTest::Text(text) => Some(text),
+                    _ => None,
+                };
+                matcher.matches(tested(&matcher.header, text, reading))
+            });
             sense.of(matched).then(|| drawn.append(&entry.0))?;
         }
-        Action::QueryMatch { entry, path, matchers, sense } => {
-            let path = reading.value(path).unwrap_or_default();
-            let matched = matchers.iter().all(|matcher| matcher.matches(path));
+        Action::QueryMatch { entry, matchers, sense } => {
+            let matched = matchers.iter().all(|matcher| {
+                let text = match &matcher.test {
+                    QueryTest::Text(text) => Some(text),
+                    QueryTest::Present | QueryTest::Absent => None,
+                };
+                matcher.matches(tested(&matcher.parameter, text, reading))
+            });
             sense.of(matched).then(|| drawn.append(&entry.0))?;
         }
     }
     Some(())
+}
+
+/// The value of a fact as a test wants it.
+fn tested<'r, F: RequestFacts>(
+    fact: &Fact,
+    text: Option<&TextMatcher>,
+    reading: &'r mut Reading<'_, F>,
+) -> Option<&'r [u8]> {
+    match text.is_some_and(TextMatcher::needs_text) {
+        true => reading.text(fact),
+        false => reading.value(fact),
+    }
 }
 
 fn absent(drawn: &mut Drawn, when_absent: &WhenAbsent) -> Option<()> {
@@ -138,18 +161,12 @@ const VALUE_BYTES_MAX: usize = 1024;
 /// How much of a longer value is kept, for people who read it.
 const VALUE_BYTES_KEPT: usize = 64;
 
-/// Adds an entry whose value came from outside; a long one as its beginning, `~`, and the hash of the
-/// whole.
-fn text_entry(drawn: &mut Drawn, key: &Encoded, value: &[u8]) {
-    drawn.append(&key.0);
-    drawn.value(|bytes| {
-        if value.len() <= VALUE_BYTES_MAX {
-            return append_text(bytes, value);
-        }
-        append_text(bytes, value.get(..VALUE_BYTES_KEPT).unwrap_or_default());
-        // Writing to a vector cannot fail.
-        let _ = write!(bytes, "~{:032x}", fingerprint(value));
-    });
+/// A long value as its beginning, `~`, and the hash of the whole.
+fn shortened(value: &[u8]) -> Vec<u8> {
+    let mut bytes = value.get(..VALUE_BYTES_KEPT).unwrap_or_default().to_vec();
+    // Writing to a vector cannot fail.
+    let _ = write!(bytes, "~{:032x}", fingerprint(value));
+    bytes
 }
 
 fn append_text(bytes: &mut Vec<u8>, value: &[u8]) {
@@ -181,8 +198,14 @@ fn hits<F: RequestFacts>(addend: &HitsAddend, reading: &mut Reading<'_, F>) -> u
     }
 }
 
+/// No number needs more bytes, and each entry of `rate_limits` would read all of them.
+const COST_BYTES_MAX: usize = 128;
+
 /// A number such as `3`, `2.5` or `1e3`, rounded up, and at most [`HITS_MAX`].
 fn cost(value: &[u8]) -> Option<u64> {
+    if value.len() > COST_BYTES_MAX {
+        return None;
+    }
     let text = std::str::from_utf8(value.trim_ascii()).ok()?;
     // The library would also take `-1`, `inf` and `nan`.
     if !text.starts_with(|first: char| first.is_ascii_digit()) {

@@ -5,5 +5,6 @@
 
 pub mod address;
 pub mod header;
+pub mod pattern;
 pub mod query;
 pub mod text;

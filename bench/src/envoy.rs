@@ -7,6 +7,7 @@
 mod case;
 mod frozen;
 mod keys;
+mod long;
 mod report;
 
 use crate::report::Row;
@@ -26,11 +27,20 @@ struct Plan {
     keys: u64,
     /// Requests while the sidecar stands still and the breaker is open.
     frozen: u64,
+    /// Requests of a round with values as long as they can be, and to warm up.
+    long: u64,
 }
 
-const FULL: Plan =
-    Plan { rounds: 7, requests: 10_000, warm_up: 10_000, keys: 1_000_000, frozen: 20_000 };
-const QUICK: Plan = Plan { rounds: 1, requests: 500, warm_up: 200, keys: 2_000, frozen: 500 };
+const FULL: Plan = Plan {
+    rounds: 7,
+    requests: 10_000,
+    warm_up: 10_000,
+    keys: 1_000_000,
+    frozen: 20_000,
+    long: 500,
+};
+const QUICK: Plan =
+    Plan { rounds: 1, requests: 500, warm_up: 200, keys: 2_000, frozen: 500, long: 100 };
 
 // One thread for clients and upstream leaves a core to Envoy, which steadies the figures.
 #[tokio::main(flavor = "current_thread")]
@@ -44,6 +54,7 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
     let mut rows = report::report(&plan, &cases);
     // Their Envoys would only be in the way.
     drop(cases);
+    rows.extend(long::measure(&plan).await?);
     rows.extend(frozen::measure(&plan).await?);
     rows.extend(keys::measure(&plan).await?);
     Ok(rows)

@@ -8,7 +8,7 @@ mod rate_limit;
 
 use super::document::Tree;
 use super::node::Node;
-use super::recipe::Facts;
+use super::shared::Shared;
 use super::unsupported::OF_THE_FILTER;
 use super::{
     Config, ConfigError, DeniedReply, Enforcement, FailureMode, HeaderStyle, Leases, OverloadMode,
@@ -41,6 +41,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     let node = Node::document(document);
     node.object("an object", &FIELDS, &OF_THE_FILTER)?;
     let domain = not_empty(&node.required("domain")?)?.to_owned();
+    let mut shared = Shared::of(document);
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
@@ -54,7 +55,9 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         headers: header_style(&node)?,
         denied: denied(&node.at("denied"))?,
         leases: leases(&node.at("leases"))?,
-        rate_limits: rate_limits(&node)?,
+        rate_limits: rate_limits(&node, &mut shared)?,
+        parameters: shared.parameters(),
+        path: shared.header(":path"),
     })
 }
 
@@ -144,7 +147,7 @@ fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
     }
 }
 
-fn rate_limits(node: &Node<'_>) -> Result<Vec<RateLimit>, ConfigError> {
+fn rate_limits(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<RateLimit>, ConfigError> {
     let of_the_filter = enforcement(node)?;
     let list = node.required("rate_limits")?;
     let items = list.items()?;
@@ -155,10 +158,9 @@ fn rate_limits(node: &Node<'_>) -> Result<Vec<RateLimit>, ConfigError> {
     if count > max {
         return Err(list.error(&format!("{count} are too many (maximum {max})")));
     }
-    let mut facts = Facts::default();
     let mut valid = Vec::with_capacity(count);
     for item in &items {
-        let mut rate_limit = rate_limit::rate_limit(item, &mut facts)?;
+        let mut rate_limit = rate_limit::rate_limit(item, shared)?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;
         }

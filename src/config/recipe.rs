@@ -57,23 +57,13 @@ pub const HITS_MAX: u64 = 1_000_000_000;
 pub enum Action {
     /// An entry that is always the same (`generic_key`).
     Constant(Encoded),
-    /// The value of a fact (`request_headers`, `metadata`, `source_cluster`, `destination_cluster`).
+    /// The value of a fact (`request_headers`, `query_parameters`, `metadata`, `source_cluster`,
+    /// `destination_cluster`).
     Value {
         /// The entry's key.
         key: Encoded,
         /// Its value.
         fact: Fact,
-        /// What a request without it gets.
-        when_absent: WhenAbsent,
-    },
-    /// The value of a query parameter (`query_parameters`).
-    QueryParameter {
-        /// The entry's key.
-        key: Encoded,
-        /// The path.
-        path: Fact,
-        /// The parameter.
-        name: String,
         /// What a request without it gets.
         when_absent: WhenAbsent,
     },
@@ -117,8 +107,6 @@ pub enum Action {
     QueryMatch {
         /// The entry.
         entry: Encoded,
-        /// The path.
-        path: Fact,
         /// All of them must pass.
         matchers: Vec<QueryMatcher>,
         /// Whether they do, or not all of them (`expect_match`).
@@ -161,10 +149,12 @@ pub struct Fact {
 }
 
 /// Where a fact is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The first value of a header; its name is in lower case, or a pseudo-header's such as `:path`.
     Header(String),
+    /// The first value of a query parameter, decoded; so is its name.
+    Parameter(String),
     /// A property of Envoy.
     Property(Vec<String>),
     /// A property of Envoy that counts only when it is a text, and not an empty one.
@@ -173,32 +163,3 @@ pub enum Source {
 
 /// The most parts that the path of a property has: a bound for the array it is handed over in.
 pub(crate) const PROPERTY_PARTS_MAX: usize = 16;
-
-/// The facts of a configuration, while it is read.
-#[derive(Debug, Default)]
-pub(super) struct Facts {
-    known: Vec<Source>,
-}
-
-impl Facts {
-    pub(super) fn fact(&mut self, source: Source) -> Fact {
-        let known = self.known.iter().position(|known| *known == source);
-        let number = known.unwrap_or_else(|| {
-            self.known.push(source.clone());
-            self.known.len().saturating_sub(1)
-        });
-        Fact { number, source }
-    }
-
-    pub(super) fn header(&mut self, name: &str) -> Fact {
-        self.fact(Source::Header(name.to_owned()))
-    }
-
-    pub(super) fn property(&mut self, path: &[&str]) -> Fact {
-        self.fact(Source::Property(path.iter().map(|&part| part.to_owned()).collect()))
-    }
-
-    pub(super) fn address(&mut self) -> Fact {
-        self.property(&["source", "address"])
-    }
-}

@@ -1,5 +1,6 @@
 //! What is read, and what is refused, through the one door that Envoy uses.
 
+mod bounds;
 mod hostile;
 mod mistakes;
 

@@ -1,16 +1,29 @@
 //! What was read of the request at hand: each fact when it is first needed, and at most once.
 
 use super::RequestFacts;
-use crate::config::{Fact, PROPERTY_PARTS_MAX, Source};
+use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
 use crate::matching::address::ip_of;
+use crate::matching::query::Found;
 use std::net::IpAddr;
+use std::ops::Range;
 
 /// The facts that are known, by their numbers. Empty between requests: their values may be secrets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scratch {
     slots: Vec<Slot>,
+    /// What was made of them, of those of which something was.
+    made: Vec<Made>,
     /// The values, one after the other.
     bytes: Vec<u8>,
+}
+
+/// What is made of a value at most once a request, since the value may be long.
+#[derive(Debug, Clone, Default)]
+struct Made {
+    /// The same as UTF-8.
+    text: Option<Range<usize>>,
+    /// What goes into a descriptor instead.
+    short: Option<Range<usize>>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,38 +44,126 @@ const KEPT_BYTES_MAX: usize = 16_384;
 
 /// The reading of one request.
 pub(super) struct Reading<'a, F> {
+    config: &'a Config,
     facts: &'a F,
     scratch: Box<Scratch>,
 }
 
 impl<'a, F: RequestFacts> Reading<'a, F> {
-    pub(super) fn new(facts: &'a F, scratch: Box<Scratch>) -> Self {
-        Reading { facts, scratch }
+    pub(super) fn new(config: &'a Config, facts: &'a F, scratch: Box<Scratch>) -> Self {
+        Reading { config, facts, scratch }
     }
 
     pub(super) fn into_scratch(mut self) -> Box<Scratch> {
         self.scratch.slots.clear();
+        self.scratch.made.clear();
         self.scratch.bytes.clear();
-        self.scratch.bytes.shrink_to(KEPT_BYTES_MAX);
+        if self.scratch.bytes.capacity() > KEPT_BYTES_MAX {
+            self.scratch.bytes.shrink_to(KEPT_BYTES_MAX);
+        }
         self.scratch
     }
 
     /// The value of a fact; of an address, use [`Reading::address`].
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        self.scratch.bytes.get(range)
+    }
+
+    /// The value as UTF-8, with U+FFFD for what is not.
+    pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        let made = self.made(fact.number);
+        let text = match made.text {
+            Some(text) => text,
+            None => {
+                let bytes = &mut self.scratch.bytes;
+                let value = bytes.get(range.clone())?;
+                // Most values; the other way takes ten times as long.
+                let text = match std::str::from_utf8(value) {
+                    Ok(_) => range,
+                    Err(_) => {
+                        let text = String::from_utf8_lossy(value).into_owned();
+                        appended(bytes, text.as_bytes())
+                    }
+                };
+                self.keep(fact.number, Made { text: Some(text.clone()), ..made });
+                text
+            }
+        };
+        self.scratch.bytes.get(text)
+    }
+
+    /// What `shorten` makes of the value, if the value is longer than `max` bytes; else the value.
+    pub(super) fn shortened(
+        &mut self,
+        fact: &Fact,
+        max: usize,
+        shorten: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        if range.len() <= max {
+            return self.scratch.bytes.get(range);
+        }
+        let made = self.made(fact.number);
+        let short = match made.short {
+            Some(short) => short,
+            None => {
+                let bytes = &mut self.scratch.bytes;
+                let short = shorten(bytes.get(range)?);
+                let short = appended(bytes, &short);
+                self.keep(fact.number, Made { short: Some(short.clone()), ..made });
+                short
+            }
+        };
+        self.scratch.bytes.get(short)
+    }
+
+    /// Where the value is.
+    fn range(&mut self, fact: &Fact) -> Option<Range<usize>> {
         if let Slot::NotRead = self.slot(fact.number) {
-            let bytes = &mut self.scratch.bytes;
-            let start = bytes.len();
-            let copy = |value: &[u8]| {
-                bytes.extend_from_slice(value);
-                Slot::Read { start, end: bytes.len() }
-            };
-            let slot = read(self.facts, &fact.source, copy).unwrap_or(Slot::Absent);
-            self.set(fact.number, slot);
+            self.read(fact);
         }
         match self.slot(fact.number) {
-            Slot::Read { start, end } => self.scratch.bytes.get(start..end),
+            Slot::Read { start, end } => Some(start..end),
             Slot::NotRead | Slot::Absent | Slot::Address(_) => None,
         }
+    }
+
+    fn read(&mut self, fact: &Fact) {
+        if let Source::Parameter(_) = fact.source {
+            return self.read_parameters();
+        }
+        let bytes = &mut self.scratch.bytes;
+        let copy = |value: &[u8]| {
+            let Range { start, end } = appended(bytes, value);
+            Slot::Read { start, end }
+        };
+        let slot = read(self.facts, &fact.source, copy).unwrap_or(Slot::Absent);
+        self.set(fact.number, slot);
+    }
+
+    /// All parameters that the configuration asks for, in one go: a path can have tens of thousands.
+    fn read_parameters(&mut self) {
+        let parameters = &self.config.parameters;
+        parameters.numbers().for_each(|number| self.set(number, Slot::Absent));
+        let Some(path) = self.range(&self.config.path) else { return };
+        let Scratch { slots, bytes, .. } = &mut *self.scratch;
+        // The decoded values come behind all that is known so far.
+        let base = bytes.len();
+        let mut decoded = Vec::new();
+        let value = bytes.get(path.clone()).unwrap_or_default();
+        parameters.find(value, &mut decoded, |number, found| {
+            let (from, Range { start, end }) = match found {
+                Found::InPath(range) => (path.start, range),
+                Found::Decoded(range) => (base, range),
+            };
+            if let Some(slot @ Slot::Absent) = slots.get_mut(number) {
+                let (start, end) = (start.saturating_add(from), end.saturating_add(from));
+                *slot = Slot::Read { start, end };
+            }
+        });
+        bytes.extend_from_slice(&decoded);
     }
 
     /// The value of a fact that is an address, without its port.
@@ -74,6 +175,21 @@ impl<'a, F: RequestFacts> Reading<'a, F> {
         match self.slot(fact.number) {
             Slot::Address(address) => Some(address),
             Slot::NotRead | Slot::Absent | Slot::Read { .. } => None,
+        }
+    }
+
+    /// What was made of the value of a fact.
+    fn made(&self, number: usize) -> Made {
+        self.scratch.made.get(number).cloned().unwrap_or_default()
+    }
+
+    fn keep(&mut self, number: usize, more: Made) {
+        let made = &mut self.scratch.made;
+        if made.len() <= number {
+            made.resize(number.saturating_add(1), Made::default());
+        }
+        if let Some(made) = made.get_mut(number) {
+            *made = more;
         }
     }
 
@@ -92,9 +208,18 @@ impl<'a, F: RequestFacts> Reading<'a, F> {
     }
 }
 
+/// Appends, and says where.
+fn appended(bytes: &mut Vec<u8>, more: &[u8]) -> Range<usize> {
+    let start = bytes.len();
+    bytes.extend_from_slice(more);
+    start..bytes.len()
+}
+
 fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     match source {
         Source::Header(name) => facts.header(name, read),
+        // Read all at once, by `read_parameters`.
+        Source::Parameter(_) => None,
         Source::Property(path) => property(facts, path, read),
         // Whatever is there makes an entry, lossily if need be: what a client can have put there must not
         // drop the descriptor. Envoy takes an empty text for none.

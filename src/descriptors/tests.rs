@@ -102,6 +102,62 @@ fn actions_that_have_a_query_parameter() {
     check(&skip, &[(":path", b"/")], Some("g=1"));
 }
 
+/// Each action read the path again.
+#[test]
+fn all_parameters_are_of_one_reading_of_the_path() {
+    let query = |name: &str| {
+        json!({"query_parameters": {"query_parameter_name": name, "descriptor_key": name,
+            "skip_if_absent": true}})
+    };
+    let matched = json!({"query_parameter_value_match": {"descriptor_value": "v",
+    "query_parameters": [
+        {"name": "b", "string_match": {"safe_regex": {"regex": "x.z"}}},
+        {"name": "c", "present_match": false},
+    ]}});
+    let config = config(&json!([
+        {"actions": [query("a"), query("b"), query("d")]},
+        {"actions": [matched, query("a%")]},
+    ]));
+    let facts = facts(&[(":path", b"/?b=x%FFz&%61=1%2f&a=2&a%25=%41&d")]);
+    let (enforced, _) = drawn(&config, &facts);
+    assert_eq!(shown(&enforced), ["a=1/,b=x\u{fffd}z,d=", "query_match=v,a%=A"]);
+    assert_eq!(*facts.read.borrow(), [":path"]);
+}
+
+/// For Envoy's own filter such a byte matches nothing, so that one of them evades a limit.
+#[test]
+fn a_byte_that_is_no_text_evades_no_expression() {
+    let of = |regex: &str| {
+        json!({"header_value_match": {"descriptor_value": regex, "headers": [
+            {"name": "x-text", "string_match": {"safe_regex": {"regex": regex}}}]}})
+    };
+    let (any, none) = ("/api/.*", r"/api/[a-z\x{e9}]*");
+    let config = config(&json!([{"actions": [of(any)]}, {"actions": [of(none)]}]));
+    let matched = |value: &[u8]| shown(&drawn(&config, &facts(&[("x-text", value)])).0);
+    let [any, none] = [any, none].map(|regex| format!("header_match={regex}"));
+    assert_eq!(matched(b"/api/\xff"), std::slice::from_ref(&any));
+    assert_eq!(matched(b"/api/\xc3"), std::slice::from_ref(&any));
+    assert_eq!(matched("/api/\u{e9}".as_bytes()), [any, none]);
+}
+
+/// A value is shortened once, whatever uses it.
+#[test]
+fn a_long_value_has_one_short_form_and_is_tested_whole() {
+    let value = json!({"request_headers": {"header_name": "x-text", "descriptor_key": "k"}});
+    let matched = json!({"header_value_match": {"descriptor_value": "v", "headers": [
+        {"name": "x-text", "string_match": {"safe_regex": {"regex": ".*b"}}},
+        {"name": "x-text", "string_match": {"suffix": "ab"}}]}});
+    let config = config(&json!([{"actions": [value, matched, value]}]));
+    let mut text = vec![b'a'; 5_000];
+    text.push(b'b');
+    let facts = facts(&[("x-text", &text)]);
+    let (enforced, _) = drawn(&config, &facts);
+    let entries = entries_of(enforced.iter().next().unwrap().entries);
+    assert_eq!((entries.len(), &entries[0]), (3, &entries[2]));
+    assert_eq!(entries[0].value.len(), 64 + 1 + 32);
+    assert_eq!(*facts.read.borrow(), ["x-text"]);
+}
+
 #[test]
 fn actions_of_the_address() {
     let remote = json!({"remote_address": {}});

@@ -5,13 +5,14 @@
 //! stays `+`.
 
 use super::text::TextMatcher;
-use std::borrow::Cow;
+use crate::config::Fact;
+use std::ops::Range;
 
 /// A test of one query parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueryMatcher {
-    /// The parameter, decoded.
-    pub name: String,
+    /// The parameter.
+    pub parameter: Fact,
     /// What is asked of it.
     pub test: QueryTest,
 }
@@ -28,38 +29,133 @@ pub enum QueryTest {
 }
 
 impl QueryMatcher {
-    /// Whether a request with this path passes.
+    /// Whether a request whose parameter has this value passes.
     #[must_use]
-    pub fn matches(&self, path: &[u8]) -> bool {
-        let value = first_value(path, self.name.as_bytes());
+    pub fn matches(&self, value: Option<&[u8]>) -> bool {
         match &self.test {
             QueryTest::Present => value.is_some(),
             QueryTest::Absent => value.is_none(),
-            QueryTest::Text(text) => value.is_some_and(|value| text.matches(&value)),
+            QueryTest::Text(text) => value.is_some_and(|value| text.matches(value)),
         }
     }
 }
 
-/// The decoded value of the first parameter of this name in a path.
-#[must_use]
-pub fn first_value<'a>(path: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
-    let (_, query) = split_at_byte(path, b'?')?;
-    let query = split_at_byte(query, b'#').map_or(query, |(query, _fragment)| query);
-    // An empty piece, as between `&&`, is no parameter; `=x` is one without a name.
-    let mut pieces = query.split(|byte| *byte == b'&').filter(|piece| !piece.is_empty());
-    pieces.find_map(|piece| {
-        let (key, value) = split_at_byte(piece, b'=').unwrap_or((piece, &[]));
-        Decoded(key).eq(name.iter().copied()).then(|| decoded(value))
-    })
+/// The parameters that a configuration asks for, so that a path is read once for all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// Decoded names, in their order, each with the number of its fact.
+    names: Vec<(Vec<u8>, usize)>,
+    /// No name is longer.
+    longest: usize,
+    /// The first bytes of names: a query may have tens of thousands of others.
+    firsts: Vec<u8>,
 }
 
-fn split_at_byte(bytes: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
-    let at = bytes.iter().position(|found| *found == byte)?;
-    Some((bytes.get(..at)?, bytes.get(at.checked_add(1)?..)?))
+/// Where the value of a parameter is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// In these bytes of the path.
+    InPath(Range<usize>),
+    /// In these of the decoded values.
+    Decoded(Range<usize>),
 }
 
-fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
-    if value.contains(&b'%') { Decoded(value).collect::<Vec<u8>>().into() } else { value.into() }
+impl Parameters {
+    /// These names, each with the number of its fact.
+    pub fn new(names: impl Iterator<Item = (Vec<u8>, usize)>) -> Self {
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        let longest = names.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        let mut firsts: Vec<u8> =
+            names.iter().filter_map(|(name, _)| name.first().copied()).collect();
+        firsts.dedup();
+        Parameters { names, longest, firsts }
+    }
+
+    /// The numbers of all.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.names.iter().map(|(_, number)| *number)
+    }
+
+    /// Hands over where the values of these parameters are in a path. Values that have to be decoded are
+    /// appended to `decoded`.
+    pub fn find(&self, path: &[u8], decoded: &mut Vec<u8>, mut found: impl FnMut(usize, Found)) {
+        let Some(question) = path.iter().position(|byte| *byte == b'?') else { return };
+        let mut piece = Piece::at(question.saturating_add(1));
+        for (at, byte) in path.iter().enumerate().skip(piece.start) {
+            match byte {
+                b'&' => {
+                    self.meet(path, &piece, at, decoded, &mut found);
+                    piece = Piece::at(at.saturating_add(1));
+                }
+                b'=' if piece.equals.is_none() => piece.equals = Some(at),
+                b'%' if piece.equals.is_none() => piece.is_coded = true,
+                b'#' => return self.meet(path, &piece, at, decoded, &mut found),
+                _ => {}
+            }
+        }
+        self.meet(path, &piece, path.len(), decoded, &mut found);
+    }
+
+    /// One piece of a query, up to `end`. An empty one, as between `&&`, is no parameter; `=x` is one without a
+    /// name.
+    fn meet(
+        &self,
+        path: &[u8],
+        piece: &Piece,
+        end: usize,
+        decoded: &mut Vec<u8>,
+        found: &mut impl FnMut(usize, Found),
+    ) {
+        let name_end = piece.equals.unwrap_or(end);
+        let length = name_end.saturating_sub(piece.start);
+        if end == piece.start || length > self.longest.saturating_mul(CODED_BYTES) {
+            return;
+        }
+        let name = path.get(piece.start..name_end).unwrap_or_default();
+        if !piece.is_coded && name.first().is_some_and(|first| !self.firsts.contains(first)) {
+            return;
+        }
+        let Some(number) = self.number(name, piece.is_coded) else { return };
+        let value = piece.equals.map_or(end, |equals| equals.saturating_add(1))..end;
+        let coded = path.get(value.clone()).unwrap_or_default();
+        if !coded.contains(&b'%') {
+            return found(number, Found::InPath(value));
+        }
+        let start = decoded.len();
+        decoded.extend(Decoded(coded));
+        found(number, Found::Decoded(start..decoded.len()));
+    }
+
+    fn number(&self, name: &[u8], is_coded: bool) -> Option<usize> {
+        let compared = |known: &Vec<u8>| {
+            if is_coded {
+                known.iter().copied().cmp(Decoded(name))
+            } else {
+                known.as_slice().cmp(name)
+            }
+        };
+        let index = self.names.binary_search_by(|(known, _)| compared(known)).ok()?;
+        self.names.get(index).map(|(_, number)| *number)
+    }
+}
+
+/// `%41` is one byte.
+const CODED_BYTES: usize = 3;
+
+/// A piece of a query between two `&`, as far as it was read.
+struct Piece {
+    start: usize,
+    /// The first `=`.
+    equals: Option<usize>,
+    /// Whether its name has a `%`.
+    is_coded: bool,
+}
+
+impl Piece {
+    fn at(start: usize) -> Self {
+        Piece { start, equals: None, is_coded: false }
+    }
 }
 
 /// The bytes of a name or a value, decoded one by one.
@@ -89,6 +185,23 @@ fn byte_of(digits: [u8; 2]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn first_value(path: &[u8], name: &str) -> Option<Vec<u8>> {
+        // The others are there to be mistaken for it.
+        let names = [name, "", "aaa", "A", "bb"].map(|name| name.as_bytes().to_vec());
+        let parameters = Parameters::new(names.into_iter().zip([7, 1, 2, 3, 4]));
+        let (mut decoded, mut first) = (Vec::new(), None);
+        parameters.find(path, &mut decoded, |number, found| {
+            if number == 7 {
+                first.get_or_insert(found);
+            }
+        });
+        Some(match first? {
+            Found::InPath(range) => path[range].to_vec(),
+            Found::Decoded(range) => decoded[range].to_vec(),
+        })
+    }
 
     #[test]
     fn the_first_parameter_of_a_name_is_found_and_decoded_as_envoy_does() {
@@ -116,8 +229,31 @@ mod tests {
             (b"", "a", None),
         ];
         for (path, name, expected) in table {
-            let found = first_value(path, name.as_bytes());
+            let found = first_value(path, name);
             assert_eq!(found.as_deref(), expected, "{name} in {}", String::from_utf8_lossy(path));
+        }
+    }
+
+    /// As it was found before: piece by piece, for one name.
+    fn slow_first_value(path: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+        let query = path.splitn(2, |byte| *byte == b'?').nth(1)?;
+        let query = query.split(|byte| *byte == b'#').next()?;
+        let mut pieces = query.split(|byte| *byte == b'&').filter(|piece| !piece.is_empty());
+        pieces.find_map(|piece| {
+            let mut parts = piece.splitn(2, |byte| *byte == b'=');
+            let (key, value) = (parts.next()?, parts.next().unwrap_or_default());
+            Decoded(key).eq(name.iter().copied()).then(|| Decoded(value).collect())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn one_pass_finds_what_a_pass_for_each_name_finds(
+            path in "[ab%461?#&=]{0,40}",
+            name in prop::sample::select(vec!["a", "ab", "aF", "F", "b", "aa"]),
+        ) {
+            let expected = slow_first_value(path.as_bytes(), name.as_bytes());
+            prop_assert_eq!(first_value(path.as_bytes(), name), expected, "{} in {}", name, path);
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct Load {
     pub requests: u64,
     /// When.
     pub pace: Pace,
+    /// The path of all.
+    pub path: String,
     /// The headers of each, by its number from 0.
     pub headers: Arc<dyn Fn(u64) -> Headers + Send + Sync>,
 }
@@ -46,7 +48,8 @@ impl Load {
     pub fn of_one_client(targets: Vec<SocketAddr>, client: &str, requests: u64) -> Load {
         let client = client.as_bytes().to_vec();
         let headers = Arc::new(move |_| vec![("x-client", client.clone())]);
-        Load { targets, connections: 16, requests, pace: Pace::Closed, headers }
+        let path = "/".to_owned();
+        Load { targets, connections: 16, requests, pace: Pace::Closed, path, headers }
     }
 
     /// As [`Load::of_one_client`], of clients `<prefix>0`, `<prefix>1` and so on, in turn.
@@ -237,7 +240,7 @@ async fn connection(
         let headers = (tickets.load.headers)(number);
         let headers: Vec<(&str, &[u8])> =
             headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
-        let reply = client.get("/", &headers).await;
+        let reply = client.get(&tickets.load.path, &headers).await;
         outcome.count(&reply, begun.elapsed());
         if reply.is_err() {
             // An Envoy that is gone gets no more; its share goes to the other connections.

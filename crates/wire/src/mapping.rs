@@ -81,7 +81,7 @@ pub const DESCRIPTORS_MAX: usize = 128;
 
 /// The most entries in one descriptor. A limit is at most 30 levels deep; the bound is for what is no
 /// descriptor: a message of the largest size has room for a million.
-pub(crate) const ENTRIES_MAX: usize = 256;
+pub const ENTRIES_MAX: usize = 256;
 
 /// Reads a request, as a server does.
 ///

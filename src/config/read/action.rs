@@ -5,7 +5,8 @@ use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::metadata;
 use crate::config::ConfigError;
 use crate::config::node::Node;
-use crate::config::recipe::{Action, Encoded, Facts, WhenAbsent};
+use crate::config::recipe::{Action, Encoded, WhenAbsent};
+use crate::config::shared::Shared;
 use crate::config::unsupported::OF_AN_ACTION;
 
 const ACTIONS: [&str; 11] = [
@@ -23,28 +24,28 @@ const ACTIONS: [&str; 11] = [
 ];
 
 /// A protobuf oneof: an object with one of the actions.
-pub(super) fn action(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+pub(super) fn action(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
     node.object("an object with one action", &ACTIONS, &OF_AN_ACTION)?;
     let (name, of) = node.one_of(&ACTIONS)?;
     match name {
-        "request_headers" => request_headers(&of, facts),
-        "query_parameters" => query_parameters(&of, facts),
+        "request_headers" => request_headers(&of, shared),
+        "query_parameters" => query_parameters(&of, shared),
         "remote_address" => {
             empty(&of)?;
             let key = Encoded::key("remote_address");
-            Ok(Action::Address { key, address: facts.address() })
+            Ok(Action::Address { key, address: shared.address() })
         }
-        "masked_remote_address" => masked_remote_address(&of, facts),
-        "remote_address_match" => remote_address_match(&of, facts),
+        "masked_remote_address" => masked_remote_address(&of, shared),
+        "remote_address_match" => remote_address_match(&of, shared),
         "generic_key" => {
             of.object("an object with `descriptor_value`", &CONSTANT, &[])?;
             Ok(Action::Constant(constant(&of, "generic_key")?))
         }
-        "header_value_match" => header_value_match(&of, facts),
-        "query_parameter_value_match" => query_parameter_value_match(&of, facts),
-        "metadata" => metadata(&of, facts),
-        "source_cluster" => property(&of, name, facts, &["xds", "node", "cluster"]),
-        _ => property(&of, name, facts, &["xds", "cluster_name"]),
+        "header_value_match" => header_value_match(&of, shared),
+        "query_parameter_value_match" => query_parameter_value_match(&of, shared),
+        "metadata" => metadata(&of, shared),
+        "source_cluster" => property(&of, name, shared, &["xds", "node", "cluster"]),
+        _ => property(&of, name, shared, &["xds", "cluster_name"]),
     }
 }
 
@@ -56,11 +57,11 @@ pub(super) fn empty(node: &Node<'_>) -> Result<(), ConfigError> {
 fn property(
     node: &Node<'_>,
     key: &str,
-    facts: &mut Facts,
+    shared: &mut Shared,
     path: &[&str],
 ) -> Result<Action, ConfigError> {
     empty(node)?;
-    let (key, fact) = (Encoded::key(key), facts.property(path));
+    let (key, fact) = (Encoded::key(key), shared.property(path));
     Ok(Action::Value { key, fact, when_absent: WhenAbsent::DropDescriptor })
 }
 
@@ -98,29 +99,29 @@ fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> 
     }
 }
 
-fn request_headers(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+fn request_headers(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
     let fields = ["header_name", "descriptor_key", "skip_if_absent"];
     node.object("an object with `header_name` and `descriptor_key`", &fields, &[])?;
     let name = header_name(&node.required("header_name")?)?;
     Ok(Action::Value {
         key: Encoded::key(not_empty(&node.required("descriptor_key")?)?),
-        fact: facts.header(&name),
+        fact: shared.header(&name),
         when_absent: when_absent(node)?,
     })
 }
 
-fn query_parameters(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+fn query_parameters(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
     let fields = ["query_parameter_name", "descriptor_key", "skip_if_absent"];
     node.object("an object with `query_parameter_name`", &fields, &[])?;
-    Ok(Action::QueryParameter {
+    let name = not_empty(&node.required("query_parameter_name")?)?;
+    Ok(Action::Value {
         key: Encoded::key(key_or(node, "query_param")?),
-        path: facts.header(":path"),
-        name: not_empty(&node.required("query_parameter_name")?)?.to_owned(),
+        fact: shared.parameter(name),
         when_absent: when_absent(node)?,
     })
 }
 
-fn masked_remote_address(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+fn masked_remote_address(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
     let fields = ["v4_prefix_mask_len", "v6_prefix_mask_len"];
     node.object("an object with the lengths of prefixes", &fields, &[])?;
     let length = |field: &str, max: u32| match node.field(field) {
@@ -129,43 +130,46 @@ fn masked_remote_address(node: &Node<'_>, facts: &mut Facts) -> Result<Action, C
     };
     Ok(Action::Network {
         key: Encoded::key("masked_remote_address"),
-        address: facts.address(),
+        address: shared.address(),
         v4_prefix_mask_len: length("v4_prefix_mask_len", 32)?,
         v6_prefix_mask_len: length("v6_prefix_mask_len", 128)?,
     })
 }
 
-fn remote_address_match(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+fn remote_address_match(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
     node.object("an object with `address_matcher`", &fields, &[])?;
     Ok(Action::AddressMatch {
         entry: constant(node, "remote_address_match")?,
-        address: facts.address(),
+        address: shared.address(),
         matcher: address_matcher(&node.required("address_matcher")?)?,
     })
 }
 
-fn header_value_match(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+fn header_value_match(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", "headers"];
     node.object("an object with `descriptor_value` and `headers`", &fields, &[])?;
     let entry = constant(node, "header_match")?;
     let mut matchers = Vec::new();
     for item in &some_items(&node.required("headers")?)? {
-        matchers.push(header_matcher(item, facts)?);
+        matchers.push(header_matcher(item, shared)?);
     }
     let sense = sense(node.flag("expect_match")? == Some(false));
     Ok(Action::HeaderMatch { entry, matchers, sense })
 }
 
-fn query_parameter_value_match(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+fn query_parameter_value_match(
+    node: &Node<'_>,
+    shared: &mut Shared,
+) -> Result<Action, ConfigError> {
     let fields =
         ["descriptor_value", "descriptor_key", "default_value", "expect_match", "query_parameters"];
     node.object("an object with `descriptor_value` and `query_parameters`", &fields, &[])?;
     let entry = constant(node, "query_match")?;
     let mut matchers = Vec::new();
     for item in &some_items(&node.required("query_parameters")?)? {
-        matchers.push(query_matcher(item)?);
+        matchers.push(query_matcher(item, shared)?);
     }
     let sense = sense(node.flag("expect_match")? == Some(false));
-    Ok(Action::QueryMatch { entry, path: facts.header(":path"), matchers, sense })
+    Ok(Action::QueryMatch { entry, matchers, sense })
 }

@@ -4,12 +4,12 @@ use super::action::empty;
 use super::checks::{header_name, in_range, not_empty, some_items, whole_number};
 use crate::config::ConfigError;
 use crate::config::node::Node;
-use crate::config::recipe::Facts;
+use crate::config::shared::Shared;
 use crate::config::unsupported::OF_A_TEXT;
 use crate::matching::address::{AddressMatcher, Network, bits_of};
 use crate::matching::header::{HeaderMatcher, HeaderTest, Sense, WhenMissing};
 use crate::matching::query::{QueryMatcher, QueryTest};
-use crate::matching::text::{Case, Pattern, TextMatcher};
+use crate::matching::text::{Case, Needle, TextMatcher};
 use std::net::IpAddr;
 
 pub(super) fn sense(inverted: bool) -> Sense {
@@ -36,7 +36,7 @@ fn at_most_one<'a>(
 
 pub(super) fn header_matcher(
     node: &Node<'_>,
-    facts: &mut Facts,
+    shared: &mut Shared,
 ) -> Result<HeaderMatcher, ConfigError> {
     let fields = [
         "string_match",
@@ -59,17 +59,22 @@ pub(super) fn header_matcher(
         Some(false) | None => WhenMissing::NoMatch,
     };
     let test = match at_most_one(node, tests, "tests of the header")? {
-        Some((name, test)) => header_test(node, name, &test)?,
+        Some((name, test)) => header_test(node, name, &test, shared)?,
         None => HeaderTest::Present,
     };
     let sense = inverted(node)?;
-    Ok(HeaderMatcher { header: facts.header(&name), test, sense, when_missing })
+    Ok(HeaderMatcher { header: shared.header(&name), test, sense, when_missing })
 }
 
-fn header_test(matcher: &Node<'_>, name: &str, test: &Node<'_>) -> Result<HeaderTest, ConfigError> {
+fn header_test(
+    matcher: &Node<'_>,
+    name: &str,
+    test: &Node<'_>,
+    shared: &mut Shared,
+) -> Result<HeaderTest, ConfigError> {
     let case = Case::Sensitive;
     let text = match name {
-        "string_match" => text_matcher(test)?,
+        "string_match" => text_matcher(test, shared)?,
         "present_match" => {
             return Ok(match matcher.flag(name)? {
                 Some(true) => HeaderTest::Present,
@@ -86,25 +91,28 @@ fn header_test(matcher: &Node<'_>, name: &str, test: &Node<'_>) -> Result<Header
         "exact_match" => TextMatcher::Exact(test.text()?.to_owned(), case),
         "prefix_match" => TextMatcher::Prefix(not_empty(test)?.to_owned(), case),
         "suffix_match" => TextMatcher::Suffix(not_empty(test)?.to_owned(), case),
-        "contains_match" => TextMatcher::contains(not_empty(test)?.to_owned(), case),
-        _ => safe_regex(test)?,
+        "contains_match" => TextMatcher::Contains(Needle::new(not_empty(test)?, case).into()),
+        _ => safe_regex(test, shared)?,
     };
     Ok(HeaderTest::Text(text))
 }
 
-pub(super) fn query_matcher(node: &Node<'_>) -> Result<QueryMatcher, ConfigError> {
+pub(super) fn query_matcher(
+    node: &Node<'_>,
+    shared: &mut Shared,
+) -> Result<QueryMatcher, ConfigError> {
     node.object("an object with `name`", &["name", "string_match", "present_match"], &[])?;
-    let name = not_empty(&node.required("name")?)?.to_owned();
+    let parameter = shared.parameter(not_empty(&node.required("name")?)?);
     let tests = ["string_match", "present_match"];
     let test = match at_most_one(node, &tests, "tests of the parameter")? {
-        Some(("string_match", test)) => QueryTest::Text(text_matcher(&test)?),
+        Some(("string_match", test)) => QueryTest::Text(text_matcher(&test, shared)?),
         Some(_) if node.flag("present_match")? == Some(false) => QueryTest::Absent,
         Some(_) | None => QueryTest::Present,
     };
-    Ok(QueryMatcher { name, test })
+    Ok(QueryMatcher { parameter, test })
 }
 
-fn text_matcher(node: &Node<'_>) -> Result<TextMatcher, ConfigError> {
+fn text_matcher(node: &Node<'_>, shared: &mut Shared) -> Result<TextMatcher, ConfigError> {
     let fields = ["exact", "prefix", "suffix", "contains", "safe_regex", "ignore_case"];
     node.object("an object with one test of a text", &fields, &OF_A_TEXT)?;
     let [tests @ .., _] = &fields;
@@ -117,19 +125,19 @@ fn text_matcher(node: &Node<'_>) -> Result<TextMatcher, ConfigError> {
         "exact" => TextMatcher::Exact(test.text()?.to_owned(), case),
         "prefix" => TextMatcher::Prefix(not_empty(&test)?.to_owned(), case),
         "suffix" => TextMatcher::Suffix(not_empty(&test)?.to_owned(), case),
-        "contains" => TextMatcher::contains(not_empty(&test)?.to_owned(), case),
-        _ => safe_regex(&test)?,
+        "contains" => TextMatcher::Contains(Needle::new(not_empty(&test)?, case).into()),
+        _ => safe_regex(&test, shared)?,
     })
 }
 
-fn safe_regex(node: &Node<'_>) -> Result<TextMatcher, ConfigError> {
+fn safe_regex(node: &Node<'_>, shared: &mut Shared) -> Result<TextMatcher, ConfigError> {
     node.object("an object with `regex`", &["regex", "google_re2"], &[])?;
     // The engine, which older configurations had to name; says nothing any more.
     if let Some(engine) = node.field("google_re2") {
         empty(&engine)?;
     }
     let regex = node.required("regex")?;
-    let pattern = Pattern::new(not_empty(&regex)?).map_err(|message| regex.error(&message))?;
+    let pattern = shared.pattern(not_empty(&regex)?).map_err(|message| regex.error(&message))?;
     Ok(TextMatcher::Regex(pattern))
 }
 

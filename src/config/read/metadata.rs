@@ -4,7 +4,8 @@ use super::action::when_absent;
 use super::checks::{not_empty, property_path, some_items};
 use crate::config::ConfigError;
 use crate::config::node::Node;
-use crate::config::recipe::{Action, Encoded, Facts, Source, WhenAbsent};
+use crate::config::recipe::{Action, Encoded, Source, WhenAbsent};
+use crate::config::shared::Shared;
 
 /// Where Envoy's properties have a kind of metadata.
 type Root = [&'static str];
@@ -14,7 +15,7 @@ const DYNAMIC: &Root = &["metadata", "filter_metadata"];
 pub(super) const ROUTE_ENTRY: &Root = &["xds", "route_metadata", "filter_metadata"];
 const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
 
-pub(super) fn metadata(node: &Node<'_>, facts: &mut Facts) -> Result<Action, ConfigError> {
+pub(super) fn metadata(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
     let fields = ["descriptor_key", "metadata_key", "default_value", "source", "skip_if_absent"];
     node.object("an object with `descriptor_key` and `metadata_key`", &fields, &[])?;
     let key = not_empty(&node.required("descriptor_key")?)?;
@@ -31,7 +32,7 @@ pub(super) fn metadata(node: &Node<'_>, facts: &mut Facts) -> Result<Action, Con
         "" => when_absent(node)?,
         value => WhenAbsent::Entry(Encoded::entry(key, value)),
     };
-    let fact = facts.fact(Source::Text(source));
+    let fact = shared.fact(Source::Text(source));
     Ok(Action::Value { key: Encoded::key(key), fact, when_absent })
 }
 

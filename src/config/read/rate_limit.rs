@@ -6,26 +6,32 @@ use super::enforcement;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 use crate::config::ConfigError;
 use crate::config::node::Node;
-use crate::config::recipe::{Condition, Facts, HITS_MAX, HitsAddend, RateLimit, Source};
+use crate::config::recipe::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
+use crate::config::shared::Shared;
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
-pub(super) fn rate_limit(node: &Node<'_>, facts: &mut Facts) -> Result<RateLimit, ConfigError> {
+pub(super) fn rate_limit(node: &Node<'_>, shared: &mut Shared) -> Result<RateLimit, ConfigError> {
     let fields = ["actions", "hits_addend", "routes", "route_metadata", "shadow"];
     node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
-    let conditions = conditions(node, facts)?;
+    let conditions = conditions(node, shared)?;
     let hits = match node.field("hits_addend") {
-        Some(hits) => hits_addend(&hits, facts)?,
+        Some(hits) => hits_addend(&hits, shared)?,
         None => HitsAddend::Number(1),
     };
     let list = node.required("actions")?;
-    let mut actions = Vec::new();
-    for item in &some_items(&list)? {
-        actions.push(action(item, facts)?);
+    let items = some_items(&list)?;
+    let (count, max) = (items.len(), tidegate_wire::ENTRIES_MAX);
+    if count > max {
+        return Err(list.error(&format!("{count} are too many (maximum {max})")));
+    }
+    let mut actions = Vec::with_capacity(count);
+    for item in &items {
+        actions.push(action(item, shared)?);
     }
     Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
 }
 
-fn conditions(node: &Node<'_>, facts: &mut Facts) -> Result<Vec<Condition>, ConfigError> {
+fn conditions(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<Condition>, ConfigError> {
     let mut conditions = Vec::new();
     if let Some(routes) = node.field("routes") {
         let mut one_of = Vec::new();
@@ -35,20 +41,20 @@ fn conditions(node: &Node<'_>, facts: &mut Facts) -> Result<Vec<Condition>, Conf
         if one_of.is_empty() {
             return Err(routes.error("must not be empty; leave it out for all routes"));
         }
-        conditions.push(Condition { fact: facts.property(&["xds", "route_name"]), one_of });
+        conditions.push(Condition { fact: shared.property(&["xds", "route_name"]), one_of });
     }
     if let Some(metadata) = node.field("route_metadata") {
         let expected = "an object with `metadata_key` and `value`";
         metadata.object(expected, &["metadata_key", "value"], &[])?;
         let source = metadata_key(&metadata.required("metadata_key")?, ROUTE_ENTRY)?;
         let value = not_empty(&metadata.required("value")?)?.to_owned();
-        let fact = facts.fact(Source::Text(source));
+        let fact = shared.fact(Source::Text(source));
         conditions.push(Condition { fact, one_of: vec![value] });
     }
     Ok(conditions)
 }
 
-fn hits_addend(node: &Node<'_>, facts: &mut Facts) -> Result<HitsAddend, ConfigError> {
+fn hits_addend(node: &Node<'_>, shared: &mut Shared) -> Result<HitsAddend, ConfigError> {
     let fields = ["number", "format", "header"];
     node.object("an object with `number`, `format` or `header`", &fields, &OF_HITS)?;
     let name = match (node.field("number"), node.field("format"), node.field("header")) {
@@ -64,5 +70,5 @@ fn hits_addend(node: &Node<'_>, facts: &mut Facts) -> Result<HitsAddend, ConfigE
         (None, None, Some(name)) => header_name(&name)?,
         _ => return Err(node.error("expected exactly one of `number`, `format`, `header`")),
     };
-    Ok(HitsAddend::Header(facts.header(&name)))
+    Ok(HitsAddend::Header(shared.header(&name)))
 }

@@ -428,8 +428,8 @@ fn of_a_matcher() {
             r#""regex": "[0-9""#,
             &at(
                 query,
-                "[0].string_match.safe_regex.regex: not a regular expression: found unclosed \
-                 character class",
+                "[0].string_match.safe_regex.regex: not a regular expression: `[` without \
+                 `]` (at byte 4)",
             ),
         ),
         (r#"{"name": "r", "#, r#"{"name": "", "#, &at(query, "[1].name: must not be empty")),

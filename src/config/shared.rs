@@ -1,0 +1,92 @@
+//! What the parts of a configuration share while it is read: the numbers of facts, and expressions, each of
+//! which is compiled once however often it is written.
+
+use super::document::Tree;
+use super::recipe::{Fact, Source};
+use crate::matching::pattern::Pattern;
+use crate::matching::query::Parameters;
+use hashbrown::HashMap;
+
+/// The states that all expressions of a configuration may compile to: some 3 MB in each worker.
+const STATES_MAX: usize = 65_536;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shared {
+    facts: HashMap<Source, usize>,
+    patterns: HashMap<String, Pattern>,
+    /// How many expressions there are at most, to share memory.
+    expressions: usize,
+    /// What those compile to that were read so far.
+    states: usize,
+}
+
+impl Shared {
+    pub(super) fn of(document: &Tree) -> Self {
+        let expressions = expressions(document);
+        Shared { facts: HashMap::new(), patterns: HashMap::new(), expressions, states: 0 }
+    }
+
+    pub(super) fn fact(&mut self, source: Source) -> Fact {
+        let next = self.facts.len();
+        let number = *self.facts.entry(source.clone()).or_insert(next);
+        Fact { number, source }
+    }
+
+    pub(super) fn header(&mut self, name: &str) -> Fact {
+        self.fact(Source::Header(name.to_owned()))
+    }
+
+    pub(super) fn parameter(&mut self, name: &str) -> Fact {
+        self.fact(Source::Parameter(name.to_owned()))
+    }
+
+    pub(super) fn property(&mut self, path: &[&str]) -> Fact {
+        self.fact(Source::Property(path.iter().map(|&part| part.to_owned()).collect()))
+    }
+
+    pub(super) fn address(&mut self) -> Fact {
+        self.property(&["source", "address"])
+    }
+
+    /// The query parameters among the facts.
+    pub(super) fn parameters(&self) -> Parameters {
+        let name = |(source, number): (&Source, &usize)| match source {
+            Source::Parameter(name) => Some((name.as_bytes().to_vec(), *number)),
+            Source::Header(_) | Source::Property(_) | Source::Text(_) => None,
+        };
+        Parameters::new(self.facts.iter().filter_map(name))
+    }
+
+    /// A compiled expression, or what is wrong with it.
+    pub(super) fn pattern(&mut self, text: &str) -> Result<Pattern, String> {
+        if let Some(pattern) = self.patterns.get(text) {
+            return Ok(pattern.clone());
+        }
+        let pattern = Pattern::new(text, self.expressions)?;
+        self.states = self.states.saturating_add(pattern.states());
+        if self.states > STATES_MAX {
+            let states = self.states;
+            return Err(format!(
+                "up to here, all expressions compile to {states} states (maximum {STATES_MAX})"
+            ));
+        }
+        self.patterns.insert(text.to_owned(), pattern.clone());
+        Ok(pattern)
+    }
+}
+
+/// How often a document has an expression.
+fn expressions(tree: &Tree) -> usize {
+    match tree {
+        Tree::List(items) => items.iter().map(expressions).sum(),
+        Tree::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| match name.as_str() {
+                "regex" => 1,
+                _ => expressions(value),
+            })
+            .sum(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,129 @@
+//! Regular expressions that match whole values, in time linear in the value whatever both say.
+//!
+//! An expression runs as a lazy DFA: its states are made when a value first needs them, and kept in
+//! bounded memory. A byte then costs one look at a table, and a value that cannot match any more ends the
+//! search. An expression with more states than there is room for, on a value that needs ever new ones, is
+//! given over to a simulation of its NFA: a byte costs as many steps as the expression has states, of
+//! which there are at most [`STATES_MAX`]. Neither goes back in the value.
+//!
+//! The value must be UTF-8, as [`crate::descriptors`] makes it: what matches any character matches no
+//! half of one, and a client could otherwise evade `.*` by one odd byte.
+
+mod class;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+use regex_automata::hybrid::dfa::{self, DFA};
+use regex_automata::nfa::thompson::pikevm::PikeVM;
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::{Anchored, Input};
+use regex_syntax::hir::{Hir, Look};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The longest expression. Those that people write are a tenth of it.
+pub const PATTERN_BYTES_MAX: usize = 1024;
+/// The states that an expression may compile to; repetitions such as `(a{30}){30}` are small to write only.
+/// Envoy's own bound is of the same size by default (an RE2 program of 100 instructions).
+/// A character that may be any has eight, as it may have several bytes: `.{1,120}` just fits.
+pub const STATES_MAX: usize = 1_024;
+/// What an expression may take while it is compiled: far above what so many states need.
+const COMPILED_BYTES_MAX: usize = 512 * 1024;
+/// The memory for states that are kept of all expressions of a configuration.
+const CACHES_BYTES: usize = 512 * 1024;
+/// What one expression may have of that, and has at least.
+const CACHE_BYTES: std::ops::RangeInclusive<usize> = 4 * 1024..=128 * 1024;
+/// When there is no room for another state, all are forgotten to begin anew; but only if they paid: if each
+/// has served this many bytes.
+const BYTES_PER_STATE_MIN: usize = 20;
+
+/// A regular expression for a whole value.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    text: String,
+    engine: Rc<Engine>,
+}
+
+#[derive(Debug)]
+struct Engine {
+    dfa: DFA,
+    states: RefCell<dfa::Cache>,
+    nfa: PikeVM,
+}
+
+impl Pattern {
+    /// Compiles `text`, which must match the whole of a value. `of` expressions share memory.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(text: &str, of: usize) -> Result<Pattern, String> {
+        let bytes = text.len();
+        if bytes > PATTERN_BYTES_MAX {
+            return Err(format!("the expression has {bytes} bytes (maximum {PATTERN_BYTES_MAX})"));
+        }
+        let parsed =
+            parse::parse(text).map_err(|error| format!("not a regular expression: {error}"))?;
+        let nfa = compiled(parsed)?;
+        let cache_bytes = CACHES_BYTES.checked_div(of).unwrap_or(CACHES_BYTES);
+        let config = DFA::config()
+            .cache_capacity(cache_bytes.clamp(*CACHE_BYTES.start(), *CACHE_BYTES.end()))
+            .skip_cache_capacity_check(true)
+            .minimum_cache_clear_count(Some(0))
+            .minimum_bytes_per_state(Some(BYTES_PER_STATE_MIN));
+        let engine = |error: &dyn std::fmt::Display| format!("cannot be compiled: {error}");
+        let dfa = DFA::builder().configure(config).build_from_nfa(nfa.clone());
+        let dfa = dfa.map_err(|error| engine(&error))?;
+        let nfa = PikeVM::new_from_nfa(nfa).map_err(|error| engine(&error))?;
+        let states = RefCell::new(dfa.create_cache());
+        Ok(Pattern { text: text.to_owned(), engine: Rc::new(Engine { dfa, states, nfa }) })
+    }
+
+    /// How many states it compiled to.
+    #[must_use]
+    pub fn states(&self) -> usize {
+        self.engine.dfa.get_nfa().states().len()
+    }
+
+    /// Whether it matches all of `value`, which must be UTF-8.
+    #[must_use]
+    pub fn matches(&self, value: &[u8]) -> bool {
+        let input = Input::new(value).anchored(Anchored::Yes);
+        let Engine { dfa, states, nfa } = &*self.engine;
+        if let Ok(mut states) = states.try_borrow_mut()
+            && let Ok(found) = dfa.try_search_fwd(&mut states, &input)
+        {
+            return found.is_some();
+        }
+        nfa.is_match(&mut nfa.create_cache(), input)
+    }
+}
+
+fn compiled(parsed: Hir) -> Result<NFA, String> {
+    let config = thompson::Config::new()
+        .utf8(false)
+        .which_captures(WhichCaptures::None)
+        .nfa_size_limit(Some(COMPILED_BYTES_MAX));
+    let whole = Hir::concat(vec![parsed, Hir::look(Look::End)]);
+    let nfa = thompson::Compiler::new().configure(config).build_from_hir(&whole);
+    match nfa {
+        Ok(nfa) if nfa.states().len() <= STATES_MAX => Ok(nfa),
+        Ok(nfa) => Err(too_large(&format!("{} states", nfa.states().len()))),
+        Err(error) if error.size_limit().is_some() => {
+            Err(too_large(&format!("more than {} KiB", COMPILED_BYTES_MAX >> 10)))
+        }
+        Err(error) => Err(format!("cannot be compiled: {error}")),
+    }
+}
+
+fn too_large(what: &str) -> String {
+    format!("the expression compiles to {what} (maximum {STATES_MAX} states)")
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}

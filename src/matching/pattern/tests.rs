@@ -1,0 +1,277 @@
+//! Expressions beside the `regex` crate as their twin, and the syntax of RE2 where the two differ.
+
+use super::*;
+use proptest::prelude::*;
+use regex::bytes::{Regex, RegexBuilder};
+
+fn pattern(text: &str) -> Pattern {
+    Pattern::new(text, 1).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn refusal(text: &str) -> String {
+    match Pattern::new(text, 1) {
+        Ok(_) => panic!("{text} was taken"),
+        Err(error) => error,
+    }
+}
+
+/// The same of the `regex` crate, whose `\d`, `\w`, `\s` and `\b` are of Unicode unless spelt out.
+fn twin(text: &str) -> Regex {
+    let text = text
+        .replace(r"\d", "[0-9]")
+        .replace(r"\w", "[0-9A-Za-z_]")
+        .replace(r"\s", r"[\t\n\f\r ]")
+        .replace(r"\b", r"(?-u:\b)");
+    RegexBuilder::new(&format!(r"\A(?:{text})\z")).build().unwrap()
+}
+
+#[test]
+fn an_expression_matches_the_whole_of_a_value() {
+    let table: [(&str, &str, bool); 12] = [
+        (r"v\d+", "v12", true),
+        (r"v\d+", "xv12", false),
+        (r"v\d+", "v12\n", false),
+        ("a|ab", "ab", true),
+        ("a|ab|", "", true),
+        ("", "", true),
+        ("", "a", false),
+        ("^a$", "a", true),
+        ("a.c", "a\u{e9}c", true),
+        ("a..c", "a\u{e9}c", false),
+        ("[^x]", "\u{1f600}", true),
+        ("(?i)stra\u{df}e|\u{e9}", "\u{c9}", true),
+    ];
+    for (text, value, expected) in table {
+        assert_eq!(pattern(text).matches(value.as_bytes()), expected, "{text} on {value:?}");
+    }
+    // A value above 8 KiB matched nothing, and a long query evaded the limit on a path.
+    assert!(pattern("x.*").matches(&[b'x'; 60_000]));
+}
+
+#[test]
+fn what_re2_takes_means_what_it_means_there() {
+    let table: [(&str, &str, bool); 46] = [
+        // Braces that count nothing are literal.
+        ("/users/{id}", "/users/{id}", true),
+        ("a{", "a{", true),
+        ("a{,2}", "a{,2}", true),
+        ("a{,2}", "aa", false),
+        ("a{2,}", "aaa", true),
+        ("{", "{", true),
+        ("}]", "}]", true),
+        // Sets have no operators and no sets in them.
+        ("[a&&b]", "&", true),
+        ("[[]", "[", true),
+        ("[[a]", "a", true),
+        ("[]a]", "]", true),
+        ("[^]a]", "b", true),
+        ("[a-]", "-", true),
+        ("[-a]", "-", true),
+        ("[a-c-e]", "-", true),
+        (r"[\]\-\d]", "7", true),
+        (r"[^\D]", "7", true),
+        (r"[\x41-\x{43}]", "B", true),
+        ("[[:alpha:][:digit:]]", "7", true),
+        ("[[:^alpha:]]", "7", true),
+        ("[[:word:]]", "_", true),
+        ("[:alpha]", "p", true),
+        // \s has no vertical tab, [:space:] does; both are of ASCII.
+        (r"\s", "\u{b}", false),
+        ("[[:space:]]", "\u{b}", true),
+        (r"\s", "\u{a0}", false),
+        (r"\w", "\u{e9}", false),
+        (r"\W", "\u{e9}", true),
+        (r"\d", "\u{663}", false),
+        // Escapes.
+        (r"\Qa.b\E.", "a.bc", true),
+        (r"\Qa.b", "a.b", true),
+        (r"\Qab\E*", "abbb", true),
+        (r"\101\x42\x{43}\07", "ABC\u{7}", true),
+        (r"\a\f\n\r\t\v", "\u{7}\u{c}\n\r\t\u{b}", true),
+        (r"\.\-\/\{", ".-/{", true),
+        (r"\C\C", "\u{e9}", true),
+        (r"\Aa\z", "a", true),
+        (r"a\b.*", "a b", true),
+        (r"a\B.*", "a b", false),
+        // Flags.
+        ("a(?i)b|c", "C", true),
+        ("(a(?i)b)c", "aBC", false),
+        ("(?i:a)b", "Ab", true),
+        ("(?s).", "\n", true),
+        (".", "\n", false),
+        ("(?s-s).|(?U)x+", "xx", true),
+        ("(?m)a$\n^b", "a\nb", true),
+        ("(?P<name>a)(?<other_1>b)(?:)", "ab", true),
+    ];
+    for (text, value, expected) in table {
+        assert_eq!(pattern(text).matches(value.as_bytes()), expected, "{text} on {value:?}");
+    }
+}
+
+#[test]
+fn case_is_that_of_unicode_as_in_re2() {
+    let table = [
+        ("(?i)k", "\u{212a}", true),
+        ("(?i)[^k]", "\u{212a}", false),
+        (r"(?i)\W", "\u{17f}", false),
+        (r"\W", "\u{17f}", true),
+        ("(?i)[a-c\u{e9}]+", "AbC\u{c9}", true),
+        ("(?i)[[:upper:]]", "a", true),
+    ];
+    for (text, value, expected) in table {
+        assert_eq!(pattern(text).matches(value.as_bytes()), expected, "{text} on {value:?}");
+    }
+}
+
+#[test]
+fn what_re2_refuses_is_refused_with_a_reason() {
+    let table = [
+        ("(", "`(` without `)` (at byte 1)"),
+        ("a)|(?:b", "`)` without `(` (at byte 1)"),
+        ("[0-9", "`[` without `]` (at byte 4)"),
+        ("[]", "`[` without `]` (at byte 2)"),
+        ("[b-a]", "the range from 'b' to 'a' is empty (at byte 4)"),
+        ("[[:nope:]]", "no class has the name `nope` (at byte 1)"),
+        ("*a", "nothing to repeat (at byte 1)"),
+        ("a|+", "nothing to repeat (at byte 3)"),
+        ("(?i)*", "nothing to repeat (at byte 5)"),
+        ("a**", "a repetition of a repetition needs a group around it (at byte 3)"),
+        ("a+?{2}", "a repetition of a repetition needs a group around it (at byte 6)"),
+        ("a{2,1}", "a repetition that ends before it begins (at byte 6)"),
+        ("a{1001}", "too many repetitions (maximum 1000 in all) (at byte 7)"),
+        ("(a{40}){40}", "too many repetitions (maximum 1000 in all) (at byte 11)"),
+        ("a{99999999999}", "too many repetitions (maximum 1000 in all) (at byte 14)"),
+        ("(?=a)", "lookahead and lookbehind are not supported, nor in Envoy (at byte 3)"),
+        ("(?<!a)", "lookahead and lookbehind are not supported, nor in Envoy (at byte 3)"),
+        ("(?x)a", "expected flags of a group, some of `imsU-` (at byte 3)"),
+        ("(?i-)a", "expected flags of a group, some of `imsU-` (at byte 5)"),
+        ("(?P<>a)", "a group without a good name (at byte 5)"),
+        (r"(a)\1", "back-references are not supported, nor in Envoy (at byte 5)"),
+        (r"\e", "not an escape that RE2 has (at byte 2)"),
+        (r"\_", "not an escape that RE2 has (at byte 2)"),
+        (r"\x4", "not an escape that RE2 has (at byte 2)"),
+        (r"\x{d800}", "not an escape that RE2 has (at byte 8)"),
+        (r"[\b]", "not an escape that RE2 has (at byte 3)"),
+        ("\\", "not an escape that RE2 has (at byte 1)"),
+        (r"\pN", "classes of Unicode properties (`\\p`) are not supported (at byte 0)"),
+    ];
+    for (text, message) in table {
+        assert_eq!(refusal(text), format!("not a regular expression: {message}"), "{text}");
+    }
+    let deep = |depth| "(".repeat(depth) + &")".repeat(depth);
+    assert!(Pattern::new(&deep(100), 1).is_ok());
+    assert!(refusal(&deep(101)).contains("groups are nested too deep (maximum 100)"));
+}
+
+#[test]
+fn an_expression_that_is_too_large_says_how_large_it_is() {
+    let long = "a".repeat(PATTERN_BYTES_MAX + 1);
+    assert_eq!(refusal(&long), "the expression has 1025 bytes (maximum 1024)");
+    let states = refusal(".{900}");
+    let number = states.strip_prefix("the expression compiles to ").unwrap();
+    let number = number.strip_suffix(" states (maximum 1024 states)").unwrap();
+    assert!(number.parse::<usize>().unwrap() > STATES_MAX, "{states}");
+    let more = refusal(r".{1000}.{1000}.{1000}");
+    assert!(more.contains("more than 512 KiB"), "{more}");
+    // What people write is far below.
+    for (text, most) in [
+        (r"/api/v[0-9]+/users/[^/]+(/.*)?", 100),
+        (r"[a-z]{1,64}\.example\.com", 300),
+        (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", 100),
+        (".{1,64}", 1_000),
+    ] {
+        assert!(pattern(text).states() < most, "{text}: {}", pattern(text).states());
+    }
+}
+
+/// With room for few states, values that need many make it go over to the NFA; with room for many they do
+/// not. Both say the same.
+#[test]
+fn an_expression_without_room_for_its_states_says_the_same() {
+    let text = "(a|b)*a(a|b){9}";
+    let (roomy, crowded) = (pattern(text), Pattern::new(text, 1_000).unwrap());
+    let regex = twin(text);
+    let mut seed = 1_u32;
+    for length in 0..400 {
+        let value: Vec<u8> = (0..length * 7)
+            .map(|_| {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if seed >> 31 == 0 { b'a' } else { b'b' }
+            })
+            .collect();
+        let expected = regex.is_match(&value);
+        assert_eq!((roomy.matches(&value), crowded.matches(&value)), (expected, expected));
+    }
+    assert!(gave_up(&crowded) && !gave_up(&roomy));
+}
+
+/// Whether some value was given over to the NFA: its states are then those of the search before.
+fn gave_up(pattern: &Pattern) -> bool {
+    let value = "ab".repeat(500) + &"a".repeat(20) + &"aababbbaab".repeat(40);
+    let input = Input::new(&value).anchored(Anchored::Yes);
+    let mut states = pattern.engine.states.borrow_mut();
+    (0..20).any(|_| pattern.engine.dfa.try_search_fwd(&mut states, &input).is_err())
+}
+
+/// Parts of expressions that both read alike.
+fn expression() -> impl Strategy<Value = String> {
+    let atom = prop_oneof![
+        prop::sample::select(vec![
+            "a",
+            "b",
+            "ab",
+            "-",
+            ".",
+            "[ab]",
+            "[^a]",
+            r"\d",
+            r"\w",
+            r"\s",
+            r"\b",
+            "^",
+            "$",
+            r"\.",
+            "\u{e9}",
+            "(?i:\u{e9}b)",
+            "[a-\u{e9}]",
+            "",
+        ])
+        .prop_map(str::to_owned),
+    ];
+    atom.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 1..4).prop_map(|parts| parts.concat()),
+            prop::collection::vec(inner.clone(), 1..4)
+                .prop_map(|parts| format!("({})", parts.join("|"))),
+            (inner, prop::sample::select(vec!["*", "+", "?", "*?", "{2}", "{0,3}", "{1,}"]))
+                .prop_map(|(part, times)| format!("(?:{part}){times}")),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn it_matches_what_its_twin_matches(
+        text in expression(),
+        values in prop::collection::vec("[ab\u{e9}\u{c9} 1.\n-]{0,12}", 1..8),
+        of in prop::sample::select(vec![1, 1_000]),
+    ) {
+        let Ok(pattern) = Pattern::new(&text, of) else {
+            // Only for what RE2 refuses too.
+            prop_assert!(refusal(&text).contains("too many repetitions"), "{}", refusal(&text));
+            return Ok(());
+        };
+        let twin = twin(&text);
+        for value in values {
+            prop_assert_eq!(pattern.matches(value.as_bytes()), twin.is_match(value.as_bytes()),
+                "{} on {:?}", text, value);
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC{0,40}|[\\[\\](){}a\\\\?:^$*+|,0-9QExpPdi<>-]{0,40}", value in ".{0,20}") {
+        if let Ok(pattern) = Pattern::new(&text, 1) {
+            let _ = pattern.matches(value.as_bytes());
+        }
+    }
+}
