@@ -98,7 +98,10 @@ fn trailers_of_a_request_end_it() {
 fn malformed_trailers_reset_the_stream() {
     let endless = frame(HEADERS, END_HEADERS, 1, &block(&[("x", "1")]));
     let pseudo = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[(":path", "/")]));
-    for trailers in [endless, pseudo] {
+    let end = |fields| frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[fields]));
+    // Symptom: fields about a connection were malformed in requests, and taken in trailers.
+    let [close, chunked] = [("connection", "close"), ("transfer-encoding", "chunked")].map(end);
+    for trailers in [endless, pseudo, close, chunked] {
         let mut connection = greeted(LIMITS);
         let frames = said(&mut connection, &[headers(1, 0), trailers].concat());
         assert_eq!(reset_of(&frames, 1), Some(ErrorCode::Protocol as u32));
