@@ -106,6 +106,8 @@ fn frames_on_the_wrong_streams() {
     check_broken(&headers(2, 0), PROTOCOL);
     check_broken(&[headers(5, 0), headers(3, 0)].concat(), PROTOCOL);
     check_broken(&data(1, 0, b"idle"), PROTOCOL);
+    // Symptom: ignored, if a stream of a higher number had been refused.
+    check_broken(&[headers(5, 0), window_update(5, 0), data(2, 0, b"idle")].concat(), PROTOCOL);
     check_broken(&reset(1), PROTOCOL);
     check_broken(&window_update(1, 1), PROTOCOL);
     check_broken(&[call(1, b"x"), data(1, 0, b"more")].concat(), CLOSED);
