@@ -108,6 +108,33 @@ fn malformed_trailers_reset_the_stream() {
     }
 }
 
+/// Symptom: clients that made their table smaller than 4096 bytes (SETTINGS_HEADER_TABLE_SIZE, as
+/// `hpack_table_size` of Envoy) gave the connection up at the first answer: RFC 7541, section 4.2, has
+/// them wait for a table size update. Cause: none was sent, since the table was not used anyway.
+#[test]
+fn the_first_block_says_that_no_table_is_kept() {
+    let first_bytes = |connection: &Connection| -> Vec<u8> {
+        let (mut rest, mut bytes) = (connection.output(), Vec::new());
+        while let Some((head, payload, after)) = frame::cut(rest).unwrap() {
+            if head.kind == HEADERS {
+                bytes.push(payload[0]);
+            }
+            rest = after;
+        }
+        bytes
+    };
+    let text = [&REQUEST[..3], &[("content-type", "text/html")]].concat();
+    let whole = [call(1, b"x"), call(3, b"y")].concat();
+    let only = [headers(1, END_STREAM), call(3, b"y")].concat();
+    let http = [frame(HEADERS, END_HEADERS, 1, &block(&text)), call(3, b"y")].concat();
+    for (input, others) in [(whole, vec![0, 0x88, 0]), (only, vec![0x88, 0]), (http, vec![0x88, 0])]
+    {
+        let mut connection = greeted(LIMITS);
+        connection.receive(&input, &mut Echo::default()).unwrap();
+        assert_eq!(first_bytes(&connection), [vec![0x20], others].concat());
+    }
+}
+
 /// A call with this body ends with this status.
 fn check_body(fields: &[(&str, &str)], body: &[u8], status: &str) {
     let mut connection = greeted(LIMITS);
