@@ -248,6 +248,8 @@ class Peer:
             self.faults.append(f"the pseudo-header fields of an answer are {pseudo}")
         if any(name != name.lower() for name in names):
             self.faults.append(f"upper-case field names: {names}")
+        if wrong := [field for field in fields if field[1] != field[1].strip() or set("\0\r\n") & set(field[1])]:
+            self.faults.append(f"values that no field may have: {wrong}")
         stream.blocks.append(fields)
 
     def __str__(self):
