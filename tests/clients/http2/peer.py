@@ -196,6 +196,8 @@ class Peer:
     def watch_settings(self, frame):
         if "ACK" not in frame.flags:
             self.server_settings = dict(frame.settings)
+            if self.server_settings.get(wire.ENABLE_PUSH):
+                self.faults.append("a server's SETTINGS allow push")
             return
         self.settings_acks += 1
         if not self.sent_settings:

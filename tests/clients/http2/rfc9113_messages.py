@@ -1,7 +1,7 @@
 """RFC 9113, section 8: malformed messages, fields, pseudo-header fields, push."""
 
 from case import Case, barrier
-from expect import answered, connection_error, http, stream_error
+from expect import answered, connection_error, http, stream_error, that
 from wire import (
     ENABLE_PUSH, MESSAGE, call, call_fields, data, headers, plain, settings, without,
 )  # fmt: skip
@@ -36,6 +36,8 @@ def changed(name, value):
 def length(value, body=MESSAGE):
     return [call(1, call_fields() + [("content-length", str(value))], body)]
 
+
+ALLOW = that("allow: POST", lambda peer: peer.streams[1].fields.get("allow") == "POST")
 
 CONNECTION_SPECIFIC = [
     ("connection", "close"), ("keep-alive", "timeout=5"), ("proxy-connection", "keep-alive"),
@@ -133,9 +135,9 @@ CASES = [
          MALFORMED | http(400, 405, 501)),
     Case("8.5", "CONNECT with :scheme and :path", [headers(1, changed(":method", "CONNECT"))],
          MALFORMED | http(400, 405, 501)),
-    # What a server does with methods that it does not have is its own: 405 here.
+    # 405 says which methods there are (RFC 9110, 15.5.6).
     *[
-        Case("8.8", f"{method}", [headers(1, changed(":method", method), end=True)], http(405))
+        Case("8.8", f"{method}", [headers(1, changed(":method", method), end=True)], http(405) & ALLOW)
         for method in ("GET", "HEAD", "PUT", "OPTIONS", "PRI")
     ],
 ]  # fmt: skip

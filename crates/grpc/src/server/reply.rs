@@ -110,6 +110,10 @@ pub(super) fn http_status(stream: u32, status: [u8; 3], outgoing: &mut Outgoing)
     last_block(stream, outgoing, |buffer| {
         buffer.extend_from_slice(&[0x08, 3]);
         buffer.extend_from_slice(&status);
+        if status == *b"405" {
+            // Which methods there are must be said (RFC 9110, section 15.5.6).
+            literal(Indexing::Without, b"allow", b"POST", buffer);
+        }
     });
 }
 

@@ -36,7 +36,7 @@ fn requests_are_taken_or_refused_by_their_headers() {
     check_fields(&[("content-type", "application/grpcx")], ":status: 415\n", Some(0));
     check_fields(&[("content-type", "application/json")], ":status: 415\n", Some(0));
     check_fields(&[("content-type", "")], ":status: 415\n", Some(0));
-    check_fields(&[(":method", "GET")], ":status: 405\n", Some(0));
+    check_fields(&[(":method", "GET")], ":status: 405\nallow: POST\n", Some(0));
     check_fields(&[(":method", "")], "", malformed);
     check_fields(&[(":path", "")], "", malformed);
     check_fields(&[(":scheme", "")], "", malformed);
