@@ -72,7 +72,8 @@ CASES = [
                                         lambda peer: "%C3%BC%25%E2%82%AC" in peer.streams[1].fields["grpc-message"])),
     Case("grpc request", "a path that ends with a space is told, too",
          [call(1, plain(*changed(":path", "/a/b ")))],
-         status("UNIMPLEMENTED") & that("its space as %20", lambda peer: peer.streams[1].fields["grpc-message"].endswith("/a/b%20"))),
+         status("UNIMPLEMENTED")
+         & that("its space as %20", lambda peer: peer.streams[1].fields["grpc-message"].endswith("/a/b%20"))),
     Case("grpc request", "a path of 15 KB",
          [call(1, plain(*changed(":path", "/" + "\u00fc" * 7_500)))], status("UNIMPLEMENTED")),
     Case("grpc request", "an unknown method is refused before its first message",

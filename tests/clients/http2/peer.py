@@ -69,6 +69,7 @@ class Peer:
         self.closed = False
         self.settings_acks = 0
         self.pongs = []  # but for those of `settle`
+        self.pings = []  # the server's own, not answered yet
         self.is_settled = False
         self.server_settings = None
         # What this side has said, which bounds the server.
@@ -181,6 +182,8 @@ class Peer:
                     self.is_settled = True
                 elif "ACK" in frame.flags:
                     self.pongs.append(frame.opaque_data)
+                else:
+                    self.pings.append(frame.opaque_data)
             case hf.GoAwayFrame():
                 self.goaway = frame
                 if frame.last_stream_id > self.streams_begun and frame.last_stream_id != wire.WINDOW_MAX:

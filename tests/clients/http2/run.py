@@ -31,6 +31,11 @@ SUITES = {
 }
 
 
+def address_of(target):
+    host, _, port = target.rpartition(":")
+    return target if "/" in target else (host, int(port))
+
+
 def judge(name, case, address):
     """A verdict, and what to say of it."""
     required = case.expects.text
@@ -50,8 +55,7 @@ def judge(name, case, address):
 
 def main():
     target, *sections = sys.argv[1:]
-    host, _, port = target.rpartition(":")
-    address = target if "/" in target else (host, int(port))
+    address = address_of(target)
     cases = [(f"{suite.strip()} {case.name}", case) for suite, modules in SUITES.items() for module in modules
              for case in module.CASES]  # fmt: skip
     names = {name for name, _ in cases}
