@@ -11,6 +11,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 WASM := dist/tidegate.wasm
 # gRPC clients that are not ours, for the tests; made anew when what they need changes.
 CLIENTS := $(TOOLS)/clients/ready
+GRPC_JS := $(TOOLS)/grpc_js/ready
 # A filter that does nothing, which the benchmark of Envoy runs beside it.
 NOOP := target/wasm32-wasip1/wasm/noop_filter.wasm
 # What the end-to-end tests and the demo run; set ENVOY to use an Envoy of your own.
@@ -88,7 +89,7 @@ test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and w
 sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
 	cargo run --release --locked -p tidegate-sim -- $(SIM)
 
-test-end-to-end: build-wasm build envoy $(CLIENTS) ## The built filter on a mock host and in a real Envoy
+test-end-to-end: build-wasm build envoy $(CLIENTS) $(GRPC_JS) ## The built filter on a mock host and in a real Envoy
 	cargo test --locked -p tidegate-tests
 
 bench: build-wasm build-noop build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
@@ -135,9 +136,16 @@ $(TOOLS)/envoy-$(ENVOY_VERSION):
 	@touch $@
 
 $(CLIENTS): tests/clients/requirements.txt
-	@echo "Fetching gRPC's Python client and Envoy's messages into .tools/"
+	@echo "Fetching gRPC's Python client, Envoy's messages and an HTTP/2 of Python into .tools/"
 	@python3 -m venv --clear $(TOOLS)/clients
 	@$(TOOLS)/clients/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(GRPC_JS): $(wildcard tests/clients/grpc_js/package*.json)
+	@command -v npm >/dev/null || { echo "Node (20 or newer) with npm is needed for these tests"; exit 1; }
+	@echo "Fetching gRPC's JavaScript client into .tools/"
+	@rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
+	@cd $(@D) && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
 
 # The published lock file comes first; where a registry lacks one of its versions, cargo picks.

@@ -8,6 +8,7 @@ file. Prints a line for each, and exits with 1 if one fails.
 
 import concurrent.futures
 import sys
+import threading
 import traceback
 import uuid
 
@@ -26,6 +27,12 @@ OVER = rls_pb2.RateLimitResponse.OVER_LIMIT
 WAIT = 10  # seconds, for a call that is to be answered at once
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = f"/{SERVICE}/ShouldRateLimit"
+
+# Known defects: a check that holds again fails until it is taken out.
+PENDING = {
+    "metadata_of_64_kb_ends_one_call_at_most": "a field block above 32 KB ends the connection",
+    "a_client_streaming_stub_gets_an_error_at_once": "each message of a unary method is answered",
+}
 
 
 def descriptor(*entries, **more):
@@ -198,6 +205,68 @@ def metadata_may_be_large_and_odd(channel):
         assert answer.overall_code == OK, answer
 
 
+def oversized(channel, size):
+    """Metadata beyond what SETTINGS allows ends its own call at most: one that is open beside it goes on."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    watching = stub.Watch(health_pb2.HealthCheckRequest())
+    assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
+    metadata = [(f"x-{number}", "v" * 1_000) for number in range(size // 1_000)]
+    for _ in range(5):
+        call = lambda: ask(channel, descriptor(("free", "a")), metadata=metadata)  # noqa: E731
+        refused(grpc.StatusCode.RESOURCE_EXHAUSTED, call)
+        assert ask(channel, descriptor(("free", "a"))).overall_code == OK
+    assert watching.is_active(), watching.code()
+    watching.cancel()
+
+
+def metadata_of_20_kb_ends_one_call_at_most(channel):
+    oversized(channel, 20_000)
+
+
+def metadata_of_64_kb_ends_one_call_at_most(channel):
+    oversized(channel, 64_000)
+
+
+def a_client_streaming_stub_gets_an_error_at_once(channel):
+    """It sends three messages to a method that takes one, and does not end."""
+    request = rls_pb2.RateLimitRequest(domain="outside", descriptors=[descriptor(("free", "a"))])
+    answered = threading.Event()
+
+    def requests():
+        for _ in range(3):
+            yield request.SerializeToString()
+        answered.wait()
+
+    stub = channel.stream_unary(METHOD)
+    try:
+        stub(requests(), timeout=WAIT)
+        raise AssertionError("answered")
+    except grpc.RpcError as error:
+        assert error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED), error
+    finally:
+        answered.set()
+
+
+def a_client_streaming_stub_of_one_message_is_answered(channel):
+    request = rls_pb2.RateLimitRequest(domain="outside", descriptors=[descriptor(("free", "a"))])
+    stub = channel.stream_unary(METHOD, response_deserializer=rls_pb2.RateLimitResponse.FromString)
+    assert stub(iter([request.SerializeToString()]), timeout=WAIT).overall_code == OK
+
+
+def deadlines_end_calls_and_nothing_else(channel):
+    stub = health_pb2_grpc.HealthStub(channel)
+    watching = stub.Watch(health_pb2.HealthCheckRequest(), timeout=0.2)
+    assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
+    refused(grpc.StatusCode.DEADLINE_EXCEEDED, lambda: next(watching))
+    assert ask(channel, descriptor(("free", "a"))).overall_code == OK
+
+
+def messages_of_nearly_4_mb_are_taken(channel):
+    value = fresh() + "a" * (4 * 1024 * 1024 - 200)
+    left = [ask(channel, descriptor(("client", value))).statuses[0].limit_remaining for _ in "abc"]
+    assert left == [2, 1, 0], left
+
+
 def cancelled_calls_leave_the_connection_whole(channel):
     stub = rls_pb2_grpc.RateLimitServiceStub(channel)
     request = rls_pb2.RateLimitRequest(domain="outside", descriptors=[descriptor(("free", "a"))])
@@ -271,6 +340,12 @@ def main():
         many_calls_at_once_are_all_answered_and_counted,
         threads_share_a_channel,
         metadata_may_be_large_and_odd,
+        metadata_of_20_kb_ends_one_call_at_most,
+        metadata_of_64_kb_ends_one_call_at_most,
+        a_client_streaming_stub_gets_an_error_at_once,
+        a_client_streaming_stub_of_one_message_is_answered,
+        deadlines_end_calls_and_nothing_else,
+        messages_of_nearly_4_mb_are_taken,
         cancelled_calls_leave_the_connection_whole,
         health_is_told,
         health_is_watched,
@@ -279,14 +354,18 @@ def main():
     failed = 0
     with channel_to(target, tls) as channel:
         for check in checks:
+            reason = PENDING.get(check.__name__)
             try:
                 check(channel)
-                print("ok", check.__name__)
+                error = "it holds now: take it out of PENDING" if reason else None
             except Exception:
+                error = None if reason else traceback.format_exc()
+            if error:
                 failed += 1
-                print("FAILED", check.__name__)
-                traceback.print_exc(file=sys.stdout)
-    print(f"{len(checks) - failed} of {len(checks)} held")
+                print("FAILED", check.__name__, error, sep="\n")
+            else:
+                print("pending" if reason else "ok", check.__name__, reason or "")
+    print(f"{failed} of {len(checks)} failed")
     return 1 if failed else 0
 
 

@@ -51,6 +51,16 @@ pub fn python() -> anyhow::Result<PathBuf> {
     there("TIDEGATE_PYTHON", ".tools/clients/bin/python", "make test-end-to-end")
 }
 
+/// The packages of gRPC's JavaScript client; `TIDEGATE_GRPC_JS` names the lock file beside others.
+///
+/// # Errors
+/// When they are not there.
+pub fn node_modules() -> anyhow::Result<PathBuf> {
+    let lock = ".tools/grpc_js/package-lock.json";
+    let lock = there("TIDEGATE_GRPC_JS", lock, "make test-end-to-end")?;
+    Ok(lock.with_file_name("node_modules"))
+}
+
 fn find(variable: &str, built: &str, make: &str) -> anyhow::Result<PathBuf> {
     let path = there(variable, built, make)?;
     path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))

@@ -34,7 +34,7 @@ async fn check(target: &str, tls: &[&Path]) -> anyhow::Result<()> {
     }
     let Ran { code, out, err } = run(command).await?;
     ensure!(code == Some(0), "{out}\n{err}");
-    ensure!(out.lines().filter(|line| line.starts_with("ok ")).count() >= 19, "{out}");
+    ensure!(out.lines().filter(|line| line.starts_with("ok ")).count() >= 23, "{out}");
     Ok(())
 }
 

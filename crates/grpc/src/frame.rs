@@ -138,13 +138,10 @@ pub(crate) fn header_block(head: Head, payload: &[u8]) -> Result<&[u8], Broken> 
     if !head.has(WITH_PRIORITY) {
         return Ok(block);
     }
-    let (priority, block) = block
+    // Priorities are deprecated (section 5.3.2): their fields are skipped, whatever they say.
+    let (_, block) = block
         .split_first_chunk::<5>()
         .ok_or(Broken::new(ErrorCode::FrameSize, "a HEADERS frame is too short"))?;
-    let [d0, d1, d2, d3, _] = *priority;
-    if u32::from_be_bytes([d0, d1, d2, d3]) & STREAM_ID_MAX == head.stream {
-        return Err(Broken::new(ErrorCode::Protocol, "a stream depends on itself"));
-    }
     Ok(block)
 }
 

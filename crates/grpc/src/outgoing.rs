@@ -21,6 +21,7 @@ pub(crate) struct Outgoing {
     waiting_bytes: usize,
     /// Streams whose bodies wait for the connection's window, in the order of their turns.
     queue: VecDeque<u32>,
+    has_begun_blocks: bool,
 }
 
 impl Outgoing {
@@ -31,7 +32,14 @@ impl Outgoing {
             window: WINDOW_INITIAL,
             waiting_bytes: 0,
             queue: VecDeque::new(),
+            has_begun_blocks: false,
         }
+    }
+
+    /// Whether the header block that is written now is the connection's first.
+    #[inline]
+    pub(crate) fn begins_blocks(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_begun_blocks, true)
     }
 
     /// Bytes held for the peer: what it has not read, and what it gives no window for.

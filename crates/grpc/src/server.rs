@@ -310,14 +310,14 @@ impl Connection {
     /// DATA or trailers for a stream that is not open: of no use if it was this side that closed
     /// it, an error otherwise.
     fn frame_on_closed(&mut self, stream: u32) -> Result<(), Broken> {
+        if self.is_idle(stream) {
+            let reason = "a frame is on a stream that was never begun";
+            return Err(Broken::new(ErrorCode::Protocol, reason));
+        }
         if stream <= self.closed_early_max {
             return self.link.lose_patience();
         }
-        Err(if self.is_idle(stream) {
-            Broken::new(ErrorCode::Protocol, "a frame is on a stream that was never begun")
-        } else {
-            Broken::new(ErrorCode::StreamClosed, "a frame is on a stream that has ended")
-        })
+        Err(Broken::new(ErrorCode::StreamClosed, "a frame is on a stream that has ended"))
     }
 
     /// Whether the client never began this stream.

@@ -50,16 +50,18 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// The length of a message, encoded.
 pub(crate) fn encoded_bytes(message: &str) -> usize {
-    sent(message).map(|byte| if is_plain(byte) { 1 } else { 3 }).sum()
+    let bytes = |form| if let Form::Plain(_) = form { 1 } else { 3 };
+    sent(message).map(bytes).sum()
 }
 
 /// Appends a message, encoded.
 pub(crate) fn encode(message: &str, output: &mut Vec<u8>) {
-    for byte in sent(message) {
-        if is_plain(byte) {
-            output.push(byte);
-        } else {
-            output.extend_from_slice(&[b'%', hex(byte >> 4), hex(byte & 0xf)]);
+    for form in sent(message) {
+        match form {
+            Form::Plain(byte) => output.push(byte),
+            Form::Percent(byte) => {
+                output.extend_from_slice(&[b'%', hex(byte >> 4), hex(byte & 0xf)]);
+            }
         }
     }
 }
@@ -81,12 +83,21 @@ pub fn decode_message(encoded: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn sent(message: &str) -> impl Iterator<Item = u8> {
-    message.bytes().take(message.floor_char_boundary(MESSAGE_BYTES_MAX))
+/// How a byte of a message is sent.
+enum Form {
+    Plain(u8),
+    Percent(u8),
 }
 
-fn is_plain(byte: u8) -> bool {
-    matches!(byte, b' '..=b'~') && byte != b'%'
+fn sent(message: &str) -> impl Iterator<Item = Form> {
+    let length = message.floor_char_boundary(MESSAGE_BYTES_MAX);
+    message.bytes().take(length).enumerate().map(move |(at, byte)| match byte {
+        // No field of HTTP/2 begins or ends with a space (RFC 9113, section 8.2.1).
+        b' ' if at == 0 || at + 1 == length => Form::Percent(byte),
+        b'%' => Form::Percent(byte),
+        b' '..=b'~' => Form::Plain(byte),
+        _ => Form::Percent(byte),
+    })
 }
 
 fn hex(nibble: u8) -> u8 {
@@ -110,6 +121,9 @@ mod tests {
     fn messages_are_percent_encoded() {
         assert_eq!(encoded("no limit, 100 %\n"), b"no limit, 100 %25%0A");
         assert_eq!(encoded("é~"), b"%C3%A9~");
+        // Symptom: a method whose name ended with a space had an answer that clients refuse.
+        assert_eq!(encoded("  no method /a "), b"%20 no method /a%20");
+        assert_eq!(encoded(" "), b"%20");
         assert_eq!(decode_message(b"100 % of %4x %"), "100 % of %4x %");
     }
 

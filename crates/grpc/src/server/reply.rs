@@ -1,10 +1,12 @@
 //! What is sent for a call: header blocks that are constant but for a status.
 //!
 //! The blocks use the static table only. To have the peer's dynamic table keep them would save
-//! some thirty bytes a call on the wire, and cost a state that its settings may change.
+//! some thirty bytes a call on the wire, and cost a state that its settings may change. The first
+//! block says so by a table size update to 0: a peer that makes its table smaller requires one
+//! before the next block (RFC 7541, section 4.2), and none after this can be needed.
 
 use crate::frame::{self, END_HEADERS, END_STREAM, HEAD_BYTES};
-use crate::hpack::encode::{Indexing, literal};
+use crate::hpack::encode::{Indexing, literal, size_update};
 use crate::hpack::integer;
 use crate::outgoing::Outgoing;
 use crate::status::{self, Status};
@@ -17,6 +19,12 @@ const OK_BLOCK: &[u8; 15] = b"\x00\x0bgrpc-status\x010";
 /// The headers of a response that has messages.
 #[inline]
 pub(super) fn headers(stream: u32, outgoing: &mut Outgoing) {
+    if outgoing.begins_blocks() {
+        return block(stream, END_HEADERS, outgoing, |buffer| {
+            size_update(0, buffer);
+            buffer.extend_from_slice(HEADERS_BLOCK);
+        });
+    }
     let mut bytes = [0; HEAD_BYTES + HEADERS_BLOCK.len()];
     let head = frame::head(HEADERS_BLOCK.len(), frame::HEADERS, END_HEADERS, stream);
     let (front, back) = bytes.split_at_mut(HEAD_BYTES);
@@ -72,7 +80,7 @@ pub(super) fn status(
     advice: Advice,
     outgoing: &mut Outgoing,
 ) {
-    block(stream, outgoing, |buffer| {
+    last_block(stream, outgoing, |buffer| {
         if place == Place::Only {
             buffer.extend_from_slice(HEADERS_BLOCK);
         }
@@ -99,20 +107,35 @@ pub(super) fn status(
 /// Ends a request that is not one of gRPC with a status of HTTP (three digits).
 pub(super) fn http_status(stream: u32, status: [u8; 3], outgoing: &mut Outgoing) {
     // `:status` by its name in the static table, without indexing.
-    block(stream, outgoing, |buffer| {
+    last_block(stream, outgoing, |buffer| {
         buffer.extend_from_slice(&[0x08, 3]);
         buffer.extend_from_slice(&status);
+        if status == *b"405" {
+            // Which methods there are must be said (RFC 9110, section 15.5.6).
+            literal(Indexing::Without, b"allow", b"POST", buffer);
+        }
     });
 }
 
-/// The last block of a stream. A status is bounded, so it fits one frame.
-fn block(stream: u32, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<u8>)) {
+/// The last block of a stream, which may be the connection's first.
+fn last_block(stream: u32, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<u8>)) {
+    let is_first = outgoing.begins_blocks();
+    block(stream, END_HEADERS | END_STREAM, outgoing, |buffer| {
+        if is_first {
+            size_update(0, buffer);
+        }
+        write(buffer);
+    });
+}
+
+/// A block that fits one frame, as all do: a status is bounded.
+fn block(stream: u32, flags: u8, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<u8>)) {
     let buffer = outgoing.output.buffer();
     let start = buffer.len();
     buffer.extend_from_slice(&[0; HEAD_BYTES]);
     write(buffer);
     let length = buffer.len() - start - HEAD_BYTES;
-    let head = frame::head(length, frame::HEADERS, END_HEADERS | END_STREAM, stream);
+    let head = frame::head(length, frame::HEADERS, flags, stream);
     if let Some(place) = buffer.get_mut(start..start + HEAD_BYTES) {
         place.copy_from_slice(&head);
     }

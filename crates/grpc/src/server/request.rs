@@ -173,8 +173,7 @@ impl Request {
 
     fn regular(&mut self, field: Field<'_>) {
         let is_allowed = match field.name {
-            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
-            | b"upgrade" => false,
+            name if is_of_connection(name) => false,
             b"te" => field.value.eq_ignore_ascii_case(b"trailers"),
             b"content-length" => self.take_content_length(field.value),
             b"content-type" => {
@@ -207,6 +206,16 @@ impl Request {
     }
 }
 
+/// Fields of HTTP/1.1 that say something about a connection: malformed in HTTP/2 (RFC 9113, section
+/// 8.2.2), in trailers as in requests.
+#[inline]
+fn is_of_connection(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade"
+    )
+}
+
 /// `application/grpc`, alone, or followed by what the messages are (`+proto`), or by parameters.
 fn content_type(value: &[u8]) -> ContentType {
     match value.strip_prefix(b"application/grpc") {
@@ -220,6 +229,9 @@ pub(crate) fn read_trailers(decoder: &mut Decoder, block: &[u8]) -> Result<Valid
     let mut validity = Validity::Valid;
     decoder.decode(block, |field| {
         if field.validity == Validity::Invalid || field.name.first() == Some(&b':') {
+            validity = Validity::Invalid;
+        }
+        if is_of_connection(field.name) {
             validity = Validity::Invalid;
         }
     })?;

@@ -36,7 +36,7 @@ fn requests_are_taken_or_refused_by_their_headers() {
     check_fields(&[("content-type", "application/grpcx")], ":status: 415\n", Some(0));
     check_fields(&[("content-type", "application/json")], ":status: 415\n", Some(0));
     check_fields(&[("content-type", "")], ":status: 415\n", Some(0));
-    check_fields(&[(":method", "GET")], ":status: 405\n", Some(0));
+    check_fields(&[(":method", "GET")], ":status: 405\nallow: POST\n", Some(0));
     check_fields(&[(":method", "")], "", malformed);
     check_fields(&[(":path", "")], "", malformed);
     check_fields(&[(":scheme", "")], "", malformed);
@@ -98,10 +98,40 @@ fn trailers_of_a_request_end_it() {
 fn malformed_trailers_reset_the_stream() {
     let endless = frame(HEADERS, END_HEADERS, 1, &block(&[("x", "1")]));
     let pseudo = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[(":path", "/")]));
-    for trailers in [endless, pseudo] {
+    let end = |fields| frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[fields]));
+    // Symptom: fields about a connection were malformed in requests, and taken in trailers.
+    let [close, chunked] = [("connection", "close"), ("transfer-encoding", "chunked")].map(end);
+    for trailers in [endless, pseudo, close, chunked] {
         let mut connection = greeted(LIMITS);
         let frames = said(&mut connection, &[headers(1, 0), trailers].concat());
         assert_eq!(reset_of(&frames, 1), Some(ErrorCode::Protocol as u32));
+    }
+}
+
+/// Symptom: clients that made their table smaller than 4096 bytes (SETTINGS_HEADER_TABLE_SIZE, as
+/// `hpack_table_size` of Envoy) gave the connection up at the first answer: RFC 7541, section 4.2, has
+/// them wait for a table size update. Cause: none was sent, since the table was not used anyway.
+#[test]
+fn the_first_block_says_that_no_table_is_kept() {
+    let first_bytes = |connection: &Connection| -> Vec<u8> {
+        let (mut rest, mut bytes) = (connection.output(), Vec::new());
+        while let Some((head, payload, after)) = frame::cut(rest).unwrap() {
+            if head.kind == HEADERS {
+                bytes.push(payload[0]);
+            }
+            rest = after;
+        }
+        bytes
+    };
+    let text = [&REQUEST[..3], &[("content-type", "text/html")]].concat();
+    let whole = [call(1, b"x"), call(3, b"y")].concat();
+    let only = [headers(1, END_STREAM), call(3, b"y")].concat();
+    let http = [frame(HEADERS, END_HEADERS, 1, &block(&text)), call(3, b"y")].concat();
+    for (input, others) in [(whole, vec![0, 0x88, 0]), (only, vec![0x88, 0]), (http, vec![0x88, 0])]
+    {
+        let mut connection = greeted(LIMITS);
+        connection.receive(&input, &mut Echo::default()).unwrap();
+        assert_eq!(first_bytes(&connection), [vec![0x20], others].concat());
     }
 }
 
