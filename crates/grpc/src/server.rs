@@ -228,8 +228,20 @@ impl Connection {
         streams.chain(partial).chain(self.link.blocks.begun_since()).min()
     }
 
-    /// Ends what began before `then` and is not whole: calls with this status. When it is a frame or a block
-    /// of headers, the connection ends with it.
+    /// Ends calls whose message or answer began before `then` and is not whole, with this status.
+    pub fn end_unfinished_calls(&mut self, then: Duration, status: &Status) {
+        let is_late = |stream: &Stream| stream.unfinished_since().is_some_and(|since| since < then);
+        let late = self.streams.iter().filter(|(_, stream)| is_late(stream));
+        let late: Vec<u32> = late.map(|(id, _)| id).collect();
+        for id in late {
+            let Some(stream) = self.streams.get(id) else { continue };
+            let fate = stream.give_up(status.clone(), &mut self.link);
+            self.settle(id, fate);
+        }
+    }
+
+    /// As [`Connection::end_unfinished_calls`]; when it is a frame or a block of headers that began before
+    /// `then`, the connection ends.
     ///
     /// # Errors
     /// As [`Connection::receive`].
@@ -244,14 +256,7 @@ impl Connection {
             self.break_off(broken);
             return Err(broken);
         }
-        let is_late = |stream: &Stream| stream.unfinished_since().is_some_and(|since| since < then);
-        let late = self.streams.iter().filter(|(_, stream)| is_late(stream));
-        let late: Vec<u32> = late.map(|(id, _)| id).collect();
-        for id in late {
-            let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.give_up(status.clone(), &mut self.link);
-            self.settle(id, fate);
-        }
+        self.end_unfinished_calls(then, status);
         Ok(())
     }
 
