@@ -24,8 +24,8 @@ const PATIENCE_PER_SECOND: u64 = 64;
 /// counted as the first bytes of a message).
 const ANSWER_RATIO: usize = 16;
 const CALL_OVERHEAD_BYTES: usize = 64;
-/// Bytes of an answer beyond that for which patience is lost.
-const ANSWER_BYTES_PER_PATIENCE: usize = 1024;
+/// Bytes of an answer beyond that for which patience is lost, rather than given back.
+const ANSWER_BYTES_PER_PATIENCE: usize = 256;
 
 /// What this side lets the peer send on a connection before it hears more. It is consumed at once,
 /// what is kept of it is bounded elsewhere.
@@ -293,8 +293,9 @@ impl Link {
     #[inline]
     pub(crate) fn answered(&mut self, message_bytes: usize, answer_bytes: usize) {
         let usual = (message_bytes + CALL_OVERHEAD_BYTES).saturating_mul(ANSWER_RATIO);
-        self.gain_patience();
-        if answer_bytes > usual {
+        if answer_bytes <= usual {
+            self.gain_patience();
+        } else {
             let beyond = (answer_bytes - usual) / ANSWER_BYTES_PER_PATIENCE;
             let beyond = u32::try_from(beyond).unwrap_or(u32::MAX);
             self.is_overdrawn |= beyond > self.patience;

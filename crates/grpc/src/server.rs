@@ -7,10 +7,12 @@
 //! says what time it is can end what has begun and does not become whole, and have the memory of a
 //! connection that rests.
 
+mod desk;
 mod headers;
 mod reply;
 mod request;
 mod stream;
+mod upkeep;
 
 use std::time::Duration;
 
@@ -23,8 +25,9 @@ use crate::{Code, Status};
 pub use crate::Broken;
 pub use crate::metadata::Metadata;
 
+use desk::Desk;
 use headers::Recent;
-use stream::{Desk, Fate, Stream};
+use stream::{Fate, Stream};
 
 /// What a connection takes of its peer.
 #[derive(Debug, Clone, Copy)]
@@ -85,10 +88,6 @@ const CONGESTED_BYTES: usize = 256 * 1024;
 /// A stream's window is no smaller than the protocol's first, so that a client never has to shrink
 /// what it assumed.
 const STREAM_WINDOW_MIN: usize = 65_535;
-
-/// Fewer bytes that come by themselves and complete no frame are of little use for what it costs to read
-/// them. Networks cut frames at more than a thousand bytes.
-const TRICKLE_BYTES: usize = 64;
 
 /// A change of all windows makes as much work as one useless frame for so many streams.
 const STREAMS_PER_PATIENCE: usize = 4;
@@ -157,14 +156,6 @@ impl Connection {
         }
     }
 
-    /// It is so late now, since any moment that stays the same: what begins from here on begins then. Time
-    /// gives patience back.
-    #[inline]
-    pub fn set_time(&mut self, now: Duration) {
-        self.desk.now = now;
-        self.link.set_time(now);
-    }
-
     /// Takes all bytes that have arrived, in any pieces; whole messages are answered at once.
     /// Returns how many messages the service was asked about.
     ///
@@ -189,88 +180,10 @@ impl Connection {
         Ok(self.desk.asked.wrapping_sub(asked_before))
     }
 
-    /// As [`Connection::set_time`] and [`Connection::receive`], of what one read of a socket brought. Reads
-    /// that bring next to nothing cost patience.
-    ///
-    /// # Errors
-    /// As [`Connection::receive`].
-    pub fn receive_at(
-        &mut self,
-        now: Duration,
-        input: &[u8],
-        service: &mut impl Service,
-    ) -> Result<usize, Broken> {
-        self.set_time(now);
-        let frames_before = self.link.frames;
-        let asked = self.receive(input, service)?;
-        if input.len() < TRICKLE_BYTES
-            && self.link.frames == frames_before
-            && let Err(broken) = self.link.lose_patience()
-        {
-            self.break_off(broken);
-            return Err(broken);
-        }
-        Ok(asked)
-    }
-
     /// Whether the client has said what it speaks, and its settings.
     #[must_use]
     pub fn is_greeted(&self) -> bool {
         self.link.is_greeted()
-    }
-
-    /// When the oldest began of what has begun and is not whole: a frame, a block of headers, a message, an
-    /// answer that the client gives no window for. By the time that [`Connection::set_time`] had then.
-    #[must_use]
-    pub fn unfinished_since(&self) -> Option<Duration> {
-        let partial = (!self.partial.is_empty()).then_some(self.partial_since);
-        let streams = self.streams.iter().filter_map(|(_, stream)| stream.unfinished_since());
-        streams.chain(partial).chain(self.link.blocks.begun_since()).min()
-    }
-
-    /// Ends calls whose message or answer began before `then` and is not whole, with this status.
-    pub fn end_unfinished_calls(&mut self, then: Duration, status: &Status) {
-        let is_late = |stream: &Stream| stream.unfinished_since().is_some_and(|since| since < then);
-        let late = self.streams.iter().filter(|(_, stream)| is_late(stream));
-        let late: Vec<u32> = late.map(|(id, _)| id).collect();
-        for id in late {
-            let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.give_up(status.clone(), &mut self.link);
-            self.settle(id, fate);
-        }
-    }
-
-    /// As [`Connection::end_unfinished_calls`]; when it is a frame or a block of headers that began before
-    /// `then`, the connection ends.
-    ///
-    /// # Errors
-    /// As [`Connection::receive`].
-    pub fn end_unfinished(&mut self, then: Duration, status: &Status) -> Result<(), Broken> {
-        if let Phase::Broken(broken) = self.phase {
-            return Err(broken);
-        }
-        let is_partial = !self.partial.is_empty() && self.partial_since < then;
-        if is_partial || self.link.blocks.begun_since().is_some_and(|since| since < then) {
-            let reason = "a frame or a block of headers has begun and does not end";
-            let broken = Broken::new(ErrorCode::EnhanceYourCalm, reason);
-            self.break_off(broken);
-            return Err(broken);
-        }
-        self.end_unfinished_calls(then, status);
-        Ok(())
-    }
-
-    /// Gives memory back that a connection has no use for while nothing comes. It takes some again when
-    /// something does.
-    pub fn rest(&mut self) {
-        self.link.shrink();
-        self.desk.shrink();
-        self.recent = Recent::new();
-        self.partial.shrink_to_fit();
-        self.streams.shrink();
-        for (_, stream) in self.streams.iter_mut() {
-            stream.shrink(&mut self.desk);
-        }
     }
 
     /// What waits to be written.
@@ -315,18 +228,6 @@ impl Connection {
     #[must_use]
     pub fn calls(&self) -> usize {
         self.streams.len() - self.desk.staying
-    }
-
-    /// The memory that this connection holds, beside itself: for calls that have begun to arrive, for what
-    /// its peer has not taken yet, and what is ready for more. By capacity.
-    #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.desk.buffered_bytes
-            + self.desk.capacity_bytes()
-            + self.link.capacity_bytes()
-            + self.streams.capacity_bytes()
-            + self.recent.capacity_bytes()
-            + self.partial.capacity()
     }
 
     /// Sends this message on every call that watches.

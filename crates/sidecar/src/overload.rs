@@ -76,7 +76,7 @@ impl Overload {
     }
 
     /// A connection had a turn, which ends now.
-    pub(crate) fn turned(&self, turn: Turn) {
+    pub(crate) fn turned(&self, turn: &Turn) {
         let began = turn.began.saturating_duration_since(self.epoch);
         let ended = self.epoch.elapsed();
         let took = ended.saturating_sub(began);
@@ -93,7 +93,7 @@ impl Overload {
         std::future::poll_fn(|context| {
             let turn = Turn::begin();
             let polled = connection.as_mut().poll(context);
-            self.turned(turn);
+            self.turned(&turn);
             polled
         })
         .await
@@ -292,7 +292,7 @@ mod tests {
                 let began = Instant::now();
                 while began.elapsed() < Duration::from_millis(20) {
                     let began = Instant::now() - Duration::from_micros(100);
-                    overload.turned(Turn { began, ..Turn::begin() });
+                    overload.turned(&Turn { began, ..Turn::begin() });
                 }
                 if !overload.is_late() {
                     tokio::task::yield_now().await;

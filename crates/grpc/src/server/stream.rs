@@ -10,9 +10,10 @@ use crate::outgoing::{Body, release};
 use crate::streams::Capacity;
 use crate::{Code, Status};
 
+use super::desk::Desk;
 use super::reply::{self, Advice, Place};
 use super::request::{Encoding, Request};
-use super::{Call, Limits, Outcome, Service};
+use super::{Call, Outcome, Service};
 
 /// Bytes that are held for a peer that does not read, or opens no window. Beyond them messages are
 /// refused before the service is asked: four times what makes a connection congested.
@@ -21,47 +22,6 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 /// A call that goes on after its first message keeps no more memory of its headers. Most calls end soon,
 /// and leave it to the next.
 const KEPT_METADATA_BYTES: usize = 1024;
-
-/// What all calls of a connection share.
-#[derive(Debug)]
-pub(super) struct Desk {
-    pub(super) limits: Limits,
-    /// The memory of headers and of messages that have begun to arrive, over all streams.
-    pub(super) buffered_bytes: usize,
-    /// What time it is.
-    pub(super) now: Duration,
-    /// Messages that the service was asked about.
-    pub(super) asked: usize,
-    /// Calls that stay open for ever.
-    pub(super) staying: usize,
-    stream_window: u32,
-    answer: Vec<u8>,
-}
-
-impl Desk {
-    pub(super) fn new(limits: Limits, stream_window: u32) -> Desk {
-        Desk {
-            limits,
-            buffered_bytes: 0,
-            now: Duration::ZERO,
-            asked: 0,
-            staying: 0,
-            stream_window,
-            answer: Vec::new(),
-        }
-    }
-
-    /// The memory that is of no call.
-    #[inline]
-    pub(super) fn capacity_bytes(&self) -> usize {
-        self.answer.capacity()
-    }
-
-    /// Gives all memory back that holds nothing.
-    pub(super) fn shrink(&mut self) {
-        self.answer = Vec::new();
-    }
-}
 
 /// What becomes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

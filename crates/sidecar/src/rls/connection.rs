@@ -10,10 +10,12 @@
 //!   not ends its call;
 //! - when all connections together hold too much, this one has waited longest ([`super::held`]), and to end
 //!   the calls that wait does not help;
+//! - when all places are taken and it has made no call for longest ([`super::places`]);
 //! - when it is too old, or the door is to stop: it says so (GOAWAY) and lets calls under way finish.
 
 use super::health::State;
 use super::held::{FAIR_BYTES, Share};
+use super::places::{IDLE_MIN, Place};
 use super::service::{Load, Methods};
 use super::{Door, health};
 use crate::overload::Turn;
@@ -72,7 +74,7 @@ thread_local! {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve<S>(door: &Door, socket: S, state: watch::Receiver<State>)
+pub(super) async fn serve<S>(door: &Door, socket: S, place: Place, state: watch::Receiver<State>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -82,6 +84,9 @@ where
         http2: Connection::new(LIMITS),
         opened: Instant::now(),
         received: 0,
+        place,
+        called: Instant::now(),
+        is_idle: false,
         look: Look::Resting,
         unread: Unread::default(),
         held: door.held.share(),
@@ -228,6 +233,11 @@ struct Served<'a, S> {
     opened: Instant,
     /// Bytes so far.
     received: u64,
+    place: Place,
+    /// When the last message was answered, or none yet.
+    called: Instant,
+    /// That was long ago, and its place is to be told.
+    is_idle: bool,
     look: Look,
     unread: Unread,
     held: Share<'a>,
@@ -262,7 +272,7 @@ impl Unread {
 /// Whether the connection is looked at now and then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// Nothing has begun, and nothing came since it was last looked at.
+    /// Nothing has begun, nothing came since it was last looked at, and its place knows that it is idle.
     Resting,
     /// Then; so many bytes had come when it was looked at last.
     At { due: Instant, received: u64 },
@@ -303,9 +313,12 @@ impl<S> Served<'_, S> {
             let late = Status::new(Code::DeadlineExceeded, "the call has begun and does not go on");
             self.http2.end_unfinished(then, &late)?;
         }
-        let is_resting = received == self.received && self.http2.unfinished_since().is_none();
-        self.look = if is_resting {
+        let is_quiet = received == self.received && self.http2.unfinished_since().is_none();
+        if is_quiet {
             self.http2.rest();
+        }
+        self.is_idle = now - self.called >= IDLE_MIN;
+        self.look = if is_quiet && self.is_idle {
             Look::Resting
         } else {
             Look::At { due: now + LOOK_EVERY, received: self.received }
@@ -349,6 +362,15 @@ where
         let mut read = 0;
         if self.held.makes_room() && !self.make_room() {
             let cause = "too much is held for all connections together";
+            return Poll::Ready(Moved::Ended(End::Late(cause)));
+        }
+        if self.is_idle {
+            self.is_idle = false;
+            self.place.rest(self.called.into_std(), context.waker());
+        }
+        if self.place.makes_room() {
+            self.http2.shut_down();
+            let cause = "all places are taken, and its peer made no calls";
             return Poll::Ready(Moved::Ended(End::Late(cause)));
         }
         loop {
@@ -404,8 +426,11 @@ where
             let now = turn.began().saturating_duration_since(self.opened.into_std());
             let methods = &mut Methods { door: self.door, load };
             let taken = self.http2.receive_at(now, input, methods);
-            overload.turned(turn);
-            taken.map_err(End::Broken)?;
+            overload.turned(&turn);
+            if taken.map_err(End::Broken)? > 0 {
+                self.called = self.opened + now;
+                self.place.work();
+            }
             Poll::Ready(Ok(input.len()))
         })
     }
