@@ -145,9 +145,11 @@ impl Body {
             outgoing.forget(self, stream);
         }
         self.turn = Turn::None;
-        release(&mut self.bytes);
-        self.sent = 0;
-        self.count(0, outgoing);
+        if self.bytes.capacity() > 0 {
+            release(&mut self.bytes);
+            self.sent = 0;
+            self.count(0, outgoing);
+        }
     }
 
     fn len(&self) -> usize {

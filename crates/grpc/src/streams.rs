@@ -16,8 +16,9 @@ pub(crate) trait Capacity {
 #[derive(Debug)]
 pub(crate) struct Streams<T> {
     open: Vec<(u32, Box<T>)>,
-    spare: Vec<Box<T>>,
-    /// The memory of the spare ones.
+    /// Each with its memory.
+    spare: Vec<(usize, Box<T>)>,
+    /// The memory of all of them.
     spare_bytes: usize,
 }
 
@@ -32,7 +33,7 @@ impl<T: Capacity> Streams<T> {
         self.spare_bytes
             + self.open.len() * size_of::<T>()
             + self.open.capacity() * size_of::<(u32, Box<T>)>()
-            + self.spare.capacity() * size_of::<Box<T>>()
+            + self.spare.capacity() * size_of::<(usize, Box<T>)>()
     }
 
     /// Gives all memory back that holds nothing.
@@ -51,8 +52,8 @@ impl<T: Capacity> Streams<T> {
     #[inline]
     pub(crate) fn spare(&mut self, make: impl FnOnce() -> T) -> Box<T> {
         match self.spare.pop() {
-            Some(stream) => {
-                self.spare_bytes -= bytes_of(&*stream);
+            Some((bytes, stream)) => {
+                self.spare_bytes -= bytes;
                 stream
             }
             None => Box::new(make()),
@@ -82,10 +83,10 @@ impl<T: Capacity> Streams<T> {
     /// Keeps what a closed stream leaves, if there is room for it.
     #[inline]
     pub(crate) fn keep(&mut self, stream: Box<T>) {
-        let bytes = self.spare_bytes + bytes_of(&*stream);
-        if bytes <= SPARE_BYTES_MAX {
-            self.spare_bytes = bytes;
-            self.spare.push(stream);
+        let bytes = size_of::<T>() + stream.capacity_bytes();
+        if self.spare_bytes + bytes <= SPARE_BYTES_MAX {
+            self.spare_bytes += bytes;
+            self.spare.push((bytes, stream));
         }
     }
 
@@ -107,9 +108,4 @@ impl<T: Capacity> Streams<T> {
             _ => None,
         }
     }
-}
-
-#[inline]
-fn bytes_of<T: Capacity>(stream: &T) -> usize {
-    size_of::<T>() + stream.capacity_bytes()
 }

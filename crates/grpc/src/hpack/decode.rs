@@ -57,13 +57,9 @@ impl Decoder {
         while let Some(&first) = input.first() {
             if first & 0x80 != 0 {
                 let index = integer::decode(7, &mut input).ok_or(Undecodable)?;
-                if list.listed == Listed::TooLarge {
-                    self.table.has(index).then_some(()).ok_or(Undecodable)?;
-                } else {
-                    let field = self.table.get(index).ok_or(Undecodable)?;
-                    if list.has_room_for(field.size()) {
-                        take(field);
-                    }
+                let field = self.table.get(index).ok_or(Undecodable)?;
+                if list.has_room_for(field.size()) {
+                    take(field);
                 }
             } else if first & 0x40 != 0 {
                 self.literal(6, Keep::InTable, &mut input, &mut list, &mut take)?;
@@ -171,13 +167,13 @@ impl List {
     /// Counts a field; false when it is one too many, or comes after that.
     #[inline]
     fn has_room_for(&mut self, bytes: usize) -> bool {
-        if self.listed == Listed::All {
-            match self.room.checked_sub(bytes) {
-                Some(room) => self.room = room,
-                None => self.listed = Listed::TooLarge,
-            }
+        if let Some(room) = self.room.checked_sub(bytes) {
+            self.room = room;
+            return true;
         }
-        self.listed == Listed::All
+        // For none that follows either: every field counts for more than nothing.
+        (self.room, self.listed) = (0, Listed::TooLarge);
+        false
     }
 }
 
