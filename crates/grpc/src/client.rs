@@ -6,13 +6,15 @@
 mod fields;
 mod response;
 
+use std::time::Duration;
+
 use crate::Broken;
 use crate::broken::ErrorCode;
 use crate::frame::{self, Head};
 use crate::link::{Event, Link};
 use crate::message::{self, PREFIX_BYTES};
 use crate::outgoing::Body;
-use crate::streams::Streams;
+use crate::streams::{Capacity, Streams};
 
 use fields::Fields;
 use response::{Progress, Response};
@@ -64,6 +66,12 @@ enum Phase {
 struct Stream {
     body: Body,
     response: Response,
+}
+
+impl Capacity for Stream {
+    fn capacity_bytes(&self) -> usize {
+        self.body.capacity_bytes() + self.response.capacity_bytes()
+    }
 }
 
 /// One connection.
@@ -274,7 +282,7 @@ impl Connection {
         if part.is_empty() {
             self.link.lose_patience()?;
         }
-        match self.link.blocks.take(head, part)? {
+        match self.link.blocks.take(head, part, Duration::ZERO)? {
             Some((begun, block)) => self.block(begun, &block, ended),
             None => Ok(()),
         }
@@ -290,7 +298,7 @@ impl Connection {
         let undecodable = Broken::new(ErrorCode::Compression, "a header block cannot be decoded");
         let decoder = &mut self.link.decoder;
         let Some(stream) = self.streams.get(head.stream) else {
-            decoder.decode(block, |_| {}).map_err(|_| undecodable)?;
+            decoder.decode(block, 0, |_| {}).map_err(|_| undecodable)?;
             return self.link.lose_patience();
         };
         let progress = stream

@@ -64,6 +64,9 @@ pub(crate) fn head(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD
     [length[2], length[1], length[0], kind, flags, s0, s1, s2, s3]
 }
 
+/// The memory of a longer frame that came in parts is given back.
+const PARTIAL_BYTES_KEPT: usize = 4 * 1024;
+
 /// Gives each whole frame to `take`, its head and its payload. What has arrived of the last one waits in
 /// `partial` for the next call.
 ///
@@ -85,6 +88,9 @@ pub(crate) fn cut_all(
             let Some((head, payload, _)) = cut(partial)? else { return Ok(()) };
             take(head, payload)?;
             partial.clear();
+            if partial.capacity() > PARTIAL_BYTES_KEPT {
+                *partial = Vec::new();
+            }
         }
     }
     partial.extend_from_slice(input);
@@ -114,6 +120,8 @@ fn fill(partial: &mut Vec<u8>, input: &mut &[u8]) {
         };
         let missing = wanted.saturating_sub(partial.len()).min(input.len());
         let (moved, rest) = input.split_at(missing);
+        // No more than a frame, as doubling would.
+        partial.reserve_exact(moved.len());
         partial.extend_from_slice(moved);
         *input = rest;
     }

@@ -1,7 +1,10 @@
 //! What both sides of a connection do alike: settings, pings, windows, header blocks, patience.
 //!
-//! Patience bounds work that leads nowhere, whatever it is: frames that carry nothing, streams that
-//! are reset. Calls give it back, so nobody who makes calls runs out of it.
+//! Patience bounds work that leads nowhere, whatever it is: frames that carry nothing, pings, streams that
+//! are reset, answers that are many times as large as what asks for them. Calls give it back, and time does,
+//! so nobody who makes calls runs out of it, nor a quiet connection that is pinged for years.
+
+use std::time::Duration;
 
 use crate::broken::{Broken, ErrorCode};
 use crate::frame::{self, Head, Settings};
@@ -14,6 +17,15 @@ const PATIENCE_MAX: u32 = 8192;
 /// Given back for a message that was answered: a call may be followed by its reset, two window
 /// updates, an empty DATA frame and more.
 const PATIENCE_PER_CALL: u32 = 8;
+/// Given back for each second: pings and changes of windows that come by themselves are a few a second.
+const PATIENCE_PER_SECOND: u64 = 64;
+
+/// Answers may be so many times as large as their messages (a frame's head and a call's headers are
+/// counted as the first bytes of a message).
+const ANSWER_RATIO: usize = 16;
+const CALL_OVERHEAD_BYTES: usize = 64;
+/// Bytes of an answer beyond that for which patience is lost, rather than given back.
+const ANSWER_BYTES_PER_PATIENCE: usize = 256;
 
 /// What this side lets the peer send on a connection before it hears more. It is consumed at once,
 /// what is kept of it is bounded elsewhere.
@@ -60,8 +72,13 @@ pub(crate) struct Link {
     pub(crate) initial_window: i64,
     pub(crate) concurrent_streams_max: u32,
     pub(crate) header_table_size: usize,
+    /// Frames so far.
+    pub(crate) frames: u64,
     greeting: Greeting,
     patience: u32,
+    is_overdrawn: bool,
+    /// Until when time has given patience back.
+    refilled: Duration,
 }
 
 impl Link {
@@ -76,8 +93,41 @@ impl Link {
             initial_window: WINDOW_INITIAL,
             concurrent_streams_max,
             header_table_size: TABLE_SIZE_INITIAL,
+            frames: 0,
             greeting: Greeting::Awaited,
             patience: PATIENCE_MAX,
+            is_overdrawn: false,
+            refilled: Duration::ZERO,
+        }
+    }
+
+    /// Whether the peer's first settings have come.
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.greeting == Greeting::Seen
+    }
+
+    /// The memory that it has.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.outgoing.capacity_bytes()
+            + self.decoder.capacity_bytes()
+            + self.blocks.bytes.capacity()
+    }
+
+    /// Gives all memory back that holds nothing.
+    pub(crate) fn shrink(&mut self) {
+        self.outgoing.shrink();
+        self.decoder.shrink(0);
+    }
+
+    /// It is so late now.
+    #[inline]
+    pub(crate) fn set_time(&mut self, now: Duration) {
+        let seconds = now.saturating_sub(self.refilled).as_secs();
+        if seconds > 0 {
+            self.refilled = now;
+            let given = seconds.saturating_mul(PATIENCE_PER_SECOND).min(PATIENCE_MAX.into());
+            self.patience = self.patience.saturating_add(given as u32).min(PATIENCE_MAX);
         }
     }
 
@@ -89,6 +139,7 @@ impl Link {
 
     /// Does with a frame what does not depend on the side.
     pub(crate) fn take(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
+        self.frames += 1;
         self.blocks.check(head)?;
         if self.greeting == Greeting::Awaited && head.kind != frame::SETTINGS {
             return Err(protocol("the first frame is not SETTINGS"));
@@ -188,9 +239,8 @@ impl Link {
             self.lose_patience()?;
             return Ok(Event::Pong(payload));
         }
+        self.lose_patience()?;
         self.check_unread()?;
-        // Costs no patience: a quiet connection may be pinged for years. A flood of them fills the
-        // output, and then nothing more is read.
         frame::write_ping(frame::ACK, payload, self.outgoing.output.buffer());
         Ok(Event::Done)
     }
@@ -218,18 +268,49 @@ impl Link {
     }
 
     /// Something was of no use.
+    #[inline]
     pub(crate) fn lose_patience(&mut self) -> Result<(), Broken> {
+        self.lose_patience_for(1)
+    }
+
+    /// Something was of no use, and made as much work as so many frames.
+    pub(crate) fn lose_patience_for(&mut self, frames: usize) -> Result<(), Broken> {
+        let frames = u32::try_from(frames).unwrap_or(u32::MAX);
         self.patience = self
             .patience
-            .checked_sub(1)
+            .checked_sub(frames)
             .ok_or(Broken::new(ErrorCode::EnhanceYourCalm, "too many frames that lead nowhere"))?;
         Ok(())
     }
 
-    /// A call was answered.
+    /// A call came to its end.
     #[inline]
     pub(crate) fn gain_patience(&mut self) {
         self.patience = (self.patience + PATIENCE_PER_CALL).min(PATIENCE_MAX);
+    }
+
+    /// A message of so many bytes was answered by so many.
+    #[inline]
+    pub(crate) fn answered(&mut self, message_bytes: usize, answer_bytes: usize) {
+        let usual = (message_bytes + CALL_OVERHEAD_BYTES).saturating_mul(ANSWER_RATIO);
+        if answer_bytes <= usual {
+            self.gain_patience();
+        } else {
+            let beyond = (answer_bytes - usual) / ANSWER_BYTES_PER_PATIENCE;
+            let beyond = u32::try_from(beyond).unwrap_or(u32::MAX);
+            self.is_overdrawn |= beyond > self.patience;
+            self.patience = self.patience.saturating_sub(beyond);
+        }
+    }
+
+    /// Whether answers were more than there was patience for.
+    #[inline]
+    pub(crate) fn check_answers(&self) -> Result<(), Broken> {
+        if self.is_overdrawn {
+            let reason = "the client asks for much larger answers than it sends messages";
+            return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
+        }
+        Ok(())
     }
 
     /// Bytes of a body could be sent after a wait, in so many frames; each took one window update or
@@ -286,13 +367,20 @@ impl ReceiveWindow {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     begun: Option<Head>,
+    /// When it has begun.
+    since: Duration,
     bytes: Vec<u8>,
     bytes_max: usize,
 }
 
 impl Blocks {
     fn new(bytes_max: usize) -> Blocks {
-        Blocks { begun: None, bytes: Vec::new(), bytes_max }
+        Blocks { begun: None, since: Duration::ZERO, bytes: Vec::new(), bytes_max }
+    }
+
+    /// When the block has begun that is not whole.
+    pub(crate) fn begun_since(&self) -> Option<Duration> {
+        self.begun.map(|_| self.since)
     }
 
     #[cfg(test)]
@@ -319,7 +407,11 @@ impl Blocks {
         &mut self,
         head: Head,
         part: &[u8],
+        now: Duration,
     ) -> Result<Option<(Head, Vec<u8>)>, Broken> {
+        if self.begun.is_none() {
+            self.since = now;
+        }
         let begun = *self.begun.get_or_insert(head);
         if self.bytes.len() + part.len() > self.bytes_max {
             let reason = "a header block is larger than allowed";

@@ -31,7 +31,8 @@ pub(crate) fn cut(body: &[u8], message_bytes_max: usize) -> Cut<'_> {
 }
 
 /// Moves bytes of a body behind what has arrived of a message, until it is whole or all are moved.
-/// A length beyond the bound moves no more than its prefix.
+/// A length beyond the bound moves no more than its prefix. Takes no memory beyond the whole message, and
+/// none much before its bytes.
 pub(crate) fn fill(begun: &mut Vec<u8>, body: &mut &[u8], message_bytes_max: usize) {
     for _ in 0..2 {
         let wanted = match begun.first_chunk::<PREFIX_BYTES>() {
@@ -43,6 +44,11 @@ pub(crate) fn fill(begun: &mut Vec<u8>, body: &mut &[u8], message_bytes_max: usi
         };
         let missing = wanted.saturating_sub(begun.len()).min(body.len());
         let (moved, rest) = body.split_at(missing);
+        let needed = begun.len() + moved.len();
+        if needed > begun.capacity() {
+            let capacity = needed.max(begun.capacity() * 2).min(wanted.max(needed));
+            begun.reserve_exact(capacity - begun.len());
+        }
         begun.extend_from_slice(moved);
         *body = rest;
     }

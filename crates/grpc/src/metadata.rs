@@ -52,9 +52,9 @@ impl Metadata {
         self.spans.clone_from(&other.spans);
     }
 
-    /// Gives memory back beyond so many bytes.
-    pub(crate) fn shrink(&mut self, bytes: usize) {
-        self.bytes.shrink_to(bytes);
-        self.spans.shrink_to(bytes / size_of::<Span>());
+    /// The memory that it has.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
 }

@@ -10,7 +10,16 @@ pub(crate) const WINDOW_MAX: i64 = (1 << 31) - 1;
 pub(crate) const WINDOW_INITIAL: i64 = 65_535;
 
 /// A buffer of one stream that is empty and larger than this gives its memory back.
-pub(crate) const KEPT_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const KEPT_BYTES_MAX: usize = 2 * 1024;
+
+/// Gives the memory of a buffer back that holds nothing any more, unless it is small.
+#[inline]
+pub(crate) fn release(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    if buffer.capacity() > KEPT_BYTES_MAX {
+        *buffer = Vec::new();
+    }
+}
 
 /// What all streams of a connection share when they send.
 #[derive(Debug)]
@@ -19,6 +28,8 @@ pub(crate) struct Outgoing {
     pub(crate) frame_bytes_max: usize,
     window: i64,
     waiting_bytes: usize,
+    /// The memory of the bodies of open streams.
+    bodies_capacity: usize,
     /// Streams whose bodies wait for the connection's window, in the order of their turns.
     queue: VecDeque<u32>,
     has_begun_blocks: bool,
@@ -31,6 +42,7 @@ impl Outgoing {
             frame_bytes_max: frame::PAYLOAD_BYTES_MAX,
             window: WINDOW_INITIAL,
             waiting_bytes: 0,
+            bodies_capacity: 0,
             queue: VecDeque::new(),
             has_begun_blocks: false,
         }
@@ -46,6 +58,20 @@ impl Outgoing {
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.output.len() + self.waiting_bytes
+    }
+
+    /// The memory that holds it, and that is ready for more.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.output.capacity_bytes()
+            + self.bodies_capacity
+            + self.queue.capacity() * size_of::<u32>()
+    }
+
+    /// Gives all memory back that holds nothing.
+    pub(crate) fn shrink(&mut self) {
+        self.output.shrink();
+        self.queue.shrink_to_fit();
     }
 
     pub(crate) fn waiting_bytes(&self) -> usize {
@@ -95,11 +121,24 @@ pub(crate) struct Body {
     bytes: Vec<u8>,
     sent: usize,
     turn: Turn,
+    /// What of its memory is counted in [`Outgoing`].
+    counted: usize,
 }
 
 impl Body {
     pub(crate) fn new() -> Body {
-        Body { window: 0, bytes: Vec::new(), sent: 0, turn: Turn::None }
+        Body { window: 0, bytes: Vec::new(), sent: 0, turn: Turn::None, counted: 0 }
+    }
+
+    /// The memory that it has.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    fn count(&mut self, bytes: usize, outgoing: &mut Outgoing) {
+        outgoing.bodies_capacity = outgoing.bodies_capacity - self.counted + bytes;
+        self.counted = bytes;
     }
 
     /// Makes it as new, for a stream with this window.
@@ -114,9 +153,11 @@ impl Body {
             outgoing.forget(self, stream);
         }
         self.turn = Turn::None;
-        self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES_MAX);
-        self.sent = 0;
+        if self.bytes.capacity() > 0 {
+            release(&mut self.bytes);
+            self.sent = 0;
+            self.count(0, outgoing);
+        }
     }
 
     fn len(&self) -> usize {
@@ -155,6 +196,7 @@ impl Body {
     pub(crate) fn wait(&mut self, bytes: &[u8], outgoing: &mut Outgoing) {
         self.bytes.extend_from_slice(bytes);
         outgoing.waiting_bytes += bytes.len();
+        self.count(self.bytes.capacity(), outgoing);
     }
 
     /// It is no longer in the queue.
@@ -183,9 +225,9 @@ impl Body {
             frames += 1;
         }
         if self.is_empty() {
-            self.bytes.clear();
-            self.bytes.shrink_to(KEPT_BYTES_MAX);
+            release(&mut self.bytes);
             self.sent = 0;
+            self.count(self.bytes.capacity(), outgoing);
         } else if self.window > 0 && self.turn == Turn::None {
             self.turn = Turn::Queued;
             outgoing.queue.push_back(stream);

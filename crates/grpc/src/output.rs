@@ -1,8 +1,7 @@
 //! What waits to be written: one buffer, written from its front.
 
-/// A buffer that is empty and larger than this gives its memory back: twice what 256 answers of usual
-/// size take. Thousands of connections that were busy once and are idle now each keep so much.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
+/// A buffer that is empty and larger than this gives its memory back: what 128 answers of usual size take.
+const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Output {
@@ -19,6 +18,17 @@ impl Output {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.written
+    }
+
+    /// The memory that it has.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Gives all memory back that holds nothing.
+    pub(crate) fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
     }
 
     /// The buffer, to be appended to.

@@ -3,12 +3,18 @@
 //! A call whose headers and message arrive together is answered from the input itself: nothing of
 //! it is kept. What does not arrive together waits in its stream, what may not be sent yet too;
 //! both are bounded over all streams. Beyond the bounds calls are refused before the service is
-//! asked, with RESOURCE_EXHAUSTED, or with REFUSED_STREAM when not even that is worth it.
+//! asked, with RESOURCE_EXHAUSTED, or with REFUSED_STREAM when not even that is worth it. An owner that
+//! says what time it is can end what has begun and does not become whole, and have the memory of a
+//! connection that rests.
 
+mod desk;
 mod headers;
 mod reply;
 mod request;
 mod stream;
+mod upkeep;
+
+use std::time::Duration;
 
 use crate::broken::ErrorCode;
 use crate::frame::{self, Head};
@@ -19,8 +25,9 @@ use crate::{Code, Status};
 pub use crate::Broken;
 pub use crate::metadata::Metadata;
 
+use desk::Desk;
 use headers::Recent;
-use stream::{Desk, Fate, Stream};
+use stream::{Fate, Stream};
 
 /// What a connection takes of its peer.
 #[derive(Debug, Clone, Copy)]
@@ -31,17 +38,21 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Bytes of the headers of one call, decoded, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
     pub header_bytes_max: usize,
-    /// Bytes of messages that have begun to arrive and of the headers of calls that are open, of
+    /// Memory of messages that have begun to arrive and of the headers of calls that are open, of
     /// all calls together.
     pub buffered_bytes_max: usize,
 }
+
+/// A header block that is so many times as large as the headers of a call may be is still read, so that
+/// only its call is refused. Beyond it the connection ends: twice what metadata of 64 KiB takes in Base64.
+const BLOCK_RATIO: usize = 10;
 
 /// A message of a call.
 #[derive(Debug)]
 pub struct Call<'a> {
     /// `/package.Service/Method`
     pub path: &'a [u8],
-    /// The call's metadata.
+    /// The call's metadata. Messages after the first have none.
     pub metadata: &'a Metadata,
     /// The message, without gRPC's prefix.
     pub message: &'a [u8],
@@ -53,7 +64,9 @@ pub enum Outcome {
     /// It was answered by the bytes that were appended. The call ends OK when the client has sent
     /// all.
     Answered,
-    /// As `Answered`; the call stays open for [`Connection::tell_watchers`] though the client has
+    /// As `Answered`, and the method takes no other message: if one comes, the call ends with an error.
+    Unary,
+    /// As `Unary`; the call stays open for [`Connection::tell_watchers`] though the client has
     /// sent all.
     Watched,
     /// As `Watched`, but [`Connection::tell_watchers`] has nothing to say on this call: it only stays
@@ -75,6 +88,9 @@ const CONGESTED_BYTES: usize = 256 * 1024;
 /// A stream's window is no smaller than the protocol's first, so that a client never has to shrink
 /// what it assumed.
 const STREAM_WINDOW_MIN: usize = 65_535;
+
+/// A change of all windows makes as much work as one useless frame for so many streams.
+const STREAMS_PER_PATIENCE: usize = 4;
 
 /// What a ping carries that asks how far the client has read, when the connection is shut down.
 const DRAIN_PING: [u8; 8] = *b"draining";
@@ -100,8 +116,9 @@ pub struct Connection {
     phase: Phase,
     /// Bytes of the client's preface that have arrived.
     preface_bytes: usize,
-    /// What has arrived of a frame.
+    /// What has arrived of a frame, and when it began to.
     partial: Vec<u8>,
+    partial_since: Duration,
     last_stream: u32,
     /// Up to this stream, some may have been closed before the client ended them.
     closed_early_max: u32,
@@ -111,8 +128,8 @@ impl Connection {
     /// A connection whose peer has yet to say something. The first output is there at once.
     #[must_use]
     pub fn new(limits: Limits) -> Connection {
-        // Encoded, a block is no larger than decoded but for what a last frame holds beyond it.
-        let block_bytes_max = limits.header_bytes_max.saturating_add(frame::PAYLOAD_BYTES_MAX);
+        let block_bytes_max = limits.header_bytes_max.saturating_mul(BLOCK_RATIO);
+        let block_bytes_max = block_bytes_max.max(frame::PAYLOAD_BYTES_MAX);
         let mut link = Link::new(block_bytes_max, u32::MAX);
         let window = limits.message_bytes_max.saturating_add(crate::message::PREFIX_BYTES);
         let window = window.clamp(STREAM_WINDOW_MIN, frame::STREAM_ID_MAX as usize);
@@ -133,6 +150,7 @@ impl Connection {
             phase: Phase::Open,
             preface_bytes: 0,
             partial: Vec::new(),
+            partial_since: Duration::ZERO,
             last_stream: 0,
             closed_early_max: 0,
         }
@@ -147,16 +165,25 @@ impl Connection {
         if let Phase::Broken(broken) = self.phase {
             return Err(broken);
         }
-        let asked_before = self.desk.asked;
+        let (asked_before, frames_before) = (self.desk.asked, self.link.frames);
         let mut partial = std::mem::take(&mut self.partial);
+        let was_partial = !partial.is_empty();
         let result = self.take(input, &mut partial, service);
+        if !was_partial || self.link.frames != frames_before {
+            self.partial_since = self.desk.now;
+        }
         self.partial = partial;
         if let Err(broken) = result {
-            self.link.say_broken(broken, self.last_stream);
-            self.phase = Phase::Broken(broken);
+            self.break_off(broken);
             return Err(broken);
         }
         Ok(self.desk.asked.wrapping_sub(asked_before))
+    }
+
+    /// Whether the client has said what it speaks, and its settings.
+    #[must_use]
+    pub fn is_greeted(&self) -> bool {
+        self.link.is_greeted()
     }
 
     /// What waits to be written.
@@ -203,13 +230,6 @@ impl Connection {
         self.streams.len() - self.desk.staying
     }
 
-    /// Bytes that are held for this connection: of calls that have begun to arrive, and of what its peer
-    /// has not taken yet.
-    #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.desk.buffered_bytes + self.link.outgoing.held_bytes()
-    }
-
     /// Sends this message on every call that watches.
     pub fn tell_watchers(&mut self, message: &[u8]) {
         if self.desk.staying == 0 || matches!(self.phase, Phase::Broken(_)) {
@@ -219,7 +239,7 @@ impl Connection {
         let watchers: Vec<u32> = watchers.map(|(id, _)| id).collect();
         for id in watchers {
             let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.tell(message, &mut self.link);
+            let fate = stream.tell(message, self.desk.now, &mut self.link);
             self.settle(id, fate);
         }
     }
@@ -304,7 +324,7 @@ impl Connection {
             }
             self.settle(head.stream, fate);
         }
-        Ok(())
+        self.link.check_answers()
     }
 
     /// DATA or trailers for a stream that is not open: of no use if it was this side that closed
@@ -346,13 +366,15 @@ impl Connection {
         if change == 0 {
             return Ok(());
         }
+        // Each stream is work, and a client changes its windows once or twice.
+        self.link.lose_patience_for(self.streams.len() / STREAMS_PER_PATIENCE)?;
         let mut waiting = Vec::new();
         for (id, stream) in self.streams.iter_mut() {
             if !stream.body.change_window(change) {
                 let reason = "INITIAL_WINDOW_SIZE makes a window larger than 2^31-1";
                 return Err(Broken::new(ErrorCode::FlowControl, reason));
             }
-            if !stream.body.is_empty() {
+            if change > 0 && !stream.body.is_empty() {
                 waiting.push(id);
             }
         }
@@ -399,6 +421,12 @@ impl Connection {
             Fate::DoneEarly => self.close_early(id, ErrorCode::NoError),
             Fate::Failed(code) => self.close_early(id, code),
         }
+    }
+
+    /// Says why the connection is at its end, which it is.
+    fn break_off(&mut self, broken: Broken) {
+        self.link.say_broken(broken, self.last_stream);
+        self.phase = Phase::Broken(broken);
     }
 
     fn close_early(&mut self, id: u32, code: ErrorCode) {

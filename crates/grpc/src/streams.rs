@@ -3,18 +3,44 @@
 //!
 //! Numbers only grow, so a new stream is the last one; calls are short, so few are open.
 
-/// What is kept of closed streams.
-const SPARE_MAX: usize = 32;
+/// What is kept of closed streams, by their memory: those of a dozen usual calls. More are open at once
+/// only where the headers of many calls come before the messages of any.
+const SPARE_BYTES_MAX: usize = 8 * 1024;
+
+/// A stream that has memory of its own.
+pub(crate) trait Capacity {
+    /// The memory that it has beside itself.
+    fn capacity_bytes(&self) -> usize;
+}
 
 #[derive(Debug)]
 pub(crate) struct Streams<T> {
     open: Vec<(u32, Box<T>)>,
-    spare: Vec<Box<T>>,
+    /// Each with its memory.
+    spare: Vec<(usize, Box<T>)>,
+    /// The memory of all of them.
+    spare_bytes: usize,
 }
 
-impl<T> Streams<T> {
+impl<T: Capacity> Streams<T> {
     pub(crate) fn new() -> Streams<T> {
-        Streams { open: Vec::new(), spare: Vec::new() }
+        Streams { open: Vec::new(), spare: Vec::new(), spare_bytes: 0 }
+    }
+
+    /// The memory that it has, apart from what open streams have beside themselves.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.spare_bytes
+            + self.open.len() * size_of::<T>()
+            + self.open.capacity() * size_of::<(u32, Box<T>)>()
+            + self.spare.capacity() * size_of::<(usize, Box<T>)>()
+    }
+
+    /// Gives all memory back that holds nothing.
+    pub(crate) fn shrink(&mut self) {
+        self.spare = Vec::new();
+        self.spare_bytes = 0;
+        self.open.shrink_to_fit();
     }
 
     #[inline]
@@ -25,7 +51,13 @@ impl<T> Streams<T> {
     /// A stream that is not open yet, made of a closed one if there is one.
     #[inline]
     pub(crate) fn spare(&mut self, make: impl FnOnce() -> T) -> Box<T> {
-        self.spare.pop().unwrap_or_else(|| Box::new(make()))
+        match self.spare.pop() {
+            Some((bytes, stream)) => {
+                self.spare_bytes -= bytes;
+                stream
+            }
+            None => Box::new(make()),
+        }
     }
 
     /// Opens a stream whose number is above all.
@@ -48,12 +80,18 @@ impl<T> Streams<T> {
         Some(self.open.remove(index).1)
     }
 
-    /// Keeps what a closed stream leaves.
+    /// Keeps what a closed stream leaves, if there is room for it.
     #[inline]
     pub(crate) fn keep(&mut self, stream: Box<T>) {
-        if self.spare.len() < SPARE_MAX {
-            self.spare.push(stream);
+        let bytes = size_of::<T>() + stream.capacity_bytes();
+        if self.spare_bytes + bytes <= SPARE_BYTES_MAX {
+            self.spare_bytes += bytes;
+            self.spare.push((bytes, stream));
         }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.open.iter().map(|(id, stream)| (*id, &**stream))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {

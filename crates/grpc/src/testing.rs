@@ -79,7 +79,7 @@ pub(crate) fn frames(mut output: &[u8]) -> Vec<(Head, Vec<u8>)> {
             let line = |field: crate::hpack::Field<'_>| {
                 text.extend_from_slice(&[field.name, b": ", field.value, b"\n"].concat());
             };
-            decoder.decode(payload, line).unwrap();
+            decoder.decode(payload, usize::MAX, line).unwrap();
             text
         } else {
             payload.to_vec()

@@ -18,6 +18,8 @@
 //!
 //! An idle process is not woken: the task sleeps only while connections have turns.
 
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,8 +34,18 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 /// Work ahead, for each thread, beyond which calls are refused.
 const AHEAD_MAX: Duration = Duration::from_millis(4);
 
-/// No turn counts for more: one that seems to take longer was itself kept waiting for a processor.
+/// A turn that seems to take longer counts by what its thread used of a processor meanwhile: it may have
+/// worked as long, or have been kept waiting for a processor itself.
 const TURN_MAX: Duration = Duration::from_millis(2);
+
+/// How long ago it may be that a thread was asked for its processor time when a turn begins: by so much a
+/// long turn may count for too much. To ask takes a fraction of a microsecond.
+const CPU_KNOWN_MAX: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// When this thread was last asked for its processor time, and what it was.
+    static CPU: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+}
 
 /// Shared by all doors of a process: their connections wait in one queue.
 #[derive(Debug)]
@@ -63,10 +75,13 @@ impl Overload {
         self.lag.is_late()
     }
 
-    /// A connection had a turn that began then and ends now.
-    pub(crate) fn turned(&self, began: Instant) {
-        let began = began.saturating_duration_since(self.epoch);
-        self.lag.turned(began, self.epoch.elapsed());
+    /// A connection had a turn, which ends now.
+    pub(crate) fn turned(&self, turn: &Turn) {
+        let began = turn.began.saturating_duration_since(self.epoch);
+        let ended = self.epoch.elapsed();
+        let took = ended.saturating_sub(began);
+        let worked = if took > TURN_MAX { turn.processor_time().min(took) } else { took };
+        self.lag.turned(began, ended, worked);
         if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
             self.busy.notify_one();
         }
@@ -76,9 +91,9 @@ impl Overload {
     pub(crate) async fn watch<F: Future>(&self, connection: F) -> F::Output {
         let mut connection = pin!(connection);
         std::future::poll_fn(|context| {
-            let began = Instant::now();
+            let turn = Turn::begin();
             let polled = connection.as_mut().poll(context);
-            self.turned(began);
+            self.turned(&turn);
             polled
         })
         .await
@@ -94,6 +109,45 @@ impl Overload {
             }
         }
     }
+}
+
+/// A turn of a connection: what it does on one thread until it waits again.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    began: Instant,
+    /// The processor time of this thread, at [`CPU_KNOWN_MAX`] before it began.
+    cpu: Duration,
+}
+
+impl Turn {
+    /// It begins now.
+    pub(crate) fn begin() -> Turn {
+        let began = Instant::now();
+        let known = CPU.get().filter(|(then, _)| began.duration_since(*then) < CPU_KNOWN_MAX);
+        let (_, cpu) = known.unwrap_or_else(|| {
+            let now = (began, thread_time());
+            CPU.set(Some(now));
+            now
+        });
+        Turn { began, cpu }
+    }
+
+    /// When it began.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// What it used of a processor so far, give or take [`CPU_KNOWN_MAX`].
+    fn processor_time(&self) -> Duration {
+        thread_time().saturating_sub(self.cpu)
+    }
+}
+
+/// The processor time of this thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The estimate. Times are since any fixed moment.
@@ -131,11 +185,13 @@ impl Lag {
         self.ahead.store(0, Ordering::Relaxed);
     }
 
-    fn turned(&self, began: Duration, ended: Duration) {
+    /// A turn was from then to then, and worked for so much of it.
+    fn turned(&self, began: Duration, ended: Duration, worked: Duration) {
         let due = self.due.load(Ordering::Relaxed);
-        let worked = nanos(ended).saturating_sub(nanos(began).max(due));
-        if worked > 0 {
-            self.ahead.fetch_add(worked.min(nanos(TURN_MAX)), Ordering::Relaxed);
+        let after_due = nanos(ended).saturating_sub(nanos(began).max(due));
+        let ahead = after_due.min(nanos(worked));
+        if ahead > 0 {
+            self.ahead.fetch_add(ahead, Ordering::Relaxed);
         }
     }
 
@@ -160,7 +216,7 @@ mod tests {
     fn late_after(lag: &Lag, from: u64, turns: u64) -> Option<u64> {
         (0..turns).find(|turn| {
             let began = from + turn * 1_000;
-            lag.turned(micros(began), micros(began + 1_000));
+            lag.turned(micros(began), micros(began + 1_000), micros(1_000));
             lag.is_late()
         })
     }
@@ -197,9 +253,34 @@ mod tests {
     fn a_process_that_stood_still_is_late_only_for_what_it_has_to_catch_up_with() {
         let lag = Lag::new(1);
         lag.arm(micros(0));
-        lag.turned(micros(100), micros(5_000_100));
+        lag.turned(micros(100), micros(5_000_100), micros(1_000));
         assert!(!lag.is_late(), "one turn, whatever time it took");
         assert_eq!(late_after(&lag, 5_000_100, 2), None);
+    }
+
+    /// Symptom: header blocks that took 38 ms each kept every call waiting for 100 ms and more, and none was
+    /// refused. Cause: no turn counted for more than 2 ms, since it may just have stood still.
+    #[test]
+    fn a_long_turn_counts_for_what_it_works() {
+        let lag = Lag::new(1);
+        lag.arm(micros(0));
+        lag.turned(micros(0), micros(38_000), micros(38_000));
+        assert!(lag.is_late());
+
+        let turn = Turn::begin();
+        while turn.processor_time() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        assert!(turn.began.elapsed() >= Duration::from_millis(4));
+        // One that was idle since it began, as far as its thread goes.
+        let idle = std::thread::spawn(|| {
+            let turn = Turn::begin();
+            let (_keep, never) = std::sync::mpsc::channel::<()>();
+            let _ = never.recv_timeout(Duration::from_millis(50));
+            (turn.began.elapsed(), turn.processor_time())
+        });
+        let (took, worked) = idle.join().unwrap();
+        assert!(took >= Duration::from_millis(50) && worked < took / 2, "{worked:?} of {took:?}");
     }
 
     #[tokio::test]
@@ -210,7 +291,8 @@ mod tests {
                 // Turns without a break, that the task has to wait for.
                 let began = Instant::now();
                 while began.elapsed() < Duration::from_millis(20) {
-                    overload.turned(Instant::now() - Duration::from_micros(100));
+                    let began = Instant::now() - Duration::from_micros(100);
+                    overload.turned(&Turn { began, ..Turn::begin() });
                 }
                 if !overload.is_late() {
                     tokio::task::yield_now().await;

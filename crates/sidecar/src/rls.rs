@@ -1,8 +1,8 @@
 //! The gRPC door: `envoy.service.ratelimit.v3.RateLimitService`, gRPC's health service and reflection.
 //!
 //! One task a connection ([`connection`]) around `tidegate-grpc`, which answers each message as it
-//! arrives; nothing waits inside a call. [`accept`] bounds how many connections there are, [`tls`] keeps
-//! the certificates. When there is too much to do, calls are refused instead of decided.
+//! arrives; nothing waits inside a call. [`accept`] takes connections, [`places`] bounds how many there are,
+//! [`held`] how much memory they hold together, [`tls`] keeps the certificates. When there is too much to do, calls are refused instead of decided.
 
 mod accept;
 mod connection;
@@ -10,6 +10,7 @@ mod health;
 mod held;
 mod keepalive;
 mod messages;
+mod places;
 mod reflection;
 mod service;
 mod tls;
@@ -23,10 +24,11 @@ use crate::overload::Overload;
 use crate::replies::Replies;
 use health::State;
 use held::Held;
+use places::Places;
 use std::sync::Arc;
 use std::time::Duration;
 use tls::Tls;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// The door; clones share everything.
@@ -46,7 +48,7 @@ struct Door {
     age: Option<Duration>,
     age_grace: Duration,
     /// As many as there may be connections.
-    places: Arc<Semaphore>,
+    places: Places,
     /// What goes on beside the connections; ends with the door.
     _tasks: JoinSet<()>,
 }
@@ -79,7 +81,7 @@ impl Rls {
             held: Held::default(),
             age: options.connection_age.0,
             age_grace: options.connection_age_grace,
-            places: Arc::new(Semaphore::new(options.connections_max as usize)),
+            places: Places::new(options.connections_max as usize),
             _tasks: tasks,
         })))
     }

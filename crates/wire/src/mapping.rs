@@ -19,17 +19,15 @@ pub enum WireError {
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
     /// More descriptors than one request may have.
-    #[error("{0} descriptors are too many for one request (maximum {DESCRIPTORS_MAX})")]
-    TooManyDescriptors(usize),
+    #[error("too many descriptors for one request (maximum {DESCRIPTORS_MAX})")]
+    TooManyDescriptors,
     /// More entries than a descriptor may have.
     #[error(
-        "descriptors[{descriptor}]: {entries} entries are too many for one descriptor (maximum {ENTRIES_MAX})"
+        "descriptors[{descriptor}]: too many entries for one descriptor (maximum {ENTRIES_MAX})"
     )]
     TooManyEntries {
         /// Index of the descriptor.
         descriptor: usize,
-        /// How many it has.
-        entries: usize,
     },
     /// An entry names nothing.
     #[error("descriptors[{descriptor}].entries[{entry}]: key must not be empty")]
@@ -96,7 +94,7 @@ pub fn request_from_wire(request: rls::RateLimitRequest) -> Result<Request, Wire
         return Err(WireError::NoDescriptors);
     }
     if request.descriptors.len() > DESCRIPTORS_MAX {
-        return Err(WireError::TooManyDescriptors(request.descriptors.len()));
+        return Err(WireError::TooManyDescriptors);
     }
     let descriptors = request.descriptors.into_iter().enumerate();
     Ok(Request {
@@ -116,8 +114,7 @@ fn descriptor_from_wire(
         return Err(WireError::NoEntries(index));
     }
     if descriptor.entries.len() > ENTRIES_MAX {
-        let entries = descriptor.entries.len();
-        return Err(WireError::TooManyEntries { descriptor: index, entries });
+        return Err(WireError::TooManyEntries { descriptor: index });
     }
     if let Some(entry) = descriptor.entries.iter().position(|entry| entry.key.is_empty()) {
         return Err(WireError::EmptyKey { descriptor: index, entry });

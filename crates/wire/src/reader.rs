@@ -9,7 +9,7 @@ use crate::rls;
 use prost::Message;
 use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};
 
-/// Buffers of longer messages are given back before the next is read. They take up to some 16 times as
+/// Buffers of longer messages are given back, before the next is read at the latest. They take up to some 16 times as
 /// much, when entries are as short as can be; Envoy's own requests are below 1 KiB.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
@@ -34,14 +34,21 @@ impl RequestReader {
         RequestReader { request: None, len: 0 }
     }
 
+    /// Gives the buffers of a long message back, once nothing of the request is needed.
+    #[inline]
+    pub fn release(&mut self) {
+        if self.len > KEPT_BYTES_MAX {
+            self.request = None;
+            self.len = 0;
+        }
+    }
+
     /// Reads a request from its bytes.
     ///
     /// # Errors
     /// As [`decode_request`].
     pub fn read(&mut self, bytes: &[u8]) -> Result<&Request, WireError> {
-        if self.len > KEPT_BYTES_MAX {
-            self.request = None;
-        }
+        self.release();
         self.len = bytes.len();
         let request = self.request.get_or_insert_with(nothing);
         read_into(bytes, request)?;
@@ -90,12 +97,18 @@ fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireErro
         match field {
             (1, Value::Bytes(domain)) => set(&mut request.domain, domain)?,
             (2, Value::Bytes(bytes)) => {
-                // However many come: those that are too many take the place of each other.
-                let place = descriptors.min(DESCRIPTORS_MAX);
-                let descriptor =
-                    place_of(&mut request.descriptors, place, || Descriptor::new(vec![]));
-                let error = descriptor_at(place, bytes, descriptor)?;
+                // The rest of the message changes nothing: it may be millions of empty ones.
+                if descriptors == DESCRIPTORS_MAX {
+                    return Some(Err(WireError::TooManyDescriptors));
+                }
+                let new = || Descriptor::new(vec![]);
+                let descriptor = place_of(&mut request.descriptors, descriptors, new);
+                let error = descriptor_at(descriptors, bytes, descriptor)?;
+                let is_endless = matches!(error, Some(WireError::TooManyEntries { .. }));
                 wrong = wrong.or(error);
+                if is_endless {
+                    return wrong.map(Err);
+                }
                 descriptors += 1;
             }
             (3, Value::Number(number)) => hits = number as u32,
@@ -108,8 +121,7 @@ fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireErro
     let wrong = match descriptors {
         _ if request.domain.is_empty() => Some(WireError::EmptyDomain),
         0 => Some(WireError::NoDescriptors),
-        1..=DESCRIPTORS_MAX => wrong,
-        _ => Some(WireError::TooManyDescriptors(descriptors)),
+        _ => wrong,
     };
     Some(wrong.map_or(Ok(()), Err))
 }
@@ -129,6 +141,9 @@ fn descriptor_at(
     while let Some(field) = fields.next()? {
         match field {
             (1, Value::Bytes(bytes)) => {
+                if entries == ENTRIES_MAX {
+                    return Some(Some(WireError::TooManyEntries { descriptor: index }));
+                }
                 let new = || Entry { key: String::new(), value: String::new() };
                 let entry = place_of(&mut descriptor.entries, kept, new);
                 entry_at(bytes, entry)?;
@@ -137,7 +152,7 @@ fn descriptor_at(
                 }
                 entries += 1;
                 // A descriptor that is refused anyway need not be kept.
-                kept += usize::from(empty_key.is_none() && entries <= ENTRIES_MAX);
+                kept += usize::from(empty_key.is_none());
             }
             (2, Value::Bytes(bytes)) => {
                 let (requests, unit) = limit.get_or_insert_default();
@@ -161,9 +176,6 @@ fn descriptor_at(
     descriptor.limit =
         unit.and_then(|(requests, _, unit)| Some(LimitOverride { requests, unit: unit? }));
     Some(match (empty_key, entries, unit) {
-        _ if entries > ENTRIES_MAX => {
-            Some(WireError::TooManyEntries { descriptor: index, entries })
-        }
         (Some(entry), ..) => Some(WireError::EmptyKey { descriptor: index, entry }),
         (None, 0, _) => Some(WireError::NoEntries(index)),
         (_, _, Some((_, unit, None))) => Some(WireError::UnknownUnit { descriptor: index, unit }),

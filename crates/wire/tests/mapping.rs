@@ -73,7 +73,7 @@ fn requests_without_meaning_are_refused_by_name() {
     let table: [(Change, &str); 6] = [
         (
             |r| r.descriptors = vec![r.descriptors[0].clone(); 129],
-            "129 descriptors are too many for one request (maximum 128)",
+            "too many descriptors for one request (maximum 128)",
         ),
         (|r| r.domain.clear(), "rate limit domain must not be empty"),
         (|r| r.descriptors.clear(), "rate limit descriptor list must not be empty"),

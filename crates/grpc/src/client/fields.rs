@@ -2,7 +2,7 @@
 
 use crate::frame::{self, END_HEADERS, HEAD_BYTES, HEADERS};
 use crate::hpack::encode::{Indexing, indexed, literal, size_update};
-use crate::hpack::{Field, TABLE_SIZE_INITIAL};
+use crate::hpack::{ENTRY_OVERHEAD, TABLE_SIZE_INITIAL};
 
 /// The first index of the dynamic table.
 const DYNAMIC: usize = 62;
@@ -47,7 +47,7 @@ impl Fields {
             literal(Indexing::Without, name, value, &mut plain);
             literal(Indexing::Add, name, value, &mut adding);
             indexed(DYNAMIC + fields.len() - 1 - age, &mut referring);
-            size += Field::new(name, value).size();
+            size += name.len() + value.len() + ENTRY_OVERHEAD;
         }
         if size > TABLE_SIZE_INITIAL {
             referring.clear();

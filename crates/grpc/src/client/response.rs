@@ -1,9 +1,9 @@
 //! What has arrived of a response, and what it means (gRPC over HTTP/2, "Responses").
 
 use crate::frame::{self, Head};
-use crate::hpack::{Decoder, Field, Undecodable, Validity};
+use crate::hpack::{Decoder, Field, Listed, Undecodable, Validity};
 use crate::message::{self, Cut};
-use crate::outgoing::KEPT_BYTES_MAX;
+use crate::outgoing::release;
 use crate::{Code, client::Ended};
 
 /// What a frame changes.
@@ -41,7 +41,6 @@ pub(super) struct Response {
 struct Block {
     http_status: Option<u16>,
     grpc_status: Option<u32>,
-    size: usize,
     is_malformed: bool,
     has_regular: bool,
 }
@@ -61,11 +60,13 @@ impl Response {
     pub(super) fn renew(&mut self) {
         self.http_status = 0;
         self.grpc_status = None;
-        self.grpc_message.clear();
-        self.grpc_message.shrink_to(KEPT_BYTES_MAX);
-        self.message.clear();
-        self.message.shrink_to(KEPT_BYTES_MAX);
+        release(&mut self.grpc_message);
+        release(&mut self.message);
         self.fault = None;
+    }
+
+    pub(super) fn capacity_bytes(&self) -> usize {
+        self.grpc_message.capacity() + self.message.capacity()
     }
 
     pub(super) fn buffered_bytes(&self) -> usize {
@@ -82,7 +83,8 @@ impl Response {
     ) -> Result<Progress, Undecodable> {
         let mut block = Block::default();
         let message = &mut self.grpc_message;
-        decoder.decode(bytes, |field| block.take(field, size_max, message))?;
+        let listed = decoder.decode(bytes, size_max, |field| block.take(field, message))?;
+        block.is_malformed |= listed == Listed::TooLarge;
         let has_ended = head.has(frame::END_STREAM);
         let is_first = self.http_status == 0;
         if block.is_malformed || is_first != block.http_status.is_some() {
@@ -158,11 +160,9 @@ impl Response {
 }
 
 impl Block {
-    fn take(&mut self, field: Field<'_>, size_max: usize, grpc_message: &mut Vec<u8>) {
-        self.size = self.size.saturating_add(field.size());
+    fn take(&mut self, field: Field<'_>, grpc_message: &mut Vec<u8>) {
         let is_pseudo = field.name.first() == Some(&b':');
-        self.is_malformed |= self.size > size_max
-            || field.validity == Validity::Invalid
+        self.is_malformed |= field.validity == Validity::Invalid
             || (is_pseudo && (self.has_regular || field.name != b":status"))
             || (is_pseudo && self.http_status.is_some());
         self.has_regular |= !is_pseudo;

@@ -1,14 +1,27 @@
 //! Decodes header blocks (RFC 7541, section 6). Owns the dynamic table.
 //!
-//! A field is handed on where it lies: in the table, or in the block. Only Huffman strings are
-//! copied.
+//! A field is handed on where it lies: in the table, or in the block. Only Huffman strings are copied.
+//! Once the fields are together larger than the caller wants, none is handed on any more, and the rest of
+//! the block is followed for what it does to the table: a byte may stand for a field of four thousand, and
+//! work is bounded by the bytes of the block.
 
-use super::table::{Field, Table};
+use super::table::{ENTRY_OVERHEAD, Field, Table, Validity};
 use super::{huffman, integer};
 
 /// The block cannot be decoded, and none after it: COMPRESSION_ERROR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undecodable;
+
+/// How many of a block's fields were handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listed {
+    All,
+    /// Those before the one with which they became too large.
+    TooLarge,
+}
+
+/// A Huffman string leaves no more memory behind for the next one.
+const SCRATCH_BYTES_MAX: usize = 2 * 1024;
 
 /// Decodes the header blocks of one direction of a connection.
 #[derive(Debug)]
@@ -30,28 +43,52 @@ impl Decoder {
         }
     }
 
-    /// Decodes one whole block, field by field.
+    /// Decodes one whole block. Its fields are handed on one by one, as long as they are no larger than
+    /// `list_bytes_max` together, as MAX_HEADER_LIST_SIZE counts them.
     pub(crate) fn decode(
         &mut self,
         block: &[u8],
+        list_bytes_max: usize,
         mut take: impl FnMut(Field<'_>),
-    ) -> Result<(), Undecodable> {
+    ) -> Result<Listed, Undecodable> {
         let mut input = block;
+        let mut list = List { listed: Listed::All, room: list_bytes_max };
         self.size_updates(&mut input)?;
         while let Some(&first) = input.first() {
             if first & 0x80 != 0 {
                 let index = integer::decode(7, &mut input).ok_or(Undecodable)?;
-                take(self.table.get(index).ok_or(Undecodable)?);
+                let field = self.table.get(index).ok_or(Undecodable)?;
+                if list.has_room_for(field.size()) {
+                    take(field);
+                }
             } else if first & 0x40 != 0 {
-                self.literal(6, Keep::InTable, &mut input, &mut take)?;
+                self.literal(6, Keep::InTable, &mut input, &mut list, &mut take)?;
             } else if first & 0x20 != 0 {
                 // A size update may only be at the beginning.
                 return Err(Undecodable);
             } else {
-                self.literal(4, Keep::Nowhere, &mut input, &mut take)?;
+                self.literal(4, Keep::Nowhere, &mut input, &mut list, &mut take)?;
             }
         }
-        Ok(())
+        self.shrink(SCRATCH_BYTES_MAX);
+        Ok(list.listed)
+    }
+
+    /// The memory that it has.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.table.capacity_bytes() + self.name.capacity() + self.value.capacity()
+    }
+
+    /// Gives memory back that is not the table's, beyond so many bytes for a name and as many for a value.
+    #[inline]
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        for scratch in [&mut self.name, &mut self.value] {
+            if scratch.capacity() > bytes {
+                scratch.clear();
+                scratch.shrink_to(bytes);
+            }
+        }
     }
 
     /// Grows with every change of the table: equal blocks mean equal fields as long as this holds.
@@ -70,37 +107,73 @@ impl Decoder {
         Ok(())
     }
 
-    fn literal(
+    fn literal<'i>(
         &mut self,
         prefix_bits: u32,
         keep: Keep,
-        input: &mut &[u8],
+        input: &mut &'i [u8],
+        list: &mut List,
         take: &mut impl FnMut(Field<'_>),
     ) -> Result<(), Undecodable> {
-        let mut rest: &[u8] = input;
+        let mut rest: &'i [u8] = input;
         let index = integer::decode(prefix_bits, &mut rest).ok_or(Undecodable)?;
-        let name = if index == 0 {
-            string(&mut rest, &mut self.name)?
+        if index == 0 {
+            let name = string(&mut rest, &mut self.name)?;
+            let value = string(&mut rest, &mut self.value)?;
+            let is_listed = list.has_room_for(name.len() + value.len() + ENTRY_OVERHEAD);
+            if is_listed || keep == Keep::InTable {
+                let name_validity = Validity::of_name(name);
+                let field = Field { name, value, validity: name_validity.with_value(value) };
+                if is_listed {
+                    take(field);
+                }
+                if keep == Keep::InTable {
+                    self.table.insert(field, name_validity);
+                }
+            }
         } else {
-            // A copy, because the insertion may evict the entry that the name is of.
-            self.name.clear();
-            self.name.extend_from_slice(self.table.get(index).ok_or(Undecodable)?.name);
-            &self.name
-        };
-        let value = string(&mut rest, &mut self.value)?;
-        let taken = input.len() - rest.len();
-        *input = input.get(taken..).unwrap_or_default();
-        let field = Field::new(name, value);
-        if keep == Keep::InTable {
-            self.table.insert(field);
+            let (name, name_validity) = self.table.name(index).ok_or(Undecodable)?;
+            let value = string(&mut rest, &mut self.value)?;
+            let is_listed = list.has_room_for(name.len() + value.len() + ENTRY_OVERHEAD);
+            if is_listed || keep == Keep::InTable {
+                let validity = name_validity.with_value(value);
+                if is_listed {
+                    take(Field { name, value, validity });
+                }
+                // After the field was handed on: its name may be of an entry that this one evicts.
+                if keep == Keep::InTable {
+                    self.table.insert_named(index, value, validity);
+                }
+            }
         }
-        take(field);
+        *input = rest;
         Ok(())
     }
 
     #[cfg(test)]
     pub(crate) fn table(&self) -> &Table {
         &self.table
+    }
+}
+
+/// How far the list of fields is.
+#[derive(Debug)]
+struct List {
+    listed: Listed,
+    room: usize,
+}
+
+impl List {
+    /// Counts a field; false when it is one too many, or comes after that.
+    #[inline]
+    fn has_room_for(&mut self, bytes: usize) -> bool {
+        if let Some(room) = self.room.checked_sub(bytes) {
+            self.room = room;
+            return true;
+        }
+        // For none that follows either: every field counts for more than nothing.
+        (self.room, self.listed) = (0, Listed::TooLarge);
+        false
     }
 }
 
@@ -111,7 +184,10 @@ enum Keep {
 }
 
 /// A string literal (section 5.2): a part of the input, or decoded into `decoded`.
-fn string<'a>(input: &mut &'a [u8], decoded: &'a mut Vec<u8>) -> Result<&'a [u8], Undecodable> {
+fn string<'a, 'i: 'a>(
+    input: &mut &'i [u8],
+    decoded: &'a mut Vec<u8>,
+) -> Result<&'a [u8], Undecodable> {
     let is_huffman = input.first().ok_or(Undecodable)? & 0x80 != 0;
     let bytes = integer::decode(7, input).ok_or(Undecodable)?;
     let (string, rest) = input.split_at_checked(bytes).ok_or(Undecodable)?;

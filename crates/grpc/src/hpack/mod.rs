@@ -8,8 +8,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use decode::{Decoder, Undecodable};
-pub(crate) use table::{Field, Validity};
+pub(crate) use decode::{Decoder, Listed, Undecodable};
+pub(crate) use table::{ENTRY_OVERHEAD, Field, Validity};
 
 /// The table's size that holds until another is agreed (RFC 9113, section 6.5.2).
 pub(crate) const TABLE_SIZE_INITIAL: usize = 4096;

@@ -1,7 +1,9 @@
 //! The static and the dynamic table of header compression (RFC 7541, sections 2.3 and appendix A).
 //!
-//! The dynamic table is a ring of spans into one buffer of bytes, in the order of insertion. Its
-//! size never exceeds what was agreed, its buffer twice that.
+//! The dynamic table is a queue of spans into one buffer of bytes. A name that an insertion takes from
+//! another entry is shared, not copied: two bytes on the wire can name an entry of four thousand, as often
+//! as the peer likes. The size never exceeds what was agreed, the buffer twice that. Refuses to do work
+//! for an insertion beyond the bytes that it brings, counted over many of them.
 
 use std::collections::VecDeque;
 
@@ -17,12 +19,9 @@ pub(crate) struct Field<'a> {
     pub(crate) validity: Validity,
 }
 
-impl<'a> Field<'a> {
-    pub(crate) fn new(name: &'a [u8], value: &'a [u8]) -> Field<'a> {
-        Field { name, value, validity: Validity::of(name, value) }
-    }
-
+impl Field<'_> {
     /// Its size as tables and header lists count it.
+    #[inline]
     pub(crate) fn size(&self) -> usize {
         self.name.len() + self.value.len() + ENTRY_OVERHEAD
     }
@@ -35,30 +34,71 @@ pub(crate) enum Validity {
     Invalid,
 }
 
+/// The bytes that names may have, apart from the colon that pseudo-headers begin with.
+#[expect(clippy::indexing_slicing, reason = "evaluated when compiled")]
+static IN_NAMES: [bool; 256] = {
+    let mut bytes = [false; 256];
+    let mut byte = 0x21_u8;
+    while byte <= 0x7e {
+        bytes[byte as usize] = !byte.is_ascii_uppercase() && byte != b':';
+        byte += 1;
+    }
+    bytes
+};
+
 impl Validity {
-    fn of(name: &[u8], value: &[u8]) -> Validity {
+    #[inline]
+    pub(crate) fn of_name(name: &[u8]) -> Validity {
         let token = name.strip_prefix(b":").unwrap_or(name);
-        let is_valid = !token.is_empty()
-            && token.iter().all(|byte| {
-                matches!(byte, 0x21..=0x7e) && !byte.is_ascii_uppercase() && *byte != b':'
-            })
-            && !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
+        let is_token =
+            |byte: &u8| IN_NAMES.get(usize::from(*byte)).is_some_and(|is_token| *is_token);
+        let is_valid = !token.is_empty() && token.iter().all(is_token);
         if is_valid { Validity::Valid } else { Validity::Invalid }
+    }
+
+    /// The validity of a field whose name has this one.
+    #[inline]
+    pub(crate) fn with_value(self, value: &[u8]) -> Validity {
+        // All bytes are looked at, which is many at a time, rather than one by one to the first.
+        let found = |found, byte: &u8| found | matches!(byte, 0 | b'\r' | b'\n');
+        if value.iter().fold(false, found) { Validity::Invalid } else { self }
+    }
+}
+
+/// Bytes of the buffer.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    #[inline]
+    fn of<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        bytes.get(self.start as usize..)?.get(..self.len as usize)
     }
 }
 
 #[derive(Debug)]
 struct Entry {
-    start: usize,
-    name_bytes: usize,
-    value_bytes: usize,
+    /// May be shared with other entries, also with such as are gone.
+    name: Span,
+    value: Span,
+    name_validity: Validity,
     validity: Validity,
 }
 
 impl Entry {
     fn size(&self) -> usize {
-        self.name_bytes + self.value_bytes + ENTRY_OVERHEAD
+        self.name.len as usize + self.value.len as usize + ENTRY_OVERHEAD
     }
+}
+
+/// The name of an entry that is inserted.
+#[derive(Debug, Clone, Copy)]
+enum NewName<'a> {
+    Bytes(&'a [u8]),
+    Shared(Span),
 }
 
 /// The dynamic table, with the static one before it.
@@ -70,11 +110,22 @@ pub(crate) struct Table {
     size: usize,
     size_max: usize,
     changes: u64,
+    /// Bytes that insertions copied.
+    #[cfg(test)]
+    copied_bytes: usize,
 }
 
 impl Table {
     pub(crate) fn new(size_max: usize) -> Table {
-        Table { entries: VecDeque::new(), bytes: Vec::new(), size: 0, size_max, changes: 0 }
+        Table {
+            entries: VecDeque::new(),
+            bytes: Vec::new(),
+            size: 0,
+            size_max,
+            changes: 0,
+            #[cfg(test)]
+            copied_bytes: 0,
+        }
     }
 
     /// The field at an index as it is on the wire: 1 to 61 are static, the rest dynamic.
@@ -86,30 +137,37 @@ impl Table {
             return Some(Field { name: name.as_bytes(), value: value.as_bytes(), validity });
         }
         let entry = self.entries.get(zero_based - STATIC.len())?;
-        let bytes = self.bytes.get(entry.start..)?;
-        let (name, bytes) = bytes.split_at_checked(entry.name_bytes)?;
-        let value = bytes.get(..entry.value_bytes)?;
+        let (name, value) = (entry.name.of(&self.bytes)?, entry.value.of(&self.bytes)?);
         Some(Field { name, value, validity: entry.validity })
     }
 
-    /// Inserts a field; what no longer fits goes. One that is larger than the table empties it.
-    pub(crate) fn insert(&mut self, field: Field<'_>) {
-        self.changes += 1;
-        let size = field.size();
-        self.evict(self.size_max.saturating_sub(size));
-        if size > self.size_max {
-            return;
+    /// The name at an index, and whether it is valid by itself.
+    #[inline]
+    pub(crate) fn name(&self, index: usize) -> Option<(&[u8], Validity)> {
+        let zero_based = index.checked_sub(1)?;
+        if let Some(&(name, _)) = STATIC.get(zero_based) {
+            return Some((name.as_bytes(), Validity::Valid));
         }
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(field.name);
-        self.bytes.extend_from_slice(field.value);
-        self.size += size;
-        self.entries.push_front(Entry {
-            start,
-            name_bytes: field.name.len(),
-            value_bytes: field.value.len(),
-            validity: field.validity,
-        });
+        let entry = self.entries.get(zero_based - STATIC.len())?;
+        Some((entry.name.of(&self.bytes)?, entry.name_validity))
+    }
+
+    /// Inserts a field, whose name is valid by itself or not. What no longer fits goes; one that is larger
+    /// than the table empties it.
+    pub(crate) fn insert(&mut self, field: Field<'_>, name_validity: Validity) {
+        self.push(NewName::Bytes(field.name), name_validity, field.value, field.validity);
+    }
+
+    /// Inserts a field whose name is that of an index; nothing when there is none.
+    pub(crate) fn insert_named(&mut self, index: usize, value: &[u8], validity: Validity) {
+        let Some(zero_based) = index.checked_sub(1) else { return };
+        if let Some(&(name, _)) = STATIC.get(zero_based) {
+            return self.push(NewName::Bytes(name.as_bytes()), Validity::Valid, value, validity);
+        }
+        if let Some(entry) = self.entries.get(zero_based - STATIC.len()) {
+            let (name, name_validity) = (entry.name, entry.name_validity);
+            self.push(NewName::Shared(name), name_validity, value, validity);
+        }
     }
 
     /// Sets the size that entries may have together.
@@ -117,25 +175,105 @@ impl Table {
         self.changes += 1;
         self.size_max = size_max;
         self.evict(size_max);
+        if self.entries.is_empty() {
+            self.bytes.clear();
+        }
     }
 
     /// Grows with every change: what an index means holds as long as this does.
+    #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
+    /// The memory that it has.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    fn push(
+        &mut self,
+        mut name: NewName<'_>,
+        name_validity: Validity,
+        value: &[u8],
+        validity: Validity,
+    ) {
+        self.changes += 1;
+        let name_bytes = match name {
+            NewName::Bytes(name) => name.len(),
+            NewName::Shared(name) => name.len as usize,
+        };
+        let size = name_bytes + value.len() + ENTRY_OVERHEAD;
+        self.evict(self.size_max.saturating_sub(size));
+        if size > self.size_max {
+            self.bytes.clear();
+            return;
+        }
+        self.make_room(&mut name, value);
+        let name = match name {
+            NewName::Bytes(name) => self.append(name),
+            NewName::Shared(name) => name,
+        };
+        let value = self.append(value);
+        self.size += size;
+        self.entries.push_front(Entry { name, value, name_validity, validity });
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Span {
+        // A table is some KiB, so its places fit.
+        let at = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
+        let span = Span { start: at(self.bytes.len()), len: at(bytes.len()) };
+        self.bytes.extend_from_slice(bytes);
+        #[cfg(test)]
+        {
+            self.copied_bytes += bytes.len();
+        }
+        span
+    }
+
+    /// Makes the buffer ready for what comes, which fits the table's size together with the entries that
+    /// are left.
+    fn make_room(&mut self, name: &mut NewName<'_>, value: &[u8]) {
+        let incoming = match name {
+            NewName::Bytes(name) => name.len() + value.len(),
+            NewName::Shared(_) => value.len(),
+        };
+        let most = 2 * self.size_max;
+        if self.bytes.len() + incoming > most {
+            self.compact(name);
+        }
+        let wanted = self.bytes.len() + incoming;
+        if wanted > self.bytes.capacity() {
+            // Never beyond the bound, as doubling would.
+            let capacity = wanted.max(self.bytes.capacity() * 2).min(most.max(wanted));
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+    }
+
+    /// Leaves the bytes of living entries only, and of the name that is about to be. These are no more
+    /// than the table's size, also where names were shared and are no longer; so as many have come since
+    /// the last time, which pay for it.
+    fn compact(&mut self, name: &mut NewName<'_>) {
+        let old = std::mem::take(&mut self.bytes);
+        self.bytes.reserve_exact(old.capacity().min(2 * self.size_max));
+        let mut entries = std::mem::take(&mut self.entries);
+        for entry in entries.iter_mut().rev() {
+            entry.name = self.append(entry.name.of(&old).unwrap_or_default());
+            entry.value = self.append(entry.value.of(&old).unwrap_or_default());
+        }
+        self.entries = entries;
+        if let NewName::Shared(name) = name {
+            *name = self.append(name.of(&old).unwrap_or_default());
+        }
+    }
+
+    /// Bytes of what is evicted stay in the buffer until it is compacted: they may be a name that is about
+    /// to be used again.
     fn evict(&mut self, size: usize) {
         while self.size > size {
             let Some(entry) = self.entries.pop_back() else { break };
             self.size -= entry.size();
-        }
-        let dead = self.entries.back().map_or(self.bytes.len(), |oldest| oldest.start);
-        // Moving the living bytes is paid for by as many that came since the last time.
-        if dead > self.size_max.max(self.bytes.len() / 2) || self.entries.is_empty() {
-            self.bytes.drain(..dead);
-            for entry in &mut self.entries {
-                entry.start -= dead;
-            }
         }
     }
 
@@ -147,6 +285,11 @@ impl Table {
     #[cfg(test)]
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn copied_bytes(&self) -> usize {
+        self.copied_bytes
     }
 }
 
@@ -176,6 +319,10 @@ mod tests {
 
     use super::*;
 
+    fn valid<'a>(name: &'a [u8], value: &'a [u8]) -> Field<'a> {
+        Field { name, value, validity: Validity::Valid }
+    }
+
     proptest! {
         /// The slow twin is a list of pairs.
         #[test]
@@ -192,8 +339,17 @@ mod tests {
                 } else {
                     let name = vec![b'a' + (turn % 26) as u8; name + 1];
                     let value = vec![b'0' + (turn % 10) as u8; value];
-                    table.insert(Field::new(&name, &value));
-                    twin.insert(0, (name, value));
+                    let index = 62 + turn % 7;
+                    match table.name(index) {
+                        Some((shared, _)) if turn % 3 == 0 => {
+                            twin.insert(0, (shared.to_vec(), value.clone()));
+                            table.insert_named(index, &value, Validity::Valid);
+                        }
+                        _ => {
+                            table.insert(valid(&name, &value), Validity::Valid);
+                            twin.insert(0, (name, value));
+                        }
+                    }
                 }
                 while twin.iter().map(|(n, v)| n.len() + v.len() + 32).sum::<usize>() > size_max {
                     twin.pop();
@@ -204,9 +360,43 @@ mod tests {
                 }
                 prop_assert!(table.get(62 + twin.len()).is_none());
                 prop_assert!(table.size() <= size_max);
-                prop_assert!(table.held_bytes() <= 3 * 720 + 512);
+                prop_assert!(table.held_bytes() <= 2 * 712);
+                prop_assert!(table.bytes.capacity() <= 2 * 712);
             }
         }
+    }
+
+    /// Symptom: two bytes on the wire had 4,060 copied. Cause: each entry had a name of its own, though
+    /// it was that of another entry.
+    #[test]
+    fn a_name_that_is_taken_from_an_entry_is_not_copied() {
+        let mut table = Table::new(4096);
+        let name = [b'n'; 4000];
+        table.insert(valid(&name, b"first"), Validity::Valid);
+        let before = table.copied_bytes();
+        // Empty values, as short as can be.
+        for _ in 0..100_000 {
+            table.insert_named(62, b"", Validity::Valid);
+        }
+        assert_eq!(table.copied_bytes(), before);
+        // With a value each, what is copied beyond them is less than twice as much.
+        for _ in 0..10_000 {
+            table.insert_named(62, &[b'v'; 60], Validity::Valid);
+        }
+        assert!(table.copied_bytes() - before < 3 * 10_000 * 60, "{}", table.copied_bytes());
+        let field = table.get(62).unwrap();
+        assert_eq!((field.name, field.value), (&name[..], &[b'v'; 60][..]));
+        assert!(table.capacity_bytes() < 16 * 1024, "{}", table.capacity_bytes());
+    }
+
+    #[test]
+    fn a_table_of_the_smallest_entries_is_small() {
+        let mut table = Table::new(4096);
+        for _ in 0..100_000 {
+            table.insert(valid(b"", b""), Validity::Invalid);
+        }
+        assert!(table.get(61 + 128).is_some() && table.get(61 + 129).is_none());
+        assert!(table.capacity_bytes() < 16 * 1024, "{}", table.capacity_bytes());
     }
 
     #[test]
@@ -223,10 +413,11 @@ mod tests {
             ("a", "\n"),
             ("a", "\0"),
         ] {
-            let field = Field::new(name.as_bytes(), value.as_bytes());
-            assert_eq!(field.validity, Validity::Invalid, "{name:?}: {value:?}");
+            let validity = Validity::of_name(name.as_bytes()).with_value(value.as_bytes());
+            assert_eq!(validity, Validity::Invalid, "{name:?}: {value:?}");
         }
-        assert_eq!(Field::new(b":path", b"/\xc3\xa9 x").validity, Validity::Valid);
-        assert_eq!(Field::new(b"x-a_1", b"").validity, Validity::Valid);
+        let path = Validity::of_name(b":path").with_value(b"/\xc3\xa9 x");
+        assert_eq!(path, Validity::Valid);
+        assert_eq!(Validity::of_name(b"x-a_1").with_value(b""), Validity::Valid);
     }
 }

@@ -18,7 +18,9 @@ fn bytes(hex: &str) -> Vec<u8> {
 fn decoded(decoder: &mut Decoder, block: &[u8]) -> Option<Pairs> {
     let mut pairs = Vec::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    decoder.decode(block, |field| pairs.push((text(field.name), text(field.value)))).ok()?;
+    decoder
+        .decode(block, usize::MAX, |field| pairs.push((text(field.name), text(field.value))))
+        .ok()?;
     Some(pairs)
 }
 
@@ -178,9 +180,68 @@ fn a_bomb_is_only_looked_at() {
     block.resize(block.len() + 16_000, 0xbe);
     let mut decoder = Decoder::new(4096);
     let mut fields = 0;
-    decoder.decode(&block, |field| fields += usize::from(field.value.len() == 4000)).unwrap();
+    let listed = decoder
+        .decode(&block, usize::MAX, |field| fields += usize::from(field.value.len() == 4000));
+    assert_eq!(listed, Ok(Listed::All));
     assert_eq!(fields, 16_001);
     assert!(decoder.table().held_bytes() < 8192);
+}
+
+/// Symptom: a block of 32 KB took 38 ms. Cause: each two bytes of it had a name of 4,060 bytes copied and
+/// looked at, also long after the fields were too large. Now the block is followed and no more.
+#[test]
+fn a_block_that_is_too_large_costs_what_its_bytes_cost() {
+    let mut block = Vec::new();
+    literal(Indexing::Add, &[b'n'; 4060], b"", &mut block);
+    for index in [0x7e, 0x0f] {
+        // The newest name with an empty value, put into the table or not.
+        let named: &[u8] = if index == 0x7e { &[0x7e, 0] } else { &[0x0f, 62 - 15, 0] };
+        let mut block = block.clone();
+        block.extend(named.repeat(100_000));
+        let mut decoder = Decoder::new(4096);
+        let (mut fields, mut handed_on) = (0, 0);
+        let listed = decoder.decode(&block, 16_384, |field| {
+            fields += 1;
+            handed_on += field.size();
+        });
+        assert_eq!(listed, Ok(Listed::TooLarge));
+        assert_eq!((fields, handed_on), (4, 4 * 4092));
+        assert_eq!(decoder.table().copied_bytes(), 4060);
+        // What the table holds is what it would hold otherwise.
+        assert_eq!(decoded(&mut decoder, &[0xbe]), Some(pairs(&[(&"n".repeat(4060), "")])));
+    }
+}
+
+#[test]
+fn what_is_beyond_the_list_is_still_decoded() {
+    for (rest, is_decodable) in [
+        (&[0xbe][..], false),
+        (&[0x82], true),
+        (&[0x00, 0x01, b'a'], false),
+        (&[0x00, 0x82, 0xff, 0xff, 0x00], false),
+        (&[0x7f, 0x00, 0x00], false),
+    ] {
+        let mut block = Vec::new();
+        literal(Indexing::Without, b"a", b"b", &mut block);
+        block.extend(rest);
+        let listed = Decoder::new(4096).decode(&block, 0, |_| panic!("handed on"));
+        assert_eq!(listed, if is_decodable { Ok(Listed::TooLarge) } else { Err(Undecodable) });
+    }
+}
+
+/// Symptom: one long Huffman string left its memory with the connection for ever.
+#[test]
+fn long_strings_leave_no_memory_behind() {
+    let code = huffman::tests::encode(&[b'0'; 100_000]);
+    let mut block = vec![0x00];
+    for _ in 0..2 {
+        integer::encode(7, 0x80, code.len(), &mut block);
+        block.extend_from_slice(&code);
+    }
+    let mut decoder = Decoder::new(4096);
+    let listed = decoder.decode(&block, usize::MAX, |field| assert_eq!(field.size(), 200_032));
+    assert_eq!(listed, Ok(Listed::All));
+    assert!(decoder.capacity_bytes() < 8 * 1024, "{}", decoder.capacity_bytes());
 }
 
 #[derive(Debug, Clone)]
@@ -208,7 +269,7 @@ proptest! {
         let mut decoder = Decoder::new(4096);
         for block in blocks {
             let mut fields = 0;
-            if decoder.decode(&block, |_| fields += 1).is_err() {
+            if decoder.decode(&block, usize::MAX, |_| fields += 1).is_err() {
                 break;
             }
             prop_assert!(fields <= block.len());

@@ -13,6 +13,9 @@ use super::{Connection, Phase};
 /// Blocks beyond this are not kept: they are not all references.
 const RECENT_BYTES_MAX: usize = 64;
 
+/// Nor requests beyond this: a short block may refer to much.
+const RECENT_REQUEST_BYTES_MAX: usize = 2 * 1024;
+
 /// The last block that changed nothing in the decoder's table. Clients that index their fields send
 /// the same bytes for each call, and they mean the same while the table is the same.
 #[derive(Debug)]
@@ -25,6 +28,12 @@ pub(super) struct Recent {
 impl Recent {
     pub(super) fn new() -> Recent {
         Recent { block: Vec::new(), changes: 0, request: Request::new() }
+    }
+
+    /// The memory that it has.
+    #[inline]
+    pub(super) fn capacity_bytes(&self) -> usize {
+        self.block.capacity() + self.request.capacity_bytes()
     }
 }
 
@@ -48,7 +57,7 @@ impl Connection {
     }
 
     fn block_part(&mut self, head: Head, part: &[u8]) -> Result<(), Broken> {
-        match self.link.blocks.take(head, part)? {
+        match self.link.blocks.take(head, part, self.desk.now)? {
             Some((begun, block)) => self.block(begun, &block),
             None => Ok(()),
         }
@@ -59,7 +68,9 @@ impl Connection {
         if head.stream > self.last_stream {
             return self.begin(head, block);
         }
-        let validity = read_trailers(&mut self.link.decoder, block).map_err(undecodable)?;
+        let validity =
+            read_trailers(&mut self.link.decoder, block, self.desk.limits.header_bytes_max)
+                .map_err(undecodable)?;
         let Some(stream) = self.streams.get(head.stream) else {
             if head.stream > self.closed_early_max && head.stream < self.last_stream {
                 let reason = "a stream's number is lower than the one before";
@@ -94,7 +105,7 @@ impl Connection {
             self.refuse(head.stream, ErrorCode::RefusedStream)
         } else if let Some(fault) = stream.request.fault {
             self.refuse_fault(head.stream, fault, has_ended)
-        } else if self.desk.buffered_bytes.saturating_add(stream.request.size)
+        } else if self.desk.buffered_bytes.saturating_add(stream.request.capacity_bytes())
             > self.desk.limits.buffered_bytes_max
         {
             self.refuse(head.stream, ErrorCode::RefusedStream)
@@ -108,7 +119,6 @@ impl Connection {
             self.streams.insert(head.stream, stream);
             return Ok(());
         };
-        stream.request.shrink();
         self.streams.keep(stream);
         refused
     }
@@ -124,7 +134,10 @@ impl Connection {
             return Ok(());
         }
         request.read(decoder, block, self.desk.limits.header_bytes_max).map_err(undecodable)?;
-        if decoder.changes() == changes && block.len() <= RECENT_BYTES_MAX {
+        if decoder.changes() == changes
+            && block.len() <= RECENT_BYTES_MAX
+            && request.capacity_bytes() <= RECENT_REQUEST_BYTES_MAX
+        {
             recent.block.clear();
             recent.block.extend_from_slice(block);
             recent.changes = changes;

@@ -2,10 +2,7 @@
 //! what is wrong with it.
 
 use crate::Metadata;
-use crate::hpack::{Decoder, Field, Undecodable, Validity};
-
-/// A request that waits keeps this much memory for its successors.
-const KEPT_BYTES_MAX: usize = 8 * 1024;
+use crate::hpack::{Decoder, Field, Listed, Undecodable, Validity};
 
 /// Why a request is refused. The first reason is kept, the gravest replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +43,6 @@ pub(crate) struct Request {
     pub(crate) content_length: Option<u64>,
     pub(crate) encoding: Encoding,
     pub(crate) fault: Option<Fault>,
-    /// Its size as MAX_HEADER_LIST_SIZE counts it.
-    pub(crate) size: usize,
     seen: u8,
     content_type: ContentType,
 }
@@ -66,7 +61,6 @@ impl Request {
             content_length: None,
             encoding: Encoding::Identity,
             fault: None,
-            size: 0,
             seen: 0,
             content_type: ContentType::Other,
         }
@@ -81,9 +75,10 @@ impl Request {
         size_max: usize,
     ) -> Result<(), Undecodable> {
         self.clear();
-        decoder.decode(block, |field| self.take(field, size_max))?;
-        if self.fault.is_none() {
-            self.fault = self.missing();
+        match decoder.decode(block, size_max, |field| self.take(field))? {
+            Listed::TooLarge => self.fault = Some(Fault::TooLarge),
+            Listed::All if self.fault.is_none() => self.fault = self.missing(),
+            Listed::All => {}
         }
         Ok(())
     }
@@ -94,17 +89,25 @@ impl Request {
         self.content_length = other.content_length;
         self.encoding = other.encoding;
         self.fault = other.fault;
-        self.size = other.size;
         self.seen = other.seen;
         self.content_type = other.content_type;
     }
 
-    /// Gives memory back that few requests need.
-    pub(crate) fn shrink(&mut self) {
-        if self.size > KEPT_BYTES_MAX {
-            self.clear();
-            self.path.shrink_to(KEPT_BYTES_MAX);
-            self.metadata.shrink(KEPT_BYTES_MAX);
+    /// The memory that it has.
+    #[inline]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.path.capacity() + self.metadata.capacity_bytes()
+    }
+
+    /// Gives the memory back that messages after the first have no use for, where it is more than this.
+    #[inline]
+    pub(crate) fn drop_metadata(&mut self, kept_bytes: usize) {
+        self.metadata.clear();
+        if self.metadata.capacity_bytes() > kept_bytes {
+            self.metadata = Metadata::default();
+        }
+        if self.path.capacity() > kept_bytes {
+            self.path.shrink_to_fit();
         }
     }
 
@@ -114,7 +117,6 @@ impl Request {
         self.content_length = None;
         self.encoding = Encoding::Identity;
         self.fault = None;
-        self.size = 0;
         self.seen = 0;
         self.content_type = ContentType::Other;
     }
@@ -130,12 +132,7 @@ impl Request {
     }
 
     #[inline]
-    fn take(&mut self, field: Field<'_>, size_max: usize) {
-        self.size = self.size.saturating_add(field.size());
-        if self.size > size_max {
-            self.fault = Some(Fault::TooLarge);
-            return;
-        }
+    fn take(&mut self, field: Field<'_>) {
         if field.validity == Validity::Invalid {
             self.fault = Some(Fault::Malformed);
             return;
@@ -225,9 +222,13 @@ fn content_type(value: &[u8]) -> ContentType {
 }
 
 /// Reads the trailers of a request: nothing in them matters, but they may be malformed.
-pub(crate) fn read_trailers(decoder: &mut Decoder, block: &[u8]) -> Result<Validity, Undecodable> {
+pub(crate) fn read_trailers(
+    decoder: &mut Decoder,
+    block: &[u8],
+    size_max: usize,
+) -> Result<Validity, Undecodable> {
     let mut validity = Validity::Valid;
-    decoder.decode(block, |field| {
+    let listed = decoder.decode(block, size_max, |field| {
         if field.validity == Validity::Invalid || field.name.first() == Some(&b':') {
             validity = Validity::Invalid;
         }
@@ -235,5 +236,5 @@ pub(crate) fn read_trailers(decoder: &mut Decoder, block: &[u8]) -> Result<Valid
             validity = Validity::Invalid;
         }
     })?;
-    Ok(validity)
+    Ok(if listed == Listed::TooLarge { Validity::Invalid } else { validity })
 }

@@ -1,40 +1,27 @@
 //! One call: its messages are cut out, the service is asked, its answers are sent or wait.
 
+use std::time::Duration;
+
 use crate::broken::ErrorCode;
 use crate::frame::{self, Head};
 use crate::link::{Link, ReceiveWindow};
 use crate::message::{self, Cut, PREFIX_BYTES};
-use crate::outgoing::{Body, KEPT_BYTES_MAX};
+use crate::outgoing::{Body, release};
+use crate::streams::Capacity;
 use crate::{Code, Status};
 
+use super::desk::Desk;
 use super::reply::{self, Advice, Place};
 use super::request::{Encoding, Request};
-use super::{Call, Limits, Outcome, Service};
+use super::{Call, Outcome, Service};
 
 /// Bytes that are held for a peer that does not read, or opens no window. Beyond them messages are
 /// refused before the service is asked: four times what makes a connection congested.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// What all calls of a connection share.
-#[derive(Debug)]
-pub(super) struct Desk {
-    pub(super) limits: Limits,
-    /// Bytes of headers and of messages that have begun to arrive, over all streams.
-    pub(super) buffered_bytes: usize,
-    /// Messages that the service was asked about.
-    pub(super) asked: usize,
-    /// Calls that stay open for ever.
-    pub(super) staying: usize,
-    stream_window: u32,
-    answer: Vec<u8>,
-}
-
-impl Desk {
-    pub(super) fn new(limits: Limits, stream_window: u32) -> Desk {
-        let answer = Vec::new();
-        Desk { limits, buffered_bytes: 0, asked: 0, staying: 0, stream_window, answer }
-    }
-}
+/// A call that goes on after its first message keeps no more memory of its headers. Most calls end soon,
+/// and leave it to the next.
+const KEPT_METADATA_BYTES: usize = 1024;
 
 /// What becomes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +62,14 @@ enum Role {
     Kept,
 }
 
+/// Whether the call may have more messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Messages {
+    Many,
+    /// It had the only one that its method takes.
+    Enough,
+}
+
 /// A call.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -88,6 +83,20 @@ pub(super) struct Stream {
     client: Sending,
     response: Response,
     role: Role,
+    messages: Messages,
+    /// When the message began that is not whole, or that is awaited, and when the answer began that the
+    /// client gives no window for. Of no meaning while there is none.
+    message_since: Duration,
+    answer_since: Duration,
+    /// What of its memory is counted in `Desk::buffered_bytes`.
+    counted: usize,
+}
+
+impl Capacity for Stream {
+    #[inline]
+    fn capacity_bytes(&self) -> usize {
+        self.request.capacity_bytes() + self.begun.capacity() + self.body.capacity_bytes()
+    }
 }
 
 impl Stream {
@@ -102,13 +111,17 @@ impl Stream {
             client: Sending::Open,
             response: Response::Awaited,
             role: Role::Caller,
+            messages: Messages::Many,
+            message_since: Duration::ZERO,
+            answer_since: Duration::ZERO,
+            counted: 0,
         }
     }
 
     /// Begins a call whose request was read.
     #[inline]
     pub(super) fn begin(&mut self, id: u32, send_window: i64, desk: &mut Desk) {
-        desk.buffered_bytes += self.request.size;
+        self.count(desk);
         self.id = id;
         self.body.renew(send_window);
         self.data_bytes = 0;
@@ -116,19 +129,71 @@ impl Stream {
         self.client = Sending::Open;
         self.response = Response::Awaited;
         self.role = Role::Caller;
+        self.messages = Messages::Many;
+        self.message_since = desk.now;
+    }
+
+    /// Counts the memory of what has arrived.
+    #[inline]
+    fn count(&mut self, desk: &mut Desk) {
+        let bytes = self.request.capacity_bytes() + self.begun.capacity();
+        desk.buffered_bytes = desk.buffered_bytes - self.counted + bytes;
+        self.counted = bytes;
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity_of_what_arrived(&self) -> usize {
+        self.request.capacity_bytes() + self.begun.capacity()
+    }
+
+    /// Since when something of the call has begun and is not whole: its message, or its answer.
+    pub(super) fn unfinished_since(&self) -> Option<Duration> {
+        let message = self.is_message_unfinished().then_some(self.message_since);
+        let answer = (!self.body.is_empty()).then_some(self.answer_since);
+        message.into_iter().chain(answer).min()
+    }
+
+    fn is_message_unfinished(&self) -> bool {
+        self.client == Sending::Open
+            && !self.is_ending()
+            && match self.role {
+                // What has its only answer has nothing left to say but that it ends.
+                Role::Caller => {
+                    self.response == Response::Awaited
+                        || self.messages == Messages::Enough
+                        || !self.begun.is_empty()
+                }
+                Role::Watcher | Role::Kept => !self.begun.is_empty(),
+            }
+    }
+
+    /// Gives memory back that holds nothing, or nothing that matters any more.
+    pub(super) fn shrink(&mut self, desk: &mut Desk) {
+        if self.response != Response::Awaited {
+            self.request.drop_metadata(0);
+        }
+        self.count(desk);
+    }
+
+    /// Ends a call that takes too long, or has to make room.
+    pub(super) fn give_up(&mut self, status: Status, link: &mut Link) -> Fate {
+        if !self.body.is_empty() {
+            return Fate::Failed(ErrorCode::EnhanceYourCalm);
+        }
+        let is_answered = self.messages == Messages::Enough;
+        self.end((!is_answered).then_some(status), link)
     }
 
     /// Ends a call, whatever it waits for.
     #[inline]
     pub(super) fn clear(&mut self, link: &mut Link, desk: &mut Desk) {
-        desk.buffered_bytes -= self.request.size + self.begun.len();
+        desk.buffered_bytes -= self.counted;
+        self.counted = 0;
         if self.role != Role::Caller {
             desk.staying -= 1;
         }
         self.body.clear(self.id, &mut link.outgoing);
-        self.begun.clear();
-        self.begun.shrink_to(KEPT_BYTES_MAX);
-        self.request.shrink();
+        release(&mut self.begun);
         self.response = Response::Awaited;
     }
 
@@ -181,6 +246,11 @@ impl Stream {
         if self.client == Sending::Ended {
             return self.request_ended(link);
         }
+        if self.response != Response::Awaited {
+            // It stays open, and may do so for long: what only its first message needed goes.
+            self.request.drop_metadata(KEPT_METADATA_BYTES);
+            self.count(desk);
+        }
         if !self.is_ending()
             && let Some(increment) = self.window.replenish()
         {
@@ -203,11 +273,11 @@ impl Stream {
     }
 
     /// Sends a message to a client that watches. One that does not read is given up.
-    pub(super) fn tell(&mut self, message: &[u8], link: &mut Link) -> Fate {
+    pub(super) fn tell(&mut self, message: &[u8], now: Duration, link: &mut Link) -> Fate {
         if link.outgoing.held_bytes() > HELD_BYTES_MAX {
             return Fate::Failed(ErrorCode::EnhanceYourCalm);
         }
-        self.send(message, link);
+        self.send(message, now, link);
         Fate::Open
     }
 
@@ -255,6 +325,10 @@ impl Stream {
     ) -> Fate {
         let bytes_max = desk.limits.message_bytes_max;
         loop {
+            if self.messages == Messages::Enough && !data.is_empty() {
+                let status = Status::new(Code::Unimplemented, "the method takes one message");
+                return self.end(Some(status), link);
+            }
             let fate = if self.begun.is_empty() {
                 match message::cut(data, bytes_max) {
                     Cut::Whole { flag, message, rest } => {
@@ -263,29 +337,31 @@ impl Stream {
                     }
                     Cut::Part if data.is_empty() => return Fate::Open,
                     Cut::Part => {
+                        if self.response != Response::Awaited {
+                            self.message_since = desk.now;
+                        }
                         message::fill(&mut self.begun, &mut data, bytes_max);
-                        desk.buffered_bytes += self.begun.len();
+                        self.count(desk);
                         return self.check_buffered(link, desk);
                     }
                     Cut::TooLarge => return self.refuse_large(bytes_max, link),
                 }
             } else {
-                let before = self.begun.len();
                 message::fill(&mut self.begun, &mut data, bytes_max);
-                desk.buffered_bytes += self.begun.len() - before;
+                self.count(desk);
                 // Taken out of the stream for as long as it is looked at.
                 let mut begun = std::mem::take(&mut self.begun);
                 let fate = match message::cut(&begun, bytes_max) {
                     Cut::Whole { flag, message, .. } => {
-                        desk.buffered_bytes -= begun.len();
                         let fate = self.ask(flag, message, link, desk, service);
-                        begun.clear();
+                        release(&mut begun);
                         fate
                     }
                     Cut::Part => self.check_buffered(link, desk),
                     Cut::TooLarge => self.refuse_large(bytes_max, link),
                 };
                 self.begun = begun;
+                self.count(desk);
                 if !self.begun.is_empty() {
                     return fate;
                 }
@@ -327,17 +403,20 @@ impl Stream {
             return self.end(Some(Status::new(Code::ResourceExhausted, reason)), link);
         }
         desk.asked = desk.asked.wrapping_add(1);
-        link.gain_patience();
         desk.answer.clear();
         let call = Call { path: &self.request.path, metadata: &self.request.metadata, message };
-        match service.answer(&call, &mut desk.answer) {
+        let outcome = service.answer(&call, &mut desk.answer);
+        link.answered(message.len(), desk.answer.len());
+        match outcome {
             Outcome::Refused(status) => return self.end(Some(status), link),
             Outcome::Answered => {}
+            Outcome::Unary => self.messages = Messages::Enough,
             Outcome::Watched => self.stay(Role::Watcher, desk),
             Outcome::Kept => self.stay(Role::Kept, desk),
         }
-        self.send(&desk.answer, link);
-        desk.answer.shrink_to(KEPT_BYTES_MAX);
+        self.message_since = desk.now;
+        self.send(&desk.answer, desk.now, link);
+        release(&mut desk.answer);
         Fate::Open
     }
 
@@ -347,6 +426,7 @@ impl Stream {
             desk.staying += 1;
         }
         self.role = role;
+        self.messages = Messages::Enough;
     }
 
     /// A message that is compressed, or whose flag means nothing.
@@ -363,7 +443,7 @@ impl Stream {
     }
 
     #[inline]
-    fn send(&mut self, message: &[u8], link: &mut Link) {
+    fn send(&mut self, message: &[u8], now: Duration, link: &mut Link) {
         let outgoing = &mut link.outgoing;
         if self.response == Response::Awaited {
             reply::headers(self.id, outgoing);
@@ -373,6 +453,9 @@ impl Stream {
         if self.body.claim(PREFIX_BYTES + message.len(), outgoing) {
             reply::message(self.id, &prefix, message, outgoing);
         } else {
+            if self.body.is_empty() {
+                self.answer_since = now;
+            }
             self.body.wait(&prefix, outgoing);
             self.body.wait(message, outgoing);
             self.body.pump(self.id, 0, outgoing);

@@ -4,6 +4,8 @@ mod any_bytes;
 mod flow;
 mod grpc;
 mod hostile;
+mod memory;
+mod time;
 
 use super::*;
 use crate::testing::{frames, greeting};
@@ -15,9 +17,8 @@ const LIMITS: Limits = Limits {
     buffered_bytes_max: 5000,
 };
 
-/// Echoes; `/test.Echo/Watch` is watched, `/test.Echo/Keep` kept,
-/// `/test.Echo/Refuse` refused, `/test.Echo/Large` answered
-/// by so many bytes as the message says.
+/// Echoes; `/test.Echo/Unary` takes one message, `/test.Echo/Watch` is watched, `/test.Echo/Keep` kept,
+/// `/test.Echo/Refuse` refused, `/test.Echo/Large` answered by so many bytes as the message says.
 #[derive(Debug, Default)]
 struct Echo {
     asked: usize,
@@ -29,6 +30,7 @@ impl Service for Echo {
         self.asked += 1;
         answer.extend_from_slice(call.message);
         match call.path {
+            b"/test.Echo/Unary" => Outcome::Unary,
             b"/test.Echo/Watch" => Outcome::Watched,
             b"/test.Echo/Keep" => Outcome::Kept,
             b"/test.Echo/Refuse" => Outcome::Refused(Status::new(Code::NotFound, "no such thing")),

@@ -1,6 +1,7 @@
 //! Takes connections, as many as there may be, and gives each a task.
 
 use super::health::State;
+use super::places::Place;
 use super::{Door, connection, keepalive};
 use crate::accept::{Acceptor, Connections, Socket, Sparingly};
 use crate::address::Listener;
@@ -22,7 +23,7 @@ pub(super) async fn run(door: Arc<Door>, listener: Listener, state: watch::Recei
     let stopped = until_stopping(state.clone());
     tokio::pin!(stopped);
     while let Some(socket) = connections.until(stopped.as_mut(), acceptor.next()).await {
-        let Ok(place) = door.places.clone().try_acquire_owned() else {
+        let Some(place) = door.places.take() else {
             door.metrics.refused_connection(DOOR);
             if refused.may_be_said() {
                 tracing::warn!("a connection was closed: there are --connections-max of them");
@@ -31,8 +32,7 @@ pub(super) async fn run(door: Arc<Door>, listener: Listener, state: watch::Recei
         };
         let (door, state) = (door.clone(), state.clone());
         connections.spawn(async move {
-            serve(&door, socket, state).await;
-            drop(place);
+            serve(&door, socket, place, state).await;
         });
     }
     // From here on, whoever connects is told so by the system, or waits for another process that has
@@ -47,7 +47,7 @@ async fn until_stopping(mut state: watch::Receiver<State>) {
 }
 
 /// One connection, to its end.
-async fn serve(door: &Door, socket: Socket, state: watch::Receiver<State>) {
+async fn serve(door: &Door, socket: Socket, place: Place, state: watch::Receiver<State>) {
     let tls = match &socket {
         Socket::Unix(_) => None,
         Socket::Tcp(stream) => {
@@ -60,10 +60,10 @@ async fn serve(door: &Door, socket: Socket, state: watch::Receiver<State>) {
         }
     };
     let Some(tls) = tls else {
-        return connection::serve(door, socket, state).await;
+        return connection::serve(door, socket, place, state).await;
     };
     match tokio::time::timeout(HANDSHAKE_MAX, tls.acceptor().accept(socket)).await {
-        Ok(Ok(socket)) => connection::serve(door, socket, state).await,
+        Ok(Ok(socket)) => connection::serve(door, socket, place, state).await,
         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
         Err(_) => tracing::debug!("a TLS handshake took longer than {HANDSHAKE_MAX:?}"),
     }

@@ -4,22 +4,29 @@
 //! anything else happens; so a connection that says nothing takes no buffer. What waits to be written is
 //! bounded by not reading on. A connection ends
 //!
-//! - when its peer ends it, breaks the protocol, or says nothing it can be known by in [`PREFACE_MAX`];
+//! - when its peer ends it, breaks the protocol, or says nothing it can be known by in [`GREETING_MAX`];
 //! - when bytes have waited to be written for [`UNREAD_MAX`];
-//! - when all connections together hold too much, and this one more than most ([`super::held`]);
+//! - when a frame or a block of headers is not whole after [`UNFINISHED_MAX`]; a message or an answer that is
+//!   not ends its call;
+//! - when all connections together hold too much, this one has waited longest ([`super::held`]), and to end
+//!   the calls that wait does not help;
+//! - when all places are taken and it has made no call for longest ([`super::places`]);
 //! - when it is too old, or the door is to stop: it says so (GOAWAY) and lets calls under way finish.
 
 use super::health::State;
-use super::held::Share;
+use super::held::{FAIR_BYTES, Share};
+use super::places::{IDLE_MIN, Place};
 use super::service::{Load, Methods};
 use super::{Door, health};
+use crate::overload::Turn;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tidegate_grpc::server::{Broken, Connection, Limits};
+use tidegate_grpc::{Code, Status};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -41,9 +48,16 @@ const LIMITS: Limits = Limits {
 /// One turn reads no more: 128 calls of 256 bytes.
 const READ_BYTES_MAX: usize = 32 * 1024;
 
-/// A client sends its first bytes with its first packet.
-const PREFACE_MAX: Duration = Duration::from_secs(5);
-const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+/// A client sends its preface and its settings with its first packet.
+const GREETING_MAX: Duration = Duration::from_secs(5);
+
+/// Whatever has begun is whole within this time: 4 MiB by 1.7 Mbit/s. As long as what waits to be read may
+/// take.
+const UNFINISHED_MAX: Duration = Duration::from_secs(20);
+
+/// How often a connection on which something happens is looked at, to see that it does; one on which nothing
+/// did since gives memory back, and is not looked at until something does.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A network may be away for some seconds, a process may be stopped for some.
 const UNREAD_MAX: Duration = Duration::from_secs(20);
@@ -60,7 +74,7 @@ thread_local! {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve<S>(door: &Door, socket: S, state: watch::Receiver<State>)
+pub(super) async fn serve<S>(door: &Door, socket: S, place: Place, state: watch::Receiver<State>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -68,13 +82,18 @@ where
         door,
         socket,
         http2: Connection::new(LIMITS),
+        opened: Instant::now(),
         received: 0,
+        place,
+        called: Instant::now(),
+        is_idle: false,
+        look: Look::Resting,
         unread: Unread::default(),
         held: door.held.share(),
         is_unflushed: false,
         leaving: Leaving::No,
     };
-    let mut times = Times::new(door);
+    let mut times = Times::new(door, connection.opened);
     match run(&mut connection, &mut times, state).await {
         End::Done => {}
         End::Broken(broken) => tracing::debug!(error = %broken, "a connection was closed"),
@@ -111,7 +130,7 @@ where
         tokio::select! {
             biased;
             moved = std::future::poll_fn(|context| connection.poll(context)) => match moved {
-                Moved::Stuck => {}
+                Moved::Due => {}
                 Moved::Ended(end) => return end,
             },
             changed = state.changed(), if now != State::Stopping => {
@@ -119,6 +138,7 @@ where
                     Ok(()) => *state.borrow_and_update(),
                     Err(_) => State::Stopping,
                 };
+                connection.http2.set_time(connection.opened.elapsed());
                 connection.http2.tell_watchers(&health::message(now));
                 if now == State::Stopping {
                     connection.shut_down();
@@ -140,8 +160,7 @@ struct Times {
 }
 
 impl Times {
-    fn new(door: &Door) -> Times {
-        let opened = Instant::now();
+    fn new(door: &Door, opened: Instant) -> Times {
         let old = door.age.map(|age| {
             let old = opened + with_jitter(age);
             (old, old + door.age_grace)
@@ -151,7 +170,11 @@ impl Times {
 
     /// When there is something to look at again.
     fn next<S>(&self, connection: &Served<'_, S>) -> Instant {
-        let preface = connection.is_unknown().then_some(self.opened + PREFACE_MAX);
+        let greeting = (!connection.http2.is_greeted()).then_some(self.opened + GREETING_MAX);
+        let look = match connection.look {
+            Look::At { due, .. } => Some(due),
+            Look::Resting => None,
+        };
         let unread = connection.unread.since.map(|since| since + UNREAD_MAX);
         let old = self.old.map(|(old, end)| if self.is_old { end } else { old });
         let heard = match connection.leaving {
@@ -159,15 +182,18 @@ impl Times {
             Leaving::No | Leaving::Unheard => None,
         };
         // A day is as good as never, and within what timers can count.
-        let times = [preface, unread, old, heard].into_iter().flatten();
+        let times = [greeting, look, unread, old, heard].into_iter().flatten();
         times.min().unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400))
     }
 
     /// Looks at it; says so when the connection is over.
     fn passed<S>(&mut self, connection: &mut Served<'_, S>) -> Option<End> {
         let now = Instant::now();
-        if connection.is_unknown() && now >= self.opened + PREFACE_MAX {
-            return Some(End::Late("its peer said nothing"));
+        if !connection.http2.is_greeted() && now >= self.opened + GREETING_MAX {
+            return Some(End::Late("its peer did not say what it speaks"));
+        }
+        if let Err(broken) = connection.look_at(now) {
+            return Some(End::Broken(broken));
         }
         if connection.unread.since.is_some_and(|since| now >= since + UNREAD_MAX) {
             return Some(End::Late("its peer does not read what it is sent"));
@@ -195,8 +221,8 @@ fn with_jitter(age: Duration) -> Duration {
 
 /// What came of moving bytes, when it cannot go on by itself.
 enum Moved {
-    /// The peer has stopped to read.
-    Stuck,
+    /// There is something new to wait for.
+    Due,
     Ended(End),
 }
 
@@ -204,8 +230,15 @@ struct Served<'a, S> {
     door: &'a Door,
     socket: S,
     http2: Connection,
-    /// Bytes so far; the preface only matters.
-    received: usize,
+    opened: Instant,
+    /// Bytes so far.
+    received: u64,
+    place: Place,
+    /// When the last message was answered, or none yet.
+    called: Instant,
+    /// That was long ago, and its place is to be told.
+    is_idle: bool,
+    look: Look,
     unread: Unread,
     held: Share<'a>,
     /// TLS may keep what it was given until it is told to pass it on.
@@ -236,6 +269,15 @@ impl Unread {
     }
 }
 
+/// Whether the connection is looked at now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Nothing has begun, nothing came since it was last looked at, and its place knows that it is idle.
+    Resting,
+    /// Then; so many bytes had come when it was looked at last.
+    At { due: Instant, received: u64 },
+}
+
 /// Whether the peer was told that no calls are taken any more.
 enum Leaving {
     No,
@@ -258,9 +300,56 @@ impl<S> Served<'_, S> {
         self.http2.is_done() || (is_left && self.http2.output().is_empty())
     }
 
-    /// Whether the peer has yet to say what it speaks.
-    fn is_unknown(&self) -> bool {
-        self.received < PREFACE_BYTES
+    /// Looks at it, if it is time. What has begun and does not become whole ends; what rests gives memory
+    /// back.
+    fn look_at(&mut self, now: Instant) -> Result<(), Broken> {
+        let Look::At { due, received } = self.look else { return Ok(()) };
+        if now < due {
+            return Ok(());
+        }
+        let time = now - self.opened;
+        self.http2.set_time(time);
+        if let Some(then) = time.checked_sub(UNFINISHED_MAX) {
+            let late = Status::new(Code::DeadlineExceeded, "the call has begun and does not go on");
+            self.http2.end_unfinished(then, &late)?;
+        }
+        let is_quiet = received == self.received && self.http2.unfinished_since().is_none();
+        if is_quiet {
+            self.http2.rest();
+        }
+        self.is_idle = now - self.called >= IDLE_MIN;
+        self.look = if is_quiet && self.is_idle {
+            Look::Resting
+        } else {
+            Look::At { due: now + LOOK_EVERY, received: self.received }
+        };
+        Ok(())
+    }
+
+    /// Ends the calls that wait, so that others have room. False when that does not help.
+    fn make_room(&mut self) -> bool {
+        let now = self.opened.elapsed();
+        self.http2.set_time(now);
+        let reason = "too much is held for all connections together";
+        let status = Status::new(Code::ResourceExhausted, reason);
+        self.http2.end_unfinished_calls(now + Duration::from_nanos(1), &status);
+        self.http2.rest();
+        let is_enough = self.http2.held_bytes() <= FAIR_BYTES;
+        if is_enough {
+            self.held.has_made_room();
+        }
+        is_enough
+    }
+
+    /// Says how much is held.
+    fn hold(&mut self, waker: &Waker) {
+        let since = || {
+            let opened = self.opened;
+            let unfinished = self.http2.unfinished_since().map(|since| opened + since);
+            let since = unfinished.into_iter().chain(self.unread.since).min();
+            since.unwrap_or_else(Instant::now).into_std()
+        };
+        self.held.hold(self.http2.held_bytes(), since, waker);
     }
 }
 
@@ -271,6 +360,19 @@ where
     /// Reads, answers and writes as far as that goes.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Moved> {
         let mut read = 0;
+        if self.held.makes_room() && !self.make_room() {
+            let cause = "too much is held for all connections together";
+            return Poll::Ready(Moved::Ended(End::Late(cause)));
+        }
+        if self.is_idle {
+            self.is_idle = false;
+            self.place.rest(self.called.into_std(), context.waker());
+        }
+        if self.place.makes_room() {
+            self.http2.shut_down();
+            let cause = "all places are taken, and its peer made no calls";
+            return Poll::Ready(Moved::Ended(End::Late(cause)));
+        }
         loop {
             match self.poll_write(context) {
                 Poll::Ready(Ok(())) => self.unread = Unread::default(),
@@ -278,12 +380,11 @@ where
                 Poll::Pending if self.unread.since.is_none() => {
                     let bytes = self.http2.output().len();
                     self.unread = Unread { since: Some(Instant::now()), bytes };
-                    return Poll::Ready(Moved::Stuck);
+                    return Poll::Ready(Moved::Due);
                 }
                 Poll::Pending => {}
             }
-            // What was written is held no more; that it is too much is for the next turn to say.
-            self.held.hold(self.http2.held_bytes());
+            self.hold(context.waker());
             if self.is_done() {
                 return Poll::Ready(Moved::Ended(End::Done));
             }
@@ -300,6 +401,10 @@ where
                 Ok(bytes) => read += bytes,
                 Err(end) => return Poll::Ready(Moved::Ended(end)),
             }
+            if self.look == Look::Resting {
+                self.look = Look::At { due: Instant::now() + LOOK_EVERY, received: self.received };
+                return Poll::Ready(Moved::Due);
+            }
         }
     }
 
@@ -314,17 +419,17 @@ where
             if input.is_empty() {
                 return Poll::Ready(Err(End::Done));
             }
-            self.received = self.received.saturating_add(input.len());
+            self.received = self.received.wrapping_add(input.len() as u64);
             let overload = &self.door.overload;
-            let began = std::time::Instant::now();
+            let turn = Turn::begin();
             let load = if overload.is_late() { Load::Shed } else { Load::Decided };
-            let taken = self.http2.receive(input, &mut Methods { door: self.door, load });
-            overload.turned(began);
-            taken.map_err(End::Broken)?;
-            if !self.held.hold(self.http2.held_bytes()) {
-                return Poll::Ready(Err(End::Late(
-                    "too much is held for all connections together",
-                )));
+            let now = turn.began().saturating_duration_since(self.opened.into_std());
+            let methods = &mut Methods { door: self.door, load };
+            let taken = self.http2.receive_at(now, input, methods);
+            overload.turned(&turn);
+            if taken.map_err(End::Broken)? > 0 {
+                self.called = self.opened + now;
+                self.place.work();
             }
             Poll::Ready(Ok(input.len()))
         })

@@ -79,7 +79,7 @@ pub(super) fn check(message: &[u8], health: &Health, answer: &mut Vec<u8>) -> Ou
         }
         Ok(status) => {
             answer.extend(encoded(status));
-            Outcome::Answered
+            Outcome::Unary
         }
         Err(refused) => Outcome::Refused(refused),
     }
@@ -156,12 +156,12 @@ mod tests {
         let process = process();
         for name in NAMES {
             let serving = Some(ServingStatus::Serving);
-            assert_eq!(asked(&process.health, name, check), (Outcome::Answered, serving));
+            assert_eq!(asked(&process.health, name, check), (Outcome::Unary, serving));
             assert_eq!(asked(&process.health, name, watch), (Outcome::Watched, serving));
         }
         process.draining.send_replace(true);
         let not_serving = Some(ServingStatus::NotServing);
-        assert_eq!(asked(&process.health, "", check), (Outcome::Answered, not_serving));
+        assert_eq!(asked(&process.health, "", check), (Outcome::Unary, not_serving));
         process.draining.send_replace(false);
         process.store.send_replace(StoreHealth::Lost);
         assert_eq!(asked(&process.health, "", watch), (Outcome::Watched, not_serving));

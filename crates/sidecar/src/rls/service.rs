@@ -13,12 +13,18 @@ use tidegate_wire::{RequestReader, WireError, encode_answer, lease_ask_from, ret
 /// The path of the rate limit service's only method.
 const SHOULD_RATE_LIMIT: &[u8] = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+/// Messages of all other methods are names. What they are answered by may repeat them.
+const RARE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
+
+/// What a refusal says of a path.
+const PATH_BYTES_TOLD: usize = 128;
+
 thread_local! {
     /// Keeps its buffers from call to call, of whichever connection.
     static READER: RefCell<RequestReader> = const { RefCell::new(RequestReader::new()) };
 }
 
-/// What becomes of rate limit calls.
+/// What becomes of rate limit calls, and of reflection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
     /// They are decided.
@@ -52,24 +58,31 @@ impl Methods<'_> {
     fn should_rate_limit(&self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
         let value_of = |name| call.metadata.get(name);
         READER.with_borrow_mut(|reader| {
-            match decide(&self.door.engine, reader, call.message, value_of) {
+            let outcome = match decide(&self.door.engine, reader, call.message, value_of) {
                 Ok((request, decided)) => {
                     let headers = self.door.replies.headers(request, &decided);
                     encode_answer(&decided, headers, answer);
-                    Outcome::Answered
+                    Outcome::Unary
                 }
                 Err(refused) => {
                     self.door.metrics.refused();
                     Outcome::Refused(refused.into())
                 }
-            }
+            };
+            reader.release();
+            outcome
         })
     }
 
     /// All but the method that nearly all calls are for.
     #[cold]
     fn rare(&self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
-        let path = String::from_utf8_lossy(call.path);
+        if call.message.len() > RARE_MESSAGE_BYTES_MAX {
+            let message = format!("a message is larger than {RARE_MESSAGE_BYTES_MAX} bytes");
+            return Outcome::Refused(Status::new(Code::ResourceExhausted, message));
+        }
+        let told = call.path.get(..PATH_BYTES_TOLD).unwrap_or(call.path);
+        let path = String::from_utf8_lossy(told);
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
             Some((health::SERVICE, "Check")) => {
                 health::check(call.message, &self.door.health, answer)
@@ -78,7 +91,12 @@ impl Methods<'_> {
                 health::watch(call.message, &self.door.health, answer)
             }
             Some((service, "ServerReflectionInfo")) if reflection::SERVICES.contains(&service) => {
-                reflection::answer(call.message, answer)
+                match self.load {
+                    Load::Decided => reflection::answer(call.message, answer),
+                    Load::Shed => {
+                        Outcome::Refused(Status::new(Code::ResourceExhausted, "overloaded"))
+                    }
+                }
             }
             _ => {
                 let message = format!("there is no method {path}");

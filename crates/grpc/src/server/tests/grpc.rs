@@ -85,6 +85,36 @@ fn each_message_of_a_stream_is_answered_when_it_comes() {
     assert_eq!(connection.calls(), 0);
 }
 
+/// Symptom: a client-streaming stub that sent three messages on a unary method waited for its deadline.
+/// Cause: each was answered, and the call went on.
+#[test]
+fn a_second_message_on_a_unary_method_is_an_error() {
+    let expected = "grpc-status: 12\ngrpc-message: the method takes one message\n";
+    for path in ["/test.Echo/Unary", "/test.Echo/Watch"] {
+        let mut connection = greeted(LIMITS);
+        let mut service = Echo::default();
+        let first = [headers_to(path, 1, 0), data(1, 0, &envelope(b"one"))].concat();
+        connection.receive(&first, &mut service).unwrap();
+        assert_eq!(data_of(&take_output(&mut connection), 1), envelope(b"one"));
+        // Its beginning is enough.
+        connection.receive(&data(1, 0, &[0]), &mut service).unwrap();
+        let frames = take_output(&mut connection);
+        assert_eq!((headers_of(&frames, 1).as_str(), reset_of(&frames, 1)), (expected, Some(0)));
+        // All at once is the same, and the others are not asked.
+        let three = [envelope(b"1"), envelope(b"2"), envelope(b"3")].concat();
+        let input = [headers_to(path, 3, 0), data(3, END_STREAM, &three)].concat();
+        connection.receive(&input, &mut service).unwrap();
+        let frames = take_output(&mut connection);
+        assert_eq!(data_of(&frames, 3), envelope(b"1"));
+        assert!(headers_of(&frames, 3).ends_with(expected), "{frames:?}");
+        assert_eq!((service.asked, connection.streams.len()), (2, 0));
+    }
+    let mut connection = greeted(LIMITS);
+    let one = [headers_to("/test.Echo/Unary", 1, 0), data(1, 0, &envelope(b"one"))].concat();
+    let frames = said(&mut connection, &[one, data(1, END_STREAM, &[])].concat());
+    assert!(headers_of(&frames, 1).ends_with("grpc-status: 0\n"), "{frames:?}");
+}
+
 #[test]
 fn trailers_of_a_request_end_it() {
     let mut connection = greeted(LIMITS);

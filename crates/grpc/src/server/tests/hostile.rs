@@ -194,6 +194,28 @@ fn continuation_floods() {
     check_flood(|turn| [begun(turn), frame(CONTINUATION, 0, 1, &[0x82; 100])].concat(), CALM);
 }
 
+/// Symptom: a client whose headers were larger than 32 KB lost its connection and all its calls. Cause: the
+/// block was given up, and with it the state of the decoder.
+#[test]
+fn a_block_that_is_too_large_ends_its_call_only() {
+    let mut connection = greeted(LIMITS);
+    let mut large = Vec::new();
+    literal(Indexing::Add, b"x-kept", b"1", &mut large);
+    literal(Indexing::Without, b"x-large", &[b'y'; 9_000], &mut large);
+    let (first, rest) = large.split_at(5_000);
+    let input =
+        [frame(HEADERS, END_STREAM, 1, first), frame(CONTINUATION, END_HEADERS, 1, rest)].concat();
+    let frames = said(&mut connection, &input);
+    assert!(headers_of(&frames, 1).contains("grpc-status: 8"), "{frames:?}");
+    // What was put into the table is there.
+    let request = [&block(&REQUEST)[..], &[0xbe]].concat();
+    let input = [frame(HEADERS, END_HEADERS, 3, &request), data(3, END_STREAM, &envelope(b"x"))];
+    assert_eq!(data_of(&said(&mut connection, &input.concat()), 3), envelope(b"x"));
+    // Ten times what a call's headers may be is the end, and one frame in any case.
+    let part = |kind| frame(kind, 0, 5, &[0x82; 10_000]);
+    check_broken(&[part(HEADERS), part(CONTINUATION)].concat(), CALM);
+}
+
 /// One large entry, referred to again and again: the stream is refused, the table stays whole.
 #[test]
 fn header_bombs() {
@@ -219,6 +241,7 @@ fn floods_that_lead_nowhere() {
     check_flood(|_| settings(&[]), CALM);
     check_flood(|_| settings(&[(4, 100), (4, 200)]), CALM);
     check_flood(|_| frame(frame::PING, frame::ACK, 0, &[0; 8]), CALM);
+    check_flood(|_| frame(frame::SETTINGS, frame::ACK, 0, &[]), CALM);
     check_flood(|_| frame(frame::PRIORITY, 0, 1, &[0; 5]), CALM);
     check_flood(|_| frame(99, 0, 1, &[0; 5]), CALM);
     check_flood(|_| window_update(0, 1), CALM);
@@ -236,19 +259,30 @@ fn floods_that_lead_nowhere() {
     check_flood(|stream| headers(stream, 0), CALM);
 }
 
-/// Pings cost no patience, for a quiet connection may live for years; who does not read the replies
-/// is not read, and is cut off if it is nevertheless.
+/// Symptom: a client could have pings answered without end. Cause: they cost no patience, since a quiet
+/// connection may be pinged for years. Time gives patience back now.
 #[test]
 fn ping_floods() {
+    check_flood(|_| frame(frame::PING, 0, 0, b"ping...."), CALM);
+    let mut connection = greeted(LIMITS);
+    let ping = frame(frame::PING, 0, 0, b"ping....");
+    for second in 0..100_000 {
+        connection.set_time(Duration::from_secs(second));
+        assert_eq!(said(&mut connection, &ping.repeat(20)).len(), 20, "answered");
+    }
+}
+
+/// A peer that does not read the replies is not read, and is cut off if it is nevertheless.
+#[test]
+fn replies_that_are_not_read() {
     let mut connection = greeted(LIMITS);
     let mut service = Echo::default();
     let pings = frame(frame::PING, 0, 0, b"ping....").repeat(1000);
-    for _ in 0..100 {
-        connection.receive(&pings, &mut service).unwrap();
-        connection.written(usize::MAX);
-    }
     let mut congested = false;
+    let mut now = Duration::ZERO;
     let broken = loop {
+        now += Duration::from_secs(60);
+        connection.set_time(now);
         congested |= connection.is_congested();
         if let Err(broken) = connection.receive(&pings, &mut service) {
             break broken;
@@ -256,7 +290,75 @@ fn ping_floods() {
     };
     assert!(congested);
     assert_eq!(broken.code, CALM);
-    assert!(connection.output().len() < 9 << 20);
+    assert!(connection.output().len() < 9 << 20 && connection.output().len() > 8 << 20);
+}
+
+/// Symptom: a client that sent each byte by itself had a turn of the connection for each, for ever.
+#[test]
+fn a_trickle_of_bytes_costs_patience() {
+    let input = [headers(1, 0), data(1, 0, &envelope(&[0; 2000]))].concat();
+    let mut connection = greeted(LIMITS);
+    let mut service = Echo::default();
+    let mut fed = |connection: &mut Connection, input: &[u8]| {
+        let mut bytes = input.iter();
+        bytes.try_for_each(|byte| {
+            connection.receive_at(Duration::ZERO, &[*byte], &mut service).map(drop)
+        })
+    };
+    assert_eq!(fed(&mut connection, &input), Ok(()));
+    let body = data(1, 0, &envelope(&[0; 2000]));
+    let broken = (0..100).find_map(|_| fed(&mut connection, &body).err());
+    assert_eq!(broken.map(|broken| broken.code), Some(CALM));
+}
+
+/// Symptom: a client that changed its windows back and forth, with an answer that waits on each of its
+/// calls, had all of them looked at for each 15 bytes. Calls between gave the patience back.
+#[test]
+fn windows_that_change_back_and_forth_cost_as_many_calls_as_they_touch() {
+    let limits = Limits { streams_max: 128, buffered_bytes_max: 1 << 20, ..LIMITS };
+    let mut connection = greeted(limits);
+    let mut service = Echo::default();
+    let waiting = (1..256).step_by(2).map(|stream| call(stream, b"x"));
+    let waiting = [settings(&[(4, 0)])].into_iter().chain(waiting).collect::<Vec<_>>().concat();
+    connection.receive(&waiting, &mut service).unwrap();
+    let mut flips = 0;
+    while connection
+        .receive(&[settings(&[(4, 1)]), settings(&[(4, 0)])].concat(), &mut service)
+        .is_ok()
+    {
+        connection.written(usize::MAX);
+        flips += 1;
+    }
+    assert!(flips < 300, "{flips}");
+}
+
+/// Symptom: reflection was asked on and on, at some 30 bytes an ask and 30 KB an answer.
+#[test]
+fn answers_far_larger_than_what_asks_for_them_run_out() {
+    let mut connection = greeted(LIMITS);
+    let mut service = Echo::default();
+    let windows = [settings(&[(4, 1 << 30)]), window_update(0, 1 << 30)].concat();
+    connection.receive(&windows, &mut service).unwrap();
+    let ask = |stream| {
+        let body = data(stream, END_STREAM, &envelope(b"30000"));
+        [crate::testing::headers_to("/test.Echo/Large", stream, 0), body].concat()
+    };
+    let broken = (0..2000).find_map(|turn| {
+        connection.written(usize::MAX);
+        connection.receive(&ask(2 * turn + 1), &mut service).err()
+    });
+    assert_eq!(broken.map(|broken| broken.code), Some(CALM));
+    assert!(service.asked > 50 && service.asked < 100, "{}", service.asked);
+    // Time gives patience back, and large messages may have large answers.
+    let mut connection = greeted(LIMITS);
+    connection.receive(&windows, &mut service).unwrap();
+    for turn in 0..2000 {
+        connection.set_time(Duration::from_secs(2 * u64::from(turn)));
+        connection.receive(&ask(4 * turn + 1), &mut service).unwrap();
+        let large = call(4 * turn + 3, &[b'x'; 1900]);
+        connection.receive(&large, &mut service).unwrap();
+        connection.written(usize::MAX);
+    }
 }
 
 /// Who makes calls never runs out of patience, whatever follows them.

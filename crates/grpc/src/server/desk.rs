@@ -1,0 +1,46 @@
+//! What the calls of a connection share: its limits, and what is counted over all of them.
+
+use std::time::Duration;
+
+use super::Limits;
+
+/// What all calls of a connection share.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) limits: Limits,
+    /// The memory of headers and of messages that have begun to arrive, over all streams.
+    pub(super) buffered_bytes: usize,
+    /// What time it is.
+    pub(super) now: Duration,
+    /// Messages that the service was asked about.
+    pub(super) asked: usize,
+    /// Calls that stay open for ever.
+    pub(super) staying: usize,
+    pub(super) stream_window: u32,
+    pub(super) answer: Vec<u8>,
+}
+
+impl Desk {
+    pub(super) fn new(limits: Limits, stream_window: u32) -> Desk {
+        Desk {
+            limits,
+            buffered_bytes: 0,
+            now: Duration::ZERO,
+            asked: 0,
+            staying: 0,
+            stream_window,
+            answer: Vec::new(),
+        }
+    }
+
+    /// The memory that is of no call.
+    #[inline]
+    pub(super) fn capacity_bytes(&self) -> usize {
+        self.answer.capacity()
+    }
+
+    /// Gives all memory back that holds nothing.
+    pub(super) fn shrink(&mut self) {
+        self.answer = Vec::new();
+    }
+}

@@ -1,0 +1,209 @@
+//! Memory that stays: by capacity, whatever the peer did.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frame::{CONTINUATION, END_HEADERS, END_STREAM, HEADERS};
+use crate::hpack::encode::{Indexing, literal};
+use crate::testing::{
+    REQUEST, any_frame, block, call, data, envelope, frame, headers, headers_to, reset, settings,
+    window_update,
+};
+
+/// What the sidecar allows.
+const LARGE: Limits = Limits {
+    streams_max: 128,
+    message_bytes_max: 4 << 20,
+    header_bytes_max: 16 * 1024,
+    buffered_bytes_max: 8 << 20,
+};
+
+/// What a connection without calls may hold, and what one that rests may.
+const IDLE_BYTES_MAX: usize = 56 * 1024;
+const RESTING_BYTES_MAX: usize = 20 * 1024;
+
+/// After this, with all streams reset and all output written, little is left.
+#[track_caller]
+fn check_left(pieces: impl IntoIterator<Item = Vec<u8>>) {
+    let mut connection = greeted(LARGE);
+    let mut service = Echo::default();
+    for piece in pieces {
+        connection.receive(&piece, &mut service).unwrap();
+        connection.written(usize::MAX);
+    }
+    let open: Vec<u32> = connection.streams.iter().map(|(id, _)| id).collect();
+    for id in open {
+        connection.receive(&reset(id), &mut service).unwrap();
+    }
+    connection.written(usize::MAX);
+    let idle = connection.held_bytes();
+    assert!(idle <= IDLE_BYTES_MAX, "{idle} bytes are left");
+    assert_eq!(connection.desk.buffered_bytes, 0);
+    connection.rest();
+    let resting = connection.held_bytes();
+    assert!(resting <= RESTING_BYTES_MAX, "{resting} bytes are left at rest");
+    said(&mut connection, &[settings(&[(4, 1000)]), window_update(0, 1000)].concat());
+    let frames = said(&mut connection, &call(99_999, b"x"));
+    assert_eq!(data_of(&frames, 99_999), envelope(b"x"));
+}
+
+fn streams(count: u32) -> impl Iterator<Item = u32> {
+    (0..count).map(|number| 2 * number + 1)
+}
+
+/// A request with this metadata, for its table to keep.
+fn indexed_request(stream: u32, name: &[u8], value: &[u8], times: usize) -> Vec<u8> {
+    let mut bytes = block(&REQUEST);
+    if stream == 1 {
+        literal(Indexing::Add, name, value, &mut bytes);
+    }
+    bytes.extend([0xbe].repeat(times));
+    frame(HEADERS, END_HEADERS, stream, &bytes)
+}
+
+/// Symptom: 200 connections that each had opened 32 streams and reset them kept 1 MB each. Cause: what
+/// closed streams left was kept by their number, with all memory that they ever had.
+#[test]
+fn streams_that_were_reset_leave_little() {
+    let begun = envelope(&[0; 20_000]);
+    check_left(
+        streams(128).map(|stream| [headers(stream, 0), data(stream, 0, &begun[..16_000])].concat()),
+    );
+    // Each with 12 KB of metadata, of which three bytes are sent.
+    check_left(streams(128).map(|stream| indexed_request(stream, b"x", &[b'y'; 4000], 3)));
+    check_left(streams(128).map(|stream| indexed_request(stream, b"x", b"", 480)));
+    let path = format!("/{}", "p".repeat(15_000));
+    check_left(streams(128).map(|stream| headers_to(&path, stream, 0)));
+}
+
+#[test]
+fn large_messages_and_answers_leave_little() {
+    let large = envelope(&vec![0; 4 << 20]);
+    let chunks = large.chunks(16_384).map(|chunk| data(1, 0, chunk));
+    check_left([headers_to("/test.Echo/Unary", 1, 0)].into_iter().chain(chunks));
+    // Answers that wait for windows.
+    let ask = |stream| {
+        let body = data(stream, 0, &envelope(b"8000"));
+        [headers_to("/test.Echo/Large", stream, 0), body].concat()
+    };
+    check_left([settings(&[(4, 0)])].into_iter().chain(streams(120).map(ask)));
+    let opened = [settings(&[(4, 1 << 20)]), window_update(0, 1 << 24)].concat();
+    check_left([settings(&[(4, 0)])].into_iter().chain(streams(120).map(ask)).chain([opened]));
+}
+
+#[test]
+fn blocks_and_frames_leave_little() {
+    // Large blocks in parts, with strings that are decoded.
+    let block = [0x82].repeat(16_000);
+    check_left(streams(20).map(|stream| {
+        let parts = [
+            frame(HEADERS, END_STREAM, stream, &block),
+            frame(CONTINUATION, 0, stream, &block).repeat(8),
+            frame(CONTINUATION, END_HEADERS, stream, &block),
+        ];
+        parts.concat()
+    }));
+    // Huffman: eight zero bits and a half make a symbol of five bits, `0`, and so on.
+    let mut huffman = vec![0x00];
+    for _ in 0..2 {
+        crate::hpack::integer::encode(7, 0x80, 5_000, &mut huffman);
+        huffman.extend([0; 5_000]);
+    }
+    check_left(
+        streams(20).map(|stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &huffman)),
+    );
+    // Frames in two halves.
+    let body = data(1, 0, &[envelope(&[0; 16_000]), envelope(&[])].concat());
+    let halves = [headers(1, 0), body[..8_000].to_vec(), body[8_000..].to_vec()];
+    check_left(halves);
+    check_left((0..200).map(|_| frame(frame::PING, 0, 0, &[0; 8]).repeat(40)));
+}
+
+/// What has begun is counted by the memory that it takes, and a message takes no more than its length.
+#[test]
+fn held_bytes_are_memory() {
+    let mut connection = greeted(LARGE);
+    let mut service = Echo::default();
+    let idle = connection.held_bytes();
+    let large = envelope(&vec![0; 3 << 20]);
+    connection.receive(&headers(1, 0), &mut service).unwrap();
+    let mut sent = 0;
+    for chunk in large[..large.len() - 1].chunks(1000) {
+        connection.receive(&data(1, 0, chunk), &mut service).unwrap();
+        connection.written(usize::MAX);
+        sent += chunk.len();
+        let held = connection.held_bytes() - idle;
+        assert!(held >= sent, "{held} bytes are held of {sent}");
+        assert!(held <= 2 * sent + 8 * 1024, "{held} bytes are held of {sent}");
+    }
+    assert!(connection.held_bytes() - idle <= large.len() + 8 * 1024);
+    // A few bytes on the wire may hold much.
+    let mut connection = greeted(LARGE);
+    for stream in streams(100) {
+        let request = indexed_request(stream, b"x", &[b'y'; 4000], 3);
+        connection.receive(&request, &mut service).unwrap();
+    }
+    assert!(connection.held_bytes() > 100 * 12_000);
+}
+
+/// Calls that stay open keep next to nothing of what they began with.
+#[test]
+fn open_calls_that_had_their_message_rest() {
+    for path in ["/test.Echo/Echo", "/test.Echo/Watch"] {
+        let mut connection = greeted(LARGE);
+        for stream in streams(128) {
+            let mut bytes = block(&[REQUEST[0], REQUEST[1], (":path", path), REQUEST[3]]);
+            literal(Indexing::Without, b"x", &[b'y'; 10_000], &mut bytes);
+            let message = data(stream, 0, &envelope(b"x"));
+            said(&mut connection, &[frame(HEADERS, END_HEADERS, stream, &bytes), message].concat());
+        }
+        connection.rest();
+        let held = connection.held_bytes();
+        assert!(held <= 64 * 1024, "{held} bytes are held");
+        assert_eq!(connection.streams.len(), 128);
+        if path == "/test.Echo/Echo" {
+            let frames = said(&mut connection, &data(1, END_STREAM, &envelope(b"again")));
+            assert_eq!(data_of(&frames, 1), envelope(b"again"));
+        }
+    }
+}
+
+/// Polite calls find what the last ones left.
+#[test]
+fn calls_use_the_memory_of_their_predecessors() {
+    let mut connection = greeted(LARGE);
+    let mut held = Vec::new();
+    said(&mut connection, &window_update(0, 1 << 20));
+    for stream in streams(200) {
+        said(&mut connection, &headers(stream, 0));
+        said(&mut connection, &data(stream, END_STREAM, &envelope(&[0; 500])));
+        held.push(connection.held_bytes());
+    }
+    assert!(held[10..].iter().all(|bytes| *bytes == held[10]), "{held:?}");
+    assert!(connection.streams.capacity_bytes() > 100, "one is kept");
+}
+
+proptest! {
+    #[test]
+    fn whatever_was_sent_little_is_left(
+        frames in prop::collection::vec(any_frame(&[&REQUEST, &[("x", "y")]]), 0..60),
+    ) {
+        let mut connection = greeted(LARGE);
+        let mut service = Echo::default();
+        for frame in frames {
+            if connection.receive(&frame, &mut service).is_err() {
+                return Ok(());
+            }
+            let counted: usize = connection.streams.iter()
+                .map(|(_, stream)| stream.capacity_of_what_arrived()).sum();
+            prop_assert_eq!(connection.desk.buffered_bytes, counted);
+        }
+        connection.written(usize::MAX);
+        let open: Vec<u32> = connection.streams.iter().map(|(id, _)| id).collect();
+        for id in open {
+            connection.receive(&reset(id), &mut service).unwrap();
+        }
+        prop_assert_eq!(connection.desk.buffered_bytes, 0);
+        prop_assert!(connection.held_bytes() <= IDLE_BYTES_MAX);
+    }
+}

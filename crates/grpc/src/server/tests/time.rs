@@ -1,0 +1,125 @@
+//! What has begun has an end.
+
+use super::*;
+use crate::frame::{CONTINUATION, END_HEADERS, END_STREAM, HEADERS};
+use crate::testing::{REQUEST, block, call, data, envelope, frame, headers, headers_to, settings};
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn late() -> Status {
+    Status::new(Code::DeadlineExceeded, "too late")
+}
+
+/// This begins at 100 s, and ends what is said then when all before 110 s is to end.
+#[track_caller]
+fn check_ends(input: &[u8], expected: Result<(&str, Option<u32>), u32>) {
+    let mut connection = greeted(LIMITS);
+    connection.set_time(seconds(100));
+    said(&mut connection, input);
+    assert_eq!(connection.unfinished_since(), Some(seconds(100)));
+    connection.set_time(seconds(119));
+    assert_eq!(connection.end_unfinished(seconds(100), &late()), Ok(()), "not before then");
+    assert_eq!(connection.unfinished_since(), Some(seconds(100)));
+    let ended = connection.end_unfinished(seconds(110), &late());
+    assert_eq!(ended.map_err(|broken| broken.code).err(), expected.err());
+    let Ok((headers, reset)) = expected else { return };
+    let frames = take_output(&mut connection);
+    assert_eq!((headers_of(&frames, 1).as_str(), reset_of(&frames, 1)), (headers, reset));
+    assert_eq!((connection.unfinished_since(), connection.calls()), (None, 0));
+    assert_eq!(connection.desk.buffered_bytes, 0);
+    let again = [settings(&[(4, 1000)]), call(99, b"x")].concat();
+    assert_eq!(data_of(&said(&mut connection, &again), 99), envelope(b"x"));
+}
+
+const LATE: &str = ":status: 200\ncontent-type: application/grpc\n\
+                    grpc-status: 4\ngrpc-message: too late\n";
+
+/// Symptom: connections that sent parts of messages and fell silent held all the memory that there was.
+/// Cause: what had begun had no end.
+#[test]
+fn what_has_begun_ends_in_time() {
+    check_ends(&headers(1, 0), Ok((LATE, Some(0))));
+    let begun = [headers(1, 0), data(1, 0, &envelope(&[0; 100])[..50])].concat();
+    check_ends(&begun, Ok((LATE, Some(0))));
+    // A second message of a call that may have many.
+    let second = [headers(1, 0), data(1, 0, &[&envelope(b"x")[..], &[0]].concat())].concat();
+    check_ends(&second, Ok(("grpc-status: 4\ngrpc-message: too late\n", Some(0))));
+    // A call that has its answer.
+    let answered = [headers_to("/test.Echo/Unary", 1, 0), data(1, 0, &envelope(b"x"))].concat();
+    check_ends(&answered, Ok(("grpc-status: 0\n", Some(0))));
+    // An answer that the client gives no window for.
+    let unread = [settings(&[(4, 0)]), call(1, b"x")].concat();
+    check_ends(&unread, Ok(("", Some(ErrorCode::EnhanceYourCalm as u32))));
+    // The parts of a connection.
+    let calm = Err(ErrorCode::EnhanceYourCalm as u32);
+    check_ends(&headers(1, 0)[..20], calm);
+    check_ends(&headers(1, 0)[..3], calm);
+    check_ends(&frame(HEADERS, 0, 1, &block(&REQUEST)), calm);
+}
+
+/// Progress of a few bytes does not begin anew.
+#[test]
+fn a_trickle_does_not_put_the_end_off() {
+    let whole = [
+        headers(1, 0),
+        frame(HEADERS, 0, 3, &block(&REQUEST)[..10]),
+        frame(CONTINUATION, 0, 3, &block(&REQUEST)[10..]),
+    ];
+    let mut connection = greeted(LIMITS);
+    connection.set_time(seconds(1));
+    said(&mut connection, &whole[0]);
+    for (second, byte) in (2..).zip(data(1, 0, &envelope(&[0; 100]))) {
+        connection.set_time(seconds(second));
+        said(&mut connection, &[byte]);
+    }
+    // The message was whole, so nothing is left that has begun.
+    assert_eq!(connection.unfinished_since(), None);
+    for (second, byte) in (200..).zip(data(1, 0, &envelope(&[0; 2000])).into_iter().take(1000)) {
+        connection.set_time(seconds(second));
+        said(&mut connection, &[byte]);
+        assert_eq!(connection.unfinished_since(), Some(seconds(200)));
+    }
+    let mut connection = greeted(LIMITS);
+    connection.set_time(seconds(1));
+    said(&mut connection, &[&whole[1][..], &whole[2][..3]].concat());
+    connection.set_time(seconds(2));
+    said(&mut connection, &whole[2][3..]);
+    assert_eq!(connection.unfinished_since(), Some(seconds(1)));
+}
+
+/// Frames that come in parts one after the other each have their own time.
+#[test]
+fn a_busy_client_has_always_begun_just_now() {
+    let mut connection = greeted(LIMITS);
+    let mut service = Echo::default();
+    let calls: Vec<u8> = (0..5000_u32).flat_map(|call_| call(2 * call_ + 1, b"x")).collect();
+    for (second, piece) in (0..).zip(calls.chunks(1000)) {
+        connection.set_time(seconds(second));
+        connection.receive(piece, &mut service).unwrap();
+        connection.written(usize::MAX);
+        assert!(connection.unfinished_since().is_none_or(|since| since == seconds(second)));
+    }
+    assert_eq!(service.asked, 5000);
+}
+
+#[test]
+fn what_may_stay_open_stays() {
+    let mut connection = greeted(LIMITS);
+    let one = data(1, 0, &envelope(b"x"));
+    let watching = [headers_to("/test.Echo/Watch", 3, 0), data(3, END_STREAM, &envelope(b"x"))];
+    said(&mut connection, &[headers(1, 0), one, watching.concat()].concat());
+    assert_eq!(connection.unfinished_since(), None);
+    assert_eq!(connection.end_unfinished(seconds(1000), &late()), Ok(()));
+    assert_eq!(connection.streams.len(), 2);
+    // What the watcher is told and does not take has its time too.
+    said(&mut connection, &settings(&[(4, 0)]));
+    connection.set_time(seconds(2000));
+    connection.tell_watchers(b"news");
+    assert_eq!(connection.unfinished_since(), Some(seconds(2000)));
+    assert_eq!(connection.end_unfinished(seconds(3000), &late()), Ok(()));
+    assert_eq!(connection.streams.len(), 1);
+    let ended = said(&mut connection, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[]));
+    assert_eq!(headers_of(&ended, 1), "grpc-status: 0\n");
+}
