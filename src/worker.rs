@@ -231,8 +231,10 @@ impl<H: Host> Worker<H> {
 
     /// A request is over, whatever became of it.
     pub fn on_gone(&mut self, stream: StreamId) {
-        // Among those who wait it is passed over when its turn comes.
-        self.streams.remove(&stream);
+        // Among the requests that wait it is passed over when its turn comes.
+        if !self.streams.is_empty() {
+            self.streams.remove(&stream);
+        }
     }
 
     /// A call has ended: with an answer's bytes, or not.

@@ -69,6 +69,8 @@ fn report(waited: &Outcome, later: &Outcome) -> Vec<Row> {
     let title = format!("A sidecar that stands still, timeout_ms {TIMEOUT_MS}: latency in ms");
     print_table(&title, &["case", "p50", "p99"], &lines);
     let most = TIMEOUT_MS + 1_000;
-    println!("Target: at most {most} ms until it is known to stand still; then as without an ask.\n");
+    println!(
+        "Target: at most {most} ms until it is known to stand still; then as without an ask.\n"
+    );
     rows
 }
