@@ -55,11 +55,6 @@ async fn all_answered(stack: &Stack, outcome: &Outcome, statuses: &[u16]) -> any
     ensure!(seen.iter().all(|status| statuses.contains(status)), "{:?}", outcome.statuses);
     println!("{:?}, the slowest after {} ms", outcome.statuses, outcome.latency_ms(100.0));
     let log = stack.envoy.process.log();
-    let mut seen = std::collections::BTreeMap::<String, u32>::new();
-    for line in log.lines().filter(|l| l.contains("tidegate:")) {
-        *seen.entry(line.split("tidegate:").nth(1).unwrap_or("").to_owned()).or_default() += 1;
-    }
-    println!("{seen:#?}");
     ensure!(!log.contains("Wasm VM failed") && !log.contains("call stack"), "{log}");
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! answer, and `failure_mode` let everything pass.
 
 use anyhow::ensure;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,6 +41,8 @@ enum Attack {
     NewKeys,
     /// A thousand keys at a time, of 20 KB each.
     LongKeys,
+    /// Three hundred requests at a time with paths of 56 KB, which eight expressions look at.
+    LongPaths,
     /// A thousand requests at a time on one key that is over its limit, over connections of their own.
     OverLimit,
 }
@@ -53,6 +55,9 @@ impl Attack {
             Attack::OneKey => burst,
             Attack::OverLimit => {
                 Burst { protocol: Protocol::Http1, ..Burst::of_one_client(target, "over", 500) }
+            }
+            Attack::LongPaths => {
+                Burst { requests: 300, path: format!("/{}", "api/v1/".repeat(8_000)), ..burst }
             }
             Attack::NewKeys => Burst {
                 requests: 2_000,
@@ -72,9 +77,33 @@ impl Attack {
     }
 }
 
+/// The default timeout of 20 ms; and expressions of paths as routes have them, of which none matches.
+fn expressions() -> Value {
+    const EXPRESSIONS: [&str; 8] = [
+        "/.*/orders/[0-9]+",
+        ".*\\.(png|jpg|css|js)",
+        "/(api|web)/.*/users/[^/]+/?",
+        ".*/(search|find)(/.*)?",
+        "/[a-z]+/v[0-9]+/.*export",
+        ".*[0-9a-f]{8}-[0-9a-f]{4}",
+        "/.*(login|logout|token)",
+        ".*/admin(/.*)?",
+    ];
+    let matchers: Vec<Value> = EXPRESSIONS
+        .iter()
+        .map(|regex| json!({"name": ":path", "string_match": {"safe_regex": {"regex": regex}}}))
+        .collect();
+    let entry = |matcher: &Value| json!({"actions": [{"header_value_match": {"descriptor_value": "x", "headers": [matcher]}}]});
+    matchers.iter().map(entry).collect()
+}
+
 async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
     let mut plugin = plugin();
     plugin["sidecar"] = json!({"cluster": "tidegate"});
+    if let Attack::LongPaths = attack {
+        let entries = plugin["rate_limits"].as_array_mut().expect("a list");
+        entries.extend(expressions().as_array().into_iter().flatten().cloned());
+    }
     let plugin = plugin.to_string();
     let plan = Plan { workers, ..Plan::new(LIMITS, Filter::Tidegate(&plugin)) };
     let stack = Arc::new(plan.start().await?);
@@ -116,7 +145,9 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_attack_opens_a_limit_or_starves_a_bystander() -> anyhow::Result<()> {
-    for attack in [Attack::OneKey, Attack::NewKeys, Attack::LongKeys, Attack::OverLimit] {
+    for attack in
+        [Attack::OneKey, Attack::NewKeys, Attack::LongKeys, Attack::LongPaths, Attack::OverLimit]
+    {
         check(attack, 1).await?;
     }
     check(Attack::NewKeys, 2).await
