@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::decide::AskError;
 use crate::host::abi::{self, Buffer};
 use crate::host::envoy::{self, CurrentRequest, Envoy};
-use crate::host::{CallId, Host, LogLevel, StreamId};
+use crate::host::{CallId, LogLevel, StreamId};
 use crate::roots::Roots;
 use crate::worker::{Step, TICK, Worker};
 use std::cell::RefCell;
