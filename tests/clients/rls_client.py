@@ -29,10 +29,7 @@ SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = f"/{SERVICE}/ShouldRateLimit"
 
 # Known defects: a check that holds again fails until it is taken out.
-PENDING = {
-    "metadata_of_64_kb_ends_one_call_at_most": "a field block above 32 KB ends the connection",
-    "a_client_streaming_stub_gets_an_error_at_once": "each message of a unary method is answered",
-}
+PENDING = {}
 
 
 def descriptor(*entries, **more):

@@ -30,12 +30,4 @@ DEVIATIONS = {
     ),
 }
 
-PENDING = {
-    "RFC 9113 10.5 PING": "pings cost no patience",
-    "RFC 9113 3.4 a preface, and no settings: the end after some seconds": "only the preface has a time limit",
-    "RFC 9113 3.4 half of the first settings: the end after some seconds": "only the preface has a time limit",
-    "gRPC grpc request metadata of 64 KB": "a field block above 32 KB ends the connection",
-    "gRPC grpc message two messages on a unary method, in one frame": "each message of a unary method is answered",
-    "gRPC grpc message two messages on a unary method, in two frames": "each message of a unary method is answered",
-    "gRPC grpc message three messages and no end: an error at once": "each message of a unary method is answered",
-}
+PENDING = {}
