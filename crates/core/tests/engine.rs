@@ -147,6 +147,21 @@ fn a_peek_passes_while_the_count_is_not_past_the_limit() {
     assert_eq!(verdicts, [Verdict::Allow, Verdict::Allow, Verdict::Allow, Verdict::Deny]);
 }
 
+/// A descriptor that passed was decided once more where another one was over in its quota, by the rules of
+/// limits that count nothing: a service with just enough quota was told to be over.
+#[test]
+fn a_peek_that_passes_beside_a_quota_that_is_over_is_told_so() {
+    let (one, two) = (window(1), window(2));
+    let quota = |ask| Ask { enforcement: Enforcement::Quota, denied: Denied::Count, ..ask };
+    let mut states = [0; 8];
+    let debits = |hits| Charge::Take(Hits::new(hits));
+    run(&mut states, &[quota(Ask { charge: debits(2), ..ask(&one, 0, 0) })]);
+    run(&mut states, &[quota(Ask { charge: debits(2), ..ask(&two, 0, 1) })]);
+    let peek = |ask| quota(Ask { charge: Charge::PEEK, ..ask });
+    let asks = [peek(ask(&one, 0, 0)), peek(ask(&two, 1, 1))];
+    assert_eq!(run(&mut states, &asks), (Verdict::Allow, vec![(false, 0), (true, 0)]));
+}
+
 #[test]
 fn a_refund_is_given_with_the_request_or_not_at_all() {
     let (open, closed) = (window(10), window(0));
