@@ -4,6 +4,7 @@
 use super::body::{self, Page};
 use super::{DOOR, Http, MetricsPage, proto_json};
 use crate::clock;
+use crate::places::{Phase, Place};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
@@ -37,18 +38,23 @@ impl Refused {
     }
 }
 
-pub(super) async fn answer<M: MetricsPage>(http: &Http<M>, request: Request<Incoming>) -> Page {
+pub(super) async fn answer<M: MetricsPage>(
+    http: &Http<M>,
+    request: Request<Incoming>,
+    place: &Place,
+) -> Page {
     if http.overload.is_late() {
         body::discard(request).await;
         return refuse(http, &Refused::Overloaded);
     }
-    let body = match body::read(request).await {
+    let body = match body::read(request, place).await {
         Ok(body) => body,
         Err(page) => {
             http.metrics.refused();
             return page;
         }
     };
+    place.enter(Phase::Deciding);
     match decide_in_time(http, body).await {
         Ok((status, text)) => Page::new(status, JSON, text),
         Err(refused) => refuse(http, &refused),
