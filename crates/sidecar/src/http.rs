@@ -37,8 +37,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// accepts, each has 50 ms to ask before it gives way.
 const BOUNDS: Bounds = Bounds {
     places: 1_024,
-    // 32 of the largest bodies.
-    bytes: 32 * body::BYTES_MAX,
+    // 64 of the largest bodies.
+    bytes: 64 * body::BYTES_MAX,
     grace: Duration::ZERO,
     patience: Patience { request: Duration::from_secs(10), idle: Duration::from_secs(60) },
 };

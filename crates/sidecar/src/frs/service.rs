@@ -31,6 +31,8 @@ const XML: HeaderValue = HeaderValue::from_static("application/xml");
 /// The domain whose limits the FRS goes by.
 const DOMAIN: &str = "frs";
 
+/// The code of a body whose chunks are too small. The rest of it is not waited for.
+const IN_CRUMBS: &str = "broken-body";
 /// The code of what may be asked again soon.
 const OVERLOADED: &str = "overloaded";
 
@@ -76,6 +78,9 @@ impl Refusal {
         let body = answer::error(self.code, self.place, &self.message);
         let mut response = respond(self.status, body);
         let headers = response.headers_mut();
+        if self.code == IN_CRUMBS {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         match self.status {
             StatusCode::METHOD_NOT_ALLOWED => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
@@ -153,6 +158,10 @@ impl Service {
         let body = body.map_err(|error| match error {
             BodyError::TooLarge => too_large(),
             BodyError::NoRoom => Refusal::overloaded("too many requests are coming in; try again"),
+            BodyError::InCrumbs => {
+                let message = "the body comes in too many small chunks";
+                Refusal::new(StatusCode::BAD_REQUEST, IN_CRUMBS, message)
+            }
             BodyError::Broken(error) => {
                 let message = format!("the body did not arrive: {error}");
                 Refusal::new(StatusCode::BAD_REQUEST, "broken-body", message)

@@ -55,12 +55,20 @@ impl Page {
     }
 }
 
-/// The body of a request, or what to answer where there is none to be had.
-pub(super) async fn read(request: Request<Incoming>, place: &Place) -> Result<Bytes, Page> {
+/// Why there is no body.
+pub(super) enum Unread {
+    /// What to answer.
+    Refused(Page),
+    /// There is no memory for it now.
+    Overloaded,
+}
+
+/// The body of a request.
+pub(super) async fn read(request: Request<Incoming>, place: &Place) -> Result<Bytes, Unread> {
     let coding = request.headers().get(header::CONTENT_ENCODING);
     if let Some(coding) = coding.filter(|coding| coding.as_bytes() != b"identity") {
         let text = format!("the body must not be encoded, and is as {coding:?}\n");
-        return Err(Page::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+        return Err(Unread::Refused(Page::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text)));
     }
     match http1::body(request.into_body(), place, BYTES_MAX).await {
         Ok(body) => Ok(body),
@@ -68,16 +76,17 @@ pub(super) async fn read(request: Request<Incoming>, place: &Place) -> Result<By
             let text = format!("the body has more than {BYTES_MAX} bytes\n");
             // What is left of it is not read, so the connection cannot go on.
             let page = Page::text(StatusCode::PAYLOAD_TOO_LARGE, text);
-            Err(page.with(header::CONNECTION, HeaderValue::from_static("close")))
+            Err(Unread::Refused(page.with(header::CONNECTION, HeaderValue::from_static("close"))))
         }
-        Err(BodyError::NoRoom) => {
-            let text = "too many large bodies are on their way; try again\n";
-            let page = Page::text(StatusCode::SERVICE_UNAVAILABLE, text);
-            Err(page.with(header::RETRY_AFTER, HeaderValue::from_static("1")))
+        Err(BodyError::NoRoom) => Err(Unread::Overloaded),
+        Err(BodyError::InCrumbs) => {
+            let page =
+                Page::text(StatusCode::BAD_REQUEST, "the body comes in too many small chunks\n");
+            Err(Unread::Refused(page.with(header::CONNECTION, HeaderValue::from_static("close"))))
         }
         Err(BodyError::Broken(error)) => {
             let text = format!("the body did not arrive whole: {error}\n");
-            Err(Page::text(StatusCode::BAD_REQUEST, text))
+            Err(Unread::Refused(Page::text(StatusCode::BAD_REQUEST, text)))
         }
     }
 }

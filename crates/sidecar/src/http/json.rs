@@ -1,7 +1,7 @@
 //! `POST /json`: one request in proto-JSON, decided as a gRPC call of it would be, for clients without
 //! gRPC. Knows no leases: who holds tokens speaks gRPC.
 
-use super::body::{self, Page};
+use super::body::{self, Page, Unread};
 use super::{DOOR, Http, MetricsPage, proto_json};
 use crate::clock;
 use crate::places::{Phase, Place};
@@ -49,10 +49,11 @@ pub(super) async fn answer<M: MetricsPage>(
     }
     let body = match body::read(request, place).await {
         Ok(body) => body,
-        Err(page) => {
+        Err(Unread::Refused(page)) => {
             http.metrics.refused();
             return page;
         }
+        Err(Unread::Overloaded) => return refuse(http, &Refused::Overloaded),
     };
     place.enter(Phase::Deciding);
     match decide_in_time(http, body).await {
