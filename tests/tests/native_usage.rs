@@ -35,7 +35,7 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 2 }
 ";
 
-fn of_header(key: &str, hits: Value) -> Value {
+fn of_header(key: &str, hits: &Value) -> Value {
     let header = format!("x-{key}");
     json!({
         "actions": [{"request_headers": {"header_name": header, "descriptor_key": key}}],
@@ -83,8 +83,8 @@ async fn served(stack: &Stack, headers: &[(&str, &[u8])], cost: f64) -> anyhow::
 #[tokio::test]
 async fn a_quota_that_is_debited_after_the_fact_admits_what_it_did_there() -> anyhow::Result<()> {
     let entries = [
-        of_header("client", json!({"number": 0})),
-        when_done(of_header("client", json!({"number": 1}))),
+        of_header("client", &json!({"number": 0})),
+        when_done(of_header("client", &json!({"number": 1}))),
     ];
     let stack = started(TOKENS, &entries, &json!({}), &["--count-denied"]).await?;
     let mut statuses = Vec::new();
@@ -108,7 +108,7 @@ async fn two_services_share_the_load_as_long_as_either_has_quota() -> anyhow::Re
     let entries = [
         named("one", json!({"number": 0})),
         named("two", json!({"number": 0})),
-        when_done(of_header("service", json!({"number": 1}))),
+        when_done(of_header("service", &json!({"number": 1}))),
     ];
     let with_quota = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:with_quota)%";
     let set = |header: &str, value: &str| {
@@ -139,8 +139,8 @@ async fn two_services_share_the_load_as_long_as_either_has_quota() -> anyhow::Re
 #[tokio::test]
 async fn a_debit_larger_than_what_is_left_closes_the_limit_or_is_logged() -> anyhow::Result<()> {
     let entries = [
-        of_header("client", json!({"number": 0})),
-        when_done(of_header("client", json!({"number": 3}))),
+        of_header("client", &json!({"number": 0})),
+        when_done(of_header("client", &json!({"number": 3}))),
     ];
     let message = "set count_denied: true, or it limits nothing";
     let stack = started(TOKENS, &entries, &json!({}), &["--count-denied"]).await?;
