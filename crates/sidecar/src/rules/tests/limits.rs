@@ -164,6 +164,8 @@ fn the_examples_of_the_documentation_load() {
         "shop/user#short",
     ];
     assert_eq!(paths, expected);
+    let usage = rules(blocks.next().unwrap());
+    assert_eq!(usage.limits()[0].denied, Denied::Count);
     assert_eq!(blocks.next(), None);
 }
 
