@@ -495,7 +495,7 @@ async fn clients_that_fall_behind_are_cut_off() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever asked last keeps its connection, and a newcomer is served.
+/// The client that asked last keeps its connection, and a newcomer is served.
 #[tokio::test]
 async fn a_newcomer_takes_the_place_of_the_client_that_has_waited_longest() -> anyhow::Result<()> {
     let door = Door::open(MAP, &["--frs-connections", "2"]).await?;
@@ -556,7 +556,7 @@ async fn however_many_clients_come_at_once_all_of_them_are_served_in_the_end() -
 }
 
 /// 128 of the largest bodies are on their way, and there is no memory for more. Small ones need none, so
-/// that clients that send a lot slowly shut out nobody who does not; a large one that comes in takes the
+/// that clients that send a lot slowly shut out no others; a large one that comes in takes the
 /// memory of one that does not.
 #[tokio::test]
 async fn bodies_on_their_way_are_bounded_together_and_give_way() -> anyhow::Result<()> {

@@ -31,7 +31,7 @@ async fn holders(to: SocketAddr, count: usize, says: &[u8]) -> anyhow::Result<Ve
     Ok(all)
 }
 
-/// Clients that send a head that never ends, a byte each time; whoever is cut off comes again.
+/// Clients that send a head that never ends, a byte each time; those that are cut off come again.
 fn dribblers(to: SocketAddr, count: usize) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut streams: Vec<Option<TcpStream>> = (0..count).map(|_| None).collect();
