@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 
 /// What a byte may cost beyond one of a valid request.
 const NANOS_MAX: f64 = 50.0;
@@ -13,6 +14,9 @@ const NANOS_MAX: f64 = 50.0;
 const BYTES: usize = 8 << 20;
 /// Floods come over so many connections at once.
 const CONNECTIONS: usize = 8;
+
+/// Floods are measured one after the other.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// CPU that the server used for a flood of at least [`BYTES`], in nanoseconds a byte.
 async fn cost(served: &Served, to: SocketAddr, request: &[u8]) -> anyhow::Result<f64> {
@@ -73,14 +77,22 @@ async fn compare(
     valid: &[u8],
     floods: &[(&str, Vec<u8>)],
 ) -> anyhow::Result<()> {
-    let valid = cost(served, to, valid).await?;
-    println!("{valid:6.1} ns a byte: valid requests");
+    let mut usual = cost(served, to, valid).await?;
+    println!("{usual:6.1} ns a byte: valid requests");
     let mut dear = Vec::new();
     for (name, request) in floods {
-        let found = cost(served, to, request).await?;
+        let mut found = cost(served, to, request).await?;
+        // What else the machine does makes both dearer by turns: a flood is dear if it is each time.
+        for _ in 0..2 {
+            if found <= usual + NANOS_MAX {
+                break;
+            }
+            usual = cost(served, to, valid).await?;
+            found = found.min(cost(served, to, request).await?);
+        }
         println!("{found:6.1} ns a byte: {name}");
-        if found > valid + NANOS_MAX {
-            dear.push(format!("{name}: {found:.1} ns a byte, where valid ones cost {valid:.1}"));
+        if found > usual + NANOS_MAX {
+            dear.push(format!("{name}: {found:.1} ns a byte, where valid ones cost {usual:.1}"));
         }
     }
     ensure!(dear.is_empty(), "{dear:#?}");
@@ -91,6 +103,7 @@ const ASK: &str = r#"{"domain":"test","descriptors":[{"entries":[{"key":"client"
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_heads_to_the_http_door_are_dear() -> anyhow::Result<()> {
+    let _turn = TURN.lock().await;
     let served = Served::start().await?;
     let headers: String =
         (0..60).map(|index| format!("x-{index}: {}\r\n", "v".repeat(220))).collect();
@@ -114,6 +127,7 @@ async fn no_heads_to_the_http_door_are_dear() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_bodies_to_the_http_door_are_dear() -> anyhow::Result<()> {
+    let _turn = TURN.lock().await;
     let served = Served::start().await?;
     let json = |body: String| post("/json", "", &body);
     let list = |of: &str, times: usize| of.repeat(times).trim_end_matches(',').to_owned();
@@ -155,6 +169,7 @@ async fn no_bodies_to_the_http_door_are_dear() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_bytes_to_the_frs_door_are_dear() -> anyhow::Result<()> {
+    let _turn = TURN.lock().await;
     let served = Served::start().await?;
     let command = "x-frs-command: Query\r\n";
     let xml = |body: String| post("/frs", command, &body);
