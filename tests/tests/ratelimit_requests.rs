@@ -51,7 +51,7 @@ async fn a_denied_request_takes_nothing_from_limits_that_have_room() -> anyhow::
 
 /// As a plain envoyproxy/ratelimit counts.
 #[tokio::test]
-async fn with_count_denied_a_denied_request_counts_as_far_as_there_is_room() -> anyhow::Result<()> {
+async fn with_count_denied_a_denied_request_counts() -> anyhow::Result<()> {
     let limits = TWO.replace("rate_limit: {", "rate_limit: {count_denied: true, ");
     on_service(&limits, &[], async |service| {
         for i in 1..=25_u32 {

@@ -350,7 +350,7 @@ async fn explain_tells_patterns_shares_and_what_gives_way() -> anyhow::Result<()
         "    allows   5,000 per hour, by sliding_buckets, exact\n",
         "    now      0 of 5,000 used, 5,000 left\n",
         "    allows   20,000 per day, borrow 300, by fixed_window\n",
-        "    counts   denied requests too, as far as it has room\n",
+        "    counts   denied requests too, and debits after the fact\n",
         "path=/api/x #day\n",
         "\nallowed: 99 left\n",
     ] {

@@ -2,10 +2,17 @@
 //!
 //! All share one contract. An allow takes the hits; a deny takes nothing. A peek (no hits) answers
 //! for one hit and takes nothing. (Taking nothing may still write: a bucket that does not start
-//! full must remember since when it refills.) A drain answers as a take does, and takes what is
-//! left. A refund gives back at most what the counter holds; it is not told by whom or when
-//! that was taken. A clock that steps back never gives hits back. Each has a slow
-//! obvious twin in `tests/slow_*` that it must agree with.
+//! full must remember since when it refills.) A refund gives back at most what the counter holds; it is
+//! not told by whom or when that was taken. A clock that steps back never gives hits back. Each has a
+//! slow obvious twin in `tests/slow_*` that it must agree with.
+//!
+//! A drain answers as a take does, and takes hits that do not fit too:
+//! - a fixed window counts them all. It is over once the count has passed the capacity, so a drain of
+//!   nothing fits while it has not;
+//! - a first-hit window counts as far as it has room, since others read its count;
+//! - the others count them once, where a whole hit is left, up to as many as their capacity; where
+//!   nothing is left they count nothing. So a debit larger than what is left keeps the counter closed for
+//!   as long as a full one would take to come back, and no longer: repeated denials add nothing.
 
 mod first_hit_window;
 mod fixed_window;
@@ -45,6 +52,17 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
         *retry_after = quota.period().nominal();
     }
     decision
+}
+
+/// The hits that a take or a drain takes of a counter whose debt time pays back: those that fit; and of
+/// a drain that does not, up to `capacity`, unless nothing is left.
+fn taken(charge: Charge, left: u64, capacity: u64) -> u64 {
+    let hits = charge.hits().get();
+    match charge {
+        Charge::Take(_) | Charge::Drain(_) if hits <= left => hits,
+        Charge::Drain(_) if left > 0 => hits.min(capacity),
+        _ => 0,
+    }
 }
 
 fn narrow(state: &mut [u64]) -> &mut [u64; 4] {

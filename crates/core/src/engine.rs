@@ -93,8 +93,7 @@ pub fn decide_all(
     before.extend_from_slice(states);
     for ask in asks {
         // Denied hits that count must be seen by the asks that follow.
-        let charge = if ask.denied == Denied::Count { drained(ask.charge) } else { ask.charge };
-        all.push(decide(&mut states[ask.state.clone()], ask.quota, charge, now));
+        all.push(decide(&mut states[ask.state.clone()], ask.quota, counted(ask), now));
     }
     if all.iter().all(Decision::is_allow) {
         return Verdict::Allow;
@@ -111,7 +110,7 @@ pub fn decide_all(
             if verdict == Verdict::Deny || is_over {
                 hold_back(ask, state, now, decision);
             } else {
-                *decision = decide(state, ask.quota, ask.charge, now);
+                *decision = decide(state, ask.quota, counted(ask), now);
             }
         }
     }
@@ -141,19 +140,19 @@ pub fn verdict(asks: &[Ask<'_>], decisions: &[Decision]) -> Verdict {
     if quotas > 0 && quotas == quotas_over { Verdict::Deny } else { Verdict::Allow }
 }
 
-/// The charge, taking what is left where all does not fit.
-fn drained(charge: Charge) -> Charge {
-    match charge {
-        Charge::Take(hits) => Charge::Drain(hits),
-        other => other,
+/// The charge of an ask, which is taken even where it does not fit if denied hits count.
+fn counted(ask: &Ask<'_>) -> Charge {
+    match (ask.denied, ask.charge) {
+        (Denied::Count, Charge::Take(hits)) => Charge::Drain(hits),
+        (_, charge) => charge,
     }
 }
 
 /// Takes nothing, unless denied hits count.
 fn hold_back(ask: &Ask<'_>, state: &mut [u64], now: Timestamp, decision: &mut Decision) {
     match (ask.denied, ask.charge) {
-        (Denied::Count, charge @ Charge::Take(_)) => {
-            *decision = decide(state, ask.quota, drained(charge), now);
+        (Denied::Count, Charge::Take(_)) => {
+            *decision = decide(state, ask.quota, counted(ask), now);
         }
         _ if decision.is_allow() => {
             // It still fits, a refund too, though there may be nothing left for a peek.

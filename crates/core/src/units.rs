@@ -116,7 +116,9 @@ impl Hits {
 pub enum Charge {
     /// Takes all of them, or nothing when they do not fit.
     Take(Hits),
-    /// Takes as many of them as are left. The answer is that of [`Charge::Take`]: whether all fit.
+    /// Takes them even where they do not fit, since they have happened: the counter is overdrawn, as far
+    /// as its algorithm says. The answer is that of [`Charge::Take`]: whether all fit. A drain of nothing
+    /// asks whether a counter that may be overdrawn is.
     Drain(Hits),
     /// Gives them back, up to what the counter has taken. Always fits.
     Refund(Hits),

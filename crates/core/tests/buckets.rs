@@ -347,6 +347,30 @@ fn a_refund_makes_no_tokens_out_of_nothing() {
     assert_eq!(state, [0; 4], "a new counter stays new");
 }
 
+/// What a bucket does not hold of a debit, it owes: at most a burst, and never more by asking again.
+#[test]
+fn a_debit_larger_than_the_level_is_owed_and_no_more_than_once() {
+    let quota = bucket(60, 60 * SECOND, 10, 10);
+    let drain = |hits| Charge::Drain(Hits::new(hits));
+    let mut state = [0; 4];
+    let mut ask = |charge, secs: u64| {
+        let decision = decide(&mut state, &quota, charge, at((5_000 + secs) * SECOND));
+        (decision.is_allow(), decision.remaining, decision.wait(at((5_000 + secs) * SECOND)))
+    };
+    let secs = Nanos::from_secs;
+    assert_eq!(ask(drain(6), 0), (true, 4, secs(1)));
+    // It counts in full: six are owed.
+    assert_eq!(ask(drain(10), 0), (false, 0, secs(16)));
+    assert_eq!(ask(Charge::PEEK, 0), (false, 0, secs(7)));
+    assert_eq!(ask(drain(1_000), 3), (false, 0, secs(13)));
+    assert_eq!(ask(Charge::PEEK, 6), (false, 0, secs(1)));
+    assert_eq!(ask(Charge::PEEK, 7), (true, 1, secs(1)));
+    // One that is larger than the burst counts for a burst.
+    assert_eq!(ask(drain(u64::MAX), 7), (false, 0, secs(19)));
+    assert_eq!(ask(Charge::ONE, 16), (false, 0, secs(1)));
+    assert_eq!(ask(Charge::ONE, 17), (true, 0, secs(1)));
+}
+
 #[test]
 fn no_state_bytes_and_no_time_make_a_decision_fail() {
     let quotas = prop_oneof![

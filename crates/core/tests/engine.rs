@@ -109,6 +109,59 @@ fn denied_hits_count_where_the_limit_says_so() {
     }
 }
 
+/// A peek and a debit after the fact are how usage is limited. A debit larger than what was left took
+/// nothing, so the next peek passed, and the limit was none.
+#[test]
+fn a_debit_after_the_fact_closes_a_limit_that_counts_denied_hits() {
+    let bucket = TokenBucket::new(10, MINUTE, 10, 10).unwrap();
+    for quota in [window(10), Quota::TokenBucket(bucket)] {
+        let (mut states, mut admitted) = ([0; 4], [0, 0]);
+        for (index, denied) in [Denied::Spare, Denied::Count].into_iter().enumerate() {
+            states.fill(0);
+            for _ in 0..30 {
+                let peek = Ask { denied, charge: Charge::PEEK, ..ask(&quota, 0, 0) };
+                if run(&mut states, std::slice::from_ref(&peek)).0 == Verdict::Allow {
+                    admitted[index] += 1;
+                    let debit = Ask { charge: Charge::Take(Hits::new(11)), ..peek };
+                    assert_eq!(run(&mut states, &[debit]).0, Verdict::Deny);
+                }
+            }
+        }
+        assert_eq!(admitted, [30, 1], "{}", quota.algorithm());
+    }
+}
+
+/// As envoyproxy/ratelimit has it: a window is over once its count has passed the limit, so a limit of two
+/// that is debited one hit each time after the fact admits a third request.
+#[test]
+fn a_peek_passes_while_the_count_is_not_past_the_limit() {
+    let two = window(2);
+    let mut states = [0; 4];
+    let count = |charge| Ask { denied: Denied::Count, charge, ..ask(&two, 0, 0) };
+    let mut turn = || {
+        let peeked = run(&mut states, &[count(Charge::PEEK)]).0;
+        run(&mut states, &[count(Charge::ONE)]);
+        peeked
+    };
+    let verdicts = [turn(), turn(), turn(), turn()];
+    assert_eq!(verdicts, [Verdict::Allow, Verdict::Allow, Verdict::Allow, Verdict::Deny]);
+}
+
+/// A descriptor that passed was decided once more where another one was over in its quota, by the rules of
+/// limits that count nothing: a service with just enough quota was told to be over.
+#[test]
+fn a_peek_that_passes_beside_a_quota_that_is_over_is_told_so() {
+    let (one, two) = (window(1), window(2));
+    let quota = |ask| Ask { enforcement: Enforcement::Quota, denied: Denied::Count, ..ask };
+    let mut states = [0; 8];
+    let debits = |hits| Charge::Take(Hits::new(hits));
+    run(&mut states, &[quota(Ask { charge: debits(2), ..ask(&one, 0, 0) })]);
+    run(&mut states, &[quota(Ask { charge: debits(2), ..ask(&two, 0, 1) })]);
+    let peek = |ask| quota(Ask { charge: Charge::PEEK, ..ask });
+    let asks = [peek(ask(&one, 0, 0)), peek(ask(&two, 1, 1))];
+    assert_eq!(run(&mut states, &asks), (Verdict::Allow, vec![(false, 0), (true, 0)]));
+}
+
 #[test]
 fn a_refund_is_given_with_the_request_or_not_at_all() {
     let (open, closed) = (window(10), window(0));
@@ -162,15 +215,23 @@ struct Plan {
 
 /// The rules of the engine, word by word, over plain counts.
 fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
-    let left = |counts: &[u64], counter: usize| u64::from(limits[counter]) - counts[counter];
+    let left =
+        |counts: &[u64], counter: usize| u64::from(limits[counter]).saturating_sub(counts[counter]);
+    let fits = |counts: &[u64], plan: &Plan| match (plan.denied, plan.hits) {
+        // Whether the window is over, which it is once its count has passed the limit.
+        (Denied::Count, 0) => {
+            limits[plan.counter] > 0 && counts[plan.counter] <= limits[plan.counter].into()
+        }
+        (_, hits) => hits.max(1) <= left(counts, plan.counter),
+    };
     let mut trial = counts.to_vec();
     let mut over: Vec<usize> = Vec::new();
     for plan in plans {
-        let room = left(&trial, plan.counter);
-        if plan.hits.max(1) <= room {
+        let fits = fits(&trial, plan);
+        if fits || plan.denied == Denied::Count {
             trial[plan.counter] += plan.hits;
-        } else {
-            trial[plan.counter] += if plan.denied == Denied::Count { room } else { 0 };
+        }
+        if !fits {
             over.push(plan.descriptor);
         }
     }
@@ -184,7 +245,7 @@ fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
         if !denied && !over.contains(&plan.descriptor) {
             counts[plan.counter] += if plan.hits <= room { plan.hits } else { 0 };
         } else if plan.denied == Denied::Count {
-            counts[plan.counter] += plan.hits.min(room);
+            counts[plan.counter] += plan.hits;
         }
     }
     if denied { Verdict::Deny } else { Verdict::Allow }
@@ -244,7 +305,8 @@ fn the_engine_agrees_with_its_rules_word_by_word() {
                 for (counter, quota) in quotas.iter().enumerate() {
                     let mut state = states[counter * 4..counter * 4 + 4].to_vec();
                     let left = decide(&mut state, quota, Charge::PEEK, NOW).remaining;
-                    prop_assert_eq!(left, u64::from(limits[counter]) - counts[counter]);
+                    let expected = u64::from(limits[counter]).saturating_sub(counts[counter]);
+                    prop_assert_eq!(left, expected);
                 }
             }
             Ok(())

@@ -663,6 +663,36 @@ fn a_refund_makes_no_room_out_of_nothing() {
     check(&exact(10, 3_600));
 }
 
+/// A debit larger than what is left keeps a window closed for as long as its hits count, however few were
+/// left; asking in vain adds nothing.
+#[test]
+fn a_debit_larger_than_what_is_left_counts_for_up_to_the_whole_limit() {
+    #[track_caller]
+    fn check(quota: &Quota, opens: u64) {
+        let mut store = Store::new(Expiry::Drop);
+        let begin = DAY * 20_000;
+        let after = |secs: u64| at(begin + secs * SECOND);
+        let drain = |hits| Charge::Drain(Hits::new(hits));
+        // Ten hits, one each 6 s; then a debit that takes the place of the oldest only.
+        for hit in 0..10 {
+            assert!(store.decide(quota, Charge::ONE, after(hit * 6)).is_allow());
+        }
+        let first =
+            (60..200).find(|secs| store.decide(quota, Charge::PEEK, after(*secs)).is_allow());
+        let first = first.expect("the first hit fades");
+        assert!(!store.decide(quota, drain(1_000), after(first)).is_allow());
+        for _ in 0..5 {
+            assert!(!store.decide(quota, drain(1_000), after(first)).is_allow());
+        }
+        let next =
+            (first..).find(|secs| store.decide(quota, Charge::PEEK, after(*secs)).is_allow());
+        assert_eq!(next.expect("it opens") - first, opens, "{}", quota.algorithm());
+    }
+    check(&window(10, 60 * SECOND), 60);
+    check(&ring(10, 60 * SECOND), 61);
+    check(&exact(10, 60), 61);
+}
+
 #[test]
 fn a_ring_whose_total_lies_is_found_out_when_it_begins_over() {
     let quota = ring(100, 60 * SECOND);

@@ -213,8 +213,11 @@ fn a_first_hit_window_notes_its_last_hit() {
 }
 
 #[test]
-fn drains_take_what_is_left_and_refunds_give_back_what_was_taken() {
-    for quota in [fixed(5, 0, MINUTE), first_hit(5, 0, MINUTE)] {
+fn drains_take_what_does_not_fit_and_refunds_give_back_what_was_taken() {
+    // What is left after two hits of a drain of three in vain are given back: one of them was counted
+    // beyond the limit, or was not.
+    for (quota, left) in [(fixed(5, 0, MINUTE), 1), (first_hit(5, 0, MINUTE), 2)] {
+        let over = (6_000, drain(left), None, 0, 6_060, 6_060);
         check(
             &quota,
             &[
@@ -224,8 +227,8 @@ fn drains_take_what_is_left_and_refunds_give_back_what_was_taken() {
                 (6_000, drain(0), None, 2, 6_060, 6_060),
                 (6_000, drain(3), Some(60), 0, 6_060, 6_060),
                 (6_000, drain(0), Some(60), 0, 6_060, 6_060),
-                (6_000, refund(2), None, 2, 6_060, 6_060),
-                (6_000, drain(2), None, 0, 6_060, 6_060),
+                (6_000, refund(2), None, left, 6_060, 6_060),
+                over,
                 (6_000, refund(u64::MAX), None, 5, 6_060, 6_060),
                 (6_000, take(5), None, 0, 6_060, 6_060),
                 (6_060, refund(5), None, 5, 6_120, 6_120),
@@ -234,6 +237,33 @@ fn drains_take_what_is_left_and_refunds_give_back_what_was_taken() {
             ],
         );
     }
+}
+
+#[test]
+fn a_fixed_window_is_over_once_its_count_has_passed_the_limit() {
+    check(
+        &fixed(5, 0, MINUTE),
+        &[
+            (6_000, drain(5), None, 0, 6_060, 6_060),
+            (6_000, drain(0), None, 0, 6_060, 6_060),
+            (6_000, take(0), Some(60), 0, 6_060, 6_060),
+            (6_000, drain(1), Some(60), 0, 6_060, 6_060),
+            (6_000, drain(0), Some(60), 0, 6_060, 6_060),
+            (6_000, drain(u64::MAX), Some(60), 0, 6_060, 6_060),
+            (6_059, drain(0), Some(1), 0, 6_060, 6_060),
+            (6_060, drain(0), None, 5, 6_120, 6_120),
+        ],
+    );
+    // What it may borrow is part of that. The next window inherits the debt, and no overdraft.
+    check(
+        &fixed(5, 3, MINUTE),
+        &[
+            (6_000, drain(100), Some(120), 0, 6_060, 6_120),
+            (6_000, drain(0), Some(60), 0, 6_060, 6_120),
+            (6_060, drain(0), None, 5, 6_120, 6_120),
+        ],
+    );
+    check(&fixed(0, 0, MINUTE), &[(6_000, drain(0), Some(60), 0, 6_060, 6_060)]);
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn tell_of_panic(ended: Result<(), JoinError>) {
 }
 
 /// Says something at most once a second.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Sparingly(Option<Instant>);
 
 impl Sparingly {

@@ -4,6 +4,8 @@
 //! What is found is what was asked for, so it goes to standard output; standard error is for what keeps
 //! the command from its work.
 
+mod debits;
+
 use crate::cli::CheckOptions;
 use crate::diff::{Change, Changes, Kind, Snapshot, compare_rules};
 use crate::rules::{self, Loaded, RuleError, RuleErrors, escaped};
@@ -11,6 +13,7 @@ use crate::store_commands::output::Output;
 use crate::words::count;
 use serde_json::{Value, json};
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use tidegate_core::Rules;
 
@@ -21,10 +24,10 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     let mut out = Output::new();
     let done = match (&options.path, &options.diff[..]) {
         (_, [old, new]) => {
-            let [old, new] = [old, new].map(|path| rules::load(path, options.same_domain()));
+            let [old, new] = [old, new].map(|path| rules::load(path, options.defaults()));
             diff(options, old, new, &mut out)
         }
-        (Some(path), _) => check(options, rules::load(path, options.same_domain()), &mut out),
+        (Some(path), _) => check(options, path, rules::load(path, options.defaults()), &mut out),
         // clap asks for one of them.
         (None, _) => Ok(ExitCode::from(EXIT_TROUBLE)),
     };
@@ -39,11 +42,15 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 
 fn check(
     options: &CheckOptions,
+    path: &Path,
     loaded: Result<Loaded, RuleErrors>,
     out: &mut Output,
 ) -> io::Result<ExitCode> {
     let (rules, warnings, errors) = match loaded {
-        Ok(Loaded { rules, warnings }) => (Some(rules), warnings, Vec::new()),
+        Ok(mut loaded) => match debits::warn(&mut loaded, path, &options.usage_based) {
+            Ok(()) => (Some(loaded.rules), loaded.warnings, Vec::new()),
+            Err(errors) => (None, Vec::new(), errors),
+        },
         Err(RuleErrors(errors)) => (None, Vec::new(), errors),
     };
     let is_strict = options.strict && !warnings.is_empty();

@@ -8,7 +8,7 @@ mod workers;
 use crate::address::Address;
 use crate::engine::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
 use crate::migration::Notices;
-use crate::rules::{SameDomain, duration};
+use crate::rules::{Defaults, SameDomain, duration};
 use crate::store_commands::StoreCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use frs::FrsOptions;
@@ -16,7 +16,7 @@ pub(crate) use replies::ReplyOptions;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use tidegate_core::Nanos;
+use tidegate_core::{Denied, Nanos};
 use tidegate_load::LoadOptions;
 pub(crate) use tls::ConnectionOptions;
 pub(crate) use workers::{WORKERS_MAX, WorkerOptions};
@@ -44,6 +44,7 @@ column, message}; with --diff {same, changes}, each change as {path, change, wha
 Examples:
   tidegate check limits.yaml
   tidegate check --strict --json limits.d | jq .errors
+  tidegate check --usage-based llm/user limits.yaml
   tidegate check --diff /etc/tidegate/limits.d limits.d
   tidegate check --json --diff old.yaml limits.yaml | jq .same
   git show HEAD:limits.yaml > old.yaml; tidegate check --diff old.yaml limits.yaml";
@@ -140,6 +141,11 @@ pub(crate) struct ServeOptions {
     #[arg(long, env = "TIDEGATE_QUOTA_MODE")]
     pub(crate) quota_mode: bool,
 
+    /// Count the hits of denied requests too, where neither a limit nor its file says count_denied. Debits after
+    /// the fact need it
+    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
+    pub(crate) count_denied: bool,
+
     /// Tell Envoy, as dynamic metadata, what a request met and the metadata of its rules
     #[arg(long, env = "TIDEGATE_DYNAMIC_METADATA")]
     pub(crate) dynamic_metadata: bool,
@@ -162,9 +168,10 @@ pub(crate) struct ServeOptions {
 }
 
 impl ServeOptions {
-    /// What becomes of two files of one domain.
-    pub(crate) fn same_domain(&self) -> SameDomain {
-        same_domain(self.merge_domains)
+    /// What holds for limits that do not say otherwise.
+    pub(crate) fn defaults(&self) -> anyhow::Result<Defaults> {
+        let self_update = self.frs.self_update()?;
+        Ok(Defaults { self_update, ..defaults(self.merge_domains, self.count_denied) })
     }
 
     /// What holds for all rules.
@@ -176,6 +183,7 @@ impl ServeOptions {
                 true => DynamicMetadata::On,
                 false => DynamicMetadata::Off,
             },
+            denied: denied(self.count_denied),
             lease_ttl: self.lease_ttl.0,
             lessors: self.workers.lessors(),
         }
@@ -302,9 +310,14 @@ pub(crate) enum Watch {
     Off,
 }
 
-/// What becomes of two files of one domain.
-fn same_domain(is_merged: bool) -> SameDomain {
-    if is_merged { SameDomain::Merge } else { SameDomain::Refuse }
+/// What holds for limits that do not say otherwise, by the flags of a command.
+fn defaults(is_merged: bool, is_counted: bool) -> Defaults {
+    let same_domain = if is_merged { SameDomain::Merge } else { SameDomain::Refuse };
+    Defaults { same_domain, denied: denied(is_counted), self_update: None }
+}
+
+fn denied(is_counted: bool) -> Denied {
+    if is_counted { Denied::Count } else { Denied::Spare }
 }
 
 #[derive(Debug, Args)]
@@ -318,6 +331,11 @@ pub(crate) struct CheckOptions {
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["path", "strict"])]
     pub(crate) diff: Vec<PathBuf>,
 
+    /// A domain, or the path of a rule such as llm/user, whose limits are peeked at and debited after the
+    /// fact: warn of each of them that does not count what it denies. May be given several times
+    #[arg(long, value_name = "PATH", conflicts_with = "diff")]
+    pub(crate) usage_based: Vec<String>,
+
     /// Take warnings for mistakes
     #[arg(long)]
     pub(crate) strict: bool,
@@ -326,15 +344,19 @@ pub(crate) struct CheckOptions {
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
     pub(crate) merge_domains: bool,
 
+    /// Read the limits as a service with --count-denied does
+    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
+    pub(crate) count_denied: bool,
+
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl CheckOptions {
-    /// What becomes of two files of one domain.
-    pub(crate) fn same_domain(&self) -> SameDomain {
-        same_domain(self.merge_domains)
+    /// What holds for limits that do not say otherwise.
+    pub(crate) fn defaults(&self) -> Defaults {
+        defaults(self.merge_domains, self.count_denied)
     }
 }
 
@@ -368,15 +390,19 @@ pub(crate) struct ExplainOptions {
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
     pub(crate) merge_domains: bool,
 
+    /// Read the limits as a service with --count-denied does
+    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
+    pub(crate) count_denied: bool,
+
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl ExplainOptions {
-    /// What becomes of two files of one domain.
-    pub(crate) fn same_domain(&self) -> SameDomain {
-        same_domain(self.merge_domains)
+    /// What holds for limits that do not say otherwise.
+    pub(crate) fn defaults(&self) -> Defaults {
+        defaults(self.merge_domains, self.count_denied)
     }
 }
 

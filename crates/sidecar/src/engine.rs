@@ -4,6 +4,7 @@
 //! of all their counters: every one is taken from, or none is.
 
 mod answer;
+mod debits;
 mod denials;
 mod give_back;
 mod lease;
@@ -16,6 +17,7 @@ mod preview;
 use crate::metrics::{Metrics, RuleCounters};
 use answer::Decided;
 use arc_swap::ArcSwap;
+use debits::Debits;
 use denials::Denials;
 use lease_room::LeaseRoom;
 use met::{AllMet, Met, meet};
@@ -27,8 +29,8 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{
-    Answer, Ask, CounterKey, Decision, Decisions, Enforcement, Identity, KeyHash, Limit, Nanos,
-    Parts, Quota, Request, Rules, StateSize, Timestamp, Verdict, decide_all,
+    Answer, Ask, CounterKey, Decision, Decisions, Denied, Enforcement, Identity, KeyHash, Limit,
+    Nanos, Parts, Quota, Request, Rules, StateSize, Timestamp, Verdict, decide_all,
 };
 use tidegate_store::{Class, Cluster, Entries, Hashed, UPDATE_KEYS_MAX, UpdateError};
 
@@ -51,6 +53,8 @@ pub(crate) struct Modes {
     pub(crate) shadow: GlobalShadow,
     pub(crate) quota: GlobalQuota,
     pub(crate) metadata: DynamicMetadata,
+    /// What becomes of denied requests at limits that they bring along; a rule's limits say it themselves.
+    pub(crate) denied: Denied,
     /// How long leases last at most; none are given without.
     pub(crate) lease_ttl: Option<Nanos>,
     /// How many processes of one service grant leases; each has its share of the room for them.
@@ -63,6 +67,7 @@ impl Default for Modes {
             shadow: GlobalShadow::default(),
             quota: GlobalQuota::default(),
             metadata: DynamicMetadata::default(),
+            denied: Denied::default(),
             lease_ttl: None,
             lessors: NonZeroU32::MIN,
         }
@@ -98,6 +103,7 @@ struct RulesInForce {
     rules: Rules,
     counters: RuleCounters,
     denials: Denials,
+    debits: Debits,
 }
 
 /// Rules that this data directory cannot serve.
@@ -152,6 +158,7 @@ impl Engine {
         })?;
         let decided = Decided { request, met: &met, decisions: decisions.all(), now };
         decided.count(&in_force.counters);
+        decided.note_debits(&in_force.debits);
         let answer = self.answer(&decided, &mut plan, verdict);
         DECISIONS.set(decisions);
         Ok(answer)
@@ -255,7 +262,7 @@ impl<'a> Plan<'a> {
                 plan.asks.push(Ask {
                     quota: limit.quota,
                     enforcement: modes.enforcement(limit.enforcement),
-                    denied: limit.denied,
+                    denied: limit.denied.unwrap_or(modes.denied),
                     charge: request.charge_of(descriptor),
                     descriptor: index,
                     state,
@@ -395,8 +402,8 @@ fn check_nodes(store: &Cluster, rules: &Rules) -> Result<(), NoWideNodes> {
 impl RulesInForce {
     fn new(rules: Rules, metrics: &Metrics) -> Self {
         let counters = metrics.rule_counters(&rules);
-        let denials = Denials::of(&rules);
-        RulesInForce { rules, counters, denials }
+        let (denials, debits) = (Denials::of(&rules), Debits::of(&rules));
+        RulesInForce { rules, counters, denials, debits }
     }
 }
 

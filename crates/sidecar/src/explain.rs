@@ -49,7 +49,7 @@ fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
         .map(|e| e.map(Descriptor::new))
         .collect::<Result<_, _>>()?;
     let Loaded { rules, .. } =
-        rules::load(&options.limits, options.same_domain()).map_err(|errors| {
+        rules::load(&options.limits, options.defaults()).map_err(|errors| {
             // On lines of their own, as `tidegate check` has them, for people and editors.
             eprintln!("{errors}");
             anyhow!("nothing can be explained until {} has no mistake", options.limits.display())

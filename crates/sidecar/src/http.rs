@@ -1,7 +1,8 @@
 //! The HTTP door: `/healthcheck`, `/metrics`, `/rlconfig`, and `/json`, which decides.
 //!
-//! Owns its connections and what they may cost: how many there are, how long each may last, how long a
-//! request may take to arrive, how large it may be. Knows no limit: it asks the engine.
+//! Owns its connections and what they may cost: how many there are, how long a request may take to arrive,
+//! how large it may be. A liveness probe asks here, so nothing that clients do keeps out the next one: see
+//! [`crate::places`]. Knows no limit: it asks the engine.
 
 mod body;
 mod json;
@@ -9,23 +10,21 @@ mod proto_json;
 mod requests;
 mod rlconfig;
 
-use crate::accept::{Acceptor, Connections, Socket};
+use crate::accept::{Acceptor, Connections};
 use crate::address::Listener;
-use crate::drain::{self, LastCall};
+use crate::drain;
 use crate::engine::Engine;
 use crate::health::Health;
+use crate::http1;
 use crate::metrics::Metrics;
 use crate::overload::Overload;
+use crate::places::{Bounds, NoRoom, Patience, Phase, Place, Places};
 use crate::replies::Replies;
 use body::Page;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 pub(crate) use requests::Requests;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -34,18 +33,19 @@ use tokio::sync::{Semaphore, watch};
 const DOOR: &str = "http";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Those who may be served at once; the rest wait to be accepted. With bodies of a mebibyte, and what is
-/// read from one at most some 20 times as large for the time that this takes, that is bounded well.
-const CONNECTIONS_MAX: usize = 256;
+/// Some 40 KiB each, while it is idle, are 40 MiB. At 20,000 new connections a second, more than the door
+/// accepts, each has 50 ms to ask before it gives way.
+const BOUNDS: Bounds = Bounds {
+    places: 1_024,
+    // 64 of the largest bodies.
+    bytes: 64 * body::BYTES_MAX,
+    grace: Duration::ZERO,
+    patience: Patience { request: Duration::from_secs(10), idle: Duration::from_secs(60) },
+};
 /// Large bodies that are decided at once, beside all else: one takes milliseconds.
 const LARGE_AT_ONCE: usize = 1;
-/// How long a connection may last, so that those who read nothing give way in the end. A request under
-/// way is finished, if it is finished within [`CLOSING_MAX`].
-const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
-const CLOSING_MAX: Duration = Duration::from_secs(10);
-/// How long the head of a request may take, and so how long a connection may be idle. Once all places are
-/// taken, those that are idle are closed, which clients that keep connections expect.
-const HEAD_MAX: Duration = Duration::from_secs(60);
+/// Pages of metrics or limits that are written at once: with many rules one takes milliseconds.
+const PAGES_AT_ONCE: usize = 1;
 
 const INDEX: &str = "\
 tidegate
@@ -72,6 +72,8 @@ pub(crate) struct Http<M> {
     overload: Arc<Overload>,
     /// Large bodies that may be decided.
     large: Arc<Semaphore>,
+    /// Pages that may be written.
+    pages: Arc<Semaphore>,
 }
 
 impl<M> Clone for Http<M> {
@@ -85,6 +87,7 @@ impl<M> Clone for Http<M> {
             health: self.health.clone(),
             overload: self.overload.clone(),
             large: self.large.clone(),
+            pages: self.pages.clone(),
         }
     }
 }
@@ -100,85 +103,61 @@ impl<M: MetricsPage> Http<M> {
         health: Health,
         overload: Arc<Overload>,
     ) -> Http<M> {
-        let (page, large) = (Arc::new(page), Arc::new(Semaphore::new(LARGE_AT_ONCE)));
-        Http { engine, metrics, replies, page, requests, health, overload, large }
+        let page = Arc::new(page);
+        let [large, pages] =
+            [LARGE_AT_ONCE, PAGES_AT_ONCE].map(|most| Arc::new(Semaphore::new(most)));
+        Http { engine, metrics, replies, page, requests, health, overload, large, pages }
     }
 
     /// Serves until `stop` says so, then lets requests under way finish. `/healthcheck` fails while calls
     /// under way are drained, so that a load balancer looks elsewhere, and when no decision can be made
     /// any more.
     pub(crate) async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
+        let places = Places::new(BOUNDS, self.metrics.gave_way(DOOR));
+        tokio::select! {
+            () = self.accept(listener, &places, stop) => {}
+            () = places.keep_pace() => {}
+        }
+    }
+
+    async fn accept(&self, listener: Listener, places: &Places, stop: watch::Receiver<bool>) {
         let mut acceptor = Acceptor::new(DOOR, listener);
         let mut connections = Connections::default();
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let crowd = watch::Sender::new(());
         let stopped = drain::stopped(stop.clone());
         tokio::pin!(stopped);
         loop {
-            // Before a client is accepted: whoever is not can still be served by another process.
+            // A client that is not accepted can still be served by another process.
             let next = async {
-                let place = places.clone().acquire_owned().await;
-                (place, acceptor.next().await)
+                places.may_accept().await;
+                acceptor.next().await
             };
-            let Some((place, socket)) = connections.until(stopped.as_mut(), next).await else {
-                break;
+            let Some(socket) = connections.until(stopped.as_mut(), next).await else { break };
+            let Some(place) = places.enter() else {
+                self.metrics.refused_connection(DOOR);
+                continue;
             };
-            let (http, crowded, stop) = (self.clone(), crowd.subscribe(), stop.clone());
+            let (http, stop) = (self.clone(), stop.clone());
             connections.spawn(async move {
-                http.connection(socket, crowded, stop).await;
-                drop(place);
+                let answer = |request, place| http.answer(request, place);
+                http1::serve(socket, place, &http.overload, stop, answer).await;
             });
-            if places.available_permits() == 0 {
-                crowd.send_replace(());
-            }
         }
         drop(acceptor);
         connections.all_ended().await;
     }
 
-    /// Serves one connection. `crowded` changes when all places are taken.
-    async fn connection(
-        self,
-        socket: Socket,
-        mut crowded: watch::Receiver<()>,
-        stop: watch::Receiver<bool>,
-    ) {
-        let last_call = &LastCall::default();
-        let answer = service_fn(|request| {
-            let http = self.clone();
-            async move {
-                let mut response = http.answer(request).await;
-                last_call.tell(&mut response);
-                Ok::<_, Infallible>(response)
-            }
-        });
-        let leave = async {
-            tokio::select! {
-                () = tokio::time::sleep(CONNECTION_AGE_MAX) => {}
-                _ = crowded.changed() => {}
-                () = drain::stopped(stop) => {}
-            }
-            last_call.ring().await;
-        };
-        let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), answer));
-        tokio::select! {
-            // A client that goes away, or is no HTTP client, is no concern of the others.
-            _ = self.overload.watch(connection.as_mut()) => return,
-            () = leave => connection.as_mut().graceful_shutdown(),
-        }
-        let _ = tokio::time::timeout(CLOSING_MAX, self.overload.watch(connection)).await;
-    }
-
-    async fn answer(&self, request: Request<Incoming>) -> hyper::Response<body::Body> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        place: Arc<Place>,
+    ) -> hyper::Response<body::Body> {
         let path = request.uri().path();
         let known = requests::known(path);
         let page = match (path, request.method()) {
-            ("/json", &Method::POST) => json::answer(self, request).await,
+            ("/json", &Method::POST) => json::answer(self, request, &place).await,
             ("/json", _) => not_allowed("POST"),
             ("/" | "/healthcheck" | "/metrics" | "/rlconfig", &Method::GET | &Method::HEAD) => {
-                self.page(known).await
+                self.page(known, &place).await
             }
             ("/" | "/healthcheck" | "/metrics" | "/rlconfig", _) => not_allowed("GET, HEAD"),
             _ => Page::text(StatusCode::NOT_FOUND, "no such page; / lists those that there are\n"),
@@ -187,15 +166,33 @@ impl<M: MetricsPage> Http<M> {
         page.into_response()
     }
 
-    async fn page(&self, path: &'static str) -> Page {
+    async fn page(&self, path: &'static str, place: &Place) -> Page {
         match path {
             "/healthcheck" => match self.health.failing() {
                 None => Page::text(StatusCode::OK, "OK\n"),
                 Some(cause) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")),
             },
-            "/metrics" => self.metrics_page().await,
-            "/rlconfig" => self.rlconfig_page().await,
+            "/metrics" | "/rlconfig" => self.long_page(path, place).await,
             _ => Page::text(StatusCode::OK, INDEX),
+        }
+    }
+
+    /// A page that takes a while to write, and may be long.
+    async fn long_page(&self, path: &'static str, place: &Place) -> Page {
+        // Until it is its turn, the connection may give way. The semaphore is never closed.
+        let _turn = self.pages.acquire().await;
+        place.enter(Phase::Deciding);
+        let page = match path {
+            "/metrics" => self.metrics_page().await,
+            _ => self.rlconfig_page().await,
+        };
+        match page.reserve(place) {
+            Ok(()) => page,
+            Err(NoRoom) => {
+                let text = "too many clients do not take their answers; try again\n";
+                let page = Page::text(StatusCode::SERVICE_UNAVAILABLE, text);
+                page.with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+            }
         }
     }
 

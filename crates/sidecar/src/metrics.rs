@@ -64,6 +64,7 @@ pub(crate) struct Metrics {
     answers: Answers,
     shed: Family<DoorLabel, Counter>,
     connections_refused: Family<DoorLabel, Counter>,
+    connections_gave_way: Family<DoorLabel, Counter>,
     total_hits: Family<RuleLabel, Counter>,
     within_limit: Family<RuleLabel, Counter>,
     near_limit: Family<RuleLabel, Counter>,
@@ -147,6 +148,11 @@ impl Metrics {
         self.connections_refused.get_or_create(&DoorLabel { door }).inc();
     }
 
+    /// Counts connections that were closed since another client needed their place.
+    pub(crate) fn gave_way(&self, door: &'static str) -> Counter {
+        self.connections_gave_way.get_or_create(&DoorLabel { door }).clone()
+    }
+
     /// A registry of these metrics and of the store behind `engine`.
     pub(crate) fn registry(&self, engine: Arc<Engine>) -> Registry {
         let mut registry = self.registry_without_store();
@@ -191,6 +197,8 @@ impl Metrics {
         registry.register("shed", help, self.shed.clone());
         let help = "Connections refused beyond the most that there may be, by door";
         registry.register("connections_refused", help, self.connections_refused.clone());
+        let help = "Connections that were closed since another client needed their place, by door";
+        registry.register("connections_gave_way", help, self.connections_gave_way.clone());
         registry
     }
 }

@@ -101,7 +101,7 @@ impl Inherited {
                 Err(value) => inherited.mistakes.push(format!("{name}={value:?}: expected UTF-8")),
             }
         }
-        inherited.take(&Set(texts));
+        inherited.take(&Set { texts, in_company });
         inherited.mistakes.sort_unstable();
         inherited
     }
@@ -178,7 +178,18 @@ impl Inherited {
                 self.inherit(name, id, value);
             }
         }
+        self.take_counting(set);
         self.warn(set);
+    }
+
+    /// There, denied requests count unless it is said otherwise.
+    fn take_counting(&mut self, set: &Set) {
+        const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
+        let stops = self.parsed(set, STOP, values::truth);
+        if stops != Some(true) && set.in_company {
+            let from = if stops.is_some() { STOP } else { "its own default" };
+            self.inherit(from, "count_denied", true.to_string());
+        }
     }
 
     fn take_doors(&mut self, set: &Set) {
@@ -273,19 +284,11 @@ impl Inherited {
                 "files whose names begin with a dot are never read; rename them",
             );
         }
-        if says("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", false) {
-            warn(
-                "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-                "denied requests consume nothing; set count_denied: true on limits that are to count them",
-            );
-        }
         let ratio = set.text("NEAR_LIMIT_RATIO").map(str::parse::<f64>);
         if ratio.is_some_and(|ratio| ratio != Ok(0.8)) {
             warn("NEAR_LIMIT_RATIO", "near_limit counts from 0.8 of a limit on, always");
         }
-        for name in ["RUNTIME_IGNOREDOTFILES", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"] {
-            self.parsed(set, name, values::truth);
-        }
+        self.parsed(set, "RUNTIME_IGNOREDOTFILES", values::truth);
     }
 
     /// The value of a variable that is set; one that makes no sense is a mistake.
@@ -306,11 +309,15 @@ impl Inherited {
 }
 
 /// The variables that count.
-struct Set(HashMap<&'static str, String>);
+struct Set {
+    texts: HashMap<&'static str, String>,
+    /// Whether one of them is unmistakable.
+    in_company: bool,
+}
 
 impl Set {
     fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.texts.get(name).map(String::as_str)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::cli::{ServeOptions, Watch};
 use crate::clock;
 use crate::diff::{self, Snapshot};
 use crate::engine::Engine;
-use crate::rules::{self, Loaded, Pipes, RuleError, RuleErrors, SameDomain, Source};
+use crate::rules::{self, Defaults, Loaded, Pipes, RuleError, RuleErrors, Source};
 use crate::store_commands::time::grouped;
 use anyhow::{anyhow, bail};
 use contents::{Contents, Restless};
@@ -25,7 +25,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tidegate_core::{DailyReset, Rules};
+use tidegate_core::Rules;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
 use watcher::Watcher;
@@ -66,8 +66,7 @@ enum Look {
 /// The limits on disk, and what became of them.
 pub(crate) struct Reload {
     path: PathBuf,
-    same_domain: SameDomain,
-    self_update: Option<DailyReset>,
+    defaults: Defaults,
     watch: Watch,
     metrics: ConfigMetrics,
     state: Mutex<State>,
@@ -110,11 +109,10 @@ impl Reload {
         contents: Contents,
         source: &Source,
     ) -> anyhow::Result<(Reload, Rules)> {
-        let (path, same_domain) = (options.limits.clone(), options.same_domain());
-        let self_update = options.frs.self_update()?;
+        let (path, defaults) = (options.limits.clone(), options.defaults()?);
         let at = path.display();
-        let Loaded { rules, warnings } =
-            rules::load_with(source, same_domain, self_update.as_ref()).map_err(|errors| {
+        let Loaded { rules, warnings, .. } =
+            rules::load_source(source, defaults.clone()).map_err(|errors| {
                 // On lines of their own, as `tidegate check` has them, for people and editors.
                 eprintln!("{errors}");
                 anyhow!("nothing is served until {at} has no mistake")
@@ -127,7 +125,7 @@ impl Reload {
         metrics.loaded();
         let (state, asked) = (Mutex::new(state), Notify::new());
         let watch = options.watch;
-        Ok((Reload { path, same_domain, self_update, watch, metrics, state, asked }, rules))
+        Ok((Reload { path, defaults, watch, metrics, state, asked }, rules))
     }
 
     pub(crate) fn metrics(&self) -> &ConfigMetrics {
@@ -245,8 +243,8 @@ impl Reload {
         state: &mut State,
     ) -> Result<(), Vec<String>> {
         let told = |RuleErrors(errors)| errors.iter().map(RuleError::to_string).collect::<Vec<_>>();
-        let Loaded { rules, warnings } =
-            rules::load_with(source, self.same_domain, self.self_update.as_ref()).map_err(told)?;
+        let Loaded { rules, warnings, .. } =
+            rules::load_source(source, self.defaults.clone()).map_err(told)?;
         let snapshot = Snapshot::of(&rules);
         let limits = snapshot.limits();
         engine.replace_rules(rules).map_err(|error| vec![error.to_string()])?;
@@ -343,8 +341,7 @@ mod tests {
         let rules = Snapshot::of(&Rules::default());
         let reload = Reload {
             path,
-            same_domain: SameDomain::Refuse,
-            self_update: None,
+            defaults: Defaults::default(),
             watch: Watch::Off,
             metrics: ConfigMetrics::default(),
             state: Mutex::new(State { in_force: contents, seen: contents, rules, handout: None }),

@@ -21,13 +21,16 @@ mod schema;
 mod text;
 mod zone;
 
+use document::Place;
 pub(crate) use files::{Pipes, Source, SourceFile, each_file, limits_files};
 pub(crate) use matching::segment;
 use schema::Loader;
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 pub(crate) use text::escaped;
-use tidegate_core::{DailyReset, Nanos, Rules};
+use tidegate_core::{DailyReset, Denied, Nanos, Rules};
 
 /// A mistake, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,29 +77,41 @@ pub(crate) enum SameDomain {
     Merge,
 }
 
+/// What holds for files that do not say otherwise.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Defaults {
+    pub(crate) same_domain: SameDomain,
+    /// What becomes of denied requests.
+    pub(crate) denied: Denied,
+    /// When the counters of a `map.xml` are reset.
+    pub(crate) self_update: Option<DailyReset>,
+}
+
+impl From<SameDomain> for Defaults {
+    fn from(same_domain: SameDomain) -> Defaults {
+        Defaults { same_domain, ..Defaults::default() }
+    }
+}
+
 /// What was read: rules, and what in the files has no effect though it is no mistake.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) rules: Rules,
     pub(crate) warnings: Vec<RuleError>,
+    /// Where the rule of each path stands.
+    pub(crate) places: HashMap<String, (Arc<Path>, Place)>,
 }
 
 /// Loads a limits file, or every `*.yaml`, `*.yml` and `*.xml` of a directory (not of those below it;
 /// names that start with a dot are left out). Also from a pipe, if it is `path` itself.
-pub(crate) fn load(path: &Path, same_domain: SameDomain) -> Result<Loaded, RuleErrors> {
-    load_source(&Source::read(path, Pipes::Allow), same_domain)
+pub(crate) fn load(path: &Path, defaults: impl Into<Defaults>) -> Result<Loaded, RuleErrors> {
+    load_source(&Source::read(path, Pipes::Allow), defaults)
 }
 
 /// Loads what was read, and reads nothing else.
-pub(crate) fn load_source(source: &Source, same_domain: SameDomain) -> Result<Loaded, RuleErrors> {
-    load_with(source, same_domain, None)
-}
-
-/// As [`load_source`]; the counters of a `map.xml` that says nothing else are reset at `self_update`.
-pub(crate) fn load_with(
+pub(crate) fn load_source(
     source: &Source,
-    same_domain: SameDomain,
-    self_update: Option<&DailyReset>,
+    defaults: impl Into<Defaults>,
 ) -> Result<Loaded, RuleErrors> {
     let whole = |message: &str| {
         let (file, message) = (source.path.clone(), message.to_owned());
@@ -107,7 +122,7 @@ pub(crate) fn load_with(
         Ok(files) => files,
         Err(cause) => return whole(cause),
     };
-    let mut loader = Loader::new(same_domain, self_update.cloned());
+    let mut loader = Loader::new(defaults.into());
     for file in files {
         match files::text(file) {
             Ok(text) => loader.read_file(&file.path, text),

@@ -23,7 +23,7 @@
 //! Source: the limit algorithm of the Frequency Restrict Service (first use; start = end = now;
 //! self-update at an agreed point in time).
 
-use super::fixed_window::{Allowance, DailyReset};
+use super::fixed_window::{Allowance, DailyReset, Overdraft};
 use crate::quota::{Decision, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 
@@ -73,7 +73,11 @@ impl FirstHitWindow {
     /// When `period` is out of range (1 ms to 3,660 days).
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
-        Ok(FirstHitWindow { allowance: Allowance::new(requests), period, reset: None })
+        Ok(FirstHitWindow {
+            allowance: Allowance::new(requests, Overdraft::Refuse),
+            period,
+            reset: None,
+        })
     }
 
     /// Allows `borrow` hits more in a window, charged to the windows that follow.

@@ -5,7 +5,7 @@
 //! so many hits more, which those after it pay back (see [`Allowance`]).
 //!
 //! State words: `start` (ns since the epoch at which the counted window opened), `count` (hits
-//! taken in it, and what it inherited of those before), and two that are zero. A caller can pass up
+//! taken in it, overdrawn ones too, and what it inherited of those before), and two that are zero. A caller can pass up
 //! to twice the limit around a boundary; that is the nature of the algorithm, and why the others
 //! exist.
 //!
@@ -24,7 +24,7 @@ mod calendar;
 mod daily_reset;
 mod zone;
 
-pub(super) use allowance::Allowance;
+pub(super) use allowance::{Allowance, Overdraft};
 pub use daily_reset::DailyReset;
 pub use zone::Zone;
 
@@ -95,7 +95,7 @@ impl FixedWindow {
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         Ok(FixedWindow {
-            allowance: Allowance::new(requests),
+            allowance: Allowance::new(requests, Overdraft::Count),
             period: Period::Span(period),
             windows: Windows::Epoch(period.as_nanos()),
         })
@@ -109,7 +109,7 @@ impl FixedWindow {
     pub fn calendar(requests: u32, months: u32) -> Result<Self, QuotaError> {
         let alignment = Alignment::new(Period::Months(months), &Zone::utc())?;
         Ok(FixedWindow {
-            allowance: Allowance::new(requests),
+            allowance: Allowance::new(requests, Overdraft::Count),
             period: alignment.period,
             windows: Windows::Local(alignment.windows),
         })

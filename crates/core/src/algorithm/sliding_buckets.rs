@@ -20,6 +20,7 @@
 //! Hits that are charged ahead may be spent until the end of the newest bucket, which has counted them.
 //! So every hit is in the bucket of its own time, and what is said above of any window holds.
 
+use super::taken;
 use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::ops::Range;
@@ -140,7 +141,7 @@ impl SlidingBuckets {
         now: Timestamp,
     ) -> Decision {
         let number = now.as_nanos() / self.width;
-        if let Charge::Take(hits) = charge
+        if let Charge::Take(hits) | Charge::Drain(hits) = charge
             && let Some(decision) = self.take::<PLACES>(state, hits.get(), number)
         {
             return decision;
@@ -162,13 +163,13 @@ impl SlidingBuckets {
         let hits = charge.hits().get();
         let allowed = match charge {
             Charge::Take(_) | Charge::Drain(_) => {
-                let allowed = charge.hits().needed() <= left;
-                let drains = matches!(charge, Charge::Drain(_));
-                let taken = if allowed || drains { hits.min(left) } else { 0 };
+                // A bucket is a u32, and none has more than all of them.
+                let room = u64::from(u32::MAX).saturating_sub(ring.used);
+                let taken = taken(charge, left, limit).min(room);
                 if taken > 0 {
                     ring.take::<PLACES>(state, taken);
                 }
-                allowed
+                charge.hits().needed() <= left
             }
             Charge::Refund(_) => {
                 if hits > 0 && ring.used > 0 {

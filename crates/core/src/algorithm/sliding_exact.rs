@@ -35,6 +35,7 @@
 mod ahead;
 
 use super::sliding_buckets::{count, put};
+use super::taken;
 use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 
@@ -151,8 +152,9 @@ impl SlidingExact {
             Charge::Take(hits) | Charge::Drain(hits) => {
                 let left = limit.saturating_sub(used);
                 let allowed = hits.needed() <= left;
-                let drains = matches!(charge, Charge::Drain(_));
-                let taken = if allowed || drains { hits.get().min(left) } else { 0 };
+                // Short of what would saturate a total by itself.
+                let room = u64::from(SATURATED - 1).saturating_sub(used);
+                let taken = taken(charge, left, limit).min(if allowed { left } else { room });
                 if taken > 0 {
                     levels.take(taken);
                     used += taken;

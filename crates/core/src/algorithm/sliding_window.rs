@@ -17,7 +17,7 @@
 //!
 //! State words: the start of the window (ns since the epoch, a multiple of P; at least 1), its hits
 //! (`current`), those of the window before (`previous`). Only a take or a refund moves the window.
-//! A refund gives from `current`, then from `previous`.
+//! A refund gives from `current`, then from `previous`. A drain may overdraw `current`, to less than 2Q.
 //!
 //! A clock that steps back stays at the beginning of the newest window, where all of `previous`
 //! counts. So does one that comes back from far ahead: the hits since then share one window, which
@@ -29,6 +29,7 @@
 //! `Q − ceil(p × (P − c) / P)` ≤ `Q − ceil(p × (P − e) / P)`; and the `p` before it were spent in
 //! theirs.
 
+use super::taken;
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::num::NonZeroU64;
@@ -76,7 +77,7 @@ impl SlidingWindow {
 
     #[inline]
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) = charge
+        if let Charge::Take(hits) | Charge::Drain(hits) = charge
             && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
         {
             return decision;
@@ -121,19 +122,18 @@ impl SlidingWindow {
     #[inline(never)]
     fn decide_any(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
         let mut window = self.moved(state, now.as_nanos());
-        let mut left = self.left(&window, now);
+        let before = self.left(&window, now);
+        let mut left = before;
         let allowed = match charge {
             Charge::Take(hits) | Charge::Drain(hits) => {
-                let allowed = hits.needed() <= left;
-                let drains = matches!(charge, Charge::Drain(_));
-                let taken = if allowed || drains { hits.get().min(left) } else { 0 };
+                let taken = taken(charge, left, self.requests.into());
                 if taken > 0 {
-                    // At most the limit: what is left reckons with all of `current`.
+                    // Less than twice the limit: what is left reckons with all of `current`.
                     window.current += taken;
-                    left -= taken;
+                    left = left.saturating_sub(taken);
                     window.store(state);
                 }
-                allowed
+                hits.needed() <= before
             }
             Charge::Refund(hits) => {
                 let from_current = hits.get().min(window.current);

@@ -11,6 +11,10 @@
 //! bucket that does not start full; at least 1), and the credits at that time as two words, low
 //! first. A refund fills up to the burst: a bucket knows how empty it is, not who emptied it.
 //!
+//! A drain of more than there is leaves a debt, of at most a burst less a token: the bucket is empty, and
+//! `last` is ahead by the time that the debt takes to refill, rounded up to a nanosecond. A refund is there at
+//! once, whatever is owed.
+//!
 //! A clock that steps back refills nothing until it has passed `last` again. That goes for a clock
 //! that was far ahead for a while too: it refills once for the whole span, and then never twice.
 //!
@@ -27,6 +31,7 @@
 //!
 //! Source: the leaky bucket as a meter, in the lazily refilled form.
 
+use super::taken;
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -111,7 +116,7 @@ impl TokenBucket {
 
     #[inline]
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) = charge
+        if let Charge::Take(hits) | Charge::Drain(hits) = charge
             && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
         {
             return decision;
@@ -165,7 +170,7 @@ impl TokenBucket {
         let period = self.period.as_nanos();
         let capacity = C::of_tokens(self.burst.into(), period);
         let is_new = state[0] == 0;
-        let (last, credit) = if is_new {
+        let (mut last, credit) = if is_new {
             (now, C::of_tokens(self.initial.into(), period))
         } else {
             self.refilled(state, capacity, now)
@@ -179,9 +184,13 @@ impl TokenBucket {
             }
             _ if hits == 0 => (needed <= credit, credit),
             _ if needed <= credit => (true, credit.minus(needed)),
-            Charge::Take(_) => (false, credit),
-            Charge::Drain(_) => {
-                (false, credit.minus(C::of_tokens(credit.divided(period).low(), period)))
+            Charge::Take(_) | Charge::Drain(_) => {
+                let left = credit.divided(period).low();
+                let taken = C::of_tokens(taken(charge, left, self.burst.into()), period);
+                // What the bucket does not hold it owes: it refills nothing until that has dripped in.
+                let owed = taken.minus(taken.min(credit));
+                last = last.saturating_add(owed.time_to_refill(self.requests.get()));
+                (false, credit.minus(credit.min(taken)))
             }
         };
         // A bucket that is born full has nothing to refill, and needs no memory of its birth.

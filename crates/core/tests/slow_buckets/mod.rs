@@ -30,6 +30,11 @@ impl BucketModel {
 
     /// The level at `at` in tokens × period.
     fn level(&self, at: u64) -> i128 {
+        self.replayed(at).0
+    }
+
+    /// The level at `at`, and the time that it is of: later while a debt is paid back.
+    fn replayed(&self, at: u64) -> (i128, u64) {
         let token = i128::from(self.period);
         let capacity = i128::from(self.burst) * token;
         let mut level = i128::from(self.initial) * token;
@@ -38,8 +43,17 @@ impl BucketModel {
             level += i128::from(time.saturating_sub(clock)) * i128::from(self.requests);
             level = (level.min(capacity) - taken * token).min(capacity);
             clock = clock.max(time);
+            while level < 0 {
+                // Paid back nanosecond by nanosecond; what the last one brings too much is lost.
+                let nanos = (-level / i128::from(self.requests)).max(1);
+                level += nanos * i128::from(self.requests);
+                clock += nanos as u64;
+                if level > 0 {
+                    level = 0;
+                }
+            }
         }
-        level
+        (level, clock)
     }
 }
 
@@ -77,12 +91,12 @@ impl Model for BucketModel {
     }
 
     fn horizon(&self, at: u64) -> u64 {
-        self.settled().max(at) + self.burst * self.period / self.requests + self.period
+        self.settled().max(at) + 2 * self.burst * self.period / self.requests + self.period
     }
 
     fn settled(&self) -> u64 {
         let newest = self.changes.iter().map(|(time, _)| *time).max().unwrap_or(0);
-        newest.max(self.born.unwrap_or(0))
+        newest.max(self.born.unwrap_or(0)).max(self.replayed(0).1)
     }
 
     fn grace(&self) -> u64 {

@@ -62,8 +62,11 @@ pub(crate) fn expected(model: &mut impl Model, charge: Charge, now: u64) -> Said
             model.look(now);
             let left = model.left(now);
             allowed = needed <= left;
-            if allowed || matches!(charge, Charge::Drain(_)) {
-                model.take(now, hits.min(left));
+            if allowed {
+                model.take(now, hits);
+            } else if matches!(charge, Charge::Drain(_)) && left > 0 {
+                // It has happened: it counts, but for no more than the whole limit.
+                model.take(now, hits.min(model.limit()));
             }
         }
     }

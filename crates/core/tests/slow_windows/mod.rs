@@ -103,14 +103,28 @@ impl SlowWindows {
     }
 }
 
+/// Whether a window counts hits beyond its capacity that have happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beyond {
+    Drop,
+    Count,
+}
+
 /// What comes of a charge against a window that has admitted `level` hits: whether it is allowed,
 /// and how many hits it takes (or, below zero, gives back).
-fn charged(level: u64, capacity: u64, charge: Charge) -> (bool, i128) {
-    let left = capacity - level;
+fn charged(level: u64, capacity: u64, charge: Charge, beyond: Beyond) -> (bool, i128) {
+    let left = capacity.saturating_sub(level);
     let hits = charge.hits().get();
     let fits = hits.max(1) <= left;
     match charge {
         Charge::Take(_) => (fits, if fits { hits.into() } else { 0 }),
+        // Whether the window is over, which it is once its count has passed what it may be.
+        Charge::Drain(_) if beyond == Beyond::Count && hits == 0 => {
+            (capacity > 0 && level <= capacity, 0)
+        }
+        Charge::Drain(_) if beyond == Beyond::Count => {
+            (fits, level.saturating_add(hits).abs_diff(level).into())
+        }
         Charge::Drain(_) => (fits, hits.min(left).into()),
         Charge::Refund(_) => (true, -i128::from(hits.min(level))),
     }
@@ -125,6 +139,7 @@ fn answer(
     opening: impl Fn(u64) -> u64,
 ) -> Decision {
     let capacity = requests + borrow;
+    let level = level.min(capacity);
     let needed = charge.hits().get().max(1);
     let owed_after = |windows: u64| level.saturating_sub(windows * requests);
     let is_whole = |windows: &u64| owed_after(*windows) == 0;
@@ -139,7 +154,7 @@ fn answer(
     };
     Decision {
         outcome: if fits { Outcome::Allow } else { Outcome::Deny { retry_after: retry_after() } },
-        remaining: capacity - level,
+        remaining: capacity.saturating_sub(level),
         reset_at: Timestamp::from_nanos(opening(1)),
         keep_until: Timestamp::from_nanos(opening((1..).find(is_whole).unwrap())),
     }
@@ -165,7 +180,7 @@ impl FixedWindowTwin {
         let newest = self.takes.iter().map(|(window, _)| *window).max().unwrap_or(0);
         let window = self.windows.ordinal(now).max(newest);
         let level = self.level(window);
-        let (fits, taken) = charged(level, self.requests + self.borrow, charge);
+        let (fits, taken) = charged(level, self.requests + self.borrow, charge, Beyond::Count);
         if taken != 0 {
             self.takes.push((window, taken));
         }
@@ -179,7 +194,9 @@ impl FixedWindowTwin {
         let (mut level, mut passing) = (0_i128, 0);
         for (taken_in, taken) in self.takes.iter().copied().chain([(window, 0)]) {
             while passing < taken_in && level > 0 {
-                level = (level - i128::from(self.requests)).max(0);
+                // The end of a window forgets what was counted beyond its capacity.
+                let capacity = i128::from(self.requests + self.borrow);
+                level = (level.min(capacity) - i128::from(self.requests)).max(0);
                 passing += 1;
             }
             passing = taken_in;
@@ -233,7 +250,7 @@ impl FirstHitWindowTwin {
         // Time 0 is taken for 1: a counter that opened at 0 would look like one that never did.
         let at = now.as_nanos().max(1);
         let (_, level) = self.standing(at);
-        let (fits, taken) = charged(level, self.requests + self.borrow, charge);
+        let (fits, taken) = charged(level, self.requests + self.borrow, charge, Beyond::Drop);
         if taken != 0 {
             self.takes.push((at, taken));
         }

@@ -1,10 +1,11 @@
 //! What the decisions on a request's limits come to: a status per descriptor, counts, metadata.
 
+use super::debits::Debits;
 use super::met::{Met, MetLimit};
 use crate::metrics::{RuleCounters, Shadow};
 use tidegate_core::{
-    Decision, Enforcement, Entry, Limit, LimitView, Request, Rule, Status, Timestamp, Value,
-    Verdict,
+    Charge, Decision, Enforcement, Entry, Limit, LimitView, Request, Rule, Status, Timestamp,
+    Value, Verdict,
 };
 
 /// A request that was decided.
@@ -75,6 +76,22 @@ impl Decided<'_, '_> {
                 };
                 let (of, entries) = (met.rule().zip(limit.limit), &descriptor.entries);
                 counters.count(of, entries, charge, decision, limit.quota.capacity(), shadow);
+            }
+        }
+    }
+
+    /// Notes which limits are peeked at, and which refuse debits.
+    pub(super) fn note_debits(&self, debits: &Debits) {
+        let mut decisions = self.decisions.iter();
+        for (met, descriptor) in self.met.iter().zip(&self.request.descriptors) {
+            let charge = self.request.charge_of(descriptor);
+            for (limit, decision) in met.limits().zip(decisions.by_ref()) {
+                // Nearly all requests are neither.
+                if (charge == Charge::PEEK || !decision.is_allow())
+                    && let Some(limit) = limit.limit
+                {
+                    debits.note(limit, charge, decision);
+                }
             }
         }
     }

@@ -107,6 +107,7 @@ impl Engine {
         }
         let decided = Decided { request, met: &met.each, decisions: decisions.all(), now };
         decided.count(&in_force.counters);
+        decided.note_debits(&in_force.debits);
         let mut answer = self.answer(&decided, &mut plan, verdict);
         for (index, lease) in leasing.leases.into_iter().enumerate() {
             answer.statuses[index].lease = lease;

@@ -24,7 +24,8 @@ pub(super) enum Met<'a> {
 pub(super) struct MetLimit<'m> {
     pub(super) quota: &'m Quota,
     pub(super) enforcement: Enforcement,
-    pub(super) denied: Denied,
+    /// None for one that the request brought along.
+    pub(super) denied: Option<Denied>,
     pub(super) label: &'m str,
     /// As configured; none for one that the request brought along.
     pub(super) limit: Option<&'m Limit>,
@@ -109,7 +110,7 @@ impl Met<'_> {
             limits.iter().map(move |limit| MetLimit {
                 quota: &limit.quota,
                 enforcement: rule.enforcement,
-                denied: limit.denied,
+                denied: Some(limit.denied),
                 label: &limit.label,
                 limit: Some(*limit),
             })
@@ -117,7 +118,7 @@ impl Met<'_> {
         configured.chain(brought.map(|quota| MetLimit {
             quota,
             enforcement: Enforcement::Enforce,
-            denied: Denied::Spare,
+            denied: None,
             label: BROUGHT_ALONG,
             limit: None,
         }))

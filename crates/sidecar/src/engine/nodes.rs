@@ -19,7 +19,7 @@ use tidegate_store::{Entries, Hashed, UpdateError};
 pub(crate) enum Use {
     /// Nothing: would one hit have room?
     Look,
-    /// They have happened: each window counts them as far as it has room.
+    /// They have happened: each window counts them as far as it has room, or as its algorithm can.
     Record,
     /// All windows count them, or none does.
     Acquire,

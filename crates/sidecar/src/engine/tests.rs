@@ -1,5 +1,6 @@
 //! Decisions of the engine on a real store.
 
+mod debits;
 mod lease_bounds;
 mod leases;
 mod nodes;

@@ -96,7 +96,7 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
     writeln!(out, "  limit {}{name}", configured.path)?;
     writeln!(out, "    allows   {}, by {}", numbers(quota), algorithm(quota))?;
     if configured.denied == Denied::Count {
-        writeln!(out, "    counts   denied requests too, as far as it has room")?;
+        writeln!(out, "    counts   denied requests too, and debits after the fact")?;
     }
     if !configured.replaces.is_empty() {
         let names = configured.replaces.join(", ");

@@ -6,26 +6,24 @@ use super::answer::{self, Answer};
 use super::request::{self, Command, Item};
 use crate::clock;
 use crate::engine::{Change, Engine, NodeError, NodeWindows, Use};
+use crate::http1::{self, BodyError};
 use crate::metrics::Metrics;
 use crate::overload::Overload;
+use crate::places::{Phase, Place};
 use crate::xml::{self, Kind, Mistake};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
 
 /// The largest body: 256 items of a kilobyte.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 /// All larger bodies together while they come in, and all larger answers until they are gone: 128 of the
 /// largest bodies.
-const BODIES_BYTES_MAX: usize = 128 * BODY_BYTES_MAX;
-/// What a body or an answer may take without asking for room: the number of connections bounds them well
-/// enough, and those who send a lot slowly do not shut out everybody else.
-const SMALL_BYTES_MAX: usize = 8 * 1024;
+pub(super) const BODIES_BYTES_MAX: usize = 128 * BODY_BYTES_MAX;
 /// What is read of a body that is refused for its length.
 const DISCARDED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 const COMMAND: HeaderName = HeaderName::from_static("x-frs-command");
@@ -33,6 +31,8 @@ const XML: HeaderValue = HeaderValue::from_static("application/xml");
 /// The domain whose limits the FRS goes by.
 const DOMAIN: &str = "frs";
 
+/// The code of a body whose chunks are too small. The rest of it is not waited for.
+const IN_CRUMBS: &str = "broken-body";
 /// The code of what may be asked again soon.
 const OVERLOADED: &str = "overloaded";
 
@@ -43,7 +43,6 @@ pub(super) type Response = hyper::Response<Full<Bytes>>;
 pub(super) struct Service {
     pub(super) engine: Arc<Engine>,
     pub(super) metrics: Metrics,
-    pub(super) bodies: Arc<AtomicUsize>,
     pub(super) overload: Arc<Overload>,
 }
 
@@ -79,6 +78,9 @@ impl Refusal {
         let body = answer::error(self.code, self.place, &self.message);
         let mut response = respond(self.status, body);
         let headers = response.headers_mut();
+        if self.code == IN_CRUMBS {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         match self.status {
             StatusCode::METHOD_NOT_ALLOWED => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
@@ -109,15 +111,15 @@ pub(super) fn overloaded(message: &str) -> Response {
 }
 
 impl Service {
-    /// Answers one request. `received` is told once its body is there.
+    /// Answers one request.
     pub(super) async fn answer(
         &self,
         request: hyper::Request<Incoming>,
-        received: impl FnOnce(),
+        place: Arc<Place>,
     ) -> Response {
-        let answered = match self.receive(request).await {
+        let answered = match self.receive(request, &place).await {
             Ok((command, body)) => {
-                received();
+                place.enter(Phase::Deciding);
                 self.execute_in_time(command, &body)
             }
             Err(refusal) => Err(refusal),
@@ -136,6 +138,7 @@ impl Service {
     async fn receive(
         &self,
         request: hyper::Request<Incoming>,
+        place: &Place,
     ) -> Result<(Command, Bytes), Refusal> {
         if request.uri().path() != "/frs" {
             let message = "nothing is here; the service is at POST /frs";
@@ -147,14 +150,23 @@ impl Service {
         }
         let command = command_of(request.headers())?;
         check_encoding(request.headers())?;
-        let room = match length_of(request.headers(), request.body()) {
-            Ok(room) => room,
-            Err(refusal) => {
-                discard(request.into_body()).await;
-                return Err(refusal);
+        if let Err(refusal) = check_length(request.headers(), request.body()) {
+            http1::discard(request.into_body(), DISCARDED_BYTES_MAX).await;
+            return Err(refusal);
+        }
+        let body = http1::body(request.into_body(), place, BODY_BYTES_MAX).await;
+        let body = body.map_err(|error| match error {
+            BodyError::TooLarge => too_large(),
+            BodyError::NoRoom => Refusal::overloaded("too many requests are coming in; try again"),
+            BodyError::InCrumbs => {
+                let message = "the body comes in too many small chunks";
+                Refusal::new(StatusCode::BAD_REQUEST, IN_CRUMBS, message)
             }
-        };
-        let body = collect(request.into_body(), &self.bodies, room).await?;
+            BodyError::Broken(error) => {
+                let message = format!("the body did not arrive: {error}");
+                Refusal::new(StatusCode::BAD_REQUEST, "broken-body", message)
+            }
+        })?;
         Ok((command, body))
     }
 
@@ -205,18 +217,8 @@ impl Service {
                 let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "undecided");
                 Err(Refusal::new(status, code, cause.to_string()))
             }
-            _ => Ok(respond(StatusCode::OK, self.counted(answer.finish()))),
+            _ => Ok(respond(StatusCode::OK, answer.finish())),
         }
-    }
-
-    /// An answer, which takes part of the memory for bodies until its client has taken it. It is sent in
-    /// any case, since what it says has been done; but no large body comes in that has no room beside it.
-    fn counted(&self, answer: Vec<u8>) -> Bytes {
-        if answer.len() <= SMALL_BYTES_MAX {
-            return answer.into();
-        }
-        let room = Room::take(&self.bodies, answer.len());
-        Bytes::from_owner(CountedAnswer { answer, _room: room })
     }
 
     fn execute_one(
@@ -318,109 +320,19 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
     if charset.is_none_or(is_plain) { Ok(()) } else { refuse("the body must be in UTF-8") }
 }
 
-/// How much room a body may take.
-fn length_of(headers: &HeaderMap, body: &Incoming) -> Result<usize, Refusal> {
+/// Whether a body may have this length, as far as it is said.
+fn check_length(headers: &HeaderMap, body: &Incoming) -> Result<(), Refusal> {
     match body.size_hint().exact() {
         Some(length) if length > BODY_BYTES_MAX as u64 => Err(too_large()),
         Some(0) if !headers.contains_key(header::CONTENT_LENGTH) => {
             let message = "a body with its Content-Length is expected";
             Err(Refusal::new(StatusCode::LENGTH_REQUIRED, "length-required", message))
         }
-        // At most what was checked.
-        Some(length) => Ok(length as usize),
-        None => Ok(BODY_BYTES_MAX),
+        _ => Ok(()),
     }
 }
 
 fn too_large() -> Refusal {
     let message = format!("a body has at most {BODY_BYTES_MAX} bytes; send more bodies");
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", message)
-}
-
-/// Lets a body that is refused come in, within reason: who still sends when the connection is closed may
-/// not hear why.
-async fn discard(mut body: Incoming) {
-    let mut bytes = 0;
-    while let Some(Ok(frame)) = body.frame().await {
-        bytes += frame.data_ref().map_or(0, Bytes::len);
-        if bytes > DISCARDED_BYTES_MAX {
-            return;
-        }
-    }
-}
-
-/// Reads a body that may take so much room, which it asks for once it turns out not to be small.
-async fn collect(
-    mut body: Incoming,
-    bodies: &Arc<AtomicUsize>,
-    length: usize,
-) -> Result<Bytes, Refusal> {
-    // Most bodies are one frame, and are read where they are.
-    let mut first = Bytes::new();
-    let mut rest = Vec::new();
-    let mut room = None;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| {
-            let message = format!("the body did not arrive: {error}");
-            Refusal::new(StatusCode::BAD_REQUEST, "broken-body", message)
-        })?;
-        let Ok(data) = frame.into_data() else { continue };
-        let read = first.len() + rest.len() + data.len();
-        if read > BODY_BYTES_MAX {
-            return Err(too_large());
-        }
-        if read > SMALL_BYTES_MAX && room.is_none() {
-            room = Some(Room::ask(bodies, length)?);
-        }
-        if first.is_empty() && rest.is_empty() {
-            first = data;
-        } else {
-            rest.extend_from_slice(&data);
-        }
-    }
-    if rest.is_empty() {
-        return Ok(first);
-    }
-    Ok([&first[..], &rest].concat().into())
-}
-
-/// The share of a body or an answer in the memory for all of them.
-struct Room {
-    bodies: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Room {
-    /// Takes it, be there any or not.
-    fn take(bodies: &Arc<AtomicUsize>, bytes: usize) -> Room {
-        // A count alone: what it guards is no memory of other threads.
-        bodies.fetch_add(bytes, Ordering::Relaxed);
-        Room { bodies: bodies.clone(), bytes }
-    }
-
-    fn ask(bodies: &Arc<AtomicUsize>, bytes: usize) -> Result<Room, Refusal> {
-        let room = Room::take(bodies, bytes);
-        if bodies.load(Ordering::Relaxed) > BODIES_BYTES_MAX {
-            return Err(Refusal::overloaded("too many requests are coming in; try again"));
-        }
-        Ok(room)
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.bodies.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// The bytes of an answer, and their room, for as long as they are held.
-struct CountedAnswer {
-    answer: Vec<u8>,
-    _room: Room,
-}
-
-impl AsRef<[u8]> for CountedAnswer {
-    fn as_ref(&self) -> &[u8] {
-        &self.answer
-    }
 }

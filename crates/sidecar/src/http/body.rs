@@ -1,10 +1,11 @@
-//! What goes out, and how what comes in is read: whole, within a bound and a time.
+//! What goes out, and how what comes in is read: whole and within a bound.
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use crate::http1::{self, BodyError};
+use crate::places::{NoRoom, Place, SMALL_BYTES_MAX};
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use std::time::Duration;
 
 pub(super) type Body = Full<Bytes>;
 
@@ -12,8 +13,6 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The most that a request may carry. An ask of 128 descriptors of ten values takes some 10 KiB.
 pub(super) const BYTES_MAX: usize = 1024 * 1024;
-/// How long it may take to arrive.
-const ARRIVAL_MAX: Duration = Duration::from_secs(10);
 
 /// An answer as a whole.
 pub(super) struct Page {
@@ -41,6 +40,11 @@ impl Page {
         Page { more: Some((name, value)), ..self }
     }
 
+    /// Asks for room for what is long.
+    pub(super) fn reserve(&self, place: &Place) -> Result<(), NoRoom> {
+        if self.body.len() > SMALL_BYTES_MAX { place.hold(self.body.len()) } else { Ok(()) }
+    }
+
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Full::new(self.body));
         *response.status_mut() = self.status;
@@ -51,39 +55,43 @@ impl Page {
     }
 }
 
-/// The body of a request, or what to answer where there is none to be had.
-pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, Page> {
+/// Why there is no body.
+pub(super) enum Unread {
+    /// What to answer.
+    Refused(Page),
+    /// There is no memory for it now.
+    Overloaded,
+}
+
+/// The body of a request.
+pub(super) async fn read(request: Request<Incoming>, place: &Place) -> Result<Bytes, Unread> {
     let coding = request.headers().get(header::CONTENT_ENCODING);
     if let Some(coding) = coding.filter(|coding| coding.as_bytes() != b"identity") {
         let text = format!("the body must not be encoded, and is as {coding:?}\n");
-        return Err(Page::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+        return Err(Unread::Refused(Page::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text)));
     }
-    let too_large = || {
-        let text = format!("the body has more than {BYTES_MAX} bytes\n");
-        // What is left of it is not read, so the connection cannot go on.
-        let page = Page::text(StatusCode::PAYLOAD_TOO_LARGE, text);
-        page.with(header::CONNECTION, HeaderValue::from_static("close"))
-    };
-    let body = Limited::new(request.into_body(), BYTES_MAX);
-    match tokio::time::timeout(ARRIVAL_MAX, body.collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => {
-            let text = format!("the body did not arrive whole: {error}\n");
-            Err(Page::text(StatusCode::BAD_REQUEST, text))
+    match http1::body(request.into_body(), place, BYTES_MAX).await {
+        Ok(body) => Ok(body),
+        Err(BodyError::TooLarge) => {
+            let text = format!("the body has more than {BYTES_MAX} bytes\n");
+            // What is left of it is not read, so the connection cannot go on.
+            let page = Page::text(StatusCode::PAYLOAD_TOO_LARGE, text);
+            Err(Unread::Refused(page.with(header::CONNECTION, HeaderValue::from_static("close"))))
         }
-        Err(_) => {
-            let text = format!("the body did not arrive within {ARRIVAL_MAX:?}\n");
-            let page = Page::text(StatusCode::REQUEST_TIMEOUT, text);
-            Err(page.with(header::CONNECTION, HeaderValue::from_static("close")))
+        Err(BodyError::NoRoom) => Err(Unread::Overloaded),
+        Err(BodyError::InCrumbs) => {
+            let page =
+                Page::text(StatusCode::BAD_REQUEST, "the body comes in too many small chunks\n");
+            Err(Unread::Refused(page.with(header::CONNECTION, HeaderValue::from_static("close"))))
+        }
+        Err(BodyError::Broken(error)) => {
+            let text = format!("the body did not arrive whole: {error}\n");
+            Err(Unread::Refused(Page::text(StatusCode::BAD_REQUEST, text)))
         }
     }
 }
 
-/// Lets a body come in that is of no use, within the same bounds: who still sends when the connection is
-/// closed may not hear why.
+/// Lets a body come in that is of no use, within the same bounds.
 pub(super) async fn discard(request: Request<Incoming>) {
-    let mut body = Limited::new(request.into_body(), BYTES_MAX);
-    let gone = async { while let Some(Ok(_)) = body.frame().await {} };
-    let _ = tokio::time::timeout(ARRIVAL_MAX, gone).await;
+    http1::discard(request.into_body(), BYTES_MAX).await;
 }

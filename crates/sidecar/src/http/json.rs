@@ -1,9 +1,10 @@
 //! `POST /json`: one request in proto-JSON, decided as a gRPC call of it would be, for clients without
 //! gRPC. Knows no leases: who holds tokens speaks gRPC.
 
-use super::body::{self, Page};
+use super::body::{self, Page, Unread};
 use super::{DOOR, Http, MetricsPage, proto_json};
 use crate::clock;
+use crate::places::{Phase, Place};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
@@ -37,18 +38,24 @@ impl Refused {
     }
 }
 
-pub(super) async fn answer<M: MetricsPage>(http: &Http<M>, request: Request<Incoming>) -> Page {
+pub(super) async fn answer<M: MetricsPage>(
+    http: &Http<M>,
+    request: Request<Incoming>,
+    place: &Place,
+) -> Page {
     if http.overload.is_late() {
         body::discard(request).await;
         return refuse(http, &Refused::Overloaded);
     }
-    let body = match body::read(request).await {
+    let body = match body::read(request, place).await {
         Ok(body) => body,
-        Err(page) => {
+        Err(Unread::Refused(page)) => {
             http.metrics.refused();
             return page;
         }
+        Err(Unread::Overloaded) => return refuse(http, &Refused::Overloaded),
     };
+    place.enter(Phase::Deciding);
     match decide_in_time(http, body).await {
         Ok((status, text)) => Page::new(status, JSON, text),
         Err(refused) => refuse(http, &refused),

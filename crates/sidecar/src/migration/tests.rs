@@ -11,8 +11,10 @@ fn inherited(set: &[(&'static str, &str)]) -> Inherited {
 #[track_caller]
 fn defaults(set: &[(&'static str, &str)], expected: &[(&str, &str)]) {
     let inherited = inherited(set);
+    // Of every such environment; it has a test of its own.
+    let others = inherited.defaults.iter().filter(|default| default.id != "count_denied");
     let found: Vec<(&str, &str)> =
-        inherited.defaults.iter().map(|default| (default.id, default.value.as_str())).collect();
+        others.map(|default| (default.id, default.value.as_str())).collect();
     assert_eq!(found, expected, "{set:?}");
     assert_eq!(inherited.mistakes(), [] as [&str; 0], "{set:?}");
 }
@@ -149,13 +151,32 @@ fn what_has_no_effect_is_told_unless_it_is_so_anyway() {
             ("RUNTIME_IGNOREDOTFILES", "0"),
             ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
         ],
-        &[
-            "CONFIG_TYPE",
-            "RUNTIME_IGNOREDOTFILES",
-            "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-            "NEAR_LIMIT_RATIO",
-        ],
+        &["CONFIG_TYPE", "RUNTIME_IGNOREDOTFILES", "NEAR_LIMIT_RATIO"],
     );
+}
+
+/// There, denied requests count unless it is said otherwise: a debit after the fact that was larger than what
+/// was left closed its limit there, and took nothing here.
+#[test]
+fn denied_requests_count_as_they_did_there() {
+    const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
+    for (set, expected) in [
+        (vec![("RUNTIME_ROOT", "/r")], Some("its own default")),
+        (vec![("BACKEND_TYPE", "redis")], Some("its own default")),
+        (vec![(STOP, "false")], Some(STOP)),
+        (vec![(STOP, "true"), ("RUNTIME_ROOT", "/r")], None),
+        // Of another program.
+        (vec![("PORT", "80"), ("SHADOW_MODE", "1")], None),
+    ] {
+        let inherited = inherited(&set);
+        let counts = inherited.defaults.iter().find(|default| default.id == "count_denied");
+        assert_eq!(counts.map(|default| default.from), expected, "{set:?}");
+        assert!(counts.is_none_or(|default| default.value == "true"));
+        let args = ["tidegate", "serve", "--data-dir", "d", "--limits", "l"];
+        let matches = inherited.defaults(Cli::command()).try_get_matches_from(args).unwrap();
+        let serve = matches.subcommand_matches("serve").unwrap();
+        assert_eq!(serve.get_flag("count_denied"), expected.is_some(), "{set:?}");
+    }
 }
 
 #[test]
@@ -194,7 +215,7 @@ fn flags_win_over_the_environment_of_another_service() {
     assert_eq!(grpc, [&"127.0.0.1:7".parse().unwrap()]);
     let notices = inherited.notices(serve);
     let taken: Vec<&str> = notices.taken.iter().map(|(_, taken)| taken.as_str()).collect();
-    assert_eq!(taken, ["--limits /r/config"]);
+    assert_eq!(taken, ["--limits /r/config", "--count-denied true"]);
     assert_eq!(notices.warnings.len(), 1);
     let options = <cli::ServeOptions as clap::FromArgMatches>::from_arg_matches(serve).unwrap();
     assert_eq!(options.limits, std::path::Path::new("/r/config"));

@@ -3,11 +3,11 @@
 use super::algorithm::read_quota;
 use super::document::{Node, Place, Spot};
 use super::reader::{Fields, Keys};
-use super::schema::{Reading, Replaced};
+use super::schema::{Reading, Replaced, denied};
 use super::text::escaped;
 use std::collections::HashMap;
 use std::mem::discriminant;
-use tidegate_core::{Denied, Limit, Quota, RuleKind};
+use tidegate_core::{Limit, Quota, RuleKind};
 
 /// The most limits of one descriptor: each is a counter that a request updates.
 pub(super) const LIMITS_MAX: usize = 16;
@@ -154,8 +154,7 @@ fn read_limit(
     replaces: Vec<String>,
     reading: &mut Reading<'_, '_>,
 ) -> Option<Limit> {
-    let denied =
-        if fields.flag("count_denied", reading.reports) { Denied::Count } else { Denied::Spare };
+    let denied = denied(fields, reading.reports).unwrap_or(reading.denied);
     let Named { name, path, label } = named;
     let quota = read_quota(fields, reading)?;
     Some(Limit { name, path, label, quota, denied, replaces })

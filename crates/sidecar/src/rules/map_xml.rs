@@ -118,7 +118,7 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
             return Err(root.refuse("<map>"));
         }
         let mut domain = DOMAIN.to_owned();
-        let default = loader.self_update.clone();
+        let default = loader.defaults.self_update.clone();
         let mut daily = Daily { reset: default, ..Daily::default() };
         for attribute in &root.attributes {
             match attribute.name {
@@ -144,7 +144,7 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
 /// Whether rules of this domain may come from this file; reports it if not.
 fn is_free(loader: &mut Loader, map: &mut Map<'_>, root: &Element<'_>, domain: &str) -> bool {
     match loader.files.get(domain) {
-        Some(other) if loader.same_domain == SameDomain::Refuse => {
+        Some(other) if loader.defaults.same_domain == SameDomain::Refuse => {
             let (name, other) = (quoted(domain), other.display().to_string());
             let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
             let at = attribute.map_or(root.at, |attribute| attribute.value_at);

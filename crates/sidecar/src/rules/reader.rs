@@ -45,7 +45,7 @@ const OTHERS: [(&str, &str); 15] = [
     ("borrow", "rate_limit"),
     ("exact", "rate_limit"),
     ("reset", "rate_limit"),
-    ("count_denied", "rate_limit"),
+    ("count_denied", "rate_limit or the file"),
     ("prefix", "match"),
     ("cidr", "match"),
     ("regex", "match"),
@@ -162,12 +162,17 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn flag(&self, key: &str, reports: &mut Reports<'_>) -> bool {
-        match self.value(key).map(|spot| (spot, &spot.node)) {
-            None => false,
-            Some((_, Node::Bool(value))) => *value,
-            Some((spot, _)) => {
+        self.truth(key, reports).unwrap_or(false)
+    }
+
+    /// A truth value, if there is one.
+    pub(super) fn truth(&self, key: &str, reports: &mut Reports<'_>) -> Option<bool> {
+        let spot = self.value(key)?;
+        match &spot.node {
+            Node::Bool(value) => Some(*value),
+            _ => {
                 reports.expected(spot, key, "true or false");
-                false
+                None
             }
         }
     }

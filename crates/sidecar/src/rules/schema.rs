@@ -6,19 +6,17 @@ use super::map_xml;
 use super::reader::{Fields, Keys, Reports};
 use super::text::{escaped, quoted};
 use super::zone::Zones;
-use super::{Loaded, RuleError, RuleErrors, SameDomain};
+use super::{Defaults, Loaded, RuleError, RuleErrors, SameDomain};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidegate_core::{DailyReset, RuleNode, Rules};
+use tidegate_core::{Denied, RuleNode, Rules};
 
-const FILE: Keys = Keys { of: "a limits file", known: &["domain", "descriptors"] };
+const FILE: Keys = Keys { of: "a limits file", known: &["domain", "descriptors", "count_denied"] };
 
 /// The rules read so far, and what was said of them.
 pub(super) struct Loader {
-    pub(super) same_domain: SameDomain,
-    /// When counters of a `map.xml` are reset that says nothing else.
-    pub(super) self_update: Option<DailyReset>,
+    pub(super) defaults: Defaults,
     pub(super) rules: Rules,
     /// Which file each domain came from first.
     pub(super) files: HashMap<String, PathBuf>,
@@ -52,13 +50,14 @@ pub(super) struct Reading<'a, 'f> {
     pub(super) common: &'a mut Common,
     pub(super) file: Arc<Path>,
     pub(super) domain: Arc<str>,
+    /// What becomes of denied requests, where a limit does not say.
+    pub(super) denied: Denied,
 }
 
 impl Loader {
-    pub(super) fn new(same_domain: SameDomain, self_update: Option<DailyReset>) -> Self {
+    pub(super) fn new(defaults: Defaults) -> Self {
         Loader {
-            same_domain,
-            self_update,
+            defaults,
             rules: Rules::default(),
             files: HashMap::new(),
             common: Common {
@@ -100,7 +99,7 @@ impl Loader {
     /// Whether rules of this domain may come from this file; reports it if not.
     fn is_free(&self, name: &str, fields: &Fields<'_>, reports: &mut Reports<'_>) -> bool {
         match self.files.get(name) {
-            Some(other) if self.same_domain == SameDomain::Refuse => {
+            Some(other) if self.defaults.same_domain == SameDomain::Refuse => {
                 let (name, other) = (quoted(name), other.display());
                 let message = format!("domain {name} is already defined by {other}");
                 reports.report(fields.place_of("domain"), message);
@@ -127,9 +126,10 @@ impl Loader {
             // No path starts like that, so nothing there is called a duplicate of a rule.
             None => (format!("/{}", file.display()), &mut nowhere),
         };
+        let denied = denied(fields, reports).unwrap_or(self.defaults.denied);
         let descriptors = fields.list("descriptors", reports);
         let domain = name.unwrap_or_default().into();
-        let mut reading = Reading { reports, common: &mut self.common, file, domain };
+        let mut reading = Reading { reports, common: &mut self.common, file, domain, denied };
         read_descriptors(descriptors, root, &Above::top(path), &mut reading);
     }
 
@@ -149,6 +149,13 @@ impl Loader {
         // Or the first requests would wait for it.
         self.rules.seal();
         self.warnings.sort_by(|a, b| (&a.file, a.place).cmp(&(&b.file, b.place)));
-        Ok(Loaded { rules: self.rules, warnings: self.warnings })
+        let places = self.common.places;
+        Ok(Loaded { rules: self.rules, warnings: self.warnings, places })
     }
+}
+
+/// What becomes of denied requests, if a limit or a file says.
+pub(super) fn denied(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Denied> {
+    let counts = fields.truth("count_denied", reports)?;
+    Some(if counts { Denied::Count } else { Denied::Spare })
 }

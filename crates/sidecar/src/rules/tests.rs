@@ -34,7 +34,7 @@ fn load_files(
     let dir = directory(files);
     let told = |all: &[RuleError]| all.iter().map(|one| without(dir.path(), one)).collect();
     match load(dir.path(), same_domain) {
-        Ok(Loaded { rules, warnings }) => Ok((rules, told(&warnings))),
+        Ok(Loaded { rules, warnings, .. }) => Ok((rules, told(&warnings))),
         Err(errors) => Err(told(&errors.0)),
     }
 }

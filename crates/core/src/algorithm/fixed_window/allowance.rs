@@ -5,6 +5,9 @@
 //! `requests + borrow`; each window that begins takes `requests` off it. So k windows in a row
 //! admit at most k × requests + borrow. A window without debt starts at zero, which is the same
 //! rule with nothing to borrow. Knows no clock.
+//!
+//! What a drain takes beyond that is an overdraft: the window is over, and its end forgets it. It is
+//! counted so that a refund in the same window finds it.
 
 use crate::quota::{Decision, Outcome, QuotaError};
 use crate::units::{Charge, Hits, Timestamp};
@@ -14,6 +17,16 @@ use crate::units::{Charge, Hits, Timestamp};
 pub(in crate::algorithm) struct Allowance {
     requests: u32,
     borrow: u32,
+    overdraft: Overdraft,
+}
+
+/// Whether a count may pass the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::algorithm) enum Overdraft {
+    /// A drain takes what is left.
+    Refuse,
+    /// A drain takes all its hits.
+    Count,
 }
 
 /// What a charge makes of a count.
@@ -38,8 +51,8 @@ impl Charged {
 }
 
 impl Allowance {
-    pub(in crate::algorithm) fn new(requests: u32) -> Self {
-        Allowance { requests, borrow: 0 }
+    pub(in crate::algorithm) fn new(requests: u32, overdraft: Overdraft) -> Self {
+        Allowance { requests, borrow: 0, overdraft }
     }
 
     pub(in crate::algorithm) fn with_borrow(self, borrow: u32) -> Result<Self, QuotaError> {
@@ -50,7 +63,7 @@ impl Allowance {
         if requests.checked_add(borrow).is_none() {
             return Err(QuotaError::BorrowTooLarge { requests, borrow });
         }
-        Ok(Allowance { requests, borrow })
+        Ok(Allowance { borrow, ..self })
     }
 
     pub(in crate::algorithm) fn requests(self) -> u32 {
@@ -81,10 +94,21 @@ impl Allowance {
         let (fits, count) = match charge {
             Charge::Take(hits) if fits => (true, count + hits.get()),
             Charge::Take(_) => (false, count),
+            Charge::Drain(Hits::PEEK) if self.overdraft == Overdraft::Count => {
+                (self.is_open_at(count), count)
+            }
+            Charge::Drain(hits) if self.overdraft == Overdraft::Count => {
+                (fits, count.saturating_add(hits.get()))
+            }
             Charge::Drain(hits) => (fits, count + hits.get().min(left)),
             Charge::Refund(hits) => (true, count.saturating_sub(hits.get())),
         };
         Charged { charge, fits, count }
+    }
+
+    /// Whether a window whose count may pass the capacity has not. One that admits nothing is never open.
+    fn is_open_at(self, count: u64) -> bool {
+        self.capacity() > 0 && count <= self.capacity().into()
     }
 
     /// The answer. `opening(n)` is when the n-th window from the one charged opens.

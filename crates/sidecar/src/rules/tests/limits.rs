@@ -1,5 +1,6 @@
 //! What the keys of a rate_limit mean.
 
+use super::super::Defaults;
 use super::*;
 use tidegate_core::{Denied, FirstHitWindow, SlidingBuckets, SlidingExact, SlidingWindow, Zone};
 
@@ -72,6 +73,35 @@ fn denied_hits_count_where_asked() {
     }
 }
 
+/// A limit overrules its file, and a file the flag of the service.
+#[test]
+fn what_is_nearest_to_a_limit_says_whether_denied_hits_count() {
+    let denied = |file: Option<bool>, limit: Option<bool>, flag: Denied| {
+        let said = |says: Option<bool>| {
+            says.map(|says| format!("count_denied: {says}")).unwrap_or_default()
+        };
+        let text = format!(
+            "domain: d\n{}\ndescriptors: [{{key: k, rate_limit: {{unit: hour, {}}}}}]",
+            said(file),
+            said(limit)
+        );
+        let dir = directory(&[("limits.yaml", &text)]);
+        let defaults = Defaults { denied: flag, ..Defaults::default() };
+        load(dir.path(), defaults).unwrap().rules.limits()[0].denied
+    };
+    let of = |says: bool| if says { Denied::Count } else { Denied::Spare };
+    for flag in [Denied::Spare, Denied::Count] {
+        assert_eq!(denied(None, None, flag), flag);
+        for file in [true, false] {
+            assert_eq!(denied(Some(file), None, flag), of(file));
+            for limit in [true, false] {
+                assert_eq!(denied(Some(file), Some(limit), flag), of(limit));
+                assert_eq!(denied(None, Some(limit), flag), of(limit));
+            }
+        }
+    }
+}
+
 #[test]
 fn several_limits_are_told_apart_by_their_names() {
     let rule = only_rule(&with_limits(
@@ -134,6 +164,8 @@ fn the_examples_of_the_documentation_load() {
         "shop/user#short",
     ];
     assert_eq!(paths, expected);
+    let usage = rules(blocks.next().unwrap());
+    assert_eq!(usage.limits()[0].denied, Denied::Count);
     assert_eq!(blocks.next(), None);
 }
 

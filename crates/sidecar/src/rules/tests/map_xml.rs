@@ -67,7 +67,7 @@ fn counters_are_reset_when_the_map_or_the_business_says() {
 /// What srv.xml says holds for maps that say nothing, and for no other syntax.
 #[test]
 fn a_self_update_from_outside_is_for_maps_without_one() {
-    use super::super::{Pipes, Source, daily_reset, load_with};
+    use super::super::{Defaults, Pipes, Source, daily_reset, load_source};
     let dir = directory(&[
         ("a.xml", "<map domain='a'><business id='b' max-per-day='1'/></map>"),
         ("c.xml", "<map domain='c' reset='05:00'><business id='b' max-per-day='1'/></map>"),
@@ -80,7 +80,10 @@ fn a_self_update_from_outside_is_for_maps_without_one() {
     ]);
     let update = daily_reset("03:00", "UTC").unwrap();
     let source = Source::read(dir.path(), Pipes::Refuse);
-    let rules = load_with(&source, SameDomain::Refuse, Some(&update)).unwrap().rules;
+    let rules =
+        load_source(&source, Defaults { self_update: Some(update.clone()), ..Defaults::default() })
+            .unwrap()
+            .rules;
     let five = daily_reset("05:00", "UTC").unwrap();
     for (domain, expected) in [("a", Some(update)), ("c", Some(five)), ("d", None), ("e", None)] {
         let words = [("business", "b"), ("key", "k")];
