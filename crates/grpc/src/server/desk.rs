@@ -10,6 +10,8 @@ pub(super) struct Desk {
     pub(super) limits: Limits,
     /// The memory of headers and of messages that have begun to arrive, over all streams.
     pub(super) buffered_bytes: usize,
+    /// Of them that of headers.
+    pub(super) headers_bytes: usize,
     /// What time it is.
     pub(super) now: Duration,
     /// Messages that the service was asked about.
@@ -25,12 +27,22 @@ impl Desk {
         Desk {
             limits,
             buffered_bytes: 0,
+            headers_bytes: 0,
             now: Duration::ZERO,
             asked: 0,
             staying: 0,
             stream_window,
             answer: Vec::new(),
         }
+    }
+
+    /// Whether another call may have headers of so much memory. A few bytes may stand for all that a table
+    /// holds, so calls without a message yet have a bound of their own: that of sixteen of the largest.
+    #[inline]
+    pub(super) fn has_room_for_headers(&self, bytes: usize) -> bool {
+        let most = self.limits.header_bytes_max.saturating_mul(16);
+        self.buffered_bytes.saturating_add(bytes) <= self.limits.buffered_bytes_max
+            && self.headers_bytes.saturating_add(bytes) <= most
     }
 
     /// The memory that is of no call.

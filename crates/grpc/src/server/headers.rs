@@ -105,9 +105,7 @@ impl Connection {
             self.refuse(head.stream, ErrorCode::RefusedStream)
         } else if let Some(fault) = stream.request.fault {
             self.refuse_fault(head.stream, fault, has_ended)
-        } else if self.desk.buffered_bytes.saturating_add(stream.request.capacity_bytes())
-            > self.desk.limits.buffered_bytes_max
-        {
+        } else if !self.desk.has_room_for_headers(stream.request.capacity_bytes()) {
             self.refuse(head.stream, ErrorCode::RefusedStream)
         } else if has_ended {
             match stream.request.content_length {

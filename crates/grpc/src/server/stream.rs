@@ -90,6 +90,7 @@ pub(super) struct Stream {
     answer_since: Duration,
     /// What of its memory is counted in `Desk::buffered_bytes`.
     counted: usize,
+    counted_headers: usize,
 }
 
 impl Capacity for Stream {
@@ -115,6 +116,7 @@ impl Stream {
             message_since: Duration::ZERO,
             answer_since: Duration::ZERO,
             counted: 0,
+            counted_headers: 0,
         }
     }
 
@@ -136,9 +138,11 @@ impl Stream {
     /// Counts the memory of what has arrived.
     #[inline]
     fn count(&mut self, desk: &mut Desk) {
-        let bytes = self.request.capacity_bytes() + self.begun.capacity();
+        let headers = self.request.capacity_bytes();
+        let bytes = headers + self.begun.capacity();
         desk.buffered_bytes = desk.buffered_bytes - self.counted + bytes;
-        self.counted = bytes;
+        desk.headers_bytes = desk.headers_bytes - self.counted_headers + headers;
+        (self.counted, self.counted_headers) = (bytes, headers);
     }
 
     #[cfg(test)]
@@ -188,7 +192,8 @@ impl Stream {
     #[inline]
     pub(super) fn clear(&mut self, link: &mut Link, desk: &mut Desk) {
         desk.buffered_bytes -= self.counted;
-        self.counted = 0;
+        desk.headers_bytes -= self.counted_headers;
+        (self.counted, self.counted_headers) = (0, 0);
         if self.role != Role::Caller {
             desk.staying -= 1;
         }

@@ -45,7 +45,7 @@ pub(crate) struct ConnectionOptions {
     )]
     pub(crate) connection_age_grace: Duration,
 
-    /// gRPC connections of a process at once; more are closed as they come
+    /// gRPC connections of a process at once; for one more, the longest idle is closed, or the new one
     #[arg(
         long,
         value_name = "N",

@@ -75,8 +75,12 @@ fn a_stream_that_is_reset_leaves_nothing() {
 /// the service is asked. It may go on when the window opens.
 #[test]
 fn a_peer_that_opens_no_window_is_refused() {
-    let mut connection =
-        greeted(Limits { streams_max: 1000, buffered_bytes_max: 1 << 20, ..LIMITS });
+    let mut connection = greeted(Limits {
+        streams_max: 1000,
+        header_bytes_max: 16_384,
+        buffered_bytes_max: 1 << 20,
+        ..LIMITS
+    });
     let mut service = Echo::default();
     connection.receive(&settings(&[(4, 0)]), &mut service).unwrap();
     let mut held_max = 0;
