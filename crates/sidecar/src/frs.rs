@@ -9,7 +9,7 @@
 
 mod answer;
 mod connection;
-mod request;
+pub(crate) mod request;
 mod service;
 pub(crate) mod srv;
 
