@@ -97,6 +97,7 @@ fuzz: build-fuzz ## Coverage-guided fuzzing for SECONDS (60) each; TARGET= for o
 # Instrumented by a wrapper of rustc, in the profile and with the features of the tests: so what is not of
 # this workspace is built once for both.
 build-fuzz: toolchain
+	@command -v c++ >/dev/null || { echo "A C++ compiler (c++) is needed, for libFuzzer"; exit 1; }
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument CARGO_INCREMENTAL=0 cargo build --locked \
 		--workspace --exclude tidegate-tests --bin tidegate-fuzz --config fuzz/profile.toml
 

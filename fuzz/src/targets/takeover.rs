@@ -18,8 +18,9 @@ pub(super) const TARGET: Target = Target { name: "takeover", run, seeds };
 
 /// A message, what is read at once, and what JSON becomes.
 const MEMORY_MAX: usize = 1 << 20;
-/// Far below what a stream takes without a reader.
+/// Far below what a stream takes without a reader; each piece counts there as a kilobyte and more.
 const BYTES_MAX: usize = 32 * 1024;
+const PIECES_MAX: usize = 64;
 
 fn run(input: &[u8]) {
     let mut input = Input(input);
@@ -50,21 +51,25 @@ fn run(input: &[u8]) {
 /// Sends the bytes in pieces, a file with each of the first ones. Says how many files went along.
 fn say(stream: &UnixStream, bytes: &[u8], files: u8, sizes: &[u8]) -> usize {
     let file = File::open("/dev/null").expect("/dev/null opens");
-    let mut sent = 0;
-    for (number, mut piece) in pieces(bytes, sizes).enumerate() {
+    let (mut sent, mut rest) = (0, bytes);
+    for (number, piece) in pieces(bytes, sizes).enumerate() {
+        let mut piece = if number < PIECES_MAX { piece } else { rest };
+        rest = &rest[piece.len()..];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let fds = [file.as_fd()];
-        // At most as many as one process may have in flight.
         if number < usize::from(files) {
             assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
             sent += 1;
         }
         while !piece.is_empty() {
-            let written =
-                sendmsg(stream, &[IoSlice::new(piece)], &mut control, SendFlags::NOSIGNAL);
+            let slices = [IoSlice::new(piece)];
+            let written = sendmsg(stream, &slices, &mut control, SendFlags::DONTWAIT);
             piece = &piece[written.expect("the stream takes it")..];
             control.clear();
+        }
+        if rest.is_empty() {
+            break;
         }
     }
     sent
