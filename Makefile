@@ -14,6 +14,9 @@ CLIENTS := $(TOOLS)/clients/ready
 GRPC_JS := $(TOOLS)/grpc_js/ready
 # A filter that does nothing, which the benchmark of Envoy runs beside it.
 NOOP := target/wasm32-wasip1/wasm/noop_filter.wasm
+# How long each target is fuzzed, and which there are.
+SECONDS := 60
+FUZZ_TARGETS := hpack server client requests leases config frs limits xml_files store takeover
 # What the end-to-end tests and the demo run; set ENVOY to use an Envoy of your own.
 ifdef ENVOY
 override ENVOY := $(abspath $(ENVOY))
@@ -25,7 +28,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm envoy toolchain test test-native test-loom test-wasm \
-	test-end-to-end miri sim \
+	test-end-to-end miri sim fuzz build-fuzz \
 	bench bench-core bench-envoy bench-rls bench-store charts check clean
 
 help: ## Show this list
@@ -88,6 +91,16 @@ test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and w
 
 sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
 	cargo run --release --locked -p tidegate-sim -- $(SIM)
+
+fuzz: build-fuzz ## Coverage-guided fuzzing for SECONDS (60) each; TARGET= for one, and INPUT= for one input of it
+	@fuzz/run $(or $(INPUT),$(SECONDS)) $(or $(TARGET),$(FUZZ_TARGETS))
+
+# Instrumented by a wrapper of rustc, in the profile and with the features of the tests: so what is not of
+# this workspace is built once for both.
+build-fuzz: toolchain
+	@command -v c++ >/dev/null || { echo "A C++ compiler (c++) is needed, for libFuzzer"; exit 1; }
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument CARGO_INCREMENTAL=0 cargo build --locked \
+		--workspace --exclude tidegate-tests --bin tidegate-fuzz --config fuzz/profile.toml
 
 test-end-to-end: build-wasm build envoy $(CLIENTS) $(GRPC_JS) ## The built filter on a mock host and in a real Envoy
 	cargo test --locked -p tidegate-tests

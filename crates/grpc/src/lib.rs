@@ -18,6 +18,9 @@
 mod broken;
 pub mod client;
 mod frame;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hpack;
 mod link;
 mod message;

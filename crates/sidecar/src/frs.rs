@@ -8,7 +8,7 @@
 //! sizes, the work that waits.
 
 mod answer;
-mod request;
+pub(crate) mod request;
 mod service;
 pub(crate) mod srv;
 

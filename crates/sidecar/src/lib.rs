@@ -1,6 +1,7 @@
 //! `tidegate`, the sidecar: owns the true counters and answers Envoy's rate limit calls.
 //!
-//! A library only so that the simulator can run the real engine ([`Authority`]). The program is
+//! A library only so that the simulator can run the real engine ([`Authority`]), and the fuzzer what reads
+//! bytes of others. The program is
 //! [`run`]: it maps the command line to an exit code.
 
 mod accept;
@@ -14,6 +15,9 @@ mod drain;
 mod engine;
 mod explain;
 mod frs;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod http;
 mod http1;

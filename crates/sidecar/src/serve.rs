@@ -37,6 +37,8 @@ use sockets::{Door, Place};
 use std::sync::Arc;
 use std::time::Duration;
 use takeover::Offer;
+#[cfg(feature = "fuzzing")]
+pub use takeover::fuzzing as takeover_fuzzing;
 use tidegate_core::Rules;
 use tokio::runtime::{Builder, Runtime};
 

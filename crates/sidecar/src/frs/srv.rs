@@ -74,9 +74,9 @@ pub(crate) fn read(path: &Path) -> Result<Srv, String> {
 }
 
 /// Line, column, and what is wrong there.
-type Told = ((u64, u64), String);
+pub(crate) type Told = ((u64, u64), String);
 
-fn parse(bytes: &[u8]) -> Result<Srv, Vec<Told>> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<Told>> {
     let lossy = String::from_utf8_lossy(bytes);
     let fatal = |mistake: xml::Mistake| vec![(xml::place(&lossy, mistake.at), mistake.message)];
     let text = xml::text(bytes).map_err(fatal)?;
@@ -145,7 +145,7 @@ impl Srv {
     }
 
     /// The values of flags that the file stands for.
-    fn flags(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn flags(&self) -> Vec<(&'static str, String)> {
         let mut flags = Vec::new();
         let mut flag = |id, value: Option<String>| {
             flags.extend(value.map(|value| (id, value)));

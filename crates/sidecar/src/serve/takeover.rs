@@ -110,6 +110,11 @@ pub(super) fn ask(data_dir: &Path) -> anyhow::Result<Option<Offer>> {
     ensure!(user == own_user(), "it runs as another user ({user}); run this one as the same");
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    offered(stream).map(Some)
+}
+
+/// What the process at the other end offers.
+fn offered(stream: UnixStream) -> anyhow::Result<Offer> {
     let mut channel = Channel::new(stream, MESSAGE_BYTES_MAX);
     channel.send(&FromNew::Hello { version: VERSION })?;
     let answer = channel.receive().context("it did not answer; is another takeover under way?")?;
@@ -123,7 +128,7 @@ pub(super) fn ask(data_dir: &Path) -> anyhow::Result<Option<Offer>> {
     for _ in 0..count {
         sockets.push(channel.receive_with()?);
     }
-    Ok(Some(Offer { channel, places: places(sockets)?, taken: Vec::new() }))
+    Ok(Offer { channel, places: places(sockets)?, taken: Vec::new() })
 }
 
 /// The places that these sockets belong to.
@@ -349,6 +354,32 @@ impl Drop for Hangup {
 
 async fn answer(channel: Channel, message: FromOld) -> anyhow::Result<()> {
     tokio::task::spawn_blocking(move || channel.send(&message)).await?
+}
+
+/// Both sides of a takeover, beside a stream that says anything.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    use super::{Offer, UnixStream, hand_over};
+
+    /// The new process: number, door and address of each place that is offered.
+    ///
+    /// # Errors
+    /// Why nothing is taken over.
+    pub fn new_process(stream: UnixStream) -> anyhow::Result<Vec<(usize, &'static str, String)>> {
+        let Offer { places, .. } = super::offered(stream)?;
+        let place = |(number, place): &(usize, super::Place)| {
+            (*number, place.door.name(), place.address.to_string())
+        };
+        Ok(places.iter().map(place).collect())
+    }
+
+    /// The process that serves, with nothing to hand over: which places the other one took.
+    ///
+    /// # Errors
+    /// Why it goes on serving.
+    pub fn old_process(stream: UnixStream) -> anyhow::Result<Vec<usize>> {
+        hand_over(stream, Vec::new()).map(|(taken, _)| taken)
+    }
 }
 
 #[cfg(test)]

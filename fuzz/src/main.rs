@@ -1,0 +1,45 @@
+//! Coverage-guided fuzzing: one program with every target. `TARGET` in the environment names the one to run.
+//!
+//! Each target judges the code by an oracle: an independent decoder, the same input in other pieces, or a
+//! bound on CPU time and memory. See docs/fuzzing.md.
+
+#![no_main]
+
+mod frames;
+mod header_blocks;
+mod input;
+mod memory;
+mod seeds;
+mod targets;
+mod twin;
+mod work;
+
+use std::sync::OnceLock;
+use targets::Target;
+
+#[global_allocator]
+static ALLOCATOR: memory::Counting = memory::Counting;
+
+static TARGET: OnceLock<&'static Target> = OnceLock::new();
+
+/// Chooses the target; with `SEEDS=directory` writes its seeds there and ends.
+fn begin() {
+    let name = std::env::var("TARGET").unwrap_or_default();
+    let Some(target) = targets::ALL.iter().find(|target| target.name == name) else {
+        let names: Vec<&str> = targets::ALL.iter().map(|target| target.name).collect();
+        eprintln!("unknown target \"{name}\"; set TARGET to one of: {}", names.join(", "));
+        std::process::exit(2);
+    };
+    if let Some(directory) = std::env::var_os("SEEDS") {
+        let result = seeds::write(directory.as_ref(), &(target.seeds)());
+        result.unwrap_or_else(|error| panic!("cannot write seeds: {error}"));
+        std::process::exit(0);
+    }
+    TARGET.get_or_init(|| target);
+}
+
+libfuzzer_sys::fuzz_target!(init: begin(), |input: &[u8]| {
+    if let Some(target) = TARGET.get() {
+        (target.run)(input);
+    }
+});

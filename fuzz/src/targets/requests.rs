@@ -1,0 +1,73 @@
+//! Requests of the rate limit service, read by hand and by prost: the same request, or the same mistake.
+//!
+//! Deliberate differences: a long message that cannot be read at once is refused unread, where prost may take
+//! it; and of a request with too many descriptors or entries another mistake may be told.
+
+use super::Target;
+use crate::memory::Meter;
+use crate::work::Bound;
+use prost::Message;
+use std::cell::RefCell;
+use std::time::Duration;
+use tidegate_wire::rls::{
+    DescriptorEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+};
+use tidegate_wire::{RequestReader, WireError, decode_request, request_from_wire};
+
+pub(super) const TARGET: Target = Target { name: "requests", run, seeds };
+
+const WORK: Bound = Bound { fixed: Duration::from_micros(300), nanos_per_byte: 500 };
+
+thread_local! {
+    /// Has read every input before this one.
+    static READER: RefCell<RequestReader> = const { RefCell::new(RequestReader::new()) };
+}
+
+fn run(input: &[u8]) {
+    let meter = Meter::begin();
+    let read = decode_request(input);
+    // Entries as short as can be take some 16 times as much as their bytes.
+    let allowed = 4_096 + 64 * input.len();
+    assert!(meter.peak() <= allowed, "{} bytes for {}", meter.peak(), input.len());
+    let by_prost = RateLimitRequest::decode(input).map_err(WireError::MalformedRequest);
+    match (&read, by_prost.and_then(request_from_wire)) {
+        (Err(WireError::OddRequest(_)), _) => assert!(input.len() > 64 * 1024),
+        (Err(error), Err(expected)) if is_too_many(error) || is_too_many(&expected) => {}
+        (_, expected) => assert_eq!(read, expected),
+    }
+    READER.with_borrow_mut(|reader| {
+        let again = WORK.check(input.len(), || reader.read(input).cloned());
+        assert_eq!(again, read, "with buffers of other requests");
+    });
+}
+
+/// What comes after one too many need not be read, and may be wrong in other ways.
+fn is_too_many(error: &WireError) -> bool {
+    error.to_string().contains("too many")
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let entry = |key: &str, value: &str| DescriptorEntry { key: key.into(), value: value.into() };
+    let descriptor = |entries| RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+    let request = |descriptors, hits_addend| {
+        RateLimitRequest { domain: "shop".into(), descriptors, hits_addend }.encode_to_vec()
+    };
+    let plain = descriptor(vec![entry("app", "web"), entry("remote_address", "10.0.0.7")]);
+    let full = RateLimitDescriptor {
+        limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 2 }),
+        hits_addend: Some(300),
+        is_negative_hits: true,
+        ..plain.clone()
+    };
+    let group = [&request(vec![plain.clone()], 1)[..], &[0x7b, 0x08, 1, 0x7c]].concat();
+    vec![
+        request(vec![plain.clone()], 1),
+        request(vec![plain.clone(), full.clone()], 0),
+        request(vec![full; 3], u32::MAX),
+        request(vec![descriptor(vec![])], 1),
+        request(vec![descriptor(vec![entry("", "")])], 1),
+        request(vec![], 1),
+        group,
+        request(vec![plain; 130], 1),
+    ]
+}

@@ -1,0 +1,155 @@
+//! The server's side of a connection, fed with any bytes in any pieces: the same answers however they are
+//! cut, memory within its bounds, and little CPU for each byte.
+
+use super::Target;
+use crate::frames::{self, frame};
+use crate::input::{Input, pieces};
+use crate::memory::Meter;
+use crate::work::Bound;
+use std::time::Duration;
+use tidegate_grpc::server::{Broken, Call, Connection, Limits, Outcome, Service};
+use tidegate_grpc::{Code, Status};
+
+pub(super) const TARGET: Target = Target { name: "server", run, seeds };
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const LIMITS: Limits = Limits {
+    streams_max: 32,
+    message_bytes_max: 32 * 1024,
+    header_bytes_max: 8 * 1024,
+    buffered_bytes_max: 64 * 1024,
+};
+
+/// The cheapest call is two frames of some 20 bytes, of which one has its headers in the table.
+const WORK: Bound = Bound { fixed: Duration::from_micros(500), nanos_per_byte: 250 };
+
+/// What a connection may hold beside what its peer has not read: messages that have begun, twice as much as
+/// their bound since a buffer doubles, a block and a frame in parts, and what a stream is, for each.
+const MEMORY_MAX: usize = 2 * (64 + 32 + 16 + 8 + 16) * 1024 + 32 * 8 * 1024;
+/// What waits to be written when the owner reads no more, and what one read of it adds.
+const UNREAD_MAX: usize = 2 * (256 + 20 * 16) * 1024;
+/// What may stay for a connection without calls whose peer has read all.
+const IDLE_MAX: usize = 64 * 1024;
+
+/// Answers a message with itself, or as its path says.
+#[derive(Debug, Default)]
+struct Echo {
+    asked: usize,
+}
+
+impl Service for Echo {
+    fn answer(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
+        assert!(answer.is_empty());
+        self.asked += 1;
+        answer.extend_from_slice(call.message);
+        match call.path {
+            b"/test.Echo/Watch" => Outcome::Watched,
+            b"/test.Echo/Keep" => Outcome::Kept,
+            b"/test.Echo/Refuse" => Outcome::Refused(Status::new(Code::NotFound, "no such thing")),
+            _ => Outcome::Answered,
+        }
+    }
+}
+
+fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let is_raw = input.flag();
+    let sizes = input.take(3);
+    let mut bytes = Vec::new();
+    if is_raw {
+        bytes.extend_from_slice(input.rest());
+    } else {
+        bytes.extend_from_slice(PREFACE);
+        frame(4, 0, 0, &[], &mut bytes);
+        bytes.extend(frames::build(&mut input));
+    }
+    let whole = WORK.check(bytes.len(), || fed(&bytes, &[u8::MAX]));
+    assert_eq!(fed(&bytes, sizes), whole, "in pieces of {sizes:?}");
+    if bytes.len() < 4_096 {
+        assert_eq!(fed(&bytes, &[0]), whole, "in single bytes");
+    }
+    owned(&bytes, sizes);
+}
+
+/// Feeds the bytes in pieces: what is said, how it ends, how many messages were asked about.
+fn fed(bytes: &[u8], sizes: &[u8]) -> (Vec<u8>, Option<Broken>, usize) {
+    let mut connection = Connection::new(LIMITS);
+    let mut service = Echo::default();
+    let mut end = None;
+    for piece in pieces(bytes, sizes) {
+        if let Err(broken) = connection.receive(piece, &mut service) {
+            assert_eq!(connection.receive(piece, &mut service), Err(broken));
+            end = Some(broken);
+            break;
+        }
+    }
+    if end.is_none() {
+        connection.tell_watchers(b"news");
+        connection.shut_down();
+    }
+    (connection.output().to_vec(), end, service.asked)
+}
+
+/// Treats the connection as its owner does: nothing is read while too much waits to be written.
+fn owned(bytes: &[u8], sizes: &[u8]) {
+    let meter = Meter::begin();
+    let mut connection = Connection::new(LIMITS);
+    let mut service = Echo::default();
+    for piece in pieces(bytes, sizes) {
+        if connection.is_congested() {
+            connection.written(connection.output().len());
+        }
+        let result = connection.receive(piece, &mut service);
+        assert!(connection.calls() <= LIMITS.streams_max as usize);
+        let live = meter.live();
+        assert!(live <= MEMORY_MAX + UNREAD_MAX, "{live} bytes are held");
+        if result.is_err() {
+            return;
+        }
+    }
+    connection.written(connection.output().len());
+    // Its owner has it rest once nothing came for a while.
+    connection.rest();
+    if connection.calls() == 0 {
+        let live = meter.live();
+        assert!(live <= IDLE_MAX, "{live} bytes are held without a call");
+    }
+}
+
+/// Conversations of the h2 crate's kind: blocks with a table, pings, settings, resets, and half of a message.
+fn seeds() -> Vec<Vec<u8>> {
+    let built = |frames: &[&[u8]]| [&[0, 255, 7, 40][..], &frames.concat()].concat();
+    // A call in two frames: headers of one field group, a message that ends the stream.
+    let headers: &[u8] = &[0, 0, 0, 3, 1, 2];
+    let indexed: &[u8] = &[0, 0, 0, 3, 1, 4];
+    let again: &[u8] = &[0, 205, 0, 3, 5, 0, 62, 0, 63, 0, 64, 0, 65, 0, 66];
+    let message: &[u8] = &[4, 0, 1, 0, 5, b'h', b'e', b'l', b'l', b'o', 0, 0];
+    let begun: &[u8] = &[4, 0, 0, 3, 2, b'a', b'b', 100, 0, 0];
+    let reset: &[u8] = &[10, 0, 8];
+    let ping: &[u8] = &[12, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0];
+    let settings: &[u8] = &[11, 0, 1, 4, 100, 0, 0, 0];
+    let many: &[u8] = &[15, 60, 1];
+    let window: &[u8] = &[8, 0, 50, 0];
+    let raw = {
+        let mut bytes = PREFACE.to_vec();
+        frame(4, 0, 0, &[], &mut bytes);
+        frame(1, 4, 1, b"\x83\x86\x44\x0f/test.Echo/Echo\x5f\x10application/grpc", &mut bytes);
+        frame(0, 1, 1, &frames::envelope(b"hello", 0), &mut bytes);
+        [&[1, 255, 7, 40][..], &bytes].concat()
+    };
+    // An entry as large as the table, and a block full of references to its name.
+    let large: &[u8] = &[6, 0, 0, 1, 14, 0, 1, 0, 0];
+    let references: &[u8] = &[9, 255, 255, 1, 1, 62, 1, 0, 0];
+    vec![
+        raw,
+        built(&[&[0, 0, 0, 3, 2], large, references]),
+        built(&[headers, message]),
+        built(&[indexed, message, again, message]),
+        built(&[headers, begun, reset]),
+        built(&[headers, many, ping]),
+        built(&[headers, begun, many]),
+        built(&[settings, headers, message, window]),
+        built(&[headers, reset, many, headers, message]),
+    ]
+}
