@@ -8,6 +8,16 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
+/// Limits for tests of a door: one key without a limit, and one with a hundred an hour.
+pub const FREE_AND_COUNTED: &str = "\
+domain: test
+descriptors:
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: counted
+    rate_limit: { unit: hour, requests_per_unit: 100 }
+";
+
 /// A sidecar and what it takes to start it again.
 #[derive(Debug)]
 pub struct Sidecar {
@@ -66,6 +76,19 @@ impl Sidecar {
         let log = self.process.log();
         let address = addresses(&log, door).iter().find_map(|address| address.parse().ok());
         address.with_context(|| format!("no TCP door {door:?} in the log:\n{log}"))
+    }
+
+    /// Starts one on [`FREE_AND_COUNTED`] with a gRPC door at a TCP port too, and gives that port.
+    ///
+    /// # Errors
+    /// As [`Sidecar::start`].
+    pub async fn start_on_tcp(dir: &Path, flags: &[&str]) -> anyhow::Result<(Sidecar, SocketAddr)> {
+        let limits = dir.join("limits.yaml");
+        std::fs::write(&limits, FREE_AND_COUNTED)?;
+        let flags = [&["--capacity", "1000", "--grpc", "127.0.0.1:0"], flags].concat();
+        let sidecar = Sidecar::start_with(dir, &limits, &flags).await?;
+        let tcp = sidecar.tcp("grpc")?;
+        Ok((sidecar, tcp))
     }
 
     /// Ends it with SIGKILL, as a crash would.

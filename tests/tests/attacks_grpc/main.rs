@@ -19,15 +19,6 @@ use tidegate_wire::rls::Code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const LIMITS: &str = "\
-domain: test
-descriptors:
-  - key: free
-    rate_limit: { unlimited: true }
-  - key: counted
-    rate_limit: { unit: hour, requests_per_unit: 100 }
-";
-
 /// A sidecar with its gRPC door at a TCP port and at a Unix socket.
 struct Served {
     dir: TempDir,
@@ -45,11 +36,7 @@ impl Served {
         let files = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files })?;
         let dir = TempDir::new()?;
-        let limits = dir.path().join("limits.yaml");
-        std::fs::write(&limits, LIMITS)?;
-        let flags = [&["--capacity", "1000", "--grpc", "127.0.0.1:0"], flags].concat();
-        let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
-        let tcp = sidecar.tcp("grpc")?;
+        let (sidecar, tcp) = Sidecar::start_on_tcp(dir.path(), flags).await?;
         Ok(Served { dir, sidecar, tcp })
     }
 

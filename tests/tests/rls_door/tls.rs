@@ -226,7 +226,7 @@ async fn files_that_make_no_sense_are_an_error_at_the_start() -> anyhow::Result<
     let other = files.authority.sign(dns("localhost")?)?;
     std::fs::write(files.path("other-key"), &other.key)?;
     std::fs::write(files.path("empty"), "")?;
-    std::fs::write(files.path("limits.yaml"), crate::LIMITS)?;
+    std::fs::write(files.path("limits.yaml"), tidegate_tests::sidecar::FREE_AND_COUNTED)?;
     let path = |name: &str| files.path(name);
     let (limits, data) = (path("limits.yaml"), path("data"));
     let usual =
