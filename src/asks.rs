@@ -126,6 +126,10 @@ pub(crate) struct Asks {
     asking: BTreeMap<LeaseKey, CallId>,
     /// Who could not ask, as there were too many calls; the first has the least time left.
     queue: VecDeque<Waiter>,
+    /// Calls that failed at once and whose reason is on its way.
+    unsent: VecDeque<Ask>,
+    /// Whether Envoy takes no more calls for now.
+    overflowed: bool,
     waiting: usize,
     bytes: usize,
 }
@@ -138,7 +142,32 @@ impl Asks {
 
     /// Whether another call may be made.
     pub(crate) fn may_call(&self) -> bool {
-        self.calls.len() < CALLS_MAX
+        !self.overflowed && self.calls.len() < CALLS_MAX
+    }
+
+    /// Envoy takes no more calls until one of those under way has ended, or for a while.
+    pub(crate) fn overflow(&mut self) {
+        self.overflowed = true;
+    }
+
+    /// Envoy may take calls again.
+    pub(crate) fn try_again(&mut self) {
+        self.overflowed = false;
+    }
+
+    /// Keeps a call that failed at once until its reason comes.
+    pub(crate) fn keep_unsent(&mut self, ask: Ask) {
+        self.waiting = self.waiting.saturating_add(ask.waiting());
+        self.bytes = self.bytes.saturating_add(ask.bytes());
+        self.unsent.push_back(ask);
+    }
+
+    /// The first call that failed at once.
+    pub(crate) fn take_unsent(&mut self) -> Option<Ask> {
+        let ask = self.unsent.pop_front()?;
+        self.waiting = self.waiting.saturating_sub(ask.waiting());
+        self.bytes = self.bytes.saturating_sub(ask.bytes());
+        Some(ask)
     }
 
     /// Has a request wait until another call may be made, before those that have more time left.

@@ -79,6 +79,11 @@ impl AskError {
         matches!(self, AskError::Shed | AskError::Refused)
     }
 
+    /// Whether the sidecar cannot have taken or granted anything.
+    pub(crate) fn is_without_effect(self) -> bool {
+        self.is_answer() || matches!(self, AskError::NotSent | AskError::Overflow)
+    }
+
     /// Its place among the causes that are counted and logged.
     pub(crate) fn cause(self) -> Cause {
         match self {

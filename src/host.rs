@@ -36,6 +36,15 @@ pub struct SharedValue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict;
 
+/// Why a call was not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsent {
+    /// Envoy does not take it: the cluster is not there, for instance.
+    Refused,
+    /// It failed at once. Why comes as the end of a call that nobody knows, when the callback has returned.
+    FailedAtOnce,
+}
+
 /// A call to the sidecar.
 #[derive(Debug)]
 pub struct Call<'a> {
@@ -75,8 +84,11 @@ pub trait Host {
     /// When another worker was first.
     fn set_shared(&self, key: &str, value: &[u8], version: u32) -> Result<(), Conflict>;
     /// Calls the sidecar; its end comes as an event of the worker, even when the stream at hand is
-    /// gone by then. None when it cannot be sent.
-    fn call(&self, call: &Call<'_>) -> Option<CallId>;
+    /// gone by then.
+    ///
+    /// # Errors
+    /// When it was not begun.
+    fn call(&self, call: &Call<'_>) -> Result<CallId, Unsent>;
     /// Gives a call up: its end will not come.
     fn cancel(&self, call: CallId);
     /// Has the worker's `on_wake` called soon, by Envoy's event loop itself. False when that cannot be.

@@ -185,7 +185,7 @@ impl Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{Call, CallId, Conflict, LogLevel, SharedValue, StreamId};
+    use crate::host::{Call, CallId, Conflict, LogLevel, SharedValue, StreamId, Unsent};
     use crate::reply::{Header, Reply};
     use std::cell::RefCell;
     use tidegate_core::Timestamp;
@@ -245,8 +245,8 @@ mod tests {
         fn set_shared(&self, _: &str, _: &[u8], _: u32) -> Result<(), Conflict> {
             Err(Conflict)
         }
-        fn call(&self, _: &Call<'_>) -> Option<CallId> {
-            None
+        fn call(&self, _: &Call<'_>) -> Result<CallId, Unsent> {
+            Err(Unsent::Refused)
         }
         fn cancel(&self, _: CallId) {}
         fn wake(&self) -> bool {

@@ -239,10 +239,17 @@ impl<H: Host> Worker<H> {
 
     /// A call has ended: with an answer's bytes, or not.
     pub fn on_answer(&mut self, call: CallId, answer: Result<&[u8], AskError>) {
-        if answer.is_ok() {
-            self.begin_turn();
+        match answer {
+            Ok(_) => self.begin_turn(),
+            Err(_) => self.end_turn(),
         }
-        if let Some(ask) = self.asks.take(call) {
+        let ask = match (self.asks.take(call), answer) {
+            (Some(ask), _) => Some(ask),
+            // Why a call failed that was never begun.
+            (None, Err(_)) => self.asks.take_unsent(),
+            (None, Ok(_)) => None,
+        };
+        if let Some(ask) = ask {
             let now = self.host.now();
             self.end(ask, answer, now);
         }

@@ -18,7 +18,8 @@
 // Imports and export names cannot be written without.
 #![allow(unsafe_code)]
 
-use super::room::{self, Status, receive};
+pub(crate) use super::room::Status;
+use super::room::{self, receive};
 use crate::entry;
 
 /// Envoy's buffers that the filter reads.

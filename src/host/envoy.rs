@@ -2,7 +2,7 @@
 //! numbers of the metrics. What Envoy refuses becomes nothing, or a value that says so.
 
 use super::abi::{self, Map};
-use super::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId};
+use super::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::descriptors::RequestFacts;
 use crate::reply::{Header, Reply};
 use crate::stats::MetricKind;
@@ -106,7 +106,7 @@ impl Host for Envoy {
         abi::set_shared_data(key, value, cas).map_err(|_| Conflict)
     }
 
-    fn call(&self, call: &Call<'_>) -> Option<CallId> {
+    fn call(&self, call: &Call<'_>) -> Result<CallId, Unsent> {
         let metadata = call.metadata.iter().map(|(name, value)| (*name, value.as_str()));
         let metadata = abi::pairs(metadata);
         let sent = abi::grpc_call(&abi::GrpcCall {
@@ -118,7 +118,10 @@ impl Host for Envoy {
             // To Envoy 0 is no timeout at all.
             timeout_ms: u32::try_from(call.timeout.as_millis()).unwrap_or(u32::MAX).max(1),
         });
-        sent.ok().map(CallId)
+        sent.map(CallId).map_err(|status| match status {
+            abi::Status::INTERNAL_FAILURE => Unsent::FailedAtOnce,
+            _ => Unsent::Refused,
+        })
     }
 
     fn cancel(&self, call: CallId) {

@@ -20,6 +20,9 @@ pub(crate) struct Status(u32);
 impl Status {
     /// It was done.
     const OK: Status = Status(0);
+    /// What was asked for failed.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) const INTERNAL_FAILURE: Status = Status(10);
     /// The value is not where it may be.
     const INVALID_MEMORY: Status = Status(6);
 

@@ -49,13 +49,28 @@ impl<H: Host> Worker<H> {
             Err(error) => {
                 self.note_failure(error, ask.purpose, now);
                 self.make_up_for(&mut ask, error, now);
+                if error == AskError::Overflow {
+                    return self.wait_for_room(ask);
+                }
                 if let Some(who) = ask.asker {
                     self.fail(who, error.leaves());
                 }
             }
         }
+        self.asks.try_again();
         self.decide_again(ask.waiters, now);
         self.ask_queued(now);
+    }
+
+    /// Envoy had no room for a call. Its requests wait for their turn, as if it had not been tried; the turn
+    /// comes when another call has ended, or with a tick.
+    fn wait_for_room(&mut self, ask: Ask) {
+        self.asks.overflow();
+        let Ask { asker, drawn, ends, waiters, .. } = ask;
+        let asker = asker.map(|who| Waiter { who, drawn, deadline: ends });
+        for waiter in asker.into_iter().chain(waiters) {
+            self.asks.queue(waiter);
+        }
     }
 
     fn decide_asker(&mut self, who: Who, verdict: Verdict, shown: Vec<Shown>, now: Timestamp) {
@@ -101,7 +116,7 @@ impl<H: Host> Worker<H> {
         }
         undecided.make_contiguous().sort_by_key(|waiter| waiter.deadline);
         while let Some(waiter) = undecided.pop_front() {
-            if self.breaker.is_closed() && !self.take_of_turn() {
+            if self.breaker.is_closed() && !self.may_ask() {
                 self.asks.queue(waiter);
                 undecided.drain(..).for_each(|waiter| self.asks.queue(waiter));
                 return;

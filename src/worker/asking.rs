@@ -8,7 +8,7 @@ use super::deciding::ENTRIES_BYTES_MAX;
 use crate::asks::{Ask, Hoped, Purpose, Waiter, needed, needed_by};
 use crate::decide::{AskError, Undecided};
 use crate::drawn::{Drawing, Drawn};
-use crate::host::{Call, CallId, Host};
+use crate::host::{Call, CallId, Host, Unsent};
 use crate::leases::table::Write;
 use crate::stats::Count;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl<H: Host> Worker<H> {
             name: self.name_call(),
             returned: Vec::new(),
         };
-        self.ask(ask, now).map(|_| ()).ok_or(AskError::NotSent.leaves())
+        self.ask(ask, now).ok_or(AskError::NotSent.leaves())
     }
 
     /// Which descriptors the sidecar has to be asked about.
@@ -155,7 +155,7 @@ impl<H: Host> Worker<H> {
         let _ = self.ask(ask, now);
     }
 
-    fn ask(&mut self, ask: Ask, now: Timestamp) -> Option<CallId> {
+    fn ask(&mut self, ask: Ask, now: Timestamp) -> Option<()> {
         let metadata = if self.leases() {
             let proxy = self.process.proxy;
             let wanted = ask.hoped.iter().map(|hoped| hoped.wanted).collect();
@@ -164,19 +164,20 @@ impl<H: Host> Worker<H> {
         } else {
             Vec::new()
         };
-        let call = self.send(ask.drawn.descriptors(), &metadata, ask, now).ok()?;
+        self.send(ask.drawn.descriptors(), &metadata, ask, now).ok()?;
         self.stats.count(Count::Asks);
-        Some(call)
+        Some(())
     }
 
-    /// Sends a call. Gives the ask back when Envoy does not take it.
+    /// Sends a call. Gives the ask back when Envoy does not take it. One that fails at once is kept until
+    /// its reason comes.
     pub(super) fn send(
         &mut self,
         descriptors: Vec<Descriptor>,
         metadata: &[(&'static str, String)],
         ask: Ask,
         now: Timestamp,
-    ) -> Result<CallId, Box<Ask>> {
+    ) -> Result<(), Box<Ask>> {
         let request = Request { domain: self.config.domain.clone(), descriptors, hits: Hits::ONE };
         let call = self.host.call(&Call {
             target: &self.config.call_target,
@@ -184,13 +185,20 @@ impl<H: Host> Worker<H> {
             message: &encode_request(&request),
             timeout: self.config.timeout.saturating_add(GIVEN_UP),
         });
-        let Some(call) = call else {
-            self.note_failure(AskError::NotSent, ask.purpose, now);
-            return Err(Box::new(ask));
+        let call = match call {
+            Ok(call) => call,
+            Err(Unsent::FailedAtOnce) => {
+                self.asks.keep_unsent(ask);
+                return Ok(());
+            }
+            Err(Unsent::Refused) => {
+                self.note_failure(AskError::NotSent, ask.purpose, now);
+                return Err(Box::new(ask));
+            }
         };
         if let Some(lost) = self.asks.sent(call, ask) {
             self.end(lost, Err(AskError::Late), now);
         }
-        Ok(call)
+        Ok(())
     }
 }

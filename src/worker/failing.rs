@@ -122,7 +122,10 @@ impl<H: Host> Worker<H> {
         };
         if is_news && self.news.is_due(error.cause(), now) {
             self.news.outage_logged |= error.leaves() == Undecided::Failure;
-            self.log_cause(&error.to_string(), error.leaves());
+            match error {
+                AskError::Overflow => self.log(&format!("{error}; requests wait for their turn")),
+                error => self.log_cause(&error.to_string(), error.leaves()),
+            }
         }
     }
 
@@ -141,8 +144,11 @@ impl<H: Host> Worker<H> {
                 "such requests get 503 (overload_mode deny)"
             }
         };
-        let message = format!("cluster {}: {cause}; {effect}", self.config.cluster);
-        self.host.log(LogLevel::Warn, &message);
+        self.log(&format!("{cause}; {effect}"));
+    }
+
+    fn log(&self, text: &str) {
+        self.host.log(LogLevel::Warn, &format!("cluster {}: {text}", self.config.cluster));
     }
 }
 

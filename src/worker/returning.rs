@@ -105,14 +105,11 @@ impl<H: Host> Worker<H> {
 
     /// An ask has failed. What it may have been granted, or what it gave back, is not forgotten.
     pub(super) fn make_up_for(&mut self, ask: &mut Ask, error: AskError, now: Timestamp) {
-        if error.is_answer() {
-            return;
-        }
-        if ask.purpose == Purpose::Return {
+        if ask.purpose == Purpose::Return && !error.is_answer() {
             let returned = std::mem::take(&mut ask.returned);
             return self.keep_unanswered(Return { call: ask.name, tokens: returned });
         }
-        if !self.leases() {
+        if error.is_without_effect() || !self.leases() {
             return;
         }
         let ends = now.saturating_add(RECALL);

@@ -8,8 +8,8 @@
 //!
 //! Owns the requests that are decided and not told yet, and the allowance of a turn. A turn begins where
 //! Envoy's event loop itself calls: with an answer, a tick, or a wake. A callback that Envoy may enter
-//! from within another one (a request, a response, the failure of a call) has what is left of the
-//! allowance. Invariant: a turn settles requests and sends queued asks at most [`TURN_MAX`] times.
+//! from within another one has what is left of the allowance; the failure of a call has none. Invariant: a turn
+//! settles at most [`TURN_MAX`] requests, and sends at most as many asks of requests that waited.
 
 use super::{Ruling, Worker};
 use crate::asks::Who;
@@ -29,8 +29,10 @@ const KEPT_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Settling {
     due: VecDeque<(StreamId, Ruling)>,
-    /// How much more this turn may do.
+    /// How many requests this turn may still settle.
     left: usize,
+    /// How many asks of requests that waited it may still send.
+    asks_left: usize,
     /// Whether a wake is on its way.
     woken: bool,
 }
@@ -54,24 +56,40 @@ impl Settling {
 impl<H: Host> Worker<H> {
     /// Envoy's event loop calls, with nothing of this worker below on the stack.
     pub(super) fn begin_turn(&mut self) {
-        self.settling.left = TURN_MAX;
+        (self.settling.left, self.settling.asks_left) = (TURN_MAX, TURN_MAX);
     }
 
-    /// Whether the turn's allowance is used up. Then the rest is for the next turn, which comes by itself.
-    pub(super) fn turn_is_over(&mut self) -> bool {
-        let over = self.settling.left == 0;
-        if over && !self.settling.woken {
+    /// A call has failed. Envoy may say so inside of another callback, even that of the request which asked and is
+    /// not paused yet, so nothing is settled before the next turn.
+    pub(super) fn end_turn(&mut self) {
+        self.settling.left = 0;
+    }
+
+    /// Whether this turn may settle one more request. If not, the next turn goes on, which comes by itself.
+    fn may_settle(&mut self) -> bool {
+        let left = self.settling.left.checked_sub(1);
+        self.settling.left = left.unwrap_or(0);
+        if left.is_none() {
+            self.wake();
+        }
+        left.is_some()
+    }
+
+    /// Whether this turn may send one more ask of a request that waited. If not, the next turn goes on.
+    pub(super) fn may_ask(&mut self) -> bool {
+        let left = self.settling.asks_left.checked_sub(1);
+        self.settling.asks_left = left.unwrap_or(0);
+        if left.is_none() {
+            self.wake();
+        }
+        left.is_some()
+    }
+
+    fn wake(&mut self) {
+        if !self.settling.woken {
             // Where that fails, the next tick goes on.
             self.settling.woken = self.host.wake();
         }
-        over
-    }
-
-    /// Takes one from the turn's allowance, if it is not used up.
-    pub(super) fn take_of_turn(&mut self) -> bool {
-        let over = self.turn_is_over();
-        self.settling.left = self.settling.left.saturating_sub(1);
-        !over
     }
 
     /// Takes over requests from the worker before this one.
@@ -93,7 +111,7 @@ impl<H: Host> Worker<H> {
     pub(super) fn go_on(&mut self, now: Timestamp) {
         self.settling.woken = false;
         while !self.settling.due.is_empty() {
-            if !self.take_of_turn() {
+            if !self.may_settle() {
                 return;
             }
             if let Some((stream, ruling)) = self.settling.due.pop_front() {
@@ -111,7 +129,7 @@ impl<H: Host> Worker<H> {
         let Who::Stream(stream) = who else {
             return;
         };
-        if self.settling.due.is_empty() && self.take_of_turn() {
+        if self.settling.due.is_empty() && self.may_settle() {
             self.carry_out(stream, ruling);
         } else {
             self.settling.due.push_back((stream, ruling));
@@ -137,9 +155,11 @@ impl<H: Host> Worker<H> {
     /// time is over.
     pub(super) fn ask_queued(&mut self, now: Timestamp) {
         while !self.breaker.is_closed() || self.asks.may_unqueue(self.patience.now()) {
-            // The decision or the ask takes its share of the turn.
-            if self.asks.is_queue_empty() || self.turn_is_over() {
+            if self.asks.is_queue_empty() {
                 return;
+            }
+            if self.settling.left == 0 || self.settling.asks_left == 0 {
+                return self.wake();
             }
             if let Some(waiter) = self.asks.unqueue() {
                 self.decide_again(vec![waiter], now);

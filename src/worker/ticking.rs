@@ -35,6 +35,11 @@ impl<H: Host> Worker<H> {
                 self.give_up(call, AskError::Silent, now);
             }
         }
+        self.asks.try_again();
+        // Their reason should have come at once.
+        while let Some(ask) = self.asks.take_unsent() {
+            self.end(ask, Err(AskError::NotSent), now);
+        }
         while let Some(call) = self.asks.overdue(self.patience.now()) {
             self.give_up(call, AskError::Late, now);
         }

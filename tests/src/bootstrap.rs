@@ -61,13 +61,26 @@ pub struct Setup<'a> {
     pub sidecar: &'a Path,
     /// The upstream.
     pub upstream: SocketAddr,
+    /// How many calls to the sidecar may be under way at once; more fail at once.
+    pub calls_max: u32,
 }
+
+/// Envoy's own bound, of 1,024 calls or requests, is below what the load of a test has under way.
+pub const UNDER_WAY_MAX: u32 = 100_000;
 
 impl<'a> Setup<'a> {
     /// One filter, and no routes but the one that takes all.
     #[must_use]
     pub fn new(filter: Filter<'a>, sidecar: &'a Path, upstream: SocketAddr) -> Setup<'a> {
-        Setup { filter, vm_id: "", routes: &[], before: Before::Nothing, sidecar, upstream }
+        Setup {
+            filter,
+            vm_id: "",
+            routes: &[],
+            before: Before::Nothing,
+            sidecar,
+            upstream,
+            calls_max: UNDER_WAY_MAX,
+        }
     }
 }
 
@@ -98,6 +111,12 @@ pub const DYNAMIC_METADATA: (&str, &str) = ("plan", "free");
 pub fn bootstrap(setup: &Setup<'_>) -> anyhow::Result<Value> {
     let mut upstream = cluster("upstream", &socket_address(setup.upstream), &json!({}));
     upstream["metadata"] = metadata(CLUSTER_METADATA);
+    let http2 = json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    }});
+    let mut sidecar = cluster("tidegate", &json!({"pipe": {"path": setup.sidecar}}), &http2);
+    sidecar["circuit_breakers"]["thresholds"][0]["max_requests"] = json!(setup.calls_max);
     Ok(json!({
         "admin": {"address": socket_address("127.0.0.1:0".parse()?)},
         "static_resources": {
@@ -112,14 +131,7 @@ pub fn bootstrap(setup: &Setup<'_>) -> anyhow::Result<Value> {
                 upstream,
                 // Envoy answers 503 at once.
                 {"name": NO_HOSTS, "type": "STATIC", "connect_timeout": "1s"},
-                cluster(
-                    "tidegate",
-                    &json!({"pipe": {"path": setup.sidecar}}),
-                    &json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                        "explicit_http_config": {"http2_protocol_options": {}},
-                    }}),
-                ),
+                sidecar,
             ],
         },
     }))
@@ -134,9 +146,10 @@ fn cluster(name: &str, address: &Value, protocol_options: &Value) -> Value {
         "name": name,
         "type": "STATIC",
         "connect_timeout": "1s",
-        // Envoy's own bounds are below what the load of a test has in flight.
         "circuit_breakers": {"thresholds": [{
-            "max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000,
+            "max_connections": UNDER_WAY_MAX,
+            "max_pending_requests": UNDER_WAY_MAX,
+            "max_requests": UNDER_WAY_MAX,
         }]},
         "typed_extension_protocol_options": protocol_options,
         "load_assignment": {

@@ -48,7 +48,7 @@ impl Burst {
         let client = client.as_bytes().to_vec();
         Burst {
             target,
-            protocol: Protocol::Http2 { connections: requests.div_ceil(1_000) },
+            protocol: Protocol::Http2 { connections: requests.div_ceil(500) },
             requests,
             path: "/".to_owned(),
             headers: Arc::new(move |_| vec![("x-client", client.clone())]),

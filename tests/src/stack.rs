@@ -1,6 +1,6 @@
 //! The whole of it in one directory: an upstream, a sidecar, and one Envoy or several.
 
-use crate::bootstrap::{Before, Filter, Setup, bootstrap};
+use crate::bootstrap::{Before, Filter, Setup, UNDER_WAY_MAX, bootstrap};
 use crate::client::{Client, Reply, Tally, drive, get};
 use crate::envoy::Envoy;
 use crate::sidecar::Sidecar;
@@ -27,6 +27,8 @@ pub struct Plan<'a> {
     pub routes: &'a [Value],
     /// What comes before Tidegate.
     pub before: Before,
+    /// How many calls to the sidecar Envoy lets be under way at once.
+    pub calls_max: u32,
     /// The sidecar's flags besides doors, limits and data.
     pub flags: &'a [&'a str],
 }
@@ -36,7 +38,16 @@ impl<'a> Plan<'a> {
     #[must_use]
     pub fn new(limits: &'a str, filter: Filter<'a>) -> Plan<'a> {
         let flags = &["--capacity", "100000"];
-        Plan { limits, filter, envoys: 1, workers: 1, routes: &[], before: Before::Nothing, flags }
+        Plan {
+            limits,
+            filter,
+            envoys: 1,
+            workers: 1,
+            routes: &[],
+            before: Before::Nothing,
+            calls_max: UNDER_WAY_MAX,
+            flags,
+        }
     }
 
     /// Starts it.
@@ -52,6 +63,7 @@ impl<'a> Plan<'a> {
         let socket = Sidecar::socket(dir.path());
         let mut setup = Setup::new(self.filter, &socket, upstream.address);
         (setup.routes, setup.before) = (self.routes, self.before);
+        setup.calls_max = self.calls_max;
         let config = bootstrap(&setup)?.to_string();
         let envoy = start_envoy(&config, dir.path(), self.workers).await?;
         let mut others = Vec::new();

@@ -61,6 +61,7 @@ impl Attack {
             }
             Attack::NewKeys => Burst {
                 requests: 2_000,
+                protocol: Protocol::Http2 { connections: 5 },
                 headers: Arc::new(move |number| {
                     vec![("x-client", format!("new {round} {number}").into_bytes())]
                 }),
@@ -114,7 +115,8 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
         async move {
             while !over.load(Ordering::Relaxed) {
                 let round = rounds.fetch_add(1, Ordering::Relaxed);
-                attack.burst(&stack, round).run().await?;
+                let outcome = attack.burst(&stack, round).run().await?;
+                ensure!(outcome.broken == 0, "{attack:?}: {} broken", outcome.broken);
             }
             anyhow::Ok(())
         }
@@ -140,6 +142,23 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
     let failed = stack.envoy.filter_stat("failure_allowed").await?;
     ensure!(failed == 0, "failure_mode decided {failed} requests of a healthy sidecar");
     ensure!(bystander.allowed >= 298, "{attack:?}, {workers} workers: {bystander:?}");
+    Ok(())
+}
+
+/// Envoy fails calls at once that are too many for the cluster's circuit breaker. So many new clients at a time
+/// brought that about, and `failure_mode` let everything pass.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_many_calls_for_envoy_open_no_limit() -> anyhow::Result<()> {
+    let plugin = plugin().to_string();
+    let plan = Plan { calls_max: 2, ..Plan::new(LIMITS, Filter::Tidegate(&plugin)) };
+    let stack = plan.start().await?;
+    wait::for_room_in_window(HOUR, ROOM).await?;
+    let outcome = Attack::NewKeys.burst(&stack, 0).run().await?;
+    ensure!(outcome.of(200) == 2_000, "{:?}, {} broken", outcome.statuses, outcome.broken);
+    stack.logged("Envoy has too many calls to it under way; requests wait for their turn").await?;
+    let overflowed = stack.envoy.filter_stat("asks_overflowed").await?;
+    let failed = stack.envoy.filter_stat("failure_allowed").await?;
+    ensure!(overflowed > 0 && failed == 0, "{overflowed} calls too many, {failed} let pass");
     Ok(())
 }
 

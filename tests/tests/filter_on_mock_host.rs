@@ -179,14 +179,11 @@ fn every_failure_of_an_ask_ends_in_failure_mode() {
 /// Clients can bring these about, and each opened the limits of all others: `failure_mode` decided.
 #[test]
 fn what_clients_can_bring_about_never_ends_in_failure_mode() {
-    let overflow =
-        "upstream connect error or disconnect/reset before headers. reset reason: overflow";
     let causes = [
         (3, "", "it refused an ask (gRPC status 3)", "asks_refused"),
         (4, "", "an answer did not come in time", "asks_late"),
         (8, "overloaded", "it has no room (gRPC status 8)", "asks_shed"),
         (14, "upstream request timeout", "an answer did not come in time", "asks_late"),
-        (14, overflow, "Envoy has too many calls to it under way", "asks_overflowed"),
     ];
     for (overload_mode, effect) in [("deny", "get 503"), ("allow", "pass unlimited")] {
         for (status, message, cause, counter) in causes {
@@ -460,12 +457,58 @@ fn thousands_that_fail_at_once_are_settled_without_nesting() {
 #[test]
 fn an_ask_that_envoy_cannot_send_ends_in_failure_mode() {
     let mut host = started(&plugin());
-    for status in [host::Status::ParseFailure, host::Status::InternalFailure] {
-        host.set_grpc_call_status(status);
-        allow(&mut host, ON_REQUEST);
-        let request = host.request(&[("x-user", b"u")]);
-        assert_eq!(*host.outcome(request), Outcome::Continued);
+    host.set_grpc_call_status(host::Status::ParseFailure);
+    allow(&mut host, ON_REQUEST);
+    let request = host.request(&[("x-user", b"u")]);
+    assert_eq!(*host.outcome(request), Outcome::Continued);
+    // A cluster without a healthy host.
+    host.fail_calls_with(14, "no healthy upstream");
+    allow(&mut host, &[ON_REQUEST, ON_CLOSE, ON_ALLOW].concat());
+    let request = host.request(&[("x-user", b"u")]);
+    assert_eq!(*host.outcome(request), Outcome::Resumed);
+    let told = |line: &host::LogLine| line.text.contains("failure_mode allow");
+    assert!(host.logs().iter().all(told), "{:?}", host.logs());
+}
+
+/// Envoy fails calls at once that are too many for the cluster's circuit breaker. That counted as a sidecar
+/// that is gone: clients who brought it about passed, and opened the breaker for all others.
+#[test]
+fn calls_that_are_too_many_for_envoy_wait_for_their_turn() {
+    let overflow =
+        "upstream connect error or disconnect/reset before headers. reset reason: overflow";
+    let mut host = started(&plugin());
+    allow_all(&mut host);
+    let first = host.request(&[("x-user", b"first")]);
+    let call = host.take_grpc_calls().remove(0);
+    host.fail_calls_with(14, overflow);
+    let users = 0..3_000;
+    let requests: Vec<_> =
+        users.map(|user| host.request(&[("x-user", format!("{user}").as_bytes())])).collect();
+    host.tick();
+    assert!(requests.iter().all(|request| *host.outcome(*request) == Outcome::Paused));
+    // Each turn tries one, not all.
+    let tried = host.metric("tidegate.asks_overflowed").expect("a counter");
+    assert!((1..=10).contains(&tried), "{tried}");
+    // There is room again as soon as a call has ended.
+    host.set_grpc_call_status(host::Status::Ok);
+    let good = answer(Verdict::Allow, &[(Verdict::Allow, "", 9, 30)]);
+    host.answer(call.token, &good);
+    assert_eq!(*host.outcome(first), Outcome::Resumed);
+    loop {
+        let calls = host.take_grpc_calls();
+        if calls.is_empty() {
+            break;
+        }
+        for call in calls {
+            host.answer(call.token, &good);
+        }
     }
+    assert!(requests.iter().all(|request| *host.outcome(*request) == Outcome::Resumed));
+    host.tick();
+    assert_eq!(host.metric("tidegate.failure_allowed"), Some(0));
+    assert_eq!(host.metric("tidegate.breakers_open"), Some(0));
+    assert_eq!(host.logs().len(), 1);
+    assert!(host.logs()[0].text.ends_with("requests wait for their turn"), "{:?}", host.logs());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::state::{Call, Event, Reply as Answered, Standing, State};
 use crate::world::World;
 use prost::Message;
 use std::rc::{Rc, Weak};
-use tidegate::host::{self, CallId, Conflict, Host, LogLevel, SharedValue, StreamId};
+use tidegate::host::{self, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use tidegate::reply::{Header, Reply};
 use tidegate::stats::MetricKind;
 use tidegate_core::{LeaseReturn, Timestamp};
@@ -117,12 +117,12 @@ impl Host for SimHost {
         written
     }
 
-    fn call(&self, call: &host::Call<'_>) -> Option<CallId> {
-        let world = self.world.upgrade()?;
+    fn call(&self, call: &host::Call<'_>) -> Result<CallId, Unsent> {
+        let world = self.world.upgrade().ok_or(Unsent::Refused)?;
         let mut state = world.state.borrow_mut();
         let state = &mut *state;
         if state.mishap(world.scenario.network.unsent) {
-            return None;
+            return Err(Unsent::Refused);
         }
         let proxy = self.worker / world.scenario.workers;
         let id = state.machines[self.worker].next_call();
@@ -131,7 +131,7 @@ impl Host for SimHost {
             Ok(call_made) => Rc::new(call_made),
             Err(broken) => {
                 state.fail(format!("worker {}: {broken}", self.worker));
-                return None;
+                return Err(Unsent::Refused);
             }
         };
         let hits = call_made.about.iter().map(|(_, hits)| hits).sum();
@@ -148,7 +148,7 @@ impl Host for SimHost {
         state.machines[self.worker].calls.insert(id, Rc::clone(&call_made));
         state.after(call.timeout.as_nanos() as u64, Event::Deadline(Rc::clone(&call_made)));
         send(state, &world.scenario, &call_made);
-        Some(CallId(id))
+        Ok(CallId(id))
     }
 
     fn cancel(&self, call: CallId) {

@@ -3,7 +3,7 @@
 
 use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle, Leases};
 use crate::drawn::Drawn;
-use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId};
+use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::reply::{Header, Reply};
 use crate::stats::MetricKind;
 use crate::worker::{Step, Worker};
@@ -103,10 +103,10 @@ impl Host for FakeHost {
         Ok(())
     }
 
-    fn call(&self, call: &Call<'_>) -> Option<CallId> {
+    fn call(&self, call: &Call<'_>) -> Result<CallId, Unsent> {
         let mut world = self.world.borrow_mut();
         if world.unsendable {
-            return None;
+            return Err(Unsent::Refused);
         }
         assert!(call.timeout >= Duration::from_millis(1), "a call without a timeout");
         world.calls += 1;
@@ -115,7 +115,7 @@ impl Host for FakeHost {
         let (metadata, message) = (call.metadata.to_vec(), call.message.to_vec());
         let worker = self.worker;
         world.sent.push(Sent { worker, id, metadata, message, ends, answer: None });
-        Some(id)
+        Ok(id)
     }
 
     fn cancel(&self, call: CallId) {

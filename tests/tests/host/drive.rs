@@ -11,7 +11,7 @@ use super::Host;
 use super::engine::{self, FUEL_PER_DRIVE};
 use super::headers::Headers;
 use super::shared_data::SharedData;
-use super::state::{Exports, HeaderMap, Sight, Stream};
+use super::state::{Deferred, Exports, HeaderMap, Sight, Stream};
 use super::types::{ContextId, LogLine, Outcome, Token, Trap};
 
 /// How deep callbacks may nest. In a real Envoy with one filter the stack overflows at 300 to 450; other filters
@@ -72,6 +72,7 @@ impl Host {
         let plugin_size = size(configuration);
         let configured = self.drive(root, "proxy_on_configure", &[root.0, plugin_size])?;
         self.state_mut().buffers.plugin_configuration = None;
+        self.run_event_loop()?;
         Ok(configured != Some(0))
     }
 
@@ -125,11 +126,9 @@ impl Host {
             self.drive(context, "proxy_on_request_headers", &[context.0, count, end_of_stream])?;
 
         let stream = self.stream_mut(context);
-        // A reply stops the request, whatever the callback returns after it.
-        if stream.outcome.is_some() {
-            return Ok(context);
-        }
         match action.unwrap_or(ACTION_CONTINUE) {
+            // A reply stops the request, whatever the callback returns after it.
+            _ if stream.outcome.is_some() => {}
             ACTION_CONTINUE => {
                 stream.request.sight = Sight::Hidden;
                 stream.outcome = Some(Outcome::Continued);
@@ -140,6 +139,7 @@ impl Host {
                 return Err(self.poison(message, String::new()));
             }
         }
+        self.run_event_loop()?;
         Ok(context)
     }
 
@@ -151,7 +151,8 @@ impl Host {
         let args = [root.0, token.0, size(message)];
         let result = self.drive(root, "proxy_on_grpc_receive", &args);
         self.state_mut().buffers.grpc_receive = None;
-        result.map(|_| ())
+        result?;
+        self.run_event_loop()
     }
 
     /// As `Host::close_with`, with a trap as a value.
@@ -167,7 +168,8 @@ impl Host {
         self.state_mut().grpc.closed_with = Some((grpc_status, message.to_owned()));
         let result = self.drive(root, "proxy_on_grpc_close", &[root.0, token.0, grpc_status]);
         self.state_mut().grpc.closed_with = None;
-        result.map(|_| ())
+        result?;
+        self.run_event_loop()
     }
 
     /// As `Host::response_headers`, with a trap as a value.
@@ -232,7 +234,7 @@ impl Host {
         for root in roots {
             self.drive(root, "proxy_on_tick", &[root.0])?;
         }
-        Ok(())
+        self.run_event_loop()
     }
 
     /// Compiles, links and instantiates; runs nothing of the guest but its start function.
@@ -264,8 +266,7 @@ impl Host {
         Ok(())
     }
 
-    /// Calls an export, and does what follows: inside of the callback's end what it asked for, and after the
-    /// outermost one what Envoy's event loop was asked for.
+    /// Calls an export, and does what it asked for, inside of the callback's end.
     fn drive(
         &mut self,
         context: ContextId,
@@ -281,17 +282,16 @@ impl Host {
         (state.depth, state.depth_max) = (depth, state.depth_max.max(depth));
         let result = self.call_export(context, export, args);
         let followed = result.and_then(|result| {
-            while let Some(stream) = self.state_mut().deferred.pop_front() {
-                self.respond_inside(stream)?;
+            while let Some(deferred) = self.state_mut().deferred.pop_front() {
+                match deferred {
+                    Deferred::Respond(stream) => self.respond_inside(stream)?,
+                    Deferred::Close(root) => self.close_unbegun(root)?,
+                }
             }
             Ok(result)
         });
         self.state_mut().depth = depth - 1;
-        let result = followed?;
-        if depth == 1 {
-            self.run_event_loop()?;
-        }
-        Ok(result)
+        followed
     }
 
     /// Has a stream that goes on, or is answered, get its response headers.
@@ -306,7 +306,22 @@ impl Host {
         self.try_response_headers(context, headers).map(|_| ())
     }
 
+    /// Envoy gives the number of a call that it never told of.
+    fn close_unbegun(&mut self, root: ContextId) -> Result<(), Trap> {
+        let (status, message) = self.state().grpc.fails_with.clone();
+        let token = self.state().grpc.token_next;
+        self.state_mut().grpc.token_next += 2;
+        self.state_mut().grpc.closed_with = Some((status, message));
+        let result = self.drive(root, "proxy_on_grpc_close", &[root.0, token, status]);
+        self.state_mut().grpc.closed_with = None;
+        result.map(|_| ())
+    }
+
+    /// Tells plugins of the entries of their queues, once Envoy has done with what the last callback was for.
     fn run_event_loop(&mut self) -> Result<(), Trap> {
+        if self.state().depth > 0 {
+            return Ok(());
+        }
         while let Some((root, queue)) = self.state_mut().posted.pop_front() {
             if self.state().roots.contains(&root) {
                 self.drive(root, "proxy_on_queue_ready", &[root.0, queue])?;

@@ -228,6 +228,12 @@ impl Host {
     pub(crate) fn set_grpc_call_status(&mut self, status: Status) {
         self.state_mut().grpc.status = status;
     }
+
+    /// The gRPC status and message of calls that fail at once, with `InternalFailure`.
+    pub(crate) fn fail_calls_with(&mut self, grpc_status: u32, message: &str) {
+        self.set_grpc_call_status(Status::InternalFailure);
+        self.state_mut().grpc.fails_with = (grpc_status, message.to_owned());
+    }
 }
 
 /// What the guest did.

@@ -61,9 +61,8 @@ pub(super) struct State {
     pub(super) shared_data: SharedData,
     pub(super) metrics: Metrics,
     pub(super) grpc: Grpc,
-    /// What host calls asked for that Envoy does when the callback has returned: streams that go on, or
-    /// are answered.
-    pub(super) deferred: VecDeque<ContextId>,
+    /// What Envoy does when the callback has returned.
+    pub(super) deferred: VecDeque<Deferred>,
     /// How many callbacks have begun and not ended.
     pub(super) depth: usize,
     /// The most of them since the host was loaded.
@@ -133,8 +132,18 @@ pub(super) struct Grpc {
     pub(super) token_next: u32,
     /// The message of the status that a call has just ended with.
     pub(super) closed_with: Option<(u32, String)>,
+    /// Why calls fail that fail at once (`InternalFailure`): a status and its message.
+    pub(super) fails_with: (u32, String),
     /// What `proxy_grpc_call` returns; anything but `Ok` starts no call.
     pub(super) status: Status,
+}
+
+/// What a host call has Envoy do once the callback has returned.
+pub(super) enum Deferred {
+    /// A stream goes on, or is answered.
+    Respond(ContextId),
+    /// The plugin is told why a call failed that was never begun.
+    Close(ContextId),
 }
 
 /// A queue that plugins share.
@@ -183,6 +192,7 @@ impl State {
                 in_flight: BTreeMap::new(),
                 token_next: 1,
                 closed_with: None,
+                fails_with: (14, String::new()),
                 status: Status::Ok,
             },
             deferred: VecDeque::new(),

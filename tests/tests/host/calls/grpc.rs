@@ -3,7 +3,7 @@
 use wasmtime::{Caller, Linker, Result};
 
 use super::super::guest::{Call, enter};
-use super::super::state::State;
+use super::super::state::{Deferred, State};
 use super::super::types::{GrpcCall, Status, Token};
 
 /// A pointer and a size, as the guest passes bytes.
@@ -80,7 +80,11 @@ fn start(call: &mut Call<'_>, arguments: &Arguments, token_out: u32) -> Result<S
 
     let grpc = &mut call.state().grpc;
     if grpc.status != Status::Ok {
-        return Ok(grpc.status);
+        let status = grpc.status;
+        if status == Status::InternalFailure {
+            call.state().deferred.push_back(Deferred::Close(root));
+        }
+        return Ok(status);
     }
     let token = grpc.token_next;
     grpc.token_next += 2;

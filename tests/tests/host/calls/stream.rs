@@ -7,7 +7,7 @@
 use wasmtime::{Caller, Linker, Result};
 
 use super::super::guest::{Call, enter};
-use super::super::state::{Sight, State};
+use super::super::state::{Deferred, Sight, State};
 use super::super::types::{ContextId, LocalReply, Outcome, Status};
 
 const STREAM_REQUEST: u32 = 0;
@@ -91,7 +91,7 @@ fn resume(call: &mut Call<'_>, kind: u32) -> Result<Status> {
     let state = call.state();
     if state.answers_directly {
         let active = state.active();
-        state.deferred.push_back(active);
+        state.deferred.push_back(Deferred::Respond(active));
     }
     Ok(Status::Ok)
 }
@@ -123,7 +123,7 @@ fn send(call: &mut Call<'_>, reply: LocalReply) -> Result<Status> {
         None | Some(Outcome::Paused) => {
             stream.outcome = Some(Outcome::LocalReply(reply));
             let active = call.state().active();
-            call.state().deferred.push_back(active);
+            call.state().deferred.push_back(Deferred::Respond(active));
             Ok(Status::Ok)
         }
         Some(earlier) => {
