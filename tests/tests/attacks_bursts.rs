@@ -18,7 +18,7 @@ use tidegate_tests::wait;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// What the traffic of one test needs at most, on a busy machine.
-const ROOM: Duration = Duration::from_secs(100);
+const ROOM: Duration = Duration::from_secs(50);
 
 const REQUESTS: u64 = 5_000;
 const LIMIT: u64 = 50;
