@@ -157,23 +157,20 @@ impl Asks {
 
     /// Keeps a call that failed at once until its reason comes.
     pub(crate) fn keep_unsent(&mut self, ask: Ask) {
-        self.waiting = self.waiting.saturating_add(ask.waiting());
-        self.bytes = self.bytes.saturating_add(ask.bytes());
+        self.count_in(ask.waiting(), ask.bytes());
         self.unsent.push_back(ask);
     }
 
     /// The first call that failed at once.
     pub(crate) fn take_unsent(&mut self) -> Option<Ask> {
         let ask = self.unsent.pop_front()?;
-        self.waiting = self.waiting.saturating_sub(ask.waiting());
-        self.bytes = self.bytes.saturating_sub(ask.bytes());
+        self.count_out(ask.waiting(), ask.bytes());
         Some(ask)
     }
 
     /// Has a request wait until another call may be made, before those that have more time left.
     pub(crate) fn queue(&mut self, waiter: Waiter) {
-        self.waiting = self.waiting.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(waiter.drawn.bytes());
+        self.count_in(1, waiter.drawn.bytes());
         let place = self.queue.partition_point(|queued| queued.deadline <= waiter.deadline);
         self.queue.insert(place, waiter);
     }
@@ -194,8 +191,7 @@ impl Asks {
         if self.queue.is_empty() {
             self.queue.shrink_to(CALLS_MAX);
         }
-        self.waiting = self.waiting.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(waiter.drawn.bytes());
+        self.count_out(1, waiter.drawn.bytes());
         Some(waiter)
     }
 
@@ -235,8 +231,7 @@ impl Asks {
         for drawing in ask.drawn.iter() {
             self.asking.insert(drawing.key, call);
         }
-        self.waiting = self.waiting.saturating_add(ask.waiting());
-        self.bytes = self.bytes.saturating_add(ask.bytes());
+        self.count_in(ask.waiting(), ask.bytes());
         self.calls.insert(call, ask);
         lost
     }
@@ -246,9 +241,9 @@ impl Asks {
         let Some(ask) = self.calls.get_mut(&call) else {
             return Err(waiter);
         };
-        self.waiting = self.waiting.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(waiter.drawn.bytes());
+        let bytes = waiter.drawn.bytes();
         ask.waiters.push(waiter);
+        self.count_in(1, bytes);
         Ok(())
     }
 
@@ -260,9 +255,18 @@ impl Asks {
                 self.asking.remove(&drawing.key);
             }
         }
-        self.waiting = self.waiting.saturating_sub(ask.waiting());
-        self.bytes = self.bytes.saturating_sub(ask.bytes());
+        self.count_out(ask.waiting(), ask.bytes());
         Some(ask)
+    }
+
+    fn count_in(&mut self, waiting: usize, bytes: usize) {
+        self.waiting = self.waiting.saturating_add(waiting);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn count_out(&mut self, waiting: usize, bytes: usize) {
+        self.waiting = self.waiting.saturating_sub(waiting);
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     /// The first of all calls.

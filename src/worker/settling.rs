@@ -67,29 +67,21 @@ impl<H: Host> Worker<H> {
 
     /// Whether this turn may settle one more request. If not, the next turn goes on, which comes by itself.
     fn may_settle(&mut self) -> bool {
-        let left = self.settling.left.checked_sub(1);
-        self.settling.left = left.unwrap_or(0);
-        if left.is_none() {
-            self.wake();
-        }
-        left.is_some()
+        take_one(&mut self.settling.left) || self.wake()
     }
 
     /// Whether this turn may send one more ask of a request that waited. If not, the next turn goes on.
     pub(super) fn may_ask(&mut self) -> bool {
-        let left = self.settling.asks_left.checked_sub(1);
-        self.settling.asks_left = left.unwrap_or(0);
-        if left.is_none() {
-            self.wake();
-        }
-        left.is_some()
+        take_one(&mut self.settling.asks_left) || self.wake()
     }
 
-    fn wake(&mut self) {
+    /// Leaves the rest to the next turn. Always false: this turn does no more.
+    fn wake(&mut self) -> bool {
         if !self.settling.woken {
             // Where that fails, the next tick goes on.
             self.settling.woken = self.host.wake();
         }
+        false
     }
 
     /// Takes over requests from the worker before this one.
@@ -159,11 +151,19 @@ impl<H: Host> Worker<H> {
                 return;
             }
             if self.settling.left == 0 || self.settling.asks_left == 0 {
-                return self.wake();
+                self.wake();
+                return;
             }
             if let Some(waiter) = self.asks.unqueue() {
                 self.decide_again(vec![waiter], now);
             }
         }
     }
+}
+
+/// Takes one of what is left; false when there is none.
+fn take_one(left: &mut usize) -> bool {
+    let fewer = left.checked_sub(1);
+    *left = fewer.unwrap_or(0);
+    fewer.is_some()
 }
