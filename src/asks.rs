@@ -274,6 +274,14 @@ impl Asks {
         self.calls.first_key_value().map(|(call, _)| *call)
     }
 
+    /// Takes any call out, as if it had ended.
+    pub(crate) fn take_any(&mut self) -> Option<Ask> {
+        match self.first() {
+            Some(call) => self.take(call),
+            None => self.take_unsent(),
+        }
+    }
+
     /// The tick in which the oldest call under way was sent.
     pub(crate) fn oldest_sent_in(&self) -> Option<Tick> {
         self.calls.values().map(|ask| ask.sent_in).min()

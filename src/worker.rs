@@ -271,7 +271,7 @@ impl<H: Host> Worker<H> {
     /// requests that were too many for this turn.
     pub fn on_end(&mut self) -> Decided {
         let now = self.host.now();
-        while let Some(ask) = self.asks.first().and_then(|call| self.asks.take(call)) {
+        while let Some(ask) = self.asks.take_any() {
             let waiters = ask.waiters.into_iter().map(|waiter| waiter.who);
             for who in ask.asker.into_iter().chain(waiters) {
                 self.fail(who, Undecided::Failure);
