@@ -39,7 +39,7 @@ const EXPRESSIONS: [&str; 8] = [
     r"/search\?q=[^&]*(&page=\d+)?",
 ];
 
-/// Requests that are all alike, and what is asked of them.
+/// Identical requests, and the descriptors that both filters make of them.
 struct Workload {
     name: &'static str,
     rate_limits: Value,

@@ -125,7 +125,7 @@ pub(crate) async fn body(
             return Err(BodyError::InCrumbs);
         }
         if read > room {
-            // By what comes in, not by what is announced.
+            // Room grows with the bytes received, not with the announced length.
             room = read.saturating_mul(2).min(most);
             if let Err(NoRoom) = place.hold(room) {
                 drop((first, all));

@@ -34,8 +34,8 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 /// Work ahead, for each thread, beyond which calls are refused.
 const AHEAD_MAX: Duration = Duration::from_millis(4);
 
-/// A turn that seems to take longer counts by what its thread used of a processor meanwhile: it may have
-/// worked as long, or have been kept waiting for a processor itself.
+/// A longer turn counts by the processor time of its thread: the thread may have worked all that time, or
+/// have waited for a processor.
 const TURN_MAX: Duration = Duration::from_millis(2);
 
 /// How long ago it may be that a thread was asked for its processor time when a turn begins: by so much a

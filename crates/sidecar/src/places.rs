@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Connections that were told to leave do so as soon as their tasks run. While there are more of them,
-/// nobody else is accepted.
+/// Connections that must leave do so as soon as their tasks run. While this many are leaving, the door
+/// accepts no others.
 const LEAVING_MAX: usize = 64;
-/// A body or an answer gives way to another one only if it has been under way for so long; else it is the
-/// other one that is refused, and told so. Honest clients send what they send within less.
+/// A body or an answer gives way to another one only if it has been under way for this long; otherwise the
+/// newcomer is refused with an answer. Honest clients need less time.
 const HELD_MIN: Duration = Duration::from_secs(1);
 /// What a client must take each second of an answer, beside the time that it has for any.
 const ANSWER_BYTES_A_SECOND: u64 = 64 * 1024;

@@ -24,7 +24,7 @@ use tidegate::worker::{Step, TICK, Worker};
 use tidegate_core::Lease;
 
 /// How long beyond its timeout a request may wait: until it is known whether the sidecar is silent or late.
-/// Counted in ticks, of which the first has begun.
+/// The filter counts in ticks, and the first one has begun when the request comes.
 const WAIT_BEYOND: u64 = 9 * TICK.as_nanos() as u64;
 
 /// The requests of one worker that may wait at once, far above what traffic there is.

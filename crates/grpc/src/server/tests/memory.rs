@@ -69,7 +69,7 @@ fn streams_that_were_reset_leave_little() {
     check_left(
         streams(128).map(|stream| [headers(stream, 0), data(stream, 0, &begun[..16_000])].concat()),
     );
-    // Each with 12 KB of metadata, of which three bytes are sent.
+    // Each has 12 KB of metadata, and three bytes of it are sent.
     check_left(streams(128).map(|stream| indexed_request(stream, b"x", &[b'y'; 4000], 3)));
     check_left(streams(128).map(|stream| indexed_request(stream, b"x", b"", 480)));
     let path = format!("/{}", "p".repeat(15_000));

@@ -12,7 +12,7 @@ fn late() -> Status {
     Status::new(Code::DeadlineExceeded, "too late")
 }
 
-/// This begins at 100 s, and ends what is said then when all before 110 s is to end.
+/// Sends `input` at 100 s, then ends everything that began before 110 s, and compares the output.
 #[track_caller]
 fn check_ends(input: &[u8], expected: Result<(&str, Option<u32>), u32>) {
     let mut connection = greeted(LIMITS);
@@ -113,7 +113,7 @@ fn what_may_stay_open_stays() {
     assert_eq!(connection.unfinished_since(), None);
     assert_eq!(connection.end_unfinished(seconds(1000), &late()), Ok(()));
     assert_eq!(connection.streams.len(), 2);
-    // What the watcher is told and does not take has its time too.
+    // An update that the watcher gives no window for has a deadline too.
     said(&mut connection, &settings(&[(4, 0)]));
     connection.set_time(seconds(2000));
     connection.tell_watchers(b"news");
