@@ -283,6 +283,19 @@ fn a_worker_that_ends_leaves_nobody_waiting_and_its_tokens_to_others() {
     assert_eq!(spent + 18, all(&envoy));
 }
 
+/// The request of a call whose reason for failing was on its way was forgotten.
+#[test]
+fn a_worker_that_ends_leaves_no_request_of_a_call_that_failed_at_once() {
+    let mut envoy = Envoy::new(1, 64);
+    envoy.world_mut().fails_at_once = true;
+    let (stream, step) = envoy.request(0, &[("7", 1)]);
+    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![]));
+    let decided = envoy.workers[0].on_end();
+    envoy.workers[0].adopt(decided);
+    envoy.wake_all();
+    assert_eq!(replied(&envoy), [(stream.0, 500)]);
+}
+
 #[test]
 fn all_descriptors_are_spent_or_none() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());

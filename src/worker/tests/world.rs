@@ -44,6 +44,8 @@ pub(super) struct World {
     calls: u32,
     /// Whether calls can be sent.
     pub(super) unsendable: bool,
+    /// Whether calls fail at once, for a reason that is still to come.
+    pub(super) fails_at_once: bool,
     /// The workers that want to be woken.
     wakes: Vec<usize>,
     pub(super) resumed: Vec<StreamId>,
@@ -107,6 +109,9 @@ impl Host for FakeHost {
         let mut world = self.world.borrow_mut();
         if world.unsendable {
             return Err(Unsent::Refused);
+        }
+        if world.fails_at_once {
+            return Err(Unsent::FailedAtOnce);
         }
         assert!(call.timeout >= Duration::from_millis(1), "a call without a timeout");
         world.calls += 1;
