@@ -197,6 +197,10 @@ pub(crate) struct StoreOptions {
     #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
     pub(crate) data_dir: PathBuf,
 
+    /// Directory of shared memory (tmpfs) that counters are kept in while the data directory is served
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_MEMORY_DIR", default_value = "/dev/shm")]
+    pub(crate) memory_dir: PathBuf,
+
     /// Counters to make room for, 73 bytes each at the default load
     #[arg(long, value_name = "N", env = "TIDEGATE_CAPACITY", default_value_t = 1 << 20)]
     pub(crate) capacity: u64,

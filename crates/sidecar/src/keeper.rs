@@ -68,7 +68,7 @@ fn store_options(options: &StoreOptions) -> anyhow::Result<Options> {
         EvictionPolicy::Refuse => Eviction::Refuse,
         EvictionPolicy::EvictOldest => Eviction::EvictOldest,
     };
-    Ok(Options { narrow, wide, eviction })
+    Ok(Options { narrow, wide, eviction, memory_dir: Some(options.memory_dir.clone()) })
 }
 
 /// Starts to look after the store. Returns the task, which ends when aborted, and what it found last.

@@ -16,15 +16,16 @@ mod update;
 use crate::crew::{Crew, Seated};
 use crate::entry::{Entries, Entry, EntryMut, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
-use crate::files::{self, Opened, Origin};
 use crate::geometry::{Class, Geometry};
 use crate::key::{Key, StoredKey};
 use crate::key_node::{KeyNode, NARROW_WORDS, STATE, Slots, expires_secs};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::occupancy::Occupancy;
+use crate::open::{self, Opened, Place};
 use crate::options::{Eviction, Options};
 use crate::region::prefetch;
 use crate::seat::Seat;
+use crate::snapshot::Synced;
 use crate::stats::{Count, Stats};
 use crate::step::{Ask, Change, Step, Was, free_expired};
 use update::{hold_one, prefetch_single, prefetch_tagged};
@@ -38,7 +39,8 @@ pub struct Cluster {
     memory: Arc<Memory>,
     crew: Crew,
     eviction: Eviction,
-    origin: Origin,
+    /// None in tests over memory without files.
+    place: Option<Place>,
 }
 
 impl Cluster {
@@ -69,12 +71,8 @@ impl Cluster {
     /// If the files are not those of a cluster of this format (they stay as they are), or the system
     /// refuses something.
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
-        Ok(Self::of(files::open(dir, options)?, options.eviction))
-    }
-
-    pub(crate) fn of(opened: Opened, eviction: Eviction) -> Self {
-        let Opened { memory, crew, origin } = opened;
-        Self { memory: Arc::new(memory), crew, eviction, origin }
+        let Opened { memory, crew, place } = open::open(dir, options)?;
+        Ok(Self { memory: Arc::new(memory), crew, eviction: options.eviction, place: Some(place) })
     }
 
     /// The random seed of this cluster, to hash keys with. Never changes during its life.
@@ -101,34 +99,46 @@ impl Cluster {
         Some(Occupancy::of(self.memory.class(class)?))
     }
 
-    /// Writes all changes to the disk and waits for it.
+    /// Copies what changed since the last time to the snapshot in the data directory, and waits until it is on
+    /// the disk. Says nothing if another process is doing so.
     ///
-    /// Only against loss of power: what a killed process wrote is safe without.
-    ///
-    /// # Errors
-    ///
-    /// If the disk fails.
-    pub fn sync(&self) -> io::Result<()> {
-        self.memory.sync()
-    }
-
-    /// Checks that the files are still where they were and as long as they were.
-    ///
-    /// A deleted or replaced file still counts for the processes that have it open, but not for those
-    /// that start later; a shortened one makes updates fail.
+    /// Only against the end of the machine: what a killed process wrote is safe without. Updates go on
+    /// meanwhile, and wait for nothing.
     ///
     /// # Errors
     ///
-    /// Says which file is gone, replaced, or of another length.
-    pub fn check_files(&self) -> io::Result<()> {
-        self.origin.check()?;
-        if self.memory.is_lost() {
-            return Err(io::Error::other(UpdateError::Lost.to_string()));
+    /// If the disk fails, or the memory was found damaged. What the snapshot had before still counts.
+    pub fn sync(&self) -> io::Result<Option<Synced>> {
+        let Some(place) = &self.place else { return Ok(None) };
+        place.check_memory(&self.memory)?;
+        let hold = |spot: Spot<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
+            self.hold(spot, |_| copy(spot.node)).is_ok()
+        };
+        let saved = place.snapshot.save(&self.memory, hold, || place.check_memory(&self.memory));
+        if let Err(error) = &saved
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            self.memory.spoil();
         }
-        Ok(())
+        saved
     }
 
-    /// Whether a file was cut short, or its pages cannot be had any more: no update can be made.
+    /// Checks that the files of the memory and of the snapshot are still where they were, and that nobody
+    /// changed them from outside.
+    ///
+    /// If the memory was changed, every update fails from now on, in all processes: see
+    /// [`Cluster::is_lost`]. Whoever opens the cluster once they have ended gets the last snapshot. If the
+    /// snapshot was moved or replaced, updates go on, but no later process will know of them.
+    ///
+    /// # Errors
+    ///
+    /// Says which file is gone, replaced, of another length or changed.
+    pub fn check_files(&self) -> io::Result<()> {
+        let Some(place) = &self.place else { return Ok(()) };
+        place.check(&self.memory)
+    }
+
+    /// Whether a file of the memory was cut short or changed from outside: no update can be made.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.memory.is_lost()
@@ -370,6 +380,11 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            place.leave(&self.memory, self.crew.lives(), || {
+                matches!(self.sync(), Ok(Some(Synced { held: 0, .. })))
+            });
+        }
         self.crew.leave(&self.memory);
     }
 }

@@ -179,6 +179,11 @@ impl Crew {
         }
     }
 
+    /// Where processes show that they live.
+    pub(crate) fn lives(&self) -> &Lives {
+        &self.lives
+    }
+
     /// Leaves: gives the seats back, which no thread uses any more.
     pub(crate) fn leave(&mut self, memory: &Memory) {
         for pooled in &self.pool[..self.taken.load(Ordering::Acquire)] {

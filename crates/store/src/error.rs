@@ -35,6 +35,28 @@ pub enum OpenError {
         /// How many processes there can be.
         max: u32,
     },
+    /// Processes have the cluster open that keep its counters where this one cannot see them: in another
+    /// container, or on another machine.
+    #[error(
+        "{}: served already, by a process whose shared memory cannot be joined from here (another \
+         container, another machine, or memory that was changed from outside); stop it, or let both \
+         see one memory directory",
+        path.display()
+    )]
+    Elsewhere {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory for counters is not one of shared memory.
+    #[error(
+        "{}: is not in memory, so that counters there would wait for a disk; choose a directory on a \
+         tmpfs, such as /dev/shm",
+        path.display()
+    )]
+    NotInMemory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The operating system refused an operation.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {

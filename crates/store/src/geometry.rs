@@ -238,10 +238,17 @@ impl Geometry {
         self.key_node_words() as u64 * WORD_BYTES
     }
 
-    /// The size of a file in bytes, with its header.
+    /// The size of a file in bytes: its header, its key-nodes, and a word for each of these about its copy
+    /// in the snapshot.
     #[must_use]
     pub const fn file_bytes(&self) -> u64 {
-        HEADER_BYTES as u64 + self.key_node_bytes() * self.key_nodes
+        HEADER_BYTES as u64 + (self.key_node_bytes() + WORD_BYTES) * self.key_nodes
+    }
+
+    /// The size in bytes of a file of the snapshot: its header, and two places for each key-node.
+    #[must_use]
+    pub const fn snapshot_file_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + 2 * self.key_node_bytes() * self.key_nodes
     }
 
     /// The size of all files in bytes.
@@ -251,7 +258,7 @@ impl Geometry {
     }
 
     fn total_bytes_checked(&self) -> Option<u64> {
-        let of_file = self.key_node_bytes().checked_mul(self.key_nodes)?;
+        let of_file = (self.key_node_bytes() + WORD_BYTES).checked_mul(self.key_nodes)?;
         of_file.checked_add(HEADER_BYTES as u64)?.checked_mul(u64::from(self.files))
     }
 
@@ -339,6 +346,18 @@ impl Layout {
         self.key_node_of(file, rest)
     }
 
+    /// The file of a key-node, and which one of that file it is.
+    pub(crate) const fn split(&self, number: u64) -> (usize, u64) {
+        ((number / self.geometry.key_nodes) as usize, number % self.geometry.key_nodes)
+    }
+
+    /// The word about the copy of a key-node in the snapshot: its file, and its index there.
+    pub(crate) const fn saved(&self, number: u64) -> (usize, usize) {
+        let (file, rest) = self.split(number);
+        let key_nodes = self.geometry.key_nodes as usize * self.key_node_words;
+        (file, HEADER_WORDS + key_nodes + rest as usize)
+    }
+
     /// The key-node in which a key lives, counted over all files: the index estimate scaled, first to
     /// the files, and what is left of it to the key-nodes of a file.
     #[inline]
@@ -414,7 +433,8 @@ mod tests {
         assert_eq!(geometry.nodes(), 105_000);
         assert_eq!(geometry.nodes_bytes(), 56 * 35 * 1000 * 3);
         assert_eq!(geometry.key_node_bytes(), 2048);
-        assert_eq!(geometry.file_bytes(), 4096 + 2_048_000);
+        assert_eq!(geometry.file_bytes(), 4096 + 2_048_000 + 8_000);
+        assert_eq!(geometry.snapshot_file_bytes(), 4096 + 2 * 2_048_000);
         assert_eq!(geometry.total_bytes(), 3 * geometry.file_bytes());
     }
 

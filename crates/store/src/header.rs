@@ -12,7 +12,7 @@ use crate::error::OpenError;
 use crate::geometry::{Class, Geometry, HEADER_BYTES};
 
 const MAGIC: [u8; 8] = *b"TIDEGATE";
-const FORMAT_VERSION: u64 = 2;
+const FORMAT_VERSION: u64 = 3;
 
 /// Word indexes of the fields; the words between `WIDE` and `CHECKSUM` are zero.
 const VERSION: usize = 1;
@@ -21,6 +21,7 @@ const FILE: usize = 3;
 const CLUSTER_LOW: usize = 4;
 const CLUSTER_HIGH: usize = 5;
 const SEED: usize = 6;
+const KIND: usize = 7;
 const NARROW: usize = 8;
 const WIDE: usize = 12;
 const CHECKSUM: usize = HEADER_BYTES / 8 - 1;
@@ -43,6 +44,15 @@ impl Identity {
             Class::Wide => self.wide,
         }
     }
+}
+
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Memory that processes share.
+    Memory = 0,
+    /// A copy of it on a disk.
+    Snapshot = 1,
 }
 
 /// What a file is within its cluster.
@@ -70,7 +80,7 @@ impl Role {
     }
 }
 
-pub(crate) fn encode(identity: &Identity, role: Role) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode(identity: &Identity, kind: Kind, role: Role) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
     let (role, file) = role.words();
@@ -83,6 +93,7 @@ pub(crate) fn encode(identity: &Identity, role: Role) -> [u8; HEADER_BYTES] {
     set(CLUSTER_LOW, identity.cluster as u64);
     set(CLUSTER_HIGH, (identity.cluster >> 64) as u64);
     set(SEED, identity.seed);
+    set(KIND, kind as u64);
     for (at, geometry) in [(NARROW, Some(identity.narrow)), (WIDE, identity.wide)] {
         let Some(geometry) = geometry else { continue };
         set(at, u64::from(geometry.files()));
@@ -101,6 +112,7 @@ pub(crate) fn encode(identity: &Identity, role: Role) -> [u8; HEADER_BYTES] {
 /// its owner should read that the file is of another version, not that it is damaged.
 pub(crate) fn decode(
     bytes: &[u8; HEADER_BYTES],
+    kind: Kind,
     role: Role,
     path: &Path,
 ) -> Result<Identity, OpenError> {
@@ -120,6 +132,10 @@ pub(crate) fn decode(
     }
     if (word(ROLE), word(FILE)) != role.words() {
         return Err(OpenError::WrongPlace { path: path(), what: "another file of a cluster" });
+    }
+    if word(KIND) != kind as u64 {
+        let what = "a file of the same name from elsewhere: memory is no snapshot";
+        return Err(OpenError::WrongPlace { path: path(), what });
     }
     let geometry = |at: usize| {
         let small = |index: usize| u32::try_from(word(index)).unwrap_or(u32::MAX);
@@ -156,9 +172,10 @@ mod tests {
 
     #[track_caller]
     fn check_refused(change: impl FnOnce(&mut [u8; HEADER_BYTES]), message: &str) {
-        let mut bytes = encode(&identity(), ROLE_1);
+        let mut bytes = encode(&identity(), Kind::Snapshot, ROLE_1);
         change(&mut bytes);
-        let error = decode(&bytes, ROLE_1, Path::new(PATH)).unwrap_err().to_string();
+        let error =
+            decode(&bytes, Kind::Snapshot, ROLE_1, Path::new(PATH)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{PATH}: {message}")), "{error}");
     }
 
@@ -171,28 +188,31 @@ mod tests {
     #[test]
     fn a_header_reads_as_it_was_written() {
         for role in [Role::Control, ROLE_1, Role::Nodes { class: Class::Wide, file: 0 }] {
-            let bytes = encode(&identity(), role);
-            assert_eq!(decode(&bytes, role, Path::new(PATH)).unwrap(), identity());
+            for kind in [Kind::Memory, Kind::Snapshot] {
+                let bytes = encode(&identity(), kind, role);
+                assert_eq!(decode(&bytes, kind, role, Path::new(PATH)).unwrap(), identity());
+            }
         }
-        let narrow_only = Identity { wide: None, ..identity() };
-        let bytes = encode(&narrow_only, Role::Control);
-        assert_eq!(decode(&bytes, Role::Control, Path::new(PATH)).unwrap(), narrow_only);
+        let (narrow_only, kind) = (Identity { wide: None, ..identity() }, Kind::Memory);
+        let bytes = encode(&narrow_only, kind, Role::Control);
+        assert_eq!(decode(&bytes, kind, Role::Control, Path::new(PATH)).unwrap(), narrow_only);
     }
 
     #[test]
     fn other_files_are_refused() {
         check_refused(|bytes| bytes[0] = b't', "not a counter file: found [74, 49, 44, 45");
         check_refused(
-            |bytes| set(bytes, VERSION, 3),
-            "found format version 3, expected 2; use the release that wrote it",
+            |bytes| set(bytes, VERSION, 4),
+            "found format version 4, expected 3; use the release that wrote it",
         );
         // A later format may keep its checksum elsewhere.
         check_refused(
-            |bytes| bytes[8] = 3,
-            "found format version 3, expected 2; use the release that wrote it",
+            |bytes| bytes[8] = 4,
+            "found format version 4, expected 3; use the release that wrote it",
         );
         check_refused(|bytes| bytes[4000] = 1, "the header is damaged: found checksum 0x");
         check_refused(|bytes| set(bytes, FILE, 0), "is another file of a cluster");
+        check_refused(|bytes| set(bytes, KIND, 0), "is a file of the same name from elsewhere");
         check_refused(
             |bytes| set(bytes, NARROW + 2, 41),
             "chain length 41 is not allowed (1 to 40)",
@@ -205,11 +225,14 @@ mod tests {
 
     #[test]
     fn no_byte_of_a_header_can_change_unnoticed() {
-        let whole = encode(&identity(), ROLE_1);
+        let whole = encode(&identity(), Kind::Snapshot, ROLE_1);
         for index in 0..HEADER_BYTES {
             let mut bytes = whole;
             bytes[index] ^= 0x10;
-            assert!(decode(&bytes, ROLE_1, Path::new(PATH)).is_err(), "byte {index}");
+            assert!(
+                decode(&bytes, Kind::Snapshot, ROLE_1, Path::new(PATH)).is_err(),
+                "byte {index}"
+            );
         }
     }
 }

@@ -110,7 +110,7 @@ impl<'a> KeyNode<'a> {
         get(&self.words[HINTS]) as u32
     }
 
-    /// How many updates there were, modulo 2^32.
+    /// How many changes there were, modulo 2^32.
     #[inline]
     pub(crate) fn activity(&self) -> u32 {
         (get(&self.words[HINTS]) >> 32) as u32
@@ -183,6 +183,14 @@ impl<'a> KeyNode<'a> {
         self.tagged(0)
     }
 
+    /// The slots with a node in `image`, a copy of a whole key-node.
+    pub(crate) fn occupied_in(image: &[u64], layout: &Layout) -> Slots {
+        let tags: &[u8] = cast_slice(&image[TAGS..HEAD_WORDS]);
+        let chain = layout.geometry.chain() as usize;
+        let taken = tags[..chain].iter().enumerate().filter(|(_, tag)| **tag != 0);
+        Slots(taken.fold(0, |slots, (slot, _)| slots | 1 << slot))
+    }
+
     /// The slots with a node.
     #[inline]
     pub(crate) fn occupied(&self) -> Slots {
@@ -216,6 +224,13 @@ impl<'a> KeyNode<'a> {
         self.set_tag(slot, 0);
         let at = self.layout.node_at(slot);
         put(&self.words[at.first + (self.layout.node_words - 1) * at.step], 0);
+        self.note_change();
+    }
+
+    /// Notes a change that the snapshot does not have.
+    #[inline]
+    pub(crate) fn note_change(&self) {
+        self.set_hints(self.earliest(), self.activity().wrapping_add(1));
     }
 
     /// Zeroes the tags behind the end of the chain, if they are not.

@@ -1,7 +1,7 @@
 //! The words of a whole cluster: the control file, and the key-nodes of both classes.
 //!
 //! Owns the way from the name of a key-node to its words, and the completion of what a killed process
-//! left. Takes no lock, except to give back those of the dead.
+//! left. Knows no file. Takes no lock, except to give back those of the dead.
 
 use crate::geometry::{Class, Geometry, KeyNodeAt, Layout};
 use crate::header::Identity;
@@ -9,10 +9,10 @@ use crate::key::StoredKey;
 use crate::key_node::{KeyNode, is_sealed};
 use crate::lock::release_of;
 use crate::region::Region;
-use crate::seat::{KeyNodeId, Record, Seat, owner_word, pid_word, read_journal};
+use crate::seat::{KeyNodeId, Record, Seat, owner_word, pid_word, read_journal, spoiled_word};
 use crate::stats::Count;
-use crate::sync::{get, put};
-use std::io;
+use crate::sync::{AtomicU64, get, put};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One class of nodes, over all its files.
 pub(crate) struct ClassMemory {
@@ -59,6 +59,12 @@ impl ClassMemory {
         Spot { id, node: KeyNode::new(words, &self.layout) }
     }
 
+    /// What is known of the copy of a key-node in the snapshot: see [`crate::snapshot`].
+    pub(crate) fn saved(&self, number: u64) -> &AtomicU64 {
+        let (file, index) = self.layout.saved(number);
+        &self.files[file].slice(index, 1)[0]
+    }
+
     #[cfg(all(test, not(loom)))]
     pub(crate) fn words(&self) -> Vec<u64> {
         self.files.iter().flat_map(Region::words).collect()
@@ -95,6 +101,8 @@ pub(crate) struct Memory {
     pub(crate) control: Region,
     narrow: ClassMemory,
     wide: Option<ClassMemory>,
+    /// Whether somebody changed the files from outside.
+    is_spoiled: AtomicBool,
 }
 
 impl Memory {
@@ -104,7 +112,7 @@ impl Memory {
         narrow: ClassMemory,
         wide: Option<ClassMemory>,
     ) -> Self {
-        Self { identity, control, narrow, wide }
+        Self { identity, control, narrow, wide, is_spoiled: AtomicBool::new(false) }
     }
 
     /// The seed of the cluster.
@@ -132,22 +140,20 @@ impl Memory {
         (id.key_node < total).then(|| class.spot(id.key_node).node)
     }
 
-    /// Whether a part of a file has gone from under the process.
-    #[inline]
-    pub(crate) fn is_lost(&self) -> bool {
-        let of = |class: &ClassMemory| class.files.iter().any(Region::is_lost);
-        self.control.is_lost() || of(&self.narrow) || self.wide.as_ref().is_some_and(of)
+    /// Nothing that is read here counts any more, in this process and all others.
+    pub(crate) fn spoil(&self) {
+        put(spoiled_word(&self.control), 1);
+        self.is_spoiled.store(true, Ordering::Relaxed);
     }
 
-    /// Writes every change to the disk.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.control.sync()?;
-        for class in self.classes() {
-            for file in &class.files {
-                file.sync()?;
-            }
+    /// Whether nothing that is read here counts: a file was cut short, or changed from outside.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        if self.is_spoiled.load(Ordering::Relaxed) {
+            return true;
         }
-        Ok(())
+        let of = |class: &ClassMemory| class.files.iter().any(Region::is_lost);
+        self.control.is_lost() || of(&self.narrow) || self.wide.as_ref().is_some_and(of)
     }
 
     /// Cleans up after process number `process`, which is dead: completes its committed updates and gives
@@ -179,21 +185,6 @@ impl Memory {
         self.redo(dead, |key_node, record| {
             self.complete_record(key_node, record.slot, record.before, record.image);
         })
-    }
-
-    /// Mends what the journal of a seat, committed in another boot of the machine, can mend: nodes that are
-    /// torn, and would be dropped. Its pages may be of several times, so no whole node is replaced.
-    pub(crate) fn mend(&self, seat: &Seat<'_>) {
-        self.redo(seat, |key_node, record| {
-            let Some(image) = record.image else { return };
-            let mut found = image.to_vec();
-            key_node.read(record.slot, &mut found);
-            let is_torn = key_node.tag(record.slot) != 0 && !is_sealed(&mut found, self.seed());
-            found.copy_from_slice(image);
-            if is_torn && is_sealed(&mut found, self.seed()) {
-                key_node.install(record.slot, image);
-            }
-        });
     }
 
     /// Hands the records of a committed journal to `act`, each with its key-node, up to one that makes no
@@ -228,6 +219,7 @@ impl Memory {
             if tail == before {
                 key_node.clear(slot);
             }
+            key_node.note_change();
             return;
         };
         let mut found = image.to_vec();

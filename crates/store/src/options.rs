@@ -1,5 +1,7 @@
 //! How to make a cluster, and how to treat it.
 
+use std::path::PathBuf;
+
 use crate::geometry::{Geometry, STATE_WORDS_WIDE};
 
 /// What becomes of a new key whose key-nodes are full of live entries.
@@ -14,7 +16,7 @@ pub enum Eviction {
 }
 
 /// How to make a cluster that does not exist yet, and how to treat it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Of the narrow nodes. An existing cluster keeps the geometry that it has.
     pub narrow: Geometry,
@@ -22,13 +24,22 @@ pub struct Options {
     pub wide: Option<Geometry>,
     /// What to do when there is no room; each process has its own mind.
     pub eviction: Eviction,
+    /// The directory of shared memory (tmpfs) to keep counters in, unless they are in another one
+    /// already; [`default_memory_dir`] if none.
+    pub memory_dir: Option<PathBuf>,
+}
+
+/// The directory of shared memory that there is on every Linux machine.
+#[must_use]
+pub fn default_memory_dir() -> PathBuf {
+    if cfg!(target_os = "linux") { PathBuf::from("/dev/shm") } else { std::env::temp_dir() }
 }
 
 impl Options {
     /// Narrow nodes of this geometry, no wide ones, and nothing live is evicted.
     #[must_use]
     pub const fn narrow(narrow: Geometry) -> Self {
-        Self { narrow, wide: None, eviction: Eviction::Refuse }
+        Self { narrow, wide: None, eviction: Eviction::Refuse, memory_dir: None }
     }
 }
 
@@ -44,6 +55,7 @@ impl Default for Options {
             narrow: of(Geometry::by_capacity(1 << 20, 0.8)),
             wide: Some(of(Geometry::wide_by_capacity(1 << 12, 0.8, STATE_WORDS_WIDE))),
             eviction: Eviction::Refuse,
+            memory_dir: None,
         }
     }
 }

@@ -24,17 +24,18 @@ const LINE_WORDS: usize = 8;
 
 /// A run of words that threads and processes may load and store concurrently.
 pub(crate) struct Region {
-    /// The first word. Valid, aligned and unmoved for `words` words as long as `memory` lives.
+    /// The first word. Valid, aligned and unmoved for `words` words as long as `_memory` lives.
     base: NonNull<AtomicU64>,
     words: usize,
     /// Declared before the memory, so dropped before it is unmapped.
     guard: Option<Guard>,
-    memory: Memory,
+    /// Held for its drop.
+    _memory: Memory,
 }
 
 /// What the words live in; dropping it gives them back.
 enum Memory {
-    Mapped(MmapRaw),
+    Mapped(#[expect(dead_code, reason = "held for its drop")] MmapRaw),
     #[cfg(all(test, not(loom)))]
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapWords),
 }
@@ -74,7 +75,15 @@ impl Region {
             .filter(|base| base.is_aligned())
             .ok_or_else(|| io::Error::other("the mapping is not aligned to its words"))?;
         let guard = Some(Guard::new(map.as_ptr(), bytes as usize)?);
-        Ok(Self { base, words, guard, memory: Memory::Mapped(map) })
+        Ok(Self { base, words, guard, _memory: Memory::Mapped(map) })
+    }
+
+    /// Zeros that only this process has.
+    pub(crate) fn zeros(words: usize) -> io::Result<Self> {
+        let map = MmapRaw::from(MmapOptions::new().len(words * WORD_BYTES as usize).map_anon()?);
+        let base = NonNull::new(map.as_mut_ptr().cast::<AtomicU64>())
+            .ok_or_else(|| io::Error::other("the mapping is at no address"))?;
+        Ok(Self { base, words, guard: None, _memory: Memory::Mapped(map) })
     }
 
     /// `len` words from `start` on.
@@ -99,15 +108,6 @@ impl Region {
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
-    }
-
-    /// Writes every changed page to the disk and waits for it.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        match &self.memory {
-            Memory::Mapped(map) => map.flush(),
-            #[cfg(all(test, not(loom)))]
-            Memory::Heap(_) => Ok(()),
-        }
     }
 }
 
@@ -164,7 +164,7 @@ impl Region {
         let memory: Box<[AtomicU64]> = words.iter().copied().map(AtomicU64::new).collect();
         let memory = NonNull::from(Box::leak(memory));
         let heap = Memory::Heap(HeapWords(memory));
-        Self { base: memory.cast(), words: words.len(), guard: None, memory: heap }
+        Self { base: memory.cast(), words: words.len(), guard: None, _memory: heap }
     }
 
     /// A copy of the words.
@@ -215,7 +215,6 @@ mod tests {
 
         let region = Region::map(&file, 3, Access::Write).unwrap();
         put(&region.slice(2, 1)[0], 0x0102_0304_0506_0708);
-        region.sync().unwrap();
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut file, &mut bytes).unwrap();
         assert_eq!(bytes[16..], [8, 7, 6, 5, 4, 3, 2, 1]);

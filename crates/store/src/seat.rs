@@ -32,6 +32,10 @@ pub const KEYS_MAX: usize = 256;
 const PROCESSES: usize = 512;
 const RESTORING: usize = PROCESSES + 64;
 const BOOT: usize = RESTORING + 1;
+/// Words about the memory as a whole.
+const NONCE: usize = RESTORING + 16;
+const SPOILED: usize = NONCE + 1;
+const PASS: usize = NONCE + 2;
 const SEATS: usize = 1024;
 /// 32 KiB a seat, so 8 MiB in all; only what is used takes memory.
 const SEAT_WORDS: usize = 4096;
@@ -102,9 +106,24 @@ pub(crate) fn restoring_word(control: &Region) -> &AtomicU64 {
     &control.slice(RESTORING, 1)[0]
 }
 
-/// The boot of the machine in which the cluster was last restored.
+/// The boot of the machine in which the memory was made.
 pub(crate) fn boot_word(control: &Region) -> &AtomicU64 {
     &control.slice(BOOT, 1)[0]
+}
+
+/// A random number that tells this memory from an earlier one of the same cluster; set once it was filled.
+pub(crate) fn nonce_word(control: &Region) -> &AtomicU64 {
+    &control.slice(NONCE, 1)[0]
+}
+
+/// Not 0 once somebody found that the files were changed from outside.
+pub(crate) fn spoiled_word(control: &Region) -> &AtomicU64 {
+    &control.slice(SPOILED, 1)[0]
+}
+
+/// The number of the last pass that is complete in the snapshot.
+pub(crate) fn pass_word(control: &Region) -> &AtomicU64 {
+    &control.slice(PASS, 1)[0]
 }
 
 /// The word in which process number `process` keeps its process id, for people to read.
@@ -219,6 +238,11 @@ impl<'a> Seat<'a> {
 
     pub(crate) fn counted(&self, count: usize) -> u64 {
         get(&self.words[COUNTS + count])
+    }
+
+    /// Sets a count, in a cluster that nobody else has yet.
+    pub(crate) fn set_counted(&self, count: usize, value: u64) {
+        put(&self.words[COUNTS + count], value);
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::key::StoredKey;
 use crate::key_node::{KeyNode, expires_secs, is_sealed, key_of};
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::seat::{PROCESSES_MAX, Seat, boot_word, restoring_word};
+use crate::seat::{PROCESSES_MAX, Seat, restoring_word};
 use crate::stats::Count;
 use crate::sync::{AtomicU64, get, put};
 
@@ -79,16 +79,9 @@ pub(crate) fn is_being_restored(memory: &Memory) -> bool {
 }
 
 /// Restores a cluster that no other process has open. Killed in the middle, it has to be done again.
-///
-/// `boot` names the present boot of the machine. A journal of another boot may be one half of each of
-/// two journals, so it is not completed; it only serves to mend what is torn.
-pub(crate) fn restore(memory: &Memory, boot: u64) {
+pub(crate) fn restore(memory: &Memory) {
     put(restoring_word(&memory.control), 1);
     let counts = Seat::new(&memory.control, 0);
-    if get(boot_word(&memory.control)) != boot {
-        Seat::all(&memory.control).for_each(|seat| memory.mend(&seat));
-        put(boot_word(&memory.control), boot);
-    }
     for process in 0..PROCESSES_MAX {
         memory.clean_up_after(process).count(&counts);
     }
@@ -198,6 +191,7 @@ fn find_stored(node: KeyNode<'_>, key: &StoredKey) -> Option<u32> {
 
 fn drop_node(node: KeyNode<'_>, slot: u32, fault: Fault, counts: &Seat<'_>) {
     node.set_tag(slot, 0);
+    node.note_change();
     let count = match fault {
         Fault::Torn => Count::DroppedTorn,
         Fault::Foreign => Count::DroppedForeign,

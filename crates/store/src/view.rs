@@ -18,12 +18,15 @@ use std::path::{Path, PathBuf};
 
 use crate::entry::{Entry, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
-use crate::files::{self, Origin};
 use crate::geometry::{Class, Geometry};
+use crate::header::Role;
 use crate::key::{Key, StoredKey};
 use crate::key_node::{STATE, expires_secs, key_of};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::occupancy::Occupancy;
+use crate::open::{self, Look};
+use crate::segment;
+use crate::snapshot::Snapshot;
 use crate::stats::Stats;
 use crate::sync::get;
 
@@ -32,7 +35,8 @@ pub use findings::{Findings, Flaw, FlawKind};
 use settle::{Reader, Settled};
 pub use survey::{Ages, Area, Process};
 
-/// A look at a cluster.
+/// A look at a cluster: at its memory where it is open, or was when its processes were killed, and else at
+/// its snapshot.
 ///
 /// ```
 /// use tidegate_store::{Class, Cluster, Options, View};
@@ -52,10 +56,9 @@ pub use survey::{Ages, Area, Process};
 /// ```
 pub struct View {
     memory: Memory,
-    control: File,
-    boot: u64,
-    origin: Origin,
-    dir: PathBuf,
+    snapshot: Snapshot,
+    live: Option<(File, segment::Files)>,
+    damaged: Vec<(Role, u64, u64)>,
 }
 
 impl View {
@@ -65,8 +68,8 @@ impl View {
     ///
     /// If there is no cluster of this format, or the system refuses something.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let (memory, origin, control) = files::look(dir)?;
-        Ok(Self { memory, control, boot: files::boot(), origin, dir: dir.to_owned() })
+        let Look { memory, snapshot, live, damaged } = open::look(dir)?;
+        Ok(Self { memory, snapshot, live, damaged })
     }
 
     /// See [`Cluster::seed`](crate::Cluster::seed).
@@ -93,10 +96,25 @@ impl View {
         Some(Occupancy::of(self.memory.class(class)?))
     }
 
-    /// All files of the cluster, the control file first.
+    /// All files of the snapshot, the control file first.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        files::paths(&self.dir, &self.memory.identity)
+        self.snapshot.paths().map(Path::to_owned).collect()
+    }
+
+    /// All files of the memory, the control file first. None if there is none, and this is a look at the
+    /// snapshot.
+    #[must_use]
+    pub fn memory_files(&self) -> Option<Vec<PathBuf>> {
+        let (_, files) = self.live.as_ref()?;
+        Some(files.paths().map(Path::to_owned).collect())
+    }
+
+    /// Whether some process has the cluster open, and keeps its counters where they cannot be seen from here:
+    /// in another container, or on another machine. This is a look at its last snapshot then.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        self.live.is_none() && self.snapshot.is_used()
     }
 
     /// See [`Cluster::check_files`](crate::Cluster::check_files): whether all that was read counts.
@@ -105,18 +123,19 @@ impl View {
     ///
     /// Says which file is gone, replaced, or of another length.
     pub fn check_files(&self) -> io::Result<()> {
-        self.origin.check()?;
-        if self.memory.is_lost() {
-            return Err(io::Error::other(UpdateError::Lost.to_string()));
+        if let Some((_, files)) = &self.live {
+            files.check_seen(&self.memory)?;
         }
-        Ok(())
+        self.snapshot.check()
     }
 
     /// The processes that are noted in the cluster: those that have it open, and those that were killed
     /// and not cleaned up after yet.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        survey::processes(&self.memory.control, &self.control)
+        let processes =
+            |(file, _): &(File, segment::Files)| survey::processes(&self.memory.control, file);
+        self.live.as_ref().map(processes).unwrap_or_default()
     }
 
     /// How many entries of a class are live at `now`: of all key-nodes, or of an even sample of them.
@@ -160,7 +179,7 @@ impl View {
         key: &K,
         own: &StoredKey,
     ) -> Option<Entry> {
-        let mut reader = Reader::new(&self.memory, self.boot);
+        let mut reader = Reader::new(&self.memory);
         let mut image = vec![0; class.layout.node_words];
         spot.node.tagged(own.tag()).find_map(|slot| {
             let settled = reader.read(class, spot, slot, &mut image);
@@ -181,7 +200,7 @@ impl View {
         &self,
         mut visit: impl FnMut(Class, StoredKey, Entry) -> Result<(), E>,
     ) -> Result<u64, E> {
-        let mut reader = Reader::new(&self.memory, self.boot);
+        let mut reader = Reader::new(&self.memory);
         let mut left_out = 0;
         for class in self.memory.classes() {
             let mut image = vec![0; class.layout.node_words];
@@ -200,25 +219,24 @@ impl View {
         Ok(left_out)
     }
 
-    /// Checks every node, every head, every lock and every seat. Entries count as live at `now`.
+    /// Checks every node, every head, every lock and every seat, and of a snapshot every copy. Entries count as live at `now`.
     /// `progress` is told, after each stretch of key-nodes, how many were checked and how many there are.
     ///
     /// A process that opens the cluster alone at the same time restores it; what it is about to repair
     /// may be found flawed, and [`Findings::is_being_restored`] says so.
     #[must_use]
     pub fn verify(&self, now: u64, progress: impl FnMut(u64, u64)) -> Findings {
-        let reader = Reader::new(&self.memory, self.boot);
+        let reader = Reader::new(&self.memory);
         let findings = Findings::default();
-        let (memory, control, dir) = (&self.memory, &self.control, &self.dir);
         let now_secs = secs_down(now);
-        Check { memory, control, dir, now_secs, reader, findings }.run(progress)
+        Check { view: self, memory: &self.memory, now_secs, reader, findings }.run(progress)
     }
 }
 
 impl fmt::Debug for View {
     /// Leaves out the seed: who reads a log must not learn how to aim keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("View").field("dir", &self.snapshot.dir()).finish_non_exhaustive()
     }
 }
 

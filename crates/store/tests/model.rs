@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use tempfile::TempDir;
+
 use tidegate_store::{
     Class, Cluster, Entry, EntryMut, Eviction, Hashed, Key, Options, Parts, StoredKey, UpdateError,
 };
@@ -15,7 +15,7 @@ use tidegate_store::{
 use common::format::Image;
 use common::random::mixed;
 use common::twin::{Refused, Room, Seen, Twin};
-use common::{SECOND, check_sound, directory, geometry, repetitions};
+use common::{Directory, SECOND, check_sound, directory, geometry, repetitions};
 
 const SEED: u64 = 0x5EED;
 /// How many cases to try.
@@ -181,11 +181,11 @@ fn case(steps: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     // Before most time there was, in our days, and at the end of it.
     let start = prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(4_294_967_200 * SECOND)];
     (narrow, wide, eviction, start).prop_flat_map(move |(narrow, wide, eviction, start)| {
-        let options = Options { narrow, wide, eviction };
+        let options = Options { narrow, wide, eviction, memory_dir: None };
         // A third more keys than there are nodes, as every fourth key is wide.
         let keys = 4 + 8 * narrow.nodes() / 5;
         let steps = prop::collection::vec(step(keys), steps.clone());
-        steps.prop_map(move |steps| Case { options, start, steps })
+        steps.prop_map(move |steps| Case { options: options.clone(), start, steps })
     })
 }
 
@@ -231,7 +231,7 @@ fn step(keys: u64) -> impl Strategy<Value = Step> {
 
 /// A cluster that two processes have open, and its twin.
 struct Pair {
-    dir: TempDir,
+    dir: Directory,
     options: [Options; 2],
     handles: [Option<Cluster>; 2],
     twin: Twin,
@@ -245,7 +245,7 @@ impl Pair {
         // What an existing cluster is like does not depend on who opens it; what becomes of new keys
         // does.
         let other = Options { eviction: Eviction::EvictOldest, ..Options::default() };
-        let options = [case.options, other];
+        let options = [case.options.clone(), other];
         let twin = Twin::new(&case.options, SEED);
         let mut pair = Self { dir, options, handles: [None, None], twin, now: case.start };
         pair.open();

@@ -38,6 +38,7 @@ fn options() -> Options {
         narrow: geometry(2, 3, 8, 4),
         wide: Some(geometry(1, 2, 3, 20)),
         eviction: Eviction::Refuse,
+        memory_dir: None,
     }
 }
 

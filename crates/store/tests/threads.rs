@@ -139,7 +139,7 @@ fn keys_that_come_and_go_in_a_crowd_stay_whole() {
         (0..12).map(|index| key_at(&layout, &mut random, index % 2, 1 - index % 2)).collect();
     let refused = AtomicU64::new(0);
     for eviction in [Eviction::Refuse, Eviction::EvictOldest] {
-        let options = Options { eviction, ..options };
+        let options = Options { eviction, ..options.clone() };
         let clusters = [0, 1].map(|_| Cluster::open(dir.path(), &options).unwrap());
         thread::scope(|scope| {
             for thread in 0..THREADS {

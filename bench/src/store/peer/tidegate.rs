@@ -48,7 +48,7 @@ impl Tidegate {
 /// Narrow nodes alone, for so many keys.
 pub(crate) fn options(capacity: u32, eviction: Eviction) -> anyhow::Result<Options> {
     let narrow = Geometry::by_capacity(u64::from(capacity), LOAD)?;
-    Ok(Options { narrow, wide: None, eviction })
+    Ok(Options { narrow, wide: None, eviction, memory_dir: None })
 }
 
 /// What the files below a directory take.

@@ -57,7 +57,7 @@ impl Heap {
         let lives = Lives::Flags(self.lives.clone());
         let life = lives.try_take(process).unwrap().expect("nobody else is this process");
         let crew = Crew::join(&self.memory, lives, life, process);
-        Cluster { memory: self.memory.clone(), crew, eviction, origin: Origin::default() }
+        Cluster { memory: self.memory.clone(), crew, eviction, place: None }
     }
 
     /// The end of a process that left everything as it was.
@@ -75,7 +75,7 @@ impl Heap {
             &words(Class::Narrow),
             &words(Class::Wide),
         );
-        verify::restore(&copy.memory, 0);
+        verify::restore(&copy.memory);
         copy
     }
 }

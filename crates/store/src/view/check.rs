@@ -4,10 +4,8 @@
 //! seats besides. Whatever may only seem wrong, as somebody is writing, is looked at again. Repairs
 //! nothing.
 
-use std::fs::File;
-use std::path::Path;
+use std::path::PathBuf;
 
-use crate::files;
 use crate::header::Role;
 use crate::key::StoredKey;
 use crate::key_node::{expires_secs, key_of};
@@ -15,9 +13,11 @@ use crate::memory::{ClassMemory, Memory, Spot};
 use crate::process::is_alive;
 use crate::region::WORD_BYTES;
 use crate::seat::{KeyNodeId, PROCESSES_MAX, Seat};
+use crate::snapshot;
 use crate::sync::get;
 use crate::verify::{Fault, is_being_restored, is_duplicate};
 
+use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
 use super::settle::{Reader, Settled, Tries};
 
@@ -26,9 +26,8 @@ const STRETCH: u64 = 1024;
 
 /// A check under way.
 pub(super) struct Check<'a> {
+    pub(super) view: &'a View,
     pub(super) memory: &'a Memory,
-    pub(super) control: &'a File,
-    pub(super) dir: &'a Path,
     pub(super) now_secs: u32,
     pub(super) reader: Reader<'a>,
     pub(super) findings: Findings,
@@ -49,6 +48,7 @@ impl Check<'_> {
     pub(super) fn run(mut self, mut progress: impl FnMut(u64, u64)) -> Findings {
         self.findings.is_being_restored = is_being_restored(self.memory);
         self.seats();
+        self.copies();
         let classes = self.memory.classes();
         let total = classes.map(|class| class.layout.geometry.key_nodes_total()).sum();
         for class in self.memory.classes() {
@@ -65,6 +65,35 @@ impl Check<'_> {
         self.findings
     }
 
+    /// The copies of a snapshot that are torn or damaged.
+    fn copies(&mut self) {
+        for (role, key_node, offset) in &self.view.damaged {
+            let file = self.view.snapshot.dir().join(role.file_name());
+            let key_node = (*role != Role::Control).then_some(*key_node);
+            let (kind, offset) = (FlawKind::Torn, *offset);
+            self.findings.add(Flaw { kind, file, offset, key_node, slot: None, key: None });
+        }
+    }
+
+    /// Where the key-node `number` of a class starts: a file, and an offset in bytes.
+    fn place_of(&self, class: &ClassMemory, number: u64) -> (PathBuf, u64) {
+        let at = class.layout.key_node(number);
+        let name = Role::Nodes { class: class.class, file: at.file as u32 }.file_name();
+        match self.memory_dir() {
+            Some(dir) => (dir.join(name), at.first as u64 * WORD_BYTES),
+            None => (self.view.snapshot.dir().join(name), snapshot::place_of(class, number)),
+        }
+    }
+
+    fn memory_dir(&self) -> Option<PathBuf> {
+        let (_, files) = self.view.live.as_ref()?;
+        Some(files.dir.clone())
+    }
+
+    fn is_alive(&self, process: u32) -> bool {
+        self.view.live.as_ref().is_some_and(|(control, _)| is_alive(control, process))
+    }
+
     fn seats(&mut self) {
         let control = &self.memory.control;
         for seat in Seat::all(control) {
@@ -74,19 +103,18 @@ impl Check<'_> {
                 None if owner == 0 => {}
                 None => self.findings.add(Flaw {
                     kind: FlawKind::Seat,
-                    file: files::path(self.dir, Role::Control),
+                    file: self.memory_dir().unwrap_or_default().join(Role::Control.file_name()),
                     offset: seat.offset(),
                     key_node: None,
                     slot: None,
                     key: None,
                 }),
                 Some(process) => {
-                    self.findings.seats_left += u64::from(!is_alive(self.control, process));
+                    self.findings.seats_left += u64::from(!self.is_alive(process));
                 }
             }
             let mut tries = Tries::default();
-            // Of another boot, a journal is as good as none: see `read_pending`.
-            while self.reader.trusts_journals() && seat.committed() != 0 {
+            while seat.committed() != 0 {
                 if !self.reader.again(&mut tries) {
                     self.findings.updates_pending += 1;
                     break;
@@ -177,7 +205,7 @@ impl Check<'_> {
             .filter(|seat| seat.locks().any(|listed| listed == spot.id));
         match seat.and_then(|seat| process_of(seat.owner())) {
             None => Holder::Stray,
-            Some(process) if is_alive(self.control, process) => Holder::Alive,
+            Some(process) if self.is_alive(process) => Holder::Alive,
             Some(_) => Holder::Gone,
         }
     }
@@ -190,12 +218,12 @@ impl Check<'_> {
         slot: Option<u32>,
         key: Option<StoredKey>,
     ) {
-        let at = class.layout.key_node(id.key_node);
-        let word = at.first + slot.map_or(0, |slot| class.layout.node_at(slot).first);
+        let (file, start) = self.place_of(class, id.key_node);
+        let word = slot.map_or(0, |slot| class.layout.node_at(slot).first);
         self.findings.add(Flaw {
             kind,
-            file: files::path(self.dir, Role::Nodes { class: id.class, file: at.file as u32 }),
-            offset: word as u64 * WORD_BYTES,
+            file,
+            offset: start + word as u64 * WORD_BYTES,
             key_node: Some(id.key_node),
             slot,
             key,

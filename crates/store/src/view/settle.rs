@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::key_node::{KeyNode, key_of};
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::seat::{Seat, boot_word, read_journal};
+use crate::seat::{Seat, read_journal};
 use crate::sync::get;
 use crate::verify::{Fault, judge};
 
@@ -50,7 +50,6 @@ impl Settled {
 pub(super) struct Reader<'a> {
     memory: &'a Memory,
     pauses_left: u32,
-    trusts_journals: bool,
 }
 
 /// How often something was tried.
@@ -89,16 +88,8 @@ impl Moment {
 }
 
 impl<'a> Reader<'a> {
-    /// `boot` is what [`crate::files::boot`] says.
-    pub(super) fn new(memory: &'a Memory, boot: u64) -> Self {
-        let trusts_journals = get(boot_word(&memory.control)) == boot;
-        Self { memory, pauses_left: PAUSES_TOTAL, trusts_journals }
-    }
-
-    /// Whether journals count. Of another boot of the machine, or of another machine, they may be lost in
-    /// part, and are dropped by whoever opens the cluster.
-    pub(super) fn trusts_journals(&self) -> bool {
-        self.trusts_journals
+    pub(super) fn new(memory: &'a Memory) -> Self {
+        Self { memory, pauses_left: PAUSES_TOTAL }
     }
 
     /// Whether to try again, after a little.
@@ -178,9 +169,6 @@ impl<'a> Reader<'a> {
         slot: u32,
         image: &mut [u64],
     ) -> bool {
-        if !self.trusts_journals {
-            return false;
-        }
         let control = &self.memory.control;
         let Some(holder) = Seat::of_lock(control, get(spot.node.lock())) else { return false };
         let words = holder.committed_words();

@@ -15,13 +15,16 @@ use crate::entry::EntryMut;
 use crate::geometry::{HEADER_BYTES, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::key::Hashed;
 use crate::options::{Eviction, Options};
+use crate::snapshot::Pointer;
+use crate::snapshot::Synced;
 use crate::sync::death;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
 const LATER: u64 = NOW + 60 * SECOND;
-const NARROW: &str = "cluster/narrow-000.tide";
-const CONTROL: &str = "cluster/control.tide";
+const NARROW: &str = "narrow-000.tide";
+const CONTROL: &str = "control.tide";
+const WIDE: &str = "wide-000.tide";
 
 /// Two narrow key-nodes of eight nodes, and one of three wide ones.
 fn options() -> Options {
@@ -29,6 +32,7 @@ fn options() -> Options {
         narrow: Geometry::by_count(1, 2, 8, STATE_WORDS_NARROW).unwrap(),
         wide: Some(Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap()),
         eviction: Eviction::Refuse,
+        memory_dir: None,
     }
 }
 
@@ -36,8 +40,30 @@ fn layout() -> Layout {
     Layout::new(options().narrow)
 }
 
-fn cluster() -> (TempDir, Cluster) {
-    let dir = TempDir::new().unwrap();
+/// A data directory. Takes away what is left in memory.
+struct Dir(TempDir);
+
+impl Dir {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Where the memory of its cluster is.
+    fn memory(&self) -> PathBuf {
+        Pointer::read(&self.path().join("cluster")).expect("it is open").memory
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        if let Some(pointer) = Pointer::read(&self.path().join("cluster")) {
+            let _ = fs::remove_dir_all(pointer.memory);
+        }
+    }
+}
+
+fn cluster() -> (Dir, Cluster) {
+    let dir = Dir(TempDir::new().unwrap());
     let cluster = Cluster::open(dir.path(), &options()).unwrap();
     (dir, cluster)
 }
@@ -117,7 +143,7 @@ fn a_look_tells_what_is_there_and_changes_no_byte() {
     let expired = key_at(1, 1);
     cluster.update(&expired, NOW, |entry| add_until(entry, 7, NOW + 2 * SECOND)).unwrap();
     let now = NOW + 2 * SECOND;
-    let before = bytes(dir.path());
+    let before = (bytes(dir.path()), bytes(&dir.memory()));
 
     let view = View::open(dir.path()).unwrap();
     assert_eq!(view.seed(), cluster.seed());
@@ -128,7 +154,11 @@ fn a_look_tells_what_is_there_and_changes_no_byte() {
     }
     assert_eq!(
         view.files(),
-        [CONTROL, NARROW, "cluster/wide-000.tide"].map(|file| dir.path().join(file))
+        [CONTROL, NARROW, WIDE].map(|file| dir.path().join("cluster").join(file))
+    );
+    assert_eq!(
+        view.memory_files(),
+        Some([CONTROL, NARROW, WIDE].map(|file| dir.memory().join(file)).to_vec())
     );
     let pid = u64::from(std::process::id());
     assert_eq!(view.processes(), [Process { number: 0, pid, seats: 1, is_alive: true }]);
@@ -150,6 +180,18 @@ fn a_look_tells_what_is_there_and_changes_no_byte() {
     assert!(findings.is_sound(), "{findings:?}");
     assert_eq!((findings.key_nodes, findings.nodes, findings.sound), (3, 7, 7));
     assert_eq!((findings.live, findings.expired), (6, 1));
+    view.check_files().unwrap();
+    assert_eq!((bytes(dir.path()), bytes(&dir.memory())), before);
+
+    // The snapshot has it all once the last process has left.
+    drop((view, cluster));
+    let before = bytes(dir.path());
+    let view = View::open(dir.path()).unwrap();
+    assert_eq!((view.memory_files(), view.is_elsewhere(), view.processes()), (None, false, vec![]));
+    assert_eq!(view.ages(Class::Narrow, now), Some(Ages { live: 5, expired: 1 }));
+    assert_eq!(view.find(&Hashed::wide(4), now).unwrap().map(|entry| value(&entry)), Some(9));
+    assert_eq!(entries(&view).len(), 7);
+    assert!(view.verify(now, |_, _| {}).is_sound());
     view.check_files().unwrap();
     assert_eq!(bytes(dir.path()), before);
 }
@@ -177,7 +219,7 @@ fn what_is_no_cluster_is_refused_and_left_alone() {
 
     let (dir, cluster) = cluster();
     drop(cluster);
-    put_word(&edit(dir.path(), NARROW), 0, 5);
+    put_word(&edit(&dir.path().join("cluster"), NARROW), 0, 5);
     let before = bytes(dir.path());
     let error = View::open(dir.path()).unwrap_err().to_string();
     assert!(error.contains("narrow-000.tide: not a counter file"), "{error}");
@@ -189,7 +231,7 @@ fn a_file_that_is_cut_short_during_a_look_is_told() {
     let (dir, cluster) = cluster();
     cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
     let view = View::open(dir.path()).unwrap();
-    edit(dir.path(), NARROW).set_len(HEADER_BYTES as u64).unwrap();
+    edit(&dir.memory(), NARROW).set_len(HEADER_BYTES as u64).unwrap();
     assert_eq!(view.find(&key_at(0, 1), NOW), Err(UpdateError::Lost));
     assert_eq!(entries(&view).len(), 0);
     assert!(view.check_files().is_err());
@@ -290,7 +332,7 @@ fn locks_of_the_dead_are_told_from_locks_of_nobody() {
     cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 5)).unwrap();
     let key = key_at(0, 1);
     death::after(3, || cluster.update(&key, NOW, |entry| add(entry, 1)));
-    let control = edit(dir.path(), CONTROL);
+    let control = edit(&dir.memory(), CONTROL);
     let view = View::open(dir.path()).unwrap();
     assert_eq!(view.verify(NOW, |_, _| {}).locks_left, 0);
     // Nobody is process number 1.
@@ -311,18 +353,46 @@ fn check_flaw(kind: FlawKind, file: &str, damage: impl FnOnce(&File) -> u64) {
     for number in 0..8 {
         cluster.update(&key_at(0, number), NOW, |entry| add(entry, 1)).unwrap();
     }
-    drop(cluster);
     let view = View::open(dir.path()).unwrap();
     assert_eq!(view.verify(NOW, |_, _| {}).sound, 8);
 
-    let at = damage(&edit(dir.path(), file));
-    let before = bytes(dir.path());
+    let at = damage(&edit(&dir.memory(), file));
+    let before = bytes(&dir.memory());
     let findings = view.verify(NOW, |_, _| {});
     let [flaw] = &findings.flaws[..] else { panic!("{:?}", findings.flaws) };
     assert_eq!((flaw.kind, flaw.offset), (kind, 8 * at), "{flaw}");
-    assert_eq!(flaw.file, dir.path().join(file));
+    assert_eq!(flaw.file, dir.memory().join(file));
     assert_eq!((findings.flaws_total(), findings.flaws_of(kind)), (1, 1));
-    assert_eq!(bytes(dir.path()), before);
+    assert_eq!(bytes(&dir.memory()), before);
+}
+
+/// A copy of a key-node in the snapshot that is damaged is found, and the one before it counts.
+#[test]
+fn a_damaged_copy_is_found_and_the_one_before_counts() {
+    let (dir, cluster) = cluster();
+    for expected in [1, 2] {
+        cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
+        let synced = cluster.sync().unwrap();
+        assert_eq!(synced, Some(Synced { copied: 1, held: 0 }), "{expected}");
+    }
+    drop(cluster);
+    let file = edit(&dir.path().join("cluster"), NARROW);
+    // The second copy went to the second place: behind the first ones of both key-nodes.
+    let at = (HEADER_BYTES as u64 + 2 * options().narrow.key_node_bytes()) / 8;
+    let found = |expected: u64| {
+        let view = View::open(dir.path()).unwrap();
+        assert_eq!(
+            view.find(&key_at(0, 1), NOW).unwrap().map(|entry| value(&entry)),
+            Some(expected)
+        );
+        view.verify(NOW, |_, _| {})
+    };
+    assert!(found(2).is_sound());
+    put_word(&file, at + 9, word(&file, at + 9) ^ 1 << 40);
+    let findings = found(1);
+    let [flaw] = &findings.flaws[..] else { panic!("{:?}", findings.flaws) };
+    assert_eq!((flaw.kind, flaw.offset, flaw.key_node), (FlawKind::Torn, 8 * at, Some(0)));
+    assert_eq!(flaw.file, dir.path().join("cluster").join(NARROW));
 }
 
 /// The first word of a key-node, of a node of it, and which node has a key.
@@ -391,8 +461,7 @@ fn every_flaw_is_found_where_it_is() {
 fn a_flawed_node_is_no_entry() {
     let (dir, cluster) = cluster();
     cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
-    drop(cluster);
-    let file = edit(dir.path(), NARROW);
+    let file = edit(&dir.memory(), NARROW);
     let at = node_at(0, occupied(&file, 0).next().unwrap());
     put_word(&file, at + 6, word(&file, at + 6) ^ 1);
     let view = View::open(dir.path()).unwrap();
@@ -418,15 +487,19 @@ proptest! {
         mask in prop_oneof![Just(u64::MAX), Just(0xff), Just(0x1ff_0000_0000_01ff)],
     ) {
         let (dir, cluster) = cluster();
-        drop(cluster);
-        for (index, file) in [CONTROL, NARROW, "cluster/wide-000.tide"].into_iter().enumerate() {
+        let is_memory = seed.is_multiple_of(2);
+        let of = if is_memory { dir.memory() } else { dir.path().join("cluster") };
+        // The snapshot is scrambled when nobody writes it any more.
+        let _cluster = is_memory.then_some(cluster);
+        let opened = is_memory.then(|| View::open(dir.path()).unwrap());
+        for (index, file) in [CONTROL, NARROW, WIDE].into_iter().enumerate() {
             let mut state = seed.wrapping_add(index as u64) | 1;
-            scramble(dir.path(), file, || {
+            scramble(&of, file, || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (state ^ state >> 29) & mask
             });
         }
-        let view = View::open(dir.path()).unwrap();
+        let view = opened.unwrap_or_else(|| View::open(dir.path()).unwrap());
         let findings = view.verify(NOW, |_, _| {});
         prop_assert!(!findings.is_sound() && findings.flaws.len() <= 1000);
         prop_assert_eq!(findings.key_nodes, 3);

@@ -1,9 +1,9 @@
 //! The twin of the format: where keys live, and the bytes of a cluster.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tidegate_store::{Class, Cluster, Geometry, Options, Stats, StoredKey};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -124,12 +124,18 @@ pub(crate) fn sealed(key: &StoredKey, state: &[u64], expires_secs: u32, seed: u6
 pub(crate) const CONTROL: &str = "control.tide";
 /// Word indexes in the header.
 pub(crate) const SEED: usize = 6;
+pub(crate) const KIND: usize = 7;
 pub(crate) const CHECKSUM: usize = 511;
 /// Word indexes in the control file.
 pub(crate) const PROCESSES: usize = 512;
 /// Whether somebody restores the cluster, and the boot of the machine in which that was last done.
 pub(crate) const RESTORING: usize = 576;
 pub(crate) const BOOT: usize = 577;
+/// What belongs to one memory: a random number, and whether it was changed from outside.
+pub(crate) const NONCE: usize = 592;
+pub(crate) const SPOILED: usize = 593;
+/// The last complete pass.
+pub(crate) const LAST_PASS: usize = 594;
 const SEATS: usize = 1024;
 pub(crate) const SEAT_COUNT: usize = 256;
 const SEAT_WORDS: usize = 4096;
@@ -159,45 +165,95 @@ pub(crate) fn place_word(class: Class, number: u64, slot: usize) -> u64 {
 
 pub(crate) const ERASE: u64 = 1 << 62;
 
-/// The bytes of all files of a cluster.
+/// The bytes of all files of a memory, or of a snapshot.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Image(pub(crate) BTreeMap<String, Vec<u8>>);
 
+/// The directory of the memory of the cluster in `dir`, which is open or was killed.
+pub(crate) fn memory_dir(dir: &Path) -> Option<PathBuf> {
+    let text = fs::read_to_string(dir.join("cluster/memory")).ok()?;
+    Some(PathBuf::from(text.strip_suffix('\n')?.split_once(' ')?.1))
+}
+
 impl Image {
-    /// Of the cluster in `dir`.
+    /// Of the memory of the cluster in `dir`.
     pub(crate) fn read(dir: &Path) -> Self {
-        let entries = fs::read_dir(dir.join("cluster")).unwrap().map(Result::unwrap);
-        let file = |path: &Path| fs::read(path).unwrap();
-        Self(
-            entries
-                .map(|entry| (entry.file_name().into_string().unwrap(), file(&entry.path())))
-                .collect(),
-        )
+        Self::of_files(&memory_dir(dir).expect("it is open, or was killed"))
     }
 
-    /// Of a new cluster with this seed.
+    /// Of the snapshot in `dir`.
+    pub(crate) fn of_snapshot(dir: &Path) -> Self {
+        Self::of_files(&dir.join("cluster"))
+    }
+
+    fn of_files(dir: &Path) -> Self {
+        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let files = entries.filter(|path| path.extension().is_some_and(|found| found == "tide"));
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+        Self(files.map(|path| (name(&path), fs::read(&path).unwrap())).collect())
+    }
+
+    /// Of the memory of a new cluster with this seed.
     pub(crate) fn new(options: &Options, seed: u64) -> Self {
         let dir = directory();
-        drop(Cluster::open(dir.path(), options).unwrap());
+        let cluster = Cluster::open(dir.path(), options).unwrap();
         let mut image = Self::read(dir.path());
+        drop(cluster);
         for name in image.names() {
             image.set(&name, SEED, seed);
             image.seal_header(&name);
         }
+        // Whoever had it open is gone.
+        (0..64).for_each(|process| image.set(CONTROL, PROCESSES + process, 0));
+        (0..SEAT_COUNT).for_each(|seat| image.set(CONTROL, seat_word(seat, OWNER), 0));
         image
     }
 
-    /// Puts the files into `dir`, where there is no cluster. Pages of zeros become holes.
+    /// Makes a cluster in `dir`, where there is none, whose processes were killed and left this memory. Its
+    /// snapshot is empty.
     pub(crate) fn write(&self, dir: &Path) {
+        let (cluster, memory) = (dir.join("cluster"), dir.join("killed"));
+        fs::create_dir(&cluster).unwrap();
+        let _ = fs::remove_dir_all(&memory);
+        fs::create_dir(&memory).unwrap();
+        for (name, bytes) in &self.0 {
+            // All of it, also the zeros: memory has no holes.
+            fs::write(memory.join(name), bytes).unwrap();
+            let mut snapshot = Self(BTreeMap::from([(name.clone(), bytes[..PAGE].to_vec())]));
+            snapshot.set(name, KIND, 1);
+            snapshot.seal_header(name);
+            write_file(&cluster.join(name), &snapshot.0[name], self.snapshot_bytes(name));
+        }
+        let boot = fs::read("/proc/sys/kernel/random/boot_id").map_or(0, |id| xxh3_64(&id).max(1));
+        let control = OpenOptions::new().write(true).open(memory.join(CONTROL)).unwrap();
+        for (word, value) in [(BOOT, boot), (NONCE, 0x1234_u64), (SPOILED, 0)] {
+            control.write_all_at(&value.to_le_bytes(), 8 * word as u64).unwrap();
+        }
+        fs::write(cluster.join("memory"), format!("{:016x} {}\n", 0x1234, memory.display()))
+            .unwrap();
+    }
+
+    /// The length of a file of the snapshot, by the header that it has in memory.
+    fn snapshot_bytes(&self, name: &str) -> usize {
+        if name == CONTROL {
+            return 3 * PAGE;
+        }
+        let at = if name.starts_with("wide") { 12 } else { 8 };
+        let geometry = Geometry::by_count(
+            self.get(name, at) as u32,
+            self.get(name, at + 1),
+            self.get(name, at + 2) as u32,
+            self.get(name, at + 3) as u32,
+        )
+        .unwrap();
+        PAGE + 2 * (geometry.key_nodes() * geometry.key_node_bytes()) as usize
+    }
+
+    /// Puts the files of a snapshot into `dir`, where there is no cluster. Pages of zeros become holes.
+    pub(crate) fn write_snapshot(&self, dir: &Path) {
         fs::create_dir(dir.join("cluster")).unwrap();
         for (name, bytes) in &self.0 {
-            let file = File::create(dir.join("cluster").join(name)).unwrap();
-            file.set_len(bytes.len() as u64).unwrap();
-            for (page, bytes) in bytes.chunks(PAGE).enumerate() {
-                if bytes != [0; PAGE] {
-                    file.write_all_at(bytes, (page * PAGE) as u64).unwrap();
-                }
-            }
+            write_file(&dir.join("cluster").join(name), bytes, bytes.len());
         }
     }
 
@@ -262,6 +318,16 @@ impl Image {
                 .count() as u64
         };
         layouts.iter().map(count).sum()
+    }
+}
+
+fn write_file(path: &Path, bytes: &[u8], length: usize) {
+    let file = File::create(path).unwrap();
+    file.set_len(length as u64).unwrap();
+    for (page, bytes) in bytes.chunks(PAGE).enumerate() {
+        if bytes != [0; PAGE] {
+            file.write_all_at(bytes, (page * PAGE) as u64).unwrap();
+        }
     }
 }
 

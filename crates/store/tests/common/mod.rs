@@ -38,20 +38,42 @@ fn number_from_env(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
-/// A directory for a cluster: in memory if that is possible, where nobody waits for a disk.
-pub(crate) fn directory() -> TempDir {
+/// A directory for a cluster, on a tmpfs if there is one, where nobody waits for a disk. Takes away what killed
+/// processes left in memory.
+pub(crate) struct Directory(TempDir);
+
+impl Directory {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Some(memory) = format::memory_dir(self.path()) {
+            let _ = std::fs::remove_dir_all(memory);
+        }
+    }
+}
+
+pub(crate) fn directory() -> Directory {
     let shared_memory = Path::new("/dev/shm");
     if shared_memory.is_dir()
         && let Ok(dir) = tempfile::tempdir_in(shared_memory)
     {
-        return dir;
+        return Directory(dir);
     }
-    tempfile::tempdir().unwrap()
+    Directory(tempfile::tempdir().unwrap())
 }
 
-/// The path of a file of the cluster in `dir`.
+/// The path of a file of the snapshot in `dir`.
 pub(crate) fn file(dir: &Path, name: &str) -> PathBuf {
     dir.join("cluster").join(name)
+}
+
+/// The path of a file of the memory of the cluster in `dir`, which is open or was killed.
+pub(crate) fn memory_file(dir: &Path, name: &str) -> PathBuf {
+    format::memory_dir(dir).expect("it is open, or was killed").join(name)
 }
 
 pub(crate) fn geometry(files: u32, key_nodes: u64, chain: u32, state_words: u32) -> Geometry {

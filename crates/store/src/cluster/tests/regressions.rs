@@ -87,33 +87,8 @@ fn an_erased_entry_does_not_come_back() {
     mixed[512..520].copy_from_slice(&words()[512..520]);
     let narrow = heap.memory.class(Class::Narrow).unwrap().words();
     let lost = Heap::from_words(heap.memory.identity, &vec![0; CONTROL_WORDS], &narrow, &mixed);
-    verify::restore(&lost.memory, 0);
+    verify::restore(&lost.memory);
     assert_eq!(count(&lost.open(0, Eviction::Refuse), &key), None);
-}
-
-/// After a loss of power, the pages of a journal may be of two updates. Completing it brought back nodes
-/// from before the last sync. Only journals of the present boot are completed now; others mend what is torn.
-#[test]
-fn a_journal_of_another_boot_replaces_no_whole_node() {
-    let case = &CASES[0];
-    // The first moment at which the journal is committed: no node is touched yet.
-    let committed = (0..100).find(|&writes| {
-        let heap = Heap::new(2);
-        (case.prepare)(&heap.open(1, case.eviction));
-        let victim = heap.open(0, case.eviction);
-        death::after(writes, || (case.update)(&victim));
-        heap.bury(0, victim);
-        Seat::all(&heap.memory.control).any(|seat| seat.committed() != 0)
-    });
-    for (boot, expected) in [(0, 6), (7, 5)] {
-        let heap = Heap::new(2);
-        (case.prepare)(&heap.open(1, case.eviction));
-        let victim = heap.open(0, case.eviction);
-        death::after(committed.expect("an update commits"), || (case.update)(&victim));
-        heap.bury(0, victim);
-        verify::restore(&heap.memory, boot);
-        assert_eq!(count(&heap.open(0, case.eviction), &key_at(0, 1)), Some(expected));
-    }
 }
 
 /// A restoration that was killed after it had forgotten which keys are away, and before it knew again, was
@@ -125,9 +100,9 @@ fn a_killed_restoration_is_known_and_can_be_done_again() {
     fill_both(&heap.open(0, Eviction::Refuse));
     let keys = || (0..8).flat_map(|number| [key_at(0, number), key_at(1, number)]);
     for writes in (0..).step_by(if cfg!(miri) { 13 } else { 1 }) {
-        let survived = death::after(writes, || verify::restore(&heap.memory, 3)).is_some();
+        let survived = death::after(writes, || verify::restore(&heap.memory)).is_some();
         assert_eq!(verify::is_being_restored(&heap.memory), !survived && writes > 0);
-        verify::restore(&heap.memory, 3);
+        verify::restore(&heap.memory);
         let cluster = heap.open(0, Eviction::Refuse);
         assert!(keys().all(|key| count(&cluster, &key) == Some(1)), "killed before write {writes}");
         if survived {

@@ -1,0 +1,268 @@
+//! Opening a cluster and leaving it: which files come first, who fills the memory, who takes it away.
+//!
+//! Invariant: the directory of the snapshot under its final name is whole. It is made under another name, with
+//! all its space set aside, and renamed when it is on the disk.
+//! Invariant: one process at a time opens or leaves a cluster, and who finds nobody else there checks every
+//! node before anybody uses one.
+//! Invariant: there is one memory for a snapshot, whatever containers and machines see its directory.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{self, Path};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::crew::Crew;
+use crate::error::OpenError;
+use crate::files::{self, Access, io_error};
+use crate::header::{Identity, Role};
+use crate::memory::{CleanedUp, Memory};
+use crate::options::{Options, default_memory_dir};
+use crate::process::{Life, Lives};
+use crate::seat::PROCESSES_MAX;
+use crate::segment::{self, Segment};
+use crate::snapshot::{Pointer, Snapshot};
+use crate::verify;
+
+/// The directory of the snapshot, within the one that was asked for.
+const CLUSTER: &str = "cluster";
+/// The same in the making. One that is left over is replaced.
+const CLUSTER_NEW: &str = "cluster.new";
+/// Held while a process opens or leaves the cluster.
+const GATE: &str = "cluster.lock";
+
+/// Opening a cluster takes about a second for each GiB that is read from a disk.
+const GATE_PATIENCE: Duration = Duration::from_secs(60);
+const GATE_PAUSE: Duration = Duration::from_millis(5);
+
+/// A cluster that this process has joined.
+pub(crate) struct Opened {
+    pub(crate) memory: Memory,
+    pub(crate) crew: Crew,
+    pub(crate) place: Place,
+}
+
+/// Where the files of an open cluster are.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) snapshot: Snapshot,
+    memory: segment::Files,
+    dir: path::PathBuf,
+}
+
+impl Place {
+    /// Whether the files are as they were. What is wrong with the memory spoils it.
+    pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
+        self.check_memory(memory)?;
+        self.snapshot.check()
+    }
+
+    /// The same of the memory alone.
+    pub(crate) fn check_memory(&self, memory: &Memory) -> io::Result<()> {
+        self.memory.check(memory)
+    }
+
+    /// Takes the memory away if nobody else has it and the snapshot has all that is in it, which `save`
+    /// sees to. Does nothing if somebody is about to come.
+    pub(crate) fn leave(&self, memory: &Memory, lives: &Lives, save: impl FnOnce() -> bool) {
+        let gate = open_gate(&self.dir.join(GATE)).and_then(|gate| match gate.try_lock() {
+            Ok(()) => Ok(gate),
+            Err(error) => Err(error.into()),
+        });
+        let Ok(_gate) = gate else { return };
+        let mut others = (0..PROCESSES_MAX).map(|process| lives.try_take(process));
+        let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
+        let is_current = is_alone && self.check(memory).is_ok() && save();
+        if is_current && Pointer::remove(self.snapshot.dir()).is_ok() {
+            // What is left is replaced by whoever comes next.
+            let _ = files::remove(&self.memory.dir);
+        }
+    }
+}
+
+/// Opens the cluster in `dir`, and makes both if they are missing.
+pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
+    // The files are looked for again later, wherever the process works then.
+    let dir = &path::absolute(dir).map_err(io_error("make sense of the path", dir))?;
+    make_directory(dir)?;
+    let _gate = pass_gate(dir)?;
+    let cluster = dir.join(CLUSTER);
+    if let Err(error) = fs::symlink_metadata(&cluster) {
+        if error.kind() != io::ErrorKind::NotFound {
+            return Err(io_error("look for the directory", &cluster)(error));
+        }
+        make(dir, &new_identity(options)?)?;
+    }
+    let snapshot = Snapshot::open(&cluster, Access::Write)?;
+    let elsewhere = || OpenError::Elsewhere { path: dir.to_owned() };
+    let lock_error =
+        |error| io_error("lock the file", &cluster.join(Role::Control.file_name()))(error);
+    let found = segment::find(&snapshot, Access::Write)?;
+    let segment = match found {
+        Some(segment) => segment,
+        None if snapshot.claim().map_err(lock_error)? => fill(&snapshot, options)?,
+        None => return Err(elsewhere()),
+    };
+    if !snapshot.share().map_err(lock_error)? {
+        return Err(elsewhere());
+    }
+    let Segment { memory, control, files } = segment;
+    let lives = Lives::File(Arc::new(control));
+    let Roll { mut free, is_alone } = call_the_roll(&files.dir, &memory, &lives)?;
+    if is_alone {
+        verify::restore(&memory);
+    }
+    let cleaned = free
+        .iter()
+        .map(|(process, _)| memory.clean_up_after(*process))
+        .fold(CleanedUp::default(), CleanedUp::and);
+    let Some((process, life)) = free.drain(..).next() else {
+        return Err(OpenError::TooManyProcesses { path: dir.to_owned(), max: PROCESSES_MAX });
+    };
+    let crew = Crew::join(&memory, lives, life, process);
+    if let Ok(seated) = crew.sit(&memory) {
+        cleaned.count(&seated.seat);
+    }
+    let place = Place { snapshot, memory: files, dir: dir.to_owned() };
+    Ok(Opened { memory, crew, place })
+}
+
+/// Makes the memory, and fills it from the snapshot.
+fn fill(snapshot: &Snapshot, options: &Options) -> Result<Segment, OpenError> {
+    let memory_dir = options.memory_dir.clone().unwrap_or_else(default_memory_dir);
+    let memory_dir =
+        path::absolute(&memory_dir).map_err(io_error("make sense of the path", &memory_dir))?;
+    let segment = segment::make(snapshot, &memory_dir)?;
+    let filled = snapshot
+        .load(&segment.memory, |_, _, _| {})
+        .map_err(io_error("read the snapshot", snapshot.dir()))
+        .and_then(|()| segment.finish(snapshot));
+    if let Err(error) = filled {
+        let _ = files::remove(&segment.files.dir);
+        return Err(error);
+    }
+    Ok(segment)
+}
+
+/// A cluster that somebody looks at.
+pub(crate) struct Look {
+    pub(crate) memory: Memory,
+    pub(crate) snapshot: Snapshot,
+    /// The control file and the files of the memory, if it is there and not a copy of the snapshot.
+    pub(crate) live: Option<(File, segment::Files)>,
+    /// Places of the snapshot whose copy is torn or damaged.
+    pub(crate) damaged: Vec<(Role, u64, u64)>,
+}
+
+/// Looks at the cluster in `dir`, and changes nothing.
+pub(crate) fn look(dir: &Path) -> Result<Look, OpenError> {
+    let cluster = dir.join(CLUSTER);
+    match fs::metadata(&cluster) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::NoCluster { path: dir.to_owned() });
+        }
+        Err(error) => return Err(io_error("look for the directory", &cluster)(error)),
+    }
+    let snapshot = Snapshot::open(&cluster, Access::Read)?;
+    let mut damaged = Vec::new();
+    if let Some(Segment { memory, control, files }) = segment::find(&snapshot, Access::Read)? {
+        return Ok(Look { memory, snapshot, live: Some((control, files)), damaged });
+    }
+    let read_error = || io_error("read the snapshot", snapshot.dir());
+    let memory = segment::private(snapshot.identity).map_err(read_error())?;
+    let load = snapshot.load(&memory, |role, number, offset| damaged.push((role, number, offset)));
+    load.map_err(read_error())?;
+    // As whoever opens it does: so that keys away from home are found.
+    verify::restore(&memory);
+    Ok(Look { memory, snapshot, live: None, damaged })
+}
+
+fn make_directory(dir: &Path) -> Result<(), OpenError> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(dir).map_err(io_error("create the directory", dir))?;
+    match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => files::sync_directory(parent),
+        _ => Ok(()),
+    }
+}
+
+fn open_gate(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Waits until no other process is opening the cluster.
+fn pass_gate(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join(GATE);
+    let since = Instant::now();
+    loop {
+        let gate = open_gate(&path).map_err(io_error("open the file", &path))?;
+        match gate.try_lock() {
+            Ok(()) => return Ok(gate),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(io_error("lock the file", &path)(error)),
+        }
+        if since.elapsed() >= GATE_PATIENCE {
+            return Err(OpenError::Opening { path, seconds: GATE_PATIENCE.as_secs() });
+        }
+        thread::sleep(GATE_PAUSE);
+    }
+}
+
+/// Who is there.
+struct Roll {
+    /// The numbers that are not taken by a living process, with the right to them.
+    free: Vec<(u32, Life)>,
+    is_alone: bool,
+}
+
+/// Waits while somebody who was killed in the middle of a restoration is not quite gone yet: what it left
+/// may only be used after another one.
+fn call_the_roll(memory_dir: &Path, memory: &Memory, lives: &Lives) -> Result<Roll, OpenError> {
+    let since = Instant::now();
+    loop {
+        let mut roll = Roll { free: Vec::new(), is_alone: true };
+        let path = memory_dir.join(Role::Control.file_name());
+        for process in 0..PROCESSES_MAX {
+            match lives.try_take(process).map_err(io_error("lock the file", &path))? {
+                Some(life) => roll.free.push((process, life)),
+                None => roll.is_alone = false,
+            }
+        }
+        if roll.is_alone || !verify::is_being_restored(memory) {
+            return Ok(roll);
+        }
+        if since.elapsed() >= GATE_PATIENCE {
+            return Err(OpenError::Opening { path, seconds: GATE_PATIENCE.as_secs() });
+        }
+        drop(roll);
+        thread::sleep(GATE_PAUSE);
+    }
+}
+
+fn new_identity(options: &Options) -> Result<Identity, OpenError> {
+    let words = segment::random(24)?;
+    let cluster = u128::from(words[0]) << 64 | u128::from(words[1]);
+    Ok(Identity { cluster, seed: words[2], narrow: options.narrow, wide: options.wide })
+}
+
+/// Makes the snapshot in `dir`, all at once as far as anybody can see.
+fn make(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
+    let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(CLUSTER));
+    files::remove(&new)?;
+    fs::create_dir(&new).map_err(io_error("create the directory", &new))?;
+    let made = Snapshot::make(&new, identity).and_then(|()| {
+        fs::rename(&new, &cluster).map_err(io_error("rename the new cluster", &cluster))
+    });
+    if made.is_err() {
+        // Best effort, so that a disk which was too full is not left full; the first error counts.
+        let _ = files::remove(&new);
+    }
+    made?;
+    // The rename is on the disk once the directory is.
+    files::sync_directory(dir)
+}

@@ -1,0 +1,231 @@
+//! The memory of a cluster: files on a tmpfs, which all processes map.
+//!
+//! It outlives the processes, so that a kill loses nothing, and ends with the machine, so that no page of it
+//! is ever older than another. Owns its making and its finding. Memory that somebody changed from outside, or
+//! that was not filled to its end, is found by nobody.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::error::OpenError;
+use crate::files::{self, Access, Origin, io_error};
+use crate::geometry::Class;
+use crate::header::{Identity, Kind, Role};
+use crate::memory::{ClassMemory, Memory};
+use crate::region::{self, Region, WORD_BYTES};
+use crate::seat::{CONTROL_BYTES, CONTROL_WORDS, boot_word, nonce_word, spoiled_word};
+use crate::snapshot::{Pointer, Snapshot};
+use crate::sync::{get, put};
+
+/// The memory of a cluster, mapped.
+pub(crate) struct Segment {
+    pub(crate) memory: Memory,
+    /// The control file, whose bytes show which processes live.
+    pub(crate) control: File,
+    pub(crate) files: Files,
+}
+
+/// The files of a memory that is mapped.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) dir: PathBuf,
+    /// Each with the length that it should have.
+    opened: Vec<(File, u64)>,
+    origin: Origin,
+}
+
+/// Maps the memory that belongs to a snapshot, if there is any that counts.
+pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment>, OpenError> {
+    let Some(pointer) = Pointer::read(snapshot.dir()) else { return Ok(None) };
+    let own = |path: &Path| fs::symlink_metadata(path).map(|found| found.uid());
+    // Memory directories are open to all users. What somebody else put there is not ours.
+    let Ok(owner) = own(&pointer.memory) else { return Ok(None) };
+    if snapshot.paths().next().and_then(|path| own(path).ok()) != Some(owner) {
+        return Ok(None);
+    }
+    let mapped = match map(&pointer.memory, &snapshot.identity, access) {
+        Ok(mapped) => mapped,
+        Err(error @ OpenError::Io { .. }) => return Err(error),
+        // Not whole, or not ours.
+        Err(_) => return Ok(None),
+    };
+    let control = &mapped.memory.control;
+    let is_ours = get(nonce_word(control)) == pointer.nonce
+        && get(boot_word(control)) == boot()
+        && get(spoiled_word(control)) == 0
+        && mapped.files.are_whole();
+    Ok(is_ours.then_some(mapped))
+}
+
+/// Makes memory for a snapshot, all zeros. The caller has the right to ([`Snapshot::claim`]), fills it, and
+/// then calls [`Segment::finish`].
+pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, OpenError> {
+    refuse_disk(memory_dir)?;
+    let dir = memory_dir.join(name(snapshot)?);
+    files::remove(&dir)?;
+    let make = || {
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .map_err(io_error("create the directory", &dir))?;
+        for role in files::roles(&snapshot.identity) {
+            let bytes = file_bytes(&snapshot.identity, role);
+            files::make(&dir, &snapshot.identity, (Kind::Memory, role), bytes)?;
+        }
+        map(&dir, &snapshot.identity, Access::Write)
+    };
+    let made = make();
+    if made.is_err() {
+        // Best effort, so that memory which was too small is not left full; the first error counts.
+        let _ = files::remove(&dir);
+    }
+    made
+}
+
+impl Segment {
+    /// From here on, others find it.
+    pub(crate) fn finish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
+        let nonce = random(8)?;
+        let control = &self.memory.control;
+        put(boot_word(control), boot());
+        put(nonce_word(control), nonce[0]);
+        Pointer { memory: self.files.dir.clone(), nonce: nonce[0] }.write(snapshot.dir())
+    }
+}
+
+impl Files {
+    /// All files, the control file first.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.origin.paths()
+    }
+
+    fn are_whole(&self) -> bool {
+        self.opened.iter().all(|(file, bytes)| files::is_whole(file, *bytes))
+    }
+
+    /// Whether the files are as they were when the memory was made. If something in them is gone, the memory is
+    /// spoiled, for everybody; files that were only removed or replaced live on in the processes that have them.
+    pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
+        if !self.count(memory) {
+            memory.spoil();
+        }
+        self.check_seen(memory)
+    }
+
+    fn count(&self, memory: &Memory) -> bool {
+        !memory.is_lost() && get(spoiled_word(&memory.control)) == 0 && self.are_whole()
+    }
+
+    /// The same for somebody who only looks.
+    pub(crate) fn check_seen(&self, memory: &Memory) -> io::Result<()> {
+        if !self.count(memory) {
+            let dir = self.dir.display();
+            let text = format!(
+                "{dir}: a file in memory was cut short, or has a hole, and counters are gone"
+            );
+            return Err(io::Error::other(text));
+        }
+        self.origin.check()
+    }
+}
+
+/// Memory that only this process has, for a look at a snapshot.
+pub(crate) fn private(identity: Identity) -> io::Result<Memory> {
+    let control = Region::zeros(CONTROL_WORDS)?;
+    let class = |class, geometry: crate::geometry::Geometry| {
+        let words = (geometry.file_bytes() / WORD_BYTES) as usize;
+        let files = (0..geometry.files()).map(|_| Region::zeros(words));
+        Ok::<_, io::Error>(ClassMemory::new(class, geometry, files.collect::<Result<_, _>>()?))
+    };
+    let narrow = class(Class::Narrow, identity.narrow)?;
+    let wide = identity.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
+    Ok(Memory::new(identity, control, narrow, wide))
+}
+
+/// One name for each snapshot: a copy of a directory is another one.
+fn name(snapshot: &Snapshot) -> Result<String, OpenError> {
+    let found = snapshot.control().metadata();
+    let found = found.map_err(io_error("look at the file", snapshot.dir()))?;
+    let cluster = snapshot.identity.cluster;
+    let words = [cluster as u64, (cluster >> 64) as u64, found.dev(), found.ino()];
+    Ok(format!("tidegate-{:032x}", xxh3_128(bytemuck::cast_slice(&words))))
+}
+
+/// Maps all files in `dir`.
+fn map(dir: &Path, identity: &Identity, access: Access) -> Result<Segment, OpenError> {
+    let (mut origin, mut opened) = (Origin::default(), Vec::new());
+    let mut map_file = |role: Role| {
+        let path = dir.join(role.file_name());
+        let file = files::open(&path, access)?;
+        files::check_header(&file, identity, (Kind::Memory, role), &path)?;
+        let bytes = file_bytes(identity, role);
+        files::check_length(&file, bytes, &path)?;
+        let access = match access {
+            Access::Read => region::Access::Read,
+            Access::Write => region::Access::Write,
+        };
+        let region = Region::map(&file, (bytes / WORD_BYTES) as usize, access)
+            .map_err(io_error("map the file", &path))?;
+        origin.note(&file, path)?;
+        opened.push((file, bytes));
+        Ok(region)
+    };
+    let control = map_file(Role::Control)?;
+    let mut map_class = |class, geometry: crate::geometry::Geometry| {
+        let files = (0..geometry.files()).map(|file| map_file(Role::Nodes { class, file }));
+        Ok::<_, OpenError>(ClassMemory::new(class, geometry, files.collect::<Result<_, _>>()?))
+    };
+    let narrow = map_class(Class::Narrow, identity.narrow)?;
+    let wide = identity.wide.map(|geometry| map_class(Class::Wide, geometry)).transpose()?;
+    let memory = Memory::new(*identity, control, narrow, wide);
+    let control = opened[0].0.try_clone().map_err(io_error("open the file", dir))?;
+    Ok(Segment { memory, control, files: Files { dir: dir.to_owned(), opened, origin } })
+}
+
+fn file_bytes(identity: &Identity, role: Role) -> u64 {
+    match role {
+        Role::Control => CONTROL_BYTES,
+        Role::Nodes { class, .. } => {
+            identity.geometry(class).map_or(0, |geometry| geometry.file_bytes())
+        }
+    }
+}
+
+/// A number for this boot of the machine. 0 where it cannot be told.
+fn boot() -> u64 {
+    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if id.is_empty() { 0 } else { xxh3_64(&id).max(1) }
+}
+
+/// Random words from the operating system: `bytes` bytes.
+pub(crate) fn random(bytes: usize) -> Result<Vec<u64>, OpenError> {
+    use std::io::Read;
+    let path = Path::new("/dev/urandom");
+    let mut words = vec![0_u64; bytes.div_ceil(8)];
+    File::open(path)
+        .and_then(|mut file| file.read_exact(bytemuck::cast_slice_mut(&mut words)))
+        .map_err(io_error("read random bytes", path))?;
+    Ok(words)
+}
+
+/// Refuses a directory whose files are on a disk: writes to mapped memory would wait for it.
+#[cfg(target_os = "linux")]
+fn refuse_disk(dir: &Path) -> Result<(), OpenError> {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    let found = rustix::fs::statfs(dir)
+        .map_err(|errno| io_error("look at the file system", dir)(errno.into()))?;
+    if [TMPFS, RAMFS].contains(&(found.f_type as i64)) {
+        return Ok(());
+    }
+    Err(OpenError::NotInMemory { path: dir.to_owned() })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn refuse_disk(_: &Path) -> Result<(), OpenError> {
+    Ok(())
+}
