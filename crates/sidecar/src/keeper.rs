@@ -9,7 +9,7 @@ use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::{
-    Class, Cluster, Eviction, Geometry, Options, STATE_WORDS_NARROW, STATE_WORDS_WIDE,
+    Class, Cluster, Eviction, Geometry, Options, STATE_WORDS_NARROW, STATE_WORDS_WIDE, Synced,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -93,9 +93,12 @@ async fn sync(engine: &Arc<Engine>, every: Option<Duration>) {
     loop {
         ticks.tick().await;
         let engine = engine.clone();
-        let synced = tokio::task::spawn_blocking(move || engine.store().sync()).await;
-        if let Ok(Err(error)) = synced {
-            tracing::error!(%error, "the counters were not written to disk");
+        match tokio::task::spawn_blocking(move || engine.store().sync()).await {
+            Ok(Ok(Some(Synced { held, .. }))) if held > 0 => {
+                tracing::warn!(key_nodes = held, "held by a process that does not move, and not saved");
+            }
+            Ok(Err(error)) => tracing::error!(%error, "the snapshot was not written"),
+            Ok(Ok(_)) | Err(_) => {}
         }
     }
 }
@@ -105,7 +108,11 @@ async fn check(engine: &Arc<Engine>, found: &watch::Sender<StoreHealth>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (now, error) = match engine.store().check_files() {
+        // A file system may take its time even to say how long a file is.
+        let looking = engine.clone();
+        let looked = tokio::task::spawn_blocking(move || looking.store().check_files()).await;
+        let Ok(looked) = looked else { continue };
+        let (now, error) = match looked {
             Ok(()) => (StoreHealth::Whole, String::new()),
             Err(error) if engine.store().is_lost() => (StoreHealth::Lost, error.to_string()),
             Err(error) => (StoreHealth::Moved, error.to_string()),

@@ -113,6 +113,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let Roll { mut free, is_alone } = call_the_roll(&files.dir, &memory, &lives)?;
     if is_alone {
         verify::restore(&memory);
+        snapshot.resume(&memory).map_err(io_error("read the snapshot", snapshot.dir()))?;
     }
     let cleaned = free
         .iter()

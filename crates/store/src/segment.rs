@@ -4,6 +4,7 @@
 //! is ever older than another. Owns its making and its finding. Memory that somebody changed from outside, or
 //! that was not filled to its end, is found by nobody.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -41,6 +42,10 @@ pub(crate) struct Files {
 /// Maps the memory that belongs to a snapshot, if there is any that counts.
 pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment>, OpenError> {
     let Some(pointer) = Pointer::read(snapshot.dir()) else { return Ok(None) };
+    // Of a copy of the directory, it is the memory of the other one.
+    if pointer.memory.file_name() != Some(OsStr::new(&name(snapshot)?)) {
+        return Ok(None);
+    }
     let own = |path: &Path| fs::symlink_metadata(path).map(|found| found.uid());
     // Memory directories are open to all users. What somebody else put there is not ours.
     let Ok(owner) = own(&pointer.memory) else { return Ok(None) };

@@ -34,17 +34,22 @@ use crate::sync::{get, put};
 /// The control file: a header, and two places for what is said of a pass.
 const CONTROL_BYTES: u64 = 3 * HEADER_BYTES as u64;
 const NOTE_WORDS: usize = HEADER_BYTES / 8;
+type Note = [u64; NOTE_WORDS];
 /// Words of a note besides the counts, and of a copy: in the place of the lock and of `away`, which mean
 /// nothing there.
 const PASS: usize = 0;
 const CHECKSUM: usize = 1;
 const COUNTS: usize = 2;
+/// Of a note: how many key-nodes have a copy.
+const COPIES: usize = COUNTS + Stats::COUNTS;
 /// Bytes of the control file, behind its end: held by every process that has the cluster open, and by the
 /// one that makes a pass.
 const USERS: u64 = CONTROL_BYTES;
 const WRITER: u64 = CONTROL_BYTES + 1;
 /// How often a key-node is copied in vain, as somebody changes it meanwhile, before it is locked.
 const TRIES: u32 = 20;
+/// By how many passes a copy of a directory that was written meanwhile can be ahead of its own note.
+const PASSES_AHEAD_MAX: u64 = 1 << 32;
 /// What is read or written at a time.
 const STRETCH_BYTES: usize = 1 << 18;
 
@@ -57,6 +62,15 @@ pub(crate) struct Snapshot {
     narrow: Vec<File>,
     wide: Vec<File>,
     origin: Origin,
+}
+
+/// What was found in a snapshot.
+#[derive(Clone, Copy, Default)]
+struct Loaded {
+    /// The last one of which there is any copy.
+    last_pass: u64,
+    /// Key-nodes that have one that counts.
+    copies: u64,
 }
 
 /// What a pass came to.
@@ -183,40 +197,45 @@ impl Snapshot {
         mut damaged: impl FnMut(Role, u64, u64),
     ) -> io::Result<()> {
         let counts = Seat::new(&memory.control, 0);
-        let complete = self.last_note()?.map(|note| {
-            for (index, count) in note[COUNTS..][..Stats::COUNTS].iter().enumerate() {
-                counts.set_counted(index, *count);
-            }
-            note[PASS]
-        });
-        let mut torn = u64::from(complete.is_none());
-        if complete.is_none() {
-            damaged(Role::Control, 0, HEADER_BYTES as u64);
+        let mut torn = 0;
+        let mut damaged = |role, number, offset| {
+            torn += 1;
+            damaged(role, number, offset);
+        };
+        let note_at = |place: u64| (1 + place) * HEADER_BYTES as u64;
+        let note = self.last_note(|place| damaged(Role::Control, place, note_at(place)))?;
+        let (_, note) = note.unwrap_or((0, [0; NOTE_WORDS]));
+        for (index, count) in note[COUNTS..][..Stats::COUNTS].iter().enumerate() {
+            counts.set_counted(index, *count);
         }
-        let mut last = complete.unwrap_or(0);
+        // Before the first pass was complete, or where no note can be read, the last whole copy counts.
+        let complete = if note[PASS] == 0 { u64::MAX } else { note[PASS] };
+        let mut loaded = Loaded { last_pass: note[PASS], copies: 0 };
         for class in memory.classes() {
-            // Without a note that can be read, every whole copy is as good as another.
-            let complete = complete.unwrap_or(u64::MAX);
-            let of_class = self.load_class(class, complete, |role, number, offset| {
-                torn += 1;
-                damaged(role, number, offset);
-            })?;
-            last = last.max(of_class);
+            let of_class = self.load_class(class, complete, &mut damaged)?;
+            loaded.last_pass = loaded.last_pass.max(of_class.last_pass);
+            loaded.copies += of_class.copies;
         }
         // So that the next pass is later than everything that is there.
-        put(pass_word(&memory.control), last);
-        counts.count(Count::DroppedTorn, torn);
+        put(pass_word(&memory.control), loaded.last_pass);
+        // Some are gone without a trace, or all notes are.
+        let missing = note[COPIES].saturating_sub(loaded.copies);
+        let is_note_missing = note[PASS] == 0 && loaded.last_pass > 1;
+        if missing > 0 || is_note_missing {
+            damaged(Role::Control, 0, note_at(0));
+        }
+        counts.count(Count::DroppedTorn, torn + missing);
         Ok(())
     }
 
-    /// Returns the last pass that any copy is of.
+    /// Puts the copies of one class into memory.
     fn load_class(
         &self,
         class: &ClassMemory,
         complete: u64,
         mut damaged: impl FnMut(Role, u64, u64),
-    ) -> io::Result<u64> {
-        let mut last = 0;
+    ) -> io::Result<Loaded> {
+        let mut loaded = Loaded::default();
         let geometry = class.layout.geometry;
         let words = class.layout.key_node_words;
         let stretch = (STRETCH_BYTES / (8 * words)).max(1) as u64;
@@ -236,22 +255,28 @@ impl Snapshot {
                     let number = file as u64 * geometry.key_nodes() + rest;
                     let copies =
                         places.each_mut().map(|copies| &mut copies[index * words..][..words]);
-                    let judged = copies.map(|copy| judge(copy, self.identity.seed));
+                    let mut place = 0..;
+                    let judged = copies.map(|copy| {
+                        let place = place.next().unwrap_or(0);
+                        judge(copy, seed_at(self.identity.seed, class, number, place))
+                    });
                     let mut is_last = true;
-                    for (place, judged) in (0..).zip(&judged) {
-                        match judged {
-                            Judged::Empty => {}
+                    for (place, found) in (0..).zip(&judged) {
+                        match found {
+                            // The first copy went to both.
+                            Judged::Empty if judged == [Judged::Empty; 2] => {}
                             Judged::Whole(pass) => {
-                                last = last.max(*pass);
+                                loaded.last_pass = loaded.last_pass.max(*pass);
                                 is_last &= *pass <= complete;
                             }
-                            Judged::Damaged => {
+                            Judged::Empty | Judged::Damaged => {
                                 is_last = false;
                                 damaged(role, number, offset(&geometry, place, rest));
                             }
                         }
                     }
                     if let Some(place) = choose(&judged, complete) {
+                        loaded.copies += 1;
                         let copy = &places[place as usize][index * words..][..words];
                         put_copy(class, number, copy, (place, is_last));
                     }
@@ -259,27 +284,47 @@ impl Snapshot {
                 first += count as u64;
             }
         }
-        Ok(last)
+        Ok(loaded)
     }
 
     /// The note of the last pass that is complete, if one can be read. All zeros before the first pass.
-    fn last_note(&self) -> io::Result<Option<[u64; NOTE_WORDS]>> {
+    /// With its place. `damaged` gets the place of each note that is torn or damaged.
+    fn last_note(&self, mut damaged: impl FnMut(u64)) -> io::Result<Option<(u64, Note)>> {
         let mut notes = [[0_u64; NOTE_WORDS]; 2];
         for (place, note) in (1..).zip(&mut notes) {
             self.control.read_exact_at(cast_slice_mut(note), place * HEADER_BYTES as u64)?;
         }
         let seed = self.identity.seed;
-        let passes = notes.each_mut().map(|note| match judge(note, seed) {
-            Judged::Empty => Some(0),
-            Judged::Whole(pass) => Some(pass),
-            Judged::Damaged => None,
-        });
+        let mut place = 0..;
+        let passes =
+            notes.each_mut().map(|note| match judge(note, seed ^ place.next().unwrap_or(0)) {
+                Judged::Empty => Some(0),
+                Judged::Whole(pass) => Some(pass),
+                Judged::Damaged => None,
+            });
+        // As with copies, the first note went to both places.
+        let is_new = passes == [Some(0); 2];
+        for (place, pass) in (0..).zip(passes) {
+            if pass.is_none_or(|pass| pass == 0 && !is_new) {
+                damaged(place);
+            }
+        }
         let [first, second] = notes;
         Ok(match passes {
             [None, None] => None,
-            [a, b] if b > a => Some(second),
-            _ => Some(first),
+            [a, b] if b > a => Some((1, second)),
+            _ => Some((0, first)),
         })
+    }
+
+    /// Goes on with memory that killed processes left. Its number of the last pass may be damaged.
+    pub(crate) fn resume(&self, memory: &Memory) -> io::Result<()> {
+        let complete = self.last_note(|_| {})?.map_or(0, |(_, note)| note[PASS]);
+        let known = get(pass_word(&memory.control));
+        if !(complete..complete.saturating_add(PASSES_AHEAD_MAX)).contains(&known) {
+            put(pass_word(&memory.control), complete);
+        }
+        Ok(())
     }
 
     /// Makes a pass: copies what changed since the last one. `hold` copies a key-node under its lock, and says
@@ -306,14 +351,19 @@ impl Snapshot {
         hold: &mut impl FnMut(Spot<'_>, &mut dyn FnMut(KeyNode<'_>)) -> bool,
         is_whole: impl Fn() -> io::Result<()>,
     ) -> io::Result<Synced> {
-        let pass = get(pass_word(&memory.control)) + 1;
-        let (mut synced, mut done) = (Synced::default(), Vec::new());
+        let Some(pass) = get(pass_word(&memory.control)).checked_add(1) else {
+            let text = "the number of the last pass was damaged in memory";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        let (mut synced, mut done, mut copies) = (Synced::default(), Vec::new(), 0);
         for class in memory.classes() {
             let mut image = vec![0; class.layout.key_node_words];
-            let mut stretch = Stretch::default();
+            // One for each place.
+            let mut stretches = [Stretch::default(), Stretch::default()];
             let total = class.layout.geometry.key_nodes_total();
             for number in 0..total {
                 let saved = Saved::from_word(get(class.saved(number)));
+                copies += u64::from(saved.place.is_some());
                 let spot = class.spot(number);
                 let activity = spot.node.activity();
                 if activity == saved.activity && (saved.place.is_some() || activity == 0) {
@@ -328,17 +378,28 @@ impl Snapshot {
                     continue;
                 };
                 check_nodes(spot, &image, self.identity.seed)?;
-                stamp(&mut image, pass, self.identity.seed);
                 let place = saved.other_place();
                 let (file, rest) = class.layout.split(number);
-                let at = offset(&class.layout.geometry, place, rest);
-                stretch.write(self.files(class.class), (file, at), cast_slice(&image))?;
+                for (to, stretch) in (0..).zip(&mut stretches) {
+                    // The first copy goes to both, so that one that is gone is missed.
+                    if to == place || saved.place.is_none() {
+                        let at = offset(&class.layout.geometry, to, rest);
+                        stamp(&mut image, pass, seed_at(self.identity.seed, class, number, to));
+                        stretch.write(self.files(class.class), (file, at), cast_slice(&image))?;
+                    }
+                }
+                copies += u64::from(saved.place.is_none());
                 done.push((class, number, Saved { activity, place: Some(place) }));
                 synced.copied += 1;
             }
-            stretch.flush(self.files(class.class))?;
+            for stretch in &mut stretches {
+                stretch.flush(self.files(class.class))?;
+            }
         }
-        if done.is_empty() {
+        let counts = Stats::of(&memory.control).named().map(|(_, count)| count);
+        if done.is_empty()
+            && self.last_note(|_| {})?.is_some_and(|(_, note)| note[COUNTS..].starts_with(&counts))
+        {
             return Ok(synced);
         }
         for file in self.narrow.iter().chain(&self.wide) {
@@ -347,12 +408,16 @@ impl Snapshot {
         // What was copied counts only if nobody put something else in the place of the memory meanwhile.
         is_whole()?;
         let mut note = [0; NOTE_WORDS];
-        let counts = Stats::of(&memory.control).named();
-        for (word, (_, count)) in note[COUNTS..].iter_mut().zip(counts) {
-            *word = count;
+        note[COUNTS..][..counts.len()].copy_from_slice(&counts);
+        note[COPIES] = copies;
+        // As with copies: not where the last one is, and the first one to both places.
+        let last = self.last_note(|_| {})?.filter(|(_, note)| note[PASS] > 0);
+        for place in 0..2 {
+            if last.is_none_or(|(of_last, _)| of_last != place) {
+                stamp(&mut note, pass, self.identity.seed ^ place);
+                self.control.write_all_at(cast_slice(&note), (1 + place) * HEADER_BYTES as u64)?;
+            }
         }
-        stamp(&mut note, pass, self.identity.seed);
-        self.control.write_all_at(cast_slice(&note), (1 + pass % 2) * HEADER_BYTES as u64)?;
         self.control.sync_data()?;
         for (class, number, saved) in done {
             put(class.saved(number), saved.to_word());
@@ -393,6 +458,14 @@ enum Judged {
     /// Made in this pass.
     Whole(u64),
     Damaged,
+}
+
+/// What the checksum of a copy is made with besides the seed of the cluster: where it is, so that it does not count
+/// elsewhere.
+fn seed_at(seed: u64, class: &ClassMemory, number: u64, place: u32) -> u64 {
+    let class = if class.class == Class::Wide { 2 } else { 1 };
+    let at = number.wrapping_mul(8).wrapping_add(2 * class + u64::from(place));
+    seed ^ at.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// Judges a copy or a note.

@@ -98,7 +98,7 @@ fn a_cluster_put_in_the_place_of_one_in_use_is_checked() {
         let found = found.unwrap();
         fs::copy(found.path(), copy.join(found.file_name())).unwrap();
     }
-    // The copy is damaged: a state is not what its check says.
+    // The copy is damaged: a state is not what its checksum says.
     let path = copy.join("narrow-000.tide");
     let mut bytes = fs::read(&path).unwrap();
     let words = bytes.chunks_exact(8).skip(512 + 8);
@@ -133,8 +133,12 @@ fn a_pass_over_a_file_cut_short_does_not_say_that_it_is_done() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = open(dir.path());
     cluster.update("k", NOW, add).unwrap();
-    let path = dir.path().join("cluster/narrow-000.tide");
+    let text = fs::read_to_string(dir.path().join("cluster/memory")).unwrap();
+    let memory = Path::new(text.trim_end().split_once(' ').unwrap().1).to_owned();
+    let path = memory.join("narrow-000.tide");
     fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4096).unwrap();
     assert!(cluster.reset_all().is_err());
     assert!(cluster.is_lost());
+    drop(cluster);
+    fs::remove_dir_all(memory).unwrap();
 }

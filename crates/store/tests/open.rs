@@ -12,15 +12,14 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use tidegate_store::{
-    Class, Cluster, Entry, Eviction, Hashed, OpenError, Options, StoredKey, UpdateError,
+    Class, Cluster, Entry, Eviction, Hashed, OpenError, Options, StoredKey, UpdateError, View,
 };
 
 use common::child::{Child, command, leave, role, say};
-use common::format::{CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, layouts};
+use common::format::{CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, layouts, memory_dir};
 use common::random::Random;
-use common::{SECOND, directory, file, geometry, narrow, narrow_and_wide};
+use common::{Directory, SECOND, directory, file, geometry, memory_file, narrow, narrow_and_wide};
 
 const FILES: [&str; 4] = [CONTROL, "narrow-000.tide", "narrow-001.tide", "wide-000.tide"];
 const LONG: Duration = Duration::from_secs(10);
@@ -73,10 +72,10 @@ fn entries(cluster: &Cluster) -> Vec<(Class, StoredKey, Entry)> {
 }
 
 /// A cluster with some entries, at rest.
-fn good() -> (TempDir, Image) {
+fn good() -> (Directory, Image) {
     let dir = directory();
     fill(&open(dir.path()));
-    let image = Image::read(dir.path());
+    let image = Image::of_snapshot(dir.path());
     (dir, image)
 }
 
@@ -116,7 +115,7 @@ fn check_refused(spoil: impl FnOnce(&Path), name: &str, message: &str) {
 fn check_refused_image(spoil: impl FnOnce(&mut Image), name: &str, message: &str) {
     check_refused(
         |dir| {
-            let mut image = Image::read(dir);
+            let mut image = Image::of_snapshot(dir);
             spoil(&mut image);
             for (name, bytes) in &image.0 {
                 fs::write(file(dir, name), bytes).unwrap();
@@ -135,16 +134,31 @@ fn a_new_cluster_is_made_whole() {
     assert_eq!((cluster.geometry(Class::Narrow), cluster.geometry(Class::Wide)), {
         (Some(options().narrow), options().wide)
     });
+    let memory = memory_dir(&below).unwrap();
+    assert_eq!(memory.parent(), Some(tidegate_store::default_memory_dir().as_path()));
+    assert_eq!(fs::metadata(&memory).unwrap().mode() & 0o777, 0o700);
     for name in FILES {
-        let metadata = fs::metadata(file(&below, name)).unwrap();
-        assert_eq!(metadata.mode() & 0o777, 0o600, "{name}");
-        assert!(metadata.blocks() * 512 >= metadata.len(), "{name} has holes");
+        for path in [file(&below, name), memory.join(name)] {
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!(metadata.mode() & 0o777, 0o600, "{}", path.display());
+            assert!(metadata.blocks() * 512 >= metadata.len(), "{} has holes", path.display());
+        }
     }
     assert!(!below.join("cluster.new").exists());
-    let image = Image::read(&below);
-    assert_eq!(image.names(), FILES);
-    assert_eq!(image.0["narrow-001.tide"].len() as u64, options().narrow.file_bytes());
-    assert_eq!(image.seed(), cluster.seed());
+    let (image, snapshot) = (Image::read(&below), Image::of_snapshot(&below));
+    assert_eq!(
+        (image.names(), snapshot.names()),
+        (FILES.map(str::to_owned).to_vec(), image.names())
+    );
+    let name = "narrow-001.tide";
+    assert_eq!(image.0[name].len() as u64, options().narrow.file_bytes());
+    assert_eq!(snapshot.0[name].len() as u64, options().narrow.snapshot_file_bytes());
+    assert_eq!((image.seed(), snapshot.seed()), (cluster.seed(), cluster.seed()));
+    // It ends with the last process that has it.
+    let second = open(&below);
+    drop(cluster);
+    assert!(memory.exists());
+    let cluster = second;
     // No two are alike.
     let other = directory();
     assert_ne!(open(other.path()).seed(), cluster.seed());
@@ -173,7 +187,7 @@ fn what_was_counted_is_kept() {
 fn a_copy_with_holes_is_a_cluster() {
     let (dir, image) = good();
     let copy = directory();
-    image.write(copy.path());
+    image.write_snapshot(copy.path());
     let with_holes = fs::metadata(file(copy.path(), CONTROL)).unwrap();
     assert!(with_holes.blocks() * 512 < with_holes.len());
     let expected = entries(&open(dir.path()));
@@ -200,8 +214,8 @@ fn a_file_of_something_else_is_refused() {
 #[test]
 fn a_file_of_another_version_is_refused() {
     for name in FILES {
-        for version in [0, 1, 3, u64::MAX] {
-            let message = format!("found format version {version}, expected 2; {OTHER_RELEASE}");
+        for version in [0, 1, 2, 4, u64::MAX] {
+            let message = format!("found format version {version}, expected 3; {OTHER_RELEASE}");
             check_refused_image(|image| image.set(name, 1, version), name, &message);
             let sealed = |image: &mut Image| {
                 image.set(name, 1, version);
@@ -234,7 +248,7 @@ fn a_damaged_header_is_refused() {
                 path.display()
             );
             assert_eq!(error.to_string(), message, "word {word}");
-            assert!(Image::read(dir.path()) == image, "something has changed");
+            assert!(Image::of_snapshot(dir.path()) == image, "something has changed");
         }
     }
 }
@@ -419,7 +433,7 @@ fn a_cluster_in_the_making_is_made_again() {
     fs::write(dir.path().join("cluster.new"), "precious").unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
     let path = dir.path().join("cluster.new");
-    let expected = format!("{}: cannot remove an unfinished cluster: ", path.display());
+    let expected = format!("{}: cannot remove what is left over: ", path.display());
     assert!(error.starts_with(&expected), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     assert!(!dir.path().join("cluster").exists());
@@ -472,16 +486,17 @@ fn one_process_at_a_time_passes_the_gate() {
 /// used before it is restored.
 #[test]
 fn an_unfinished_restoration_is_waited_for() {
-    let (dir, image) = good();
+    let (dir, _) = good();
     let dying = open(dir.path());
-    let control = OpenOptions::new().write(true).open(file(dir.path(), CONTROL)).unwrap();
+    let image = Image::read(dir.path());
+    let control = OpenOptions::new().write(true).open(memory_file(dir.path(), CONTROL)).unwrap();
     control.write_all_at(&1_u64.to_le_bytes(), 8 * RESTORING as u64).unwrap();
     // A node that only a restoration notices.
     let name = "narrow-000.tide";
     let layout = layouts(&options())[0];
     let slot = (0..8).find(|slot| image.tag(&layout, 0, *slot) != 0).unwrap();
     let tail = layout.key_node_at(0).1 + layout.word_indexes(slot)[6];
-    let data = OpenOptions::new().write(true).open(file(dir.path(), name)).unwrap();
+    let data = OpenOptions::new().write(true).open(memory_file(dir.path(), name)).unwrap();
     data.write_all_at(&(!image.get(name, tail)).to_le_bytes(), 8 * tail as u64).unwrap();
     thread::scope(|scope| {
         let opener = scope.spawn(|| open(dir.path()));
@@ -509,20 +524,18 @@ fn a_gate_that_stays_closed_is_reported() {
     assert_eq!(error.to_string(), format!("{}: {text}", path.display()));
 }
 
-/// A file is cut short under a cluster that is open: an error, and no signal ends the process.
+/// A file of the memory is cut short under a cluster that is open: an error, and no signal ends the process.
+/// Nobody trusts that memory again: the next one to open the cluster gets the last snapshot.
 #[test]
 fn a_file_cut_short_under_an_open_cluster_is_noticed() {
     for name in FILES {
         for length in [0, 4096] {
             let (dir, _) = good();
             let cluster = open(dir.path());
-            let path = file(dir.path(), name);
+            assert_eq!(count(&cluster, 3), Ok(2));
+            let path = memory_file(dir.path(), name);
             let whole = fs::metadata(&path).unwrap().len();
             set_length(&path, length);
-            let error = cluster.check_files().unwrap_err();
-            let expected =
-                format!("{}: found {length} bytes, expected {whole} bytes", path.display());
-            assert!(expected.starts_with(&error.to_string()), "{error}");
 
             let since = Instant::now();
             assert_eq!(use_all(&cluster), Err(UpdateError::Lost), "{name}");
@@ -541,22 +554,80 @@ fn a_file_cut_short_under_an_open_cluster_is_noticed() {
             assert_eq!(cluster.sweep(SECOND), Err(UpdateError::Lost));
             assert_eq!(cluster.reset_all(), Err(UpdateError::Lost));
             assert_eq!(cluster.for_each(|_, _, _| {}), Err(UpdateError::Lost));
-            let _ = (cluster.stats(), cluster.occupancy(Class::Narrow), cluster.sync());
+            assert!(cluster.sync().is_err(), "what is lost is not saved");
+            let _ = (cluster.stats(), cluster.occupancy(Class::Narrow));
             assert!(since.elapsed() < LONG);
-            let text = "a file of the cluster was cut short or cannot be read any more; stop all \
-                        processes that use it, restore it, and start again";
-            assert_eq!(UpdateError::Lost.to_string(), text);
+            let error = cluster.check_files().unwrap_err().to_string();
+            let text = "a file in memory was cut short, or has a hole, and counters are gone";
+            assert_eq!(error, format!("{}: {text}", path.parent().unwrap().display()));
 
             // Grown again, with zeros where something was, it is still lost.
             set_length(&path, whole);
-            assert_eq!(cluster.check_files().unwrap_err().to_string(), text);
+            assert!(cluster.check_files().is_err());
             assert_eq!(count(&cluster, 1), Err(UpdateError::Lost));
+            // Also for those who come now, who are told that somebody is there whom they cannot join.
+            let error = Cluster::open(dir.path(), &options()).unwrap_err();
+            assert!(matches!(error, OpenError::Elsewhere { .. }), "{error}");
             drop(cluster);
-            if length > 0 {
-                count(&open(dir.path()), 1).unwrap();
-            }
+            assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
         }
     }
+}
+
+/// A hole in a file, or a file that was cut and grown again, is noticed by looking at it: nobody needs to touch
+/// what is gone. Somebody else had it noticed: it is known here as well.
+#[test]
+fn a_hole_in_the_memory_is_noticed() {
+    for punch in [true, false] {
+        let (dir, _) = good();
+        let clusters = [open(dir.path()), open(dir.path())];
+        clusters.iter().for_each(|cluster| cluster.check_files().unwrap());
+        let path = memory_file(dir.path(), FILES[1]);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let length = file.metadata().unwrap().len();
+        if punch {
+            use rustix::fs::FallocateFlags;
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, flags, 4096, 4096).unwrap();
+        } else {
+            file.set_len(4096).unwrap();
+            file.set_len(length).unwrap();
+        }
+        for cluster in &clusters {
+            cluster.check_files().unwrap_err();
+            assert!(cluster.is_lost());
+            assert_eq!(count(cluster, 1), Err(UpdateError::Lost));
+        }
+        drop(clusters);
+        assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
+    }
+}
+
+/// A node of the memory is damaged: the pass that meets it saves nothing, and nobody trusts that memory again.
+#[test]
+fn a_damaged_node_is_not_saved() {
+    let (dir, _) = good();
+    let cluster = open(dir.path());
+    assert_eq!(count(&cluster, 3), Ok(2));
+    assert_eq!(cluster.sync().unwrap().map(|synced| synced.copied), Some(1));
+    assert_eq!(count(&cluster, 3), Ok(3));
+    let (image, layout) = (Image::read(dir.path()), layouts(&options())[0]);
+    let (number, slot) = (0..layout.geometry.key_nodes_total())
+        .flat_map(|number| (0..layout.chain()).map(move |slot| (number, slot)))
+        .find(|&(number, slot)| {
+            image.tag(&layout, number, slot) != 0 && image.node(&layout, number, slot)[2] == 3
+        })
+        .expect("a count of 3");
+    let (name, first) = layout.key_node_at(number);
+    let word = first + layout.word_indexes(slot)[2];
+    let data = OpenOptions::new().write(true).open(memory_file(dir.path(), &name)).unwrap();
+    data.write_all_at(&1000_u64.to_le_bytes(), 8 * word as u64).unwrap();
+    let error = cluster.sync().unwrap_err().to_string();
+    let text = format!("node {slot} of narrow key-node {number} was damaged in memory");
+    assert_eq!((error, cluster.is_lost()), (text, true));
+    assert_eq!(count(&cluster, 3), Err(UpdateError::Lost));
+    drop(cluster);
+    assert_eq!(count(&open(dir.path()), 3), Ok(3), "as the last snapshot has it");
 }
 
 /// Updates keys in all files, until something fails.
@@ -585,8 +656,9 @@ fn what_was_lost_is_noticed_when_it_is_missed() {
         }
     };
     let (near, far) = (key_at(0..2), key_at(62..64));
-    let path = file(dir.path(), FILES[1]);
-    set_length(&path, fs::metadata(&path).unwrap().len() - 4096);
+    let path = memory_file(dir.path(), FILES[1]);
+    // The words about copies in the snapshot, and the last page of key-nodes.
+    set_length(&path, 4096 + 62 * options.narrow.key_node_bytes());
     let update = |key: &StoredKey| cluster.update(key, SECOND, |_| ());
     assert_eq!((update(&near), cluster.is_lost()), (Ok(()), false));
     assert_eq!((update(&far), cluster.is_lost()), (Err(UpdateError::Lost), true));
@@ -596,22 +668,25 @@ fn what_was_lost_is_noticed_when_it_is_missed() {
 #[test]
 fn a_file_that_was_deleted_or_replaced_is_noticed() {
     for name in FILES {
-        let (dir, image) = good();
-        let path = file(dir.path(), name);
-        let cluster = open(dir.path());
-        fs::remove_file(&path).unwrap();
-        let error = cluster.check_files().unwrap_err().to_string();
-        let gone = "the file in use is gone: No such file or directory (os error 2)";
-        assert_eq!(error, format!("{}: {gone}", path.display()));
-        use_all(&cluster).unwrap();
-        fs::write(&path, &image.0[name]).unwrap();
-        let error = cluster.check_files().unwrap_err().to_string();
-        let replaced = "another file is in the place of the one in use";
-        assert_eq!(error, format!("{}: {replaced}", path.display()));
-        use_all(&cluster).unwrap();
-        assert!(!cluster.is_lost());
-        cluster.sync().unwrap();
-        cluster.reset_all().unwrap();
+        for of_memory in [false, true] {
+            let (dir, _) = good();
+            let cluster = open(dir.path());
+            let path =
+                if of_memory { memory_file(dir.path(), name) } else { file(dir.path(), name) };
+            let bytes = fs::read(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            let error = cluster.check_files().unwrap_err().to_string();
+            let gone = "the file in use is gone: No such file or directory (os error 2)";
+            assert_eq!(error, format!("{}: {gone}", path.display()));
+            use_all(&cluster).unwrap();
+            fs::write(&path, &bytes).unwrap();
+            let error = cluster.check_files().unwrap_err().to_string();
+            let replaced = "another file is in the place of the one in use";
+            assert_eq!(error, format!("{}: {replaced}", path.display()));
+            use_all(&cluster).unwrap();
+            assert!(!cluster.is_lost());
+            cluster.reset_all().unwrap();
+        }
     }
     // The directory as a whole.
     let (dir, _) = good();
@@ -626,17 +701,97 @@ fn a_file_that_was_deleted_or_replaced_is_noticed() {
     assert_eq!(count(&cluster, 1), Ok(3));
 }
 
+/// A copy of a data directory that is open is a cluster of its own, with what the last snapshot had.
+#[test]
+fn a_copy_of_an_open_directory_is_another_cluster() {
+    let (dir, _) = good();
+    let cluster = open(dir.path());
+    assert_eq!(count(&cluster, 3), Ok(2));
+    cluster.sync().unwrap();
+    assert_eq!(count(&cluster, 3), Ok(3));
+    let copy = directory();
+    let status =
+        Command::new("cp").arg("-a").arg(dir.path().join("cluster")).arg(copy.path()).status();
+    assert!(status.unwrap().success());
+    let other = open(copy.path());
+    assert_eq!((count(&other, 3), count(&other, 3)), (Ok(3), Ok(4)));
+    assert_eq!(count(&cluster, 3), Ok(4));
+    assert_ne!(memory_dir(dir.path()), memory_dir(copy.path()));
+}
+
+/// Memory that cannot be seen, as in another container or on another machine: whoever comes is refused, for as
+/// long as somebody has it.
+#[test]
+fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
+    let (dir, _) = good();
+    let cluster = open(dir.path());
+    assert_eq!(count(&cluster, 3), Ok(2));
+    let (pointer, hidden) = (file(dir.path(), "memory"), file(dir.path(), "hidden"));
+    fs::rename(&pointer, &hidden).unwrap();
+    let error = Cluster::open(dir.path(), &options()).unwrap_err();
+    assert!(matches!(error, OpenError::Elsewhere { .. }), "{error}");
+    let text = "served already, by a process whose shared memory cannot be joined from here";
+    assert!(error.to_string().starts_with(&format!("{}: {text}", dir.path().display())), "{error}");
+    let view = View::open(dir.path()).unwrap();
+    assert!(view.is_elsewhere());
+    assert_eq!(view.find(&3_u64, SECOND).unwrap().map(|entry| entry.state[0]), Some(1));
+    fs::rename(&hidden, &pointer).unwrap();
+    assert_eq!(count(&open(dir.path()), 3), Ok(3));
+    // One that was killed elsewhere is in nobody's way.
+    fs::rename(&pointer, &hidden).unwrap();
+    cluster.sync().unwrap();
+    drop(cluster);
+    assert_eq!(count(&open(dir.path()), 3), Ok(4));
+}
+
+/// A pipe under the name of a file is not waited for.
+#[test]
+fn a_pipe_is_no_file() {
+    for name in FILES {
+        let (dir, _) = good();
+        fs::remove_file(file(dir.path(), name)).unwrap();
+        assert!(Command::new("mkfifo").arg(file(dir.path(), name)).status().unwrap().success());
+        let error = Cluster::open(dir.path(), &options()).unwrap_err();
+        assert!(matches!(error, OpenError::NotAFile { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_on_a_disk_is_no_place_for_memory() {
+    let (dir, disk) = (directory(), tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap());
+    let options = Options { memory_dir: Some(disk.path().to_owned()), ..options() };
+    let opened = Cluster::open(dir.path(), &options);
+    match opened {
+        Err(error @ OpenError::NotInMemory { .. }) => {
+            let text = "is not in memory, so that counters there would wait for a disk; choose a \
+                        directory on a tmpfs, such as /dev/shm";
+            assert_eq!(error.to_string(), format!("{}: {text}", disk.path().display()));
+        }
+        // The sources may be on a tmpfs themselves.
+        Err(error) => panic!("{error}"),
+        Ok(_) => assert!(cfg!(not(target_os = "linux")) || is_tmpfs(disk.path())),
+    }
+}
+
+fn is_tmpfs(path: &Path) -> bool {
+    let output = Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap();
+    output.stdout.starts_with(b"tmpfs")
+}
+
 /// A process may write no files of the size that is needed.
 #[test]
 fn a_limit_on_files_is_no_surprise() {
     const TEST: &str = "a_limit_on_files_is_no_surprise";
+    let in_memory = |dir: &Path| Options { memory_dir: Some(dir.join("memory")), ..options() };
     if let Some((_, dir)) = role() {
-        let error = Cluster::open(&dir, &options()).unwrap_err();
+        let error = Cluster::open(&dir, &in_memory(&dir)).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
         say(&error.to_string());
         leave();
     }
     let dir = directory();
+    let memory = dir.path().join("memory");
+    fs::create_dir(&memory).unwrap();
     let child = command(TEST, "", dir.path());
     let mut shell = Command::new("sh");
     // Without the signal that comes with it, as a service manager does.
@@ -644,13 +799,13 @@ fn a_limit_on_files_is_no_surprise() {
     shell.args(child.get_args());
     shell.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = Child::of(&mut shell);
-    let path = dir.path().join("cluster.new").join(CONTROL);
-    let text = "cannot set aside 8396800 bytes: File too large (os error 27); free some space, choose \
-                a directory on another file system, or lower the capacity if the cluster is a new one";
-    child.expect(&format!("{}: {text}", path.display()));
+    let said = child.next_line().unwrap();
+    let text = "control.tide: cannot set aside 8396800 bytes: File too large (os error 27); free some \
+                space, choose a directory on another file system, or lower the capacity if the \
+                cluster is a new one";
+    assert!(said.starts_with(&memory.display().to_string()) && said.ends_with(text), "{said}");
     assert!(child.wait().success());
-    let left: Vec<_> = tree(dir.path()).into_keys().collect();
-    assert_eq!(left, [dir.path().join("cluster.lock")]);
+    assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "something was left behind");
 }
 
 /// A file system with room for the control file, and not for the nodes.
@@ -658,34 +813,46 @@ fn a_limit_on_files_is_no_surprise() {
 fn a_full_disk_is_no_surprise() {
     const TEST: &str = "a_full_disk_is_no_surprise";
     if let Some((_, dir)) = role() {
-        let error = Cluster::open(&dir, &narrow(2000, 35)).unwrap_err();
+        let error = Cluster::open(&dir, &narrow(4000, 35)).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
         let path = dir.join("cluster.new").join(FILES[1]);
-        let text = "cannot set aside 4100096 bytes: No space left on device (os error 28); free some \
+        let text = "cannot set aside 16388096 bytes: No space left on device (os error 28); free some \
                     space, ";
         assert!(error.to_string().starts_with(&format!("{}: {text}", path.display())), "{error}");
         assert_eq!(tree(&dir).into_keys().collect::<Vec<_>>(), [dir.join("cluster.lock")]);
 
-        // A smaller one has room, as long as nothing was left behind.
-        let cluster = Cluster::open(&dir, &narrow(200, 35)).unwrap();
+        // A smaller one has room, as long as nothing was left behind. All that it needs is set aside.
+        let cluster = Cluster::open(&dir, &narrow(400, 35)).unwrap();
         fill_disk(&dir.join("other"));
         for key in 0..1000 {
             count(&cluster, key).unwrap();
+            if key % 100 == 0 {
+                cluster.sync().unwrap();
+            }
         }
         drop(cluster);
         drop(open(&dir));
 
         // A copy with holes cannot be opened, and stays.
-        let image = Image::read(&dir);
+        let image = Image::of_snapshot(&dir);
         fs::remove_dir_all(dir.join("cluster")).unwrap();
         fs::remove_file(dir.join("other")).unwrap();
-        image.write(&dir);
+        image.write_snapshot(&dir);
         fill_disk(&dir.join("other"));
         let error = Cluster::open(&dir, &options()).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
-        assert!(Image::read(&dir) == image);
+        assert!(Image::of_snapshot(&dir) == image);
         fs::remove_file(dir.join("other")).unwrap();
         assert_eq!(count(&open(&dir), 999), Ok(2));
+
+        // Memory that is too small: the file system has less than a control file.
+        let in_memory = Options { memory_dir: Some(dir.clone()), ..options() };
+        let other = directory();
+        fill_disk(&dir.join("other"));
+        let error = Cluster::open(other.path(), &in_memory).unwrap_err();
+        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        assert_eq!(tree(&dir).into_keys().filter(|path| is_memory(path)).count(), 0);
+        fs::remove_file(dir.join("other")).unwrap();
         say("done");
         leave();
     }
@@ -709,6 +876,10 @@ fn a_full_disk_is_no_surprise() {
         return;
     }
     assert_eq!(said.as_deref(), Some("done"), "{status}");
+}
+
+fn is_memory(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tidegate-"))
 }
 
 /// Writes a file until there is no more room.

@@ -20,7 +20,7 @@ use tidegate_store::{
 use common::child::{Child, hear, leave, raise, role, say};
 use common::format::{self, Layout, dropped, key_at, seat_word};
 use common::random::Random;
-use common::{SECOND, check_sound, directory, file, geometry, narrow, narrow_and_wide};
+use common::{SECOND, check_sound, directory, geometry, memory_file, narrow, narrow_and_wide};
 
 const SIGKILL: i32 = 9;
 /// Shorter than anybody who waits gives up.
@@ -466,7 +466,8 @@ fn a_completed_update_is_known_to_expire() {
     assert!(matches!(update(&keys[8], 1, 1000), Err(UpdateError::Full { .. })));
 
     // The killed process number 9 had seat number 200.
-    let (data, control) = (file(dir.path(), "narrow-000.tide"), file(dir.path(), format::CONTROL));
+    let (data, control) =
+        (memory_file(dir.path(), "narrow-000.tide"), memory_file(dir.path(), format::CONTROL));
     let (_, head) = layout.key_node_at(0);
     let slot = (0..8)
         .find(|&slot| read_word(&data, head + layout.word_indexes(slot)[1]) == 1)

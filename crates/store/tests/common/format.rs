@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use tidegate_store::{Class, Cluster, Geometry, Options, Stats, StoredKey};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
 
 use super::directory;
 use super::random::Random;
@@ -212,17 +212,19 @@ impl Image {
     /// Makes a cluster in `dir`, where there is none, whose processes were killed and left this memory. Its
     /// snapshot is empty.
     pub(crate) fn write(&self, dir: &Path) {
-        let (cluster, memory) = (dir.join("cluster"), dir.join("killed"));
+        let cluster = dir.join("cluster");
         fs::create_dir(&cluster).unwrap();
-        let _ = fs::remove_dir_all(&memory);
-        fs::create_dir(&memory).unwrap();
         for (name, bytes) in &self.0 {
-            // All of it, also the zeros: memory has no holes.
-            fs::write(memory.join(name), bytes).unwrap();
             let mut snapshot = Self(BTreeMap::from([(name.clone(), bytes[..PAGE].to_vec())]));
             snapshot.set(name, KIND, 1);
             snapshot.seal_header(name);
             write_file(&cluster.join(name), &snapshot.0[name], self.snapshot_bytes(name));
+        }
+        let memory = dir.join(self.memory_name(&cluster.join(CONTROL)));
+        fs::create_dir(&memory).unwrap();
+        for (name, bytes) in &self.0 {
+            // All of it, also the zeros: memory has no holes.
+            fs::write(memory.join(name), bytes).unwrap();
         }
         let boot = fs::read("/proc/sys/kernel/random/boot_id").map_or(0, |id| xxh3_64(&id).max(1));
         let control = OpenOptions::new().write(true).open(memory.join(CONTROL)).unwrap();
@@ -231,6 +233,14 @@ impl Image {
         }
         fs::write(cluster.join("memory"), format!("{:016x} {}\n", 0x1234, memory.display()))
             .unwrap();
+    }
+
+    /// The name of the directory of the memory of a snapshot with this control file.
+    fn memory_name(&self, control: &Path) -> String {
+        let found = fs::metadata(control).unwrap();
+        let words = [self.get(CONTROL, 4), self.get(CONTROL, 5), found.dev(), found.ino()];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        format!("tidegate-{:032x}", xxh3_128(&bytes))
     }
 
     /// The length of a file of the snapshot, by the header that it has in memory.
