@@ -13,6 +13,7 @@ pub mod command;
 pub mod decisions;
 pub mod envoy;
 pub mod load;
+pub mod memory;
 pub mod plugin;
 pub mod process;
 pub mod rls;

@@ -1,6 +1,6 @@
 //! A child process that logs to a file and ends with its handle.
 
-use crate::wait;
+use crate::{memory, wait};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,7 @@ impl Process {
         let file = std::fs::File::create(&log)
             .with_context(|| format!("cannot make {}", log.display()))?;
         let child = command
+            .env("TIDEGATE_MEMORY_DIR", memory::dir())
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)

@@ -95,7 +95,10 @@ async fn sync(engine: &Arc<Engine>, every: Option<Duration>) {
         let engine = engine.clone();
         match tokio::task::spawn_blocking(move || engine.store().sync()).await {
             Ok(Ok(Some(Synced { held, .. }))) if held > 0 => {
-                tracing::warn!(key_nodes = held, "held by a process that does not move, and not saved");
+                tracing::warn!(
+                    key_nodes = held,
+                    "held by a process that does not move, and not saved"
+                );
             }
             Ok(Err(error)) => tracing::error!(%error, "the snapshot was not written"),
             Ok(Ok(_)) | Err(_) => {}

@@ -77,9 +77,11 @@ pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, Op
             .mode(0o700)
             .create(&dir)
             .map_err(io_error("create the directory", &dir))?;
+        snapshot.give(&dir)?;
         for role in files::roles(&snapshot.identity) {
             let bytes = file_bytes(&snapshot.identity, role);
             files::make(&dir, &snapshot.identity, (Kind::Memory, role), bytes)?;
+            snapshot.give(&dir.join(role.file_name()))?;
         }
         map(&dir, &snapshot.identity, Access::Write)
     };
@@ -98,7 +100,7 @@ impl Segment {
         let control = &self.memory.control;
         put(boot_word(control), boot());
         put(nonce_word(control), nonce[0]);
-        Pointer { memory: self.files.dir.clone(), nonce: nonce[0] }.write(snapshot.dir())
+        Pointer { memory: self.files.dir.clone(), nonce: nonce[0] }.write(snapshot)
     }
 }
 

@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 
@@ -180,6 +180,18 @@ impl Snapshot {
     /// Whether some process has the cluster open.
     pub(crate) fn is_used(&self) -> bool {
         byte_lock::is_locked(&self.control, USERS).unwrap_or(true)
+    }
+
+    /// Gives a file to the owner of the snapshot: root may open what a sidecar that is another user then joins.
+    pub(crate) fn give(&self, path: &Path) -> Result<(), OpenError> {
+        let give = || {
+            let owner = self.control.metadata()?;
+            if fs::symlink_metadata(path)?.uid() == owner.uid() {
+                return Ok(());
+            }
+            lchown(path, Some(owner.uid()), Some(owner.gid()))
+        };
+        give().map_err(io_error("give the file to the owner of the data directory", path))
     }
 
     fn files(&self, class: Class) -> &[File] {
@@ -601,14 +613,15 @@ impl Pointer {
         Some(Self { memory: PathBuf::from(OsStr::from_bytes(memory)), nonce })
     }
 
-    pub(crate) fn write(&self, dir: &Path) -> Result<(), OpenError> {
-        let new = dir.join(POINTER_NEW);
+    pub(crate) fn write(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
+        let (dir, new) = (snapshot.dir(), snapshot.dir().join(POINTER_NEW));
         let mut text = format!("{:016x} ", self.nonce).into_bytes();
         text.extend_from_slice(self.memory.as_os_str().as_bytes());
         text.push(b'\n');
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, dir.join(POINTER)))
-            .map_err(io_error("note where the memory is", &new))
+        let note_error = || io_error("note where the memory is", &new);
+        fs::write(&new, text).map_err(note_error())?;
+        snapshot.give(&new)?;
+        fs::rename(&new, dir.join(POINTER)).map_err(note_error())
     }
 
     pub(crate) fn remove(dir: &Path) -> io::Result<()> {

@@ -6,19 +6,17 @@
 
 use super::Target;
 use crate::input::Input;
-use crate::twin::directory;
 use crate::twin::format::{
     COMMITTED, CONTROL, COUNTS, ERASE, Image, JOURNAL, LOCK_COUNT, Layout, OWNER, PAGE, PROCESSES,
-    SEAT_COUNT, dropped, layouts, place_word, sealed, seat_word,
+    SEAT_COUNT, dropped, layouts, memory_dir, place_word, sealed, seat_word,
 };
+use crate::twin::{Directory, directory};
 use crate::work::Bound;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
-use tempfile::TempDir;
 use tidegate_store::{
     Class, Cluster, Entry, EntryMut, Eviction, Geometry, Hashed, OpenError, Options, StoredKey,
     View,
@@ -37,12 +35,11 @@ const DAMAGES_MAX: usize = 24;
 /// What a cluster may have under a key: states and ends.
 type Known = BTreeMap<(Class, StoredKey), BTreeSet<(Vec<u64>, u64)>>;
 
-/// A sound cluster. Pages of zeros are not kept.
+/// A sound cluster: what killed processes leave in memory.
 struct Sound {
     options: Options,
     layouts: Vec<Layout>,
     image: Image,
-    files: Vec<(String, u64, BTreeMap<u64, Vec<u8>>)>,
     known: Known,
     live: BTreeSet<(Class, StoredKey)>,
 }
@@ -78,16 +75,12 @@ fn sound() -> &'static Sound {
             });
         }
         let live = entries(&cluster).into_iter().map(|(class, key, _)| (class, key)).collect();
+        let mut image = Image::read(dir.path());
         drop(cluster);
-        let image = Image::read(dir.path());
-        let files = image.0.iter().map(|(name, bytes)| {
-            let pages = bytes.chunks(PAGE).enumerate();
-            let pages = pages.filter(|(_, page)| page.iter().any(|byte| *byte != 0));
-            let pages = pages.map(|(number, page)| (number as u64, page.to_vec()));
-            (name.clone(), bytes.len() as u64, pages.collect())
-        });
-        let files = files.collect();
-        Sound { layouts: layouts(&options), options, files, image, known, live }
+        // The process that made it has left.
+        image.set(CONTROL, PROCESSES, 0);
+        image.set(CONTROL, seat_word(0, OWNER), 0);
+        Sound { layouts: layouts(&options), options, image, known, live }
     })
 }
 
@@ -121,20 +114,15 @@ impl Spoiled<'_> {
     }
 
     fn write(&self, dir: &Path) {
-        let cluster = dir.join("cluster");
-        fs::create_dir(&cluster).expect("a directory");
-        for (name, length, pages) in &self.sound.files {
-            let file = File::create(cluster.join(name)).expect("a file");
+        let mut image = self.sound.image.clone();
+        for ((name, word), value) in &self.words {
+            image.set(name, *word as usize, *value);
+        }
+        image.write(dir);
+        let memory = memory_dir(dir).expect("it was just written");
+        for (name, length) in &self.lengths {
+            let file = File::options().write(true).open(memory.join(name)).expect("a file");
             file.set_len(*length).expect("its length");
-            for (page, bytes) in pages {
-                file.write_all_at(bytes, page * PAGE as u64).expect("its bytes");
-            }
-            for ((_, word), value) in self.words.iter().filter(|((of, _), _)| of == name) {
-                file.write_all_at(&value.to_le_bytes(), word * 8).expect("its bytes");
-            }
-            if let Some(length) = self.lengths.get(name) {
-                file.set_len(*length).expect("its length");
-            }
         }
     }
 
@@ -299,7 +287,7 @@ fn entries(cluster: &Cluster) -> Vec<(Class, StoredKey, Entry)> {
 }
 
 /// What is there was written once, and what is missing was counted.
-fn check(cluster: &Cluster, image: &Spoiled<'_>, dir: &TempDir, cut: u8) {
+fn check(cluster: &Cluster, image: &Spoiled<'_>, dir: &Directory, cut: u8) {
     let is_whole = image.damaged < Damaged::Headers;
     let mut keys = BTreeSet::new();
     for (class, key, entry) in entries(cluster) {
@@ -343,10 +331,12 @@ fn check(cluster: &Cluster, image: &Spoiled<'_>, dir: &TempDir, cut: u8) {
 }
 
 /// Cuts a file short under the cluster that has it open.
-fn cut_short(image: &Spoiled<'_>, dir: &TempDir, cut: u8) {
-    let (name, length, _) = &image.sound.files[usize::from(cut) % image.sound.files.len()];
-    let path: PathBuf = dir.path().join("cluster").join(name);
-    let file = File::options().write(true).open(path).expect("the file is there");
+fn cut_short(image: &Spoiled<'_>, dir: &Directory, cut: u8) {
+    let names = image.sound.image.names();
+    let name = &names[usize::from(cut) % names.len()];
+    let length = image.sound.image.0[name].len() as u64;
+    let Some(memory) = memory_dir(dir.path()) else { return };
+    let file = File::options().write(true).open(memory.join(name)).expect("the file is there");
     file.set_len(length / 64 * u64::from(cut - 192)).expect("it is cut");
 }
 

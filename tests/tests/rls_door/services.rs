@@ -5,6 +5,7 @@ use anyhow::{Context, ensure};
 use prost::Message;
 use prost_types::FileDescriptorProto;
 use rustix::process::Signal;
+use tidegate_tests::memory;
 use tidegate_tests::rls::Rls;
 use tidegate_wire::RLS_SERVICE;
 use tonic::transport::Channel;
@@ -80,7 +81,7 @@ async fn those_who_watch_the_health_are_told_that_the_store_is_lost() -> anyhow:
     let served = Served::start(&[]).await?;
     let mut told = watch(&served.channel().await?, "").await?;
     ensure!(told.message().await?.context("a message")?.status == SERVING);
-    let nodes = served.dir.path().join("data/cluster/narrow-000.tide");
+    let nodes = memory::of(&served.dir.path().join("data"))?.join("narrow-000.tide");
     std::fs::OpenOptions::new().write(true).open(nodes)?.set_len(4096)?;
     // The first who needs what is gone finds it out.
     let rls = Rls(served.channel().await?);

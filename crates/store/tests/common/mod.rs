@@ -5,13 +5,15 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod child;
+mod directory;
 pub(crate) mod format;
 pub(crate) mod random;
 pub(crate) mod twin;
 
+pub(crate) use directory::{Directory, directory};
+
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
 use tidegate_store::{Geometry, Options, View};
 
 /// Set it to run a random test again with the seed that it printed.
@@ -36,34 +38,6 @@ pub(crate) fn repetitions(variable: &str, default: u64) -> u64 {
 fn number_from_env(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
-}
-
-/// A directory for a cluster, on a tmpfs if there is one, where nobody waits for a disk. Takes away what killed
-/// processes left in memory.
-pub(crate) struct Directory(TempDir);
-
-impl Directory {
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if let Some(memory) = format::memory_dir(self.path()) {
-            let _ = std::fs::remove_dir_all(memory);
-        }
-    }
-}
-
-pub(crate) fn directory() -> Directory {
-    let shared_memory = Path::new("/dev/shm");
-    if shared_memory.is_dir()
-        && let Ok(dir) = tempfile::tempdir_in(shared_memory)
-    {
-        return Directory(dir);
-    }
-    Directory(tempfile::tempdir().unwrap())
 }
 
 /// The path of a file of the snapshot in `dir`.
