@@ -4,7 +4,7 @@
 use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use tidegate_tests::command::{Ran, run};
 use tidegate_tests::rls::{Rls, parse};
 use tidegate_tests::service::Service;
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::{artifacts, wait};
+use tidegate_tests::{artifacts, memory, wait};
 use tidegate_wire::rls::Code;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
@@ -358,23 +358,24 @@ async fn what_a_killed_sidecar_left_is_sound_and_told() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn damage_is_named_by_file_and_offset_and_left_alone() -> anyhow::Result<()> {
-    let home = Home::at_rest().await?;
+    let home = Home::new()?;
+    let mut sidecar = home.serve().await?;
     let sound = home.store("verify").await?;
     ensure!(sound.code == Some(0) && sound.out.contains("\nsound\n"), "{sound:?}");
     for key in 1..=3 {
         home.store_json(&format!("set u64:{key} --state {} --expires-in 1h", MARK + key)).await?;
     }
-    let mut bytes = std::fs::read(home.narrow())?;
+    let narrow = memory::of(&home.data())?.join("narrow-000.tide");
+    let bytes = std::fs::read(&narrow)?;
     let mark = (MARK + 2).to_le_bytes();
     let at = bytes.windows(8).position(|window| window == mark).context("the second entry")?;
-    bytes[at] ^= 0x40;
-    std::fs::write(home.narrow(), &bytes)?;
-    let before = home.bytes()?;
+    let file = std::fs::OpenOptions::new().write(true).open(&narrow)?;
+    file.write_all_at(&[bytes[at] ^ 0x40], at as u64)?;
 
     let verify = home.store("verify").await?;
     ensure!(verify.code == Some(1), "{verify:?}");
     // Two words of key are before the state.
-    let place = format!("{}: byte {} (key-node ", home.narrow().display(), at - 16);
+    let place = format!("{}: byte {} (key-node ", narrow.display(), at - 16);
     ensure!(verify.out.starts_with(&place) && verify.out.contains(": torn: "), "{verify:?}");
     ensure!(verify.out.contains("\n1 flaw: 1 torn\n"), "{verify:?}");
     let json = home.store("verify --json").await?;
@@ -382,7 +383,7 @@ async fn damage_is_named_by_file_and_offset_and_left_alone() -> anyhow::Result<(
     let verified = json.json()?;
     let flaw = &verified["flaws"][0];
     ensure!(flaw["offset"] == at - 16 && flaw["kind"] == "torn", "{verified}");
-    ensure!(flaw["file"] == home.narrow().display().to_string(), "{verified}");
+    ensure!(flaw["file"] == narrow.display().to_string(), "{verified}");
     ensure!(verified["flaws_total"] == 1 && verified["nodes_sound"] == 2, "{verified}");
     // The others are still to be had.
     ensure!(home.store("get u64:1").await?.code == Some(0));
@@ -390,12 +391,56 @@ async fn damage_is_named_by_file_and_offset_and_left_alone() -> anyhow::Result<(
     let export = home.store("export").await?;
     ensure!(export.code == Some(0) && export.out.lines().count() == 3, "{export:?}");
     ensure!(export.err.contains("1 flawed nodes were left out"), "{export:?}");
-    ensure!(home.bytes()? == before, "a look changed something");
 
     // As it says: the next one to open it alone drops what is flawed.
+    sidecar.process.kill().await?;
     ensure!(home.serve().await?.process.stop().await?.success());
     ensure!(home.store("verify").await?.code == Some(0));
     ensure!(home.store_json("inspect").await?["counts"]["dropped_torn"] == 1);
+    Ok(())
+}
+
+/// A copy in the snapshot that is damaged is named, and counted when it is met; the copy before it counts.
+#[tokio::test]
+async fn a_damaged_copy_is_named_and_the_one_before_counts() -> anyhow::Result<()> {
+    let home = Home::at_rest().await?;
+    for mark in [MARK, MARK + 1] {
+        home.store_json(&format!("set u64:1 --state {mark} --expires-in 1h")).await?;
+    }
+    let mut bytes = std::fs::read(home.narrow())?;
+    let mark = (MARK + 1).to_le_bytes();
+    let at = bytes.windows(8).position(|window| window == mark).context("the last copy")?;
+    bytes[at] ^= 0x40;
+    std::fs::write(home.narrow(), &bytes)?;
+    let before = home.bytes()?;
+    let verify = home.store("verify").await?;
+    let place = format!("{}: byte ", home.narrow().display());
+    ensure!(verify.code == Some(1) && verify.out.starts_with(&place), "{verify:?}");
+    ensure!(verify.out.contains("\n1 flaw: 1 torn\n"), "{verify:?}");
+    let found = home.store_json("get u64:1").await?;
+    ensure!(found["state"][0] == MARK.to_string(), "{found}");
+    ensure!(home.bytes()? == before, "a look changed something");
+
+    ensure!(home.serve().await?.process.stop().await?.success());
+    ensure!(home.store("verify").await?.code == Some(0));
+    ensure!(home.store_json("inspect").await?["counts"]["dropped_torn"] == 1);
+    Ok(())
+}
+
+/// Where the counters are: in memory, which ends with the process, or at rest.
+#[tokio::test]
+async fn a_look_says_where_the_counters_are() -> anyhow::Result<()> {
+    let home = Home::new()?;
+    let mut sidecar = home.serve().await?;
+    let memory = memory::of(&home.data())?.display().to_string();
+    let inspect = home.store("inspect").await?;
+    ensure!(inspect.out.contains(&format!("\nin memory: {memory}\n")), "{inspect:?}");
+    ensure!(home.store_json("inspect").await?["memory"] == memory);
+    ensure!(sidecar.process.stop().await?.success());
+    let inspect = home.store("inspect").await?;
+    ensure!(inspect.out.contains("\nat rest: a look at the snapshot\n"), "{inspect:?}");
+    ensure!(home.store_json("inspect").await?["memory"].is_null());
+    ensure!(!Path::new(&memory).exists(), "memory was left behind");
     Ok(())
 }
 

@@ -11,11 +11,32 @@ use tidegate_store::{Ages, Area, Class, Geometry, Occupancy, Process, Stats, Vie
 /// Everything that is told.
 pub(crate) struct Inspection {
     pub(crate) dir: String,
+    pub(crate) memory: Place,
     pub(crate) files: usize,
     pub(crate) bytes: u64,
     pub(crate) classes: Vec<ClassLook>,
     pub(crate) stats: Stats,
     pub(crate) processes: Vec<Process>,
+}
+
+/// Where the counters are that are looked at.
+pub(crate) enum Place {
+    /// In this directory of shared memory.
+    Memory(String),
+    Snapshot,
+    /// In the last snapshot of a process whose memory cannot be seen from here.
+    Elsewhere,
+}
+
+impl Place {
+    fn of(view: &View) -> Place {
+        let files = view.memory_files().unwrap_or_default();
+        match files.first().and_then(|file| file.parent()) {
+            Some(dir) => Place::Memory(dir.display().to_string()),
+            None if view.is_elsewhere() => Place::Elsewhere,
+            None => Place::Snapshot,
+        }
+    }
 }
 
 /// What is told of a class of nodes.
@@ -56,6 +77,7 @@ fn inspect(options: &LookOptions, view: &View, canvas: &Canvas) -> Inspection {
     let files = view.files();
     Inspection {
         dir: options.dir.display().to_string(),
+        memory: Place::of(view),
         files: files.len(),
         bytes: files.iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum(),
         classes: Class::ALL.into_iter().filter_map(look).collect(),
@@ -81,6 +103,11 @@ fn json_of(inspection: &Inspection) -> Value {
     };
     json!({
         "dir": inspection.dir,
+        "memory": match &inspection.memory {
+            Place::Memory(dir) => Some(dir),
+            Place::Snapshot | Place::Elsewhere => None,
+        },
+        "elsewhere": matches!(inspection.memory, Place::Elsewhere),
         "files": inspection.files,
         "bytes": inspection.bytes,
         "classes": inspection.classes.iter().map(class_json).collect::<Vec<_>>(),

@@ -1,7 +1,7 @@
 //! What `tidegate store inspect` prints for people.
 
 use super::chart::Canvas;
-use super::inspect::{ClassLook, Inspection};
+use super::inspect::{ClassLook, Inspection, Place};
 use super::time::{bytes, grouped};
 use crate::metrics::store_help;
 use std::io::{self, Write};
@@ -12,8 +12,16 @@ pub(crate) fn print(
     canvas: &Canvas,
     inspection: &Inspection,
 ) -> io::Result<()> {
-    let Inspection { dir, files, bytes: size, classes, stats, processes } = inspection;
+    let Inspection { dir, memory, files, bytes: size, classes, stats, processes } = inspection;
     writeln!(out, "{dir}: {files} files, {}", bytes(*size))?;
+    match memory {
+        Place::Memory(dir) => writeln!(out, "in memory: {dir}")?,
+        Place::Snapshot => writeln!(out, "at rest: a look at the snapshot")?,
+        Place::Elsewhere => {
+            let where_to_look = "look from the container or machine of the process that serves it";
+            writeln!(out, "served elsewhere: a look at the last snapshot; {where_to_look}")?;
+        }
+    }
     for look in classes {
         writeln!(out)?;
         class(out, canvas, look)?;
