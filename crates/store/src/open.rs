@@ -74,11 +74,16 @@ impl Place {
         let Ok(_gate) = gate else { return };
         let mut others = (0..PROCESSES_MAX).map(|process| lives.try_take(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
-        let is_current = is_alone && self.check(memory).is_ok() && save();
-        if is_current && Pointer::remove(self.snapshot.dir()).is_ok() {
-            // What is left is replaced by whoever comes next.
-            let _ = files::remove(&self.memory.dir);
+        // What was spoiled is of no use to anybody.
+        if !is_alone || !(memory.is_lost() || save()) {
+            return;
         }
+        // Elsewhere, if the directory was moved, there is a pointer to nothing, which is as good as none.
+        if self.snapshot.check().is_ok() {
+            let _ = Pointer::remove(self.snapshot.dir());
+        }
+        // What is left is replaced by whoever comes next.
+        let _ = files::remove(&self.memory.dir);
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct Snapshot {
 struct Loaded {
     /// The last one of which there is any copy.
     last_pass: u64,
-    /// Key-nodes that have one that counts.
+    /// Key-nodes that have one, whole or damaged.
     copies: u64,
 }
 
@@ -287,8 +287,8 @@ impl Snapshot {
                             }
                         }
                     }
+                    loaded.copies += u64::from(judged != [Judged::Empty; 2]);
                     if let Some(place) = choose(&judged, complete) {
-                        loaded.copies += 1;
                         let copy = &places[place as usize][index * words..][..words];
                         put_copy(class, number, copy, (place, is_last));
                     }

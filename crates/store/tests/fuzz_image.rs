@@ -297,7 +297,11 @@ fn check(good: &Good, image: &Image, known: &Known) {
     let occupancy = crowded(&cluster);
     drop(cluster);
     let cluster = Cluster::open(dir.path(), &good.options).unwrap();
-    assert_eq!((cluster.stats(), all(&cluster)), (stats, before));
+    // Words that say where copies are may have been spoiled: then some are missed, and counted as torn.
+    let (mut again, torn) = (cluster.stats(), stats.dropped_torn);
+    assert!(std::mem::replace(&mut again.dropped_torn, torn) >= torn, "{again:?}");
+    assert_eq!(again, stats);
+    assert!(all(&cluster) == before, "entries changed");
     assert_eq!(crowded(&cluster), occupancy);
     cluster.sweep(SECOND * 100).unwrap();
     cluster.reset_all().unwrap();
