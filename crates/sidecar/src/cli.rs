@@ -249,10 +249,12 @@ impl FromStr for ByCount {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum EvictionPolicy {
-    /// Its request is refused; failure_mode decides. No limit is ever loosened
+    /// None: its request is refused, and overload_mode decides. No limit is ever loosened
     Refuse,
-    /// The node that would have expired first; the limit of its key starts anew
-    EvictOldest,
+    /// The place of the counter that expires soonest, whose limit starts anew. A flood of new keys can
+    /// push out short-lived counters, the sender's own too
+    #[value(alias = "evict-oldest")]
+    EvictSoonestExpiry,
 }
 
 /// How often to sync; `None` is off.

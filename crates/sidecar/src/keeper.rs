@@ -66,7 +66,7 @@ fn store_options(options: &StoreOptions) -> anyhow::Result<Options> {
     };
     let eviction = match options.eviction {
         EvictionPolicy::Refuse => Eviction::Refuse,
-        EvictionPolicy::EvictOldest => Eviction::EvictOldest,
+        EvictionPolicy::EvictSoonestExpiry => Eviction::EvictSoonestExpiry,
     };
     Ok(Options { narrow, wide, eviction })
 }

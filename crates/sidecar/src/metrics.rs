@@ -275,7 +275,9 @@ pub(crate) fn store_help(name: &str) -> &'static str {
         "store_updates" => "Counters written",
         "store_created" => "Counters created",
         "store_evicted_expired" => "Expired counters whose node was taken back",
-        "store_evicted_live" => "Live counters that gave way to new ones",
+        "store_evicted_live" => {
+            "Live counters that gave way to new ones"
+        }
         "store_erased" => "Counters erased",
         "store_refused" => "Updates refused for want of a node",
         "store_dropped_torn" => "Nodes dropped on open since they were torn or damaged",

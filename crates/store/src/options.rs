@@ -8,9 +8,10 @@ pub enum Eviction {
     /// Its update is refused. No live entry is ever forgotten, so no limit is loosened.
     #[default]
     Refuse,
-    /// It takes the node, of its home, that would have expired first (of equals, the lowest slot). The
-    /// key that loses its node starts anew, so its limit is loosened; that is counted.
-    EvictOldest,
+    /// The entry of its home that expires soonest gives way (of equals, the one in the lowest slot). The
+    /// key that loses it starts anew, so its limit is loosened; that is counted. A flood of new keys
+    /// pushes out other keys, and each other.
+    EvictSoonestExpiry,
 }
 
 /// How to make a cluster that does not exist yet, and how to treat it.

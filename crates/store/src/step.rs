@@ -234,11 +234,11 @@ impl<'a> Step<'a> {
         }
         match eviction {
             Eviction::Refuse => Err(NoPlace::Full),
-            Eviction::EvictOldest => {
+            Eviction::EvictSoonestExpiry => {
                 let home = ask.home.node;
                 let candidates = home.occupied().without(self.meant(ask.home));
-                let oldest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
-                let slot = oldest.ok_or(NoPlace::Full)?;
+                let soonest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
+                let slot = soonest.ok_or(NoPlace::Full)?;
                 Ok(self.mean(Place { spot: ask.home, slot, was: Was::Victim }))
             }
         }

@@ -31,7 +31,7 @@ fn options() -> Options {
     Options {
         narrow: geometry(2, 4, 16, 4),
         wide: Some(geometry(1, 3, 4, 50)),
-        eviction: Eviction::EvictOldest,
+        eviction: Eviction::EvictSoonestExpiry,
     }
 }
 

@@ -177,7 +177,7 @@ fn case(steps: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
         Just(Some(geometry(1, 3, 3, 9))),
         Just(Some(geometry(2, 1, 12, 4))),
     ];
-    let eviction = prop_oneof![Just(Eviction::Refuse), Just(Eviction::EvictOldest)];
+    let eviction = prop_oneof![Just(Eviction::Refuse), Just(Eviction::EvictSoonestExpiry)];
     // Before most time there was, in our days, and at the end of it.
     let start = prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(4_294_967_200 * SECOND)];
     (narrow, wide, eviction, start).prop_flat_map(move |(narrow, wide, eviction, start)| {
@@ -244,7 +244,7 @@ impl Pair {
         Image::new(&case.options, SEED).write(dir.path());
         // What an existing cluster is like does not depend on who opens it; what becomes of new keys
         // does.
-        let other = Options { eviction: Eviction::EvictOldest, ..Options::default() };
+        let other = Options { eviction: Eviction::EvictSoonestExpiry, ..Options::default() };
         let options = [case.options, other];
         let twin = Twin::new(&case.options, SEED);
         let mut pair = Self { dir, options, handles: [None, None], twin, now: case.start };
@@ -526,7 +526,7 @@ fn an_entry_says_whether_it_has_room() {
     use tidegate_store::{Entries, Room};
 
     for (eviction, without) in
-        [(Eviction::Refuse, Room::Full), (Eviction::EvictOldest, Room::Taken)]
+        [(Eviction::Refuse, Room::Full), (Eviction::EvictSoonestExpiry, Room::Taken)]
     {
         let dir = directory();
         let options = Options { eviction, ..Options::narrow(geometry(1, 1, 8, 4)) };
@@ -599,7 +599,7 @@ fn the_twin_meets_everything() {
         for step in &case.steps {
             now = now.saturating_add_signed(step.passed);
             let eviction =
-                if step.handle == 0 { case.options.eviction } else { Eviction::EvictOldest };
+                if step.handle == 0 { case.options.eviction } else { Eviction::EvictSoonestExpiry };
             let result = match &step.act {
                 Act::Update(key, change) => {
                     update_twin(&mut twin, &[(*key, *change)], now, eviction, Room::ForAll)

@@ -102,7 +102,7 @@ fn check_refused(spoil: impl FnOnce(&Path), name: &str, message: &str) {
     spoil(dir.path());
     let cluster = dir.path().join("cluster");
     let before = tree(&cluster);
-    let other = Options { eviction: Eviction::EvictOldest, ..narrow(1, 1) };
+    let other = Options { eviction: Eviction::EvictSoonestExpiry, ..narrow(1, 1) };
     for options in [options(), other] {
         let error = Cluster::open(dir.path(), &options).unwrap_err();
         assert_eq!(error.to_string(), format!("{}: {message}", cluster.join(name).display()));

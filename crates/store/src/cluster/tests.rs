@@ -161,7 +161,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a key that takes the node of another",
-        eviction: Eviction::EvictOldest,
+        eviction: Eviction::EvictSoonestExpiry,
         prepare: fill_both,
         update: |cluster| cluster.update(&key_at(0, 20), NOW, |entry| add(entry, 1)).unwrap(),
         keys: || vec![key_at(0, 20)],
