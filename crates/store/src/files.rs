@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::retry_on_intr;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -116,13 +116,7 @@ fn pass_gate(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join(GATE);
     let since = Instant::now();
     loop {
-        let gate = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(io_error("open the file", &path))?;
+        let gate = open_gate(&path)?;
         match gate.try_lock() {
             Ok(()) => return Ok(gate),
             Err(TryLockError::WouldBlock) => {}
@@ -133,6 +127,26 @@ fn pass_gate(dir: &Path) -> Result<File, OpenError> {
         }
         thread::sleep(GATE_PAUSE);
     }
+}
+
+/// Opens the gate, and makes it if it is missing. Never waits: opening a FIFO would, until somebody reads.
+fn open_gate(path: &Path) -> Result<File, OpenError> {
+    let is_other = |metadata: fs::Metadata| !metadata.is_file();
+    let not_a_file = || OpenError::NotAFile { path: path.to_owned() };
+    // Before it is opened, which some devices take for an order.
+    if fs::metadata(path).is_ok_and(is_other) {
+        return Err(not_a_file());
+    }
+    let gate = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed())
+        .open(path)
+        .map_err(io_error("open the file", path))?;
+    let metadata = gate.metadata().map_err(io_error("look at the file", path))?;
+    if is_other(metadata) { Err(not_a_file()) } else { Ok(gate) }
 }
 
 /// Who is there.
