@@ -1,6 +1,7 @@
 //! How to make a cluster, and how to treat it.
 
 use crate::geometry::{Geometry, STATE_WORDS_WIDE};
+use crate::seat::CONTROL_BYTES;
 
 /// What becomes of a new key whose key-nodes are full of live entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,13 @@ impl Options {
     #[must_use]
     pub const fn narrow(narrow: Geometry) -> Self {
         Self { narrow, wide: None, eviction: Eviction::Refuse }
+    }
+
+    /// The bytes of all files of such a cluster.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        let wide = self.wide.map_or(0, |wide| wide.total_bytes());
+        CONTROL_BYTES + self.narrow.total_bytes() + wide
     }
 }
 

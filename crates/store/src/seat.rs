@@ -32,6 +32,8 @@ pub const KEYS_MAX: usize = 256;
 const PROCESSES: usize = 512;
 const RESTORING: usize = PROCESSES + 64;
 const BOOT: usize = RESTORING + 1;
+/// What the processes know of the clock; its meaning is theirs.
+const CLOCK: usize = BOOT + 1;
 const SEATS: usize = 1024;
 /// 32 KiB a seat, so 8 MiB in all; only what is used takes memory.
 const SEAT_WORDS: usize = 4096;
@@ -105,6 +107,11 @@ pub(crate) fn restoring_word(control: &Region) -> &AtomicU64 {
 /// The boot of the machine in which the cluster was last restored.
 pub(crate) fn boot_word(control: &Region) -> &AtomicU64 {
     &control.slice(BOOT, 1)[0]
+}
+
+/// Two words for what the processes know of the clock.
+pub(crate) fn clock_words(control: &Region) -> [&AtomicU64; 2] {
+    [CLOCK, CLOCK + 1].map(|at| &control.slice(at, 1)[0])
 }
 
 /// The word in which process number `process` keeps its process id, for people to read.

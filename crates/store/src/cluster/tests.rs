@@ -12,7 +12,7 @@ use crate::seat::CONTROL_WORDS;
 use crate::stats::Stats;
 use crate::sync::{death, get};
 use crate::verify;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
@@ -57,7 +57,8 @@ impl Heap {
         let lives = Lives::Flags(self.lives.clone());
         let life = lives.try_take(process).unwrap().expect("nobody else is this process");
         let crew = Crew::join(&self.memory, lives, life, process);
-        Cluster { memory: self.memory.clone(), crew, eviction, origin: Origin::default() }
+        let (memory, origin) = (self.memory.clone(), Origin::default());
+        Cluster { memory, crew, eviction, origin, trusted_secs: AtomicU32::new(u32::MAX) }
     }
 
     /// The end of a process that left everything as it was.
