@@ -197,9 +197,10 @@ pub(crate) struct StoreOptions {
     #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
     pub(crate) data_dir: PathBuf,
 
-    /// Counters to make room for, 73 bytes each at the default load
-    #[arg(long, value_name = "N", env = "TIDEGATE_CAPACITY", default_value_t = 1 << 20)]
-    pub(crate) capacity: u64,
+    /// Counters to make room for, 73 bytes each at the default load. The default is 1048576, and less where
+    /// that is more than a third of the memory limit (cgroup) or half of the space that is free
+    #[arg(long, value_name = "N", env = "TIDEGATE_CAPACITY")]
+    pub(crate) capacity: Option<u64>,
 
     /// Share of the nodes that these counters take up, 0.05 to 0.95
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_LOAD", default_value_t = 0.8)]
