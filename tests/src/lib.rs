@@ -16,6 +16,7 @@ pub mod load;
 pub mod plugin;
 pub mod process;
 pub mod rls;
+pub mod scarcity;
 pub mod service;
 pub mod sidecar;
 pub mod stack;
