@@ -28,7 +28,7 @@ use crate::region::prefetch;
 use crate::seat::{Seat, clock_words};
 use crate::stats::{Count, Stats};
 use crate::step::{Ask, Change, Step, Was, free_expired};
-use crate::sync::{get, put};
+use crate::sync::{get, put, swap_if};
 use update::{hold_one, prefetch_single, prefetch_tagged};
 
 /// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few
@@ -111,19 +111,29 @@ impl Cluster {
         now_secs.min(self.trusted_secs.load(Ordering::Relaxed))
     }
 
-    /// Two words for the processes of this cluster to keep what they know of the clock in. Zeros at first;
-    /// the cluster makes no sense of them.
+    /// Two words for the processes of this cluster to keep what they know of the clock in: a value, and
+    /// what it is valid for. Zeros at first; the cluster makes no sense of them.
     #[must_use]
     pub fn clock_words(&self) -> [u64; 2] {
         clock_words(&self.memory.control).map(get)
     }
 
-    /// Sets the words of [`Cluster::clock_words`], the second one last. Another process may do so at the
-    /// same time, and each word is then of one of the two.
-    pub fn set_clock_words(&self, words: [u64; 2]) {
-        for (word, value) in clock_words(&self.memory.control).into_iter().zip(words) {
-            put(word, value);
+    /// Replaces the words of [`Cluster::clock_words`], unless another process has replaced the value since
+    /// they were `before`. Says whether it did.
+    ///
+    /// A process that is killed in it leaves the words as they were, or as they are to be, or a second word
+    /// of 0, which is valid for nothing.
+    pub fn replace_clock_words(&self, before: [u64; 2], after: [u64; 2]) -> bool {
+        let [value, valid_for] = clock_words(&self.memory.control);
+        let is_other = before[1] != after[1];
+        if is_other {
+            put(valid_for, 0);
         }
+        let is_replaced = swap_if(value, before[0], after[0]).is_ok();
+        if is_other {
+            put(valid_for, after[1]);
+        }
+        is_replaced
     }
 
     /// The random seed of this cluster, to hash keys with. Never changes during its life.

@@ -164,9 +164,13 @@ fn the_words_of_the_clock_are_shared_and_kept() {
     let dir = directory();
     let cluster = open(dir.path());
     assert_eq!(cluster.clock_words(), [0, 0]);
-    cluster.set_clock_words([1, 2]);
-    assert_eq!(open(dir.path()).clock_words(), [1, 2]);
-    drop(cluster);
-    assert_eq!(open(dir.path()).clock_words(), [1, 2]);
+    assert!(cluster.replace_clock_words([0, 0], [1, 2]));
+    let other = open(dir.path());
+    assert_eq!(other.clock_words(), [1, 2]);
+    // The first one comes too late, and changes nothing.
+    assert!(other.replace_clock_words([1, 2], [3, 2]));
+    assert!(!cluster.replace_clock_words([1, 2], [4, 2]));
+    drop((cluster, other));
+    assert_eq!(open(dir.path()).clock_words(), [3, 2]);
     check_sound(dir.path());
 }

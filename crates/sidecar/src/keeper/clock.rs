@@ -22,7 +22,8 @@ impl ClockWatch {
         let words = store.clock_words();
         let look = self.watch.look(words, now());
         if look.words != words {
-            store.set_clock_words(look.words);
+            // Where another process was faster, the next look goes by what that one knows.
+            store.replace_clock_words(words, look.words);
         }
         store.trust_clock_until(look.until);
         self.ahead = look.ahead;
@@ -53,7 +54,7 @@ pub(crate) fn ahead(store: &Cluster) -> u64 {
 
 /// Has all processes trust the system clock as it is.
 pub(crate) fn trust(store: &Cluster) {
-    store.set_clock_words(trust::trusting(now()));
+    while !store.replace_clock_words(store.clock_words(), trust::trusting(now())) {}
 }
 
 fn now() -> Clocks {

@@ -152,8 +152,8 @@ fn an_unfinished_cluster_makes_room() {
     let dir = TempDir::new().unwrap();
     let unfinished = dir.path().join(UNFINISHED);
     assert_eq!(size_of(&unfinished), 0);
-    std::fs::create_dir(&unfinished).unwrap();
-    std::fs::write(unfinished.join("narrow-000.tide"), vec![1; 3 << 20]).unwrap();
+    fs::create_dir(&unfinished).unwrap();
+    fs::write(unfinished.join("narrow-000.tide"), vec![1; 3 << 20]).unwrap();
     let unfinished = size_of(&unfinished);
     assert!((3 * MIB..4 * MIB).contains(&unfinished), "{unfinished}");
 
