@@ -165,7 +165,7 @@ async fn a_tmpfs_that_is_too_small_is_an_error_that_says_what_fits() -> anyhow::
     for words in [
         "the counters would take 79.",
         "64.0 MiB are free in the file system of",
-        "set --capacity 782000 or less",
+        "set --capacity 763000 or less",
     ] {
         ensure!(said.contains(words), "{said}");
     }

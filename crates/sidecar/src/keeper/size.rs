@@ -21,6 +21,9 @@ const CAPACITY_DEFAULT_MIN: u64 = 1 << 12;
 const KEPT_FOR_PROCESS: u64 = 32 << 20;
 /// The same for each worker process.
 const KEPT_FOR_WORKER: u64 = 4 << 20;
+/// What is in use differs a little from start to start, so what is said to fit is less than what is left
+/// by one part in so many.
+const ADVICE_SLACK: u64 = 50;
 /// A cluster in the making (docs/store-format.md).
 const UNFINISHED: &str = "cluster.new";
 
@@ -85,7 +88,7 @@ impl Room {
                 mib(limit.used),
                 mib(self.kept),
                 advice(options, left),
-                mib_up(limit.used + self.kept + bytes)
+                mib_up(limit.used + self.kept + bytes + bytes / ADVICE_SLACK)
             );
         }
         if let Some(files) = &self.files
@@ -188,7 +191,7 @@ fn advice(options: &StoreOptions, bytes: u64) -> String {
         capacity / unit * unit
     };
     let instead = if options.geometry.is_some() { " instead of --geometry" } else { "" };
-    match fitting(options, bytes) {
+    match fitting(options, bytes - bytes / ADVICE_SLACK) {
         Some(capacity) => format!("set --capacity {} or less{instead}", rounded(capacity)),
         None => {
             "no --capacity fits beside --wide-capacity and 8 MiB for updates under way".to_owned()

@@ -103,19 +103,19 @@ fn what_does_not_fit_is_an_error_that_says_what_would() {
         &ten_million,
         "the counters would take 706.9 MiB, and 87.0 MiB are left for them: the memory limit \
          /sys/fs/cgroup/memory.max is 128.0 MiB, of which 9.0 MiB are in use and 32.0 MiB are kept for the \
-         processes; set --capacity 1110000 or less, or raise the limit to 748.0 MiB",
+         processes; set --capacity 1080000 or less, or raise the limit to 763.0 MiB",
     );
     check_refused(
         &room(None, Some(64)),
         &ten_million,
         "the counters would take 706.9 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 782000 or less, or make room there",
+         --capacity 763000 or less, or make room there",
     );
     check_refused(
         &room(None, Some(64)),
         &["--geometry", "4x65536x35"],
         "the counters would take 521.4 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 782000 or less instead of --geometry, or make room there",
+         --capacity 763000 or less instead of --geometry, or make room there",
     );
     check_refused(
         &room(Some((128, 200)), None),
@@ -127,9 +127,9 @@ fn what_does_not_fit_is_an_error_that_says_what_would() {
     );
 }
 
-/// What the error says to set is what can be set, to the last byte.
+/// The largest capacity that fits is found, to the last counter.
 #[test]
-fn what_is_said_to_fit_fits() {
+fn the_largest_capacity_that_fits_is_found() {
     for flags in [&[][..], &["--load", "0.05"], &["--load", "0.95"], &["--wide-capacity", "100000"]]
     {
         let flags = [&["--capacity", "1"], flags].concat();
