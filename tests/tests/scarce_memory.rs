@@ -3,6 +3,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -168,6 +169,48 @@ async fn a_tmpfs_that_is_too_small_is_an_error_that_says_what_fits() -> anyhow::
         "set --capacity 763000 or less",
     ] {
         ensure!(said.contains(words), "{said}");
+    }
+    Ok(())
+}
+
+/// A start that was killed leaves files in the making, which the next one replaces. They must not be missed
+/// as memory then.
+#[tokio::test]
+async fn an_unfinished_start_is_in_nobodys_way() -> anyhow::Result<()> {
+    let Some(group) = or_skipped(MemoryGroup::new(128 * MIB))? else { return Ok(()) };
+    let Some(home) = or_skipped(Home::new(Some(64 * MIB)))? else { return Ok(()) };
+    let unfinished = home.path().join("data/cluster.new");
+    std::fs::create_dir(&unfinished)?;
+    let mut write = group.command(Path::new("dd"));
+    write.args(["if=/dev/zero", "bs=1M", "count=50", "status=none"]);
+    write.arg(format!("of={}", unfinished.join("narrow-000.tide").display()));
+    ensure!(write.status().await?.success());
+    ensure!(group.used()? > 50 * MIB, "the files do not count");
+    let flags = ["--capacity", "700000"];
+    let mut sidecar = Sidecar::start_in(&group, home.path(), &home.limits(), &flags).await?;
+    ensure!(!unfinished.exists());
+    serve(home.path()).await?;
+    ensure!(sidecar.process.stop().await?.success());
+    Ok(())
+}
+
+/// One of them makes the files, while others find less and less room for them.
+#[tokio::test]
+async fn several_that_start_at_once_share_what_there_is() -> anyhow::Result<()> {
+    let Some(home) = or_skipped(Home::new(Some(64 * MIB)))? else { return Ok(()) };
+    let others = [TempDir::new()?, TempDir::new()?, TempDir::new()?];
+    for other in &others {
+        symlink(home.path().join("data"), other.path().join("data"))?;
+    }
+    let [first, second, third] = others.each_ref().map(TempDir::path);
+    let (limits, flags) = (home.limits(), ["--capacity", "700000"]);
+    let (first, second, third) = tokio::join!(
+        Sidecar::start_with(first, &limits, &flags),
+        Sidecar::start_with(second, &limits, &flags),
+        Sidecar::start_with(third, &limits, &flags),
+    );
+    for sidecar in [first, second, third] {
+        ensure!(sidecar?.process.stop().await?.success());
     }
     Ok(())
 }

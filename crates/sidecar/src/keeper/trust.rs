@@ -1,22 +1,20 @@
-//! Trusted time: up to when counters may be taken for expired, whatever the system clock says.
+//! Trusted time: the time that is known to have passed, whatever the system clock says.
 //!
-//! The system clock may be ahead for a moment: set by hand, by a time service that errs, by a machine that
-//! begins in 1970. Counters that are erased meanwhile are lost, so those of other keys are only freed by
-//! time that is known to have passed. That is an anchor, a moment of which the system clock was taken, and
-//! what the clock of the boot has counted since, which nobody can set, and which goes on while the machine
-//! is suspended.
+//! The system clock may be ahead for a moment: set by hand, by a faulty time service, or on a machine that
+//! starts in 1970. Erasing what expires by such a clock would lose live counters. So places of other keys
+//! are freed by trusted time: the system clock at an anchor, plus what the clock of the boot has counted
+//! since. Nobody can set that clock, and it goes on while the machine is suspended.
 //!
-//! The rule, at each look, about once a second:
-//! - The first look after a boot takes the system clock as the anchor, unless that is behind what is known
-//!   to have passed before. Nothing tells how long a machine was off. Until then, what is known is trusted.
-//! - A system clock within [`TOLERANCE`] of trusted time is followed, by a second each [`PACE`].
-//! - One further off is not trusted, until it has been off to the same side for [`PATIENCE`]. Then trusted
-//!   time moves by the least that it was off by.
-//! - So a clock that is behind moves nothing for as long; a counter has not expired by then anyway, as the
-//!   earlier of system clock and trusted time decides.
+//! At each look, about once a second:
+//! - The first look after a boot takes the system clock as the anchor, as nothing tells how long the machine
+//!   was off. A clock behind the last time known from before the boot is no anchor; that time stands instead.
+//! - Trusted time follows a system clock within [`TOLERANCE`], by at most a second each [`PACE`].
+//! - A clock further off, ahead or behind, is not followed until it has been off to that side for
+//!   [`PATIENCE`]. Then trusted time moves by the least that it was off.
+//! - A counter has expired if both the system clock and trusted time say so.
 //!
-//! The anchor is two words that all processes of a cluster share, so that one which starts while the clock
-//! is ahead knows it; how long it has been is known to each process alone. Pure: reads no clock.
+//! Two words that all processes of a cluster share keep the anchor, so a process that starts while the clock
+//! is ahead knows it. How long the clock has been off is known to each process alone. Reads no clock.
 
 /// A system clock this many seconds off is in order: leap seconds, and small steps of a time service.
 const TOLERANCE: i64 = 5;
