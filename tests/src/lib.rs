@@ -17,6 +17,7 @@ pub mod memory;
 pub mod plugin;
 pub mod process;
 pub mod rls;
+pub mod scarcity;
 pub mod service;
 pub mod sidecar;
 pub mod stack;

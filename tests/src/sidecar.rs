@@ -1,6 +1,7 @@
 //! The sidecar as a process: started, killed, frozen, started again on the same data.
 
 use crate::process::Process;
+use crate::scarcity::MemoryGroup;
 use crate::{artifacts, wait};
 use anyhow::Context;
 use serde_json::Value;
@@ -46,6 +47,22 @@ impl Sidecar {
     pub async fn start_with(dir: &Path, limits: &Path, flags: &[&str]) -> anyhow::Result<Sidecar> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let (process, http) = start(dir, limits, &flags, "sidecar").await?;
+        Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned(), flags })
+    }
+
+    /// As [`Sidecar::start_with`], under the memory limit of a group.
+    ///
+    /// # Errors
+    /// As [`Sidecar::start`].
+    pub async fn start_in(
+        group: &MemoryGroup,
+        dir: &Path,
+        limits: &Path,
+        flags: &[&str],
+    ) -> anyhow::Result<Sidecar> {
+        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let command = group.command(&artifacts::sidecar()?);
+        let (process, http) = start_by(command, dir, limits, &flags, "sidecar").await?;
         Ok(Sidecar { process, http, dir: dir.to_owned(), limits: limits.to_owned(), flags })
     }
 
@@ -115,7 +132,16 @@ async fn start(
     flags: &[String],
     name: &str,
 ) -> anyhow::Result<(Process, SocketAddr)> {
-    let mut command = Command::new(artifacts::sidecar()?);
+    start_by(Command::new(artifacts::sidecar()?), dir, limits, flags, name).await
+}
+
+async fn start_by(
+    mut command: Command,
+    dir: &Path,
+    limits: &Path,
+    flags: &[String],
+    name: &str,
+) -> anyhow::Result<(Process, SocketAddr)> {
     command
         .args(["serve", "--http", "127.0.0.1:0", "--log-format", "json"])
         // Unless the flags open it.

@@ -415,12 +415,17 @@ async fn drain(door: &Rls, times: u32) -> anyhow::Result<u32> {
     Ok(allowed)
 }
 
+const EVICTED_TWO: &str = "tidegate_store_evicted_live_total 2";
+
 /// With room for one counter, the policy says whose limit holds.
 #[tokio::test]
-async fn a_full_store_refuses_new_counters_or_forgets_old_ones() -> anyhow::Result<()> {
+async fn a_full_store_refuses_new_counters_or_forgets_those_that_expire_soonest()
+-> anyhow::Result<()> {
     for (policy, second, first_again, count) in [
         ("refuse", None, Code::OverLimit, "tidegate_store_refused_total 1"),
-        ("evict-oldest", Some(Code::Ok), Code::Ok, "tidegate_store_evicted_live_total 2"),
+        ("evict-soonest-expiry", Some(Code::Ok), Code::Ok, EVICTED_TWO),
+        // The name that it had before.
+        ("evict-oldest", Some(Code::Ok), Code::Ok, EVICTED_TWO),
     ] {
         let (dir, limits) = home(LIMITS)?;
         let flags = ["--geometry", "1x1x1", "--eviction", policy];

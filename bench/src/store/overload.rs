@@ -27,7 +27,7 @@ pub(super) fn measure(
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     for (policy, eviction) in
-        [("refuse", Eviction::Refuse), ("evict oldest", Eviction::EvictOldest)]
+        [("refuse", Eviction::Refuse), ("evict soonest expiry", Eviction::EvictSoonestExpiry)]
     {
         let title = format!("{OVERLOAD} × {} keys, {policy}", short(plan.capacity));
         progress::show(&format!("overload: {title}"));

@@ -201,9 +201,10 @@ pub(crate) struct StoreOptions {
     #[arg(long, value_name = "DIR", env = "TIDEGATE_MEMORY_DIR", default_value = "/dev/shm")]
     pub(crate) memory_dir: PathBuf,
 
-    /// Counters to make room for, 73 bytes each at the default load
-    #[arg(long, value_name = "N", env = "TIDEGATE_CAPACITY", default_value_t = 1 << 20)]
-    pub(crate) capacity: u64,
+    /// Counters to make room for, 73 bytes each at the default load. The default is 1048576, and less where
+    /// that is more than a third of the memory limit (cgroup) or half of the free shared memory
+    #[arg(long, value_name = "N", env = "TIDEGATE_CAPACITY")]
+    pub(crate) capacity: Option<u64>,
 
     /// Share of the nodes that these counters take up, 0.05 to 0.95
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_LOAD", default_value_t = 0.8)]
@@ -253,10 +254,12 @@ impl FromStr for ByCount {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum EvictionPolicy {
-    /// Its request is refused; failure_mode decides. No limit is ever loosened
+    /// None: its request is refused, and overload_mode decides. No limit is ever loosened
     Refuse,
-    /// The node that would have expired first; the limit of its key starts anew
-    EvictOldest,
+    /// The place of the counter that expires soonest, whose limit starts anew. A flood of new keys can
+    /// push out short-lived counters, the sender's own too
+    #[value(alias = "evict-oldest")]
+    EvictSoonestExpiry,
 }
 
 /// How often to sync; `None` is off.

@@ -1,21 +1,27 @@
 //! The data directory under a serving process: opening it, writing it to disk, watching over it.
 //!
-//! Owns the choice of geometry and policy from the command line, and the task that syncs and looks
-//! whether the files are still there. Decides nothing about requests.
+//! Owns the choice of size and policy from the command line (`size`), and the tasks that sync, look whether
+//! the files are still there, and say how far the system clock is trusted (`clock`, `trust`). Decides
+//! nothing about requests.
+
+mod clock;
+mod size;
+mod trust;
 
 use crate::cli::{EvictionPolicy, StoreOptions, SyncInterval};
 use crate::engine::Engine;
-use anyhow::Context;
+pub(crate) use clock::{ClockWatch, ahead, trust as trust_clock};
+use size::Room;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::{
-    Class, Cluster, Eviction, Geometry, Options, STATE_WORDS_NARROW, STATE_WORDS_WIDE, Synced,
-};
+use tidegate_store::{Class, Cluster, Eviction, Options, Synced};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-/// How often the files are looked after: a few system calls.
+/// See docs/store-format.md.
+const CLUSTER: &str = "cluster";
+/// How often the files and the clock are looked after: a few system calls.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How the files of the store are.
@@ -28,14 +34,36 @@ pub(crate) enum StoreHealth {
     Lost,
 }
 
-/// Opens the data directory.
-pub(crate) fn open(options: &StoreOptions) -> anyhow::Result<Cluster> {
-    let asked = store_options(options)?;
+/// Opens the data directory, and makes it if it is missing, and memory for it if that fits. The process starts so many others.
+pub(crate) fn open(options: &StoreOptions, workers: u32) -> anyhow::Result<Cluster> {
+    let is_new = !options.data_dir.join(CLUSTER).exists();
+    let room = Room::look(&options.memory_dir, workers);
+    let default = room.default(options);
+    let asked = store_options(options, default.capacity)?;
+    let needed = || Cluster::memory_needed(&options.data_dir, &asked);
+    if let Err(error) = room.check(needed()?, options) {
+        // What another process has made meanwhile is used as it is.
+        if needed()? > 0 {
+            return Err(error.context(options.data_dir.display().to_string()));
+        }
+    }
     let store = Cluster::open(&options.data_dir, &asked)?;
+    // Before the first request.
+    ClockWatch::default().look(&store);
+    if is_new && is_default(options) {
+        let (capacity, bytes, reason) = (default.capacity, asked.total_bytes(), default.reason);
+        tracing::info!(
+            capacity,
+            bytes,
+            reason,
+            "the data directory is new, and of the default size"
+        );
+    }
     for (class, asked) in [(Class::Narrow, Some(asked.narrow)), (Class::Wide, asked.wide)] {
         let [found, asked] = [store.geometry(class), asked]
             .map(|geometry| geometry.map_or(0, |geometry| geometry.nodes()));
-        if found < asked {
+        // A default asks for nothing.
+        if found < asked && !(class == Class::Narrow && is_default(options)) {
             let class = class.name();
             tracing::warn!(
                 class,
@@ -48,26 +76,17 @@ pub(crate) fn open(options: &StoreOptions) -> anyhow::Result<Cluster> {
     Ok(store)
 }
 
-fn store_options(options: &StoreOptions) -> anyhow::Result<Options> {
-    let narrow = match options.geometry {
-        Some(count) => {
-            Geometry::by_count(count.files, count.key_nodes, count.chain, STATE_WORDS_NARROW)
-                .context("--geometry")?
-        }
-        None => Geometry::by_capacity(options.capacity, options.load)
-            .context("--capacity and --load")?,
-    };
-    let wide = match options.wide_capacity {
-        0 => None,
-        capacity => Some(
-            Geometry::wide_by_capacity(capacity, options.load, STATE_WORDS_WIDE)
-                .context("--wide-capacity and --load")?,
-        ),
-    };
+/// Whether nobody said how many counters there should be room for.
+fn is_default(options: &StoreOptions) -> bool {
+    options.capacity.is_none() && options.geometry.is_none()
+}
+
+fn store_options(options: &StoreOptions, capacity_default: u64) -> anyhow::Result<Options> {
     let eviction = match options.eviction {
         EvictionPolicy::Refuse => Eviction::Refuse,
-        EvictionPolicy::EvictOldest => Eviction::EvictOldest,
+        EvictionPolicy::EvictSoonestExpiry => Eviction::EvictSoonestExpiry,
     };
+    let (narrow, wide) = (size::narrow(options, capacity_default)?, size::wide(options)?);
     Ok(Options { narrow, wide, eviction, memory_dir: Some(options.memory_dir.clone()) })
 }
 
@@ -109,8 +128,10 @@ async fn sync(engine: &Arc<Engine>, every: Option<Duration>) {
 async fn check(engine: &Arc<Engine>, found: &watch::Sender<StoreHealth>) {
     let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut clock = ClockWatch::default();
     loop {
         ticks.tick().await;
+        clock.look_and_tell(engine.store());
         // A file system may take its time even to say how long a file is.
         let looking = engine.clone();
         let looked = tokio::task::spawn_blocking(move || looking.store().check_files()).await;

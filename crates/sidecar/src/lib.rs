@@ -22,6 +22,7 @@ mod health;
 mod http;
 mod http1;
 mod keeper;
+mod memory_limit;
 mod metrics;
 mod migration;
 mod overload;

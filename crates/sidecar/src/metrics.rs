@@ -10,6 +10,7 @@ pub(crate) use rule_counters::{RuleCounters, Shadow};
 pub(crate) use sum::Page;
 
 use crate::engine::Engine;
+use crate::keeper;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -235,6 +236,10 @@ impl Collector for StoreCollector {
                 counter.metric_type(),
             )?)?;
         }
+        let help = "Seconds that the system clock is ahead of time known to have passed; 0 while it is trusted";
+        let ahead =
+            encoder.encode_descriptor("clock_ahead_seconds", help, None, MetricType::Gauge)?;
+        gauge(keeper::ahead(store)).encode(ahead)?;
         let occupancies: Vec<_> = Class::ALL
             .into_iter()
             .filter_map(|class| Some((class.name(), store.occupancy(class)?)))

@@ -95,7 +95,7 @@ struct Core {
 impl Core {
     /// Opens the data directory, on limits that are free of mistakes.
     fn open(options: &ServeOptions, (reload, rules): (Reload, Rules)) -> anyhow::Result<Core> {
-        let store = keeper::open(&options.store)?;
+        let store = keeper::open(&options.store, options.workers.count)?;
         let metrics = Metrics::default();
         let engine = Engine::new(store, rules, options.modes(), metrics.clone())?;
         Ok(Core {

@@ -17,6 +17,7 @@ mod verify;
 
 pub(crate) use args::StoreCommand;
 
+use crate::keeper::ClockWatch;
 use anyhow::{Context, bail};
 use output::Output;
 use std::fmt;
@@ -91,7 +92,10 @@ fn join(dir: &Path, view: View) -> anyhow::Result<Cluster> {
     // Each of them maps every file, and a process can have only so many.
     drop(view);
     // There is a cluster, and it keeps the geometry that it has.
-    Ok(Cluster::open(dir, &Options::default())?)
+    let store = Cluster::open(dir, &Options::default())?;
+    // A new entry takes the node of one that has expired, as with any other process.
+    ClockWatch::default().look(&store);
+    Ok(store)
 }
 
 /// Joining makes the file that is locked meanwhile, if it is missing as in some copies. Only its owner

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use smallvec::SmallVec;
 
@@ -24,10 +25,11 @@ use crate::occupancy::Occupancy;
 use crate::open::{self, Opened, Place};
 use crate::options::{Eviction, Options};
 use crate::region::prefetch;
-use crate::seat::Seat;
+use crate::seat::{Seat, clock_words};
 use crate::snapshot::Synced;
 use crate::stats::{Count, Stats};
 use crate::step::{Ask, Change, Step, Was, free_expired};
+use crate::sync::{get, put, swap_if};
 use update::{hold_one, prefetch_single, prefetch_tagged};
 
 /// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few
@@ -41,6 +43,8 @@ pub struct Cluster {
     eviction: Eviction,
     /// None in tests over memory without files.
     place: Option<Place>,
+    /// See [`Cluster::trust_clock_until`].
+    trusted_secs: AtomicU32,
 }
 
 impl Cluster {
@@ -72,7 +76,77 @@ impl Cluster {
     /// refuses something.
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
         let Opened { memory, crew, place } = open::open(dir, options)?;
-        Ok(Self { memory: Arc::new(memory), crew, eviction: options.eviction, place: Some(place) })
+        Ok(Self {
+            memory: Arc::new(memory),
+            crew,
+            eviction: options.eviction,
+            place: Some(place),
+            trusted_secs: AtomicU32::new(u32::MAX),
+        })
+    }
+
+    /// How many bytes of memory [`Cluster::open`] would make with these arguments; 0 if another process has them
+    /// already, or left them when it was killed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::open`].
+    pub fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenError> {
+        open::memory_needed(dir, options)
+    }
+
+    /// Frees no node of another key that expires after this second since the Unix epoch, whatever `now`
+    /// a caller brings: a clock that is ahead for a moment erases no live entry. The key of an update
+    /// itself goes by `now` as ever. Holds for this process, and until it is said anew; without it, `now`
+    /// is trusted.
+    ///
+    /// ```
+    /// use tidegate_store::{Cluster, Entry, Geometry, Options};
+    ///
+    /// const SECOND: u64 = 1_000_000_000;
+    /// let dir = tempfile::tempdir()?;
+    /// let cluster = Cluster::open(dir.path(), &Options::narrow(Geometry::by_capacity(1000, 0.8)?))?;
+    /// cluster.create("a key", 100 * SECOND, &Entry::new(&[1], 160 * SECOND))?;
+    /// cluster.trust_clock_until(100);
+    /// assert_eq!(cluster.sweep(1_000_000 * SECOND)?, 0);
+    /// assert!(cluster.find("a key", 101 * SECOND)?.is_some());
+    /// cluster.trust_clock_until(160);
+    /// assert_eq!(cluster.sweep(1_000_000 * SECOND)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trust_clock_until(&self, secs: u32) {
+        // Relaxed: a bound that is a moment old is as good.
+        self.trusted_secs.store(secs, Ordering::Relaxed);
+    }
+
+    /// The second up to which nodes of other keys may be freed by a caller whose clock says `now_secs`.
+    fn freed_until(&self, now_secs: u32) -> u32 {
+        now_secs.min(self.trusted_secs.load(Ordering::Relaxed))
+    }
+
+    /// Two words for the processes of this cluster to keep what they know of the clock in: a value, and
+    /// what it is valid for. Zeros at first; the cluster makes no sense of them.
+    #[must_use]
+    pub fn clock_words(&self) -> [u64; 2] {
+        clock_words(&self.memory.control).map(get)
+    }
+
+    /// Replaces the words of [`Cluster::clock_words`], unless another process has replaced the value since
+    /// they were `before`. Says whether it did.
+    ///
+    /// A process that is killed in it leaves the words as they were, or as they are to be, or a second word
+    /// of 0, which is valid for nothing.
+    pub fn replace_clock_words(&self, before: [u64; 2], after: [u64; 2]) -> bool {
+        let [value, valid_for] = clock_words(&self.memory.control);
+        let is_other = before[1] != after[1];
+        if is_other {
+            put(valid_for, 0);
+        }
+        let is_replaced = swap_if(value, before[0], after[0]).is_ok();
+        if is_other {
+            put(valid_for, after[1]);
+        }
+        is_replaced
     }
 
     /// The random seed of this cluster, to hash keys with. Never changes during its life.
@@ -316,7 +390,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Frees every node that has expired at `now`. Returns how many.
+    /// Frees every node that has expired at `now`, as far as the clock is trusted
+    /// ([`Cluster::trust_clock_until`]). Returns how many.
     ///
     /// Not needed for correctness: a new key reuses expired nodes. It makes occupancy tell of live
     /// entries alone.
@@ -325,7 +400,7 @@ impl Cluster {
     ///
     /// If the cluster cannot be used.
     pub fn sweep(&self, now: u64) -> Result<u64, UpdateError> {
-        self.free_all(secs_down(now), Count::EvictedExpired)
+        self.free_all(self.freed_until(secs_down(now)), Count::EvictedExpired)
     }
 
     /// Erases every entry. Returns how many there were.

@@ -28,7 +28,7 @@ pub enum Room {
     /// It has one.
     #[default]
     There,
-    /// Only if a live entry of another key gives way ([`Eviction::EvictOldest`](crate::Eviction)).
+    /// Only if a live entry of another key gives way ([`Eviction::EvictSoonestExpiry`](crate::Eviction)).
     Taken,
     /// No: an update that leaves something in it fails.
     Full,

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
+
 use crate::crew::Crew;
 use crate::error::OpenError;
 use crate::files::{self, Access, io_error};
@@ -67,11 +69,10 @@ impl Place {
     /// Takes the memory away if nobody else has it and the snapshot has all that is in it, which `save`
     /// sees to. Does nothing if somebody is about to come.
     pub(crate) fn leave(&self, memory: &Memory, lives: &Lives, save: impl FnOnce() -> bool) {
-        let gate = open_gate(&self.dir.join(GATE)).and_then(|gate| match gate.try_lock() {
-            Ok(()) => Ok(gate),
-            Err(error) => Err(error.into()),
-        });
-        let Ok(_gate) = gate else { return };
+        let Ok(gate) = open_gate(&self.dir.join(GATE)) else { return };
+        if gate.try_lock().is_err() {
+            return;
+        }
         let mut others = (0..PROCESSES_MAX).map(|process| lives.try_take(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
         // What was spoiled is of no use to anybody.
@@ -133,6 +134,20 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     }
     let place = Place { snapshot, memory: files, dir: dir.to_owned() };
     Ok(Opened { memory, crew, place })
+}
+
+/// How much memory [`open`] would make; 0 if it is there already.
+pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenError> {
+    let cluster = dir.join(CLUSTER);
+    if fs::symlink_metadata(&cluster).is_err() {
+        return Ok(options.total_bytes());
+    }
+    let snapshot = Snapshot::open(&cluster, Access::Read)?;
+    let Identity { narrow, wide, .. } = snapshot.identity;
+    Ok(match segment::find(&snapshot, Access::Read)? {
+        Some(_) => 0,
+        None => Options { wide, ..Options::narrow(narrow) }.total_bytes(),
+    })
 }
 
 /// Makes the memory, and fills it from the snapshot.
@@ -197,8 +212,24 @@ fn make_directory(dir: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn open_gate(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path)
+/// Opens the gate, and makes it if it is missing. Never waits: opening a FIFO would, until somebody reads.
+fn open_gate(path: &Path) -> Result<File, OpenError> {
+    let is_other = |metadata: fs::Metadata| !metadata.is_file();
+    let not_a_file = || OpenError::NotAFile { path: path.to_owned() };
+    // Before it is opened, which some devices take for an order.
+    if fs::metadata(path).is_ok_and(is_other) {
+        return Err(not_a_file());
+    }
+    let gate = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed())
+        .open(path)
+        .map_err(io_error("open the file", path))?;
+    let metadata = gate.metadata().map_err(io_error("look at the file", path))?;
+    if is_other(metadata) { Err(not_a_file()) } else { Ok(gate) }
 }
 
 /// Waits until no other process is opening the cluster.
@@ -206,7 +237,7 @@ fn pass_gate(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join(GATE);
     let since = Instant::now();
     loop {
-        let gate = open_gate(&path).map_err(io_error("open the file", &path))?;
+        let gate = open_gate(&path)?;
         match gate.try_lock() {
             Ok(()) => return Ok(gate),
             Err(TryLockError::WouldBlock) => {}

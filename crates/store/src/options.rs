@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::geometry::{Geometry, STATE_WORDS_WIDE};
+use crate::seat::CONTROL_BYTES;
 
 /// What becomes of a new key whose key-nodes are full of live entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,9 +11,10 @@ pub enum Eviction {
     /// Its update is refused. No live entry is ever forgotten, so no limit is loosened.
     #[default]
     Refuse,
-    /// It takes the node, of its home, that would have expired first (of equals, the lowest slot). The
-    /// key that loses its node starts anew, so its limit is loosened; that is counted.
-    EvictOldest,
+    /// The entry of its home that expires soonest gives way (of equals, the one in the lowest slot). The
+    /// key that loses it starts anew, so its limit is loosened; that is counted. A flood of new keys
+    /// pushes out other keys, and each other.
+    EvictSoonestExpiry,
 }
 
 /// How to make a cluster that does not exist yet, and how to treat it.
@@ -40,6 +42,13 @@ impl Options {
     #[must_use]
     pub const fn narrow(narrow: Geometry) -> Self {
         Self { narrow, wide: None, eviction: Eviction::Refuse, memory_dir: None }
+    }
+
+    /// The bytes of all files of such a cluster.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        let wide = self.wide.map_or(0, |wide| wide.total_bytes());
+        CONTROL_BYTES + self.narrow.total_bytes() + wide
     }
 }
 

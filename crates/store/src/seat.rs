@@ -32,6 +32,8 @@ pub const KEYS_MAX: usize = 256;
 const PROCESSES: usize = 512;
 const RESTORING: usize = PROCESSES + 64;
 const BOOT: usize = RESTORING + 1;
+/// What the processes know of the clock; its meaning is theirs.
+const CLOCK: usize = BOOT + 1;
 /// Words about the memory as a whole.
 const NONCE: usize = RESTORING + 16;
 const SPOILED: usize = NONCE + 1;
@@ -124,6 +126,11 @@ pub(crate) fn spoiled_word(control: &Region) -> &AtomicU64 {
 /// The number of the last pass that is complete in the snapshot.
 pub(crate) fn pass_word(control: &Region) -> &AtomicU64 {
     &control.slice(PASS, 1)[0]
+}
+
+/// Two words for what the processes know of the clock.
+pub(crate) fn clock_words(control: &Region) -> [&AtomicU64; 2] {
+    [CLOCK, CLOCK + 1].map(|at| &control.slice(at, 1)[0])
 }
 
 /// The word in which process number `process` keeps its process id, for people to read.

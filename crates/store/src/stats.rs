@@ -32,7 +32,7 @@ pub struct Stats {
     pub created: u64,
     /// Nodes taken back because their entry had expired.
     pub evicted_expired: u64,
-    /// Live nodes taken from their key for a new one ([`Eviction::EvictOldest`](crate::Eviction)).
+    /// Live nodes taken from their key for a new one ([`Eviction::EvictSoonestExpiry`](crate::Eviction)).
     pub evicted_live: u64,
     /// Nodes erased because the caller left nothing to remember, or said so.
     pub erased: u64,

@@ -201,16 +201,16 @@ impl<'a> Step<'a> {
     }
 
     /// Finds a place for a key that has no node (docs/store-format.md, "A place for a new key"). All
-    /// keys of the step have been looked for.
+    /// keys of the step have been looked for. Nodes that expire after `until_secs` are not freed.
     pub(crate) fn place(
         &mut self,
         ask: &Ask<'a>,
-        now_secs: u32,
+        until_secs: u32,
         eviction: Eviction,
     ) -> Result<Place<'a>, NoPlace<'a>> {
         let (preferred, chain) = (ask.class.layout.preferred, ask.class.layout.geometry.chain());
         let mut in_home = self.occupied(ask.home).len();
-        if in_home >= preferred && self.free_expired(ask.class, ask.home, now_secs) {
+        if in_home >= preferred && self.free_expired(ask.class, ask.home, until_secs) {
             in_home = self.occupied(ask.home).len();
         }
         if in_home < preferred {
@@ -222,7 +222,7 @@ impl<'a> Step<'a> {
         {
             self.lock_now(other).map_err(NoPlace::Blocked)?;
             let mut in_other = self.occupied(other).len();
-            if in_other == chain && self.free_expired(ask.class, other, now_secs) {
+            if in_other == chain && self.free_expired(ask.class, other, until_secs) {
                 in_other = self.occupied(other).len();
             }
             if in_other < in_home {
@@ -234,11 +234,11 @@ impl<'a> Step<'a> {
         }
         match eviction {
             Eviction::Refuse => Err(NoPlace::Full),
-            Eviction::EvictOldest => {
+            Eviction::EvictSoonestExpiry => {
                 let home = ask.home.node;
                 let candidates = home.occupied().without(self.meant(ask.home));
-                let oldest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
-                let slot = oldest.ok_or(NoPlace::Full)?;
+                let soonest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
+                let slot = soonest.ok_or(NoPlace::Full)?;
                 Ok(self.mean(Place { spot: ask.home, slot, was: Was::Victim }))
             }
         }
@@ -260,14 +260,14 @@ impl<'a> Step<'a> {
         Place { spot, slot: liked.or(free.first()).unwrap_or(0), was: Was::Free }
     }
 
-    /// Frees the nodes that have expired, unless nothing can have. Says whether it freed any.
+    /// Frees the nodes that have expired by then, unless nothing can have. Says whether it freed any.
     ///
     /// All of them and not one, so that a key-node is seldom searched.
-    fn free_expired(&mut self, class: &ClassMemory, spot: Spot<'a>, now_secs: u32) -> bool {
-        if spot.node.earliest() > now_secs {
+    fn free_expired(&mut self, class: &ClassMemory, spot: Spot<'a>, until_secs: u32) -> bool {
+        if spot.node.earliest() > until_secs {
             return false;
         }
-        let freed = free_expired(class, spot, self.meant(spot), now_secs);
+        let freed = free_expired(class, spot, self.meant(spot), until_secs);
         self.seat.count(Count::EvictedExpired, freed);
         freed > 0
     }
@@ -397,17 +397,18 @@ impl Drop for AtHome<'_> {
     }
 }
 
-/// Frees the expired nodes of a key-node, which is held, but for those in `meant`. Returns how many.
+/// Frees the nodes of a key-node, which is held, that have expired by then, but for those in `meant`.
+/// Returns how many.
 pub(crate) fn free_expired(
     class: &ClassMemory,
     spot: Spot<'_>,
     meant: Slots,
-    now_secs: u32,
+    until_secs: u32,
 ) -> u64 {
     let (mut freed, mut earliest) = (0, u32::MAX);
     for slot in spot.node.occupied() {
         let expires = expires_secs(spot.node.tail(slot));
-        if expires > now_secs || meant.has(slot) {
+        if expires > until_secs || meant.has(slot) {
             earliest = earliest.min(expires);
             continue;
         }

@@ -43,7 +43,7 @@ fn key(number: u64) -> Hashed {
 
 impl Good {
     fn new(options: Options) -> Self {
-        let options = Options { eviction: Eviction::EvictOldest, ..options };
+        let options = Options { eviction: Eviction::EvictSoonestExpiry, ..options };
         let dir = directory();
         Image::new(&options, SEED).write(dir.path());
         let cluster = Cluster::open(dir.path(), &options).unwrap();

@@ -55,7 +55,7 @@ fn options() -> Options {
     Options {
         narrow: geometry(2, 3, 8, 4),
         wide: Some(geometry(1, 3, 4, 20)),
-        eviction: Eviction::EvictOldest,
+        eviction: Eviction::EvictSoonestExpiry,
         memory_dir: None,
     }
 }

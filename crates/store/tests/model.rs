@@ -139,6 +139,8 @@ enum Act {
     Find(u64),
     Erase(u64),
     Sweep,
+    /// The handle trusts its clock until so many seconds from now, or always.
+    Trust(Option<i64>),
     ResetAll,
     Visit,
     /// One of the handles is closed and opened again.
@@ -177,7 +179,7 @@ fn case(steps: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
         Just(Some(geometry(1, 3, 3, 9))),
         Just(Some(geometry(2, 1, 12, 4))),
     ];
-    let eviction = prop_oneof![Just(Eviction::Refuse), Just(Eviction::EvictOldest)];
+    let eviction = prop_oneof![Just(Eviction::Refuse), Just(Eviction::EvictSoonestExpiry)];
     // Before most time there was, in our days, and at the end of it.
     let start = prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(4_294_967_200 * SECOND)];
     (narrow, wide, eviction, start).prop_flat_map(move |(narrow, wide, eviction, start)| {
@@ -215,6 +217,7 @@ fn step(keys: u64) -> impl Strategy<Value = Step> {
         4 => key.prop_map(Act::Erase),
         1 => Just(Act::Sweep),
         1 => prop_oneof![3 => Just(Act::Visit), 1 => Just(Act::ResetAll)],
+        2 => prop_oneof![Just(None), (-60..60_i64).prop_map(Some)].prop_map(Act::Trust),
         2 => Just(Act::Visit),
         1 => Just(Act::Rejoin),
         1 => Just(Act::Reopen),
@@ -234,6 +237,8 @@ struct Pair {
     dir: Directory,
     options: [Options; 2],
     handles: [Option<Cluster>; 2],
+    /// Until which second each trusts its clock.
+    trusted_secs: [u64; 2],
     twin: Twin,
     now: u64,
 }
@@ -244,17 +249,21 @@ impl Pair {
         Image::new(&case.options, SEED).write(dir.path());
         // What an existing cluster is like does not depend on who opens it; what becomes of new keys
         // does.
-        let other = Options { eviction: Eviction::EvictOldest, ..Options::default() };
+        let other = Options { eviction: Eviction::EvictSoonestExpiry, ..Options::default() };
         let options = [case.options.clone(), other];
         let twin = Twin::new(&case.options, SEED);
-        let mut pair = Self { dir, options, handles: [None, None], twin, now: case.start };
+        let (handles, trusted_secs) = ([None, None], [u64::MAX; 2]);
+        let mut pair = Self { dir, options, handles, trusted_secs, twin, now: case.start };
         pair.open();
         pair
     }
 
     fn open(&mut self) {
-        for (handle, options) in self.handles.iter_mut().zip(&self.options) {
-            handle.get_or_insert_with(|| Cluster::open(self.dir.path(), options).unwrap());
+        for (index, handle) in self.handles.iter_mut().enumerate() {
+            handle.get_or_insert_with(|| {
+                self.trusted_secs[index] = u64::MAX;
+                Cluster::open(self.dir.path(), &self.options[index]).unwrap()
+            });
         }
     }
 
@@ -264,6 +273,7 @@ impl Pair {
         let eviction = self.options[handle].eviction;
         let cluster = self.handles[handle].as_ref().unwrap();
         let twin = &mut self.twin;
+        twin.trusted_secs = self.trusted_secs[handle];
         match &step.act {
             Act::Update(key, change) => {
                 let found =
@@ -330,6 +340,12 @@ impl Pair {
                 assert_eq!(found, twin.erase(&Id(*key), now));
             }
             Act::Sweep => assert_eq!(cluster.sweep(now), Ok(twin.sweep(now))),
+            Act::Trust(ahead) => {
+                let secs = ahead.map(|secs| (now / SECOND).saturating_add_signed(secs));
+                let secs = secs.map_or(u32::MAX, |secs| u32::try_from(secs).unwrap_or(u32::MAX));
+                cluster.trust_clock_until(secs);
+                self.trusted_secs[handle] = secs.into();
+            }
             Act::ResetAll => assert_eq!(cluster.reset_all(), Ok(twin.reset_all())),
             Act::Visit => self.check(),
             Act::Rejoin => {
@@ -526,7 +542,7 @@ fn an_entry_says_whether_it_has_room() {
     use tidegate_store::{Entries, Room};
 
     for (eviction, without) in
-        [(Eviction::Refuse, Room::Full), (Eviction::EvictOldest, Room::Taken)]
+        [(Eviction::Refuse, Room::Full), (Eviction::EvictSoonestExpiry, Room::Taken)]
     {
         let dir = directory();
         let options = Options { eviction, ..Options::narrow(geometry(1, 1, 8, 4)) };
@@ -599,7 +615,7 @@ fn the_twin_meets_everything() {
         for step in &case.steps {
             now = now.saturating_add_signed(step.passed);
             let eviction =
-                if step.handle == 0 { case.options.eviction } else { Eviction::EvictOldest };
+                if step.handle == 0 { case.options.eviction } else { Eviction::EvictSoonestExpiry };
             let result = match &step.act {
                 Act::Update(key, change) => {
                     update_twin(&mut twin, &[(*key, *change)], now, eviction, Room::ForAll)

@@ -12,6 +12,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tidegate_store::{
     Class, Cluster, Entry, Eviction, Hashed, OpenError, Options, StoredKey, UpdateError, View,
 };
@@ -102,7 +103,7 @@ fn check_refused(spoil: impl FnOnce(&Path), name: &str, message: &str) {
     spoil(dir.path());
     let cluster = dir.path().join("cluster");
     let before = tree(&cluster);
-    let other = Options { eviction: Eviction::EvictOldest, ..narrow(1, 1) };
+    let other = Options { eviction: Eviction::EvictSoonestExpiry, ..narrow(1, 1) };
     for options in [options(), other] {
         let error = Cluster::open(dir.path(), &options).unwrap_err();
         assert_eq!(error.to_string(), format!("{}: {message}", cluster.join(name).display()));
@@ -454,12 +455,37 @@ fn files_without_permission_are_refused() {
     let dir = directory();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
-    let text = "cannot lock the file: Permission denied (os error 13)";
+    let text = "cannot open the file: Permission denied (os error 13)";
     assert_eq!(error, format!("{}: {text}", dir.path().join("cluster.lock").display()));
     let below = dir.path().join("below");
     let error = Cluster::open(&below, &options()).unwrap_err().to_string();
     let text = "cannot create the directory: Permission denied (os error 13)";
     assert_eq!(error, format!("{}: {text}", below.display()));
+}
+
+/// A FIFO under the name of the gate held up the start for ever, as opening it waits for a reader. Nothing
+/// but a file can be the gate.
+#[test]
+fn a_gate_that_is_not_a_file_is_refused_at_once() {
+    type Make = fn(&Path);
+    let make: [(&str, Make); 4] = [
+        ("FIFO", |path| mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap()),
+        ("directory", |path| fs::create_dir(path).unwrap()),
+        ("socket", |path| drop(UnixListener::bind(path).unwrap())),
+        ("device", |path| symlink("/dev/null", path).unwrap()),
+    ];
+    for (kind, make) in make {
+        for has_cluster in [false, true] {
+            let dir = if has_cluster { good().0 } else { directory() };
+            let gate = dir.path().join("cluster.lock");
+            let _ = fs::remove_file(&gate);
+            make(&gate);
+            let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
+            let text = "found something that is not a regular file; move it away";
+            assert_eq!(error, format!("{}: {text}", gate.display()), "{kind}");
+            assert_eq!(dir.path().join("cluster").exists(), has_cluster, "{kind}");
+        }
+    }
 }
 
 /// Somebody else is just opening the cluster.

@@ -138,7 +138,7 @@ fn keys_that_come_and_go_in_a_crowd_stay_whole() {
     let keys: Vec<StoredKey> =
         (0..12).map(|index| key_at(&layout, &mut random, index % 2, 1 - index % 2)).collect();
     let refused = AtomicU64::new(0);
-    for eviction in [Eviction::Refuse, Eviction::EvictOldest] {
+    for eviction in [Eviction::Refuse, Eviction::EvictSoonestExpiry] {
         let options = Options { eviction, ..options.clone() };
         let clusters = [0, 1].map(|_| Cluster::open(dir.path(), &options).unwrap());
         thread::scope(|scope| {

@@ -36,6 +36,14 @@ Examples:
   tidegate store erase data --limits limits.yaml client=203.0.113.9
   tidegate store erase data 5f0c1a7be2d94c03a1b2c3d4e5f60718";
 
+const SWEEP_HELP: &str = "\
+A system clock that has stepped ahead is not trusted for half an hour, by running sidecars neither: what
+expires by it alone is kept.
+
+Examples:
+  tidegate store sweep /var/lib/tidegate
+  tidegate store sweep --trust-clock /var/lib/tidegate";
+
 const VERIFY_HELP: &str = "\
 Exit code: 0 if all is sound, 1 if there is a flaw or no cluster, 2 for a mistake on the command line.
 Nodes that are flawed are dropped by the first process that opens the cluster while no other has it
@@ -73,8 +81,8 @@ pub(crate) enum StoreCommand {
     #[command(after_help = format!("{KEYS_HELP}\n\n{ERASE_HELP}"))]
     Erase(GetOptions),
     /// Free the nodes of entries that have expired. Never needed: new keys reuse them
-    #[command(after_help = "Examples:\n  tidegate store sweep /var/lib/tidegate")]
-    Sweep(LookOptions),
+    #[command(after_help = SWEEP_HELP)]
+    Sweep(SweepOptions),
     /// Erase every entry, of all keys of both classes
     #[command(after_help = "Examples:\n  tidegate store reset data --yes")]
     Reset(ResetOptions),
@@ -92,6 +100,16 @@ pub(crate) struct LookOptions {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SweepOptions {
+    #[command(flatten)]
+    pub(crate) look: LookOptions,
+
+    /// The system clock is right: go by it, and have running sidecars do so from now on
+    #[arg(long)]
+    pub(crate) trust_clock: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,22 +1,38 @@
 //! `tidegate store sweep` and `reset`: what is done to all entries.
 
-use super::args::{LookOptions, ResetOptions};
+use super::args::{LookOptions, ResetOptions, SweepOptions};
 use super::output::Output;
 use super::time::grouped;
 use super::{Usage, Verdict, join};
 use crate::clock;
+use crate::keeper::{self, ClockWatch};
 use serde_json::json;
 use std::io::Write;
 use tidegate_store::{Class, View};
 
-pub(crate) fn sweep(options: &LookOptions, out: &mut Output) -> anyhow::Result<Verdict> {
-    let view = View::open(&options.dir)?;
-    let freed = join(&options.dir, view)?.sweep(clock::now().as_nanos())?;
-    if options.json {
-        out.json(&json!({"freed": freed}))?;
-    } else {
-        let nodes = if freed == 1 { "node" } else { "nodes" };
-        writeln!(out, "freed {} {nodes} of expired entries", grouped(freed))?;
+pub(crate) fn sweep(options: &SweepOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+    let LookOptions { dir, json } = &options.look;
+    let view = View::open(dir)?;
+    let store = join(dir, view)?;
+    if options.trust_clock {
+        keeper::trust_clock(&store);
+    }
+    let ahead = ClockWatch::default().look(&store);
+    let freed = store.sweep(clock::now().as_nanos())?;
+    if *json {
+        out.json(&json!({"freed": freed, "clock_ahead_seconds": ahead}))?;
+        return Ok(Verdict::Good);
+    }
+    let nodes = if freed == 1 { "node" } else { "nodes" };
+    writeln!(out, "freed {} {nodes} of expired entries", grouped(freed))?;
+    if ahead > 0 {
+        let seconds = if ahead == 1 { "second" } else { "seconds" };
+        writeln!(
+            out,
+            "the system clock is {} {seconds} ahead of the time that is known to have passed; what expires by \
+             it alone was kept; if the clock is right, add --trust-clock",
+            grouped(ahead)
+        )?;
     }
     Ok(Verdict::Good)
 }

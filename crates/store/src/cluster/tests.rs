@@ -12,7 +12,7 @@ use crate::seat::CONTROL_WORDS;
 use crate::stats::Stats;
 use crate::sync::{death, get};
 use crate::verify;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
@@ -57,7 +57,8 @@ impl Heap {
         let lives = Lives::Flags(self.lives.clone());
         let life = lives.try_take(process).unwrap().expect("nobody else is this process");
         let crew = Crew::join(&self.memory, lives, life, process);
-        Cluster { memory: self.memory.clone(), crew, eviction, place: None }
+        let (memory, trusted_secs) = (self.memory.clone(), AtomicU32::new(u32::MAX));
+        Cluster { memory, crew, eviction, place: None, trusted_secs }
     }
 
     /// The end of a process that left everything as it was.
@@ -161,7 +162,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "a key that takes the node of another",
-        eviction: Eviction::EvictOldest,
+        eviction: Eviction::EvictSoonestExpiry,
         prepare: fill_both,
         update: |cluster| cluster.update(&key_at(0, 20), NOW, |entry| add(entry, 1)).unwrap(),
         keys: || vec![key_at(0, 20)],

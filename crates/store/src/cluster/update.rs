@@ -217,7 +217,7 @@ impl Cluster {
         ask: &Ask<'a>,
         now_secs: u32,
     ) -> Result<Option<Place<'a>>, Blocked<'a>> {
-        match step.place(ask, now_secs, self.eviction) {
+        match step.place(ask, self.freed_until(now_secs), self.eviction) {
             Ok(place) => Ok(Some(place)),
             Err(NoPlace::Blocked(blocked)) => Err(blocked),
             Err(NoPlace::Full) => Ok(None),

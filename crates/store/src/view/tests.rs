@@ -251,7 +251,7 @@ impl Drop for StopOnDrop<'_> {
 #[test]
 fn a_look_at_full_speed_finds_whole_entries_and_no_flaw() {
     let (dir, first) = cluster();
-    let evicting = Options { eviction: Eviction::EvictOldest, ..options() };
+    let evicting = Options { eviction: Eviction::EvictSoonestExpiry, ..options() };
     let second = Cluster::open(dir.path(), &evicting).unwrap();
     // Never the first to be evicted.
     let keep = |entry: EntryMut<'_>| add_until(entry, 1, LATER + SECOND);

@@ -10,6 +10,7 @@ pub(crate) mod format;
 pub(crate) mod random;
 pub(crate) mod twin;
 
+#[allow(unused_imports, reason = "each test uses some of it")]
 pub(crate) use directory::{Directory, directory};
 
 use std::path::{Path, PathBuf};

@@ -635,7 +635,7 @@ fn a_full_store_decides_and_leases_nothing() {
             assert_eq!(engine.left(&[("k", &value.to_string())]), 99, "a counter gave way");
         }
     }
-    for eviction in [Eviction::Refuse, Eviction::EvictOldest] {
+    for eviction in [Eviction::Refuse, Eviction::EvictSoonestExpiry] {
         for others in [39, 38] {
             let engine = tiny(eviction, WINDOW);
             ask_for(&engine, 0..others);

@@ -110,3 +110,24 @@ fn a_killed_restoration_is_known_and_can_be_done_again() {
         }
     }
 }
+
+/// A kill between the two words of the clock left a value of this boot that passed for one of another: no
+/// clock could be right by it.
+#[test]
+fn a_kill_never_mixes_what_is_known_of_the_clock() {
+    for (before, after) in [([0, 0], [5, 7]), ([3, 6], [5, 7]), ([3, 7], [5, 7])] {
+        for writes in 0.. {
+            let heap = Heap::new(1);
+            let cluster = heap.open(0, Eviction::Refuse);
+            assert!(cluster.replace_clock_words([0, 0], before));
+            let replaced = death::after(writes, || cluster.replace_clock_words(before, after));
+            let [value, valid_for] = cluster.clock_words();
+            let is_whole = [before, after].contains(&[value, valid_for]);
+            assert!(is_whole || valid_for == 0, "{value} {valid_for}");
+            if replaced.is_some() {
+                assert_eq!([value, valid_for], after);
+                break;
+            }
+        }
+    }
+}
