@@ -8,8 +8,11 @@
 //!   than an exact window would hold it.
 //!
 //! State words: the number (time / width) of the newest bucket taken from, plus 1; the total of the
-//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first. The bucket of number
-//! b is at `b mod (n + 1)`. Only a take or a refund moves the ring on. The total saves counting. It is
+//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first; and in the last word the time
+//! of the last hit that was taken, or drained in vain. 61 buckets leave half of that word: milliseconds since
+//! the epoch modulo 2^32, which the newest bucket tells apart. 25 leave all of it: nanoseconds. Zero is a time
+//! that nobody noted. It decides nothing but whether a daily reset came since (see `self_update`). The bucket
+//! of number b is at `b mod (n + 1)`. Only a take or a refund moves the ring on. The total saves counting. It is
 //! counted anew whenever the ring begins over at place 0, and when it seems to be zero or less than
 //! what leaves it; so a total that lies is found out within a period.
 //!
@@ -20,7 +23,7 @@
 //! Hits that are charged ahead may be spent until the end of the newest bucket, which has counted them.
 //! So every hit is in the bucket of its own time, and what is said above of any window holds.
 
-use super::taken;
+use super::{DailyReset, is_in_vain, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::ops::Range;
@@ -29,6 +32,10 @@ use std::ops::Range;
 const DAY: Nanos = Nanos::from_secs(86_400);
 /// Words before the buckets.
 const HEAD: usize = 2;
+/// Where the time of the last hit is noted: a word, of which 61 buckets leave the upper half.
+const LAST_WORD: usize = WIDE_WORDS - 1;
+const LAST_PLACE: usize = 61;
+const MILLISECOND: u64 = 1_000_000;
 
 /// The numbers of a sliding window in buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +44,7 @@ pub struct SlidingBuckets {
     period: Nanos,
     /// Of a bucket, in ns.
     width: u64,
+    reset: Option<DailyReset>,
 }
 
 /// The ring as an ask sees it.
@@ -57,7 +65,21 @@ impl SlidingBuckets {
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         let buckets = if period < DAY { 60 } else { 24 };
-        Ok(SlidingBuckets { requests, period, width: period.as_nanos().div_ceil(buckets) })
+        let width = period.as_nanos().div_ceil(buckets);
+        Ok(SlidingBuckets { requests, period, width, reset: None })
+    }
+
+    /// Forgets all hits at `reset`, each day.
+    #[must_use]
+    pub fn with_reset(mut self, reset: DailyReset) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// When all hits are forgotten each day.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        self.reset.as_ref()
     }
 
     /// Hits per period.
@@ -98,6 +120,7 @@ impl SlidingBuckets {
         state: &mut [u64; WIDE_WORDS],
         hits: u64,
         number: u64,
+        now: u64,
     ) -> Option<Decision> {
         let passed = number.checked_sub(state[0].checked_sub(1)?)?;
         let filling = place::<PLACES>(number);
@@ -119,6 +142,7 @@ impl SlidingBuckets {
             state[0] = number + 1;
         }
         put(state, filling, filled);
+        note::<PLACES>(state, now);
         state[1] = used;
         // The first bucket to leave is the one after it, where the traffic is steady.
         let oldest = if filling + 1 == PLACES as usize { 0 } else { filling + 1 };
@@ -142,7 +166,7 @@ impl SlidingBuckets {
     ) -> Decision {
         let number = now.as_nanos() / self.width;
         if let Charge::Take(hits) | Charge::Drain(hits) = charge
-            && let Some(decision) = self.take::<PLACES>(state, hits.get(), number)
+            && let Some(decision) = self.take::<PLACES>(state, hits.get(), number, now.as_nanos())
         {
             return decision;
         }
@@ -168,6 +192,13 @@ impl SlidingBuckets {
                 let taken = taken(charge, left, limit).min(room);
                 if taken > 0 {
                     ring.take::<PLACES>(state, taken);
+                }
+                if taken > 0 || is_in_vain(charge) && ring.used > 0 {
+                    // Where nothing was noted before, the time must be one that the newest bucket tells.
+                    let newest = self.begins(ring.newest).as_nanos();
+                    let is_noted = state[LAST_WORD] >> 32 != 0;
+                    let now = now.as_nanos();
+                    note::<PLACES>(state, if is_noted { now } else { now.max(newest) });
                 }
                 charge.hits().needed() <= left
             }
@@ -224,6 +255,26 @@ impl SlidingBuckets {
             return now.saturating_add(self.period);
         }
         left_at.unwrap_or(now)
+    }
+
+    /// When the last hit came; when its bucket began where nobody noted it.
+    pub(crate) fn last_hit(&self, state: &[u64]) -> Option<u64> {
+        let state: &[u64; WIDE_WORDS] = state.first_chunk().expect("a ring has its whole state");
+        let newest = state[0].checked_sub(1).filter(|_| state[1] > 0)?;
+        let noted = if self.period < DAY {
+            let oldest = self.begins(newest.saturating_sub(60)).as_nanos() / MILLISECOND;
+            // No ring holds hits for as long as it takes 32 bits of milliseconds to begin over.
+            match count(state, LAST_PLACE) {
+                0 => 0,
+                noted => {
+                    let since = noted.wrapping_sub(oldest as u32);
+                    oldest.saturating_add(since.into()).saturating_mul(MILLISECOND)
+                }
+            }
+        } else {
+            state[LAST_WORD]
+        };
+        Some(if noted > 0 { noted } else { self.begins(newest).as_nanos() })
     }
 
     /// The end of the bucket that a charge at `now` is counted in; the same before and after it.
@@ -421,6 +472,20 @@ fn place_of(state: &[u64; WIDE_WORDS], places: Range<usize>, excess: &mut u64) -
         place += 1;
     }
     None
+}
+
+/// Notes that a hit came at `now`, unless a later one is noted.
+#[inline]
+fn note<const PLACES: u64>(state: &mut [u64; WIDE_WORDS], now: u64) {
+    if PLACES < LAST_PLACE as u64 {
+        state[LAST_WORD] = state[LAST_WORD].max(now).max(1);
+        return;
+    }
+    let (noted, last) = (count(state, LAST_PLACE), ((now / MILLISECOND) as u32).max(1));
+    // Of times within 24 days of each other the sign of the difference tells the later.
+    if noted == 0 || last.wrapping_sub(noted) < 1 << 31 {
+        put(state, LAST_PLACE, last);
+    }
 }
 
 #[inline]

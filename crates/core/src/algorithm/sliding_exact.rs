@@ -29,13 +29,17 @@
 //! minute, which is what the parts at hand can take from on all levels at once.
 //!
 //! State of each part: whose it is (number of the hour or minute, plus 1; for the root its newest
-//! hour), in the root the newest hour dropped, plus 1; then the totals, u32 in pairs. A part that is
-//! someone else's is empty.
+//! hour), in the root the newest hour dropped, plus 1; then the totals, u32 in pairs; in the last word of the
+//! root the time of the last hit that was taken, or drained in vain (ns since the epoch; zero where nobody noted
+//! it), which decides nothing. A part that is someone else's is empty.
+//!
+//! With a daily reset, seconds before the last one do not count: a is the later of `s − S` and the reset, taken
+//! in whole seconds. So it holds for any time stamps, too.
 
 mod ahead;
 
 use super::sliding_buckets::{count, put};
-use super::taken;
+use super::{DailyReset, is_in_vain, taken};
 use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 
@@ -46,6 +50,8 @@ const HOUR_SECS: u64 = 3_600;
 const HOURS: u64 = 26;
 /// How far the clock may step back, in seconds, without missing a part that has just expired.
 const SLACK_SECS: u64 = 60;
+/// The word of the root that notes the last hit; 26 hours leave it free.
+const LAST_WORD: usize = WIDE_WORDS - 1;
 /// The level of a part, in the top bits of its label.
 const MINUTES: u64 = 1 << 62;
 const SECONDS: u64 = 2 << 62;
@@ -55,6 +61,7 @@ const SECONDS: u64 = 2 << 62;
 pub struct SlidingExact {
     requests: u32,
     period: Nanos,
+    reset: Option<DailyReset>,
 }
 
 /// A second, and the minute and hour that it is in.
@@ -77,6 +84,7 @@ struct Levels<'a> {
     oldest: Moment,
     /// Seconds of the period.
     secs: u64,
+    reset: Option<&'a DailyReset>,
 }
 
 impl SlidingExact {
@@ -90,7 +98,7 @@ impl SlidingExact {
         if !nanos.is_multiple_of(SECOND) || nanos > 24 * HOUR_SECS * SECOND {
             return Err(QuotaError::PeriodNotExact(period));
         }
-        Ok(SlidingExact { requests, period })
+        Ok(SlidingExact { requests, period, reset: None })
     }
 
     pub(crate) fn parts(&self, now: Timestamp) -> Parts {
@@ -110,6 +118,24 @@ impl SlidingExact {
         let minutes = now.minute.saturating_sub(HOURS * 60)..=now.minute;
         let parts = hours.map(|hour| MINUTES | hour).chain(minutes.map(|minute| SECONDS | minute));
         std::iter::once(0).chain(parts)
+    }
+
+    /// Forgets all hits at `reset`, each day.
+    #[must_use]
+    pub fn with_reset(mut self, reset: DailyReset) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// When all hits are forgotten each day.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        self.reset.as_ref()
+    }
+
+    /// When the last hit came, as far as it is noted.
+    pub(crate) fn last_hit(state: &[u64]) -> Option<u64> {
+        state.get(LAST_WORD).copied().filter(|last| *last > 0)
     }
 
     /// Hits per period.
@@ -137,12 +163,15 @@ impl SlidingExact {
     /// The second of `now`, and the oldest that counts then.
     fn span(&self, now: Timestamp) -> (Moment, Moment) {
         let second = now.as_nanos() / SECOND;
-        (Moment::of(second), Moment::of(second.saturating_sub(self.secs())))
+        let oldest = second.saturating_sub(self.secs());
+        let reset = |reset: &DailyReset| reset.previous(second * SECOND) / SECOND;
+        (Moment::of(second), Moment::of(oldest.max(self.reset.as_ref().map_or(0, reset))))
     }
 
     pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
         let (moment, oldest) = self.span(now);
-        let mut levels = Levels { state, now: moment, oldest, secs: self.secs() };
+        let reset = self.reset.as_ref();
+        let mut levels = Levels { state, now: moment, oldest, secs: self.secs(), reset };
         if let Some(second) = levels.out_of_reach_until() {
             return self.unknown(&levels, charge, second, now);
         }
@@ -155,6 +184,9 @@ impl SlidingExact {
                 // Short of what would saturate a total by itself.
                 let room = u64::from(SATURATED - 1).saturating_sub(used);
                 let taken = taken(charge, left, limit).min(if allowed { left } else { room });
+                if taken > 0 || is_in_vain(charge) && used > 0 {
+                    levels.note(now, used);
+                }
                 if taken > 0 {
                     levels.take(taken);
                     used += taken;
@@ -291,7 +323,8 @@ impl Levels<'_> {
             return None;
         }
         // The minutes and seconds of the oldest hour have parts of their own.
-        let known = dropped.saturating_mul(HOUR_SECS).saturating_add(self.secs);
+        let dropped_until = dropped.saturating_mul(HOUR_SECS);
+        let known = self.reset_from(dropped_until).min(dropped_until.saturating_add(self.secs));
         Some(known.max(oldest_held.saturating_mul(HOUR_SECS)))
     }
 
@@ -307,7 +340,17 @@ impl Levels<'_> {
 
     /// The first second at which a hit of `second` counts no more.
     fn leaves(&self, second: u64) -> u64 {
-        second.saturating_add(self.secs).saturating_add(1)
+        let next = second.saturating_add(1);
+        self.reset_from(next).min(next.saturating_add(self.secs))
+    }
+
+    /// The second that the first reset from `second` on is in force.
+    fn reset_from(&self, second: u64) -> u64 {
+        let Some(reset) = self.reset else { return u64::MAX };
+        match reset.next(second.saturating_mul(SECOND).saturating_sub(1)) {
+            u64::MAX => u64::MAX,
+            next => next.div_ceil(SECOND),
+        }
     }
 
     /// The second that must leave so that `excess` hits are gone, or the first one that it can be.
@@ -396,6 +439,13 @@ impl Levels<'_> {
         self.newest_filled().map_or(now, |newest| {
             Timestamp::from_secs(self.leaves(newest).saturating_add(SLACK_SECS)).max(now)
         })
+    }
+
+    /// Notes that a hit came, unless a later one is noted of those that count.
+    fn note(&mut self, now: Timestamp, used: u64) {
+        let last = &mut self.words_mut(Self::ROOT)[LAST_WORD];
+        let noted = if used > 0 { *last } else { 0 };
+        *last = now.as_nanos().max(noted).max(1);
     }
 
     fn take(&mut self, hits: u64) {
