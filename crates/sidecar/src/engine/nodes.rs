@@ -3,8 +3,8 @@
 //! A node is the counters of all limits of its business, under the keys that a decision goes by, so
 //! there is one truth whichever door is asked. All windows of a node are seen and changed as one step.
 //!
-//! Only a first-hit window has a start and an end that can be told and set; counters of other
-//! algorithms are used like any, and told by their count alone.
+//! Only a first-hit window has a start and an end that can be set. Other windows are used like any, and told
+//! by their count and their last hit; token buckets by their count alone.
 
 use super::{EXPIRY_SLACK, Engine, Met, Modes, Plan, Words, meet};
 use smallvec::SmallVec;
@@ -34,6 +34,8 @@ pub(crate) struct NodeWindow<'a> {
     pub(crate) decision: Decision,
     /// Its count, where it is one of hits in a window that is open.
     pub(crate) open: Option<OpenWindow>,
+    /// When the last hit came, where hits are counted.
+    pub(crate) last: Option<Timestamp>,
 }
 
 impl NodeWindow<'_> {
@@ -272,6 +274,7 @@ fn exists(plan: &Plan<'_>, words: &Words, now: Timestamp) -> bool {
         let state = &words[ask.state.clone()];
         match ask.quota {
             Quota::FirstHitWindow(window) => open_window(window, state, now).is_some(),
+            quota if quota.reset().is_some() => quota.last_hit(state, now).is_some(),
             _ => state.iter().any(|word| *word != 0),
         }
     })
@@ -304,12 +307,15 @@ fn windows<'m>(
     now: Timestamp,
 ) -> NodeWindows<'m> {
     let window = |((limit, ask), decision): ((&'m Limit, &tidegate_core::Ask<'_>), &Decision)| {
+        let state = &words[ask.state.clone()];
         let open = match ask.quota {
-            Quota::FirstHitWindow(window) => open_window(window, &words[ask.state.clone()], now),
+            Quota::FirstHitWindow(window) => open_window(window, state, now),
             _ => None,
         };
         let capacity = ask.quota.capacity();
-        NodeWindow { name: name(limit), capacity, decision: *decision, open }
+        let is_used = open.is_some() || decision.remaining < capacity.into();
+        let last = ask.quota.last_hit(state, now).filter(|_| is_used);
+        NodeWindow { name: name(limit), capacity, decision: *decision, open, last }
     };
     limits(met).zip(&plan.asks).zip(decisions).map(window).collect()
 }

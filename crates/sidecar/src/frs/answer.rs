@@ -69,7 +69,9 @@ impl Answer {
             self.number("count", window.count());
             if let Some(open) = window.open {
                 self.time("start", open.start.as_nanos());
-                self.time("end", open.last.as_nanos());
+            }
+            if let Some(last) = window.last {
+                self.time("end", last.as_nanos());
             }
             let wait = window.decision.reset_at.saturating_since(self.now);
             self.time("resets", rounded_up(wait));
