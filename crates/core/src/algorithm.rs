@@ -42,19 +42,27 @@ use crate::units::{Charge, Hits, Nanos, Timestamp};
 /// When `state` is shorter than that.
 pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
     let mut decision = match quota {
-        Quota::FixedWindow(window) if window.reset().is_none() => {
-            window.decide(narrow(state), charge, now)
-        }
+        Quota::FixedWindow(window) => match window.reset() {
+            None => window.decide(narrow(state), charge, now),
+            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+                window.decide(narrow(state), charge, now)
+            }),
+        },
         Quota::FirstHitWindow(window) => window.decide(narrow(state), charge, now),
         Quota::TokenBucket(bucket) => bucket.decide(narrow(state), charge, now),
-        Quota::SlidingWindow(window) if window.reset().is_none() => {
-            window.decide(narrow(state), charge, now)
-        }
-        Quota::SlidingBuckets(buckets) if buckets.reset().is_none() => {
-            buckets.decide(state, charge, now)
-        }
+        Quota::SlidingWindow(window) => match window.reset() {
+            None => window.decide(narrow(state), charge, now),
+            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+                window.decide(narrow(state), charge, now)
+            }),
+        },
+        Quota::SlidingBuckets(buckets) => match buckets.reset() {
+            None => buckets.decide(state, charge, now),
+            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+                buckets.decide(state, charge, now)
+            }),
+        },
         Quota::SlidingExact(exact) => exact.decide(state, charge, now),
-        _ => self_update::decide(state, quota, charge, now),
     };
     if let Outcome::Deny { retry_after } = &mut decision.outcome
         && *retry_after == Nanos::ZERO

@@ -8,9 +8,7 @@ use crate::engine::Engine;
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::{
-    Class, Cluster, Eviction, Geometry, Options, STATE_WORDS_NARROW, STATE_WORDS_WIDE,
-};
+use tidegate_store::{Class, Cluster, Eviction, Geometry, Options, STATE_WORDS_WIDE};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -45,15 +43,28 @@ pub(crate) fn open(options: &StoreOptions) -> anyhow::Result<Cluster> {
             );
         }
     }
+    warn_of_shape(options, &store);
     Ok(store)
+}
+
+/// Warns where files, key-nodes and chain were asked for, and the directory was made with others.
+fn warn_of_shape(options: &StoreOptions, store: &Cluster) {
+    let (Some(asked), Some(found)) = (options.geometry, store.geometry(Class::Narrow)) else {
+        return;
+    };
+    let [files, key_nodes, chain] = [found.files().into(), found.key_nodes(), found.chain().into()];
+    if [files, key_nodes, chain] != [asked.files.into(), asked.key_nodes, asked.chain.into()] {
+        tracing::warn!(
+            found = format!("{files}x{key_nodes}x{chain}"),
+            asked = %asked,
+            "the data directory keeps the geometry that it was made with"
+        );
+    }
 }
 
 fn store_options(options: &StoreOptions) -> anyhow::Result<Options> {
     let narrow = match options.geometry {
-        Some(count) => {
-            Geometry::by_count(count.files, count.key_nodes, count.chain, STATE_WORDS_NARROW)
-                .context("--geometry")?
-        }
+        Some(count) => count.geometry().context("--geometry, or files, key-nodes and chain")?,
         None => Geometry::by_capacity(options.capacity, options.load)
             .context("--capacity and --load")?,
     };

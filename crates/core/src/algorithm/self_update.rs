@@ -15,24 +15,28 @@
 //! factory state).
 
 use super::fixed_window::DailyReset;
-use super::narrow;
 use crate::quota::{Decision, Outcome, Quota, WIDE_WORDS};
-use crate::units::{Charge, Timestamp};
+use crate::units::Timestamp;
 
-/// Decides as [`super::decide`] does, for a window that has a reset.
+/// Decides for a window that has a reset. `plain` decides on a state as if there was none.
 #[inline(never)]
-pub(super) fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
-    let Some(reset) = quota.reset() else { return plain(state, quota, charge, now) };
+pub(super) fn decide(
+    reset: &DailyReset,
+    quota: &Quota,
+    state: &mut [u64],
+    now: Timestamp,
+    plain: impl Fn(&mut [u64]) -> Decision,
+) -> Decision {
     let (decision, last) = if is_over(reset, quota.noted(state), now) {
         let mut new = [0; WIDE_WORDS];
         let new = &mut new[..quota.state_size().words()];
-        let decision = plain(new, quota, charge, now);
+        let decision = plain(new);
         if new.iter().any(|word| *word != 0) {
             state[..new.len()].copy_from_slice(new);
         }
         (decision, quota.noted(new))
     } else {
-        let decision = plain(state, quota, charge, now);
+        let decision = plain(state);
         (decision, quota.noted(state))
     };
     let end = next(reset, last.unwrap_or(0), now);
@@ -75,16 +79,4 @@ pub(crate) fn is_over(reset: &DailyReset, last: Option<u64>, now: Timestamp) -> 
 /// The reset that ends what is counted at `now`, or was by a clock that was ahead.
 fn next(reset: &DailyReset, last: u64, now: Timestamp) -> Timestamp {
     Timestamp::from_nanos(reset.next(last.max(now.as_nanos())))
-}
-
-/// The decision as if there was no reset.
-fn plain(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
-    match quota {
-        Quota::FixedWindow(window) => window.decide(narrow(state), charge, now),
-        Quota::FirstHitWindow(window) => window.decide(narrow(state), charge, now),
-        Quota::TokenBucket(bucket) => bucket.decide(narrow(state), charge, now),
-        Quota::SlidingWindow(window) => window.decide(narrow(state), charge, now),
-        Quota::SlidingBuckets(buckets) => buckets.decide(state, charge, now),
-        Quota::SlidingExact(exact) => exact.decide(state, charge, now),
-    }
 }

@@ -10,7 +10,7 @@ use super::{EXPIRY_SLACK, Engine, Met, Modes, Plan, Words, meet};
 use smallvec::SmallVec;
 use tidegate_core::{
     Charge, Decision, Decisions, Denied, FirstHitWindow, Limit, OpenWindow, Quota, Request,
-    Timestamp, Verdict, decide,
+    Timestamp, Verdict, decide, decide_all,
 };
 use tidegate_store::{Entries, Hashed, UpdateError};
 
@@ -22,6 +22,15 @@ pub(crate) enum Use {
     /// They have happened: each window counts them as far as it has room, or as its algorithm can.
     Record,
     /// All windows count them, or none does.
+    Acquire,
+}
+
+/// What is done with the hits of nodes that are decided as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JointUse {
+    /// Nothing: would they have room?
+    Look,
+    /// All windows of all nodes count them, or none does.
     Acquire,
 }
 
@@ -81,7 +90,69 @@ pub(crate) enum NodeError {
     Undecided(#[from] UpdateError),
 }
 
+/// Why nodes were not used as one.
+#[derive(Debug)]
+pub(crate) enum JointError {
+    /// No limit is configured for the businesses of these, by their places in the request.
+    Unknown(SmallVec<[usize; 4]>),
+    Undecided(UpdateError),
+}
+
+impl From<UpdateError> for JointError {
+    fn from(error: UpdateError) -> JointError {
+        JointError::Undecided(error)
+    }
+}
+
 impl Engine {
+    /// Uses the nodes of `request`, one for each of its descriptors, as one, and hands the windows of each on:
+    /// all that the request costs has room, or nothing is counted.
+    pub(crate) fn use_nodes<T>(
+        &self,
+        request: &Request,
+        how: JointUse,
+        now: Timestamp,
+        told: impl FnOnce(Verdict, &[NodeWindows<'_>]) -> T,
+    ) -> Result<T, JointError> {
+        let in_force = self.rules.load();
+        let met = self.meet(&in_force.rules, request).each;
+        let unknown = met.iter().enumerate().filter(|(_, met)| matches!(met, Met::Nothing));
+        let unknown: SmallVec<[usize; 4]> = unknown.map(|(place, _)| place).collect();
+        if !unknown.is_empty() {
+            return Err(JointError::Unknown(unknown));
+        }
+        let mut plan = Plan::of(&met, request, self.modes, self.store.seed(), now);
+        plan.asks.iter_mut().for_each(|ask| ask.denied = Denied::Spare);
+        let mut decisions = Decisions::default();
+        let (verdict, words) =
+            self.store.update_many(&plan.keys, now.as_nanos(), |entries| match how {
+                JointUse::Look => {
+                    let words = plan.read(entries);
+                    // Nodes that come twice must have room for both, so it is tried on a copy.
+                    let mut tried = words.clone();
+                    (decide_all(&mut tried, &plan.asks, now, &mut decisions), words)
+                }
+                JointUse::Acquire => {
+                    let verdict = plan.decide(entries, now, &mut decisions);
+                    (verdict, plan.read(entries))
+                }
+            })?;
+        let all = match how {
+            JointUse::Look => looked_at(&plan, &met, &words, now),
+            JointUse::Acquire => {
+                let decided =
+                    super::Decided { request, met: &met, decisions: decisions.all(), now };
+                decided.count(&in_force.counters);
+                windows(&plan, &met, &words, decisions.all(), now)
+            }
+        };
+        self.metrics.answered(verdict);
+        let mut all = all.into_iter();
+        let of_each: Vec<NodeWindows<'_>> =
+            met.iter().map(|met| all.by_ref().take(met.limits().count()).collect()).collect();
+        Ok(told(verdict, &of_each))
+    }
+
     /// Uses the node of `request`, which has one descriptor, and hands its windows on.
     pub(crate) fn use_node<T>(
         &self,
