@@ -206,6 +206,32 @@ fn a_reset_ends_what_came_before_it_and_nothing_else() {
     }
 }
 
+/// Leased hits are forgotten at the next reset, and must be spent before.
+#[test]
+fn hits_may_be_spent_until_the_reset_at_the_latest() {
+    let midnight = 20_000 * DAY;
+    for (quota, otherwise) in [
+        (window(5, DAY), midnight + DAY),
+        (ring(5, 2 * DAY), midnight + 2 * HOUR),
+        (ring(5, HOUR), midnight + 31 * 60 * SECOND),
+        (exact(5, 86_400), midnight + 1_801 * SECOND),
+    ] {
+        let half_past = midnight + 30 * 60 * SECOND;
+        let mut state = [0; 33 * 5];
+        decide(&mut state, &quota, take(1), at(half_past));
+        assert_eq!(quota.charged_until(&state, at(half_past)), at(otherwise), "{quota:?}");
+        let reset = half_past + 20 * SECOND;
+        let quota = reset_daily(quota, 1_820);
+        let mut state = [0; 33 * 5];
+        decide(&mut state, &quota, take(1), at(half_past));
+        let until = quota.charged_until(&state, at(half_past));
+        assert_eq!(until, at(otherwise.min(reset)), "{quota:?}");
+        // After it, what was charged before is not what a refund would find.
+        let after = quota.refunded_until(&state, at(reset));
+        assert!(after > at(reset), "{quota:?}: {after:?}");
+    }
+}
+
 /// Hits of the second before a reset do not count after it, whatever stamps come in whatever order; else all
 /// is as without one.
 #[test]

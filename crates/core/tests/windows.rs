@@ -1184,6 +1184,19 @@ fn hits_may_be_spent_until_the_window_that_counted_them_ends() {
             (6_200, Charge::PEEK, 6_260),
         ],
     );
+    // A reset at noon comes first, of the first day and of the next one; the clock steps back behind it.
+    let day = Nanos::from_secs(86_400);
+    check(
+        &fixed_reset_daily(9, 0, day, 43_200),
+        &[
+            (864_000, take(1), 864_000 + 43_200),
+            (864_000 + 43_199, take(1), 864_000 + 43_200),
+            (864_000 + 43_200, Charge::PEEK, 864_000 + 86_400),
+            (864_000 + 43_200, take(1), 864_000 + 86_400),
+            (864_000, take(1), 864_000 + 86_400),
+            (864_000 + 86_400, take(1), 864_000 + 86_400 + 43_200),
+        ],
+    );
     // In debt, a window follows at once.
     check(&first_hit(5, 5, MINUTE), &[(6_010, take(8), 6_070), (6_090, take(1), 6_130)]);
 }

@@ -19,6 +19,7 @@ use crate::quota::{Decision, Outcome, Quota, WIDE_WORDS};
 use crate::units::Timestamp;
 
 /// Decides for a window that has a reset. `plain` decides on a state as if there was none.
+#[cold]
 #[inline(never)]
 pub(super) fn decide(
     reset: &DailyReset,

@@ -8,11 +8,9 @@
 //!   than an exact window would hold it.
 //!
 //! State words: the number (time / width) of the newest bucket taken from, plus 1; the total of the
-//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first; and in the last word the time
-//! of the last hit that was taken, or drained in vain. 61 buckets leave half of that word: milliseconds since
-//! the epoch modulo 2^32, which the newest bucket tells apart. 25 leave all of it: nanoseconds. Zero is a time
-//! that nobody noted. It decides nothing but whether a daily reset came since (see `self_update`). The bucket
-//! of number b is at `b mod (n + 1)`. Only a take or a refund moves the ring on. The total saves counting. It is
+//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first; in the last word when the last
+//! hit came (see `last`). The bucket of number b is at `b mod (n + 1)`. Only a take or a refund moves the ring
+//! on. The total saves counting. It is
 //! counted anew whenever the ring begins over at place 0, and when it seems to be zero or less than
 //! what leaves it; so a total that lies is found out within a period.
 //!
@@ -23,19 +21,18 @@
 //! Hits that are charged ahead may be spent until the end of the newest bucket, which has counted them.
 //! So every hit is in the bucket of its own time, and what is said above of any window holds.
 
+mod last;
+
 use super::{DailyReset, is_in_vain, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
+use last::{note, note_of_newest};
 use std::ops::Range;
 
 /// The length from which a day's hours are the buckets.
 const DAY: Nanos = Nanos::from_secs(86_400);
 /// Words before the buckets.
 const HEAD: usize = 2;
-/// Where the time of the last hit is noted: a word, of which 61 buckets leave the upper half.
-const LAST_WORD: usize = WIDE_WORDS - 1;
-const LAST_PLACE: usize = 61;
-const MILLISECOND: u64 = 1_000_000;
 
 /// The numbers of a sliding window in buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,11 +191,8 @@ impl SlidingBuckets {
                     ring.take::<PLACES>(state, taken);
                 }
                 if taken > 0 || is_in_vain(charge) && ring.used > 0 {
-                    // Where nothing was noted before, the time must be one that the newest bucket tells.
                     let newest = self.begins(ring.newest).as_nanos();
-                    let is_noted = state[LAST_WORD] >> 32 != 0;
-                    let now = now.as_nanos();
-                    note::<PLACES>(state, if is_noted { now } else { now.max(newest) });
+                    note_of_newest::<PLACES>(state, now.as_nanos(), newest);
                 }
                 charge.hits().needed() <= left
             }
@@ -255,26 +249,6 @@ impl SlidingBuckets {
             return now.saturating_add(self.period);
         }
         left_at.unwrap_or(now)
-    }
-
-    /// When the last hit came; when its bucket began where nobody noted it.
-    pub(crate) fn last_hit(&self, state: &[u64]) -> Option<u64> {
-        let state: &[u64; WIDE_WORDS] = state.first_chunk().expect("a ring has its whole state");
-        let newest = state[0].checked_sub(1).filter(|_| state[1] > 0)?;
-        let noted = if self.period < DAY {
-            let oldest = self.begins(newest.saturating_sub(60)).as_nanos() / MILLISECOND;
-            // No ring holds hits for as long as it takes 32 bits of milliseconds to begin over.
-            match count(state, LAST_PLACE) {
-                0 => 0,
-                noted => {
-                    let since = noted.wrapping_sub(oldest as u32);
-                    oldest.saturating_add(since.into()).saturating_mul(MILLISECOND)
-                }
-            }
-        } else {
-            state[LAST_WORD]
-        };
-        Some(if noted > 0 { noted } else { self.begins(newest).as_nanos() })
     }
 
     /// The end of the bucket that a charge at `now` is counted in; the same before and after it.
@@ -472,20 +446,6 @@ fn place_of(state: &[u64; WIDE_WORDS], places: Range<usize>, excess: &mut u64) -
         place += 1;
     }
     None
-}
-
-/// Notes that a hit came at `now`, unless a later one is noted.
-#[inline]
-fn note<const PLACES: u64>(state: &mut [u64; WIDE_WORDS], now: u64) {
-    if PLACES < LAST_PLACE as u64 {
-        state[LAST_WORD] = state[LAST_WORD].max(now).max(1);
-        return;
-    }
-    let (noted, last) = (count(state, LAST_PLACE), ((now / MILLISECOND) as u32).max(1));
-    // Of times within 24 days of each other the sign of the difference tells the later.
-    if noted == 0 || last.wrapping_sub(noted) < 1 << 31 {
-        put(state, LAST_PLACE, last);
-    }
 }
 
 #[inline]

@@ -37,11 +37,13 @@
 //! in whole seconds. So it holds for any time stamps, too.
 
 mod ahead;
+mod reset;
 
 use super::sliding_buckets::{count, put};
 use super::{DailyReset, is_in_vain, taken};
 use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
+use reset::last_reset;
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR_SECS: u64 = 3_600;
@@ -50,8 +52,6 @@ const HOUR_SECS: u64 = 3_600;
 const HOURS: u64 = 26;
 /// How far the clock may step back, in seconds, without missing a part that has just expired.
 const SLACK_SECS: u64 = 60;
-/// The word of the root that notes the last hit; 26 hours leave it free.
-const LAST_WORD: usize = WIDE_WORDS - 1;
 /// The level of a part, in the top bits of its label.
 const MINUTES: u64 = 1 << 62;
 const SECONDS: u64 = 2 << 62;
@@ -133,11 +133,6 @@ impl SlidingExact {
         self.reset.as_ref()
     }
 
-    /// When the last hit came, as far as it is noted.
-    pub(crate) fn last_hit(state: &[u64]) -> Option<u64> {
-        state.get(LAST_WORD).copied().filter(|last| *last > 0)
-    }
-
     /// Hits per period.
     #[must_use]
     pub fn requests(&self) -> u32 {
@@ -164,8 +159,11 @@ impl SlidingExact {
     fn span(&self, now: Timestamp) -> (Moment, Moment) {
         let second = now.as_nanos() / SECOND;
         let oldest = second.saturating_sub(self.secs());
-        let reset = |reset: &DailyReset| reset.previous(second * SECOND) / SECOND;
-        (Moment::of(second), Moment::of(oldest.max(self.reset.as_ref().map_or(0, reset))))
+        let oldest = match &self.reset {
+            None => oldest,
+            Some(reset) => oldest.max(last_reset(reset, second)),
+        };
+        (Moment::of(second), Moment::of(oldest))
     }
 
     pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
@@ -324,7 +322,7 @@ impl Levels<'_> {
         }
         // The minutes and seconds of the oldest hour have parts of their own.
         let dropped_until = dropped.saturating_mul(HOUR_SECS);
-        let known = self.reset_from(dropped_until).min(dropped_until.saturating_add(self.secs));
+        let known = self.unless_reset(dropped_until, dropped_until.saturating_add(self.secs));
         Some(known.max(oldest_held.saturating_mul(HOUR_SECS)))
     }
 
@@ -341,16 +339,7 @@ impl Levels<'_> {
     /// The first second at which a hit of `second` counts no more.
     fn leaves(&self, second: u64) -> u64 {
         let next = second.saturating_add(1);
-        self.reset_from(next).min(next.saturating_add(self.secs))
-    }
-
-    /// The second that the first reset from `second` on is in force.
-    fn reset_from(&self, second: u64) -> u64 {
-        let Some(reset) = self.reset else { return u64::MAX };
-        match reset.next(second.saturating_mul(SECOND).saturating_sub(1)) {
-            u64::MAX => u64::MAX,
-            next => next.div_ceil(SECOND),
-        }
+        self.unless_reset(next, next.saturating_add(self.secs))
     }
 
     /// The second that must leave so that `excess` hits are gone, or the first one that it can be.
@@ -439,13 +428,6 @@ impl Levels<'_> {
         self.newest_filled().map_or(now, |newest| {
             Timestamp::from_secs(self.leaves(newest).saturating_add(SLACK_SECS)).max(now)
         })
-    }
-
-    /// Notes that a hit came, unless a later one is noted of those that count.
-    fn note(&mut self, now: Timestamp, used: u64) {
-        let last = &mut self.words_mut(Self::ROOT)[LAST_WORD];
-        let noted = if used > 0 { *last } else { 0 };
-        *last = now.as_nanos().max(noted).max(1);
     }
 
     fn take(&mut self, hits: u64) {
