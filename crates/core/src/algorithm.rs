@@ -53,13 +53,13 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
         Quota::SlidingWindow(window) => match window.reset() {
             None => window.decide(narrow(state), charge, now),
             Some(reset) => self_update::decide(reset, quota, state, now, |state| {
-                window.decide(narrow(state), charge, now)
+                window.decide_any(narrow(state), charge, now)
             }),
         },
         Quota::SlidingBuckets(buckets) => match buckets.reset() {
             None => buckets.decide(state, charge, now),
             Some(reset) => self_update::decide(reset, quota, state, now, |state| {
-                buckets.decide(state, charge, now)
+                buckets.decide_slowly(state, charge, now)
             }),
         },
         Quota::SlidingExact(exact) => exact.decide(state, charge, now),

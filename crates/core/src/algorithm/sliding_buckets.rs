@@ -108,6 +108,21 @@ impl SlidingBuckets {
         }
     }
 
+    /// As [`decide`](Self::decide), without its short way for the common case.
+    pub(super) fn decide_slowly(
+        &self,
+        state: &mut [u64],
+        charge: Charge,
+        now: Timestamp,
+    ) -> Decision {
+        let state = state.first_chunk_mut().expect("a ring has its whole state");
+        let number = now.as_nanos() / self.width;
+        match self.period < DAY {
+            true => self.decide_any::<61>(state, charge, number, now),
+            false => self.decide_any::<25>(state, charge, number, now),
+        }
+    }
+
     /// The common case in few instructions: the hits fit, and the bucket that is filling is the
     /// newest, or comes soon after it and before the ring begins over. Answers as
     /// [`decide_any`](Self::decide_any) does, none in all other cases.

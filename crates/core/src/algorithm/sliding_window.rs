@@ -106,7 +106,7 @@ impl SlidingWindow {
     /// running. Answers as [`decide_any`](Self::decide_any) does, none in all other cases.
     #[inline]
     fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
-        let [start, current, previous, last] = *state;
+        let [start, current, previous, _] = *state;
         let period = self.period.as_nanos();
         let elapsed = now.checked_sub(start)?;
         if start <= 1 || current | previous == 0 || elapsed >= period || hits == 0 {
@@ -128,7 +128,7 @@ impl SlidingWindow {
         let still = period.checked_mul(staying)? / NonZeroU64::new(counted)?;
         let end = start.checked_add(period)?.checked_add(period)?;
         state[1] = current + hits;
-        state[3] = last.max(now);
+        state[3] = state[3].max(now);
         Some(Decision {
             outcome: Outcome::Allow,
             remaining: left,
@@ -138,7 +138,12 @@ impl SlidingWindow {
     }
 
     #[inline(never)]
-    fn decide_any(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+    pub(super) fn decide_any(
+        &self,
+        state: &mut [u64; 4],
+        charge: Charge,
+        now: Timestamp,
+    ) -> Decision {
         let mut window = self.moved(state, now.as_nanos());
         let before = self.left(&window, now);
         let mut left = before;
