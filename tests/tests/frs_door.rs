@@ -56,11 +56,11 @@ impl Door {
 
 async fn start(dir: &Path, flags: &[String]) -> anyhow::Result<(Process, SocketAddr)> {
     let mut command = Command::new(artifacts::sidecar()?);
-    command.args(["serve", "--http", "off", "--log-format", "json", "--capacity", "20000"]);
+    command.args(["serve", "--http", "off", "--log-format", "json"]);
     command.arg("--limits").arg(dir.join("map.xml")).arg("--data-dir").arg(dir.join("data"));
     command.arg("--grpc").arg(format!("unix:{}", dir.join("grpc.sock").display())).args(flags);
     if !flags.iter().any(|flag| flag == "--srv") {
-        command.args(["--frs", "127.0.0.1:0"]);
+        command.args(["--frs", "127.0.0.1:0", "--capacity", "20000"]);
     }
     let mut process = Process::start(command, "sidecar", dir)?;
     let ready = wait::until("the sidecar to be ready", async || {
@@ -226,6 +226,73 @@ async fn items_of_one_body_are_answered_in_order_and_on_their_own() -> anyhow::R
     ensure!(items(&reply.body).len() == 256, "{}", reply.body);
     let windows = client.ask("Find", "wide", "a").await?.windows;
     ensure!(windows == [("day".to_owned(), 256, 999_744)], "{windows:?}");
+    Ok(())
+}
+
+/// Each of 320 bodies wants a use of both businesses: as many of one as of the other are counted, though
+/// only one of the two is ever full.
+#[tokio::test]
+async fn items_are_decided_as_one_where_the_body_says_so() -> anyhow::Result<()> {
+    let door = Door::open(MAP, &[]).await?;
+    let as_one = |items: &[(&str, &str)]| body(items).replace("<frs>", "<frs items='all-or-none'>");
+    let mut callers = JoinSet::new();
+    for caller in 0..16 {
+        let mut client = door.client().await?;
+        // Both orders, since who locks them in the order of the body would wait for ever.
+        let mut both = [("login", "one"), ("wide", "one")];
+        both.rotate_left(caller % 2);
+        let asked = as_one(&both);
+        callers.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..20 {
+                let reply = client.post("Acquire", asked.clone()).await?;
+                let verdicts: Vec<String> =
+                    items(&reply.body).into_iter().map(|item| item.verdict).collect();
+                ensure!(verdicts.len() == 2 && verdicts[0] == verdicts[1], "{}", reply.body);
+                allowed += u64::from(verdicts[0] == "allow");
+            }
+            Ok(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(caller) = callers.join_next().await {
+        allowed += caller??;
+    }
+    ensure!(allowed == 80, "{allowed} were allowed");
+    let mut client = door.client().await?;
+    let windows = client.ask("Find", "wide", "one").await?.windows;
+    ensure!(windows == [("day".to_owned(), 80, 999_920)], "{windows:?}");
+
+    let verdicts = async |command: &str, asked: String| {
+        let reply = door.client().await?.post(command, asked).await?;
+        let verdicts = items(&reply.body).into_iter().map(|item| item.verdict);
+        anyhow::Ok((reply.status, verdicts.collect::<Vec<String>>(), reply.body))
+    };
+    // There is room for three.
+    for (keys, verdict) in [(["a", "a", "a"], "allow"), (["b", "c", "d"], "allow")] {
+        let (_, found, text) = verdicts("Query", as_one(&keys.map(|key| ("short", key)))).await?;
+        ensure!(found == [verdict; 3], "{text}");
+    }
+    let (_, found, text) = verdicts("Query", as_one(&[("short", "a"); 4])).await?;
+    ensure!(found == ["deny"; 4], "{text}");
+    let unknown = as_one(&[("wide", "two"), ("nothing", "a"), ("wide", "two")]);
+    let (status, found, text) = verdicts("Acquire", unknown).await?;
+    ensure!(
+        (status, &found[..])
+            == (200, &["withheld", "unknown-business", "withheld"].map(str::to_owned)[..]),
+        "{text}"
+    );
+    let (_, found, text) = verdicts("Find", body(&[("wide", "two")])).await?;
+    ensure!(found == ["not-found"], "{text}");
+    // Two windows each: more counters than one update may have.
+    let (status, _, text) = verdicts("Acquire", as_one(&[("login", "x"); 256])).await?;
+    ensure!(status == 200, "{text}");
+    let keys: Vec<String> = (0..129).map(|key| key.to_string()).collect();
+    let many: Vec<(&str, &str)> = keys.iter().map(|key| ("login", key.as_str())).collect();
+    let (status, _, text) = verdicts("Acquire", as_one(&many)).await?;
+    ensure!(status == 400 && attribute(&text, "code") == Some("too-much"), "{status} {text}");
+    let (status, _, text) = verdicts("Update", as_one(&[("wide", "two")])).await?;
+    ensure!(status == 400 && attribute(&text, "code") == Some("invalid-request"), "{text}");
     Ok(())
 }
 
@@ -746,6 +813,97 @@ async fn srv_xml_says_where_to_listen_unless_a_flag_does() -> anyhow::Result<()>
     Ok(())
 }
 
+/// What `store inspect` says of the narrow nodes: files, key-nodes and chain.
+async fn geometry(door: &Door) -> anyhow::Result<[u64; 3]> {
+    let mut command = Command::new(artifacts::sidecar()?);
+    command.args(["store", "inspect", "--json"]).arg(door.dir.path().join("data"));
+    let ran = run(command).await?;
+    let told: Value = serde_json::from_str(&ran.out).context(ran.out.clone())?;
+    let narrow = told["classes"]
+        .as_array()
+        .and_then(|classes| classes.iter().find(|class| class["class"] == "narrow"));
+    let narrow = narrow.context(ran.out.clone())?;
+    let number = |name: &str| narrow[name].as_u64().context(ran.out.clone());
+    Ok([number("files")?, number("key_nodes_per_file")?, number("chain")?])
+}
+
+/// The file sizes a cluster that is made. One that exists keeps its size, and a warning says so; flags
+/// win over the file.
+#[tokio::test]
+async fn srv_xml_sizes_the_cluster() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("srv.xml");
+    let srv = |cluster: &str| format!("<srv host='127.0.0.1' port='0' {cluster}/>");
+    std::fs::write(&path, srv("files='3' key-nodes='70' chain='9'"))?;
+    let flags = ["--srv", &path.display().to_string()];
+    let mut door = Door::open(MAP, &flags).await?;
+    door.client().await?.ask("Update", "login", "a").await?;
+    ensure!(geometry(&door).await? == [3, 70, 9], "{}", door.process.log());
+    let kept = "the data directory keeps the geometry that it was made with";
+    ensure!(!door.process.log().contains(kept), "{}", door.process.log());
+
+    std::fs::write(&path, srv("files='1' key-nodes='90' chain='7'"))?;
+    door.process.kill().await?;
+    door.restart().await?;
+    ensure!(geometry(&door).await? == [3, 70, 9], "{}", door.process.log());
+    let windows = door.client().await?.ask("Find", "login", "a").await?.windows;
+    ensure!(windows.first().is_some_and(|(_, count, _)| *count == 1), "{windows:?}");
+    let log = door.process.log();
+    let told = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut told = told.filter(|event| event["fields"]["message"] == kept);
+    let told = told.next_back().context(log.clone())?;
+    let (found, asked) = (&told["fields"]["found"], &told["fields"]["asked"]);
+    ensure!(told["level"] == "WARN" && found == "3x70x9" && asked == "1x90x7", "{told}");
+    drop(door);
+
+    let door = Door::open(MAP, &[&flags[..], &["--geometry", "2x60x5"]].concat()).await?;
+    ensure!(geometry(&door).await? == [2, 60, 5], "{}", door.process.log());
+    let door = Door::open(MAP, &[&flags[..], &["--capacity", "1000"]].concat()).await?;
+    ensure!(geometry(&door).await? != [1, 90, 7], "{}", door.process.log());
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_understands_an_srv_xml() -> anyhow::Result<()> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("srv.xml");
+    let check = async |text: &str, flags: &[&str]| {
+        std::fs::write(&path, text)?;
+        let mut command = Command::new(artifacts::sidecar()?);
+        command.arg("check").args(flags).arg(&path);
+        let Ran { code, out, .. } = run(command).await?;
+        anyhow::Ok((code, out))
+    };
+    let at = path.display();
+    // The example of the documentation, and what it says is printed.
+    let example = blocks("xml")?.into_iter().find(|block| block.contains("<srv"));
+    let printed = blocks("text")?.into_iter().find(|block| block.contains("srv.xml"));
+    let (example, printed) = (example.context("no srv.xml")?, printed.context("no answer")?);
+    let found = check(&example, &[]).await?;
+    ensure!(found == (Some(0), printed), "{found:?}");
+    let found = check("<srv/>", &[]).await?;
+    ensure!(found == (Some(0), "ok: an srv.xml, which says nothing\n".to_owned()), "{found:?}");
+    let wrong = "<srv port='x'\n  files='200' key-nodes='9' chain='9'/>";
+    let expected = format!(
+        "{at}:1:12: port \"x\": expected a whole number from 0 to 65535\n\
+         {at}:2:10: number of files 200 is not allowed (1 to 128)\n2 errors in the srv.xml\n"
+    );
+    let found = check(wrong, &[]).await?;
+    ensure!(found == (Some(1), expected), "{found:?}");
+    let (code, out) = check("<srv port='8090' chain='9'/>", &["--json"]).await?;
+    let told: Value = serde_json::from_str(&out)?;
+    let error = &told["errors"][0];
+    ensure!((code, &told["ok"]) == (Some(1), &Value::Bool(false)), "{out}");
+    ensure!((&error["line"], &error["column"]) == (&Value::from(1), &Value::from(18)), "{out}");
+    let (code, out) = check("<srv port='8090'/>", &["--json"]).await?;
+    let told: Value = serde_json::from_str(&out)?;
+    ensure!(code == Some(0) && told["flags"]["frs"] == "127.0.0.1:8090", "{out}");
+    // A map.xml is one by its root, whatever its name.
+    let found = check(MAP, &[]).await?;
+    ensure!(found.0 == Some(0) && found.1.starts_with("ok: 4 limits"), "{found:?}");
+    Ok(())
+}
+
 fn docs(name: &str) -> PathBuf {
     artifacts::root().join("docs").join(name)
 }
@@ -841,6 +999,9 @@ async fn requests_and_answers_are_as_the_schema_says() -> anyhow::Result<()> {
     let bodies = [
         ("Query", item("")),
         ("Find", item("")),
+        ("Acquire", item("").replace("<frs>", "<frs items='all-or-none'>")),
+        ("Query", item("").replace("<frs>", "<frs items='each'>")),
+        ("Erase", item("")),
         ("Create", item(&times)),
         ("Create", item("")),
         ("Find", item("")),
@@ -884,8 +1045,13 @@ async fn requests_and_answers_are_as_the_schema_says() -> anyhow::Result<()> {
     documents.push(full.await?.body);
     be_valid(&documents).await?;
     // That it says something: these are refused.
-    for wrong in ["<frs/>", "<frs><item key='k'/></frs>", "<answer/>", "<error code='x'>y</error>"]
-    {
+    for wrong in [
+        "<frs/>",
+        "<frs><item key='k'/></frs>",
+        "<frs items='x'><item business='b' key='k'/></frs>",
+        "<answer/>",
+        "<error code='x'>y</error>",
+    ] {
         ensure!(be_valid(&[wrong.to_owned()]).await.is_err(), "{wrong}");
     }
     Ok(())

@@ -13,9 +13,13 @@
 //! - the others count them once, where a whole hit is left, up to as many as their capacity; where
 //!   nothing is left they count nothing. So a debit larger than what is left keeps the counter closed for
 //!   as long as a full one would take to come back, and no longer: repeated denials add nothing.
+//!
+//! Every window notes when its last hit came, taken or drained in vain; and every window may have a time of
+//! day at which all is forgotten.
 
 mod first_hit_window;
 mod fixed_window;
+pub(crate) mod self_update;
 mod sliding_buckets;
 mod sliding_exact;
 mod sliding_window;
@@ -29,7 +33,7 @@ pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 
 use crate::quota::{Decision, Outcome, Quota};
-use crate::units::{Charge, Nanos, Timestamp};
+use crate::units::{Charge, Hits, Nanos, Timestamp};
 
 /// Decides one charge against one counter. `state` has the words of [`Quota::parts`] at `now`, one
 /// after the other, each of [`Quota::state_size`]; all zero is a counter that was never used.
@@ -38,11 +42,26 @@ use crate::units::{Charge, Nanos, Timestamp};
 /// When `state` is shorter than that.
 pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
     let mut decision = match quota {
-        Quota::FixedWindow(window) => window.decide(narrow(state), charge, now),
+        Quota::FixedWindow(window) => match window.reset() {
+            None => window.decide(narrow(state), charge, now),
+            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+                window.decide(narrow(state), charge, now)
+            }),
+        },
         Quota::FirstHitWindow(window) => window.decide(narrow(state), charge, now),
         Quota::TokenBucket(bucket) => bucket.decide(narrow(state), charge, now),
-        Quota::SlidingWindow(window) => window.decide(narrow(state), charge, now),
-        Quota::SlidingBuckets(buckets) => buckets.decide(state, charge, now),
+        Quota::SlidingWindow(window) => match window.reset() {
+            None => window.decide(narrow(state), charge, now),
+            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+                window.decide_any(narrow(state), charge, now)
+            }),
+        },
+        Quota::SlidingBuckets(buckets) => match buckets.reset() {
+            None => buckets.decide(state, charge, now),
+            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+                buckets.decide_slowly(state, charge, now)
+            }),
+        },
         Quota::SlidingExact(exact) => exact.decide(state, charge, now),
     };
     if let Outcome::Deny { retry_after } = &mut decision.outcome
@@ -63,6 +82,11 @@ fn taken(charge: Charge, left: u64, capacity: u64) -> u64 {
         Charge::Drain(_) if left > 0 => hits.min(capacity),
         _ => 0,
     }
+}
+
+/// Whether hits came that were not taken, though they happened.
+fn is_in_vain(charge: Charge) -> bool {
+    matches!(charge, Charge::Drain(hits) if hits != Hits::PEEK)
 }
 
 fn narrow(state: &mut [u64]) -> &mut [u64; 4] {

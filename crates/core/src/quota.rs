@@ -2,7 +2,8 @@
 //! says. A quota that exists is valid, so deciding cannot fail.
 
 use crate::algorithm::{
-    FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow, TokenBucket,
+    DailyReset, FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow,
+    TokenBucket, self_update,
 };
 use crate::units::{Nanos, Timestamp, Unit};
 use std::fmt;
@@ -102,6 +103,19 @@ impl Quota {
         each!(self, algorithm => algorithm.period())
     }
 
+    /// When all that is counted is forgotten each day, if it is.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        match self {
+            Quota::FixedWindow(window) => window.reset(),
+            Quota::FirstHitWindow(window) => window.reset(),
+            Quota::TokenBucket(_) => None,
+            Quota::SlidingWindow(window) => window.reset(),
+            Quota::SlidingBuckets(buckets) => buckets.reset(),
+            Quota::SlidingExact(exact) => exact.reset(),
+        }
+    }
+
     /// The name that configuration gives the algorithm.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {
@@ -159,12 +173,26 @@ impl Quota {
     #[must_use]
     pub fn charged_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::FixedWindow(window) => window.charged_until(narrow(state), now),
             Quota::FirstHitWindow(window) => window.charged_until(narrow(state), now),
             Quota::TokenBucket(_) => Timestamp::from_nanos(u64::MAX),
+            Quota::SlidingExact(exact) => exact.charged_until(now),
+            Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingBuckets(_) => {
+                let until = |state: &[u64]| self.counted_until(state, now);
+                match self.reset() {
+                    Some(reset) => self_update::charged_until(reset, self, state, now, until),
+                    None => until(state),
+                }
+            }
+        }
+    }
+
+    /// The end of the window, or bucket, that a charge at `now` is counted in, if no reset comes before.
+    fn counted_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        match self {
+            Quota::FixedWindow(window) => window.charged_until(narrow(state), now),
             Quota::SlidingWindow(window) => window.charged_until(narrow(state), now),
             Quota::SlidingBuckets(buckets) => buckets.charged_until(state, now),
-            Quota::SlidingExact(exact) => exact.charged_until(now),
+            _ => Timestamp::from_nanos(u64::MAX),
         }
     }
 
@@ -195,6 +223,38 @@ impl Quota {
         match self {
             Quota::TokenBucket(bucket) => bucket.worth(narrow(state), held, since, now),
             _ => held,
+        }
+    }
+}
+
+/// What is noted besides the counts.
+impl Quota {
+    /// When the last hit came, taken or drained in vain; to the millisecond for a ring of less than a day.
+    /// Where nobody noted it, the start of its window. None in a counter that is new at `now`, and in a token
+    /// bucket, which keeps no hits.
+    ///
+    /// # Panics
+    /// When `state` is shorter than that of a decision at `now`.
+    #[must_use]
+    pub fn last_hit(&self, state: &[u64], now: Timestamp) -> Option<Timestamp> {
+        if let Quota::FirstHitWindow(window) = self {
+            return window.open_window(narrow(state), now).map(|open| open.last);
+        }
+        let last = self.noted(state).filter(|last| match self.reset() {
+            Some(reset) => !self_update::is_over(reset, Some(*last), now),
+            None => true,
+        });
+        last.map(Timestamp::from_nanos)
+    }
+
+    /// The last hit in nanoseconds since the Unix epoch, whatever came since.
+    pub(crate) fn noted(&self, state: &[u64]) -> Option<u64> {
+        match self {
+            Quota::FixedWindow(_) => FixedWindow::last_hit(narrow(state)),
+            Quota::FirstHitWindow(_) | Quota::TokenBucket(_) => None,
+            Quota::SlidingWindow(_) => SlidingWindow::last_hit(narrow(state)),
+            Quota::SlidingBuckets(buckets) => buckets.last_hit(state),
+            Quota::SlidingExact(_) => SlidingExact::last_hit(state),
         }
     }
 }

@@ -9,9 +9,10 @@ use slow_contract::{
     Model, START, Said, Step, at, charges, check_spans, delays, expected, first, forward_steps,
     periods, runner, said, spent_at, steps, takes,
 };
-use slow_sliding::{Expiry, LogModel, RingModel, Store, WindowModel};
+use slow_sliding::{Daily, Expiry, LogModel, RingModel, Store, WindowModel};
 use tidegate_core::{
-    Charge, Hits, Nanos, Quota, QuotaError, SlidingBuckets, SlidingExact, SlidingWindow, decide,
+    Charge, DailyReset, Hits, Nanos, Quota, QuotaError, SlidingBuckets, SlidingExact,
+    SlidingWindow, Timestamp, Zone, decide,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -30,6 +31,17 @@ fn ring(limit: u32, period: u64) -> Quota {
 
 fn exact(limit: u32, secs: u64) -> Quota {
     Quota::SlidingExact(SlidingExact::new(limit, Nanos::from_secs(secs)).unwrap())
+}
+
+/// The same limit, which forgets all so many seconds after midnight UTC.
+fn reset_daily(quota: Quota, secs: u64) -> Quota {
+    let reset = DailyReset::new(Nanos::from_secs(secs), &Zone::utc()).unwrap();
+    match quota {
+        Quota::SlidingWindow(window) => Quota::SlidingWindow(window.with_reset(reset)),
+        Quota::SlidingBuckets(buckets) => Quota::SlidingBuckets(buckets.with_reset(reset)),
+        Quota::SlidingExact(exact) => Quota::SlidingExact(exact.with_reset(reset)),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn take(hits: u64) -> Charge {
@@ -81,6 +93,173 @@ fn the_first_windows_of_all_time_are_like_all_others() {
         .run(&(0u32..30, periods(), steps(charges())), |(limit, period, steps)| {
             agree(&window(limit, period), WindowModel::new(limit, period), 0, &steps)?;
             agree(&ring(limit, period), RingModel::new(limit, period), 0, &steps)
+        })
+        .unwrap();
+}
+
+/// Periods that a day cuts short, and others.
+fn spans() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => periods(), 2 => HOUR..3 * DAY, 2 => Just(DAY), 1 => Just(9 * DAY)]
+}
+
+#[test]
+fn a_limit_with_a_daily_reset_agrees_with_its_twin_and_notes_its_last_hit() {
+    fn check<M: Model>(
+        quota: &Quota,
+        mut twin: Daily<M>,
+        start: u64,
+        steps: &[Step],
+    ) -> Result<(), TestCaseError> {
+        let ticks = if matches!(quota, Quota::SlidingBuckets(_)) && twin.period() < DAY {
+            1_000_000
+        } else {
+            1
+        };
+        let (mut state, mut now) = ([0; 33], start);
+        for (index, step) in steps.iter().enumerate() {
+            now = step.moves(now, twin.period());
+            let decision = decide(&mut state, quota, step.charge, at(now));
+            let expected = expected(&mut twin, step.charge, now);
+            prop_assert_eq!(said(&decision, now), expected, "step {} {:?}", index, step);
+            if twin.left(now) < twin.limit() {
+                let noted = quota.last_hit(&state, at(now)).map(Timestamp::as_nanos);
+                let last = twin.last.map(|last| last / ticks * ticks);
+                prop_assert_eq!(noted, last, "step {} {:?}", index, step);
+            }
+        }
+        Ok(())
+    }
+    let steps = prop_oneof![steps(charges()), steps(takes())];
+    let strategy = (1u32..30, spans(), START, 0..86_400u64, steps);
+    runner(400)
+        .run(&strategy, |(limit, period, start, secs, steps)| {
+            let reset = Some(secs * SECOND);
+            let quota = reset_daily(window(limit, period), secs);
+            let twin = Daily::new(WindowModel::new(limit, period), reset);
+            check(&quota, twin, start, &steps)?;
+            let quota = reset_daily(ring(limit, period), secs);
+            check(&quota, Daily::new(RingModel::new(limit, period), reset), start, &steps)
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_limit_without_a_reset_notes_its_last_hit_as_well() {
+    let strategy = (1u32..30, spans(), START, steps(charges()));
+    runner(200)
+        .run(&strategy, |(limit, period, start, steps)| {
+            let mut window_twin = Daily::new(WindowModel::new(limit, period), None);
+            let mut ring_twin = Daily::new(RingModel::new(limit, period), None);
+            let quotas = [window(limit, period), ring(limit, period)];
+            let (mut states, mut now) = ([[0; 33]; 2], start);
+            for step in &steps {
+                now = step.moves(now, period);
+                for (quota, state) in quotas.iter().zip(&mut states) {
+                    decide(state, quota, step.charge, at(now));
+                }
+                expected(&mut window_twin, step.charge, now);
+                expected(&mut ring_twin, step.charge, now);
+                let last = |index: usize| {
+                    quotas[index].last_hit(&states[index], at(now)).map(Timestamp::as_nanos)
+                };
+                if window_twin.left(now) < u64::from(limit) {
+                    prop_assert_eq!(last(0), window_twin.last);
+                }
+                if ring_twin.left(now) < u64::from(limit) {
+                    let ticks = if period < DAY { 1_000_000 } else { 1 };
+                    prop_assert_eq!(last(1), ring_twin.last.map(|last| last / ticks * ticks));
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// The day of the reset, by the second: what came before is gone, what came after is not, and a limit that
+/// is used up says when it is whole again.
+#[test]
+fn a_reset_ends_what_came_before_it_and_nothing_else() {
+    let midnight = 20_000 * DAY;
+    let reset = midnight + 3 * HOUR;
+    for quota in [
+        window(5, DAY),
+        window(5, 7 * HOUR + 1),
+        ring(5, DAY),
+        ring(5, DAY - 7),
+        ring(5, 30 * DAY),
+        exact(5, 86_400),
+    ] {
+        let quota = reset_daily(quota, 3 * 3_600);
+        let mut store = Store::new(Expiry::Keep);
+        let mut ask = |charge, now| said(&store.decide(&quota, charge, at(now)), now);
+        assert!(ask(take(4), reset - HOUR).allowed);
+        assert!(ask(take(1), reset - SECOND).allowed);
+        let denied = ask(take(1), reset - SECOND);
+        let found = (denied.allowed, denied.retry_at, denied.reset_at);
+        assert_eq!(found, (false, Some(reset), reset), "{quota:?}");
+        assert!(!ask(take(1), reset - 1).allowed, "{quota:?}");
+        assert_eq!(ask(Charge::PEEK, reset).remaining, 5, "{quota:?}");
+        assert!(ask(take(2), reset).allowed);
+        // The clock steps back behind the reset: nothing is won by it.
+        assert!(ask(Charge::PEEK, reset - 1).remaining <= 3, "{quota:?}");
+        assert_eq!(ask(Charge::PEEK, reset + SECOND).remaining, 3, "{quota:?}");
+    }
+}
+
+/// Leased hits are forgotten at the next reset, and must be spent before.
+#[test]
+fn hits_may_be_spent_until_the_reset_at_the_latest() {
+    let midnight = 20_000 * DAY;
+    for (quota, otherwise) in [
+        (window(5, DAY), midnight + DAY),
+        (ring(5, 2 * DAY), midnight + 2 * HOUR),
+        (ring(5, HOUR), midnight + 31 * 60 * SECOND),
+        (exact(5, 86_400), midnight + 1_801 * SECOND),
+    ] {
+        let half_past = midnight + 30 * 60 * SECOND;
+        let mut state = [0; 33 * 5];
+        decide(&mut state, &quota, take(1), at(half_past));
+        assert_eq!(quota.charged_until(&state, at(half_past)), at(otherwise), "{quota:?}");
+        let reset = half_past + 20 * SECOND;
+        let quota = reset_daily(quota, 1_820);
+        let mut state = [0; 33 * 5];
+        decide(&mut state, &quota, take(1), at(half_past));
+        let until = quota.charged_until(&state, at(half_past));
+        assert_eq!(until, at(otherwise.min(reset)), "{quota:?}");
+        // After it, what was charged before is not what a refund would find.
+        let after = quota.refunded_until(&state, at(reset));
+        assert!(after > at(reset), "{quota:?}: {after:?}");
+    }
+}
+
+/// Hits of the second before a reset do not count after it, whatever stamps come in whatever order; else all
+/// is as without one.
+#[test]
+fn an_exact_window_with_a_daily_reset_agrees_with_a_log() {
+    let strategy = (1u32..30, seconds(), START, 0..86_400u64, steps(charges()));
+    runner(400)
+        .run(&strategy, |(limit, secs, start, time, steps)| {
+            let quota = reset_daily(exact(limit, secs), time);
+            let mut twin = LogModel::new(limit, secs).with_reset(time);
+            let (mut store, mut now) = (Store::new(Expiry::Keep), start);
+            for (index, step) in steps.iter().enumerate() {
+                now = step.moves(now, secs * SECOND);
+                if twin.may_be_out_of_reach(now) {
+                    // `exact_agrees_with_a_log_whatever_the_clock_does` goes on from here.
+                    break;
+                }
+                let decision = store.decide(&quota, step.charge, at(now));
+                let expected = expected(&mut twin, step.charge, now);
+                let found = said(&decision, now);
+                let both = (found.allowed, found.remaining);
+                prop_assert_eq!(both, (expected.allowed, expected.remaining), "step {}", index);
+                prop_assert!(found.reset_at <= expected.reset_at, "step {}", index);
+                prop_assert!(found.keep_until >= expected.keep_until, "step {}", index);
+                if step.charge.hits().get() <= limit.into() {
+                    prop_assert!(found.retry_at <= expected.retry_at, "step {}", index);
+                }
+            }
+            Ok(())
         })
         .unwrap();
 }
@@ -296,13 +475,17 @@ fn a_boundary_is_nothing_special() {
     }
 }
 
-/// The three kinds, of whole seconds so that all can be had.
+/// The three kinds, of whole seconds so that all can be had, with a daily reset and without.
 fn quotas() -> impl Strategy<Value = (Quota, u64)> {
     let periods = prop_oneof![Just(1u64), Just(60), 1..4_000u64, Just(86_400)];
-    (0..3, 1u32..30, periods).prop_map(|(kind, limit, secs)| match kind {
-        0 => (window(limit, secs * SECOND), secs * SECOND),
-        1 => (ring(limit, secs * SECOND), secs * SECOND),
-        _ => (exact(limit, secs), secs * SECOND),
+    let resets = prop::option::of(0..86_400u64);
+    (0..3, 1u32..30, periods, resets).prop_map(|(kind, limit, secs, reset)| {
+        let quota = match kind {
+            0 => window(limit, secs * SECOND),
+            1 => ring(limit, secs * SECOND),
+            _ => exact(limit, secs),
+        };
+        (reset.map_or(quota.clone(), |reset| reset_daily(quota, reset)), secs * SECOND)
     })
 }
 
@@ -429,7 +612,12 @@ fn agree_exactly(
     for (index, (now, charge)) in times.enumerate() {
         let (before, parts_before) = (twin.clone(), store.parts.clone());
         let decision = store.decide(quota, charge, at(now));
-        let wrote = store.parts.iter().any(|(label, part)| parts_before.get(label) != Some(part));
+        // The last word of the root only notes when a hit came.
+        let counts = |part: &[u64; 33]| part[..32].to_vec();
+        let wrote = store
+            .parts
+            .iter()
+            .any(|(label, part)| parts_before.get(label).map(counts) != Some(counts(part)));
         let expected = expected(&mut twin, charge, now);
         let retry_at = said(&decision, now).retry_at;
         if decision.is_allow() == expected.allowed
@@ -727,6 +915,10 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
         Just(ring(7, 1_000_000)),
         Just(exact(u32::MAX, 86_400)),
         Just(exact(7, 1)),
+        Just(reset_daily(window(u32::MAX, 3_660 * DAY), 10_800)),
+        Just(reset_daily(ring(u32::MAX, 3_660 * DAY), 10_800)),
+        Just(reset_daily(ring(7, 1_000_000), 10_800)),
+        Just(reset_daily(exact(7, 86_400), 10_800)),
     ];
     let nows = prop_oneof![any::<u64>(), Just(0u64), Just(u64::MAX)];
     let charge = (0..3, any::<u64>()).prop_map(|(kind, hits)| match kind {
@@ -753,6 +945,8 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
             for _ in 0..3 {
                 let decision = decide(&mut state, &quota, charge, at(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
+                let _ = quota.last_hit(&state, at(now));
+                prop_assert!(quota.charged_until(&state, at(now)) >= at(now));
             }
             Ok(())
         })

@@ -7,7 +7,8 @@ mod slow_windows;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use slow_windows::{
-    DAY, FirstHitWindowTwin, FixedWindowTwin, SECOND, SlowWindows, SlowZone, month_starts, utc,
+    DAY, FirstHitWindowTwin, FixedWindowTwin, ResetWindowTwin, SECOND, SlowWindows, SlowZone,
+    month_starts, utc,
 };
 use tidegate_core::{
     Charge, DailyReset, Decision, FirstHitWindow, FixedWindow, Hits, Nanos, OpenWindow, Outcome,
@@ -34,6 +35,13 @@ fn reset_daily(requests: u32, borrow: u32, period: Nanos, secs: u64) -> Quota {
     let reset = DailyReset::new(Nanos::from_secs(secs), &Zone::utc()).unwrap();
     let window = FirstHitWindow::new(requests, period).unwrap().with_borrow(borrow).unwrap();
     Quota::FirstHitWindow(window.with_reset(reset))
+}
+
+/// A fixed window that is reset each day, so many seconds after midnight UTC.
+fn fixed_reset_daily(requests: u32, borrow: u32, period: Nanos, secs: u64) -> Quota {
+    let reset = DailyReset::new(Nanos::from_secs(secs), &Zone::utc()).unwrap();
+    let window = FixedWindow::new(requests, period).unwrap().with_borrow(borrow).unwrap();
+    Quota::FixedWindow(window.with_reset(reset))
 }
 
 fn at(secs: u64) -> Timestamp {
@@ -179,6 +187,29 @@ fn a_daily_reset_forgives_debts() {
             (6_030, take(11), Some(70), 0, 6_090, 6_100),
             (6_095, Charge::PEEK, None, 10, 6_100, 6_100),
             (6_100, Charge::PEEK, None, 25, 6_160, 6_160),
+        ],
+    );
+}
+
+#[test]
+fn a_daily_reset_empties_a_fixed_window_and_forgives_its_debts() {
+    const NOON: u64 = 864_000 + 12 * 3_600;
+    let day = Nanos::from_secs(86_400);
+    check(
+        &fixed_reset_daily(5, 5, day, 13 * 3_600),
+        &[
+            // Debt would last until midnight and through the next day.
+            (NOON, take(8), None, 2, NOON + 3_600, NOON + 3_600),
+            (NOON + 60, take(3), Some(3_540), 2, NOON + 3_600, NOON + 3_600),
+            (NOON + 3_599, Charge::PEEK, None, 2, NOON + 3_600, NOON + 3_600),
+            (NOON + 3_600, Charge::PEEK, None, 10, NOON + 43_200, NOON + 43_200),
+            // The clock steps back: the look has changed nothing.
+            (NOON + 3_599, take(3), Some(1), 2, NOON + 3_600, NOON + 3_600),
+            (NOON + 3_600, refund(3), None, 10, NOON + 43_200, NOON + 43_200),
+            (NOON + 3_600, take(9), None, 1, NOON + 43_200, NOON + 90_000),
+            (NOON + 43_200, Charge::PEEK, None, 6, NOON + 90_000, NOON + 90_000),
+            // Back behind the reset, with hits of after it.
+            (NOON, take(2), Some(43_200), 1, NOON + 43_200, NOON + 90_000),
         ],
     );
 }
@@ -810,6 +841,33 @@ fn first_hit_window_agrees_with_its_twin() {
         .unwrap();
 }
 
+#[test]
+fn a_fixed_window_with_a_daily_reset_agrees_with_its_twin_and_notes_its_last_hit() {
+    let periods = prop_oneof![2 => periods(), 1 => Just(Nanos::from_secs(DAY.unsigned_abs()))];
+    runner()
+        .run(
+            &(allowances(), periods, 0..DAY.unsigned_abs(), START, steps()),
+            |((requests, borrow), period, secs, start, steps)| {
+                let quota = fixed_reset_daily(requests, borrow, period, secs);
+                let windows = SlowWindows::Each(period.as_nanos());
+                let twin = FixedWindowTwin::new(requests, borrow, windows);
+                let mut twin = ResetWindowTwin::new(twin, secs);
+                let mut state = [0; 4];
+                // At the end of time there is no other reset to wait for.
+                let in_time = |(now, _): &(u64, Charge)| *now < u64::MAX;
+                for (now, charge) in trace(start, period, &steps).take_while(in_time) {
+                    let now = Timestamp::from_nanos(now);
+                    let expected = twin.decide(charge, now);
+                    prop_assert_eq!(decide(&mut state, &quota, charge, now), expected);
+                    let last = twin.last.map(Timestamp::from_nanos);
+                    prop_assert_eq!(quota.last_hit(&state, Timestamp::from_nanos(0)), last);
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+}
+
 /// All is a multiple of a quarter of an hour: the zone's changes, the time of the reset, the period.
 #[test]
 fn a_first_hit_window_with_a_daily_reset_agrees_with_its_twin() {
@@ -972,6 +1030,8 @@ fn quotas() -> impl Strategy<Value = (Quota, Nanos)> {
         (allowances(), periods()).prop_map(|((r, b), period)| (first_hit(r, b, period), period)),
         (allowances(), periods(), 0..DAY as u64)
             .prop_map(|((r, b), period, secs)| { (reset_daily(r, b, period, secs), period) }),
+        (allowances(), periods(), 0..DAY as u64)
+            .prop_map(|((r, b), period, secs)| (fixed_reset_daily(r, b, period, secs), period)),
         local.prop_map(|((requests, borrow), (offset, changes), windows)| {
             let zone = Zone::changing(offset, changes);
             let window = cut(requests, windows).in_zone(&zone).with_borrow(borrow).unwrap();
@@ -1124,6 +1184,19 @@ fn hits_may_be_spent_until_the_window_that_counted_them_ends() {
             (6_200, Charge::PEEK, 6_260),
         ],
     );
+    // A reset at noon comes first, of the first day and of the next one; the clock steps back behind it.
+    let day = Nanos::from_secs(86_400);
+    check(
+        &fixed_reset_daily(9, 0, day, 43_200),
+        &[
+            (864_000, take(1), 864_000 + 43_200),
+            (864_000 + 43_199, take(1), 864_000 + 43_200),
+            (864_000 + 43_200, Charge::PEEK, 864_000 + 86_400),
+            (864_000 + 43_200, take(1), 864_000 + 86_400),
+            (864_000, take(1), 864_000 + 86_400),
+            (864_000 + 86_400, take(1), 864_000 + 86_400 + 43_200),
+        ],
+    );
     // In debt, a window follows at once.
     check(&first_hit(5, 5, MINUTE), &[(6_010, take(8), 6_070), (6_090, take(1), 6_130)]);
 }
@@ -1163,6 +1236,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
         first_hit(1, most, Nanos::from_secs(3_660 * DAY as u64)),
         first_hit(0, 0, MINUTE),
         reset_daily(1, most, Nanos::from_secs(3_660 * DAY as u64), 10_800),
+        fixed_reset_daily(1, most, Nanos::from_secs(3_660 * DAY as u64), 10_800),
         Quota::FixedWindow(FixedWindow::calendar(1, 120).unwrap().with_borrow(most).unwrap()),
         Quota::FixedWindow(FixedWindow::calendar(most, 1).unwrap().in_zone(&wild)),
         Quota::FixedWindow(

@@ -1,5 +1,5 @@
-//! `tidegate check`: every mistake of a limits file or directory, one a line; and with `--diff` what a
-//! change of the limits means for callers.
+//! `tidegate check`: every mistake of a limits file or directory, or of an `srv.xml`, one a line; and with
+//! `--diff` what a change of the limits means for callers.
 //!
 //! What is found is what was asked for, so it goes to standard output; standard error is for what keeps
 //! the command from its work.
@@ -8,7 +8,8 @@ mod debits;
 
 use crate::cli::CheckOptions;
 use crate::diff::{Change, Changes, Kind, Snapshot, compare_rules};
-use crate::rules::{self, Loaded, RuleError, RuleErrors, escaped};
+use crate::frs::srv;
+use crate::rules::{self, Loaded, Pipes, RuleError, RuleErrors, Source, escaped};
 use crate::store_commands::output::Output;
 use crate::words::count;
 use serde_json::{Value, json};
@@ -27,7 +28,16 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
             let [old, new] = [old, new].map(|path| rules::load(path, options.defaults()));
             diff(options, old, new, &mut out)
         }
-        (Some(path), _) => check(options, path, rules::load(path, options.defaults()), &mut out),
+        (Some(path), _) => {
+            let source = Source::read(path, Pipes::Allow);
+            match srv_xml(&source) {
+                Some(bytes) => check_srv(options, path, bytes, &mut out),
+                None => {
+                    let loaded = rules::load_source(&source, options.defaults());
+                    check(options, path, loaded, &mut out)
+                }
+            }
+        }
         // clap asks for one of them.
         (None, _) => Ok(ExitCode::from(EXIT_TROUBLE)),
     };
@@ -73,6 +83,54 @@ fn check(
         writeln!(out, "{}", summary(rules.as_ref(), errors.len(), warnings.len(), is_strict))?;
     }
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The bytes of what is an `srv.xml`, and named itself: in a directory of limits it would be a mistake.
+fn srv_xml(source: &Source) -> Option<&[u8]> {
+    let [file] = source.files().ok()? else { return None };
+    let bytes = file.bytes.as_deref().ok()?;
+    (file.path == source.path() && srv::is_srv(bytes)).then_some(bytes)
+}
+
+fn check_srv(
+    options: &CheckOptions,
+    path: &Path,
+    bytes: &[u8],
+    out: &mut Output,
+) -> io::Result<ExitCode> {
+    let parsed = srv::parse(bytes).map_err(|mistakes| {
+        let mistakes = mistakes.into_iter().map(|(place, message)| {
+            let (file, place) = (path.to_path_buf(), Some(place));
+            RuleError { file, place, message }
+        });
+        mistakes.collect::<Vec<_>>()
+    });
+    let (flags, errors) = match parsed {
+        Ok(srv) => (srv.flags(), Vec::new()),
+        Err(errors) => (Vec::new(), errors),
+    };
+    if options.json {
+        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), json!(value)));
+        out.json(&json!({
+            "ok": errors.is_empty(),
+            "errors": errors.iter().map(json_of).collect::<Vec<_>>(),
+            "warnings": [],
+            "flags": Value::Object(flags.collect()),
+        }))?;
+    } else if errors.is_empty() {
+        let flags = flags.iter().map(|(flag, value)| format!(" --{flag} {value}"));
+        writeln!(out, "ok: an srv.xml, which says{}", some(&flags.collect::<String>()))?;
+    } else {
+        for error in &errors {
+            writeln!(out, "{error}")?;
+        }
+        writeln!(out, "{} in the srv.xml", count(errors.len(), "error"))?;
+    }
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn some(text: &str) -> &str {
+    if text.is_empty() { " nothing" } else { text }
 }
 
 fn summary(rules: Option<&Rules>, errors: usize, warnings: usize, is_strict: bool) -> String {

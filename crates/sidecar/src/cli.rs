@@ -13,11 +13,13 @@ use crate::store_commands::StoreCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use frs::FrsOptions;
 pub(crate) use replies::ReplyOptions;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use tidegate_core::{Denied, Nanos};
 use tidegate_load::LoadOptions;
+use tidegate_store::{Geometry, GeometryError, STATE_WORDS_NARROW};
 pub(crate) use tls::ConnectionOptions;
 pub(crate) use workers::{WORKERS_MAX, WorkerOptions};
 
@@ -235,6 +237,19 @@ pub(crate) struct ByCount {
     pub(crate) chain: u32,
 }
 
+impl ByCount {
+    /// The narrow nodes that it asks for.
+    pub(crate) fn geometry(self) -> Result<Geometry, GeometryError> {
+        Geometry::by_count(self.files, self.key_nodes, self.chain, STATE_WORDS_NARROW)
+    }
+}
+
+impl fmt::Display for ByCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.files, self.key_nodes, self.chain)
+    }
+}
+
 impl FromStr for ByCount {
     type Err = String;
 
@@ -329,7 +344,7 @@ fn denied(is_counted: bool) -> Denied {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
-    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), a directory of them, or the srv.xml of an FRS
     #[arg(required_unless_present = "diff")]
     pub(crate) path: Option<PathBuf>,
 

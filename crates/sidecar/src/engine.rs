@@ -21,7 +21,7 @@ use debits::Debits;
 use denials::Denials;
 use lease_room::LeaseRoom;
 use met::{AllMet, Met, meet};
-pub(crate) use nodes::{Change, NodeError, NodeWindows, Use};
+pub(crate) use nodes::{Change, JointError, JointUse, NodeError, NodeWindows, Use};
 pub(crate) use preview::{Previewed, preview};
 use smallvec::SmallVec;
 use std::cell::Cell;

@@ -48,8 +48,8 @@ pub const COMMANDS: usize = request::Command::ALL.len();
 pub fn frs_items(command: usize, bytes: &[u8]) -> Result<Vec<Item>, (usize, String)> {
     let told = |mistake: xml::Mistake| (mistake.at, mistake.message);
     let command = request::Command::ALL[command % COMMANDS];
-    let items = request::read(command, xml::text(bytes).map_err(told)?).map_err(told)?;
-    let items = items.iter().map(|item| {
+    let body = request::read(command, xml::text(bytes).map_err(told)?).map_err(told)?;
+    let items = body.items.iter().map(|item| {
         let windows = item.windows.iter().map(|window| window.name.to_string());
         (item.business.to_string(), item.key.to_string(), item.hits.get(), windows.collect())
     });

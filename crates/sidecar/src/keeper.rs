@@ -73,12 +73,28 @@ pub(crate) fn open(options: &StoreOptions, workers: u32) -> anyhow::Result<Clust
             );
         }
     }
+    warn_of_shape(options, &store);
     Ok(store)
 }
 
 /// Whether nobody said how many counters there should be room for.
 fn is_default(options: &StoreOptions) -> bool {
     options.capacity.is_none() && options.geometry.is_none()
+}
+
+/// Warns where files, key-nodes and chain were asked for, and the directory was made with others.
+fn warn_of_shape(options: &StoreOptions, store: &Cluster) {
+    let (Some(asked), Some(found)) = (options.geometry, store.geometry(Class::Narrow)) else {
+        return;
+    };
+    let [files, key_nodes, chain] = [found.files().into(), found.key_nodes(), found.chain().into()];
+    if [files, key_nodes, chain] != [asked.files.into(), asked.key_nodes, asked.chain.into()] {
+        tracing::warn!(
+            found = format!("{files}x{key_nodes}x{chain}"),
+            asked = %asked,
+            "the data directory keeps the geometry that it was made with"
+        );
+    }
 }
 
 fn store_options(options: &StoreOptions, capacity_default: u64) -> anyhow::Result<Options> {

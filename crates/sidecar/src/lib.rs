@@ -68,6 +68,9 @@ pub fn run() -> ExitCode {
             if !inherited.mistakes().is_empty() {
                 return ExitCode::from(2);
             }
+            if let Some(serve) = matches.subcommand_matches("serve") {
+                frs::srv::yield_to_flags(serve, &mut options);
+            }
             options.inherited =
                 matches.subcommand_matches("serve").map(|serve| inherited.notices(serve));
             serve::run(&options)

@@ -64,10 +64,9 @@ pub(crate) fn borrow(quota: &Quota) -> Option<u32> {
     }
 }
 
-/// When the windows of a limit end each day, such as `03:00` by its clock; none where they do not.
+/// When all hits of a limit are forgotten each day, such as `03:00` by its clock; none where they do not.
 pub(crate) fn reset(quota: &Quota) -> Option<String> {
-    let Quota::FirstHitWindow(window) = quota else { return None };
-    let minutes = window.reset()?.time_of_day().as_nanos() / (60 * SECOND);
+    let minutes = quota.reset()?.time_of_day().as_nanos() / (60 * SECOND);
     Some(format!("{:02}:{:02}", minutes / 60, minutes % 60))
 }
 
@@ -126,7 +125,9 @@ pub(crate) fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::{DailyReset, FirstHitWindow, FixedWindow, TokenBucket, Zone};
+    use tidegate_core::{
+        DailyReset, FirstHitWindow, FixedWindow, SlidingWindow, TokenBucket, Zone,
+    };
 
     #[test]
     fn periods_follow_per() {
@@ -153,9 +154,14 @@ mod tests {
         let bucket = |initial| Quota::TokenBucket(TokenBucket::new(5, hour, 9, initial).unwrap());
         let reset = DailyReset::new(Nanos::from_secs(3 * 3_600 + 300), &Zone::utc()).unwrap();
         let first = FirstHitWindow::new(9, hour).unwrap();
+        let sliding = SlidingWindow::new(9, hour).unwrap();
         for (quota, text) in [
             (Quota::FirstHitWindow(first.clone()), "9 per hour"),
-            (Quota::FirstHitWindow(first.with_reset(reset)), "9 per hour, reset daily at 03:05"),
+            (
+                Quota::FirstHitWindow(first.with_reset(reset.clone())),
+                "9 per hour, reset daily at 03:05",
+            ),
+            (Quota::SlidingWindow(sliding.with_reset(reset)), "9 per hour, reset daily at 03:05"),
             (Quota::FixedWindow(window.clone()), "1,000 per hour"),
             (Quota::FixedWindow(window.with_borrow(300).unwrap()), "1,000 per hour, borrow 300"),
             (bucket(9), "5 per hour, burst 9"),

@@ -52,6 +52,10 @@ fn seeds() -> Vec<Vec<u8>> {
             1,
             "<?xml version='1.0' encoding='UTF-8'?>\n<frs><item business='login' key='user-17' hits='3'/>\n<!-- c --><item key='a&amp;b&#x20AC;' business='x'></item></frs>",
         ),
+        seed(
+            2,
+            "<frs items='all-or-none'><item business='a' key='k' hits='2'/><item business='b' key='k'/></frs>",
+        ),
         seed(4, create),
         seed(5, create),
         seed(7, "<frs><item business='' key='k'/></frs>"),

@@ -100,6 +100,9 @@ fn srv(bytes: &[u8]) {
             let has = |name: &str| root.attribute(name).is_some();
             assert_eq!(flag("workers").is_some(), has("workers"));
             assert_eq!(flag("frs").is_some(), has("port"));
+            for part in ["files", "key-nodes", "chain"] {
+                assert_eq!(flag("geometry").is_some(), has(part));
+            }
             assert_eq!(flag("frs-self-update").is_some(), has("self-update"));
         }
     }
@@ -142,6 +145,7 @@ fn seeds() -> Vec<Vec<u8>> {
             1,
             "<?xml version=\"1.0\"?>\n<srv workers=\"4\" host=\"::1\" port=\"8090\" self-update=\"03:00\" timezone=\"+08:00\"/>",
         ),
+        seed(1, "<srv files=\"4\" key-nodes=\"65536\" chain=\"35\"/>"),
         seed(1, "<srv/>"),
         seed(1, "<srv workers=\"31\" port=\"70000\" colour=\"red\"/>"),
         seed(

@@ -5,7 +5,9 @@
 //! so many hits more, which those after it pay back (see [`Allowance`]).
 //!
 //! State words: `start` (ns since the epoch at which the counted window opened), `count` (hits
-//! taken in it, overdrawn ones too, and what it inherited of those before), and two that are zero. A caller can pass up
+//! taken in it, overdrawn ones too, and what it inherited of those before), `last` (ns of the last hit that
+//! was counted; zero where nobody noted it), and one that is zero. `last` decides nothing but whether a
+//! daily reset came since (see `self_update`). A caller can pass up
 //! to twice the limit around a boundary; that is the nature of the algorithm, and why the others
 //! exist.
 //!
@@ -38,6 +40,7 @@ pub struct FixedWindow {
     allowance: Allowance,
     period: Period,
     windows: Windows,
+    reset: Option<DailyReset>,
 }
 
 /// Where windows begin and end.
@@ -98,6 +101,7 @@ impl FixedWindow {
             allowance: Allowance::new(requests, Overdraft::Count),
             period: Period::Span(period),
             windows: Windows::Epoch(period.as_nanos()),
+            reset: None,
         })
     }
 
@@ -112,6 +116,7 @@ impl FixedWindow {
             allowance: Allowance::new(requests, Overdraft::Count),
             period: alignment.period,
             windows: Windows::Local(alignment.windows),
+            reset: None,
         })
     }
 
@@ -142,6 +147,19 @@ impl FixedWindow {
         Ok(self)
     }
 
+    /// Forgets all hits at `reset`, each day.
+    #[must_use]
+    pub fn with_reset(mut self, reset: DailyReset) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// When all hits are forgotten each day.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        self.reset.as_ref()
+    }
+
     /// Hits per window.
     #[must_use]
     pub fn requests(&self) -> u32 {
@@ -161,7 +179,7 @@ impl FixedWindow {
     }
 
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        let [start, count, ..] = *state;
+        let [start, count, last, _] = *state;
         let window = self.windows.window(now.as_nanos().max(start));
         let held = if start >= window.start {
             count
@@ -172,7 +190,8 @@ impl FixedWindow {
         if charged.count != held {
             // Of two limits that cut time differently and share a counter, the later start stays: else
             // each would find a window of its own that is new.
-            *state = [window.start.max(start), charged.count, 0, 0];
+            let last = if charged.is_hit() { last.max(now.as_nanos()).max(1) } else { last };
+            *state = [window.start.max(start), charged.count, last, 0];
         }
         self.allowance.decision(charged, now, |later| {
             let opening = if later == 1 { window.end } else { self.windows.later(window, later) };
@@ -182,6 +201,12 @@ impl FixedWindow {
 }
 
 impl FixedWindow {
+    /// When the last hit was counted; the start of its window where nobody noted it.
+    pub(crate) fn last_hit(state: &[u64; 4]) -> Option<u64> {
+        let [start, _, last, _] = *state;
+        Some(if last > 0 { last } else { start }).filter(|last| *last > 0)
+    }
+
     /// The end of the window that a charge at `now` is counted in; the same before and after it.
     pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(self.windows.window(now.as_nanos().max(state[0])).end)

@@ -8,8 +8,9 @@
 //!   than an exact window would hold it.
 //!
 //! State words: the number (time / width) of the newest bucket taken from, plus 1; the total of the
-//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first. The bucket of number
-//! b is at `b mod (n + 1)`. Only a take or a refund moves the ring on. The total saves counting. It is
+//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first; in the last word when the last
+//! hit came (see `last`). The bucket of number b is at `b mod (n + 1)`. Only a take or a refund moves the ring
+//! on. The total saves counting. It is
 //! counted anew whenever the ring begins over at place 0, and when it seems to be zero or less than
 //! what leaves it; so a total that lies is found out within a period.
 //!
@@ -20,9 +21,12 @@
 //! Hits that are charged ahead may be spent until the end of the newest bucket, which has counted them.
 //! So every hit is in the bucket of its own time, and what is said above of any window holds.
 
-use super::taken;
+mod last;
+
+use super::{DailyReset, is_in_vain, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
+use last::{note, note_of_newest};
 use std::ops::Range;
 
 /// The length from which a day's hours are the buckets.
@@ -37,6 +41,7 @@ pub struct SlidingBuckets {
     period: Nanos,
     /// Of a bucket, in ns.
     width: u64,
+    reset: Option<DailyReset>,
 }
 
 /// The ring as an ask sees it.
@@ -57,7 +62,21 @@ impl SlidingBuckets {
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         let buckets = if period < DAY { 60 } else { 24 };
-        Ok(SlidingBuckets { requests, period, width: period.as_nanos().div_ceil(buckets) })
+        let width = period.as_nanos().div_ceil(buckets);
+        Ok(SlidingBuckets { requests, period, width, reset: None })
+    }
+
+    /// Forgets all hits at `reset`, each day.
+    #[must_use]
+    pub fn with_reset(mut self, reset: DailyReset) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// When all hits are forgotten each day.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        self.reset.as_ref()
     }
 
     /// Hits per period.
@@ -89,6 +108,21 @@ impl SlidingBuckets {
         }
     }
 
+    /// As [`decide`](Self::decide), without its short way for the common case.
+    pub(super) fn decide_slowly(
+        &self,
+        state: &mut [u64],
+        charge: Charge,
+        now: Timestamp,
+    ) -> Decision {
+        let state = state.first_chunk_mut().expect("a ring has its whole state");
+        let number = now.as_nanos() / self.width;
+        match self.period < DAY {
+            true => self.decide_any::<61>(state, charge, number, now),
+            false => self.decide_any::<25>(state, charge, number, now),
+        }
+    }
+
     /// The common case in few instructions: the hits fit, and the bucket that is filling is the
     /// newest, or comes soon after it and before the ring begins over. Answers as
     /// [`decide_any`](Self::decide_any) does, none in all other cases.
@@ -98,6 +132,7 @@ impl SlidingBuckets {
         state: &mut [u64; WIDE_WORDS],
         hits: u64,
         number: u64,
+        now: u64,
     ) -> Option<Decision> {
         let passed = number.checked_sub(state[0].checked_sub(1)?)?;
         let filling = place::<PLACES>(number);
@@ -119,6 +154,7 @@ impl SlidingBuckets {
             state[0] = number + 1;
         }
         put(state, filling, filled);
+        note::<PLACES>(state, now);
         state[1] = used;
         // The first bucket to leave is the one after it, where the traffic is steady.
         let oldest = if filling + 1 == PLACES as usize { 0 } else { filling + 1 };
@@ -142,7 +178,7 @@ impl SlidingBuckets {
     ) -> Decision {
         let number = now.as_nanos() / self.width;
         if let Charge::Take(hits) | Charge::Drain(hits) = charge
-            && let Some(decision) = self.take::<PLACES>(state, hits.get(), number)
+            && let Some(decision) = self.take::<PLACES>(state, hits.get(), number, now.as_nanos())
         {
             return decision;
         }
@@ -168,6 +204,10 @@ impl SlidingBuckets {
                 let taken = taken(charge, left, limit).min(room);
                 if taken > 0 {
                     ring.take::<PLACES>(state, taken);
+                }
+                if taken > 0 || is_in_vain(charge) && ring.used > 0 {
+                    let newest = self.begins(ring.newest).as_nanos();
+                    note_of_newest::<PLACES>(state, now.as_nanos(), newest);
                 }
                 charge.hits().needed() <= left
             }

@@ -29,15 +29,22 @@
 //! minute, which is what the parts at hand can take from on all levels at once.
 //!
 //! State of each part: whose it is (number of the hour or minute, plus 1; for the root its newest
-//! hour), in the root the newest hour dropped, plus 1; then the totals, u32 in pairs. A part that is
-//! someone else's is empty.
+//! hour), in the root the newest hour dropped, plus 1; then the totals, u32 in pairs; in the last word of the
+//! root the time of the last hit that was taken, or drained in vain (ns since the epoch; zero where nobody noted
+//! it), which decides nothing. A part that is someone else's is empty.
+//!
+//! With a daily reset, seconds before the last one do not count: a is the later of `s − S` and the reset, taken
+//! in whole seconds. So it holds for any time stamps, too.
 
 mod ahead;
+mod refund;
+mod reset;
 
 use super::sliding_buckets::{count, put};
-use super::taken;
+use super::{DailyReset, is_in_vain, taken};
 use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
+use reset::last_reset;
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR_SECS: u64 = 3_600;
@@ -55,6 +62,7 @@ const SECONDS: u64 = 2 << 62;
 pub struct SlidingExact {
     requests: u32,
     period: Nanos,
+    reset: Option<DailyReset>,
 }
 
 /// A second, and the minute and hour that it is in.
@@ -77,6 +85,7 @@ struct Levels<'a> {
     oldest: Moment,
     /// Seconds of the period.
     secs: u64,
+    reset: Option<&'a DailyReset>,
 }
 
 impl SlidingExact {
@@ -90,7 +99,7 @@ impl SlidingExact {
         if !nanos.is_multiple_of(SECOND) || nanos > 24 * HOUR_SECS * SECOND {
             return Err(QuotaError::PeriodNotExact(period));
         }
-        Ok(SlidingExact { requests, period })
+        Ok(SlidingExact { requests, period, reset: None })
     }
 
     pub(crate) fn parts(&self, now: Timestamp) -> Parts {
@@ -110,6 +119,19 @@ impl SlidingExact {
         let minutes = now.minute.saturating_sub(HOURS * 60)..=now.minute;
         let parts = hours.map(|hour| MINUTES | hour).chain(minutes.map(|minute| SECONDS | minute));
         std::iter::once(0).chain(parts)
+    }
+
+    /// Forgets all hits at `reset`, each day.
+    #[must_use]
+    pub fn with_reset(mut self, reset: DailyReset) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// When all hits are forgotten each day.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        self.reset.as_ref()
     }
 
     /// Hits per period.
@@ -137,12 +159,18 @@ impl SlidingExact {
     /// The second of `now`, and the oldest that counts then.
     fn span(&self, now: Timestamp) -> (Moment, Moment) {
         let second = now.as_nanos() / SECOND;
-        (Moment::of(second), Moment::of(second.saturating_sub(self.secs())))
+        let oldest = second.saturating_sub(self.secs());
+        let oldest = match &self.reset {
+            None => oldest,
+            Some(reset) => oldest.max(last_reset(reset, second)),
+        };
+        (Moment::of(second), Moment::of(oldest))
     }
 
     pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
         let (moment, oldest) = self.span(now);
-        let mut levels = Levels { state, now: moment, oldest, secs: self.secs() };
+        let reset = self.reset.as_ref();
+        let mut levels = Levels { state, now: moment, oldest, secs: self.secs(), reset };
         if let Some(second) = levels.out_of_reach_until() {
             return self.unknown(&levels, charge, second, now);
         }
@@ -155,6 +183,9 @@ impl SlidingExact {
                 // Short of what would saturate a total by itself.
                 let room = u64::from(SATURATED - 1).saturating_sub(used);
                 let taken = taken(charge, left, limit).min(if allowed { left } else { room });
+                if taken > 0 || is_in_vain(charge) && used > 0 {
+                    levels.note(now, used);
+                }
                 if taken > 0 {
                     levels.take(taken);
                     used += taken;
@@ -291,7 +322,8 @@ impl Levels<'_> {
             return None;
         }
         // The minutes and seconds of the oldest hour have parts of their own.
-        let known = dropped.saturating_mul(HOUR_SECS).saturating_add(self.secs);
+        let dropped_until = dropped.saturating_mul(HOUR_SECS);
+        let known = self.unless_reset(dropped_until, dropped_until.saturating_add(self.secs));
         Some(known.max(oldest_held.saturating_mul(HOUR_SECS)))
     }
 
@@ -307,7 +339,8 @@ impl Levels<'_> {
 
     /// The first second at which a hit of `second` counts no more.
     fn leaves(&self, second: u64) -> u64 {
-        second.saturating_add(self.secs).saturating_add(1)
+        let next = second.saturating_add(1);
+        self.unless_reset(next, next.saturating_add(self.secs))
     }
 
     /// The second that must leave so that `excess` hits are gone, or the first one that it can be.
@@ -432,54 +465,6 @@ impl Levels<'_> {
         root[0] = hour + 1;
         root[1] = root[1].max(dropped);
     }
-
-    /// Gives back up to `hits` of those that count, and says how many it were.
-    fn give_back(&mut self, hits: u64) -> u64 {
-        let (now, oldest) = (self.now, self.oldest);
-        let from_oldest = (oldest.second % 60) as usize;
-        if now.minute == oldest.minute {
-            return self.give_back_minute(
-                Self::MINUTES_NOW,
-                self.seconds_now(),
-                now,
-                from_oldest,
-                hits,
-            );
-        }
-        let given = self.give_back_minute(Self::MINUTES_NOW, self.seconds_now(), now, 0, hits);
-        let (minutes, seconds) = (self.minutes_oldest(), self.seconds_oldest());
-        given + self.give_back_minute(minutes, seconds, oldest, from_oldest, hits - given)
-    }
-
-    /// Gives back hits of one minute, on all levels alike, from its last second to the place `from`.
-    fn give_back_minute(
-        &mut self,
-        minutes: Part,
-        seconds: Part,
-        Moment { minute, hour, .. }: Moment,
-        from: usize,
-        hits: u64,
-    ) -> u64 {
-        let in_hour = self.hours().find(|(number, _)| *number == hour);
-        let minute_place = (minute % 60) as usize;
-        let most = self.sum(seconds, minute, from).min(self.total(minutes, hour, minute_place));
-        let most = most.min(in_hour.map_or(u64::MAX, |(_, total)| total));
-        let given = hits.min(most);
-        let mut rest = given;
-        for place in (from..60).rev() {
-            if rest == 0 {
-                break;
-            }
-            rest -= subtract(self.words_mut(seconds), place, rest);
-        }
-        if given > 0 {
-            subtract(self.words_mut(minutes), minute_place, given);
-            if in_hour.is_some() {
-                subtract(self.words_mut(Self::ROOT), (hour % HOURS) as usize, given);
-            }
-        }
-        given
-    }
 }
 
 /// What a total says that could not count any further. No longer known, it is never lowered, and
@@ -489,14 +474,4 @@ const SATURATED: u32 = u32::MAX;
 fn add(words: &mut [u64; WIDE_WORDS], place: usize, hits: u64) {
     let total = u64::from(count(words, place)).saturating_add(hits);
     put(words, place, u32::try_from(total).unwrap_or(SATURATED));
-}
-
-/// Takes off up to `hits`, and says how many it were.
-fn subtract(words: &mut [u64; WIDE_WORDS], place: usize, hits: u64) -> u64 {
-    let total = count(words, place);
-    let taken = total.min(u32::try_from(hits).unwrap_or(u32::MAX));
-    if total != SATURATED {
-        put(words, place, total - taken);
-    }
-    taken.into()
 }

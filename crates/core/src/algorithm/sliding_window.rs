@@ -16,7 +16,9 @@
 //! nanosecond of a window, then as the first hits fade out.
 //!
 //! State words: the start of the window (ns since the epoch, a multiple of P; at least 1), its hits
-//! (`current`), those of the window before (`previous`). Only a take or a refund moves the window.
+//! (`current`), those of the window before (`previous`), and `last` (ns of the last hit that was taken, or
+//! drained in vain; zero where nobody noted it). `last` decides nothing but whether a daily reset came
+//! since (see `self_update`). Only a take or a refund moves the window.
 //! A refund gives from `current`, then from `previous`. A drain may overdraw `current`, to less than 2Q.
 //!
 //! A clock that steps back stays at the beginning of the newest window, where all of `previous`
@@ -29,7 +31,7 @@
 //! `Q − ceil(p × (P − c) / P)` ≤ `Q − ceil(p × (P − e) / P)`; and the `p` before it were spent in
 //! theirs.
 
-use super::taken;
+use super::{DailyReset, is_in_vain, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::num::NonZeroU64;
@@ -39,6 +41,7 @@ use std::num::NonZeroU64;
 pub struct SlidingWindow {
     requests: u32,
     period: Nanos,
+    reset: Option<DailyReset>,
 }
 
 /// The two counters, moved on to the time of the ask.
@@ -46,6 +49,7 @@ struct Window {
     start: u64,
     current: u64,
     previous: u64,
+    last: u64,
 }
 
 impl SlidingWindow {
@@ -54,7 +58,20 @@ impl SlidingWindow {
     /// # Errors
     /// When a number is out of range.
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
-        Ok(SlidingWindow { requests, period: checked_period(period)? })
+        Ok(SlidingWindow { requests, period: checked_period(period)?, reset: None })
+    }
+
+    /// Forgets all hits at `reset`, each day.
+    #[must_use]
+    pub fn with_reset(mut self, reset: DailyReset) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// When all hits are forgotten each day.
+    #[must_use]
+    pub fn reset(&self) -> Option<&DailyReset> {
+        self.reset.as_ref()
     }
 
     /// Hits per period.
@@ -111,6 +128,7 @@ impl SlidingWindow {
         let still = period.checked_mul(staying)? / NonZeroU64::new(counted)?;
         let end = start.checked_add(period)?.checked_add(period)?;
         state[1] = current + hits;
+        state[3] = state[3].max(now);
         Some(Decision {
             outcome: Outcome::Allow,
             remaining: left,
@@ -120,7 +138,12 @@ impl SlidingWindow {
     }
 
     #[inline(never)]
-    fn decide_any(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+    pub(super) fn decide_any(
+        &self,
+        state: &mut [u64; 4],
+        charge: Charge,
+        now: Timestamp,
+    ) -> Decision {
         let mut window = self.moved(state, now.as_nanos());
         let before = self.left(&window, now);
         let mut left = before;
@@ -130,8 +153,11 @@ impl SlidingWindow {
                 if taken > 0 {
                     // Less than twice the limit: what is left reckons with all of `current`.
                     window.current += taken;
+                    window.last = window.last.max(now.as_nanos()).max(1);
                     left = left.saturating_sub(taken);
                     window.store(state);
+                } else if is_in_vain(charge) && window.holds_hits() {
+                    state[3] = state[3].max(now.as_nanos());
                 }
                 hits.needed() <= before
             }
@@ -164,6 +190,12 @@ impl SlidingWindow {
         }
     }
 
+    /// When the last hit came; the start of its window where nobody noted it.
+    pub(crate) fn last_hit(state: &[u64; 4]) -> Option<u64> {
+        let [start, current, previous, last] = *state;
+        Some(if last > 0 { last } else { start }).filter(|_| start > 0 && current | previous > 0)
+    }
+
     /// The end of the window that a charge at `now` is counted in; the same before and after it.
     pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
         let start = self.moved(state, now.as_nanos()).start;
@@ -173,20 +205,21 @@ impl SlidingWindow {
     /// The window at `now`. Counters that hold nothing are as good as new.
     #[inline]
     fn moved(&self, state: &[u64; 4], now: u64) -> Window {
-        let [start, current, previous, _] = *state;
+        let [start, current, previous, last] = *state;
         let period = self.period.as_nanos();
+        let new = || Window { start: now - now % period, current: 0, previous: 0, last: 0 };
         if start == 0 || current | previous == 0 {
-            return Window { start: now - now % period, current: 0, previous: 0 };
+            return new();
         }
         // Only the first window of all has no start that is at least 1.
         let start = if start == 1 { 0 } else { start };
         let since = now.saturating_sub(start);
         if since < period {
-            Window { start, current, previous }
+            Window { start, current, previous, last }
         } else if since - period < period {
-            Window { start: start + period, current: 0, previous: current }
+            Window { start: start + period, current: 0, previous: current, last }
         } else {
-            Window { start: now - now % period, current: 0, previous: 0 }
+            new()
         }
     }
 
@@ -234,8 +267,12 @@ impl SlidingWindow {
 }
 
 impl Window {
+    fn holds_hits(&self) -> bool {
+        self.current | self.previous > 0
+    }
+
     fn store(&self, state: &mut [u64; 4]) {
-        *state = [self.start.max(1), self.current, self.previous, 0];
+        *state = [self.start.max(1), self.current, self.previous, self.last];
     }
 }
 

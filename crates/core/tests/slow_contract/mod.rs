@@ -12,6 +12,8 @@ pub(crate) trait Model: Clone {
     fn period(&self) -> u64;
     /// An ask came, whatever becomes of it.
     fn look(&mut self, _at: u64) {}
+    /// Hits came that were not taken, though they happened.
+    fn drained_in_vain(&mut self, _at: u64) {}
     /// Hits left at `at` if none come until then.
     fn left(&self, at: u64) -> u64;
     fn take(&mut self, at: u64, hits: u64);
@@ -67,6 +69,8 @@ pub(crate) fn expected(model: &mut impl Model, charge: Charge, now: u64) -> Said
             } else if matches!(charge, Charge::Drain(_)) && left > 0 {
                 // It has happened: it counts, but for no more than the whole limit.
                 model.take(now, hits.min(model.limit()));
+            } else if matches!(charge, Charge::Drain(_)) && hits > 0 {
+                model.drained_in_vain(now);
             }
         }
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use tidegate_core::{Charge, Decision, Quota, Timestamp, decide};
 
 const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400 * SECOND;
 
 /// Two counters, weighted.
 #[derive(Clone)]
@@ -165,17 +166,107 @@ impl Model for RingModel {
     }
 }
 
+/// The last time up to `at` that is `time` after the beginning of a day.
+fn last_reset(time: u64, at: u64, day: u64) -> u64 {
+    let today = at / day * day + time;
+    if today <= at { today } else { today - day }
+}
+
+/// A model that begins anew with the first ask after a reset, and notes the last hit.
+#[derive(Clone)]
+pub(crate) struct Daily<M> {
+    new: M,
+    model: M,
+    /// In nanoseconds after midnight UTC; none is never.
+    reset: Option<u64>,
+    pub(crate) last: Option<u64>,
+}
+
+impl<M: Model> Daily<M> {
+    pub(crate) fn new(model: M, reset: Option<u64>) -> Self {
+        Daily { new: model.clone(), model, reset, last: None }
+    }
+
+    pub(crate) fn is_over(&self, at: u64) -> bool {
+        let reset = self.reset.map_or(0, |time| last_reset(time, at, DAY));
+        self.last.is_some_and(|last| last < reset)
+    }
+
+    fn begin_anew_after_reset(&mut self, at: u64) {
+        if self.is_over(at) {
+            (self.model, self.last) = (self.new.clone(), None);
+        }
+    }
+
+    fn note(&mut self, at: u64) {
+        self.last = self.last.max(Some(at));
+    }
+}
+
+impl<M: Model> Model for Daily<M> {
+    fn limit(&self) -> u64 {
+        self.model.limit()
+    }
+
+    fn period(&self) -> u64 {
+        self.model.period()
+    }
+
+    fn left(&self, at: u64) -> u64 {
+        if self.is_over(at) { self.limit() } else { self.model.left(at) }
+    }
+
+    fn take(&mut self, at: u64, hits: u64) {
+        if hits > 0 {
+            self.begin_anew_after_reset(at);
+            if self.model.left(at) == self.limit() {
+                self.last = None;
+            }
+            self.model.take(at, hits);
+            self.note(at);
+        }
+    }
+
+    fn drained_in_vain(&mut self, at: u64) {
+        if self.left(at) < self.limit() {
+            self.note(at);
+        }
+    }
+
+    fn give_back(&mut self, at: u64, hits: u64) {
+        if !self.is_over(at) {
+            self.model.give_back(at, hits);
+        }
+    }
+
+    fn horizon(&self, at: u64) -> u64 {
+        self.model.horizon(at)
+    }
+}
+
 /// A list of seconds.
 #[derive(Clone)]
 pub(crate) struct LogModel {
     limit: u64,
     secs: u64,
+    /// In seconds after midnight UTC; none is never.
+    reset: Option<u64>,
     pub(crate) log: BTreeMap<u64, u64>,
 }
 
 impl LogModel {
     pub(crate) fn new(limit: u32, secs: u64) -> Self {
-        LogModel { limit: limit.into(), secs, log: BTreeMap::new() }
+        LogModel { limit: limit.into(), secs, reset: None, log: BTreeMap::new() }
+    }
+
+    pub(crate) fn with_reset(self, secs: u64) -> Self {
+        LogModel { reset: Some(secs), ..self }
+    }
+
+    /// The first second whose hits count at `second`.
+    fn oldest(&self, second: u64) -> u64 {
+        let reset = self.reset.map_or(0, |time| last_reset(time, second, DAY / SECOND));
+        second.saturating_sub(self.secs).max(reset)
     }
 
     /// Whether an ask at `at` is about times of which not all is known any more: some hits are 26
@@ -184,7 +275,7 @@ impl LogModel {
         let hour = |second: u64| second / 3_600;
         let Some(newest) = self.log.keys().next_back().copied() else { return false };
         let second = at / SECOND;
-        let oldest = hour(second.saturating_sub(self.secs));
+        let oldest = hour(self.oldest(second));
         let counts_hours_dropped =
             self.log.keys().any(|hit| hour(*hit) > oldest && hour(*hit) + 26 <= hour(newest));
         hour(second) + 26 <= hour(newest) || counts_hours_dropped
@@ -202,7 +293,7 @@ impl Model for LogModel {
 
     /// Hits of seconds that are later than `at` count too.
     fn left(&self, at: u64) -> u64 {
-        let oldest = (at / SECOND).saturating_sub(self.secs);
+        let oldest = self.oldest(at / SECOND);
         self.limit.saturating_sub(self.log.range(oldest..).map(|(_, hits)| hits).sum())
     }
 
@@ -215,7 +306,7 @@ impl Model for LogModel {
     /// From the minute of `at` backwards, then from the oldest minute.
     fn give_back(&mut self, at: u64, hits: u64) {
         let now = at / SECOND;
-        let oldest = now.saturating_sub(self.secs);
+        let oldest = self.oldest(now);
         let minute = |second: u64| second / 60 * 60..second / 60 * 60 + 60;
         let mut rest = hits;
         for minute in [minute(now), minute(oldest)] {

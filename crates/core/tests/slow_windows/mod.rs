@@ -206,6 +206,59 @@ impl FixedWindowTwin {
     }
 }
 
+/// A fixed window that is as new for the first hit after a reset.
+pub(crate) struct ResetWindowTwin {
+    twin: FixedWindowTwin,
+    /// In nanoseconds after midnight UTC.
+    time: u64,
+    /// When the last hit was counted.
+    pub(crate) last: Option<u64>,
+}
+
+impl ResetWindowTwin {
+    pub(crate) fn new(twin: FixedWindowTwin, secs: u64) -> Self {
+        ResetWindowTwin { twin, time: secs * SECOND, last: None }
+    }
+
+    /// The first reset after `at`.
+    fn reset_after(&self, at: u64) -> u64 {
+        let day = DAY.unsigned_abs() * SECOND;
+        let today = (at / day * day).saturating_add(self.time);
+        if today > at { today } else { today.saturating_add(day) }
+    }
+
+    pub(crate) fn decide(&mut self, charge: Charge, now: Timestamp) -> Decision {
+        let at = now.as_nanos();
+        if self.last.is_some_and(|last| self.reset_after(last) <= at) {
+            let FixedWindowTwin { requests, borrow, windows, .. } = &self.twin;
+            let (requests, borrow, windows) = (*requests, *borrow, windows.clone());
+            let new = FixedWindowTwin { requests, borrow, windows, takes: Vec::new() };
+            let mut new = ResetWindowTwin { twin: new, time: self.time, last: None };
+            let decision = new.decide(charge, now);
+            // Who only looks leaves all as it is, for a clock that steps back.
+            if new.last.is_some() {
+                *self = new;
+            }
+            return decision;
+        }
+        let before = self.twin.takes.len();
+        let decision = self.twin.decide(charge, now);
+        if self.twin.takes[before..].iter().any(|(_, taken)| *taken > 0) {
+            self.last = self.last.max(Some(at));
+        }
+        let end = Timestamp::from_nanos(self.reset_after(at.max(self.last.unwrap_or(0))));
+        let outcome = match decision.outcome {
+            Outcome::Deny { retry_after } => {
+                let wait = Nanos::new(end.as_nanos().saturating_sub(at));
+                Outcome::Deny { retry_after: retry_after.min(wait) }
+            }
+            Outcome::Allow => Outcome::Allow,
+        };
+        let (reset_at, keep_until) = (decision.reset_at.min(end), decision.keep_until.min(end));
+        Decision { outcome, reset_at, keep_until, ..decision }
+    }
+}
+
 /// All that was taken and given back, by time.
 pub(crate) struct FirstHitWindowTwin {
     pub(crate) requests: u64,

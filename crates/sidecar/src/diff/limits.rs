@@ -221,7 +221,13 @@ fn kept(rule: &str, old: &Quota, new: &Quota) -> String {
         (Some(old), None) => means.push(format!("windows no longer end at {old} each day")),
         _ => {}
     }
-    if means.is_empty() && matches!(new, Quota::FirstHitWindow(_)) {
+    let is_fixed = matches!(new, Quota::FixedWindow(_));
+    if means.is_empty() && reset(new).is_some() && !is_fixed {
+        if !matches!(new, Quota::FirstHitWindow(_)) {
+            return "hits are forgotten at another moment each day; a count is kept if its last hit \
+                    came after the last one"
+                .to_owned();
+        }
         return "windows end at another moment each day; a count is kept if its window began after \
                 the last one"
             .to_owned();

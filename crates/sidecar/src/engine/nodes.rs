@@ -3,14 +3,14 @@
 //! A node is the counters of all limits of its business, under the keys that a decision goes by, so
 //! there is one truth whichever door is asked. All windows of a node are seen and changed as one step.
 //!
-//! Only a first-hit window has a start and an end that can be told and set; counters of other
-//! algorithms are used like any, and told by their count alone.
+//! Only a first-hit window has a start and an end that can be set. Other windows are used like any, and told
+//! by their count and their last hit; token buckets by their count alone.
 
 use super::{EXPIRY_SLACK, Engine, Met, Modes, Plan, Words, meet};
 use smallvec::SmallVec;
 use tidegate_core::{
     Charge, Decision, Decisions, Denied, FirstHitWindow, Limit, OpenWindow, Quota, Request,
-    Timestamp, Verdict, decide,
+    Timestamp, Verdict, decide, decide_all,
 };
 use tidegate_store::{Entries, Hashed, UpdateError};
 
@@ -25,6 +25,15 @@ pub(crate) enum Use {
     Acquire,
 }
 
+/// What is done with the hits of nodes that are decided as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JointUse {
+    /// Nothing: would they have room?
+    Look,
+    /// All windows of all nodes count them, or none does.
+    Acquire,
+}
+
 /// A window of a node.
 #[derive(Debug)]
 pub(crate) struct NodeWindow<'a> {
@@ -34,6 +43,8 @@ pub(crate) struct NodeWindow<'a> {
     pub(crate) decision: Decision,
     /// Its count, where it is one of hits in a window that is open.
     pub(crate) open: Option<OpenWindow>,
+    /// When the last hit came, where hits are counted.
+    pub(crate) last: Option<Timestamp>,
 }
 
 impl NodeWindow<'_> {
@@ -79,7 +90,69 @@ pub(crate) enum NodeError {
     Undecided(#[from] UpdateError),
 }
 
+/// Why nodes were not used as one.
+#[derive(Debug)]
+pub(crate) enum JointError {
+    /// No limit is configured for the businesses of these, by their places in the request.
+    Unknown(SmallVec<[usize; 4]>),
+    Undecided(UpdateError),
+}
+
+impl From<UpdateError> for JointError {
+    fn from(error: UpdateError) -> JointError {
+        JointError::Undecided(error)
+    }
+}
+
 impl Engine {
+    /// Uses the nodes of `request`, one for each of its descriptors, as one, and hands the windows of each on:
+    /// all that the request costs has room, or nothing is counted.
+    pub(crate) fn use_nodes<T>(
+        &self,
+        request: &Request,
+        how: JointUse,
+        now: Timestamp,
+        told: impl FnOnce(Verdict, &[NodeWindows<'_>]) -> T,
+    ) -> Result<T, JointError> {
+        let in_force = self.rules.load();
+        let met = self.meet(&in_force.rules, request).each;
+        let unknown = met.iter().enumerate().filter(|(_, met)| matches!(met, Met::Nothing));
+        let unknown: SmallVec<[usize; 4]> = unknown.map(|(place, _)| place).collect();
+        if !unknown.is_empty() {
+            return Err(JointError::Unknown(unknown));
+        }
+        let mut plan = Plan::of(&met, request, self.modes, self.store.seed(), now);
+        plan.asks.iter_mut().for_each(|ask| ask.denied = Denied::Spare);
+        let mut decisions = Decisions::default();
+        let (verdict, words) =
+            self.store.update_many(&plan.keys, now.as_nanos(), |entries| match how {
+                JointUse::Look => {
+                    let words = plan.read(entries);
+                    // Nodes that come twice must have room for both, so it is tried on a copy.
+                    let mut tried = words.clone();
+                    (decide_all(&mut tried, &plan.asks, now, &mut decisions), words)
+                }
+                JointUse::Acquire => {
+                    let verdict = plan.decide(entries, now, &mut decisions);
+                    (verdict, plan.read(entries))
+                }
+            })?;
+        let all = match how {
+            JointUse::Look => looked_at(&plan, &met, &words, now),
+            JointUse::Acquire => {
+                let decided =
+                    super::Decided { request, met: &met, decisions: decisions.all(), now };
+                decided.count(&in_force.counters);
+                windows(&plan, &met, &words, decisions.all(), now)
+            }
+        };
+        self.metrics.answered(verdict);
+        let mut all = all.into_iter();
+        let of_each: Vec<NodeWindows<'_>> =
+            met.iter().map(|met| all.by_ref().take(met.limits().count()).collect()).collect();
+        Ok(told(verdict, &of_each))
+    }
+
     /// Uses the node of `request`, which has one descriptor, and hands its windows on.
     pub(crate) fn use_node<T>(
         &self,
@@ -272,6 +345,7 @@ fn exists(plan: &Plan<'_>, words: &Words, now: Timestamp) -> bool {
         let state = &words[ask.state.clone()];
         match ask.quota {
             Quota::FirstHitWindow(window) => open_window(window, state, now).is_some(),
+            quota if quota.reset().is_some() => quota.last_hit(state, now).is_some(),
             _ => state.iter().any(|word| *word != 0),
         }
     })
@@ -304,12 +378,15 @@ fn windows<'m>(
     now: Timestamp,
 ) -> NodeWindows<'m> {
     let window = |((limit, ask), decision): ((&'m Limit, &tidegate_core::Ask<'_>), &Decision)| {
+        let state = &words[ask.state.clone()];
         let open = match ask.quota {
-            Quota::FirstHitWindow(window) => open_window(window, &words[ask.state.clone()], now),
+            Quota::FirstHitWindow(window) => open_window(window, state, now),
             _ => None,
         };
         let capacity = ask.quota.capacity();
-        NodeWindow { name: name(limit), capacity, decision: *decision, open }
+        let is_used = open.is_some() || decision.remaining < capacity.into();
+        let last = ask.quota.last_hit(state, now).filter(|_| is_used);
+        NodeWindow { name: name(limit), capacity, decision: *decision, open, last }
     };
     limits(met).zip(&plan.asks).zip(decisions).map(window).collect()
 }

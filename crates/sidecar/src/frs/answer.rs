@@ -43,10 +43,19 @@ impl Answer {
     }
 
     pub(super) fn failed(&mut self, error: &NodeError) {
+        self.error(code_of(error), &error.to_string());
+    }
+
+    /// Of an item that might have been decided, but for another that goes with it.
+    pub(super) fn withheld(&mut self) {
+        self.error("withheld", "nothing was counted, since another item could not be decided");
+    }
+
+    fn error(&mut self, code: &str, message: &str) {
         self.out.extend_from_slice(b">\n    <error");
-        self.text("code", code_of(error));
+        self.text("code", code);
         self.out.push(b'>');
-        escape(&error.to_string(), &mut self.out);
+        escape(message, &mut self.out);
         self.out.extend_from_slice(b"</error>\n  </item>\n");
     }
 
@@ -69,7 +78,9 @@ impl Answer {
             self.number("count", window.count());
             if let Some(open) = window.open {
                 self.time("start", open.start.as_nanos());
-                self.time("end", open.last.as_nanos());
+            }
+            if let Some(last) = window.last {
+                self.time("end", last.as_nanos());
             }
             let wait = window.decision.reset_at.saturating_since(self.now);
             self.time("resets", rounded_up(wait));

@@ -60,6 +60,25 @@ impl Command {
     }
 }
 
+/// What a body says.
+#[derive(Debug)]
+pub(crate) struct Body<'a> {
+    pub(crate) items: Items<'a>,
+    pub(crate) decided: Decided,
+}
+
+pub(crate) type Items<'a> = SmallVec<[Item<'a>; 4]>;
+
+/// How the items of a body go together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Decided {
+    /// Each is decided on its own.
+    #[default]
+    Each,
+    /// All of them count, or none does.
+    AllOrNone,
+}
+
 /// One item of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Item<'a> {
@@ -79,21 +98,16 @@ pub(crate) struct WindowChange<'a> {
 }
 
 /// Reads the body of a `command`.
-pub(crate) fn read<'a>(
-    command: Command,
-    text: &'a str,
-) -> Result<SmallVec<[Item<'a>; 4]>, Mistake> {
+pub(crate) fn read(command: Command, text: &str) -> Result<Body<'_>, Mistake> {
     let mut document = Document::new(text, DEPTH_MAX)?;
     let mut items = SmallVec::new();
-    let mut root = 0;
+    let (mut decided, mut root) = (Decided::default(), 0);
     while let Piece::Open(element) = document.next()? {
         root = element.at;
         if element.name != "frs" {
             return Err(element.refuse("<frs>"));
         }
-        if let Some(attribute) = element.attributes.first() {
-            return Err(attribute.refuse("frs", "none"));
-        }
+        decided = read_decided(command, &element)?;
         while let Piece::Open(element) = document.next()? {
             if items.len() == ITEMS_MAX {
                 let message = format!("a body has at most {ITEMS_MAX} items; send more bodies");
@@ -105,7 +119,23 @@ pub(crate) fn read<'a>(
     if items.is_empty() {
         return Err(Mistake::unexpected(root, "<frs> needs at least one <item>"));
     }
-    Ok(items)
+    Ok(Body { items, decided })
+}
+
+/// How the items go together, of commands that decide.
+fn read_decided(command: Command, element: &Element<'_>) -> Result<Decided, Mistake> {
+    let takes_items = matches!(command, Command::Query | Command::Acquire);
+    let mut decided = Decided::default();
+    for attribute in &element.attributes {
+        decided = match (attribute.name, &*attribute.value) {
+            ("items", "each") if takes_items => Decided::Each,
+            ("items", "all-or-none") if takes_items => Decided::AllOrNone,
+            ("items", _) if takes_items => return Err(attribute.wrong("each or all-or-none")),
+            _ if takes_items => return Err(attribute.refuse("frs", "items")),
+            _ => return Err(attribute.refuse("frs", "none")),
+        };
+    }
+    Ok(decided)
 }
 
 fn read_item<'a>(

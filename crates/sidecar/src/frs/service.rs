@@ -1,11 +1,11 @@
 //! From an HTTP request to its answer: what is refused by its head, the body within bounds, the items
-//! one after the other.
+//! one after the other, or as one.
 
 use super::DOOR;
 use super::answer::{self, Answer};
-use super::request::{self, Command, Item};
+use super::request::{self, Command, Decided, Item};
 use crate::clock;
-use crate::engine::{Change, Engine, NodeError, NodeWindows, Use};
+use crate::engine::{Change, Engine, JointError, JointUse, NodeError, NodeWindows, Use};
 use crate::http1::{self, BodyError};
 use crate::metrics::Metrics;
 use crate::overload::Overload;
@@ -18,6 +18,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
+use tidegate_store::UpdateError;
 
 /// The largest body: 256 items of a kilobyte.
 const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -184,20 +185,24 @@ impl Service {
     fn execute(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
         let text = xml::text(body)
             .map_err(|mistake| Refusal::of(mistake, &String::from_utf8_lossy(body)))?;
-        let items = request::read(command, text).map_err(|mistake| Refusal::of(mistake, text))?;
+        let body = request::read(command, text).map_err(|mistake| Refusal::of(mistake, text))?;
+        match body.decided {
+            Decided::Each => self.execute_each(command, &body.items),
+            Decided::AllOrNone => self.execute_as_one(command, &body.items),
+        }
+    }
+
+    fn execute_each(&self, command: Command, items: &[Item<'_>]) -> Result<Response, Refusal> {
         let now = clock::now();
         let mut answer = Answer::new(command, items.len(), now);
         let mut asked = Request {
             domain: DOMAIN.to_owned(),
-            descriptors: vec![Descriptor::new(vec![
-                Entry::new("business", ""),
-                Entry::new("key", ""),
-            ])],
+            descriptors: vec![node("", "")],
             hits: Hits::PEEK,
         };
         let mut undecided = None;
         let mut decided = 0;
-        for item in &items {
+        for item in items {
             answer.item(&item.business, &item.key);
             fill(&mut asked, item);
             match self.execute_one(command, item, &mut asked, now, &mut answer) {
@@ -219,6 +224,49 @@ impl Service {
             }
             _ => Ok(respond(StatusCode::OK, answer.finish())),
         }
+    }
+
+    /// All items have room and count, or none does.
+    fn execute_as_one(&self, command: Command, items: &[Item<'_>]) -> Result<Response, Refusal> {
+        let now = clock::now();
+        let mut answer = Answer::new(command, items.len(), now);
+        let how = if command == Command::Query { JointUse::Look } else { JointUse::Acquire };
+        let descriptor = |item: &Item<'_>| Descriptor {
+            hits: Some(item.hits),
+            ..node(&item.business, &item.key)
+        };
+        let asked = Request {
+            domain: DOMAIN.to_owned(),
+            descriptors: items.iter().map(descriptor).collect(),
+            hits: Hits::ONE,
+        };
+        let used = self.engine.use_nodes(&asked, how, now, |verdict, of_each| {
+            for (item, windows) in items.iter().zip(of_each) {
+                answer.item(&item.business, &item.key);
+                answer.decided(verdict, windows);
+            }
+        });
+        match used {
+            Ok(()) => {}
+            Err(JointError::Unknown(places)) => {
+                for (place, item) in items.iter().enumerate() {
+                    answer.item(&item.business, &item.key);
+                    match places.contains(&place) {
+                        true => answer.failed(&NodeError::UnknownBusiness),
+                        false => answer.withheld(),
+                    }
+                }
+            }
+            Err(JointError::Undecided(cause @ UpdateError::TooMuch { .. })) => {
+                let message = format!("the items are too many to be decided as one: {cause}");
+                return Err(Refusal::new(StatusCode::BAD_REQUEST, "too-much", message));
+            }
+            Err(JointError::Undecided(cause)) => {
+                let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "undecided");
+                return Err(Refusal::new(status, code, cause.to_string()));
+            }
+        }
+        Ok(respond(StatusCode::OK, answer.finish()))
     }
 
     fn execute_one(
@@ -259,6 +307,10 @@ impl Service {
             }
         }
     }
+}
+
+fn node(business: &str, key: &str) -> Descriptor {
+    Descriptor::new(vec![Entry::new("business", business), Entry::new("key", key)])
 }
 
 fn fill(asked: &mut Request, item: &Item<'_>) {

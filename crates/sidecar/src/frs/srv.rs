@@ -1,21 +1,25 @@
 //! `srv.xml`, the file that an FRS is set up by: where it listens, how many workers serve, when its
-//! counters are reset.
+//! counters are reset, how large the cluster of counters is.
 //!
 //! What it says are defaults: flags and environment variables win. A file with a mistake is refused as
 //! a whole, and every mistake is told with its place.
 
-use crate::cli::WORKERS_MAX;
+use crate::cli::{ByCount, ServeOptions, WORKERS_MAX};
 use crate::rules::daily_reset;
 use crate::xml::{self, Attribute, Document, Element, Piece};
-use clap::Command;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use tidegate_store::GeometryError;
 
 /// Far more than such a file takes.
 const BYTES_MAX: u64 = 64 * 1024;
-const KNOWN: &str = "workers, host, port, self-update, timezone";
+const KNOWN: &str = "workers, host, port, files, key-nodes, chain, self-update, timezone";
+/// The size of the cluster, which is said as a whole.
+const CLUSTER: [&str; 3] = ["files", "key-nodes", "chain"];
 /// The subcommand that it is for.
 const SERVE: &str = "serve";
 
@@ -25,6 +29,9 @@ pub(crate) struct Srv {
     pub(crate) workers: Option<u16>,
     pub(crate) host: Option<String>,
     pub(crate) port: Option<u16>,
+    files: Option<u32>,
+    key_nodes: Option<u64>,
+    chain: Option<u32>,
     pub(crate) self_update: Option<String>,
     pub(crate) timezone: Option<String>,
 }
@@ -73,6 +80,13 @@ pub(crate) fn read(path: &Path) -> Result<Srv, String> {
     })
 }
 
+/// Whether a document is an srv.xml, by its root.
+pub(crate) fn is_srv(bytes: &[u8]) -> bool {
+    let Ok(text) = xml::text(bytes) else { return false };
+    let Ok(mut document) = Document::new(text, 1) else { return false };
+    matches!(document.next(), Ok(Piece::Open(root)) if root.name == "srv")
+}
+
 /// Line, column, and what is wrong there.
 pub(crate) type Told = ((u64, u64), String);
 
@@ -103,14 +117,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<Told>> {
 impl Srv {
     fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), xml::Mistake> {
         let value = &*attribute.value;
-        let number = |most: u16| {
-            let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
-            let number = value.parse().ok().filter(|number| is_plain && *number <= most);
-            number.ok_or_else(|| attribute.wrong(&format!("a whole number from 0 to {most}")))
-        };
         match attribute.name {
-            "workers" => self.workers = Some(number(WORKERS_MAX)?),
-            "port" => self.port = Some(number(u16::MAX)?),
+            "workers" => self.workers = Some(number(attribute, WORKERS_MAX)?),
+            "port" => self.port = Some(number(attribute, u16::MAX)?),
+            // Their ranges are the store's, and checked together.
+            "files" => self.files = Some(number(attribute, u32::MAX)?),
+            "key-nodes" => self.key_nodes = Some(number(attribute, u64::MAX)?),
+            "chain" => self.chain = Some(number(attribute, u32::MAX)?),
             "host" if value.is_empty() || value.contains(char::is_whitespace) => {
                 return Err(attribute.wrong("a name or an address"));
             }
@@ -133,6 +146,23 @@ impl Srv {
     /// What needs something else beside it.
     fn check(&self, element: &Element<'_>) -> Result<(), (usize, String)> {
         let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
+        let given = CLUSTER.iter().filter_map(|name| attribute(*name));
+        if let Some(first) = given.clone().next() {
+            let missing: Vec<&str> =
+                CLUSTER.into_iter().filter(|name| attribute(*name).is_none()).collect();
+            if !missing.is_empty() {
+                let missing = missing.join("` and `");
+                return Err((first.at, format!("`{}` needs `{missing}` beside it", first.name)));
+            }
+            if let Err(error) = self.geometry().map_or(Ok(()), |count| count.geometry().map(drop)) {
+                let at = match &error {
+                    GeometryError::Range { what: "number of files", .. } => attribute("files"),
+                    GeometryError::Range { what: "chain length", .. } => attribute("chain"),
+                    _ => attribute("key-nodes"),
+                };
+                return Err((at.map_or(first.at, |at| at.value_at), error.to_string()));
+            }
+        }
         match (attribute("host"), attribute("port")) {
             (Some(host), None) => Err((host.at, "`host` needs a `port`".to_owned())),
             _ => match (attribute("timezone"), attribute("self-update")) {
@@ -142,6 +172,12 @@ impl Srv {
                 _ => Ok(()),
             },
         }
+    }
+
+    /// The size of the cluster, if the file says it.
+    fn geometry(&self) -> Option<ByCount> {
+        let (files, key_nodes, chain) = (self.files?, self.key_nodes?, self.chain?);
+        Some(ByCount { files, key_nodes, chain })
     }
 
     /// The values of flags that the file stands for.
@@ -159,6 +195,7 @@ impl Srv {
             host.to_owned()
         };
         flag("frs", self.port.map(|port| format!("{host}:{port}")));
+        flag("geometry", self.geometry().map(|count| count.to_string()));
         flag("frs-self-update", self.self_update.clone());
         flag("frs-timezone", self.timezone.clone());
         flags
@@ -179,6 +216,27 @@ pub(crate) fn apply(command: Command, srv: &Srv) -> Command {
     })
 }
 
+/// Leaves the size of the cluster to the flags that say it in another way.
+pub(crate) fn yield_to_flags(serve: &ArgMatches, options: &mut ServeOptions) {
+    let is_said =
+        |id| serve.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
+    if (is_said("capacity") || is_said("load")) && !is_said("geometry") {
+        options.store.geometry = None;
+    }
+}
+
+fn number<N: TryFrom<u64> + Into<u64> + Copy>(
+    attribute: &Attribute<'_>,
+    most: N,
+) -> Result<N, xml::Mistake> {
+    let value = &*attribute.value;
+    let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
+    let number = value.parse::<u64>().ok().filter(|number| is_plain && *number <= most.into());
+    let number = number.and_then(|number| N::try_from(number).ok());
+    let most: u64 = most.into();
+    number.ok_or_else(|| attribute.wrong(&format!("a whole number from 0 to {most}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,13 +251,15 @@ mod tests {
     #[test]
     fn a_file_says_where_to_listen_and_when_to_reset() {
         let text = "<?xml version=\"1.0\"?>\n<srv workers=\"4\" host=\"::1\" port=\"8090\" \
-                    self-update=\"03:00\" timezone=\"+08:00\"/>";
+                    files=\"4\" key-nodes=\"65536\" chain=\"35\" self-update=\"03:00\" \
+                    timezone=\"+08:00\"/>";
         let srv = parse(text.as_bytes()).unwrap();
         let flags = srv.flags();
         let flags: Vec<(&str, &str)> = flags.iter().map(|(id, value)| (*id, &**value)).collect();
         let expected = [
             ("workers", "4"),
             ("frs", "[::1]:8090"),
+            ("geometry", "4x65536x35"),
             ("frs-self-update", "03:00"),
             ("frs-timezone", "+08:00"),
         ];
@@ -218,8 +278,8 @@ mod tests {
             "1:15: workers \"31\": expected a whole number from 0 to 30",
             "2:9: port \"70000\": expected a whole number from 0 to 65535",
             "3:9: host \"\": expected a name or an address",
-            "3:11: unknown attribute \"colour\" of <srv>; expected workers, host, port, self-update, \
-             timezone",
+            "3:11: unknown attribute \"colour\" of <srv>; expected workers, host, port, files, \
+             key-nodes, chain, self-update, timezone",
             "4:16: self-update \"24:00\": expected a time of day such as 03:00",
         ];
         assert_eq!(found[..5], expected);
@@ -229,6 +289,33 @@ mod tests {
             told("<srv timezone=\"UTC\"/>"),
             ["1:6: `timezone` says nothing without `self-update`"]
         );
+        for (cluster, message) in [
+            ("files='4'", "1:6: `files` needs `key-nodes` and `chain` beside it"),
+            ("key-nodes='4' chain='4'", "1:6: `key-nodes` needs `files` beside it"),
+            (
+                "files='129' key-nodes='9' chain='9'",
+                "1:13: number of files 129 is not allowed (1 to 128)",
+            ),
+            (
+                "files='1' key-nodes='0' chain='9'",
+                "1:27: number of key-nodes 0 is not allowed (1 to 1099511627776)",
+            ),
+            (
+                "files='1' key-nodes='9' chain='41'",
+                "1:37: chain length 41 is not allowed (1 to 40)",
+            ),
+            (
+                "files='128' key-nodes='1099511627776' chain='40'",
+                "1:29: 324259173171200000 bytes are too much for one cluster (at most \
+                 70368744177664)",
+            ),
+            (
+                "files='x' key-nodes='9' chain='9'",
+                "1:13: files \"x\": expected a whole number from 0 to 4294967295",
+            ),
+        ] {
+            assert_eq!(told(&format!("<srv {cluster}/>"))[0], message);
+        }
         assert_eq!(told("<map/>"), ["1:1: unknown element \"map\"; expected <srv>"]);
         assert_eq!(told("<srv><a/></srv>"), ["1:6: elements are nested more than 1 deep"]);
         assert_eq!(
@@ -237,12 +324,43 @@ mod tests {
         );
     }
 
-    fn serve_options(arguments: &[&str], srv: &Srv) -> crate::cli::ServeOptions {
+    #[test]
+    fn the_cluster_is_as_large_as_the_file_says_unless_a_flag_does() {
+        let srv = parse(b"<srv files='2' key-nodes='100' chain='3'/>").unwrap();
+        let asked = |arguments: &[&str]| {
+            serve_options(arguments, &srv).store.geometry.map(|count| count.to_string())
+        };
+        assert_eq!(asked(&[]).as_deref(), Some("2x100x3"));
+        assert_eq!(asked(&["--wide-capacity", "0"]).as_deref(), Some("2x100x3"));
+        assert_eq!(asked(&["--geometry", "1x5x9"]).as_deref(), Some("1x5x9"));
+        assert_eq!(asked(&["--geometry", "1x5x9", "--load", "0.5"]).as_deref(), Some("1x5x9"));
+        assert_eq!(asked(&["--capacity", "9"]), None);
+        assert_eq!(asked(&["--load", "0.5"]), None);
+    }
+
+    #[test]
+    fn a_document_is_known_by_its_root() {
+        for (text, is) in [
+            ("<srv/>", true),
+            ("<?xml version='1.0'?>\n<!-- it --><srv port='x'", false),
+            ("<?xml version='1.0'?>\n<!-- it --><srv port='x'>", true),
+            ("<map/>", false),
+            ("<srvs/>", false),
+            ("", false),
+        ] {
+            assert_eq!(is_srv(text.as_bytes()), is, "{text}");
+        }
+    }
+
+    fn serve_options(arguments: &[&str], srv: &Srv) -> ServeOptions {
         let required = ["tidegate", "serve", "--limits", "l", "--data-dir", "d"];
         let command = apply(Cli::command(), srv);
         let matches = command.try_get_matches_from([&required[..], arguments].concat()).unwrap();
         match Cli::from_arg_matches(&matches).unwrap().command {
-            Chosen::Serve(options) => *options,
+            Chosen::Serve(mut options) => {
+                yield_to_flags(matches.subcommand_matches(SERVE).unwrap(), &mut options);
+                *options
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -250,7 +368,7 @@ mod tests {
     #[test]
     fn flags_win_over_the_file() {
         let srv = parse(b"<srv workers=\"2\" port=\"9\" self-update=\"04:30\"/>").unwrap();
-        let of = |options: crate::cli::ServeOptions| {
+        let of = |options: ServeOptions| {
             let update = options.frs.self_update().unwrap().unwrap();
             (options.frs.address, update.time_of_day().as_nanos() / 60_000_000_000)
         };

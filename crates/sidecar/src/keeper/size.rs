@@ -9,7 +9,7 @@ use crate::memory_limit::{self, FileSystem, Limit};
 use anyhow::{Context, bail};
 use std::fmt;
 use std::path::Path;
-use tidegate_store::{Geometry, Options, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use tidegate_store::{Geometry, Options, STATE_WORDS_WIDE};
 
 /// Counters that there is room for unless told otherwise, where that fits: 73 MiB.
 const CAPACITY_DEFAULT: u64 = 1 << 20;
@@ -121,10 +121,7 @@ impl Room {
 /// The narrow nodes that are asked for; `capacity` where no number is.
 pub(super) fn narrow(options: &StoreOptions, capacity: u64) -> anyhow::Result<Geometry> {
     match options.geometry {
-        Some(count) => {
-            Geometry::by_count(count.files, count.key_nodes, count.chain, STATE_WORDS_NARROW)
-                .context("--geometry")
-        }
+        Some(count) => count.geometry().context("--geometry, or files, key-nodes and chain"),
         None => Geometry::by_capacity(options.capacity.unwrap_or(capacity), options.load)
             .context("--capacity and --load"),
     }

@@ -1,10 +1,11 @@
 //! `algorithm` and its numbers: which keys go with which, and the quota that they make.
 
-use super::document::Place;
+use super::document::{Node, Place};
+use super::duration;
 use super::period;
-use super::reader::Fields;
+use super::reader::{Fields, Reports};
 use super::schema::Reading;
-use super::text::{choice, quoted, suggestion};
+use super::text::{all, choice, quoted, suggestion};
 use super::time_of_day;
 use tidegate_core::{
     Alignment, DailyReset, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError,
@@ -36,12 +37,16 @@ impl Algorithm {
     }
 }
 
+/// All but the bucket, which has no hits to forget.
+const WINDOWS: [Algorithm; 4] =
+    [A::FixedWindow, A::FirstHitWindow, A::SlidingWindow, A::SlidingBuckets];
+
 /// Keys that not every algorithm has.
 const FOR: [(&str, &[Algorithm]); 6] = [
     ("burst", &[A::TokenBucket]),
     ("initial", &[A::TokenBucket]),
-    ("timezone", &[A::FixedWindow, A::FirstHitWindow]),
-    ("reset", &[A::FirstHitWindow]),
+    ("timezone", &WINDOWS),
+    ("reset", &WINDOWS),
     ("borrow", &[A::FixedWindow, A::FirstHitWindow]),
     ("exact", &[A::SlidingBuckets]),
 ];
@@ -70,8 +75,12 @@ pub(super) fn read_quota(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> 
     if let Some(algorithm) = algorithm {
         check_keys(fields, algorithm, reading);
     }
-    if algorithm == Some(A::FirstHitWindow) && fields.has("timezone") && !fields.has("reset") {
-        let message = "`timezone` of a first_hit_window says nothing without `reset`";
+    // Only windows that begin on a boundary go by a clock without one.
+    if let Some(algorithm) = algorithm.filter(|of| *of != A::FixedWindow && WINDOWS.contains(of))
+        && fields.has("timezone")
+        && !fields.has("reset")
+    {
+        let message = format!("`timezone` of a {} says nothing without `reset`", algorithm.name());
         reading.reports.report(fields.place_of("timezone"), message);
     }
     let numbers = read_numbers(fields, reading);
@@ -94,22 +103,36 @@ pub(super) fn read_quota(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> 
 
 fn quota(algorithm: Algorithm, of: Numbers) -> Result<Quota, QuotaError> {
     let span = of.period.nominal();
+    macro_rules! reset_daily {
+        ($window:expr) => {
+            match of.reset {
+                Some(reset) => $window.with_reset(reset),
+                None => $window,
+            }
+        };
+    }
     Ok(match algorithm {
         A::FixedWindow => Quota::FixedWindow(fixed_window(of, span)?),
         A::FirstHitWindow => {
             let window = FirstHitWindow::new(of.requests, span)?.with_borrow(of.borrow)?;
-            Quota::FirstHitWindow(match of.reset {
-                Some(reset) => window.with_reset(reset),
-                None => window,
-            })
+            Quota::FirstHitWindow(reset_daily!(window))
         }
         A::TokenBucket => {
             Quota::TokenBucket(TokenBucket::new(of.requests, span, of.burst, of.initial)?)
         }
-        A::SlidingWindow => Quota::SlidingWindow(SlidingWindow::new(of.requests, span)?),
+        A::SlidingWindow => {
+            let window = SlidingWindow::new(of.requests, span)?;
+            Quota::SlidingWindow(reset_daily!(window))
+        }
         A::SlidingBuckets => match of.exact {
-            Exact::Yes => Quota::SlidingExact(SlidingExact::new(of.requests, span)?),
-            Exact::No => Quota::SlidingBuckets(SlidingBuckets::new(of.requests, span)?),
+            Exact::Yes => {
+                let exact = SlidingExact::new(of.requests, span)?;
+                Quota::SlidingExact(reset_daily!(exact))
+            }
+            Exact::No => {
+                let buckets = SlidingBuckets::new(of.requests, span)?;
+                Quota::SlidingBuckets(reset_daily!(buckets))
+            }
         },
     })
 }
@@ -120,8 +143,12 @@ fn fixed_window(of: Numbers, span: Nanos) -> Result<FixedWindow, QuotaError> {
         Period::Span(_) => FixedWindow::new(of.requests, span)?,
     };
     let window = window.with_borrow(of.borrow)?;
-    Ok(match of.alignment {
+    let window = match of.alignment {
         Some(alignment) => window.aligned(&alignment),
+        None => window,
+    };
+    Ok(match of.reset {
+        Some(reset) => window.with_reset(reset),
         None => window,
     })
 }
@@ -157,7 +184,7 @@ fn check_keys(fields: &Fields<'_>, algorithm: Algorithm, reading: &mut Reading<'
     for (key, algorithms) in FOR {
         if fields.has(key) && !algorithms.contains(&algorithm) {
             let names: Vec<&str> = algorithms.iter().map(|of| of.name()).collect();
-            let message = format!("`{key}` is for {} only", names.join(" and "));
+            let message = format!("`{key}` is for {} only", all(&names));
             reading.reports.report(fields.place_of(key), message);
         }
     }
@@ -169,15 +196,63 @@ fn read_numbers(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Nu
     let requests = read_requests(fields, reading);
     let reports = &mut *reading.reports;
     let burst = fields.number("burst", reports);
-    let initial = fields.number("initial", reports);
+    let initial = read_initial(fields, reports);
     let borrow = fields.number("borrow", reports).unwrap_or(0);
     let exact = if fields.flag("exact", reports) { Exact::Yes } else { Exact::No };
     let alignment = read_timezone(fields, period, reading);
     let reset = read_reset(fields, reading);
     let (period, requests) = (period?, requests?);
     let burst = burst.unwrap_or(requests);
-    let initial = initial.unwrap_or(burst);
+    let initial = match initial {
+        None => burst,
+        Some(Initial::Tokens(tokens)) => tokens,
+        Some(Initial::Time(time)) => tokens_of(time, requests, period, burst, fields, reading)?,
+    };
     Some(Numbers { requests, period, burst, initial, borrow, alignment, reset, exact })
+}
+
+/// What a bucket starts with.
+enum Initial {
+    Tokens(u32),
+    /// As many as drip in in so long.
+    Time(Nanos),
+}
+
+fn read_initial(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Initial> {
+    let spot = fields.value("initial")?;
+    let initial = match &spot.node {
+        Node::Int(number) => u32::try_from(*number).ok().map(Initial::Tokens),
+        Node::Text(text) => duration::parse(text).map(Initial::Time),
+        _ => None,
+    };
+    if initial.is_none() {
+        reports.expected(
+            spot,
+            "initial",
+            "a whole number from 0 to 4294967295, or a time such as 10s",
+        );
+    }
+    initial
+}
+
+/// The whole tokens that drip in in `time`; none if the bucket does not hold as many, which is reported.
+fn tokens_of(
+    time: Nanos,
+    requests: u32,
+    period: Period,
+    burst: u32,
+    fields: &Fields<'_>,
+    reading: &mut Reading<'_, '_>,
+) -> Option<u32> {
+    // A period of no length is a mistake of its own.
+    let period = u128::from(period.nominal().as_nanos()).max(1);
+    let tokens = u128::from(time.as_nanos()) * u128::from(requests) / period;
+    let fitting = u32::try_from(tokens).ok().filter(|tokens| *tokens <= burst);
+    if fitting.is_none() {
+        let message = format!("initial {time} is {tokens} tokens, more than burst {burst}");
+        reading.reports.report(fields.place_of("initial"), message);
+    }
+    fitting
 }
 
 /// `requests`, or `requests_per_unit` as envoyproxy/ratelimit has it, where leaving it out is a

@@ -55,6 +55,10 @@ impl Source {
         Source { path: path.to_owned(), files: listed.map(|()| files) }
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn files(&self) -> Result<&[SourceFile], &str> {
         self.files.as_deref().map_err(String::as_str)
     }

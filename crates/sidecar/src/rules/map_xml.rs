@@ -253,11 +253,12 @@ fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
             "max" => numbers.max = map.number(attribute),
             "max-per-minute" => numbers.per_minute = map.number(attribute),
             "max-per-day" => numbers.per_day = map.number(attribute),
-            "interval" => match duration::parse(&attribute.value) {
+            "interval" => match interval(&attribute.value) {
                 Some(interval) => numbers.interval = Some((interval, attribute.value_at)),
                 None => {
                     let units = choice(&["ms", "s", "m", "h", "d", "w"]);
-                    map.wrong(attribute, &format!("a number and {units}, such as 1h"));
+                    let expected = format!("seconds, or a number and {units}, such as 1h");
+                    map.wrong(attribute, &expected);
                 }
             },
             "reset" | "timezone" => {}
@@ -265,6 +266,12 @@ fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
         }
     }
     numbers
+}
+
+/// A period with its unit, or a bare number of seconds.
+fn interval(text: &str) -> Option<Nanos> {
+    let is_bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_bare { duration::parse(&format!("{text}s")) } else { duration::parse(text) }
 }
 
 fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Vec<Limit> {

@@ -49,6 +49,15 @@ pub(super) fn suggestion(word: &str, known: &[&str]) -> Cow<'static, str> {
     }
 }
 
+/// `a, b and c`.
+pub(super) fn all(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
 /// `a, b or c`.
 pub(super) fn choice(words: &[&str]) -> String {
     match words {

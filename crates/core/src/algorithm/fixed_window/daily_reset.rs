@@ -37,6 +37,11 @@ impl DailyReset {
         self.time_of_day
     }
 
+    /// The last reset up to the instant `at`, in nanoseconds since the Unix epoch.
+    pub(in crate::algorithm) fn previous(&self, at: u64) -> u64 {
+        self.days.window(at).start
+    }
+
     /// The first reset after the instant `at`.
     pub(in crate::algorithm) fn next(&self, at: u64) -> u64 {
         self.days.window(at).end

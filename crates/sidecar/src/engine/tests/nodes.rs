@@ -19,6 +19,16 @@ const RULES: &str = "\
   descriptors:
   - {key: key, rate_limit: {algorithm: sliding_buckets, exact: true, requests: 5, period: 1h}}
 - key: business
+  value: updated
+  descriptors:
+  - key: key
+    rate_limits:
+    - {name: fixed, unit: day, requests: 5, reset: '03:00'}
+    - {name: sliding, algorithm: sliding_window, unit: day, requests: 5, reset: '03:00'}
+    - {name: ring, algorithm: sliding_buckets, unit: hour, requests: 5, reset: '03:00'}
+    - {name: exact, algorithm: sliding_buckets, exact: true, unit: day, requests: 5, reset: '03:00'}
+    - {name: first, algorithm: first_hit_window, unit: day, requests: 5, reset: '03:00'}
+- key: business
   value: free
   descriptors: [{key: key, rate_limit: {unlimited: true}}]
 ";
@@ -92,6 +102,91 @@ fn an_acquisition_is_all_or_nothing_of_limits_that_count_what_they_deny() {
     assert_eq!(fixture.use_at(0, "login", Use::Acquire, 1), (Verdict::Allow, rows(1)));
     assert_eq!(fixture.use_at(0, "login", Use::Acquire, 2), (Verdict::Deny, rows(1)));
     assert_eq!(fixture.use_at(0, "login", Use::Look, 0), (Verdict::Allow, rows(1)));
+}
+
+/// A request for several nodes, each as (business, key, hits).
+fn nodes(of: &[(&str, &str, u64)]) -> Request {
+    let descriptors = of.iter().map(|(business, key, hits)| Descriptor {
+        hits: Some(Hits::new(*hits)),
+        ..descriptor(&[("business", business), ("key", key)])
+    });
+    Request { domain: "d".into(), descriptors: descriptors.collect(), hits: Hits::ONE }
+}
+
+#[test]
+fn nodes_that_are_decided_as_one_count_all_or_none() {
+    let fixture = engine(RULES);
+    let use_as_one = |how, of: &[(&str, &str, u64)]| {
+        let counts = |windows: &NodeWindows<'_>| {
+            windows.iter().map(|window| window.count()).collect::<Vec<_>>()
+        };
+        let told = |verdict, of_each: &[NodeWindows<'_>]| {
+            (verdict, of_each.iter().map(counts).collect::<Vec<_>>())
+        };
+        fixture.engine.use_nodes(&nodes(of), how, at(0), told).unwrap()
+    };
+    let (allow, deny) = (Verdict::Allow, Verdict::Deny);
+    let two = [("login", "a", 1), ("bucket", "b", 5)];
+    assert_eq!(use_as_one(JointUse::Look, &two), (allow, vec![vec![0, 0], vec![0]]));
+    assert_eq!(use_as_one(JointUse::Acquire, &two), (allow, vec![vec![1, 1], vec![5]]));
+    // The bucket is empty, and so the login does not count either.
+    assert_eq!(use_as_one(JointUse::Look, &two), (deny, vec![vec![1, 1], vec![5]]));
+    assert_eq!(use_as_one(JointUse::Acquire, &two), (deny, vec![vec![1, 1], vec![5]]));
+    // One node twice needs room for both: the minute has one left.
+    let twice = [("login", "a", 1), ("login", "a", 1)];
+    assert_eq!(use_as_one(JointUse::Look, &twice), (deny, vec![vec![1, 1]; 2]));
+    assert_eq!(use_as_one(JointUse::Acquire, &twice), (deny, vec![vec![1, 1]; 2]));
+    let free = [("free", "a", 9), ("login", "a", 1)];
+    assert_eq!(use_as_one(JointUse::Acquire, &free), (allow, vec![vec![], vec![2, 2]]));
+    let unknown = nodes(&[("login", "c", 1), ("no", "a", 1), ("login", "c", 1), ("none", "a", 1)]);
+    let error = fixture.engine.use_nodes(&unknown, JointUse::Acquire, at(0), |_, _| ());
+    assert!(
+        matches!(&error, Err(JointError::Unknown(places)) if places[..] == [1, 3]),
+        "{error:?}"
+    );
+    let keys: Vec<String> = (0..129).map(|number| number.to_string()).collect();
+    let many: Vec<(&str, &str, u64)> = keys.iter().map(|key| ("login", &**key, 1)).collect();
+    let error = fixture.engine.use_nodes(&nodes(&many), JointUse::Acquire, at(0), |_, _| ());
+    assert!(
+        matches!(&error, Err(JointError::Undecided(UpdateError::TooMuch { keys: 257.., .. }))),
+        "{error:?}"
+    );
+    let (verdict, _) = use_as_one(JointUse::Acquire, &many[..128]);
+    assert_eq!(verdict, allow);
+    assert_eq!(use_as_one(JointUse::Look, &[("login", "0", 1)]).1, [[1, 1]]);
+}
+
+/// The last hit of each window, in seconds from the start on.
+fn last_told(windows: &NodeWindows<'_>) -> Vec<(String, u64, Option<u64>)> {
+    let secs = |at: Timestamp| at.as_nanos() / 1_000_000_000 - START;
+    let windows = windows.iter();
+    windows.map(|window| (window.name.to_owned(), window.count(), window.last.map(secs))).collect()
+}
+
+#[test]
+fn every_window_tells_its_last_hit_and_is_over_at_its_reset() {
+    let fixture = engine(RULES);
+    let names = ["fixed", "sliding", "ring", "exact", "first"];
+    let of_all = |count, last| names.map(|name| (name.to_owned(), count, last)).to_vec();
+    // Seconds after the start at which it is 02:59:50 in UTC.
+    let early = 3 * 3_600 - 10 + 86_400 - START % 86_400;
+    let found = |secs| fixture.engine.find_node(&node("updated", 1), at(secs), last_told);
+    let use_it = |secs, how, hits| {
+        let told = |verdict, windows: &NodeWindows<'_>| (verdict, last_told(windows));
+        fixture.engine.use_node(&node("updated", hits), how, at(secs), told).unwrap()
+    };
+    let (allow, deny) = (Verdict::Allow, Verdict::Deny);
+    assert_eq!(use_it(early, Use::Look, 0), (allow, of_all(0, None)));
+    assert_eq!(use_it(early, Use::Record, 4), (allow, of_all(4, Some(early))));
+    assert_eq!(use_it(early + 1, Use::Record, 1), (allow, of_all(5, Some(early + 1))));
+    assert_eq!(use_it(early + 2, Use::Acquire, 1), (deny, of_all(5, Some(early + 1))));
+    // A use that happened, though nothing had room for it.
+    let (verdict, told) = use_it(early + 3, Use::Record, 1);
+    assert_eq!((verdict, told), (deny, of_all(5, Some(early + 3))));
+    assert_eq!(found(early + 9).unwrap(), of_all(5, Some(early + 3)));
+    assert!(matches!(found(early + 10), Err(NodeError::NotFound)));
+    assert_eq!(use_it(early + 10, Use::Look, 0), (allow, of_all(0, None)));
+    assert_eq!(use_it(early + 10, Use::Acquire, 2), (allow, of_all(2, Some(early + 10))));
 }
 
 #[test]

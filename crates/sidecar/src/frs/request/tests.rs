@@ -8,17 +8,31 @@ const MANY: usize = ITEMS_MAX;
 #[test]
 fn items_are_read() {
     let text = "<frs><item business='login' key='user-17' hits='3'/>\n<item key='a&amp;b' business='x'></item></frs>";
-    let items = read(Command::Update, text).unwrap();
+    let items = read(Command::Update, text).unwrap().items;
     let told: Vec<_> = items.iter().map(|i| (&*i.business, &*i.key, i.hits.get())).collect();
     assert_eq!(told, [("login", "user-17", 3), ("x", "a&b", 1)]);
     let text = "<frs><item business='b' key='k'><window name='day' count='5' start='1763766000.25' \
                 end='1763766001'/><window name='minute'/></item></frs>";
-    let items = read(Command::Create, text).unwrap();
+    let items = read(Command::Create, text).unwrap().items;
     let at = |millis: u64| Some(Timestamp::from_nanos(millis * 1_000_000));
     let (start, end) = (at(1_763_766_000_250), at(1_763_766_001_000));
     let day = WindowChange { name: "day".into(), count: Some(5), start, end };
     let minute = WindowChange { name: "minute".into(), count: None, start: None, end: None };
     assert_eq!(items[0].windows.as_slice(), [day, minute]);
+}
+
+#[test]
+fn a_body_says_how_its_items_go_together() {
+    for (attributes, expected) in [
+        ("", Decided::Each),
+        (" items='each'", Decided::Each),
+        (" items='all-or-none'", Decided::AllOrNone),
+    ] {
+        let text = format!("<frs{attributes}><item business='b' key='k'/></frs>");
+        for command in [Command::Query, Command::Acquire] {
+            assert_eq!(read(command, &text).unwrap().decided, expected, "{text}");
+        }
+    }
 }
 
 #[test]
@@ -45,7 +59,9 @@ fn what_is_not_understood_is_told_with_its_place() {
     for (command, text, expected) in [
         (Query, "<frs/>", "1:1: <frs> needs at least one <item>"),
         (Query, "<fsr/>", "1:1: unknown element \"fsr\"; expected <frs>"),
-        (Query, "<frs a='b'/>", "1:6: unknown attribute \"a\" of <frs>; expected none"),
+        (Query, "<frs a='b'/>", "1:6: unknown attribute \"a\" of <frs>; expected items"),
+        (Update, "<frs items='each'/>", "1:6: unknown attribute \"items\" of <frs>; expected none"),
+        (Query, "<frs items='all'/>", "1:13: items \"all\": expected each or all-or-none"),
         (Query, "<frs><itme/></frs>", "1:6: unknown element \"itme\"; expected <item>"),
         (Query, "<frs>\n <item key='k'/></frs>", "2:2: <item> needs a business"),
         (Query, "<frs><item business='b'/></frs>", "1:6: <item> needs a key"),
@@ -113,7 +129,7 @@ fn what_is_not_understood_is_told_with_its_place() {
 #[test]
 fn bodies_are_bounded() {
     let of = |count: usize| format!("<frs>{}</frs>", "<item business='b' key='k'/>".repeat(count));
-    assert_eq!(read(Command::Query, &of(MANY)).unwrap().len(), MANY);
+    assert_eq!(read(Command::Query, &of(MANY)).unwrap().items.len(), MANY);
     let mistake = read(Command::Query, &of(MANY + 1)).unwrap_err();
     assert_eq!(mistake.message, "a body has at most 256 items; send more bodies");
     let key =
@@ -137,7 +153,8 @@ proptest! {
     #[test]
     fn no_text_breaks_the_reader(
         words in prop::collection::vec(prop_oneof![
-            4 => Just("<frs>".to_owned()), 4 => Just("<item business='b' key='k'".to_owned()),
+            4 => Just("<frs>".to_owned()), 2 => Just("<frs items='all-or-none'>".to_owned()),
+            4 => Just("<item business='b' key='k'".to_owned()),
             4 => Just("/>".to_owned()), 4 => Just(">".to_owned()), 2 => Just("</item>".to_owned()),
             2 => Just("</frs>".to_owned()), 2 => Just("<window name='day' count='3'/>".to_owned()),
             1 => Just(" hits='2'".to_owned()), 1 => any::<String>(),
@@ -146,7 +163,7 @@ proptest! {
         let text = words.concat();
         for command in Command::ALL {
             match read(command, &text) {
-                Ok(items) => prop_assert!((1..=ITEMS_MAX).contains(&items.len())),
+                Ok(body) => prop_assert!((1..=ITEMS_MAX).contains(&body.items.len())),
                 Err(mistake) => prop_assert!(mistake.at <= text.len()),
             }
         }

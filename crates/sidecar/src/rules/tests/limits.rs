@@ -2,7 +2,9 @@
 
 use super::super::Defaults;
 use super::*;
-use tidegate_core::{Denied, FirstHitWindow, SlidingBuckets, SlidingExact, SlidingWindow, Zone};
+use tidegate_core::{
+    DailyReset, Denied, FirstHitWindow, SlidingBuckets, SlidingExact, SlidingWindow, Zone,
+};
 
 fn nanos(secs: u64) -> Nanos {
     Nanos::from_secs(secs)
@@ -53,6 +55,11 @@ fn each_algorithm_has_its_numbers() {
     check(&limit("algorithm: token_bucket"), &bucket(7, 60, 7, 7));
     check(&limit("algorithm: token_bucket, burst: 9"), &bucket(7, 60, 9, 9));
     check(&limit("algorithm: token_bucket, burst: 9, initial: 0"), &bucket(7, 60, 9, 0));
+    // Seven a minute: a token each 8.6 s.
+    check(&limit("algorithm: token_bucket, burst: 9, initial: 8s"), &bucket(7, 60, 9, 0));
+    check(&limit("algorithm: token_bucket, burst: 9, initial: 20s"), &bucket(7, 60, 9, 2));
+    check(&limit("algorithm: token_bucket, burst: 9, initial: 1m"), &bucket(7, 60, 9, 7));
+    check(&limit("algorithm: token_bucket, initial: 0s"), &bucket(7, 60, 7, 0));
     let sliding = Quota::SlidingWindow(SlidingWindow::new(7, minute).unwrap());
     check(&limit("algorithm: sliding_window"), &sliding);
     let buckets = Quota::SlidingBuckets(SlidingBuckets::new(7, minute).unwrap());
@@ -181,8 +188,28 @@ fn every_key_is_documented() {
 }
 
 #[test]
+fn every_window_may_be_reset_each_day() {
+    let reset = DailyReset::new(Nanos::from_secs(10_800), &Zone::fixed(28_800)).unwrap();
+    let (day, reset) = (Nanos::from_secs(86_400), || reset.clone());
+    let fixed = window(7, 86_400).in_zone(&Zone::fixed(28_800)).with_reset(reset());
+    let sliding = SlidingWindow::new(7, day).unwrap().with_reset(reset());
+    let buckets = SlidingBuckets::new(7, day).unwrap().with_reset(reset());
+    let exact = SlidingExact::new(7, day).unwrap().with_reset(reset());
+    for (algorithm, expected) in [
+        ("fixed_window", Quota::FixedWindow(fixed)),
+        ("sliding_window", Quota::SlidingWindow(sliding)),
+        ("sliding_buckets", Quota::SlidingBuckets(buckets)),
+        ("sliding_buckets, exact: true", Quota::SlidingExact(exact)),
+    ] {
+        let text = format!(
+            "{{algorithm: {algorithm}, unit: day, requests: 7, reset: '03:00', timezone: '+08:00'}}"
+        );
+        assert_eq!(only_limit(&with_limit(&text)).quota, expected, "{algorithm}");
+    }
+}
+
+#[test]
 fn a_first_hit_window_may_be_reset_each_day() {
-    use tidegate_core::DailyReset;
     let first = FirstHitWindow::new(7, Nanos::from_secs(3_600)).unwrap();
     for (reset, time, offset) in [
         ("reset: '03:00'", 10_800, 0),

@@ -64,6 +64,39 @@ fn counters_are_reset_when_the_map_or_the_business_says() {
     }
 }
 
+#[test]
+fn an_interval_without_a_unit_is_in_seconds() {
+    for (interval, secs) in [("60", 60), ("60s", 60), ("007", 7), ("1m", 60), ("86400", 86_400)] {
+        let text = format!("<map><business id='a' max='5' interval='{interval}'/></map>");
+        let (rules, _) = load_map(&text).unwrap();
+        let [(name, _, quota)] = &limits(&rules, "frs", "a")[..] else { panic!("{interval}") };
+        assert_eq!((&**name, quota), ("period", &Quota::FirstHitWindow(first_hit(5, secs))));
+    }
+    for (interval, message) in [
+        ("0", "period 0 is not allowed (minimum 1ms)"),
+        (
+            "-60",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"-60\"",
+        ),
+        (
+            "1.5",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"1.5\"",
+        ),
+        (
+            "",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"\"",
+        ),
+        ("316224001", "period 316224001s is too long (maximum 3660d)"),
+        (
+            "99999999999999999999",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"99999999999999999999\"",
+        ),
+    ] {
+        let text = format!("<map><business id='a' max='5' interval='{interval}'/></map>");
+        assert_eq!(load_map(&text).unwrap_err(), [format!("map.xml:1:41: {message}")]);
+    }
+}
+
 /// What srv.xml says holds for maps that say nothing, and for no other syntax.
 #[test]
 fn a_self_update_from_outside_is_for_maps_without_one() {
@@ -123,7 +156,7 @@ fn every_mistake_is_told_with_its_place() {
         "5:3: a business needs an `id`".to_owned(),
         "6:17: `id`: expected a name, found \"\"".to_owned(),
         "7:25: `max`: expected a whole number from 0 to 4294967295, found \"-1\"".to_owned(),
-        "7:39: `interval`: expected a number and ms, s, m, h, d or w, such as 1h, found \"1 h\""
+        "7:39: `interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"1 h\""
             .to_owned(),
         format!(
             "7:44: unknown attribute \"max-per-minutes\" of <business> (did you mean \

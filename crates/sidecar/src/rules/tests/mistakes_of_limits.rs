@@ -171,7 +171,7 @@ fn of_an_algorithm() {
         ),
         (
             "algorithm: sliding_window, timezone: UTC",
-            "3:87: `timezone` is for fixed_window and first_hit_window only",
+            "3:87: `timezone` of a sliding_window says nothing without `reset`",
         ),
         (
             "borrow: 4294967295",
@@ -179,6 +179,15 @@ fn of_an_algorithm() {
         ),
         ("algorithm: token_bucket, burst: 0", "3:82: burst 0 is not allowed (minimum 1)"),
         ("algorithm: token_bucket, initial: 2", "3:84: initial 2 is more than burst 1"),
+        (
+            "algorithm: token_bucket, initial: 2h",
+            "3:84: initial 7200s is 2 tokens, more than burst 1",
+        ),
+        (
+            "algorithm: token_bucket, initial: soon",
+            "3:84: `initial`: expected a whole number from 0 to 4294967295, or a time such as 10s, \
+             found \"soon\"",
+        ),
     ] {
         check_mistake(&with_limit(&format!("{{unit: hour, requests: 1, {keys}}}")), message);
     }
@@ -244,7 +253,11 @@ fn of_rate_limits() {
 #[test]
 fn of_a_reset() {
     for (keys, message) in [
-        ("unit: day, reset: '03:00'", "3:43: `reset` is for first_hit_window only"),
+        (
+            "unit: day, requests: 1, algorithm: token_bucket, reset: '03:00'",
+            "3:81: `reset` is for fixed_window, first_hit_window, sliding_window and sliding_buckets \
+             only",
+        ),
         (
             "unit: day, algorithm: first_hit_window, timezone: UTC",
             "3:75: `timezone` of a first_hit_window says nothing without `reset`",
@@ -255,7 +268,16 @@ fn of_a_reset() {
         ),
         (
             "unit: day, algorithm: token_bucket, requests: 1, timezone: UTC",
-            "3:84: `timezone` is for fixed_window and first_hit_window only",
+            "3:84: `timezone` is for fixed_window, first_hit_window, sliding_window and \
+             sliding_buckets only",
+        ),
+        (
+            "unit: day, algorithm: sliding_buckets, timezone: UTC",
+            "3:74: `timezone` of a sliding_buckets says nothing without `reset`",
+        ),
+        (
+            "unit: day, reset: 3",
+            "3:43: `reset`: expected a time of day such as \"03:00\", found \"3\"",
         ),
     ] {
         check_mistake(&with_limit(&format!("{{{keys}}}")), message);

@@ -1,0 +1,83 @@
+//! Self-update: at an agreed time of day all counters are as if they had never been used.
+//!
+//! Nothing runs at that time. A counter whose last hit came before the last reset is taken for a new one, and
+//! no answer reaches beyond the next reset. Looking, being denied and giving back still write nothing.
+//!
+//! The first-hit window and the exact sliding window do without: one knows when it opened, the other when each
+//! of its hits came. A token bucket has no window to end.
+//!
+//! Invariant: a reset never takes hits off that came after it. Where the last hit was not noted to the
+//! nanosecond, hits of the same millisecond before the reset stay.
+//!
+//! Hits that are charged ahead may be spent until the next reset at the latest, for then they are forgotten.
+//!
+//! Source: the self-update of the Frequency Restrict Service (at an agreed point in time all nodes are reset to
+//! factory state).
+
+use super::fixed_window::DailyReset;
+use crate::quota::{Decision, Outcome, Quota, WIDE_WORDS};
+use crate::units::Timestamp;
+
+/// Decides for a window that has a reset. `plain` decides on a state as if there was none.
+#[cold]
+#[inline(never)]
+pub(super) fn decide(
+    reset: &DailyReset,
+    quota: &Quota,
+    state: &mut [u64],
+    now: Timestamp,
+    plain: impl Fn(&mut [u64]) -> Decision,
+) -> Decision {
+    let (decision, last) = if is_over(reset, quota.noted(state), now) {
+        let mut new = [0; WIDE_WORDS];
+        let new = &mut new[..quota.state_size().words()];
+        let decision = plain(new);
+        if new.iter().any(|word| *word != 0) {
+            state[..new.len()].copy_from_slice(new);
+        }
+        (decision, quota.noted(new))
+    } else {
+        let decision = plain(state);
+        (decision, quota.noted(state))
+    };
+    let end = next(reset, last.unwrap_or(0), now);
+    Decision {
+        outcome: match decision.outcome {
+            Outcome::Deny { retry_after } => {
+                Outcome::Deny { retry_after: retry_after.min(end.saturating_since(now)) }
+            }
+            Outcome::Allow => Outcome::Allow,
+        },
+        reset_at: decision.reset_at.min(end),
+        keep_until: decision.keep_until.min(end),
+        ..decision
+    }
+}
+
+/// As [`Quota::charged_until`], for a window that has a reset. `until` says it of a state, reset or not.
+pub(crate) fn charged_until(
+    reset: &DailyReset,
+    quota: &Quota,
+    state: &[u64],
+    now: Timestamp,
+    until: impl Fn(&[u64]) -> Timestamp,
+) -> Timestamp {
+    let last = quota.noted(state);
+    if is_over(reset, last, now) {
+        return until(&[0; WIDE_WORDS]).min(next(reset, 0, now));
+    }
+    until(state).min(next(reset, last.unwrap_or(0), now))
+}
+
+/// Whether a reset came since the last hit.
+pub(crate) fn is_over(reset: &DailyReset, last: Option<u64>, now: Timestamp) -> bool {
+    last.is_some_and(|last| {
+        let next = reset.next(last);
+        next <= now.as_nanos() && next != u64::MAX
+    })
+}
+
+/// The reset that ends what is counted at `now`, or was by a clock that was ahead.
+fn next(reset: &DailyReset, last: u64, now: Timestamp) -> Timestamp {
+    Timestamp::from_nanos(reset.next(last.max(now.as_nanos())))
+}

@@ -1,0 +1,63 @@
+//! Giving hits of an exact window back: from the minutes that the parts at hand have on all levels.
+
+use super::{HOURS, Levels, Moment, Part, SATURATED, WIDE_WORDS, count, put};
+
+impl Levels<'_> {
+    /// Gives back up to `hits` of those that count, and says how many it were.
+    pub(super) fn give_back(&mut self, hits: u64) -> u64 {
+        let (now, oldest) = (self.now, self.oldest);
+        let from_oldest = (oldest.second % 60) as usize;
+        if now.minute == oldest.minute {
+            return self.give_back_minute(
+                Self::MINUTES_NOW,
+                self.seconds_now(),
+                now,
+                from_oldest,
+                hits,
+            );
+        }
+        let given = self.give_back_minute(Self::MINUTES_NOW, self.seconds_now(), now, 0, hits);
+        let (minutes, seconds) = (self.minutes_oldest(), self.seconds_oldest());
+        given + self.give_back_minute(minutes, seconds, oldest, from_oldest, hits - given)
+    }
+
+    /// Gives back hits of one minute, on all levels alike, from its last second to the place `from`.
+    fn give_back_minute(
+        &mut self,
+        minutes: Part,
+        seconds: Part,
+        Moment { minute, hour, .. }: Moment,
+        from: usize,
+        hits: u64,
+    ) -> u64 {
+        let in_hour = self.hours().find(|(number, _)| *number == hour);
+        let minute_place = (minute % 60) as usize;
+        let most = self.sum(seconds, minute, from).min(self.total(minutes, hour, minute_place));
+        let most = most.min(in_hour.map_or(u64::MAX, |(_, total)| total));
+        let given = hits.min(most);
+        let mut rest = given;
+        for place in (from..60).rev() {
+            if rest == 0 {
+                break;
+            }
+            rest -= subtract(self.words_mut(seconds), place, rest);
+        }
+        if given > 0 {
+            subtract(self.words_mut(minutes), minute_place, given);
+            if in_hour.is_some() {
+                subtract(self.words_mut(Self::ROOT), (hour % HOURS) as usize, given);
+            }
+        }
+        given
+    }
+}
+
+/// Takes off up to `hits`, and says how many it were.
+fn subtract(words: &mut [u64; WIDE_WORDS], place: usize, hits: u64) -> u64 {
+    let total = count(words, place);
+    let taken = total.min(u32::try_from(hits).unwrap_or(u32::MAX));
+    if total != SATURATED {
+        put(words, place, total - taken);
+    }
+    taken.into()
+}
