@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
 use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::{artifacts, client, wait};
+use tidegate_tests::{artifacts, client, memory, wait};
 use tidegate_wire::rls::Code;
 use tokio::process::Command;
 
@@ -27,8 +27,10 @@ const TRUSTED: &str = "the system clock is trusted again";
 
 /// Has the system clock seem two days ahead.
 fn step(dir: &Path) -> anyhow::Result<()> {
-    let control =
-        File::options().read(true).write(true).open(dir.join("data/cluster/control.tide"))?;
+    let control = File::options()
+        .read(true)
+        .write(true)
+        .open(memory::of(&dir.join("data"))?.join("control.tide"))?;
     let mut word = [0; 8];
     control.read_exact_at(&mut word, KNOWN_AT)?;
     let (began, moved) = (u64::from_le_bytes(word) >> 32, u64::from_le_bytes(word) & 0xffff_ffff);

@@ -137,7 +137,7 @@ async fn a_capacity_beyond_the_limit_is_an_error_that_says_what_fits() -> anyhow
     let Some(home) = or_skipped(Home::new(2_048 * MIB))? else { return Ok(()) };
     let said = home.fail(Some(&group), &["--capacity", "10000000"]).await?;
     for words in [
-        "the counters would take 706.9 MiB",
+        "the counters would take 709.7 MiB",
         "memory limit /sys/fs/cgroup/",
         " is 128.0 MiB, of which",
     ] {
@@ -182,7 +182,7 @@ async fn a_tmpfs_that_is_too_small_is_an_error_that_says_what_fits() -> anyhow::
     for words in [
         "the counters would take 79.",
         "64.0 MiB are free in the file system of",
-        "set --capacity 763000 or less",
+        "set --capacity 760000 or less",
     ] {
         ensure!(said.contains(words), "{said}");
     }

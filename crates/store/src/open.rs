@@ -139,6 +139,8 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
 /// How much memory [`open`] would make; 0 if it is there already.
 pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenError> {
     let cluster = dir.join(CLUSTER);
+    // Whoever is just making it comes first.
+    let _gate = if dir.join(GATE).exists() { Some(pass_gate(dir)?) } else { None };
     if fs::symlink_metadata(&cluster).is_err() {
         return Ok(options.total_bytes());
     }
