@@ -12,7 +12,7 @@
 //!
 //! From the bottom: `region` (mapped words) and `guard` (files cut short); `geometry` and `key_node`
 //! (where things are); `lock`, `seat`, `process` and `crew` (who may write, and what is left when they
-//! die); `step` (one update); `cluster` (operations). `files`, `header`, `verify` open a cluster.
+//! die); `patience` and `stuck` (how long they wait, and for whom not); `step` (one update); `cluster` (operations). `files`, `header`, `verify` open a cluster.
 //!
 //! Invariant: all unsafe code of the workspace is in `region`, `guard` and `byte_lock`.
 
@@ -34,11 +34,13 @@ mod lock;
 mod memory;
 mod occupancy;
 mod options;
+mod patience;
 mod process;
 mod region;
 mod seat;
 mod stats;
 mod step;
+mod stuck;
 mod sync;
 mod verify;
 mod view;
@@ -53,6 +55,8 @@ pub use geometry::{
 pub use key::{Hashed, Key, Parts, StoredKey};
 pub use occupancy::Occupancy;
 pub use options::{Eviction, Options};
+pub use patience::blocked_here;
 pub use seat::KEYS_MAX as UPDATE_KEYS_MAX;
 pub use stats::Stats;
-pub use view::{Ages, Area, Findings, Flaw, FlawKind, Process, View};
+pub use stuck::Stuck;
+pub use view::{Ages, Area, Findings, Flaw, FlawKind, Holder, Process, View};

@@ -5,16 +5,7 @@
 //! that whoever cleans up after it finds every lock (see [`crate::seat`]). Does not know how to tell
 //! whether a holder lives: it asks.
 
-use crate::sync::{AtomicU64, put, swap_if};
-
-/// What to do about a lock that somebody holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// Try again.
-    Again,
-    /// Waited long enough.
-    GiveUp,
-}
+use crate::sync::{AtomicU64, get, put, swap_if};
 
 /// Takes the lock for `me` (not 0), if nobody has it; else says who.
 #[inline]
@@ -23,21 +14,17 @@ pub(crate) fn try_acquire(lock: &AtomicU64, me: u64) -> Result<(), u64> {
     swap_if(lock, 0, me)
 }
 
-/// Takes the lock for `me`, asking `wait` each time that it finds a holder. Says which one if told to
-/// give up.
-#[inline]
-pub(crate) fn acquire(lock: &AtomicU64, me: u64, wait: impl FnMut(u64) -> Wait) -> Result<(), u64> {
-    if try_acquire(lock, me).is_ok() { Ok(()) } else { acquire_slowly(lock, me, wait) }
-}
-
-#[cold]
-fn acquire_slowly(lock: &AtomicU64, me: u64, mut wait: impl FnMut(u64) -> Wait) -> Result<(), u64> {
-    loop {
-        let Err(holder) = try_acquire(lock, me) else { return Ok(()) };
-        if wait(holder) == Wait::GiveUp {
-            return Err(holder);
+/// Takes the lock for `me` if it comes free within so many looks; else says who has it.
+pub(crate) fn acquire_within(lock: &AtomicU64, me: u64, looks: u32) -> Result<(), u64> {
+    let mut holder = get(lock);
+    for _ in 0..looks {
+        if holder == 0 && try_acquire(lock, me).is_ok() {
+            return Ok(());
         }
+        std::hint::spin_loop();
+        holder = get(lock);
     }
+    try_acquire(lock, me)
 }
 
 /// Gives back a lock which the caller holds.
@@ -52,115 +39,32 @@ pub(crate) fn release_of(lock: &AtomicU64, dead: u64) {
     let _ = swap_if(lock, dead, 0);
 }
 
-#[cfg(loom)]
-mod loom_tests {
-    //! Every interleaving of two or three threads over one lock. Run by `make loom`.
-
-    use super::*;
-    use crate::sync::get;
-    use loom::sync::{Arc, Mutex};
-    use loom::thread::{self, yield_now};
-
-    struct Shared {
-        lock: AtomicU64,
-        value: AtomicU64,
-        /// Stands for the lock file of the process that died: whoever holds it cleans up.
-        remains: Mutex<bool>,
-    }
-
-    impl Shared {
-        fn new(holder: u64) -> Arc<Self> {
-            let (lock, value) = (AtomicU64::new(holder), AtomicU64::new(0));
-            Arc::new(Self { lock, value, remains: Mutex::new(holder != 0) })
-        }
-
-        /// Adds one in two steps under the lock; 7 is dead, and is cleaned up after by who meets it.
-        fn add(&self, me: u64) {
-            acquire(&self.lock, me, |holder| {
-                if holder == 7 {
-                    let mut remains = self.remains.lock().unwrap();
-                    if *remains {
-                        // The dead process got half through: its journal says 10.
-                        put(&self.value, 10);
-                        release_of(&self.lock, 7);
-                        *remains = false;
-                    }
-                }
-                yield_now();
-                Wait::Again
-            })
-            .unwrap();
-            let value = get(&self.value);
-            put(&self.value, value + 1);
-            release(&self.lock);
-        }
-    }
-
-    #[test]
-    fn two_holders_exclude_each_other() {
-        loom::model(|| {
-            let shared = Shared::new(0);
-            let other = shared.clone();
-            let thread = thread::spawn(move || other.add(2));
-            shared.add(1);
-            thread.join().unwrap();
-            assert_eq!(get(&shared.value), 2);
-            assert_eq!(get(&shared.lock), 0);
-        });
-    }
-
-    #[test]
-    fn a_dead_holder_is_cleaned_up_after_once() {
-        loom::model(|| {
-            let shared = Shared::new(7);
-            let other = shared.clone();
-            let thread = thread::spawn(move || other.add(2));
-            shared.add(1);
-            thread.join().unwrap();
-            assert_eq!(get(&shared.value), 12);
-            assert_eq!(get(&shared.lock), 0);
-        });
-    }
-
-    #[test]
-    fn a_lock_that_is_not_waited_for_is_taken_or_not() {
-        loom::model(|| {
-            let shared = Shared::new(0);
-            let other = shared.clone();
-            let thread = thread::spawn(move || {
-                if try_acquire(&other.lock, 2).is_ok() {
-                    put(&other.value, get(&other.value) + 1);
-                    release(&other.lock);
-                    return 1;
-                }
-                0
-            });
-            shared.add(1);
-            let added = thread.join().unwrap();
-            assert_eq!(get(&shared.value), 1 + added);
-        });
-    }
+/// Cleans up with the right to, which is given up last: as soon as it is, another process may have the seats
+/// of the dead one, and hold locks from them.
+pub(crate) fn with_right<R, T>(right: R, clean: impl FnOnce() -> T) -> T {
+    let cleaned = clean();
+    drop(right);
+    cleaned
 }
+
+#[cfg(loom)]
+mod loom_tests;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::sync::get;
 
     #[test]
     fn a_held_lock_is_reported_with_its_holder() {
         let lock = AtomicU64::new(0);
         assert_eq!(try_acquire(&lock, 3), Ok(()));
         assert_eq!(try_acquire(&lock, 4), Err(3));
-        let mut asked = 0;
-        let result = acquire(&lock, 4, |holder| {
-            assert_eq!(holder, 3);
-            asked += 1;
-            if asked == 5 { Wait::GiveUp } else { Wait::Again }
-        });
-        assert_eq!((result, asked), (Err(3), 5));
+        assert_eq!(acquire_within(&lock, 4, 5), Err(3));
         release(&lock);
-        assert_eq!(acquire(&lock, 4, |_| Wait::GiveUp), Ok(()));
+        assert_eq!(acquire_within(&lock, 4, 0), Ok(()));
+        release(&lock);
+        assert_eq!(acquire_within(&lock, 5, 5), Ok(()));
+        assert_eq!(get(&lock), 5);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A seat has three parts. The list of locks is written before a lock is taken, so that whoever cleans
 //! up finds them. The journal gets the new nodes of an update before any node is touched; once it is
 //! committed, the update counts, and is completed by whoever comes (docs/store-format.md,
-//! "Updates"). The counts are statistics. One thread at a time writes to a seat.
+//! "Updates"). The counts are statistics. One thread at a time writes to a seat, but for the note that it
+//! stands still, which others write about it.
 //!
 //! Owns these words and their order. Does not know which process is alive, nor what is in a node.
 
@@ -24,8 +25,9 @@ pub(crate) const SEATS_MAX: u64 = if cfg!(miri) {
 } else {
     256
 };
-/// The most keys of one update. A request of Envoy has up to 128 descriptors.
-pub const KEYS_MAX: usize = 256;
+/// The most keys of one update. A request of Envoy has up to 128 descriptors. Loom explores every word of a
+/// seat, so there it has few.
+pub const KEYS_MAX: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// Words of the control file before the seats: a page of header, and a page with a word for each
 /// process.
@@ -34,12 +36,18 @@ const RESTORING: usize = PROCESSES + 64;
 const BOOT: usize = RESTORING + 1;
 const SEATS: usize = 1024;
 /// 32 KiB a seat, so 8 MiB in all; only what is used takes memory.
-const SEAT_WORDS: usize = 4096;
+const SEAT_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
 /// Words of a seat: who has it, how many words of journal count, how many locks are listed, the
 /// counts, the locks, the journal.
 const OWNER: usize = 0;
 const COMMITTED: usize = 1;
 const LOCK_COUNT: usize = 2;
+/// How often the seat has given back all its locks: whoever finds it unchanged knows that it did not move.
+const STEPS: usize = 3;
+/// Notes of others, for people: at which count of steps the seat was found to stand still, plus one, and
+/// since when, in milliseconds since the Unix epoch.
+const STILL_STEPS: usize = 4;
+const STILL_SINCE: usize = 5;
 const COUNTS: usize = 8;
 const LOCKS: usize = 32;
 /// A key has two key-nodes.
@@ -50,6 +58,8 @@ pub(crate) const JOURNAL_WORDS: usize = SEAT_WORDS - JOURNAL;
 /// Words of a record besides the image of the node.
 pub(crate) const RECORD_WORDS_BESIDES_IMAGE: usize = 2;
 const _: () = assert!(COUNTS + Stats::COUNTS <= LOCKS);
+#[cfg(loom)]
+pub(crate) const SEAT_WORDS_OF_LOOM: usize = SEAT_WORDS;
 const _: () = assert!(JOURNAL_WORDS >= KEYS_MAX * (RECORD_WORDS_BESIDES_IMAGE + 7));
 
 /// The number of words of the control file.
@@ -127,6 +137,12 @@ impl<'a> Seat<'a> {
         Self { words: control.slice(start, SEAT_WORDS), number }
     }
 
+    /// A seat of words that are in no control file.
+    #[cfg(loom)]
+    pub(crate) fn of_words(words: &'a [AtomicU64], number: u64) -> Self {
+        Self { words, number }
+    }
+
     /// The seat that holds a lock with this word, if the word names one.
     pub(crate) fn of_lock(control: &'a Region, word: u64) -> Option<Self> {
         let number = word.checked_sub(1)?;
@@ -178,6 +194,34 @@ impl<'a> Seat<'a> {
     #[inline]
     pub(crate) fn clear_locks(&self) {
         put(&self.words[LOCK_COUNT], 0);
+        put(&self.words[STEPS], get(&self.words[STEPS]).wrapping_add(1));
+    }
+
+    /// How often the seat has given back all its locks. While this stays and a lock is held from the seat, its
+    /// thread does not move.
+    #[inline]
+    pub(crate) fn steps(&self) -> u64 {
+        get(&self.words[STEPS])
+    }
+
+    /// Notes that the seat has stood still since then, in milliseconds since the Unix epoch, unless that is
+    /// noted already.
+    pub(crate) fn note_still(&self, steps: u64, since: u64) {
+        if get(&self.words[STILL_STEPS]) != steps.wrapping_add(1) {
+            put(&self.words[STILL_SINCE], since);
+            put(&self.words[STILL_STEPS], steps.wrapping_add(1));
+        }
+    }
+
+    /// Since when the seat has stood still, if somebody noted that of its present step.
+    pub(crate) fn still_since(&self) -> Option<u64> {
+        let is_noted = get(&self.words[STILL_STEPS]) == self.steps().wrapping_add(1);
+        is_noted.then(|| get(&self.words[STILL_SINCE]))
+    }
+
+    /// Whether locks are listed: they may be held.
+    pub(crate) fn lists_locks(&self) -> bool {
+        get(&self.words[LOCK_COUNT]) != 0
     }
 
     /// The locks that are listed. Anything may be in a damaged file.

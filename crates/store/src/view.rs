@@ -30,7 +30,7 @@ use crate::sync::get;
 use check::Check;
 pub use findings::{Findings, Flaw, FlawKind};
 use settle::{Reader, Settled};
-pub use survey::{Ages, Area, Process};
+pub use survey::{Ages, Area, Holder, Process};
 
 /// A look at a cluster.
 ///
@@ -117,6 +117,13 @@ impl View {
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         survey::processes(&self.memory.control, &self.control)
+    }
+
+    /// The processes that live, hold locks and do not move: each stands in the way of the keys that share its
+    /// key-nodes. Takes 50 ms if any lock is held.
+    #[must_use]
+    pub fn holders(&self) -> Vec<Holder> {
+        survey::holders(&self.memory, &self.control)
     }
 
     /// How many entries of a class are live at `now`: of all key-nodes, or of an even sample of them.
