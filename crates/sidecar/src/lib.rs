@@ -24,6 +24,7 @@ mod http1;
 mod keeper;
 mod metrics;
 mod migration;
+mod neighbour;
 mod overload;
 mod places;
 mod reload;

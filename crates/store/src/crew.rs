@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::UpdateError;
 use crate::lock::with_right;
 use crate::memory::Memory;
-use crate::patience::{Blocked, Left, PATIENCE, Patience};
+use crate::patience::{Blocked, Left, PATIENCE, Patience, SPINNING_MAX};
 use crate::process::{Life, Lives};
 use crate::seat::{PROCESSES_MAX, SEATS_MAX, Seat, owner_word, pid_word};
 use crate::stuck::{Sightings, Stuck, is_stuck, locks_held, note};
@@ -202,9 +202,11 @@ impl Crew {
         }
     }
 
-    /// Whether somebody has waited for this holder of a lock already, so that there is no use in spinning.
+    /// Whether somebody has waited for this holder of a lock for so long that there is no use in spinning.
     pub(crate) fn is_waited_for(&self, memory: &Memory, holder: u64) -> bool {
-        Seat::of_lock(&memory.control, holder).is_some_and(|seat| self.sightings.knows(&seat))
+        Seat::of_lock(&memory.control, holder).is_some_and(|seat| {
+            self.sightings.knows(&seat) && self.sightings.still_for(&seat) >= SPINNING_MAX
+        })
     }
 
     /// How long the threads of this process have waited for others.

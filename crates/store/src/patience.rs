@@ -10,13 +10,18 @@ use std::time::{Duration, Instant};
 /// A lock is held for less than a microsecond, unless its holder is preempted. So many tries take some
 /// microseconds, and are all that a step makes while it holds other locks.
 pub(crate) const SPINS: u32 = 100;
+/// The same of a step that holds none: some tens of microseconds, in which a lock that is passed on and on comes
+/// free many times. A holder that somebody waits for already is not worth that.
+pub(crate) const SPINS_UNENCUMBERED: u32 = 2_000;
+/// A holder that has not moved for so long has no processor.
+pub(crate) const SPINNING_MAX: Duration = Duration::from_micros(200);
 /// A yield may cost a time slice, and then all of the patience; a thread that sleeps gets its processor back
 /// soon, and meanwhile a holder that was preempted has one.
 const YIELDS: u32 = 1;
 const PAUSE: Duration = Duration::from_micros(50);
-/// So many looks are made in any case: a thread that got no processor itself has not waited for others. They
-/// take a millisecond.
-const LOOKS_MIN: u32 = 8;
+/// So many looks are made in any case at locks whose holders move: a thread that got no processor itself has not
+/// waited for others. With a processor they take 4 ms.
+const LOOKS_MIN: u32 = 40;
 /// What a step waits at most, so that a serving thread is never late for all its clients. A ready process is
 /// given a processor within this time unless several others want the same one. Miri is a thousand times slower
 /// than a processor.

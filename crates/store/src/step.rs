@@ -5,7 +5,8 @@
 //! locks are given back when the step is dropped, also by a panic.
 //!
 //! Invariant: a step waits for a key-node only while it holds none. With some held, it tries for the next
-//! one for some microseconds; if that fails, it lets go of everything, waits, and starts again.
+//! one for some microseconds; if that fails, it lets go of everything, waits, and starts again with the one that
+//! it waited for.
 
 use smallvec::SmallVec;
 
@@ -16,7 +17,7 @@ use crate::key_node::{NARROW_WORDS, STATE, Slots, expires_secs};
 use crate::lock::{acquire_within, release, try_acquire};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::options::Eviction;
-use crate::patience::{Patience, SPINS};
+use crate::patience::{Patience, SPINS, SPINS_UNENCUMBERED};
 use crate::seat::{Record, Seat};
 use crate::stats::Count;
 use crate::sync::{AtomicU64, add, get, put};
@@ -111,12 +112,32 @@ impl<'a> Step<'a> {
     #[inline]
     pub(crate) fn lock_all(&mut self, spots: &[Spot<'a>]) -> Result<(), UpdateError> {
         debug_assert!(self.held.is_empty() && spots.is_sorted_by(|a, b| a.id < b.id));
-        while let Err(Blocked(spot)) = self.try_lock_all(spots) {
-            self.let_go();
-            let lock = spot.node.lock();
-            self.crew.wait_for(self.memory, &self.seat, lock, &mut self.patience)?;
+        match self.try_lock_all(spots) {
+            Ok(()) => Ok(()),
+            Err(blocked) => self.lock_all_slowly(spots, blocked),
         }
-        Ok(())
+    }
+
+    /// Waits for what was missing, takes that first, and then tries for the others. Else the one that everybody
+    /// wants would have to be free just when its turn comes.
+    #[cold]
+    fn lock_all_slowly(
+        &mut self,
+        spots: &[Spot<'a>],
+        mut blocked: Blocked<'a>,
+    ) -> Result<(), UpdateError> {
+        loop {
+            let Blocked(missing) = blocked;
+            self.let_go();
+            let lock = missing.node.lock();
+            self.crew.wait_for(self.memory, &self.seat, lock, &mut self.patience)?;
+            let others = spots.iter().filter(|spot| spot.id != missing.id);
+            let mut all = std::iter::once(&missing).chain(others);
+            match all.try_for_each(|spot| self.try_lock(*spot)) {
+                Ok(()) => return Ok(()),
+                Err(next) => blocked = next,
+            }
+        }
     }
 
     #[inline]
@@ -136,7 +157,11 @@ impl<'a> Step<'a> {
 
     #[cold]
     fn spin_for(&self, spot: Spot<'a>, holder: u64) -> Result<(), Blocked<'a>> {
-        let looks = if self.crew.is_waited_for(self.memory, holder) { 0 } else { SPINS };
+        let looks = match self.held.is_empty() {
+            _ if self.crew.is_waited_for(self.memory, holder) => 0,
+            true => SPINS_UNENCUMBERED,
+            false => SPINS,
+        };
         acquire_within(spot.node.lock(), self.seat.lock_word(), looks).map_err(|_| Blocked(spot))
     }
 
