@@ -210,12 +210,12 @@ async fn story(test: &str, is_killed: bool) -> anyhow::Result<()> {
     for sidecar in &three.sidecars {
         let page = client::get(sidecar.http, "/healthcheck").await?;
         let body = String::from_utf8_lossy(&page.body).into_owned();
-        ensure!(body.contains(", stopped) holds a counter's lock since "), "{body}");
+        ensure!(body.contains(", stopped) has held a counter's lock for "), "{body}");
         let undecided = metric(sidecar.http, "tidegate_undecided_total{cause=\"busy\"}").await?;
         ensure!(undecided >= f64::from(REQUESTS), "{undecided}");
         ensure!(metric(sidecar.http, "tidegate_store_stuck_processes").await? == 1.0);
         let blocked = metric(sidecar.http, "tidegate_blocked_seconds_total").await?;
-        ensure!(blocked > 0.004 && blocked < 2.0, "{blocked} s");
+        ensure!(blocked > 0.0 && blocked < 2.0, "{blocked} s");
     }
     let found = three.all_log("a process holds a counter's lock and does not move").await?;
     ensure!(found == [1, 1, 1], "{found:?}");
@@ -225,7 +225,7 @@ async fn story(test: &str, is_killed: bool) -> anyhow::Result<()> {
     let said = command::run(inspect).await?;
     let line = said.out.lines().find(|line| line.contains(&format!("process {pid} (")));
     let line = line.with_context(|| format!("{said:?}"))?;
-    ensure!(line.contains(", stopped) holds 1 lock since "), "{line}");
+    ensure!(line.contains(", stopped) has held 1 lock for "), "{line}");
 
     let since = Instant::now();
     let says = if is_killed {

@@ -64,7 +64,7 @@ impl Holder {
     pub(crate) fn told(&self, now: SystemTime) -> String {
         let seconds = now.duration_since(self.since).unwrap_or_default().as_secs();
         let who = neighbour::told(self.pid, self.neighbour.as_ref());
-        format!("{who} holds a counter's lock since {seconds} s")
+        format!("{who} has held a counter's lock for {seconds} s")
     }
 }
 

@@ -94,8 +94,8 @@ fn holder(out: &mut impl Write, holder: &Holder, neighbour: Option<&Neighbour>) 
         (neighbour::told(holder.pid, neighbour), counted(holder.locks.into(), "lock"));
     let since = holder.since.map(|since| since.elapsed().unwrap_or_default().as_secs());
     let since =
-        since.map_or(", which nobody has waited for".to_owned(), |secs| format!(" since {secs} s"));
-    writeln!(out, "  number {}: {who} holds {locks}{since}", holder.process)
+        since.map_or(", which nobody has waited for".to_owned(), |secs| format!(" for {secs} s"));
+    writeln!(out, "  number {}: {who} has held {locks}{since}", holder.process)
 }
 
 fn capitalized(word: &str) -> String {
