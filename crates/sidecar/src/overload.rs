@@ -217,6 +217,8 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
+    use tidegate_store::{Cluster, EntryMut, Geometry, Options, UpdateError};
 
     const fn micros(micros: u64) -> Duration {
         Duration::from_micros(micros)
@@ -291,6 +293,32 @@ mod tests {
         });
         let (took, worked) = idle.join().unwrap();
         assert!(took >= Duration::from_millis(50) && worked < took / 2, "{worked:?} of {took:?}");
+    }
+
+    /// Symptom: a stopped process beside this one kept all clients of a thread waiting, and none was refused. Cause:
+    /// who waits for a lock uses no processor.
+    #[test]
+    fn time_that_a_turn_is_blocked_in_the_store_counts_as_work() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let options = Options::narrow(Geometry::by_count(1, 1, 8, 4).unwrap());
+        let store = Cluster::open(dir.path(), &options).unwrap();
+        let (is_held, may_end) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let hold = |_: EntryMut<'_>| {
+                    is_held.wait();
+                    may_end.wait();
+                };
+                store.update("key", 1, hold).unwrap();
+            });
+            is_held.wait();
+            let turn = Turn::begin();
+            let refused = store.update("key", 1, |_| ());
+            let (took, busy) = (turn.began.elapsed(), turn.busy_time());
+            may_end.wait();
+            assert!(matches!(refused, Err(UpdateError::Busy { .. })), "{refused:?}");
+            assert!(busy >= Duration::from_millis(4), "{busy:?} of {took:?}");
+        });
     }
 
     #[tokio::test]

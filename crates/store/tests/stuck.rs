@@ -39,6 +39,7 @@ const FREE: u64 = 0;
 const HELD: u64 = 1;
 const OTHER: u64 = 2;
 
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
 fn count(entry: EntryMut<'_>) -> u64 {
     entry.state[0] += 1;
     *entry.expires_at = u64::MAX;
