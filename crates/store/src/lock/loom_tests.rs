@@ -154,10 +154,7 @@ impl Remains {
 
 #[test]
 fn of_two_cleaners_one_cleans_up_and_neither_disturbs_who_comes_next() {
-    let mut model = loom::model::Builder::new();
-    // All interleavings with up to three switches that nobody asked for.
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    loom::model(|| {
         let remains = Remains::new();
         let other = remains.clone();
         let thread = thread::spawn(move || other.count_from_its_seat(2));
