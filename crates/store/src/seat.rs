@@ -42,12 +42,15 @@ const SEAT_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
 const OWNER: usize = 0;
 const COMMITTED: usize = 1;
 const LOCK_COUNT: usize = 2;
-/// How often the seat has given back all its locks: whoever finds it unchanged knows that it did not move.
-const STEPS: usize = 3;
+/// Above the count of locks, in the same word so that it takes no write of its own: how often the seat has given
+/// back all its locks. Whoever finds that unchanged knows that the seat did not move.
+const STEPS_SHIFT: u32 = 16;
+const LOCK_COUNT_MASK: u64 = (1 << STEPS_SHIFT) - 1;
+const _: () = assert!(LOCKS_MAX as u64 <= LOCK_COUNT_MASK);
 /// Notes of others, for people: at which count of steps the seat was found to stand still, plus one, and
 /// since when, in milliseconds since the Unix epoch.
-const STILL_STEPS: usize = 4;
-const STILL_SINCE: usize = 5;
+const STILL_STEPS: usize = 3;
+const STILL_SINCE: usize = 4;
 const COUNTS: usize = 8;
 const LOCKS: usize = 32;
 /// A key has two key-nodes.
@@ -187,21 +190,23 @@ impl<'a> Seat<'a> {
     #[inline]
     pub(crate) fn list_lock(&self, index: usize, id: KeyNodeId) {
         put(&self.words[LOCKS + index], id.to_word());
-        put(&self.words[LOCK_COUNT], index as u64 + 1);
+        let count = &self.words[LOCK_COUNT];
+        put(count, get(count) & !LOCK_COUNT_MASK | (index as u64 + 1));
     }
 
     /// Forgets the listed locks, which are released.
     #[inline]
     pub(crate) fn clear_locks(&self) {
-        put(&self.words[LOCK_COUNT], 0);
-        put(&self.words[STEPS], get(&self.words[STEPS]).wrapping_add(1));
+        // The next step, with a count of 0.
+        let count = &self.words[LOCK_COUNT];
+        put(count, (get(count) | LOCK_COUNT_MASK).wrapping_add(1));
     }
 
     /// How often the seat has given back all its locks. While this stays and a lock is held from the seat, its
     /// thread does not move.
     #[inline]
     pub(crate) fn steps(&self) -> u64 {
-        get(&self.words[STEPS])
+        get(&self.words[LOCK_COUNT]) >> STEPS_SHIFT
     }
 
     /// Notes that the seat has stood still since then, in milliseconds since the Unix epoch, unless that is
@@ -221,12 +226,13 @@ impl<'a> Seat<'a> {
 
     /// Whether locks are listed: they may be held.
     pub(crate) fn lists_locks(&self) -> bool {
-        get(&self.words[LOCK_COUNT]) != 0
+        get(&self.words[LOCK_COUNT]) & LOCK_COUNT_MASK != 0
     }
 
     /// The locks that are listed. Anything may be in a damaged file.
     pub(crate) fn locks(&self) -> impl Iterator<Item = KeyNodeId> {
-        let count = get(&self.words[LOCK_COUNT]).min(LOCKS_MAX as u64) as usize;
+        let count = get(&self.words[LOCK_COUNT]) & LOCK_COUNT_MASK;
+        let count = count.min(LOCKS_MAX as u64) as usize;
         self.words[LOCKS..][..count].iter().map(|word| KeyNodeId::from_word(get(word)))
     }
 
@@ -359,6 +365,20 @@ mod tests {
         let seat = Seat::new(&control, 0);
         assert_eq!(seat.committed(), JOURNAL_WORDS);
         assert_eq!(seat.locks().count(), LOCKS_MAX);
+    }
+
+    #[test]
+    fn a_step_ends_with_its_list_of_locks() {
+        let control = control();
+        let seat = Seat::new(&control, 1);
+        for steps in 0..3 {
+            assert_eq!((seat.steps(), seat.lists_locks()), (steps, false));
+            seat.list_lock(0, NARROW);
+            seat.list_lock(1, WIDE);
+            assert_eq!((seat.steps(), seat.lists_locks()), (steps, true));
+            assert_eq!(seat.locks().collect::<Vec<_>>(), [NARROW, WIDE]);
+            seat.clear_locks();
+        }
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl<'a> Step<'a> {
     }
 
     /// Locks key-nodes, which are in the order of their names, while none is held.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_all(&mut self, spots: &[Spot<'a>]) -> Result<(), UpdateError> {
         debug_assert!(self.held.is_empty() && spots.is_sorted_by(|a, b| a.id < b.id));
         match self.try_lock_all(spots) {
@@ -140,12 +140,12 @@ impl<'a> Step<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_lock_all(&mut self, spots: &[Spot<'a>]) -> Result<(), Blocked<'a>> {
         spots.iter().try_for_each(|spot| self.try_lock(*spot))
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_lock(&mut self, spot: Spot<'a>) -> Result<(), Blocked<'a>> {
         self.seat.list_lock(self.held.len(), spot.id);
         if let Err(holder) = try_acquire(spot.node.lock(), self.seat.lock_word()) {
