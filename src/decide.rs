@@ -25,6 +25,8 @@ pub enum AskError {
     Shed,
     /// The sidecar refused this ask.
     Refused,
+    /// The sidecar answers, but a process that does not move holds a counter of this ask.
+    Stuck,
     /// Envoy has too many calls to the cluster under way.
     Overflow,
 }
@@ -32,7 +34,7 @@ pub enum AskError {
 /// Why a request has no decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undecided {
-    /// The sidecar does not answer: `failure_mode` decides.
+    /// The sidecar does not answer, or cannot use this counter: `failure_mode` decides.
     Failure,
     /// There is too much to do: `overload_mode` decides. Clients can bring this about.
     Overload,
@@ -52,6 +54,7 @@ impl AskError {
             3 => AskError::Refused,
             4 => AskError::Late,
             8 => AskError::Shed,
+            10 => AskError::Stuck,
             14 if says(ENVOYS_TIMEOUT) => AskError::Late,
             14 if ENVOYS_LIMITS.into_iter().any(says) => AskError::Overflow,
             14 => AskError::Unreachable,
@@ -67,6 +70,7 @@ impl AskError {
             | AskError::Unreachable
             | AskError::Silent
             | AskError::Status(_)
+            | AskError::Stuck
             | AskError::Malformed => Undecided::Failure,
             AskError::Late | AskError::Shed | AskError::Refused | AskError::Overflow => {
                 Undecided::Overload
@@ -76,7 +80,7 @@ impl AskError {
 
     /// Whether the sidecar itself said so: then it took nothing and granted nothing.
     pub(crate) fn is_answer(self) -> bool {
-        matches!(self, AskError::Shed | AskError::Refused)
+        matches!(self, AskError::Shed | AskError::Refused | AskError::Stuck)
     }
 
     /// Whether the sidecar cannot have taken or granted anything.
@@ -93,6 +97,7 @@ impl AskError {
             AskError::Late => Cause::Late,
             AskError::Shed => Cause::Shed,
             AskError::Refused => Cause::Refused,
+            AskError::Stuck => Cause::Stuck,
             AskError::Overflow => Cause::Overflow,
         }
     }
@@ -107,13 +112,14 @@ pub(crate) enum Cause {
     Late,
     Shed,
     Refused,
+    Stuck,
     Overflow,
     /// Too many requests wait in this worker.
     Full,
 }
 
 impl Cause {
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 9;
 }
 
 impl std::fmt::Display for AskError {
@@ -127,6 +133,9 @@ impl std::fmt::Display for AskError {
             AskError::Late => f.write_str("an answer did not come in time"),
             AskError::Shed => f.write_str("it has no room (gRPC status 8)"),
             AskError::Refused => f.write_str("it refused an ask (gRPC status 3)"),
+            AskError::Stuck => {
+                f.write_str("a process that does not move holds a counter (gRPC status 10)")
+            }
             AskError::Overflow => f.write_str("Envoy has too many calls to it under way"),
         }
     }
@@ -135,7 +144,8 @@ impl std::fmt::Display for AskError {
 /// What becomes of a request that has no decision: it passes, or gets this reply.
 ///
 /// The only place that applies the two modes. Invariant: what clients send never leads to `Failure` while
-/// the sidecar answers.
+/// the sidecar answers. (It answers also where a process beside it stands still with a counter in its hands,
+/// which is `Failure`, and no doing of clients.)
 #[must_use]
 pub(crate) fn undecided(config: &Config, why: Undecided) -> Option<Reply> {
     match why {
@@ -214,6 +224,7 @@ mod tests {
             (3, "", AskError::Refused, Undecided::Overload),
             (4, "", AskError::Late, Undecided::Overload),
             (8, "overloaded", AskError::Shed, Undecided::Overload),
+            (10, "", AskError::Stuck, Undecided::Failure),
             (12, "", AskError::Status(12), Undecided::Failure),
             (14, "", AskError::Unreachable, Undecided::Failure),
             (14, refused, AskError::Unreachable, Undecided::Failure),

@@ -61,6 +61,8 @@ pub enum Count {
     AsksShed,
     /// Asks that the sidecar refused.
     AsksRefused,
+    /// Asks about a counter that a process holds which does not move.
+    AsksStuck,
     /// Asks that were too many for Envoy's circuit breaker, or for the connection.
     AsksOverflowed,
     /// Requests that found no room to wait.
@@ -79,7 +81,7 @@ pub enum Level {
 }
 
 /// The counters' names, in the order of [`Count`]. Envoy puts `wasmcustom.` before them.
-const COUNTS: [&str; 23] = [
+const COUNTS: [&str; 24] = [
     "tidegate.allowed_local",
     "tidegate.allowed_asked",
     "tidegate.denied_local",
@@ -101,6 +103,7 @@ const COUNTS: [&str; 23] = [
     "tidegate.asks_late",
     "tidegate.asks_shed",
     "tidegate.asks_refused",
+    "tidegate.asks_stuck",
     "tidegate.asks_overflowed",
     "tidegate.waiting_full",
 ];
@@ -328,6 +331,7 @@ mod tests {
             (Count::AsksLate, "asks_late"),
             (Count::AsksShed, "asks_shed"),
             (Count::AsksRefused, "asks_refused"),
+            (Count::AsksStuck, "asks_stuck"),
             (Count::AsksOverflowed, "asks_overflowed"),
             (Count::WaitingFull, "waiting_full"),
         ];

@@ -121,7 +121,7 @@ impl<H: Host> Worker<H> {
             Purpose::Refresh | Purpose::Return => opened || error.is_answer(),
         };
         if is_news && self.news.is_due(error.cause(), now) {
-            self.news.outage_logged |= error.leaves() == Undecided::Failure;
+            self.news.outage_logged |= error.leaves() == Undecided::Failure && !error.is_answer();
             match error {
                 AskError::Overflow => self.log(&format!("{error}; requests wait for their turn")),
                 error => self.log_cause(&error.to_string(), error.leaves()),
@@ -160,6 +160,7 @@ fn counted_as(cause: Cause) -> Count {
         Cause::Late => Count::AsksLate,
         Cause::Shed => Count::AsksShed,
         Cause::Refused => Count::AsksRefused,
+        Cause::Stuck => Count::AsksStuck,
         Cause::Overflow => Count::AsksOverflowed,
         Cause::Full => Count::WaitingFull,
     }

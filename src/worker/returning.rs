@@ -105,7 +105,8 @@ impl<H: Host> Worker<H> {
 
     /// An ask has failed. What it may have been granted, or what it gave back, is not forgotten.
     pub(super) fn make_up_for(&mut self, ask: &mut Ask, error: AskError, now: Timestamp) {
-        if ask.purpose == Purpose::Return && !error.is_answer() {
+        let may_go_again = !error.is_answer() || error == AskError::Stuck;
+        if ask.purpose == Purpose::Return && may_go_again {
             let returned = std::mem::take(&mut ask.returned);
             return self.keep_unanswered(Return { call: ask.name, tokens: returned });
         }

@@ -8,7 +8,7 @@ mod world;
 
 use super::Step;
 use crate::asks::CALLS_MAX;
-use crate::config::HeaderStyle;
+use crate::config::{FailureMode, HeaderStyle};
 use crate::decide::AskError;
 use crate::host::StreamId;
 use authority::{Authority, made_up, status};
@@ -388,6 +388,32 @@ fn refusals_do_not_open_the_breaker() {
         assert_eq!(fail_all(&mut envoy, AskError::Refused), 1);
     }
     assert_eq!(envoy.world().logs.len(), 1);
+}
+
+/// Five asks about a counter that a stopped process held would have opened the breaker, and nobody could ask
+/// about any other.
+#[test]
+fn a_stuck_counter_goes_by_failure_mode_and_opens_no_breaker() {
+    for mode in [FailureMode::Allow, FailureMode::Deny] {
+        let mut authority = Authority::default();
+        let mut envoy = Envoy::with(1, |config| config.failure_mode = mode);
+        for _ in 0..20 {
+            let (stream, step) = envoy.request(0, &[("9", 1)]);
+            assert_eq!((step, fail_all(&mut envoy, AskError::Stuck)), (Step::Pause, 1));
+            let (allowed, denied) = match mode {
+                FailureMode::Allow => (vec![stream.0], vec![]),
+                FailureMode::Deny => (vec![], vec![(stream.0, 500)]),
+            };
+            assert_eq!((resumed(&envoy), replied(&envoy)), (allowed, denied));
+        }
+        let (stream, step) = envoy.request(0, &[("8", 1)]);
+        assert_eq!((step, answer_all(&mut envoy, &mut authority)), (Step::Pause, 1));
+        assert_eq!(resumed(&envoy), [stream.0], "others are asked about as ever");
+        let logs = std::mem::take(&mut envoy.world_mut().logs);
+        assert_eq!(logs.len(), 1, "{logs:?}");
+        assert!(logs[0].contains("a process that does not move holds a counter"), "{logs:?}");
+        assert!(logs[0].contains("failure_mode"), "{logs:?}");
+    }
 }
 
 #[test]

@@ -222,6 +222,46 @@ fn what_clients_can_bring_about_never_ends_in_failure_mode() {
     }
 }
 
+/// The sidecar answers, and says that it cannot get at this counter: `failure_mode` decides such requests, and
+/// others are asked about as ever.
+#[test]
+fn a_counter_that_a_stopped_process_holds_goes_by_failure_mode_alone() {
+    for (failure_mode, effect) in [("deny", "get 500"), ("allow", "pass unlimited")] {
+        let mut plugin = plugin();
+        plugin["failure_mode"] = json!(failure_mode);
+        // It must not be what is applied.
+        plugin["overload_mode"] = json!(if failure_mode == "deny" { "allow" } else { "deny" });
+        let mut host = started(&plugin);
+        for _ in 0..20 {
+            allow_all(&mut host);
+            let request = host.request(&[("x-user", b"held")]);
+            let call = host.take_grpc_calls().remove(0);
+            host.close_with(
+                call.token,
+                10,
+                "process 7 holds a key-node and has not moved for 9 ms",
+            );
+            match failure_mode {
+                "deny" => {
+                    let reply = host.local_reply(request);
+                    assert_eq!((reply.status, reply.details.as_str()), (500, "tidegate_error"));
+                }
+                _ => assert_eq!(*host.outcome(request), Outcome::Resumed),
+            }
+            host.finish(request);
+            answered(&mut host, b"other");
+        }
+        allow_all(&mut host);
+        host.tick();
+        assert_eq!(host.metric("tidegate.asks_stuck"), Some(20));
+        assert_eq!(host.metric("tidegate.breakers_open"), Some(0));
+        assert_eq!(host.logs().len(), 1);
+        let line = &host.logs()[0].text;
+        let mode = format!("{effect} (failure_mode {failure_mode})");
+        assert!(line.contains("gRPC status 10") && line.contains(&mode), "{line}");
+    }
+}
+
 /// Has the ask for a user of its own fail.
 fn failed(host: &mut Host, user: &str) {
     let (request, call) = asked(host, &[("x-user", user.as_bytes())]);
@@ -608,7 +648,7 @@ fn a_worker_that_is_configured_ticks_and_defines_its_stats_once() {
     assert_eq!(host.metric("tidegate.allowed_local"), Some(0));
     assert_eq!(host.metric("tidegate.breakers_open"), Some(0));
     let defined = host.calls()["proxy_define_metric"];
-    assert_eq!(defined, 26);
+    assert_eq!(defined, 27);
     assert!(host.start_another(plugin().to_string().as_bytes()).is_some());
     assert_eq!(host.calls()["proxy_define_metric"], defined, "Envoy keeps all that it defines");
     allow(&mut host, ON_TICK);

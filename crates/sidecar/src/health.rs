@@ -1,6 +1,7 @@
 //! Whether requests can be decided: what `/healthcheck` and gRPC's health service go by.
 
-use crate::keeper::StoreHealth;
+use crate::keeper::{Files, StoreHealth};
+use std::time::SystemTime;
 use tokio::sync::watch;
 
 /// Clones watch the same.
@@ -21,9 +22,17 @@ impl Health {
         if self.workers.as_ref().is_some_and(|serving| *serving.borrow() == 0) {
             return Some("no worker process serves");
         }
-        match *self.store.borrow() {
-            StoreHealth::Lost => Some("a file of the data directory was cut short"),
-            StoreHealth::Whole | StoreHealth::Moved => None,
+        match self.store.borrow().files {
+            Files::Lost => Some("a file of the data directory was cut short"),
+            Files::Whole | Files::Moved => None,
         }
+    }
+
+    /// Why some requests cannot be decided while others can; none when all can.
+    pub(crate) fn degraded(&self) -> Option<String> {
+        let now = SystemTime::now();
+        let causes: Vec<String> =
+            self.store.borrow().stuck.iter().map(|holder| holder.told(now)).collect();
+        (!causes.is_empty()).then(|| causes.join("; "))
     }
 }

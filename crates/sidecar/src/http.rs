@@ -169,7 +169,11 @@ impl<M: MetricsPage> Http<M> {
     async fn page(&self, path: &'static str, place: &Place) -> Page {
         match path {
             "/healthcheck" => match self.health.failing() {
-                None => Page::text(StatusCode::OK, "OK\n"),
+                None => match self.health.degraded() {
+                    None => Page::text(StatusCode::OK, "OK\n"),
+                    // Other requests are decided, so nobody should be sent elsewhere.
+                    Some(cause) => Page::text(StatusCode::OK, format!("degraded: {cause}\n")),
+                },
                 Some(cause) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")),
             },
             "/metrics" | "/rlconfig" => self.long_page(path, place).await,

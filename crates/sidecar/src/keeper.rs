@@ -1,8 +1,8 @@
 //! The data directory under a serving process: opening it, writing it to disk, watching over it.
 //!
 //! Owns the choice of size and policy from the command line (`size`), and the tasks that sync, look whether
-//! the files are still there, and say how far the system clock is trusted (`clock`, `trust`). Decides
-//! nothing about requests.
+//! the files are still there and whether a process stands still with a counter in its hands, and say how far
+//! the system clock is trusted (`clock`, `trust`). Decides nothing about requests.
 
 mod clock;
 mod size;
@@ -10,11 +10,12 @@ mod trust;
 
 use crate::cli::{EvictionPolicy, StoreOptions, SyncInterval};
 use crate::engine::Engine;
+use crate::neighbour::{self, Neighbour};
 pub(crate) use clock::{ClockWatch, ahead, trust as trust_clock};
 use size::Room;
 use std::sync::Arc;
-use std::time::Duration;
-use tidegate_store::{Class, Cluster, Eviction, Options, Synced};
+use std::time::{Duration, SystemTime};
+use tidegate_store::{Class, Cluster, Eviction, Options, Stuck, Synced};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -24,14 +25,60 @@ const CLUSTER: &str = "cluster";
 /// How often the files and the clock are looked after: a few system calls.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether a holder of locks does not move: a look at the seats, some microseconds.
+const STUCK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Only a holder that has stood still for so long is told of. A busy machine lets one that is ready wait for some
+/// milliseconds. With the time between two looks, it is known within a second.
+const STUCK_MIN: Duration = Duration::from_millis(500);
+
+/// How the store is. Each part is looked after by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StoreHealth {
+    pub(crate) files: Files,
+    /// The processes that hold counters and do not move.
+    pub(crate) stuck: Vec<Holder>,
+}
+
 /// How the files of the store are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreHealth {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Files {
+    #[default]
     Whole,
     /// Deleted or replaced: this process counts on, but no later one will know.
     Moved,
     /// Cut short: no update can be made any more.
     Lost,
+}
+
+/// A process that holds counters and does not move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) pid: u64,
+    /// None where this process does not see it, as from another container.
+    pub(crate) neighbour: Option<Neighbour>,
+    pub(crate) since: SystemTime,
+}
+
+impl Holder {
+    fn of(stuck: &Stuck) -> Holder {
+        Holder { pid: stuck.pid, neighbour: neighbour::look(stuck.pid), since: stuck.since }
+    }
+
+    /// In words, at `now`.
+    pub(crate) fn told(&self, now: SystemTime) -> String {
+        let seconds = now.duration_since(self.since).unwrap_or_default().as_secs();
+        let who = neighbour::told(self.pid, self.neighbour.as_ref());
+        format!("{who} has held a counter's lock for {seconds} s")
+    }
+}
+
+/// The processes that have stood still with a counter for longer than a machine lets them wait.
+pub(crate) fn stuck(engine: &Engine) -> Vec<Stuck> {
+    let now = SystemTime::now();
+    let mut stuck = engine.store().stuck();
+    stuck.retain(|stuck| now.duration_since(stuck.since).is_ok_and(|still| still >= STUCK_MIN));
+    stuck
 }
 
 /// Opens the data directory, and makes it if it is missing, and memory for it if that fits. The process starts so many others.
@@ -111,11 +158,12 @@ pub(crate) fn keep(
     engine: Arc<Engine>,
     SyncInterval(every): SyncInterval,
 ) -> (JoinHandle<()>, watch::Receiver<StoreHealth>) {
-    let (found, health) = watch::channel(StoreHealth::Whole);
+    let (found, health) = watch::channel(StoreHealth::default());
     let task = tokio::spawn(async move {
         tokio::select! {
             () = check(&engine, &found) => {}
             () = sync(&engine, every) => {}
+            () = look_for_stuck(&engine, &found) => {}
         }
     });
     (task, health)
@@ -153,20 +201,70 @@ async fn check(engine: &Arc<Engine>, found: &watch::Sender<StoreHealth>) {
         let looked = tokio::task::spawn_blocking(move || looking.store().check_files()).await;
         let Ok(looked) = looked else { continue };
         let (now, error) = match looked {
-            Ok(()) => (StoreHealth::Whole, String::new()),
-            Err(error) if engine.store().is_lost() => (StoreHealth::Lost, error.to_string()),
-            Err(error) => (StoreHealth::Moved, error.to_string()),
+            Ok(()) => (Files::Whole, String::new()),
+            Err(error) if engine.store().is_lost() => (Files::Lost, error.to_string()),
+            Err(error) => (Files::Moved, error.to_string()),
         };
         // Once for each change: a log is read by people.
-        let changed = found.send_if_modified(|before| std::mem::replace(before, now) != now);
+        let changed =
+            found.send_if_modified(|health| std::mem::replace(&mut health.files, now) != now);
         if changed {
             match now {
-                StoreHealth::Whole => tracing::info!("the data directory is whole again"),
-                StoreHealth::Moved => {
+                Files::Whole => tracing::info!("the data directory is whole again"),
+                Files::Moved => {
                     tracing::error!(error, "counters live on in this process alone; restart it");
                 }
-                StoreHealth::Lost => tracing::error!(error, "no request can be decided"),
+                Files::Lost => tracing::error!(error, "no request can be decided"),
             }
+        }
+    }
+}
+
+async fn look_for_stuck(engine: &Arc<Engine>, found: &watch::Sender<StoreHealth>) {
+    let mut ticks = tokio::time::interval(STUCK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before: Vec<Stuck> = Vec::new();
+    let mut known: Vec<Holder> = Vec::new();
+    loop {
+        ticks.tick().await;
+        let seen = stuck(engine);
+        // Seen twice in the same step: a machine that stood still as a whole makes one look wrong.
+        let is_again = |now: &&Stuck| {
+            before.iter().any(|then| (then.process, then.since) == (now.process, now.since))
+        };
+        let holders: Vec<Holder> = seen.iter().filter(is_again).map(Holder::of).collect();
+        before.clone_from(&seen);
+        if holders == known {
+            continue;
+        }
+        tell(&known, &holders);
+        known.clone_from(&holders);
+        found.send_modify(|health| health.stuck = holders);
+    }
+}
+
+/// One line for a process that stands still, and one when it does not any more.
+fn tell(before: &[Holder], now: &[Holder]) {
+    let is_in = |holders: &[Holder], pid| holders.iter().any(|holder| holder.pid == pid);
+    for holder in now.iter().filter(|holder| !is_in(before, holder.pid)) {
+        let pid = holder.pid;
+        let (command, state) = match &holder.neighbour {
+            Some(neighbour) => (neighbour.command.as_str(), neighbour.state.name()),
+            None => ("", "not seen from here"),
+        };
+        tracing::warn!(
+            pid,
+            command,
+            state,
+            "a process holds a counter's lock and does not move; its counters are not decided"
+        );
+    }
+    for holder in before.iter().filter(|holder| !is_in(now, holder.pid)) {
+        let pid = holder.pid;
+        if neighbour::look(pid).is_some() {
+            tracing::info!(pid, "the process that held a counter's lock moves again");
+        } else {
+            tracing::info!(pid, "the process that held a counter's lock has ended");
         }
     }
 }

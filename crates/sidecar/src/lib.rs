@@ -25,6 +25,7 @@ mod keeper;
 mod memory_limit;
 mod metrics;
 mod migration;
+mod neighbour;
 mod overload;
 mod places;
 mod reload;

@@ -22,7 +22,7 @@ use rule_counters::Detailed;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use tidegate_core::Verdict;
-use tidegate_store::{Class, Occupancy};
+use tidegate_store::{Class, Occupancy, UpdateError};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RuleLabel {
@@ -55,6 +55,11 @@ impl Default for Answers {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabel {
+    cause: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DoorLabel {
     door: &'static str,
 }
@@ -63,6 +68,7 @@ struct DoorLabel {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
     answers: Answers,
+    undecided: Family<CauseLabel, Counter>,
     shed: Family<DoorLabel, Counter>,
     connections_refused: Family<DoorLabel, Counter>,
     connections_gave_way: Family<DoorLabel, Counter>,
@@ -139,6 +145,11 @@ impl Metrics {
         self.answers.refused.inc();
     }
 
+    /// Counts a request that the store could not decide.
+    pub(crate) fn undecided(&self, error: &UpdateError) {
+        self.undecided.get_or_create(&CauseLabel { cause: cause_of(error) }).inc();
+    }
+
     /// Counts a call that was refused since there are more than can be decided in time.
     pub(crate) fn shed(&self, door: &'static str) {
         self.shed.get_or_create(&DoorLabel { door }).inc();
@@ -194,6 +205,8 @@ impl Metrics {
             "Rate limit calls answered, by code",
             self.answers.family.clone(),
         );
+        let help = "Requests that the store could not decide, by cause";
+        registry.register("undecided", help, self.undecided.clone());
         let help = "Calls refused undecided under overload, by door";
         registry.register("shed", help, self.shed.clone());
         let help = "Connections refused beyond the most that there may be, by door";
@@ -201,6 +214,36 @@ impl Metrics {
         let help = "Connections that were closed since another client needed their place, by door";
         registry.register("connections_gave_way", help, self.connections_gave_way.clone());
         registry
+    }
+}
+
+/// What is counted of an error of the store.
+fn cause_of(error: &UpdateError) -> &'static str {
+    match error {
+        UpdateError::Busy { .. } => "busy",
+        UpdateError::Crowded { .. } => "crowded",
+        UpdateError::Full { .. } => "full",
+        UpdateError::Lost => "lost",
+        UpdateError::TooMuch { .. } => "too_much",
+        _ => "other",
+    }
+}
+
+/// Reads how long threads of this process have waited for others, when asked.
+pub(crate) struct BlockedCollector(pub(crate) Arc<Engine>);
+
+impl fmt::Debug for BlockedCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BlockedCollector")
+    }
+}
+
+impl Collector for BlockedCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let counter = ConstCounter::new(self.0.store().blocked().as_secs_f64());
+        let help = "Time that threads waited for locks of other threads and processes";
+        let kind = counter.metric_type();
+        counter.encode(encoder.encode_descriptor("blocked_seconds", help, None, kind)?)
     }
 }
 
@@ -240,6 +283,10 @@ impl Collector for StoreCollector {
         let ahead =
             encoder.encode_descriptor("clock_ahead_seconds", help, None, MetricType::Gauge)?;
         gauge(keeper::ahead(store)).encode(ahead)?;
+        let stuck = gauge(keeper::stuck(&self.0).len() as u64);
+        let help = "Processes that hold locks of counters and do not move";
+        let kind = stuck.metric_type();
+        stuck.encode(encoder.encode_descriptor("store_stuck_processes", help, None, kind)?)?;
         let occupancies: Vec<_> = Class::ALL
             .into_iter()
             .filter_map(|class| Some((class.name(), store.occupancy(class)?)))

@@ -16,6 +16,8 @@
 //! clients that read as fast, no call waits much longer than such a round. An FRS connection has one
 //! request under way, some 10 µs with HTTP and all, so that 512 of them make a round of 6 ms.
 //!
+//! Time that a turn waited for other processes in the store counts as work: everything behind it waited too.
+//!
 //! An idle process is not woken: the task sleeps only while connections have turns.
 
 use rustix::time::{ClockId, clock_gettime};
@@ -24,6 +26,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tidegate_store::blocked_here;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -34,8 +37,8 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 /// Work ahead, for each thread, beyond which calls are refused.
 const AHEAD_MAX: Duration = Duration::from_millis(4);
 
-/// A longer turn counts by the processor time of its thread: the thread may have worked all that time, or
-/// have waited for a processor.
+/// A longer turn counts by the processor time of its thread, and the time that it was blocked in the store: the
+/// thread may have worked all that time, or have waited for a processor.
 const TURN_MAX: Duration = Duration::from_millis(2);
 
 /// How long ago it may be that a thread was asked for its processor time when a turn begins: by so much a
@@ -80,7 +83,7 @@ impl Overload {
         let began = turn.began.saturating_duration_since(self.epoch);
         let ended = self.epoch.elapsed();
         let took = ended.saturating_sub(began);
-        let worked = if took > TURN_MAX { turn.processor_time().min(took) } else { took };
+        let worked = if took > TURN_MAX { turn.busy_time().min(took) } else { took };
         self.lag.turned(began, ended, worked);
         if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
             self.busy.notify_one();
@@ -117,6 +120,8 @@ pub(crate) struct Turn {
     began: Instant,
     /// The processor time of this thread, at [`CPU_KNOWN_MAX`] before it began.
     cpu: Duration,
+    /// How long this thread had been blocked in the store when it began.
+    blocked: Duration,
 }
 
 impl Turn {
@@ -129,12 +134,17 @@ impl Turn {
             CPU.set(Some(now));
             now
         });
-        Turn { began, cpu }
+        Turn { began, cpu, blocked: blocked_here() }
     }
 
     /// When it began.
     pub(crate) fn began(&self) -> Instant {
         self.began
+    }
+
+    /// For how long it kept its thread from others, give or take [`CPU_KNOWN_MAX`].
+    fn busy_time(&self) -> Duration {
+        self.processor_time().saturating_add(blocked_here().saturating_sub(self.blocked))
     }
 
     /// What it used of a processor so far, give or take [`CPU_KNOWN_MAX`].
@@ -207,6 +217,8 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
+    use tidegate_store::{Cluster, EntryMut, Geometry, Options, UpdateError};
 
     const fn micros(micros: u64) -> Duration {
         Duration::from_micros(micros)
@@ -281,6 +293,32 @@ mod tests {
         });
         let (took, worked) = idle.join().unwrap();
         assert!(took >= Duration::from_millis(50) && worked < took / 2, "{worked:?} of {took:?}");
+    }
+
+    /// Symptom: a stopped process beside this one kept all clients of a thread waiting, and none was refused. Cause:
+    /// who waits for a lock uses no processor.
+    #[test]
+    fn time_that_a_turn_is_blocked_in_the_store_counts_as_work() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let options = Options::narrow(Geometry::by_count(1, 1, 8, 4).unwrap());
+        let store = Cluster::open(dir.path(), &options).unwrap();
+        let (is_held, may_end) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let hold = |_: EntryMut<'_>| {
+                    is_held.wait();
+                    may_end.wait();
+                };
+                store.update("key", 1, hold).unwrap();
+            });
+            is_held.wait();
+            let turn = Turn::begin();
+            let refused = store.update("key", 1, |_| ());
+            let (took, busy) = (turn.began.elapsed(), turn.busy_time());
+            may_end.wait();
+            assert!(matches!(refused, Err(UpdateError::Busy { .. })), "{refused:?}");
+            assert!(busy >= Duration::from_millis(4), "{busy:?} of {took:?}");
+        });
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ use crate::frs::Frs;
 use crate::health::Health;
 use crate::http::{Http, MetricsPage, Requests};
 use crate::keeper;
-use crate::metrics::{self, Metrics};
+use crate::metrics::{self, BlockedCollector, Metrics};
 use crate::overload::Overload;
 use crate::reload::Reload;
 use crate::replies::Replies;
@@ -155,6 +155,7 @@ impl OwnMetrics {
     fn of(mut registry: Registry, core: &Core) -> OwnMetrics {
         core.reload.metrics().register(&mut registry);
         core.requests.register(&mut registry);
+        registry.register_collector(Box::new(BlockedCollector(core.engine.clone())));
         OwnMetrics(Arc::new(registry))
     }
 }

@@ -9,6 +9,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
@@ -24,17 +26,21 @@ use crate::memory::{ClassMemory, Memory, Spot};
 use crate::occupancy::Occupancy;
 use crate::open::{self, Opened, Place};
 use crate::options::{Eviction, Options};
+use crate::patience::PATIENCE_OF_UPKEEP;
 use crate::region::prefetch;
 use crate::seat::{Seat, clock_words};
 use crate::snapshot::Synced;
 use crate::stats::{Count, Stats};
 use crate::step::{Ask, Change, Step, Was, free_expired};
+use crate::stuck::Stuck;
 use crate::sync::{get, put, swap_if};
 use update::{hold_one, prefetch_single, prefetch_tagged};
 
 /// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few
 /// enough to stay in its first cache.
 const BATCH: usize = 32;
+/// How often work on the whole cluster looks again whether a stuck holder goes on.
+const PAUSE_OF_UPKEEP: Duration = Duration::from_millis(1);
 
 /// An open cluster. Threads share it; processes each open it.
 pub struct Cluster {
@@ -212,6 +218,22 @@ impl Cluster {
         place.check(&self.memory)
     }
 
+    /// The processes that hold locks and do not move: stopped, in a debugger, frozen, or without a
+    /// processor. Whoever needs one of these locks gets [`UpdateError::Busy`] at once.
+    ///
+    /// Cheap: a look at every seat. One that nobody has waited for yet is found by the second call.
+    #[must_use]
+    pub fn stuck(&self) -> Vec<Stuck> {
+        self.crew.stuck(&self.memory)
+    }
+
+    /// How long the threads of this process have waited for locks and seats since it opened the cluster, all
+    /// together.
+    #[must_use]
+    pub fn blocked(&self) -> Duration {
+        self.crew.blocked()
+    }
+
     /// Whether a file of the memory was cut short or changed from outside: no update can be made.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -228,8 +250,8 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If there is no place for a new key ([`UpdateError::Full`]), or the cluster cannot be used. No
-    /// entry changes then.
+    /// If there is no place for a new key ([`UpdateError::Full`]), another process stands in the way
+    /// ([`UpdateError::Busy`], after 5 ms at most), or the cluster cannot be used. No entry changes then.
     #[inline]
     pub fn update<K: Key + ?Sized, T>(
         &self,
@@ -441,15 +463,26 @@ impl Cluster {
         self.memory.classes().flat_map(|class| class.spots().map(move |spot| (class, spot)))
     }
 
-    /// Runs `act` with one key-node locked.
+    /// Runs `act` with one key-node locked. Waits longer than an update, as no client waits for it.
     fn hold<T>(&self, spot: Spot<'_>, act: impl FnOnce(&Seat<'_>) -> T) -> Result<T, UpdateError> {
-        let seated = self.sit()?;
-        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-        step.lock(spot)?;
-        let answer = act(&seated.seat);
-        drop(step);
-        self.refuse_if_lost()?;
-        Ok(answer)
+        let since = Instant::now();
+        loop {
+            let seated = self.sit()?;
+            let mut step = Step::new(&self.memory, &self.crew, seated.seat);
+            match step.lock_all(&[spot]) {
+                Ok(()) => {
+                    let answer = act(&seated.seat);
+                    drop(step);
+                    self.refuse_if_lost()?;
+                    return Ok(answer);
+                }
+                Err(error) if since.elapsed() >= PATIENCE_OF_UPKEEP => return Err(error),
+                Err(_) => {}
+            }
+            drop(step);
+            drop(seated);
+            thread::sleep(PAUSE_OF_UPKEEP);
+        }
     }
 }
 

@@ -1,30 +1,22 @@
-//! The threads of this process in a cluster: which seat each has, and how long it waits for others.
+//! The threads of this process in a cluster: which seat each has, and whom it waits for.
 //!
-//! Owns the process's number, its seats, and the decision that another process is dead. A thread takes
-//! a seat for one update, or one batch, and gives it back.
+//! Owns the process's number, its seats, and the decisions that another process is dead, or does not move.
+//! A thread takes a seat for one update, or one batch, and gives it back. It waits for a lock only while it
+//! holds none.
 
 use std::cell::Cell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::UpdateError;
-use crate::lock::Wait;
+use crate::lock::{free, with_right};
 use crate::memory::Memory;
+use crate::patience::{Blocked, Left, PATIENCE, Patience, SPINNING_MAX};
 use crate::process::{Life, Lives};
 use crate::seat::{PROCESSES_MAX, SEATS_MAX, Seat, owner_word, pid_word};
-use crate::sync::{get, put};
-
-/// A lock is held for less than a microsecond, unless its holder is preempted.
-const SPINS: u32 = 100;
-const YIELDS: u32 = 50;
-const PAUSE: Duration = Duration::from_micros(50);
-/// How often a waiter asks whether the holder is alive, which costs two system calls.
-const ASK_EVERY: Duration = Duration::from_millis(1);
-/// Longer than a scheduler lets a ready process wait; a holder that takes longer is stopped. Miri is a
-/// thousand times slower than a processor.
-const PATIENCE: Duration = Duration::from_secs(if cfg!(miri) { 1000 } else { 1 });
+use crate::stuck::{Sightings, Stuck, is_stuck, locks_held, note};
+use crate::sync::{AtomicU64 as Word, get, put};
 
 /// This process in a cluster.
 pub(crate) struct Crew {
@@ -37,6 +29,8 @@ pub(crate) struct Crew {
     taken: AtomicUsize,
     growth: Mutex<()>,
     cleaning: Mutex<()>,
+    sightings: Sightings,
+    blocked: Blocked,
 }
 
 /// A seat of this process. Alone on its cache line, as threads take and give back theirs all the time.
@@ -73,6 +67,8 @@ impl Crew {
             taken: AtomicUsize::new(0),
             growth: Mutex::new(()),
             cleaning: Mutex::new(()),
+            sightings: Sightings::new(),
+            blocked: Blocked::default(),
         }
     }
 
@@ -107,27 +103,31 @@ impl Crew {
 
     #[cold]
     fn sit_slowly<'a>(&'a self, memory: &'a Memory) -> Result<Seated<'a>, UpdateError> {
+        let began = Instant::now();
         let mut patience = Patience::default();
-        loop {
-            if patience.is_time_to_ask() {
+        let mut is_last = false;
+        let seated = loop {
+            if patience.is_long() {
                 // The dead need no seats.
-                (0..PROCESSES_MAX).for_each(|process| self.clean_up_if_dead(memory, process, None));
+                (0..PROCESSES_MAX).for_each(|process| self.look_after(memory, process, None));
             }
-            if !self.grow(memory) && patience.pause() == Wait::GiveUp {
-                return Err(UpdateError::Busy {
-                    pid: u64::from(std::process::id()),
-                    millis: PATIENCE.as_millis() as u64,
-                });
+            if !self.grow(memory) {
+                is_last = patience.pause() == Left::None;
             }
             if let Some(seated) = self.try_sit(memory) {
-                return Ok(seated);
+                break Ok(seated);
             }
-        }
+            if is_last {
+                break Err(crowded());
+            }
+        };
+        self.blocked.add(began.elapsed());
+        seated
     }
 
-    /// Takes one more seat for this process, if there is one.
+    /// Takes one more seat for this process, if there is one and no other thread is at it.
     fn grow(&self, memory: &Memory) -> bool {
-        let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(_growth) = self.growth.try_lock() else { return false };
         let taken = self.taken.load(Ordering::Relaxed);
         let owner = owner_word(self.process);
         if taken == self.pool.len() {
@@ -144,24 +144,126 @@ impl Crew {
         true
     }
 
-    /// What a thread on `seat` that waits for a lock does about its `holder`.
-    pub(crate) fn wait(
+    /// Waits until a lock is free or its holder has moved. The thread is on `seat`, and holds no lock.
+    #[cold]
+    pub(crate) fn wait_for(
         &self,
         memory: &Memory,
         seat: &Seat<'_>,
+        lock: &Word,
         patience: &mut Patience,
-        holder: u64,
-    ) -> Wait {
-        if patience.pause() == Wait::GiveUp {
-            return Wait::GiveUp;
+    ) -> Result<(), UpdateError> {
+        let began = Instant::now();
+        let result = self.wait_until_free(memory, seat, lock, patience);
+        self.blocked.add(began.elapsed());
+        result
+    }
+
+    fn wait_until_free(
+        &self,
+        memory: &Memory,
+        seat: &Seat<'_>,
+        lock: &Word,
+        patience: &mut Patience,
+    ) -> Result<(), UpdateError> {
+        loop {
+            let holder = get(lock);
+            if free(holder) != free(seat.lock_word()) {
+                // Not a page of this memory, as it was made.
+                memory.spoil();
+                return Err(UpdateError::Lost);
+            }
+            let held_from = Seat::of_lock(&memory.control, holder);
+            let steps = held_from.map_or(0, |held_from| held_from.steps());
+            let still_for = held_from.map(|held_from| self.sightings.still_for(&held_from));
+            let is_stuck = still_for.is_some_and(is_stuck);
+            if (is_stuck || patience.is_long())
+                && let Some(process) = process_of(memory, holder)
+            {
+                self.look_after(memory, process, Some(seat));
+                if get(lock) != holder {
+                    return Ok(());
+                }
+            }
+            if let (true, Some(held_from), Some(still_for)) = (is_stuck, held_from, still_for) {
+                note(&held_from, still_for);
+                return Err(busy(memory, holder, still_for));
+            }
+            // Also where the lock has come free: who starts again and again has waited as well.
+            if patience.pause() == Left::None {
+                // Holders that move, and are as fast as ever, are no reason to look for one that does not.
+                return Err(match still_for {
+                    Some(still_for) if still_for >= PATIENCE / 2 => busy(memory, holder, still_for),
+                    Some(_) => crowded(),
+                    None if holder == free(holder) => crowded(),
+                    // A word that names no seat: the file is damaged.
+                    None => busy(memory, holder, PATIENCE),
+                });
+            }
+            let has_moved = held_from.is_some_and(|held_from| held_from.steps() != steps);
+            if holder == 0 || get(lock) != holder || has_moved {
+                return Ok(());
+            }
         }
-        if patience.is_time_to_ask()
-            && let Some(process) = process_of(memory, holder)
-            && process != self.process
-        {
-            self.clean_up_if_dead(memory, process, Some(seat));
+    }
+
+    /// Whether somebody has waited for this holder of a lock for so long that there is no use in spinning.
+    pub(crate) fn is_waited_for(&self, memory: &Memory, holder: u64) -> bool {
+        Seat::of_lock(&memory.control, holder).is_some_and(|seat| {
+            self.sightings.knows(&seat) && self.sightings.still_for(&seat) >= SPINNING_MAX
+        })
+    }
+
+    /// How long the threads of this process have waited for others.
+    pub(crate) fn blocked(&self) -> Duration {
+        self.blocked.total()
+    }
+
+    /// The processes that hold locks and have not moved for longer than waiters put up with. Those that
+    /// are dead are cleaned up after.
+    ///
+    /// A seat that nobody waits for is first seen by one call, and found to stand still by the next.
+    pub(crate) fn stuck(&self, memory: &Memory) -> Vec<Stuck> {
+        let mut found: Vec<Stuck> = Vec::new();
+        for seat in Seat::all(&memory.control).filter(Seat::lists_locks) {
+            let still_for = self.sightings.still_for(&seat);
+            let Some(process) = process_of(memory, seat.lock_word()) else { continue };
+            if !is_stuck(still_for) {
+                continue;
+            }
+            self.look_after(memory, process, None);
+            let locks = locks_held(memory, &seat);
+            if locks == 0 {
+                continue;
+            }
+            let since = note(&seat, still_for);
+            match found.iter_mut().find(|stuck| stuck.process == process) {
+                Some(stuck) => {
+                    stuck.locks += locks;
+                    stuck.since = stuck.since.min(since);
+                }
+                None => {
+                    let pid = get(pid_word(&memory.control, process));
+                    found.push(Stuck { process, pid, locks, since });
+                }
+            }
         }
-        Wait::Again
+        found
+    }
+
+    /// Cleans up after a process if it is dead, unless that was looked at a moment ago.
+    fn look_after(&self, memory: &Memory, process: u32, seat: Option<&Seat<'_>>) {
+        if process == self.process || !self.sightings.may_look(process) {
+            return;
+        }
+        match seat {
+            Some(seat) => self.clean_up_if_dead(memory, process, Some(seat)),
+            None => {
+                let seated = self.try_sit(memory);
+                let seat = seated.as_ref().map(|seated| &seated.seat);
+                self.clean_up_if_dead(memory, process, seat);
+            }
+        }
     }
 
     /// Cleans up after a process if it is dead.
@@ -172,8 +274,8 @@ impl Crew {
         // The lock of a process does not exclude the threads of this one from each other.
         let Ok(_cleaning) = self.cleaning.try_lock() else { return };
         // If the lock cannot be asked for, the process counts as alive.
-        let Ok(Some(_life)) = self.lives.try_take(process) else { return };
-        let cleaned = memory.clean_up_after(process);
+        let Ok(Some(life)) = self.lives.try_take(process) else { return };
+        let cleaned = with_right(life, || memory.clean_up_after(process));
         if let Some(seat) = seat {
             cleaned.count(seat);
         }
@@ -202,48 +304,14 @@ fn process_of(memory: &Memory, holder: u64) -> Option<u32> {
 }
 
 /// What is known of the holder of a lock that did not come free.
-pub(crate) fn busy(memory: &Memory, holder: u64) -> UpdateError {
+fn busy(memory: &Memory, holder: u64, still_for: Duration) -> UpdateError {
     let pid =
         process_of(memory, holder).map_or(0, |process| get(pid_word(&memory.control, process)));
-    UpdateError::Busy { pid, millis: PATIENCE.as_millis() as u64 }
+    UpdateError::Busy { pid, millis: u64::try_from(still_for.as_millis()).unwrap_or(u64::MAX) }
 }
 
-/// How long somebody has been waiting.
-#[derive(Default)]
-pub(crate) struct Patience {
-    rounds: u32,
-    since: Option<Instant>,
-    asked: Option<Instant>,
-}
-
-impl Patience {
-    /// Waits a little: first for nanoseconds, then for others to run, then for good.
-    fn pause(&mut self) -> Wait {
-        self.rounds = self.rounds.saturating_add(1);
-        if self.rounds <= SPINS {
-            std::hint::spin_loop();
-            return Wait::Again;
-        }
-        if self.rounds <= SPINS + YIELDS {
-            thread::yield_now();
-            return Wait::Again;
-        }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= PATIENCE {
-            return Wait::GiveUp;
-        }
-        thread::sleep(PAUSE);
-        Wait::Again
-    }
-
-    fn is_time_to_ask(&mut self) -> bool {
-        let is_time =
-            self.since.is_some() && self.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
-        if is_time {
-            self.asked = Some(Instant::now());
-        }
-        is_time
-    }
+fn crowded() -> UpdateError {
+    UpdateError::Crowded { millis: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX) }
 }
 
 /// A small number for each thread, so that threads look for their seats at different places.

@@ -250,8 +250,14 @@ pub enum UpdateError {
         "process {pid} holds a key-node and has not moved for {millis} ms; continue or kill it"
     )]
     Busy {
-        /// Its process id, as it noted it; 0 if not known.
+        /// The process id of the holder, as it noted it; 0 if not known.
         pid: u64,
+        /// For how long it is known not to have moved.
+        millis: u64,
+    },
+    /// Others were faster, again and again: they move, but this update found no lock or seat free.
+    #[error("no lock or seat came free for {millis} ms; too many threads update the same keys")]
+    Crowded {
         /// How long was waited.
         millis: u64,
     },
@@ -262,4 +268,16 @@ pub enum UpdateError {
          processes that use it, restore it, and start again"
     )]
     Lost,
+}
+
+/// Tries again what others were in the way of: a machine with more threads than processors lets some wait for
+/// longer than a step does. Nothing has changed then.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn until_decided<T>(mut update: impl FnMut() -> Result<T, UpdateError>) -> T {
+    loop {
+        match update() {
+            Err(UpdateError::Busy { .. } | UpdateError::Crowded { .. }) => std::thread::yield_now(),
+            result => return result.unwrap(),
+        }
+    }
 }

@@ -12,7 +12,7 @@
 //!
 //! From the bottom: `region` (mapped words) and `guard` (files cut short); `geometry` and `key_node`
 //! (where things are); `lock`, `seat`, `process` and `crew` (who may write, and what is left when they
-//! die); `step` (one update); `cluster` (operations). `files`, `header`, `verify` open a cluster.
+//! die); `patience` and `stuck` (how long they wait, and for whom not); `step` (one update); `cluster` (operations). `files`, `header`, `verify` open a cluster.
 //!
 //! Invariant: all unsafe code of the workspace is in `region`, `guard` and `byte_lock`.
 
@@ -35,6 +35,7 @@ mod memory;
 mod occupancy;
 mod open;
 mod options;
+mod patience;
 mod process;
 mod region;
 mod seat;
@@ -42,6 +43,7 @@ mod segment;
 mod snapshot;
 mod stats;
 mod step;
+mod stuck;
 mod sync;
 mod verify;
 mod view;
@@ -56,7 +58,9 @@ pub use geometry::{
 pub use key::{Hashed, Key, Parts, StoredKey};
 pub use occupancy::Occupancy;
 pub use options::{Eviction, Options, default_memory_dir};
+pub use patience::blocked_here;
 pub use seat::KEYS_MAX as UPDATE_KEYS_MAX;
 pub use snapshot::Synced;
 pub use stats::Stats;
-pub use view::{Ages, Area, Findings, Flaw, FlawKind, Process, View};
+pub use stuck::Stuck;
+pub use view::{Ages, Area, Findings, Flaw, FlawKind, Holder, Process, View};

@@ -3,7 +3,8 @@
 //! A seat has three parts. The list of locks is written before a lock is taken, so that whoever cleans
 //! up finds them. The journal gets the new nodes of an update before any node is touched; once it is
 //! committed, the update counts, and is completed by whoever comes (docs/store-format.md,
-//! "Updates"). The counts are statistics. One thread at a time writes to a seat.
+//! "Updates"). The counts are statistics. One thread at a time writes to a seat, but for the note that it
+//! stands still, which others write about it.
 //!
 //! Owns these words and their order. Does not know which process is alive, nor what is in a node.
 
@@ -24,8 +25,9 @@ pub(crate) const SEATS_MAX: u64 = if cfg!(miri) {
 } else {
     256
 };
-/// The most keys of one update. A request of Envoy has up to 128 descriptors.
-pub const KEYS_MAX: usize = 256;
+/// The most keys of one update. A request of Envoy has up to 128 descriptors. Loom explores every word of a
+/// seat, so there it has few.
+pub const KEYS_MAX: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// Words of the control file before the seats: a page of header, and a page with a word for each
 /// process.
@@ -38,14 +40,24 @@ const CLOCK: usize = BOOT + 1;
 const NONCE: usize = RESTORING + 16;
 const SPOILED: usize = NONCE + 1;
 const PASS: usize = NONCE + 2;
+const MARK: usize = NONCE + 3;
 const SEATS: usize = 1024;
 /// 32 KiB a seat, so 8 MiB in all; only what is used takes memory.
-const SEAT_WORDS: usize = 4096;
+const SEAT_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
 /// Words of a seat: who has it, how many words of journal count, how many locks are listed, the
 /// counts, the locks, the journal.
 const OWNER: usize = 0;
 const COMMITTED: usize = 1;
 const LOCK_COUNT: usize = 2;
+/// Above the count of locks, in the same word so that it takes no write of its own: how often the seat has given
+/// back all its locks. Whoever finds that unchanged knows that the seat did not move.
+const STEPS_SHIFT: u32 = 16;
+const LOCK_COUNT_MASK: u64 = (1 << STEPS_SHIFT) - 1;
+const _: () = assert!(LOCKS_MAX as u64 <= LOCK_COUNT_MASK);
+/// Notes of others, for people: at which count of steps the seat was found to stand still, plus one, and
+/// since when, in milliseconds since the Unix epoch.
+const STILL_STEPS: usize = 3;
+const STILL_SINCE: usize = 4;
 const COUNTS: usize = 8;
 const LOCKS: usize = 32;
 /// A key has two key-nodes.
@@ -56,6 +68,8 @@ pub(crate) const JOURNAL_WORDS: usize = SEAT_WORDS - JOURNAL;
 /// Words of a record besides the image of the node.
 pub(crate) const RECORD_WORDS_BESIDES_IMAGE: usize = 2;
 const _: () = assert!(COUNTS + Stats::COUNTS <= LOCKS);
+#[cfg(loom)]
+pub(crate) const SEAT_WORDS_OF_LOOM: usize = SEAT_WORDS;
 const _: () = assert!(JOURNAL_WORDS >= KEYS_MAX * (RECORD_WORDS_BESIDES_IMAGE + 7));
 
 /// The number of words of the control file.
@@ -123,6 +137,12 @@ pub(crate) fn spoiled_word(control: &Region) -> &AtomicU64 {
     &control.slice(SPOILED, 1)[0]
 }
 
+/// The mark of this memory, in the high half: all of its lock words have it, so that a page that is not as it was
+/// made is noticed by whoever needs a lock there.
+pub(crate) fn mark_word(control: &Region) -> &AtomicU64 {
+    &control.slice(MARK, 1)[0]
+}
+
 /// The number of the last pass that is complete in the snapshot.
 pub(crate) fn pass_word(control: &Region) -> &AtomicU64 {
     &control.slice(PASS, 1)[0]
@@ -143,6 +163,8 @@ pub(crate) fn pid_word(control: &Region, process: u32) -> &AtomicU64 {
 pub(crate) struct Seat<'a> {
     words: &'a [AtomicU64],
     number: u64,
+    /// See [`mark_word`].
+    mark: u64,
 }
 
 impl<'a> Seat<'a> {
@@ -150,12 +172,19 @@ impl<'a> Seat<'a> {
     #[inline]
     pub(crate) fn new(control: &'a Region, number: u64) -> Self {
         let start = SEATS + number as usize * SEAT_WORDS;
-        Self { words: control.slice(start, SEAT_WORDS), number }
+        let mark = get(mark_word(control));
+        Self { words: control.slice(start, SEAT_WORDS), number, mark }
+    }
+
+    /// A seat of words that are in no control file.
+    #[cfg(loom)]
+    pub(crate) fn of_words(words: &'a [AtomicU64], number: u64) -> Self {
+        Self { words, number, mark: 0 }
     }
 
     /// The seat that holds a lock with this word, if the word names one.
     pub(crate) fn of_lock(control: &'a Region, word: u64) -> Option<Self> {
-        let number = word.checked_sub(1)?;
+        let number = (word ^ get(mark_word(control))).checked_sub(1)?;
         (number < SEATS_MAX).then(|| Self::new(control, number))
     }
 
@@ -175,7 +204,7 @@ impl<'a> Seat<'a> {
     /// What a lock held from this seat has in its word.
     #[inline]
     pub(crate) fn lock_word(&self) -> u64 {
-        self.number + 1
+        self.mark | (self.number + 1)
     }
 
     /// The [`owner_word`] of the process that has the seat; 0 if none has.
@@ -197,18 +226,49 @@ impl<'a> Seat<'a> {
     #[inline]
     pub(crate) fn list_lock(&self, index: usize, id: KeyNodeId) {
         put(&self.words[LOCKS + index], id.to_word());
-        put(&self.words[LOCK_COUNT], index as u64 + 1);
+        let count = &self.words[LOCK_COUNT];
+        put(count, get(count) & !LOCK_COUNT_MASK | (index as u64 + 1));
     }
 
     /// Forgets the listed locks, which are released.
     #[inline]
     pub(crate) fn clear_locks(&self) {
-        put(&self.words[LOCK_COUNT], 0);
+        // The next step, with a count of 0.
+        let count = &self.words[LOCK_COUNT];
+        put(count, (get(count) | LOCK_COUNT_MASK).wrapping_add(1));
+    }
+
+    /// How often the seat has given back all its locks. While this stays and a lock is held from the seat, its
+    /// thread does not move.
+    #[inline]
+    pub(crate) fn steps(&self) -> u64 {
+        get(&self.words[LOCK_COUNT]) >> STEPS_SHIFT
+    }
+
+    /// Notes that the seat has stood still since then, in milliseconds since the Unix epoch, unless that is
+    /// noted already.
+    pub(crate) fn note_still(&self, steps: u64, since: u64) {
+        if get(&self.words[STILL_STEPS]) != steps.wrapping_add(1) {
+            put(&self.words[STILL_SINCE], since);
+            put(&self.words[STILL_STEPS], steps.wrapping_add(1));
+        }
+    }
+
+    /// Since when the seat has stood still, if somebody noted that of its present step.
+    pub(crate) fn still_since(&self) -> Option<u64> {
+        let is_noted = get(&self.words[STILL_STEPS]) == self.steps().wrapping_add(1);
+        is_noted.then(|| get(&self.words[STILL_SINCE]))
+    }
+
+    /// Whether locks are listed: they may be held.
+    pub(crate) fn lists_locks(&self) -> bool {
+        get(&self.words[LOCK_COUNT]) & LOCK_COUNT_MASK != 0
     }
 
     /// The locks that are listed. Anything may be in a damaged file.
     pub(crate) fn locks(&self) -> impl Iterator<Item = KeyNodeId> {
-        let count = get(&self.words[LOCK_COUNT]).min(LOCKS_MAX as u64) as usize;
+        let count = get(&self.words[LOCK_COUNT]) & LOCK_COUNT_MASK;
+        let count = count.min(LOCKS_MAX as u64) as usize;
         self.words[LOCKS..][..count].iter().map(|word| KeyNodeId::from_word(get(word)))
     }
 
@@ -346,6 +406,20 @@ mod tests {
         let seat = Seat::new(&control, 0);
         assert_eq!(seat.committed(), JOURNAL_WORDS);
         assert_eq!(seat.locks().count(), LOCKS_MAX);
+    }
+
+    #[test]
+    fn a_step_ends_with_its_list_of_locks() {
+        let control = control();
+        let seat = Seat::new(&control, 1);
+        for steps in 0..3 {
+            assert_eq!((seat.steps(), seat.lists_locks()), (steps, false));
+            seat.list_lock(0, NARROW);
+            seat.list_lock(1, WIDE);
+            assert_eq!((seat.steps(), seat.lists_locks()), (steps, true));
+            assert_eq!(seat.locks().collect::<Vec<_>>(), [NARROW, WIDE]);
+            seat.clear_locks();
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::geometry::Class;
 use crate::header::{Identity, Kind, Role};
 use crate::memory::{ClassMemory, Memory};
 use crate::region::{self, Region, WORD_BYTES};
-use crate::seat::{CONTROL_BYTES, CONTROL_WORDS, boot_word, nonce_word, spoiled_word};
+use crate::seat::{CONTROL_BYTES, CONTROL_WORDS, boot_word, mark_word, nonce_word, spoiled_word};
 use crate::snapshot::{Pointer, Snapshot};
 use crate::sync::{get, put};
 
@@ -83,7 +83,9 @@ pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, Op
             files::make(&dir, &snapshot.identity, (Kind::Memory, role), bytes)?;
             snapshot.give(&dir.join(role.file_name()))?;
         }
-        map(&dir, &snapshot.identity, Access::Write)
+        let made = map(&dir, &snapshot.identity, Access::Write)?;
+        mark(&made.memory, random(8)?[0]);
+        Ok(made)
     };
     let made = make();
     if made.is_err() {
@@ -91,6 +93,16 @@ pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, Op
         let _ = files::remove(&dir);
     }
     made
+}
+
+/// Marks all locks of new memory.
+fn mark(memory: &Memory, random: u64) {
+    // Not 0, which is in every page that is lost.
+    let mark = (random | 1) << 32;
+    put(mark_word(&memory.control), mark);
+    for spot in memory.classes().flat_map(ClassMemory::spots) {
+        put(spot.node.lock(), mark);
+    }
 }
 
 impl Segment {

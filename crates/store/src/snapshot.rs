@@ -26,8 +26,9 @@ use crate::files::{self, Access, Origin, io_error};
 use crate::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::header::{Identity, Kind, Role};
 use crate::key_node::{KeyNode, is_sealed};
+use crate::lock::free;
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::seat::{Seat, pass_word};
+use crate::seat::{Seat, mark_word, pass_word};
 use crate::stats::{Count, Stats};
 use crate::sync::{get, put};
 
@@ -389,7 +390,7 @@ impl Snapshot {
                     synced.held += 1;
                     continue;
                 };
-                check_nodes(spot, &image, self.identity.seed)?;
+                check_nodes(spot, &image, (get(mark_word(&memory.control)), self.identity.seed))?;
                 let place = saved.other_place();
                 let (file, rest) = class.layout.split(number);
                 for (to, stretch) in (0..).zip(&mut stretches) {
@@ -532,13 +533,13 @@ fn copy(node: KeyNode<'_>, image: &mut [u64]) -> u32 {
 /// Copies a key-node if nobody changes it meanwhile.
 fn copy_at_rest(node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> {
     for _ in 0..TRIES {
-        let before = (get(node.lock()), node.activity());
+        let before = (get(node.lock()) as u32, node.activity());
         // Acquire, both: what is read in between is no older than the first look and no newer than the
         // second.
         fence(Ordering::Acquire);
         let activity = copy(node, image);
         fence(Ordering::Acquire);
-        if before == (0, activity) && get(node.lock()) == 0 && node.activity() == activity {
+        if before == (0, activity) && get(node.lock()) as u32 == 0 && node.activity() == activity {
             return Some(activity);
         }
         std::hint::spin_loop();
@@ -547,7 +548,12 @@ fn copy_at_rest(node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> {
 }
 
 /// A node that is not whole in a key-node at rest was damaged in memory: it must not get a checksum.
-fn check_nodes(spot: Spot<'_>, image: &[u64], seed: u64) -> io::Result<()> {
+fn check_nodes(spot: Spot<'_>, image: &[u64], (mark, seed): (u64, u64)) -> io::Result<()> {
+    let (class, number) = (spot.id.class.name(), spot.id.key_node);
+    if free(get(spot.node.lock())) != mark {
+        let text = format!("{class} key-node {number} was damaged in memory");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
     let layout = spot.node.layout();
     let mut node = vec![0; layout.node_words];
     for slot in KeyNode::occupied_in(image, layout) {
@@ -556,7 +562,6 @@ fn check_nodes(spot: Spot<'_>, image: &[u64], seed: u64) -> io::Result<()> {
             *to = *from;
         }
         if !is_sealed(&mut node, seed) {
-            let (class, number) = (spot.id.class.name(), spot.id.key_node);
             let text = format!("node {slot} of {class} key-node {number} was damaged in memory");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }

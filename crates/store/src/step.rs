@@ -4,18 +4,20 @@
 //! the writes. Nothing of any node changes before [`Step::commit`] but that expired ones are freed, and
 //! locks are given back when the step is dropped, also by a panic.
 //!
-//! Invariant: a step waits for a key-node only while it holds none that comes after it. What it needs
-//! besides, it tries for without waiting; if that fails, it lets go of everything and starts again.
+//! Invariant: a step waits for a key-node only while it holds none. With some held, it tries for the next
+//! one for some microseconds; if that fails, it lets go of everything, waits, and starts again with the one that
+//! it waited for.
 
 use smallvec::SmallVec;
 
-use crate::crew::{Crew, Patience, busy};
+use crate::crew::Crew;
 use crate::error::UpdateError;
 use crate::key::{Key, StoredKey};
 use crate::key_node::{NARROW_WORDS, STATE, Slots, expires_secs};
-use crate::lock::{acquire, release, try_acquire};
+use crate::lock::{acquire_within, release, try_acquire};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::options::Eviction;
+use crate::patience::{Patience, SPINS, SPINS_UNENCUMBERED};
 use crate::seat::{Record, Seat};
 use crate::stats::Count;
 use crate::sync::{AtomicU64, add, get, put};
@@ -96,32 +98,71 @@ pub(crate) struct Step<'a> {
     crew: &'a Crew,
     seat: Seat<'a>,
     held: SmallVec<[Held<'a>; 4]>,
+    /// For all that it waits for together.
+    patience: Patience,
 }
 
 impl<'a> Step<'a> {
     #[inline]
     pub(crate) fn new(memory: &'a Memory, crew: &'a Crew, seat: Seat<'a>) -> Self {
-        Self { memory, crew, seat, held: SmallVec::new() }
+        Self { memory, crew, seat, held: SmallVec::new(), patience: Patience::default() }
     }
 
-    /// Locks a key-node, which comes after all that are held.
-    #[inline]
-    pub(crate) fn lock(&mut self, spot: Spot<'a>) -> Result<(), UpdateError> {
-        debug_assert!(self.held.last().is_none_or(|held| held.spot.id < spot.id));
+    /// Locks key-nodes, which are in the order of their names, while none is held.
+    #[inline(always)]
+    pub(crate) fn lock_all(&mut self, spots: &[Spot<'a>]) -> Result<(), UpdateError> {
+        debug_assert!(self.held.is_empty() && spots.is_sorted_by(|a, b| a.id < b.id));
+        match self.try_lock_all(spots) {
+            Ok(()) => Ok(()),
+            Err(blocked) => self.lock_all_slowly(spots, blocked),
+        }
+    }
+
+    /// Waits for what was missing, takes that first, and then tries for the others. Else the one that everybody
+    /// wants would have to be free just when its turn comes.
+    #[cold]
+    fn lock_all_slowly(
+        &mut self,
+        spots: &[Spot<'a>],
+        mut blocked: Blocked<'a>,
+    ) -> Result<(), UpdateError> {
+        loop {
+            let Blocked(missing) = blocked;
+            self.let_go();
+            let lock = missing.node.lock();
+            self.crew.wait_for(self.memory, &self.seat, lock, &mut self.patience)?;
+            let others = spots.iter().filter(|spot| spot.id != missing.id);
+            let mut all = std::iter::once(&missing).chain(others);
+            match all.try_for_each(|spot| self.try_lock(*spot)) {
+                Ok(()) => return Ok(()),
+                Err(next) => blocked = next,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn try_lock_all(&mut self, spots: &[Spot<'a>]) -> Result<(), Blocked<'a>> {
+        spots.iter().try_for_each(|spot| self.try_lock(*spot))
+    }
+
+    #[inline(always)]
+    fn try_lock(&mut self, spot: Spot<'a>) -> Result<(), Blocked<'a>> {
         self.seat.list_lock(self.held.len(), spot.id);
-        if try_acquire(spot.node.lock(), self.seat.lock_word()).is_err() {
-            self.wait_for(spot)?;
+        if let Err(holder) = try_acquire(spot.node.lock(), self.seat.lock_word()) {
+            self.spin_for(spot, holder)?;
         }
         self.held.push(Held { spot, meant: Slots::default() });
         Ok(())
     }
 
     #[cold]
-    fn wait_for(&self, spot: Spot<'a>) -> Result<(), UpdateError> {
-        let mut patience = Patience::default();
-        let wait = |holder| self.crew.wait(self.memory, &self.seat, &mut patience, holder);
-        acquire(spot.node.lock(), self.seat.lock_word(), wait)
-            .map_err(|holder| busy(self.memory, holder))
+    fn spin_for(&self, spot: Spot<'a>, holder: u64) -> Result<(), Blocked<'a>> {
+        let looks = match self.held.is_empty() {
+            _ if self.crew.is_waited_for(self.memory, holder) => 0,
+            true => SPINS_UNENCUMBERED,
+            false => SPINS,
+        };
+        acquire_within(spot.node.lock(), self.seat.lock_word(), looks).map_err(|_| Blocked(spot))
     }
 
     /// Locks a key-node if it is free or held by this step already.
@@ -139,7 +180,7 @@ impl<'a> Step<'a> {
     #[inline]
     pub(crate) fn let_go(&mut self) {
         for held in &self.held {
-            release(held.spot.node.lock());
+            release(held.spot.node.lock(), self.seat.lock_word());
         }
         self.held.clear();
         self.seat.clear_locks();
@@ -392,7 +433,7 @@ impl<'a> AtHome<'a> {
 impl Drop for AtHome<'_> {
     #[inline]
     fn drop(&mut self) {
-        release(self.home.node.lock());
+        release(self.home.node.lock(), self.seat.lock_word());
         self.seat.clear_locks();
     }
 }

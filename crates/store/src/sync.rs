@@ -2,7 +2,8 @@
 //!
 //! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests
 //! a thread can be told to die after so many writes (`death`), which stands for a kill between any
-//! two instructions. Knows nothing of what the words mean.
+//! two instructions, or to halt before one (`halt`), which stands for a scheduler. Knows nothing of what
+//! the words mean.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64;
@@ -66,6 +67,7 @@ pub(crate) mod death {
     struct Killed;
 
     pub(super) fn may_write() -> bool {
+        super::halt::before_write();
         match WRITES_LEFT.get() {
             None => true,
             Some(0) => {
@@ -91,5 +93,46 @@ pub(crate) mod death {
             Err(payload) if payload.is::<Killed>() => None,
             Err(payload) => resume_unwind(payload),
         }
+    }
+}
+
+/// A stand-in for a scheduler that takes the processor from a thread before a chosen write.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod halt {
+    use std::cell::RefCell;
+    use std::sync::mpsc::{Receiver, Sender};
+
+    /// Where a thread halts, and how it says so and hears that it may go on.
+    pub(crate) struct Halt {
+        pub(crate) writes_left: u64,
+        pub(crate) halted: Sender<()>,
+        pub(crate) go: Receiver<()>,
+    }
+
+    thread_local! {
+        static HALT: RefCell<Option<Halt>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn before_write() {
+        let reached = HALT.with_borrow_mut(|halt| match halt {
+            Some(Halt { writes_left: 0, .. }) => halt.take(),
+            Some(halt) => {
+                halt.writes_left -= 1;
+                None
+            }
+            None => None,
+        });
+        if let Some(halt) = reached {
+            halt.halted.send(()).unwrap();
+            halt.go.recv().unwrap();
+        }
+    }
+
+    /// Runs `act`, which halts once.
+    pub(crate) fn during<T>(halt: Halt, act: impl FnOnce() -> T) -> T {
+        HALT.set(Some(halt));
+        let result = act();
+        HALT.set(None);
+        result
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::key::StoredKey;
 use crate::key_node::{KeyNode, expires_secs, is_sealed, key_of};
+use crate::lock::free;
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::seat::{PROCESSES_MAX, Seat, restoring_word};
 use crate::stats::Count;
@@ -137,7 +138,12 @@ fn restore_key_node(
     seed: u64,
     counts: &Seat<'_>,
 ) -> bool {
-    put_if_other(node.lock(), 0);
+    let mark = free(counts.lock_word());
+    if free(get(node.lock())) != mark {
+        // The page is not as it was made: what was there is gone.
+        counts.count(Count::DroppedTorn, 1);
+    }
+    put_if_other(node.lock(), mark);
     put_if_other(node.away(), 0);
     node.clear_tags_beyond_chain();
     let (mut earliest, mut has_strangers) = (u32::MAX, false);

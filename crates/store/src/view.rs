@@ -33,7 +33,7 @@ use crate::sync::get;
 use check::Check;
 pub use findings::{Findings, Flaw, FlawKind};
 use settle::{Reader, Settled};
-pub use survey::{Ages, Area, Process};
+pub use survey::{Ages, Area, Holder, Process};
 
 /// A look at a cluster: at its memory where it is open, or was when its processes were killed, and else at
 /// its snapshot.
@@ -136,6 +136,14 @@ impl View {
         let processes =
             |(file, _): &(File, segment::Files)| survey::processes(&self.memory.control, file);
         self.live.as_ref().map(processes).unwrap_or_default()
+    }
+
+    /// The processes that live, hold locks and do not move: each stands in the way of the keys that share its
+    /// key-nodes. Takes 50 ms if any lock is held.
+    #[must_use]
+    pub fn holders(&self) -> Vec<Holder> {
+        let holders = |(file, _): &(File, segment::Files)| survey::holders(&self.memory, file);
+        self.live.as_ref().map(holders).unwrap_or_default()
     }
 
     /// How many entries of a class are live at `now`: of all key-nodes, or of an even sample of them.

@@ -5,12 +5,16 @@
 //! acknowledged updates were lost. And who opened a cluster that had been put in the place of one in use
 //! joined it unchecked, since somebody was alive. Now the lock is on the file that is mapped.
 
+mod common;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
 use tidegate_store::{Class, Cluster, EntryMut, Geometry, Options};
+
+use common::until_decided;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_700_000_000 * SECOND;
@@ -46,7 +50,7 @@ fn check_holder_is_respected(first: &Cluster, second: &Cluster) {
         let holder = scope.spawn(|| {
             first.update("k", NOW, |entry| {
                 held.wait();
-                // Long enough for the other one to come, and short of its patience.
+                // Long enough for the other one to come, to ask whether we live, and to give up.
                 let since = std::time::Instant::now();
                 while since.elapsed().as_millis() < 50 {
                     thread::yield_now();
@@ -55,7 +59,7 @@ fn check_holder_is_respected(first: &Cluster, second: &Cluster) {
             })
         });
         held.wait();
-        let after = second.update("k", NOW, add).unwrap();
+        let after = until_decided(|| second.update("k", NOW, add)).unwrap();
         assert_eq!(holder.join().unwrap().unwrap(), before + 1);
         assert_eq!(after, before + 2, "an update was lost");
     });

@@ -6,7 +6,7 @@ use anyhow::Context;
 use std::path::Path;
 use tempfile::TempDir;
 use tidegate_core::{Charge, Quota, Timestamp, decide};
-use tidegate_store::{Cluster, EntryMut, Eviction, Geometry, Options};
+use tidegate_store::{Cluster, EntryMut, Eviction, Geometry, Options, UpdateError};
 
 pub(super) const KIND: Kind = Kind {
     name: "tidegate",
@@ -62,14 +62,30 @@ fn files_bytes(dir: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
+/// Whether others were in the way: a machine with more to do than it has processors for lets some threads wait
+/// for longer than a step does.
+fn is_in_the_way(error: &UpdateError) -> bool {
+    matches!(error, UpdateError::Busy { .. } | UpdateError::Crowded { .. })
+}
+
+/// Tries again what others were in the way of; the peers wait without end.
+fn until_decided<T>(mut update: impl FnMut() -> Result<T, UpdateError>) -> Result<T, UpdateError> {
+    loop {
+        match update() {
+            Err(error) if is_in_the_way(&error) => std::thread::yield_now(),
+            decided => return decided,
+        }
+    }
+}
+
 impl Peer for Tidegate {
     fn decide_each(&self, keys: &Keys, picks: &[u32]) -> u64 {
         let now = now();
         if let [pick] = picks {
             let decide = |entry: EntryMut<'_>| self.decide(entry, now);
             // A key that there is no room for was not allowed.
-            let decided = self.cluster.update(keys.key(*pick), now.as_nanos(), decide);
-            return u64::from(decided.unwrap_or(false));
+            let update = || self.cluster.update(keys.key(*pick), now.as_nanos(), decide);
+            return u64::from(until_decided(update).unwrap_or(false));
         }
         let mut allowed = 0;
         for picks in picks.chunks(BATCH) {
@@ -78,11 +94,18 @@ impl Peer for Tidegate {
                 *text = keys.key(pick);
             }
             let texts = texts.get(..picks.len()).unwrap_or_default();
-            self.cluster.update_each(texts, now.as_nanos(), |_, entry| {
+            let mut again = Vec::new();
+            self.cluster.update_each(texts, now.as_nanos(), |index, entry| match entry {
+                Ok(entry) => allowed += u64::from(self.decide(entry, now)),
+                Err(error) if is_in_the_way(&error) => again.push(index),
                 // A key that there is no room for is not allowed.
-                let allow = entry.is_ok_and(|entry| self.decide(entry, now));
-                allowed += u64::from(allow);
+                Err(_) => {}
             });
+            for text in again.into_iter().filter_map(|index| texts.get(index)) {
+                let decide = |entry: EntryMut<'_>| self.decide(entry, now);
+                let update = || self.cluster.update(*text, now.as_nanos(), decide);
+                allowed += u64::from(until_decided(update).unwrap_or(false));
+            }
         }
         allowed
     }

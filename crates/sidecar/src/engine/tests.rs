@@ -55,6 +55,19 @@ impl Fixture {
         self.engine.decide(&request, Timestamp::from_secs(START + secs)).expect("a decision")
     }
 
+    /// Asks again as long as other threads are in the way, on a machine with fewer processors than those.
+    fn ask_until_decided(&self, descriptors: Vec<Descriptor>) -> Answer {
+        let request = Request { domain: "d".into(), descriptors, hits: Hits::new(1) };
+        loop {
+            match self.engine.decide(&request, Timestamp::from_secs(START)) {
+                Err(UpdateError::Busy { .. } | UpdateError::Crowded { .. }) => {
+                    std::thread::yield_now();
+                }
+                decided => return decided.expect("a decision"),
+            }
+        }
+    }
+
     fn ask(&self, descriptors: Vec<Descriptor>) -> Answer {
         self.ask_at(0, 1, descriptors)
     }
@@ -78,7 +91,7 @@ fn descriptors_of_a_domain_that_there_is_not_are_counted() {
     let fixture = engine("- {key: k, rate_limit: {unit: hour, requests_per_unit: 2}}\n");
     let asks = |domain: &str| {
         let descriptors = vec![descriptor(&[("k", "v")]), descriptor(&[("unknown", "v")])];
-        let request = Request { domain: domain.into(), descriptors, hits: Hits::ONE };
+        let request = Request { domain: domain.into(), descriptors, hits: Hits::new(1) };
         fixture.engine.decide(&request, Timestamp::from_secs(START)).expect("a decision")
     };
     assert_eq!(asks("d").statuses[1], Status::NO_LIMIT);
@@ -201,7 +214,7 @@ fn an_override_takes_the_place_of_the_rule_where_the_domain_is_known() {
     // The rule's own counter was not touched.
     assert_eq!(engine.left(&[("k", "v")]), 1);
 
-    let request = Request { domain: "other".into(), descriptors: of(), hits: Hits::ONE };
+    let request = Request { domain: "other".into(), descriptors: of(), hits: Hits::new(1) };
     let answer = engine.engine.decide(&request, Timestamp::from_secs(START)).expect("a decision");
     assert_eq!(answer.statuses, [Status::NO_LIMIT]);
 }
@@ -346,7 +359,7 @@ fn all_or_nothing_holds_under_concurrency() {
                     let user = (turn * 7 + thread * 3) % USERS;
                     let name = user.to_string();
                     let of = vec![descriptor(&[("all", "")]), descriptor(&[("user", &name)])];
-                    if engine.ask(of).verdict == Verdict::Allow {
+                    if engine.ask_until_decided(of).verdict == Verdict::Allow {
                         passed[user].fetch_add(1, Ordering::Relaxed);
                     }
                 }

@@ -210,7 +210,10 @@ impl Service {
                 Err(error) => {
                     answer.failed(&error);
                     match error {
-                        NodeError::Undecided(cause) => undecided = Some(cause),
+                        NodeError::Undecided(cause) => {
+                            self.metrics.undecided(&cause);
+                            undecided = Some(cause);
+                        }
                         _ => decided += 1,
                     }
                 }

@@ -70,6 +70,9 @@ fn refuse<M>(http: &Http<M>, refused: &Refused) -> Page {
         return page.with(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     http.metrics.refused();
+    if let Refused::Undecided(error) = refused {
+        http.metrics.undecided(error);
+    }
     page
 }
 

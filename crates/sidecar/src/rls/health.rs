@@ -119,7 +119,7 @@ fn encoded(status: ServingStatus) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::StoreHealth;
+    use crate::keeper::{Files, StoreHealth};
 
     struct Process {
         draining: watch::Sender<bool>,
@@ -127,9 +127,13 @@ mod tests {
         health: Health,
     }
 
+    fn files(files: Files) -> StoreHealth {
+        StoreHealth { files, ..StoreHealth::default() }
+    }
+
     fn process() -> Process {
         let (draining, is_draining) = watch::channel(false);
-        let (store, is_store) = watch::channel(StoreHealth::Whole);
+        let (store, is_store) = watch::channel(StoreHealth::default());
         Process {
             draining,
             store,
@@ -163,7 +167,7 @@ mod tests {
         let not_serving = Some(ServingStatus::NotServing);
         assert_eq!(asked(&process.health, "", check), (Outcome::Unary, not_serving));
         process.draining.send_replace(false);
-        process.store.send_replace(StoreHealth::Lost);
+        process.store.send_replace(files(Files::Lost));
         assert_eq!(asked(&process.health, "", watch), (Outcome::Watched, not_serving));
     }
 
@@ -187,10 +191,10 @@ mod tests {
         let (stop, stopped) = watch::channel(false);
         let (states, mut state) = watch::channel(State::Serving);
         let following = tokio::spawn(follow(process.health.clone(), stopped, states));
-        process.store.send_replace(StoreHealth::Lost);
+        process.store.send_replace(files(Files::Lost));
         state.changed().await.unwrap();
         assert_eq!(*state.borrow_and_update(), State::NotServing);
-        process.store.send_replace(StoreHealth::Moved);
+        process.store.send_replace(files(Files::Moved));
         state.changed().await.unwrap();
         assert_eq!(*state.borrow_and_update(), State::Serving);
         // That nobody looks after the store any more is no change.

@@ -66,6 +66,9 @@ impl Methods<'_> {
                 }
                 Err(refused) => {
                     self.door.metrics.refused();
+                    if let Refused::Undecided(error) = &refused {
+                        self.door.metrics.undecided(error);
+                    }
                     Outcome::Refused(refused.into())
                 }
             };
@@ -136,9 +139,20 @@ impl From<Refused> for Status {
             }
             Refused::Undecided(error) => {
                 tracing::debug!(%error, "no decision");
-                Status::new(Code::ResourceExhausted, error.to_string())
+                Status::new(code_of(&error), error.to_string())
             }
         }
+    }
+}
+
+/// What clients go by when there is no decision. Ours has a mode for each: `failure_mode` for what no client
+/// can bring about, `overload_mode` for the rest.
+fn code_of(error: &UpdateError) -> Code {
+    match error {
+        // About these counters alone: others can be asked about.
+        UpdateError::Busy { .. } => Code::Aborted,
+        UpdateError::Lost => Code::DataLoss,
+        _ => Code::ResourceExhausted,
     }
 }
 
@@ -276,6 +290,21 @@ mod tests {
             &[("tidegate-return", "1"), CALL],
             "descriptors[0]: a return (metadata tidegate-return) takes no hits; set is_negative_hits",
         );
+    }
+
+    #[test]
+    fn without_a_decision_the_code_says_whether_clients_can_bring_it_about() {
+        for (error, code) in [
+            (UpdateError::Busy { pid: 1, millis: 5 }, Code::Aborted),
+            (UpdateError::Lost, Code::DataLoss),
+            (UpdateError::Crowded { millis: 5 }, Code::ResourceExhausted),
+            (
+                UpdateError::TooMuch { keys: 1, words: 1, keys_max: 1, words_max: 1 },
+                Code::ResourceExhausted,
+            ),
+        ] {
+            assert_eq!(Status::from(Refused::Undecided(error.clone())).code, code, "{error}");
+        }
     }
 
     #[test]

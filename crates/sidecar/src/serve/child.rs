@@ -6,8 +6,9 @@ use super::control::{Channel, Incoming};
 use super::sockets::Place;
 use super::tally::Tally;
 use super::worker::{FromWorker, Given, MESSAGE_BYTES_MAX, ToWorker};
+use crate::neighbour::{self, State};
 use crate::reload::Reload;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{ExitStatus, Stdio};
@@ -25,8 +26,8 @@ const END_MAX: Duration = Duration::from_secs(5);
 const BRIEFING_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether a worker that serves has said anything, which it does every second.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// So many looks in a row without a word, and it is taken to hang. They are counted, not timed: a system that
-/// stood still as a whole is no fault of the worker.
+/// So many looks in a row without a word, and it is taken to hang, unless the system says that it cannot go on.
+/// They are counted, not timed: a system that stood still as a whole is no fault of the worker.
 const SILENT_LOOKS_MAX: u32 = 10;
 
 /// What all workers should be doing.
@@ -156,20 +157,22 @@ impl Berth {
         let mut is_ready = false;
         let mut serves = false;
         let mut silent_looks = 0;
+        let mut waits = false;
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let mut spoke = false;
             tokio::select! {
                 // First, so that what was said is heard before it is missed.
                 biased;
                 said = incoming.next() => match said.context("it is not understood")? {
-                    Some(FromWorker::Alive) => silent_looks = 0,
+                    Some(FromWorker::Alive) => (silent_looks, spoke) = (0, true),
                     Some(FromWorker::Ready) => {
                         is_ready = true;
                         self.ready.send_modify(|ready| *ready += 1);
                     }
                     Some(FromWorker::Metrics { round, page }) => {
-                        silent_looks = 0;
+                        (silent_looks, spoke) = (0, true);
                         self.tally.reported(self.index, round, page);
                     }
                     None => return Ok(()),
@@ -180,8 +183,24 @@ impl Berth {
                 },
                 _ = looks.tick(), if serves => {
                     silent_looks += 1;
-                    ensure!(silent_looks <= SILENT_LOOKS_MAX, "it hangs: no word for {silent_looks} s");
+                    if silent_looks > SILENT_LOOKS_MAX {
+                        let state = process.id().and_then(|pid| neighbour::look(pid.into()));
+                        match silence(state.map(|neighbour| neighbour.state)) {
+                            Silence::Hangs => bail!("it hangs: no word for {silent_looks} s"),
+                            Silence::Waits(state) if !waits => {
+                                waits = true;
+                                let (worker, state) = (self.index, state.name());
+                                tracing::warn!(worker, state, "a worker waits; it is not killed");
+                            }
+                            Silence::Waits(_) => {}
+                        }
+                        silent_looks = 0;
+                    }
                 }
+            }
+            if waits && spoke {
+                waits = false;
+                tracing::info!(worker = self.index, "a worker that waited goes on");
             }
             match *phase.borrow_and_update() {
                 Phase::Starting => {}
@@ -201,6 +220,38 @@ impl Berth {
                 }
                 Phase::Killing => process.start_kill()?,
             }
+        }
+    }
+}
+
+/// Why a worker says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    /// It could, and does not: a new one is better.
+    Hangs,
+    /// Something outside holds it up, and may let it go on. What it has in its hands is not lost until then, and
+    /// a new one would have to wait for the same.
+    Waits(State),
+}
+
+/// By the state of its process, none if that cannot be told.
+fn silence(state: Option<State>) -> Silence {
+    match state {
+        Some(State::Running) | None => Silence::Hangs,
+        Some(state) => Silence::Waits(state),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_worker_that_runs_and_is_silent_hangs() {
+        assert_eq!(silence(Some(State::Running)), Silence::Hangs);
+        assert_eq!(silence(None), Silence::Hangs);
+        for state in [State::Stopped, State::Traced, State::Frozen, State::DiskSleep] {
+            assert_eq!(silence(Some(state)), Silence::Waits(state));
         }
     }
 }

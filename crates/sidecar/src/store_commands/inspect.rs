@@ -5,8 +5,10 @@ use super::chart::Canvas;
 use super::output::Output;
 use super::{Verdict, check_whole, inspect_text};
 use crate::clock;
+use crate::neighbour::{self, Neighbour};
 use serde_json::{Map, Value, json};
-use tidegate_store::{Ages, Area, Class, Geometry, Occupancy, Process, Stats, View};
+use std::time::UNIX_EPOCH;
+use tidegate_store::{Ages, Area, Class, Geometry, Holder, Occupancy, Process, Stats, View};
 
 /// Everything that is told.
 pub(crate) struct Inspection {
@@ -17,6 +19,8 @@ pub(crate) struct Inspection {
     pub(crate) classes: Vec<ClassLook>,
     pub(crate) stats: Stats,
     pub(crate) processes: Vec<Process>,
+    /// Those that hold locks and do not move, each as the system has it.
+    pub(crate) holders: Vec<(Holder, Option<Neighbour>)>,
 }
 
 /// Where the counters are that are looked at.
@@ -83,7 +87,12 @@ fn inspect(options: &LookOptions, view: &View, canvas: &Canvas) -> Inspection {
         classes: Class::ALL.into_iter().filter_map(look).collect(),
         stats: view.stats(),
         processes: view.processes(),
+        holders: view.holders().into_iter().map(with_neighbour).collect(),
     }
+}
+
+fn with_neighbour(holder: Holder) -> (Holder, Option<Neighbour>) {
+    (holder, neighbour::look(holder.pid))
 }
 
 fn json_of(inspection: &Inspection) -> Value {
@@ -101,6 +110,17 @@ fn json_of(inspection: &Inspection) -> Value {
             "alive": process.is_alive,
         })
     };
+    let holder = |(holder, neighbour): &(Holder, Option<Neighbour>)| {
+        let since = holder.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
+        json!({
+            "number": holder.process,
+            "pid": holder.pid,
+            "locks": holder.locks,
+            "since": since.map(|since| since.as_secs()),
+            "command": neighbour.as_ref().map(|neighbour| neighbour.command.as_str()),
+            "state": neighbour.as_ref().map(|neighbour| neighbour.state.name()),
+        })
+    };
     json!({
         "dir": inspection.dir,
         "memory": match &inspection.memory {
@@ -113,6 +133,7 @@ fn json_of(inspection: &Inspection) -> Value {
         "classes": inspection.classes.iter().map(class_json).collect::<Vec<_>>(),
         "counts": counts,
         "processes": inspection.processes.iter().map(process).collect::<Vec<_>>(),
+        "stuck": inspection.holders.iter().map(holder).collect::<Vec<_>>(),
     })
 }
 

@@ -4,15 +4,17 @@ use super::chart::Canvas;
 use super::inspect::{ClassLook, Inspection, Place};
 use super::time::{bytes, grouped};
 use crate::metrics::store_help;
+use crate::neighbour::{self, Neighbour};
 use std::io::{self, Write};
-use tidegate_store::{Area, Process};
+use tidegate_store::{Area, Holder, Process};
 
 pub(crate) fn print(
     out: &mut impl Write,
     canvas: &Canvas,
     inspection: &Inspection,
 ) -> io::Result<()> {
-    let Inspection { dir, memory, files, bytes: size, classes, stats, processes } = inspection;
+    let Inspection { dir, memory, files, bytes: size, classes, stats, processes, holders } =
+        inspection;
     writeln!(out, "{dir}: {files} files, {}", bytes(*size))?;
     match memory {
         Place::Memory(dir) => writeln!(out, "in memory: {dir}")?,
@@ -36,7 +38,12 @@ pub(crate) fn print(
     if processes.is_empty() {
         writeln!(out, "  none")?;
     }
-    processes.iter().try_for_each(|found| process(out, found))
+    processes.iter().try_for_each(|found| process(out, found))?;
+    if holders.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nStuck: these hold locks and do not move; continue or end them")?;
+    holders.iter().try_for_each(|(found, neighbour)| holder(out, found, neighbour.as_ref()))
 }
 
 fn class(out: &mut impl Write, canvas: &Canvas, look: &ClassLook) -> io::Result<()> {
@@ -89,6 +96,15 @@ fn process(out: &mut impl Write, process: &Process) -> io::Result<()> {
     let seats = counted(process.seats.into(), "seat");
     let state = if process.is_alive { "" } else { ", which is dead and not cleaned up after yet" };
     writeln!(out, "  number {}: process {}, {seats}{state}", process.number, process.pid)
+}
+
+fn holder(out: &mut impl Write, holder: &Holder, neighbour: Option<&Neighbour>) -> io::Result<()> {
+    let (who, locks) =
+        (neighbour::told(holder.pid, neighbour), counted(holder.locks.into(), "lock"));
+    let since = holder.since.map(|since| since.elapsed().unwrap_or_default().as_secs());
+    let since =
+        since.map_or(", which nobody has waited for".to_owned(), |secs| format!(" for {secs} s"));
+    writeln!(out, "  number {}: {who} has held {locks}{since}", holder.process)
 }
 
 fn capitalized(word: &str) -> String {

@@ -166,9 +166,7 @@ impl Cluster {
         loop {
             spots.sort_unstable_by_key(|spot| spot.id);
             spots.dedup_by_key(|spot| spot.id);
-            for spot in &spots {
-                step.lock(*spot)?;
-            }
+            step.lock_all(&spots)?;
             match self.find_places(step, keys, asks, drafts, now_secs) {
                 Ok(places) => return Ok(places),
                 Err(Blocked(spot)) => {
@@ -370,7 +368,7 @@ pub(super) fn hold_one<'a, T>(
     ask: &Ask<'a>,
     mut act: impl FnMut(&mut Step<'a>) -> Result<T, Blocked<'a>>,
 ) -> Result<T, UpdateError> {
-    step.lock(ask.home)?;
+    step.lock_all(&[ask.home])?;
     loop {
         match act(step) {
             Ok(value) => return Ok(value),
@@ -378,8 +376,7 @@ pub(super) fn hold_one<'a, T>(
                 step.let_go();
                 let (first, second) =
                     if other.id < ask.home.id { (other, ask.home) } else { (ask.home, other) };
-                step.lock(first)?;
-                step.lock(second)?;
+                step.lock_all(&[first, second])?;
             }
         }
     }

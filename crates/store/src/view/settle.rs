@@ -79,7 +79,7 @@ impl Moment {
     fn is_still(&self, node: KeyNode<'_>) -> bool {
         // Acquire: as above, for what was read in between.
         fence(Ordering::Acquire);
-        self.lock == 0 && *self == Self::now(node)
+        self.lock as u32 == 0 && *self == Self::now(node)
     }
 
     fn now(node: KeyNode<'_>) -> Self {

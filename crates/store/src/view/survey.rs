@@ -5,16 +5,23 @@
 
 use std::fs::File;
 use std::ops::Range;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use crate::key_node::expires_secs;
-use crate::memory::{ClassMemory, Spot};
+use crate::memory::{ClassMemory, Memory, Spot};
 use crate::process::is_alive;
 use crate::region::Region;
 use crate::seat::{PROCESSES_MAX, Seat, owner_word, pid_word};
+use crate::stuck::{locks_held, noted};
 use crate::sync::get;
 
 /// So many key-nodes are looked at: enough for shares to be right within a percent.
 const SAMPLE: u64 = 1 << 16;
+
+/// A holder that makes no step between two looks so far apart does not move. An update takes a microsecond, and
+/// a thread that is ready gets a processor sooner.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// A process that is noted in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +47,47 @@ pub(super) fn processes(control: &Region, control_file: &File) -> Vec<Process> {
         (pid != 0 || seats != 0 || is_alive).then_some(Process { number, pid, seats, is_alive })
     };
     (0..PROCESSES_MAX).filter_map(process).collect()
+}
+
+/// A process that lives, holds locks, and does not move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number among the processes of the cluster.
+    pub process: u32,
+    /// The process id that it noted, as it is called in its own container.
+    pub pid: u64,
+    /// How many locks it holds.
+    pub locks: u32,
+    /// Since when, as those who waited for it noted; nothing if nobody has.
+    pub since: Option<SystemTime>,
+}
+
+/// The holders of locks that do not move between two looks.
+pub(super) fn holders(memory: &Memory, control_file: &File) -> Vec<Holder> {
+    let seats = Seat::all(&memory.control).filter(|seat| locks_held(memory, seat) > 0);
+    let seen: Vec<_> = seats.map(|seat| (seat, seat.steps())).collect();
+    if seen.is_empty() {
+        return Vec::new();
+    }
+    thread::sleep(BETWEEN_LOOKS);
+    let mut holders: Vec<Holder> = Vec::new();
+    for (seat, steps) in seen {
+        let (locks, process) = (locks_held(memory, &seat), seat.owner().checked_sub(1));
+        let process = process.and_then(|process| u32::try_from(process).ok());
+        let Some(process) = process.filter(|process| *process < PROCESSES_MAX) else { continue };
+        if locks == 0 || seat.steps() != steps || !is_alive(control_file, process) {
+            continue;
+        }
+        let (pid, since) = (get(pid_word(&memory.control, process)), noted(&seat));
+        match holders.iter_mut().find(|holder| holder.process == process) {
+            Some(holder) => {
+                holder.locks += locks;
+                holder.since = holder.since.into_iter().chain(since).min();
+            }
+            None => holders.push(Holder { process, pid, locks, since }),
+        }
+    }
+    holders
 }
 
 /// How many entries of a class still count.

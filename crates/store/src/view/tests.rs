@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cluster::Cluster;
 use crate::entry::EntryMut;
+use crate::error::until_decided;
 use crate::geometry::{HEADER_BYTES, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::key::Hashed;
 use crate::options::{Eviction, Options};
@@ -265,17 +266,18 @@ fn a_look_at_full_speed_finds_whole_entries_and_no_flaw() {
                 let mut number = seed.fetch_add(1, Ordering::Relaxed);
                 while !stop.load(Ordering::Relaxed) {
                     number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    cluster.update(&stays[number as usize >> 40 & 1], NOW, keep).unwrap();
-                    cluster.update(&stays[2], NOW, keep).unwrap();
+                    let stays_too = &stays[number as usize >> 40 & 1];
+                    until_decided(|| cluster.update(stays_too, NOW, keep));
+                    until_decided(|| cluster.update(&stays[2], NOW, keep));
                     // More than fit at home, so that some are away; erased, so that they come again.
                     let passing = key_at(number >> 33 & 1, 2 + (number >> 50) % 14);
                     let until = LATER - (number >> 20 & 31) * SECOND;
                     let _ = cluster.update(&passing, NOW, |entry| add_until(entry, 1, until));
                     let erased = key_at(number >> 34 & 1, 2 + (number >> 45) % 14);
-                    cluster.erase(&erased, NOW).unwrap();
+                    until_decided(|| cluster.erase(&erased, NOW));
                     if number >> 60 == 0 {
                         // So that the heads know when the next entry expires.
-                        cluster.sweep(NOW).unwrap();
+                        until_decided(|| cluster.sweep(NOW));
                     }
                 }
             });

@@ -15,7 +15,7 @@ pub(crate) use directory::{Directory, directory};
 
 use std::path::{Path, PathBuf};
 
-use tidegate_store::{Geometry, Options, View};
+use tidegate_store::{Geometry, Options, UpdateError, View};
 
 /// Set it to run a random test again with the seed that it printed.
 const TEST_SEED: &str = "TIDEGATE_STORE_TEST_SEED";
@@ -65,6 +65,24 @@ pub(crate) fn narrow_and_wide(narrow: (u64, u32), wide: (u64, u32), words: u32) 
     Options {
         wide: Some(geometry(1, wide.0, wide.1, words)),
         ..Options::narrow(geometry(1, narrow.0, narrow.1, 4))
+    }
+}
+
+/// Whether nothing was updated since others were in the way. A machine with more threads than processors lets
+/// some wait for longer than a step does.
+pub(crate) fn is_in_the_way(error: &UpdateError) -> bool {
+    matches!(error, UpdateError::Busy { .. } | UpdateError::Crowded { .. })
+}
+
+/// Tries again what others were in the way of, which changed nothing.
+pub(crate) fn until_decided<T>(
+    mut update: impl FnMut() -> Result<T, UpdateError>,
+) -> Result<T, UpdateError> {
+    loop {
+        match update() {
+            Err(error) if is_in_the_way(&error) => std::thread::yield_now(),
+            result => return result,
+        }
     }
 }
 

@@ -1,0 +1,291 @@
+//! A process that stops beside sidecars, with a counter in its hands: that counter is not decided, all others
+//! are, everybody is told, and all is well as soon as the process goes on or is killed.
+
+use anyhow::{Context, ensure};
+use prost::Message;
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tidegate_store::{Cluster, Options, StoredKey};
+use tidegate_tests::rls::Rls;
+use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::{artifacts, client, command, wait};
+use tidegate_wire::rls::Code;
+
+const LIMITS: &str = "\
+domain: test
+descriptors:
+  - key: lots
+    rate_limit: { unit: year, requests_per_unit: 100000000 }
+";
+/// Where the child finds the counters; its test ends with it.
+const CHILD_DATA: &str = "TIDEGATE_TEST_STOPS_IN";
+const REQUESTS: u32 = 1_000;
+/// A thousand requests, one after the other, where each takes well below a millisecond.
+const THOUSAND_MAX: Duration = Duration::from_secs(5);
+/// The promise is 2 s; a machine with much to do gets one more.
+const TOLD_MAX: Duration = Duration::from_secs(3);
+/// The promise is 1 s; as above.
+const WELL_MAX: Duration = Duration::from_secs(2);
+
+/// The child: holds the only counter that there is, and stops.
+fn stop_inside(data: &Path) -> ! {
+    let cluster = Cluster::open(data, &Options::default()).expect("the counters of the sidecars");
+    let mut keys: Vec<StoredKey> = Vec::new();
+    cluster.for_each(|_, key, _| keys.push(key)).expect("a look at all counters");
+    assert_eq!(keys.len(), 1, "the counter that is held is the only one");
+    let update = cluster.update(&keys[0], 1, |_| {
+        kill_process(getpid(), Signal::STOP).expect("a signal to itself");
+        // Until the parent lets go of the other end, or dies.
+        let _ = std::io::stdin().read(&mut [0]);
+    });
+    update.expect("nobody else holds it");
+    // It stays, as a process that goes on.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    std::process::exit(0)
+}
+
+/// A child that is stopped while it holds a counter. Killed when dropped.
+struct Stopped(Child);
+
+impl Stopped {
+    async fn start(test: &str, data: &Path) -> anyhow::Result<Stopped> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--exact", test, "--nocapture"]).env(CHILD_DATA, data);
+        let child = Stopped(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?);
+        let stat = format!("/proc/{}/stat", child.0.id());
+        wait::until("the child to stop", async || {
+            let stat = std::fs::read_to_string(&stat).ok()?;
+            stat.rsplit_once(") ")?.1.starts_with('T').then_some(())
+        })
+        .await?;
+        Ok(child)
+    }
+
+    fn goes_on(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)?;
+        self.0.stdin.as_mut().context("its input")?.write_all(b".")?;
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(self.0.id() as i32).context("a process id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Three sidecars on one data directory: single processes, and a supervisor with two workers.
+struct Three {
+    dirs: [TempDir; 3],
+    sidecars: Vec<Sidecar>,
+    doors: Vec<Rls>,
+}
+
+impl Three {
+    async fn start() -> anyhow::Result<Three> {
+        let dirs = [TempDir::new()?, TempDir::new()?, TempDir::new()?];
+        let data = dirs[0].path().join("data");
+        std::fs::create_dir(&data)?;
+        let (mut sidecars, mut doors) = (Vec::new(), Vec::new());
+        for (dir, workers) in dirs.iter().zip(["0", "2", "0"]) {
+            if !dir.path().join("data").exists() {
+                symlink(&data, dir.path().join("data"))?;
+            }
+            let limits = dir.path().join("limits.yaml");
+            std::fs::write(&limits, LIMITS)?;
+            let flags = ["--capacity", "100000", "--workers", workers];
+            sidecars.push(Sidecar::start_with(dir.path(), &limits, &flags).await?);
+            doors.push(Rls::at(dir.path()).await?);
+        }
+        Ok(Three { dirs, sidecars, doors })
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dirs[0].path().join("data")
+    }
+
+    /// Waits until /healthcheck of all is as wanted; how long that took after `since`.
+    async fn all_say(&self, since: Instant, wanted: &str) -> anyhow::Result<Duration> {
+        for sidecar in &self.sidecars {
+            wait::until(wanted, async || {
+                let page = client::get(sidecar.http, "/healthcheck").await.ok()?;
+                let body = String::from_utf8_lossy(&page.body).into_owned();
+                (page.status == 200 && body.starts_with(wanted)).then_some(())
+            })
+            .await?;
+        }
+        Ok(since.elapsed())
+    }
+
+    /// Waits until all have logged this; then how often.
+    async fn all_log(&self, text: &str) -> anyhow::Result<Vec<usize>> {
+        let mut counts = Vec::new();
+        for sidecar in &self.sidecars {
+            let count = || sidecar.process.log().matches(text).count();
+            wait::until(text, async || (count() > 0).then_some(())).await?;
+            counts.push(count());
+        }
+        Ok(counts)
+    }
+}
+
+/// `grpc.health.v1.HealthCheckResponse`
+#[derive(Clone, PartialEq, Message)]
+struct HealthCheckResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// What gRPC's health service says; 1 is SERVING.
+async fn grpc_health(rls: &Rls) -> anyhow::Result<i32> {
+    let mut grpc = tonic::client::Grpc::new(rls.0.clone());
+    grpc.ready().await?;
+    let path = "/grpc.health.v1.Health/Check".parse()?;
+    let codec = tonic_prost::ProstCodec::<(), HealthCheckResponse>::default();
+    Ok(grpc.unary(tonic::Request::new(()), path, codec).await?.into_inner().status)
+}
+
+async fn metric(http: SocketAddr, series: &str) -> anyhow::Result<f64> {
+    let page = client::get(http, "/metrics").await?;
+    let page = String::from_utf8(page.body.into())?;
+    let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("no {series} in {page}"))?.parse()?)
+}
+
+/// A machine with much to do lets a holder that is ready wait as well, now and then.
+fn is_in_the_way(status: &tonic::Status) -> bool {
+    matches!(status.code(), tonic::Code::Aborted | tonic::Code::ResourceExhausted)
+}
+
+async fn until_decided(rls: &Rls, key: &str) -> anyhow::Result<()> {
+    wait::until(key, async || rls.ask(&[("lots", key)]).await.ok().map(|_| ())).await
+}
+
+async fn story(test: &str, is_killed: bool) -> anyhow::Result<()> {
+    let three = Three::start().await?;
+    until_decided(&three.doors[0], "held").await?;
+    let mut child = Stopped::start(test, &three.data()).await?;
+    let pid = child.0.id();
+    let workers = three.sidecars[1].process.children()?;
+
+    for rls in &three.doors {
+        let began = Instant::now();
+        for _ in 0..REQUESTS {
+            let status = rls.ask(&[("lots", "held")]).await.expect_err("no decision");
+            ensure!(status.code() == tonic::Code::Aborted, "{status:?}");
+            let named = format!("process {pid} holds a key-node");
+            ensure!(status.message().contains(&named), "{status:?}");
+        }
+        let held = began.elapsed();
+        let (began, mut undecided) = (Instant::now(), 0);
+        for _ in 0..REQUESTS {
+            match rls.ask(&[("lots", "other")]).await {
+                Ok(answer) => ensure!(answer.overall_code() == Code::Ok, "{answer:?}"),
+                Err(status) if is_in_the_way(&status) => undecided += 1,
+                Err(status) => return Err(status.into()),
+            }
+        }
+        let others = began.elapsed();
+        println!("{REQUESTS} to the held key: {held:?}; to another: {others:?}");
+        ensure!(held < THOUSAND_MAX && others < THOUSAND_MAX, "{held:?}, {others:?}");
+        ensure!(undecided <= 10, "{undecided} about another key were not decided");
+        ensure!(grpc_health(rls).await? == 1, "SERVING, since others are decided");
+    }
+
+    let wanted = format!("degraded: process {pid} (");
+    three.all_say(Instant::now(), &wanted).await?;
+    for sidecar in &three.sidecars {
+        let page = client::get(sidecar.http, "/healthcheck").await?;
+        let body = String::from_utf8_lossy(&page.body).into_owned();
+        ensure!(body.contains(", stopped) has held a counter's lock for "), "{body}");
+        let undecided = metric(sidecar.http, "tidegate_undecided_total{cause=\"busy\"}").await?;
+        ensure!(undecided >= f64::from(REQUESTS), "{undecided}");
+        ensure!(metric(sidecar.http, "tidegate_store_stuck_processes").await? == 1.0);
+        let blocked = metric(sidecar.http, "tidegate_blocked_seconds_total").await?;
+        ensure!(blocked > 0.0 && blocked < 2.0, "{blocked} s");
+    }
+    let found = three.all_log("a process holds a counter's lock and does not move").await?;
+    ensure!(found == [1, 1, 1], "{found:?}");
+
+    let mut inspect = tokio::process::Command::new(artifacts::sidecar()?);
+    inspect.args(["store", "inspect"]).arg(three.data());
+    let said = command::run(inspect).await?;
+    let line = said.out.lines().find(|line| line.contains(&format!("process {pid} (")));
+    let line = line.with_context(|| format!("{said:?}"))?;
+    ensure!(line.contains(", stopped) has held 1 lock for "), "{line}");
+
+    let since = Instant::now();
+    let says = if is_killed {
+        child.0.kill()?;
+        child.0.wait()?;
+        "the process that held a counter's lock has ended"
+    } else {
+        child.goes_on()?;
+        "the process that held a counter's lock moves again"
+    };
+    let well = three.all_say(since, "OK").await?;
+    println!("well after {well:?}");
+    ensure!(well < WELL_MAX, "{well:?}");
+    for rls in &three.doors {
+        until_decided(rls, "held").await?;
+    }
+    ensure!(three.all_log(says).await? == [1, 1, 1]);
+    ensure!(metric(three.sidecars[0].http, "tidegate_store_stuck_processes").await? == 0.0);
+    ensure!(three.sidecars[1].process.children()? == workers, "a worker was started again");
+    for sidecar in &three.sidecars {
+        let log = sidecar.process.log();
+        ensure!(!log.contains("a worker ended") && !log.contains("a worker is killed"), "{log}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_process_holds_up_its_counter_alone_until_it_goes_on() -> anyhow::Result<()> {
+    if let Some(data) = std::env::var_os(CHILD_DATA) {
+        stop_inside(Path::new(&data));
+    }
+    story("a_stopped_process_holds_up_its_counter_alone_until_it_goes_on", false).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_process_holds_up_its_counter_alone_until_it_is_killed() -> anyhow::Result<()> {
+    if let Some(data) = std::env::var_os(CHILD_DATA) {
+        stop_inside(Path::new(&data));
+    }
+    story("a_stopped_process_holds_up_its_counter_alone_until_it_is_killed", true).await
+}
+
+/// Health is told by itself, also where nobody asks about the counter.
+#[tokio::test]
+async fn a_stopped_process_is_told_of_within_two_seconds_though_nobody_waits_for_it()
+-> anyhow::Result<()> {
+    let test = "a_stopped_process_is_told_of_within_two_seconds_though_nobody_waits_for_it";
+    if let Some(data) = std::env::var_os(CHILD_DATA) {
+        stop_inside(Path::new(&data));
+    }
+    let three = Three::start().await?;
+    until_decided(&three.doors[0], "held").await?;
+    let mut child = Stopped::start(test, &three.data()).await?;
+    let wanted = format!("degraded: process {} (", child.0.id());
+    let told = three.all_say(Instant::now(), &wanted).await?;
+    ensure!(told < TOLD_MAX, "{told:?}");
+    let since = Instant::now();
+    child.goes_on()?;
+    let well = three.all_say(since, "OK").await?;
+    println!("told after {told:?}, well after {well:?}");
+    ensure!(well < WELL_MAX, "{well:?}");
+    Ok(())
+}
