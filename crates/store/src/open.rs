@@ -81,7 +81,7 @@ impl Place {
         }
         // Elsewhere, if the directory was moved, there is a pointer to nothing, which is as good as none.
         if self.snapshot.check().is_ok() {
-            let _ = Pointer::remove(self.snapshot.dir());
+            let _ = Pointer::clear(self.snapshot.dir());
         }
         // What is left is replaced by whoever comes next.
         let _ = files::remove(&self.memory.dir);

@@ -9,6 +9,7 @@
 //! Owns these words and their order. Does not know which process is alive, nor what is in a node.
 
 use crate::geometry::Class;
+use crate::lock::free;
 use crate::region::{Region, WORD_BYTES};
 use crate::stats::{Count, Stats};
 use crate::sync::{AtomicU64, get, put, swap_if};
@@ -137,10 +138,16 @@ pub(crate) fn spoiled_word(control: &Region) -> &AtomicU64 {
     &control.slice(SPOILED, 1)[0]
 }
 
-/// The mark of this memory, in the high half: all of its lock words have it, so that a page that is not as it was
-/// made is noticed by whoever needs a lock there.
+/// The mark of this memory, in the high half; what is in the low half means nothing. All of its locks have it, so
+/// that a page that is not as it was made is noticed by whoever needs a lock there.
 pub(crate) fn mark_word(control: &Region) -> &AtomicU64 {
     &control.slice(MARK, 1)[0]
+}
+
+/// What is in a lock of this memory that nobody has.
+#[inline]
+pub(crate) fn free_lock(control: &Region) -> u64 {
+    free(get(mark_word(control)))
 }
 
 /// The number of the last pass that is complete in the snapshot.
@@ -172,7 +179,7 @@ impl<'a> Seat<'a> {
     #[inline]
     pub(crate) fn new(control: &'a Region, number: u64) -> Self {
         let start = SEATS + number as usize * SEAT_WORDS;
-        let mark = get(mark_word(control));
+        let mark = free_lock(control);
         Self { words: control.slice(start, SEAT_WORDS), number, mark }
     }
 
@@ -184,7 +191,7 @@ impl<'a> Seat<'a> {
 
     /// The seat that holds a lock with this word, if the word names one.
     pub(crate) fn of_lock(control: &'a Region, word: u64) -> Option<Self> {
-        let number = (word ^ get(mark_word(control))).checked_sub(1)?;
+        let number = (word ^ free_lock(control)).checked_sub(1)?;
         (number < SEATS_MAX).then(|| Self::new(control, number))
     }
 

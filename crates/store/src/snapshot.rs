@@ -10,10 +10,10 @@
 //! Nobody who decides a request waits for it: it reads memory without locks, unless a key-node never rests.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, lchown};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 
@@ -28,7 +28,7 @@ use crate::header::{Identity, Kind, Role};
 use crate::key_node::{KeyNode, is_sealed};
 use crate::lock::free;
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::seat::{Seat, mark_word, pass_word};
+use crate::seat::{Seat, clock_words, free_lock, pass_word};
 use crate::stats::{Count, Stats};
 use crate::sync::{get, put};
 
@@ -43,6 +43,8 @@ const CHECKSUM: usize = 1;
 const COUNTS: usize = 2;
 /// Of a note: how many key-nodes have a copy.
 const COPIES: usize = COUNTS + Stats::COUNTS;
+/// Of a note: what processes know of the clock, as long as the machine runs.
+const CLOCK: usize = COPIES + 1;
 /// Bytes of the control file, behind its end: held by every process that has the cluster open, and by the
 /// one that makes a pass.
 const USERS: u64 = CONTROL_BYTES;
@@ -117,6 +119,7 @@ impl Snapshot {
             let path = dir.join(role.file_name());
             file.sync_all().map_err(io_error("write the file to the disk", &path))?;
         }
+        Pointer::clear(dir).map_err(io_error("make room for the pointer to memory", dir))?;
         files::sync_directory(dir)
     }
 
@@ -220,6 +223,9 @@ impl Snapshot {
         let (_, note) = note.unwrap_or((0, [0; NOTE_WORDS]));
         for (index, count) in note[COUNTS..][..Stats::COUNTS].iter().enumerate() {
             counts.set_counted(index, *count);
+        }
+        for (word, value) in clock_words(&memory.control).into_iter().zip(&note[CLOCK..]) {
+            put(word, *value);
         }
         // Before the first pass was complete, or where no note can be read, the last whole copy counts.
         let complete = if note[PASS] == 0 { u64::MAX } else { note[PASS] };
@@ -390,7 +396,7 @@ impl Snapshot {
                     synced.held += 1;
                     continue;
                 };
-                check_nodes(spot, &image, (get(mark_word(&memory.control)), self.identity.seed))?;
+                check_nodes(spot, &image, (free_lock(&memory.control), self.identity.seed))?;
                 let place = saved.other_place();
                 let (file, rest) = class.layout.split(number);
                 for (to, stretch) in (0..).zip(&mut stretches) {
@@ -410,9 +416,11 @@ impl Snapshot {
             }
         }
         let counts = Stats::of(&memory.control).named().map(|(_, count)| count);
-        if done.is_empty()
-            && self.last_note(|_| {})?.is_some_and(|(_, note)| note[COUNTS..].starts_with(&counts))
-        {
+        let clock = clock_words(&memory.control).map(get);
+        let is_said = |(_, note): (u64, Note)| {
+            note[COUNTS..].starts_with(&counts) && note[CLOCK..].starts_with(&clock)
+        };
+        if done.is_empty() && self.last_note(|_| {})?.is_some_and(is_said) {
             return Ok(synced);
         }
         for file in self.narrow.iter().chain(&self.wide) {
@@ -423,6 +431,7 @@ impl Snapshot {
         let mut note = [0; NOTE_WORDS];
         note[COUNTS..][..counts.len()].copy_from_slice(&counts);
         note[COPIES] = copies;
+        note[CLOCK..][..clock.len()].copy_from_slice(&clock);
         // As with copies: not where the last one is, and the first one to both places.
         let last = self.last_note(|_| {})?.filter(|(_, note)| note[PASS] > 0);
         for place in 0..2 {
@@ -605,31 +614,42 @@ pub(crate) struct Pointer {
 }
 
 const POINTER: &str = "memory";
-const POINTER_NEW: &str = "memory.new";
+/// A line, and empty lines up to this length: so that it can be written where there is no space left.
+const POINTER_BYTES: usize = 4096;
 
 impl Pointer {
     /// Nothing if there is none that makes sense: then there is no memory either.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let path = dir.join(POINTER);
-        let is_short = fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() < 8192);
-        let bytes = is_short.then(|| fs::read(path).ok())??;
-        let (nonce, memory) = bytes.strip_suffix(b"\n")?.split_at_checked(17)?;
+        let is_pointer =
+            |found: fs::Metadata| found.is_file() && found.len() <= POINTER_BYTES as u64;
+        let bytes = fs::metadata(&path).is_ok_and(is_pointer).then(|| fs::read(path).ok())??;
+        let line = bytes.split(|byte| *byte == b'\n').next()?;
+        let (nonce, memory) = line.split_at_checked(17)?;
         let nonce = u64::from_str_radix(std::str::from_utf8(nonce).ok()?.trim_end(), 16).ok()?;
         Some(Self { memory: PathBuf::from(OsStr::from_bytes(memory)), nonce })
     }
 
     pub(crate) fn write(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
-        let (dir, new) = (snapshot.dir(), snapshot.dir().join(POINTER_NEW));
-        let mut text = format!("{:016x} ", self.nonce).into_bytes();
-        text.extend_from_slice(self.memory.as_os_str().as_bytes());
-        text.push(b'\n');
-        let note_error = || io_error("note where the memory is", &new);
-        fs::write(&new, text).map_err(note_error())?;
-        snapshot.give(&new)?;
-        fs::rename(&new, dir.join(POINTER)).map_err(note_error())
+        let path = snapshot.dir().join(POINTER);
+        let mut line = format!("{:016x} ", self.nonce).into_bytes();
+        line.extend_from_slice(self.memory.as_os_str().as_bytes());
+        if line.len() >= POINTER_BYTES || line.contains(&b'\n') {
+            return Err(OpenError::NotInMemory { path: self.memory.clone() });
+        }
+        Self::write_line(&path, line).map_err(io_error("note where the memory is", &path))?;
+        snapshot.give(&path)
     }
 
-    pub(crate) fn remove(dir: &Path) -> io::Result<()> {
-        fs::remove_file(dir.join(POINTER))
+    /// There is no memory any more.
+    pub(crate) fn clear(dir: &Path) -> io::Result<()> {
+        Self::write_line(&dir.join(POINTER), Vec::new())
+    }
+
+    fn write_line(path: &Path, mut line: Vec<u8>) -> io::Result<()> {
+        line.resize(POINTER_BYTES, b'\n');
+        let file =
+            OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path)?;
+        file.write_all_at(&line, 0)
     }
 }

@@ -494,7 +494,7 @@ fn a_completed_update_is_known_to_expire() {
     seat.extend(image.iter().enumerate().map(|(at, word)| (format::JOURNAL + 2 + at, *word)));
     let seat: Vec<_> = seat.into_iter().map(|(at, word)| (seat_word(200, at), word)).collect();
     write_words(&control, &seat);
-    write_words(&data, &[(head, 201)]);
+    write_words(&data, &[(head, 201 | read_word(&data, head))]);
     write_words(&data, &indexes.iter().copied().zip(image).collect::<Vec<_>>());
 
     let found = cluster.find(&keys[0], SECOND).unwrap().unwrap();

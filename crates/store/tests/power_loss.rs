@@ -290,7 +290,7 @@ fn a_journal_counts_in_its_own_boot() {
     (0..7).for_each(|word| set_seat(JOURNAL + 2 + word, after[word]));
     set_seat(COMMITTED, 9);
     let (name, head) = layout.key_node_at(0);
-    committed.set(&name, head, 71);
+    committed.set(&name, head, 71 | committed.get(&name, head));
 
     // So many words of the node are written.
     for written in 0..=7 {

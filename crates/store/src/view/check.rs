@@ -12,7 +12,7 @@ use crate::key_node::{expires_secs, key_of};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::process::is_alive;
 use crate::region::WORD_BYTES;
-use crate::seat::{KeyNodeId, PROCESSES_MAX, Seat, mark_word};
+use crate::seat::{KeyNodeId, PROCESSES_MAX, Seat, free_lock};
 use crate::snapshot;
 use crate::sync::get;
 use crate::verify::{Fault, is_being_restored, is_duplicate};
@@ -197,7 +197,7 @@ impl Check<'_> {
     fn holder_now(&self, spot: Spot<'_>) -> Holder {
         let control = &self.memory.control;
         let word = get(spot.node.lock());
-        if word == get(mark_word(control)) {
+        if word == free_lock(control) {
             return Holder::Nobody;
         }
         // A holder lists the lock in its seat before it takes it.

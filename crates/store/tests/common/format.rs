@@ -172,7 +172,7 @@ pub(crate) struct Image(pub(crate) BTreeMap<String, Vec<u8>>);
 /// The directory of the memory of the cluster in `dir`, which is open or was killed.
 pub(crate) fn memory_dir(dir: &Path) -> Option<PathBuf> {
     let text = fs::read_to_string(dir.join("cluster/memory")).ok()?;
-    Some(PathBuf::from(text.strip_suffix('\n')?.split_once(' ')?.1))
+    Some(PathBuf::from(text.trim_end_matches('\n').split_once(' ')?.1))
 }
 
 impl Image {
