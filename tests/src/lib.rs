@@ -11,6 +11,7 @@ pub mod burst;
 pub mod client;
 pub mod command;
 pub mod decisions;
+pub mod disk;
 pub mod envoy;
 pub mod load;
 pub mod memory;

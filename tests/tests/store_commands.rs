@@ -418,7 +418,7 @@ async fn a_damaged_copy_is_named_and_the_one_before_counts() -> anyhow::Result<(
     ensure!(verify.code == Some(1) && verify.out.starts_with(&place), "{verify:?}");
     ensure!(verify.out.contains("\n1 flaw: 1 torn\n"), "{verify:?}");
     let found = home.store_json("get u64:1").await?;
-    ensure!(found["state"][0] == MARK.to_string(), "{found}");
+    ensure!(found["state"][0].as_str() == Some(&MARK.to_string()), "{found}");
     ensure!(home.bytes()? == before, "a look changed something");
 
     ensure!(home.serve().await?.process.stop().await?.success());

@@ -23,16 +23,23 @@ impl Health {
             return Some("no worker process serves");
         }
         match self.store.borrow().files {
-            Files::Lost => Some("a file of the data directory was cut short"),
+            Files::Lost => Some("a file of the counters was cut short or changed"),
             Files::Whole | Files::Moved => None,
         }
     }
 
-    /// Why some requests cannot be decided while others can; none when all can.
+    /// What is wrong while requests are decided: some of them cannot be, or what is counted may not last. None when
+    /// nothing is.
     pub(crate) fn degraded(&self) -> Option<String> {
         let now = SystemTime::now();
-        let causes: Vec<String> =
-            self.store.borrow().stuck.iter().map(|holder| holder.told(now)).collect();
+        let store = self.store.borrow();
+        let mut causes: Vec<String> = store.stuck.iter().map(|holder| holder.told(now)).collect();
+        if store.files == Files::Moved {
+            causes.push("files of the counters were moved, replaced or removed".to_owned());
+        }
+        if store.is_unsaved {
+            causes.push("the last snapshot could not be written".to_owned());
+        }
         (!causes.is_empty()).then(|| causes.join("; "))
     }
 }

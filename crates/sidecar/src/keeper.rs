@@ -38,6 +38,8 @@ pub(crate) struct StoreHealth {
     pub(crate) files: Files,
     /// The processes that hold counters and do not move.
     pub(crate) stuck: Vec<Holder>,
+    /// Whether the last snapshot could not be written.
+    pub(crate) is_unsaved: bool,
 }
 
 /// How the files of the store are.
@@ -162,29 +164,40 @@ pub(crate) fn keep(
     let task = tokio::spawn(async move {
         tokio::select! {
             () = check(&engine, &found) => {}
-            () = sync(&engine, every) => {}
+            () = sync(&engine, every, &found) => {}
             () = look_for_stuck(&engine, &found) => {}
         }
     });
     (task, health)
 }
 
-async fn sync(engine: &Arc<Engine>, every: Option<Duration>) {
+async fn sync(engine: &Arc<Engine>, every: Option<Duration>, found: &watch::Sender<StoreHealth>) {
     let Some(every) = every else { return std::future::pending().await };
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let engine = engine.clone();
-        match tokio::task::spawn_blocking(move || engine.store().sync()).await {
-            Ok(Ok(Some(Synced { held, .. }))) if held > 0 => {
+        let Ok(synced) = tokio::task::spawn_blocking(move || engine.store().sync()).await else {
+            continue;
+        };
+        let is_unsaved = synced.is_err();
+        let changed = found.send_if_modified(|health| {
+            std::mem::replace(&mut health.is_unsaved, is_unsaved) != is_unsaved
+        });
+        match synced {
+            Ok(Some(Synced { held, .. })) if held > 0 => {
                 tracing::warn!(
                     key_nodes = held,
                     "held by a process that does not move, and not saved"
                 );
             }
-            Ok(Err(error)) => tracing::error!(%error, "the snapshot was not written"),
-            Ok(Ok(_)) | Err(_) => {}
+            Ok(_) if changed => tracing::info!("snapshots are written again"),
+            // Once for each change: a disk that is full stays so.
+            Err(error) if changed => {
+                tracing::error!(%error, "the snapshot was not written; it is tried again and again");
+            }
+            Ok(_) | Err(_) => {}
         }
     }
 }
@@ -212,7 +225,10 @@ async fn check(engine: &Arc<Engine>, found: &watch::Sender<StoreHealth>) {
             match now {
                 Files::Whole => tracing::info!("the data directory is whole again"),
                 Files::Moved => {
-                    tracing::error!(error, "counters live on in this process alone; restart it");
+                    tracing::error!(
+                        error,
+                        "counters live on in memory alone: put the files back, or restart on the right directory"
+                    );
                 }
                 Files::Lost => tracing::error!(error, "no request can be decided"),
             }

@@ -287,6 +287,10 @@ impl Collector for StoreCollector {
         let help = "Processes that hold locks of counters and do not move";
         let kind = stuck.metric_type();
         stuck.encode(encoder.encode_descriptor("store_stuck_processes", help, None, kind)?)?;
+        let unsaved = gauge(store.unsaved_for().as_secs());
+        let help = "Seconds since the last snapshot was complete, or since the start";
+        let kind = unsaved.metric_type();
+        unsaved.encode(encoder.encode_descriptor("store_unsaved_seconds", help, None, kind)?)?;
         let occupancies: Vec<_> = Class::ALL
             .into_iter()
             .filter_map(|class| Some((class.name(), store.occupancy(class)?)))

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,9 @@ pub struct Cluster {
     place: Option<Place>,
     /// See [`Cluster::trust_clock_until`].
     trusted_secs: AtomicU32,
+    opened: Instant,
+    /// When the last pass of this process was complete, in milliseconds since it was opened.
+    saved_millis: AtomicU64,
 }
 
 impl Cluster {
@@ -82,13 +85,13 @@ impl Cluster {
     /// refuses something.
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
         let Opened { memory, crew, place } = open::open(dir, options)?;
-        Ok(Self {
-            memory: Arc::new(memory),
-            crew,
-            eviction: options.eviction,
-            place: Some(place),
-            trusted_secs: AtomicU32::new(u32::MAX),
-        })
+        Ok(Self::over(Arc::new(memory), crew, options.eviction, Some(place)))
+    }
+
+    fn over(memory: Arc<Memory>, crew: Crew, eviction: Eviction, place: Option<Place>) -> Self {
+        let (opened, saved_millis) = (Instant::now(), AtomicU64::new(0));
+        let trusted_secs = AtomicU32::new(u32::MAX);
+        Self { memory, crew, eviction, place, trusted_secs, opened, saved_millis }
     }
 
     /// How many bytes of memory [`Cluster::open`] would make with these arguments; 0 if another process has them
@@ -200,7 +203,18 @@ impl Cluster {
         {
             self.memory.spoil();
         }
+        if let Ok(Some(_)) = &saved {
+            let millis = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.saved_millis.store(millis, Ordering::Relaxed);
+        }
         saved
+    }
+
+    /// For how long [`Cluster::sync`] has not come to its end in this process, or not been called.
+    #[must_use]
+    pub fn unsaved_for(&self) -> Duration {
+        let saved = Duration::from_millis(self.saved_millis.load(Ordering::Relaxed));
+        self.opened.elapsed().saturating_sub(saved)
     }
 
     /// Checks that the files of the memory and of the snapshot are still where they were, and that nobody

@@ -107,8 +107,8 @@ fn a_cluster_put_in_the_place_of_one_in_use_is_checked() {
     let mut bytes = fs::read(&path).unwrap();
     let key_node_bytes = Geometry::by_count(1, 1, 8, 4).unwrap().key_node_bytes() as usize;
     for place in bytes[4096..].chunks_mut(key_node_bytes) {
-        let states = place.chunks_exact_mut(8).skip(8);
-        let count = states.filter(|word| **word == 1_u64.to_le_bytes()).next();
+        let mut states = place.chunks_exact_mut(8).skip(8);
+        let count = states.find(|word| **word == 1_u64.to_le_bytes());
         count.expect("a count of 1")[0] = 77;
     }
     fs::write(&path, &bytes).unwrap();

@@ -61,8 +61,7 @@ impl Heap {
         let lives = Lives::Flags(self.lives.clone());
         let life = lives.try_take(process).unwrap().expect("nobody else is this process");
         let crew = Crew::join(&self.memory, lives, life, process);
-        let (memory, trusted_secs) = (self.memory.clone(), AtomicU32::new(u32::MAX));
-        Cluster { memory, crew, eviction, place: None, trusted_secs }
+        Cluster::over(self.memory.clone(), crew, eviction, None)
     }
 
     /// The end of a process that left everything as it was.

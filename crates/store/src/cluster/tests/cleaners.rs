@@ -18,13 +18,7 @@ fn successor(heap: &Heap) -> Option<Cluster> {
     let _ = heap.memory.clean_up_after(DEAD);
     let crew = Crew::join(&heap.memory, lives, life, DEAD);
     let memory = heap.memory.clone();
-    Some(Cluster {
-        memory,
-        crew,
-        eviction: Eviction::Refuse,
-        place: None,
-        trusted_secs: AtomicU32::new(u32::MAX),
-    })
+    Some(Cluster::over(memory, crew, Eviction::Refuse, None))
 }
 
 /// A thread of another process waits for a lock of the dead one, and cleans up. It is halted before one of its
