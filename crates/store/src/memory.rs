@@ -140,6 +140,13 @@ impl Memory {
         (id.key_node < total).then(|| class.spot(id.key_node).node)
     }
 
+    /// See [`Region::use_large_pages`].
+    pub(crate) fn use_large_pages(&self, go_on: impl Fn() -> bool) {
+        for file in self.classes().flat_map(|class| &class.files) {
+            file.use_large_pages(&go_on);
+        }
+    }
+
     /// Nothing that is read here counts any more, in this process and all others.
     pub(crate) fn spoil(&self) {
         put(spoiled_word(&self.control), 1);

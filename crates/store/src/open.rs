@@ -95,11 +95,13 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     make_directory(dir)?;
     let _gate = pass_gate(dir)?;
     let cluster = dir.join(CLUSTER);
+    let mut is_new = false;
     if let Err(error) = fs::symlink_metadata(&cluster) {
         if error.kind() != io::ErrorKind::NotFound {
             return Err(io_error("look for the directory", &cluster)(error));
         }
         make(dir, &new_identity(options)?)?;
+        is_new = true;
     }
     let snapshot = Snapshot::open(&cluster, Access::Write)?;
     let elsewhere = || OpenError::Elsewhere { path: dir.to_owned() };
@@ -108,7 +110,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let found = segment::find(&snapshot, Access::Write)?;
     let segment = match found {
         Some(segment) => segment,
-        None if snapshot.claim().map_err(lock_error)? => fill(&snapshot, options)?,
+        None if snapshot.claim().map_err(lock_error)? => fill(&snapshot, options, is_new)?,
         None => return Err(elsewhere()),
     };
     if !snapshot.share().map_err(lock_error)? {
@@ -152,14 +154,14 @@ pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenEr
     })
 }
 
-/// Makes the memory, and fills it from the snapshot.
-fn fill(snapshot: &Snapshot, options: &Options) -> Result<Segment, OpenError> {
+/// Makes the memory, and fills it from the snapshot, unless that is new and has nothing.
+fn fill(snapshot: &Snapshot, options: &Options, is_new: bool) -> Result<Segment, OpenError> {
     let memory_dir = options.memory_dir.clone().unwrap_or_else(default_memory_dir);
     let memory_dir =
         path::absolute(&memory_dir).map_err(io_error("make sense of the path", &memory_dir))?;
     let segment = segment::make(snapshot, &memory_dir)?;
-    let filled = snapshot
-        .load(&segment.memory, |_, _, _| {})
+    let load = || if is_new { Ok(()) } else { snapshot.load(&segment.memory, |_, _, _| {}) };
+    let filled = load()
         .map_err(io_error("read the snapshot", snapshot.dir()))
         .and_then(|()| segment.finish(snapshot));
     if let Err(error) = filled {

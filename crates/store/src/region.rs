@@ -7,8 +7,10 @@
 //! A file that is cut short while it is mapped does not end the process: see [`crate::guard`].
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::slice;
 
@@ -35,7 +37,8 @@ pub(crate) struct Region {
 
 /// What the words live in; dropping it gives them back.
 enum Memory {
-    Mapped(#[expect(dead_code, reason = "held for its drop")] MmapRaw),
+    Mapped(#[expect(dead_code, reason = "held for its drop")] Mapping),
+    Private(#[expect(dead_code, reason = "held for its drop")] MmapRaw),
     #[cfg(all(test, not(loom)))]
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapWords),
 }
@@ -65,16 +68,9 @@ impl Region {
             let text = format!("found {length} bytes, expected at least {bytes}");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
-        let mut options = MmapOptions::new();
-        options.len(bytes as usize);
-        let map = match access {
-            Access::Write => options.map_raw(file)?,
-            Access::Read => options.map_raw_read_only(file)?,
-        };
-        let base = NonNull::new(map.as_mut_ptr().cast::<AtomicU64>())
-            .filter(|base| base.is_aligned())
-            .ok_or_else(|| io::Error::other("the mapping is not aligned to its words"))?;
-        let guard = Some(Guard::new(map.as_ptr(), bytes as usize)?);
+        let map = Mapping::of(file, bytes as usize, access)?;
+        let base = map.base.cast::<AtomicU64>();
+        let guard = Some(Guard::new(map.base.as_ptr(), bytes as usize)?);
         Ok(Self { base, words, guard, _memory: Memory::Mapped(map) })
     }
 
@@ -83,7 +79,7 @@ impl Region {
         let map = MmapRaw::from(MmapOptions::new().len(words * WORD_BYTES as usize).map_anon()?);
         let base = NonNull::new(map.as_mut_ptr().cast::<AtomicU64>())
             .ok_or_else(|| io::Error::other("the mapping is at no address"))?;
-        Ok(Self { base, words, guard: None, _memory: Memory::Mapped(map) })
+        Ok(Self { base, words, guard: None, _memory: Memory::Private(map) })
     }
 
     /// `len` words from `start` on.
@@ -104,10 +100,85 @@ impl Region {
         unsafe { slice::from_raw_parts(first.as_ptr(), len) }
     }
 
+    /// Asks the system to keep these words in large pages, which spares the processor most of its lookups of
+    /// addresses. A hint: they may be used meanwhile, and stay as they are where it cannot be done. Takes some
+    /// 2 ms for each MiB that is not in large pages yet. `go_on` is asked after each page.
+    pub(crate) fn use_large_pages(&self, go_on: impl Fn() -> bool) {
+        let bytes = self.words * WORD_BYTES as usize;
+        for start in (0..bytes).step_by(LARGE_PAGE) {
+            let whole = start + LARGE_PAGE <= bytes;
+            if !whole || !go_on() || !self.use_large_page(start / WORD_BYTES as usize) {
+                return;
+            }
+        }
+    }
+
+    /// Says whether it is of use to ask for more.
+    #[cfg(all(target_os = "linux", not(miri), not(loom)))]
+    fn use_large_page(&self, first: usize) -> bool {
+        let words = self.slice(first, LARGE_PAGE / WORD_BYTES as usize);
+        let start = words.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: the range is mapped (it is a slice of ours), and what is in it stays as it is.
+        let asked = unsafe { libc::madvise(start, LARGE_PAGE, libc::MADV_COLLAPSE) };
+        // Not now (no memory in one piece), rather than never.
+        asked == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+    }
+
+    #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
+    #[expect(clippy::unused_self, reason = "as on Linux")]
+    fn use_large_page(&self, _: usize) -> bool {
+        false
+    }
+
     /// Whether a part of the file has gone, so that words read and written since are worthless.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
+    }
+}
+
+/// The size of a large page.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// A file that is mapped where large pages can be, within a piece of addresses that is ours.
+struct Mapping {
+    base: NonNull<u8>,
+    reserved: *mut c_void,
+    reserved_bytes: usize,
+}
+
+impl Mapping {
+    fn of(file: &File, bytes: usize, access: Access) -> io::Result<Self> {
+        let reserved_bytes = bytes.max(1).saturating_add(LARGE_PAGE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping of no file, where the system likes it.
+        let reserved = unsafe {
+            libc::mmap(std::ptr::null_mut(), reserved_bytes, libc::PROT_NONE, flags, -1, 0)
+        };
+        if reserved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = reserved.map_addr(|address| address.next_multiple_of(LARGE_PAGE));
+        let Some(base) = NonNull::new(start.cast::<u8>()) else {
+            return Err(io::Error::other("the mapping is at no address"));
+        };
+        let mapping = Self { base, reserved, reserved_bytes };
+        let protection = match access {
+            Access::Read => libc::PROT_READ,
+            Access::Write => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: `bytes` bytes from `start` on are within what was just reserved, which is nobody else's; the
+        // descriptor is open.
+        let mapped = unsafe { libc::mmap(start, bytes, protection, flags, file.as_raw_fd(), 0) };
+        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapping) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: what was reserved, and mapped within it, is this mapping's alone.
+        unsafe { libc::munmap(self.reserved, self.reserved_bytes) };
     }
 }
 

@@ -352,7 +352,7 @@ fn watch() -> Sender<String> {
     started
 }
 
-fn run(options: Options, salt: u64) {
+fn run(options: &Options, salt: u64) {
     let mut random = Random(test_seed() ^ salt);
     let watched = watch();
     let good = Good::new(options.clone());
@@ -373,20 +373,23 @@ fn run(options: Options, salt: u64) {
 
 #[test]
 fn any_bytes_of_chains_of_eight() {
-    run(Options { wide: Some(geometry(1, 2, 3, 12)), ..Options::narrow(geometry(2, 3, 8, 4)) }, 1);
+    run(&Options { wide: Some(geometry(1, 2, 3, 12)), ..Options::narrow(geometry(2, 3, 8, 4)) }, 1);
 }
 
 #[test]
 fn any_bytes_of_long_chains() {
-    run(narrow(2, 35), 2);
+    run(&narrow(2, 35), 2);
 }
 
 #[test]
 fn any_bytes_of_full_heads() {
-    run(Options { wide: Some(geometry(2, 1, 40, 4)), ..Options::narrow(geometry(1, 2, 40, 4)) }, 3);
+    run(
+        &Options { wide: Some(geometry(2, 1, 40, 4)), ..Options::narrow(geometry(1, 2, 40, 4)) },
+        3,
+    );
 }
 
 #[test]
 fn any_bytes_of_single_nodes() {
-    run(Options { wide: Some(geometry(1, 1, 1, 1)), ..Options::narrow(geometry(1, 1, 1, 4)) }, 4);
+    run(&Options { wide: Some(geometry(1, 1, 1, 1)), ..Options::narrow(geometry(1, 1, 1, 4)) }, 4);
 }

@@ -46,6 +46,7 @@ fn key(number: u64) -> Hashed {
 
 type Values = BTreeMap<(Class, StoredKey), u64>;
 
+#[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
 fn count(entry: EntryMut<'_>) {
     let value = entry.state[0] + 1;
     entry.state.fill(value);

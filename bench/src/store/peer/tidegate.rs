@@ -6,7 +6,7 @@ use anyhow::Context;
 use std::path::Path;
 use tempfile::TempDir;
 use tidegate_core::{Charge, Quota, Timestamp, decide};
-use tidegate_store::{Cluster, EntryMut, Eviction, Geometry, Options, UpdateError};
+use tidegate_store::{Cluster, EntryMut, Eviction, Geometry, Options, UpdateError, View};
 
 pub(super) const KIND: Kind = Kind {
     name: "tidegate",
@@ -29,6 +29,7 @@ impl Tidegate {
     pub(crate) fn create(capacity: u32, eviction: Eviction, dir: &Path) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir_in(dir)?;
         let cluster = Cluster::open(dir.path(), &options(capacity, eviction)?)?;
+        cluster.use_large_pages(|| true);
         Ok(Tidegate { cluster, quota: quota()?, dir })
     }
 
@@ -49,17 +50,6 @@ impl Tidegate {
 pub(crate) fn options(capacity: u32, eviction: Eviction) -> anyhow::Result<Options> {
     let narrow = Geometry::by_capacity(u64::from(capacity), LOAD)?;
     Ok(Options { narrow, wide: None, eviction, memory_dir: None })
-}
-
-/// What the files below a directory take.
-fn files_bytes(dir: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for found in std::fs::read_dir(dir)? {
-        let found = found?;
-        let about = found.metadata()?;
-        bytes += if about.is_dir() { files_bytes(&found.path())? } else { about.len() };
-    }
-    Ok(bytes)
 }
 
 /// Whether others were in the way: a machine with more to do than it has processors for lets some threads wait
@@ -111,6 +101,9 @@ impl Peer for Tidegate {
     }
 
     fn file_bytes(&self) -> anyhow::Result<Option<u64>> {
-        files_bytes(self.dir.path()).map(Some).context("cannot read the store's directory")
+        let files =
+            View::open(self.dir.path())?.memory_files().context("the store has no memory")?;
+        let lengths = files.iter().map(|file| Ok(file.metadata()?.len()));
+        Ok(Some(lengths.sum::<std::io::Result<u64>>()?))
     }
 }
