@@ -1,4 +1,4 @@
-//! `kill -9` at any moment, hundreds of times, of one of several processes that share a cluster.
+//! `kill -9` at any moment, hundreds of times, of one of several processes that share a cluster, and stops in between.
 //!
 //! Every process counts on keys that all of them share, each in a word of its own, and acknowledges what
 //! it has completed through a pipe. Whatever is killed, the others go on: what was acknowledged is there,
@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tidegate_store::{Class, Cluster, Entries, EntryMut, Eviction, Hashed, Options, UpdateError};
 
 use common::child::{command, role};
@@ -268,6 +269,11 @@ fn pass_by(cluster: &Cluster, now: u64, random: &mut Random) -> Result<(), Updat
             cluster.update_many(&keys(unit, 0), now, |entries| _ = check_together(unit, entries))
         }
         14 => cluster.sweep(now).map(|_| ()),
+        // Killed in the middle of a pass, or in the way of another one.
+        15 if random.once_in(4) => {
+            cluster.sync().unwrap();
+            Ok(())
+        }
         _ => cluster.for_each(|_, _, entry| _ = hint::black_box(entry)),
     }
 }
@@ -312,6 +318,14 @@ impl Counter {
             more.wait_timeout_while(heard.lock().unwrap(), STUCK, too_few).unwrap();
         assert!(!waited.timed_out(), "a child is stuck at {:?}", heard.counts);
         assert!(!heard.is_over, "a child has ended by itself");
+    }
+
+    /// Stops the child where it is, for some spins, and has it go on.
+    fn stop_for(&self, spins: u64) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        (0..spins).for_each(|_| hint::spin_loop());
+        kill_process(pid, Signal::CONT).unwrap();
     }
 
     /// Kills the child, and returns what it has acknowledged.
@@ -443,6 +457,11 @@ fn a_kill_at_any_moment_loses_nothing_and_stops_nobody() {
         let steps = if random.once_in(8) { 0 } else { 1 + random.below(300) };
         children[process].wait_for(steps);
         (0..random.below(20_000)).for_each(|_| hint::spin_loop());
+        if random.once_in(6) {
+            // Up to some milliseconds: for longer than others wait for its locks, or shorter.
+            let stopped = &children[random.below(PROCESSES as u64) as usize];
+            stopped.stop_for(random.below(1_000_000));
+        }
         if killed % ALL_KILLED_EVERY == ALL_KILLED_EVERY - 1 {
             let batches: Vec<_> = children.iter().map(|child| child.batch).collect();
             let acknowledged: Vec<_> = children.drain(..).map(Counter::kill).collect();
