@@ -1,7 +1,7 @@
-//! The MMAP cluster: the counter store of Tidegate, in memory-mapped files that several processes
-//! share.
+//! The MMAP cluster: the counter store of Tidegate, in mapped memory that several processes share, with a
+//! snapshot on a disk.
 //!
-//! A [`Cluster`] keeps a few words of state under each key, for a bounded number of keys, in files of
+//! A [`Cluster`] keeps a few words of state under each key, for a bounded number of keys, in memory of
 //! fixed size. It is found with one hash and in two cache misses, several keys change as one step, and a
 //! process that is killed in the middle of it neither blocks the others nor leaves anything half
 //! done. It knows no limit and no algorithm.
@@ -12,7 +12,9 @@
 //!
 //! From the bottom: `region` (mapped words) and `guard` (files cut short); `geometry` and `key_node`
 //! (where things are); `lock`, `seat`, `process` and `crew` (who may write, and what is left when they
-//! die); `patience` and `stuck` (how long they wait, and for whom not); `step` (one update); `cluster` (operations). `files`, `header`, `verify` open a cluster.
+//! die); `patience` and `stuck` (how long they wait, and for whom not); `step` (one update); `cluster`
+//! (operations). `open` is how a cluster comes to be: `segment` (its memory), `snapshot` (its copy), `pointer`
+//! (from one to the other), `files` and `header` (what both have in common), `verify`.
 //!
 //! Invariant: all unsafe code of the workspace is in `region`, `guard` and `byte_lock`.
 
@@ -36,6 +38,7 @@ mod occupancy;
 mod open;
 mod options;
 mod patience;
+mod pointer;
 mod process;
 mod region;
 mod seat;

@@ -22,10 +22,11 @@ use crate::files::{self, Access, io_error};
 use crate::header::{Identity, Role};
 use crate::memory::{CleanedUp, Memory};
 use crate::options::{Options, default_memory_dir};
+use crate::pointer;
 use crate::process::{Life, Lives};
 use crate::seat::PROCESSES_MAX;
 use crate::segment::{self, Segment};
-use crate::snapshot::{Pointer, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::verify;
 
 /// The directory of the snapshot, within the one that was asked for.
@@ -81,7 +82,7 @@ impl Place {
         }
         // Elsewhere, if the directory was moved, there is a pointer to nothing, which is as good as none.
         if self.snapshot.check().is_ok() {
-            let _ = Pointer::clear(self.snapshot.dir());
+            let _ = pointer::clear(self.snapshot.dir());
         }
         // What is left is replaced by whoever comes next.
         let _ = files::remove(&self.memory.dir);

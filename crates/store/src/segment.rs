@@ -17,9 +17,10 @@ use crate::files::{self, Access, Origin, io_error};
 use crate::geometry::Class;
 use crate::header::{Identity, Kind, Role};
 use crate::memory::{ClassMemory, Memory};
+use crate::pointer::Pointer;
 use crate::region::{self, Region, WORD_BYTES};
 use crate::seat::{CONTROL_BYTES, CONTROL_WORDS, boot_word, mark_word, nonce_word, spoiled_word};
-use crate::snapshot::{Pointer, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::sync::{get, put};
 
 /// The memory of a cluster, mapped.

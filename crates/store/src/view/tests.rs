@@ -16,7 +16,7 @@ use crate::error::until_decided;
 use crate::geometry::{HEADER_BYTES, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::key::Hashed;
 use crate::options::{Eviction, Options};
-use crate::snapshot::Pointer;
+use crate::pointer::Pointer;
 use crate::snapshot::Synced;
 use crate::sync::death;
 

@@ -1,0 +1,155 @@
+//! One copy of a key-node, and one note about a pass: where they are, when they count, how they come to be.
+//!
+//! Owns their words and checksums. Reads and writes no file.
+
+use std::sync::atomic::{Ordering, fence};
+
+use bytemuck::cast_slice;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::geometry::{Class, Geometry, HEADER_BYTES};
+use crate::key_node::KeyNode;
+use crate::memory::ClassMemory;
+use crate::stats::Stats;
+use crate::sync::{get, put};
+
+pub(super) const NOTE_WORDS: usize = HEADER_BYTES / 8;
+pub(super) type Note = [u64; NOTE_WORDS];
+/// Words of a note besides the counts, and of a copy: in the place of the lock and of `away`, which mean
+/// nothing there.
+pub(super) const PASS: usize = 0;
+pub(super) const CHECKSUM: usize = 1;
+pub(super) const COUNTS: usize = 2;
+/// Of a note: how many key-nodes have a copy.
+pub(super) const COPIES: usize = COUNTS + Stats::COUNTS;
+/// Of a note: what processes know of the clock, as long as the machine runs.
+pub(super) const CLOCK: usize = COPIES + 1;
+/// How often a key-node is copied in vain, as somebody changes it meanwhile, before it is locked.
+const TRIES: u32 = 20;
+
+/// The place that has the last copy of a key-node, and the changes that are in it: the low half of a word is
+/// the count of changes, the high half the place plus 1, or 0 where there is no copy.
+#[derive(Clone, Copy)]
+pub(super) struct Saved {
+    pub(super) activity: u32,
+    pub(super) place: Option<u32>,
+}
+
+impl Saved {
+    pub(super) fn from_word(word: u64) -> Self {
+        let place = (word >> 32) as u32;
+        Self { activity: word as u32, place: place.checked_sub(1).map(|place| place & 1) }
+    }
+
+    pub(super) fn to_word(self) -> u64 {
+        let place = self.place.map_or(0, |place| place + 1);
+        u64::from(place) << 32 | u64::from(self.activity)
+    }
+
+    /// Where the next copy goes.
+    pub(super) fn other_place(self) -> u32 {
+        self.place.map_or(0, |place| 1 - place)
+    }
+}
+
+/// Where the copy of the key-node `rest` of a file is: all first places, then all second ones, so that
+/// they are far apart on the disk.
+pub(super) fn offset(geometry: &Geometry, place: u32, rest: u64) -> u64 {
+    let index = u64::from(place) * geometry.key_nodes() + rest;
+    HEADER_BYTES as u64 + index * geometry.key_node_bytes()
+}
+
+/// Where the copy of a key-node of a loaded snapshot is, in its file.
+pub(crate) fn place_of(class: &ClassMemory, number: u64) -> u64 {
+    let saved = Saved::from_word(get(class.saved(number)));
+    let (_, rest) = class.layout.split(number);
+    offset(&class.layout.geometry, saved.place.unwrap_or(0), rest)
+}
+
+/// A copy, as far as it tells by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judged {
+    Empty,
+    /// Made in this pass.
+    Whole(u64),
+    Damaged,
+}
+
+/// What the checksum of a copy is made with besides the seed of the cluster: where it is, so that it does not count
+/// elsewhere.
+pub(super) fn seed_at(seed: u64, class: &ClassMemory, number: u64, place: u32) -> u64 {
+    let class = if class.class == Class::Wide { 2 } else { 1 };
+    let at = number.wrapping_mul(8).wrapping_add(2 * class + u64::from(place));
+    seed ^ at.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Judges a copy or a note.
+pub(super) fn judge(words: &mut [u64], seed: u64) -> Judged {
+    if words.iter().all(|word| *word == 0) {
+        return Judged::Empty;
+    }
+    let found = std::mem::take(&mut words[CHECKSUM]);
+    let is_whole = found == xxh3_64_with_seed(cast_slice(words), seed);
+    words[CHECKSUM] = found;
+    if is_whole { Judged::Whole(words[PASS]) } else { Judged::Damaged }
+}
+
+/// Makes a copy or a note one of `pass`.
+pub(super) fn stamp(words: &mut [u64], pass: u64, seed: u64) {
+    words[PASS] = pass;
+    words[CHECKSUM] = 0;
+    words[CHECKSUM] = xxh3_64_with_seed(cast_slice(words), seed);
+}
+
+/// The place of the copy that counts: the last one of a complete pass. If there is none, as in the copy of a
+/// directory that was being written all along, the earliest later one.
+pub(super) fn choose(judged: &[Judged; 2], complete: u64) -> Option<u32> {
+    let pass = |place: u32| match judged[place as usize] {
+        Judged::Whole(pass) => Some(pass),
+        Judged::Empty | Judged::Damaged => None,
+    };
+    let whole = || [0, 1].into_iter().filter_map(|place| Some((pass(place)?, place)));
+    let of_complete = whole().filter(|(pass, _)| *pass <= complete).max();
+    of_complete.or_else(|| whole().min()).map(|(_, place)| place)
+}
+
+/// Puts a copy into memory, and notes where it is from. If the other place has something that must not count
+/// once the next pass is complete, the key-node counts as changed, so that this pass replaces it.
+pub(super) fn put_copy(
+    class: &ClassMemory,
+    number: u64,
+    copy: &[u64],
+    (place, is_last): (u32, bool),
+) {
+    let node = class.spot(number).node;
+    for (word, value) in node.words().iter().zip(copy).skip(CHECKSUM + 1) {
+        put(word, *value);
+    }
+    let activity = node.activity().wrapping_sub(u32::from(!is_last));
+    put(class.saved(number), Saved { activity, place: Some(place) }.to_word());
+}
+
+/// Copies a key-node, and says which changes are in it.
+pub(super) fn copy(node: KeyNode<'_>, image: &mut [u64]) -> u32 {
+    for (word, to) in node.words().iter().zip(image) {
+        *to = get(word);
+    }
+    node.activity()
+}
+
+/// Copies a key-node if nobody changes it meanwhile.
+pub(super) fn copy_at_rest(node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> {
+    for _ in 0..TRIES {
+        let before = (get(node.lock()) as u32, node.activity());
+        // Acquire, both: what is read in between is no older than the first look and no newer than the
+        // second.
+        fence(Ordering::Acquire);
+        let activity = copy(node, image);
+        fence(Ordering::Acquire);
+        if before == (0, activity) && get(node.lock()) as u32 == 0 && node.activity() == activity {
+            return Some(activity);
+        }
+        std::hint::spin_loop();
+    }
+    None
+}
