@@ -7,9 +7,13 @@
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::fence;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::AtomicU64;
 pub(crate) use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::fence;
 
 /// The value of a word.
 #[inline]

@@ -306,7 +306,7 @@ mod tests {
             ),
             (
                 "files='128' key-nodes='1099511627776' chain='40'",
-                "1:29: 324259173171200000 bytes are too much for one cluster (at most \
+                "1:29: 325385073078042624 bytes are too much for one cluster (at most \
                  70368744177664)",
             ),
             (

@@ -24,7 +24,7 @@ impl Shared {
         }
         let value = get(&self.value);
         put(&self.value, value + 1);
-        release(&self.lock);
+        release(&self.lock, me);
     }
 }
 
@@ -49,7 +49,7 @@ fn a_lock_that_is_not_waited_for_is_taken_or_not() {
         let thread = thread::spawn(move || {
             if acquire_within(&other.lock, 2, 1).is_ok() {
                 put(&other.value, get(&other.value) + 1);
-                release(&other.lock);
+                release(&other.lock, 2);
                 return 1;
             }
             0
@@ -144,7 +144,7 @@ impl Remains {
         put(&self.value, value + 1);
         assert_eq!(get(&self.lock), seat.lock_word(), "another thread gave back the lock");
         assert_eq!(seat.owner(), owner_word(process), "another thread gave back the seat");
-        release(&self.lock);
+        release(&self.lock, seat.lock_word());
         seat.clear_locks();
         assert_eq!(swap_if(&self.in_seat, 1, 0), Ok(()));
         seat.give_back();

@@ -7,14 +7,13 @@
 //!
 //! Owns this patience, which is bounded for each node and for a whole pass. Writes nothing.
 
-use std::sync::atomic::{Ordering, fence};
 use std::thread;
 use std::time::Duration;
 
 use crate::key_node::{KeyNode, key_of};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::seat::{Seat, read_journal};
-use crate::sync::get;
+use crate::sync::{Ordering, fence, get};
 use crate::verify::{Fault, judge};
 
 /// An update takes less than a microsecond, so the next tries nearly always see its end.
@@ -83,7 +82,10 @@ impl Moment {
     }
 
     fn now(node: KeyNode<'_>) -> Self {
-        Self { lock: get(node.lock()), activity: node.activity() }
+        let lock = get(node.lock());
+        // Acquire: if the lock was given back since, the count of changes is seen that came before.
+        fence(Ordering::Acquire);
+        Self { lock, activity: node.activity() }
     }
 }
 

@@ -74,6 +74,16 @@ impl Held {
     }
 }
 
+/// Asks again while another thread is in the way, which has no processor for as long as others wait for it.
+fn until_decided<T>(mut ask: impl FnMut() -> Result<T, UpdateError>) -> T {
+    loop {
+        match ask() {
+            Err(UpdateError::Busy { .. } | UpdateError::Crowded { .. }) => std::thread::yield_now(),
+            decided => return decided.expect("a decision"),
+        }
+    }
+}
+
 impl Fixture {
     pub(super) fn ask_leasing(
         &self,
@@ -82,7 +92,7 @@ impl Fixture {
         ask: &LeaseAsk,
     ) -> Answer {
         let request = Request { domain: "d".into(), descriptors, hits: Hits::ONE };
-        self.engine.decide_leasing(&request, ask, at(nanos)).expect("a decision")
+        until_decided(|| self.engine.decide_leasing(&request, ask, at(nanos)))
     }
 
     /// The lease of the one descriptor `k=v`, for `proxy`.
@@ -103,7 +113,7 @@ impl Fixture {
         let descriptors = refunds.collect();
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(tokens) };
         let back = LeaseReturn { call, leases: vec![id] };
-        let answer = self.engine.give_back(&request, &back, at(nanos)).expect("an answer");
+        let answer = until_decided(|| self.engine.give_back(&request, &back, at(nanos)));
         assert_eq!(answer.verdict, Verdict::Allow);
         assert_eq!(answer.statuses.len(), 1);
     }

@@ -100,21 +100,21 @@ fn what_does_not_fit_is_an_error_that_says_what_would() {
     check_refused(
         &room(Some((128, 9)), Some(64)),
         &ten_million,
-        "the counters would take 706.9 MiB, and 87.0 MiB are left for them: the memory limit \
+        "the counters would take 709.7 MiB, and 87.0 MiB are left for them: the memory limit \
          /sys/fs/cgroup/memory.max is 128.0 MiB, of which 9.0 MiB are in use and 32.0 MiB are kept for the \
-         processes; set --capacity 1080000 or less, or raise the limit to 763.0 MiB",
+         processes; set --capacity 1080000 or less, or raise the limit to 765.0 MiB",
     );
     check_refused(
         &room(None, Some(64)),
         &ten_million,
-        "the counters would take 706.9 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 763000 or less, or make room there",
+        "the counters would take 709.7 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
+         --capacity 760000 or less, or make room there",
     );
     check_refused(
         &room(None, Some(64)),
         &["--geometry", "4x65536x35"],
-        "the counters would take 521.4 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 763000 or less instead of --geometry, or make room there",
+        "the counters would take 523.4 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
+         --capacity 760000 or less instead of --geometry, or make room there",
     );
     check_refused(
         &room(Some((128, 200)), None),
