@@ -84,8 +84,9 @@ impl Place {
         if self.snapshot.check().is_ok() {
             let _ = pointer::clear(self.snapshot.dir());
         }
-        // What is left is replaced by whoever comes next.
+        // What is left is replaced by whoever comes next, and may be there before this process has ended.
         let _ = files::remove(&self.memory.dir);
+        self.snapshot.unshare();
     }
 }
 

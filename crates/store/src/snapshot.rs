@@ -120,6 +120,11 @@ impl Snapshot {
         byte_lock::try_share(&self.control, USERS)
     }
 
+    /// There is no memory any more, as far as this process is concerned.
+    pub(crate) fn unshare(&self) {
+        byte_lock::unlock(&self.control, USERS);
+    }
+
     /// Whether some process has the cluster open.
     pub(crate) fn is_used(&self) -> bool {
         byte_lock::is_locked(&self.control, USERS).unwrap_or(true)

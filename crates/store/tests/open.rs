@@ -657,9 +657,16 @@ fn memory_that_was_written_over_is_noticed() {
     }
 }
 
-/// A node of the memory is damaged: the pass that meets it saves nothing, and nobody trusts that memory again.
+/// A node of the memory is damaged: the pass that meets it saves nothing, the update that meets it makes no sound
+/// node of it, and nobody trusts that memory again.
 #[test]
-fn a_damaged_node_is_not_saved() {
+fn a_damaged_node_is_neither_saved_nor_updated() {
+    for is_updated in [true, false] {
+        check_damaged_node(is_updated);
+    }
+}
+
+fn check_damaged_node(is_updated: bool) {
     let (dir, _) = good();
     let cluster = open(dir.path());
     assert_eq!(count(&cluster, 3), Ok(2));
@@ -676,9 +683,14 @@ fn a_damaged_node_is_not_saved() {
     let word = first + layout.word_indexes(slot)[2];
     let data = OpenOptions::new().write(true).open(memory_file(dir.path(), &name)).unwrap();
     data.write_all_at(&1000_u64.to_le_bytes(), 8 * word as u64).unwrap();
-    let error = cluster.sync().unwrap_err().to_string();
-    let text = format!("node {slot} of narrow key-node {number} was damaged in memory");
-    assert_eq!((error, cluster.is_lost()), (text, true));
+    if is_updated {
+        assert_eq!(count(&cluster, 3), Err(UpdateError::Lost));
+        assert!(cluster.is_lost());
+    } else {
+        let error = cluster.sync().unwrap_err().to_string();
+        let text = format!("node {slot} of narrow key-node {number} was damaged in memory");
+        assert_eq!((error, cluster.is_lost()), (text, true));
+    }
     assert_eq!(count(&cluster, 3), Err(UpdateError::Lost));
     drop(cluster);
     assert_eq!(count(&open(dir.path()), 3), Ok(3), "as the last snapshot has it");
@@ -796,6 +808,28 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
     cluster.sync().unwrap();
     drop(cluster);
     assert_eq!(count(&open(dir.path()), 3), Ok(4));
+}
+
+/// Whoever comes while the last process leaves finds either its memory or none, and never that it is elsewhere.
+#[test]
+fn coming_and_going_meet_nobody_elsewhere() {
+    let (dir, _) = good();
+    let since = Instant::now();
+    thread::scope(|scope| {
+        for thread in 0..3 {
+            let dir = dir.path();
+            scope.spawn(move || {
+                for _ in 0..60 {
+                    count(&open(dir), thread).unwrap();
+                }
+            });
+        }
+    });
+    assert!(since.elapsed() < LONG * 6);
+    let cluster = open(dir.path());
+    for thread in 0..3 {
+        assert_eq!(count(&cluster, thread), Ok(62));
+    }
 }
 
 /// A pipe under the name of a file is not waited for.

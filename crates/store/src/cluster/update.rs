@@ -10,7 +10,7 @@ use crate::crew::Seated;
 use crate::entry::{Draft, Entries, EntryMut, Outcome, Room, nanos, secs_down, secs_up};
 use crate::error::UpdateError;
 use crate::key::{Key, StoredKey};
-use crate::key_node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, seal};
+use crate::key_node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal};
 use crate::memory::Spot;
 use crate::region::{prefetch, prefetch_run};
 use crate::seat::{JOURNAL_WORDS, KEYS_MAX, RECORD_WORDS_BESIDES_IMAGE};
@@ -91,10 +91,12 @@ impl Cluster {
     ) -> Option<LiveAtHome<'a>> {
         let held = AtHome::try_hold(seated.seat, ask.home)?;
         let (slot, words) = ask.home.node.find_narrow(key, &ask.stored)?;
-        let image = words.each_ref().map(get);
+        let mut image = words.each_ref().map(get);
         let expires = expires_secs(image[NARROW_WORDS - 1]);
         let expires_at = nanos(expires);
-        (expires > now_secs).then_some(LiveAtHome { held, slot, words, image, expires_at })
+        // A damaged node is for the other way, too.
+        let is_live = expires > now_secs && is_sealed(&mut image, self.seed());
+        is_live.then_some(LiveAtHome { held, slot, words, image, expires_at })
     }
 
     #[inline(always)]
@@ -132,7 +134,7 @@ impl Cluster {
             wide.resize(words, 0);
             &mut wide
         };
-        let (is_new, mut expires_at) = load(Some(&place), &ask.stored, image);
+        let (is_new, mut expires_at) = self.load(Some(&place), &ask.stored, image)?;
         let state = &mut image[STATE..words - 1];
         let answer = decide(EntryMut {
             state,
@@ -222,6 +224,28 @@ impl Cluster {
         }
     }
 
+    /// Fills in the image of a node as it is before the update. Says whether the key is new, and when its
+    /// entry expires. A node that is damaged must not be sealed anew, and nothing can be relied on any more.
+    #[inline]
+    fn load(
+        &self,
+        place: Option<&Place<'_>>,
+        stored: &StoredKey,
+        image: &mut [u64],
+    ) -> Result<(bool, u64), UpdateError> {
+        if let Some(place) = place.filter(|place| place.was == Was::Live) {
+            place.spot.node.read(place.slot, image);
+            if !is_sealed(image, self.seed()) {
+                self.memory.spoil();
+                return Err(UpdateError::Lost);
+            }
+            return Ok((false, nanos(expires_secs(image[image.len() - 1]))));
+        }
+        image.fill(0);
+        (image[ESTIMATE], image[IDENTITY]) = (stored.estimate, stored.identity);
+        Ok((true, 0))
+    }
+
     /// A key that is to be written has no place.
     #[cold]
     fn full(&self, step: &Step<'_>, ask: &Ask<'_>) -> UpdateError {
@@ -305,7 +329,8 @@ impl Cluster {
         for (index, (draft, place)) in drafts.iter_mut().zip(&places).enumerate() {
             if draft.first == index {
                 let image = &mut images[draft.start..draft.end];
-                (draft.is_new, draft.expires_at) = load(place.as_ref(), &asks[index].stored, image);
+                let loaded = self.load(place.as_ref(), &asks[index].stored, image)?;
+                (draft.is_new, draft.expires_at) = loaded;
                 draft.room = room(place.as_ref());
             }
         }
@@ -380,19 +405,6 @@ pub(super) fn hold_one<'a, T>(
             }
         }
     }
-}
-
-/// Fills in the image of a node as it is before the update. Says whether the key is new, and when its
-/// entry expires.
-#[inline]
-fn load(place: Option<&Place<'_>>, stored: &StoredKey, image: &mut [u64]) -> (bool, u64) {
-    if let Some(place) = place.filter(|place| place.was == Was::Live) {
-        place.spot.node.read(place.slot, image);
-        return (false, nanos(expires_secs(image[image.len() - 1])));
-    }
-    image.fill(0);
-    (image[ESTIMATE], image[IDENTITY]) = (stored.estimate, stored.identity);
-    (true, 0)
 }
 
 #[inline]
