@@ -14,7 +14,6 @@ use crate::neighbour::{self, Neighbour};
 pub(crate) use clock::{ClockWatch, ahead, trust as trust_clock};
 use size::Room;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tidegate_store::{Class, Cluster, Eviction, Options, Stuck, Synced};
 use tokio::sync::watch;
@@ -98,7 +97,8 @@ pub(crate) fn open(options: &StoreOptions, workers: u32) -> anyhow::Result<Clust
         }
     }
     let store = Cluster::open(&options.data_dir, &asked)?;
-    // Before the first request.
+    // Before the first request, as requests would wait while a page is moved.
+    store.use_large_pages();
     ClockWatch::default().look(&store);
     if is_new && is_default(options) {
         let (capacity, bytes, reason) = (default.capacity, asked.total_bytes(), default.reason);
@@ -163,7 +163,6 @@ pub(crate) fn keep(
 ) -> (JoinHandle<()>, watch::Receiver<StoreHealth>) {
     let (found, health) = watch::channel(StoreHealth::default());
     let task = tokio::spawn(async move {
-        let _large_pages = LargePages::start(engine.clone());
         tokio::select! {
             () = check(&engine, &found) => {}
             () = sync(&engine, every, &found) => {}
@@ -171,25 +170,6 @@ pub(crate) fn keep(
         }
     });
     (task, health)
-}
-
-/// Brings the counters into large pages beside serving, which takes a second for 8 million new ones; until dropped.
-struct LargePages(Arc<AtomicBool>);
-
-impl LargePages {
-    fn start(engine: Arc<Engine>) -> LargePages {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let pages = LargePages(is_over.clone());
-        let go_on = move || !is_over.load(Ordering::Relaxed);
-        tokio::task::spawn_blocking(move || engine.store().use_large_pages(go_on));
-        pages
-    }
-}
-
-impl Drop for LargePages {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 async fn sync(engine: &Arc<Engine>, every: Option<Duration>, found: &watch::Sender<StoreHealth>) {

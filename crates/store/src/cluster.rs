@@ -217,11 +217,14 @@ impl Cluster {
         self.opened.elapsed().saturating_sub(saved)
     }
 
-    /// Asks the system to keep the memory in large pages, which makes updates of many counters faster. A hint, which
-    /// takes some 2 ms for each MiB of new memory, and nearly nothing for memory that is in large pages already.
-    /// Updates go on meanwhile. `go_on` is asked every few milliseconds.
-    pub fn use_large_pages(&self, go_on: impl Fn() -> bool) {
-        self.memory.use_large_pages(go_on);
+    /// Asks the system to keep the memory in large pages, which makes updates of many counters faster, if it was made
+    /// by this process; else it was asked already. Takes some 2 ms for each MiB.
+    ///
+    /// Whoever updates meanwhile may wait for milliseconds, so this is for the time before.
+    pub fn use_large_pages(&self) {
+        if self.place.as_ref().is_some_and(|place| place.is_made) {
+            self.memory.use_large_pages();
+        }
     }
 
     /// Checks that the files of the memory and of the snapshot are still where they were, and that nobody

@@ -201,7 +201,7 @@ impl Crew {
                 });
             }
             let has_moved = held_from.is_some_and(|held_from| held_from.steps() != steps);
-            if holder == 0 || get(lock) != holder || has_moved {
+            if holder == free(holder) || get(lock) != holder || has_moved {
                 return Ok(());
             }
         }

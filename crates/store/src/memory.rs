@@ -141,10 +141,8 @@ impl Memory {
     }
 
     /// See [`Region::use_large_pages`].
-    pub(crate) fn use_large_pages(&self, go_on: impl Fn() -> bool) {
-        for file in self.classes().flat_map(|class| &class.files) {
-            file.use_large_pages(&go_on);
-        }
+    pub(crate) fn use_large_pages(&self) {
+        self.classes().flat_map(|class| &class.files).for_each(Region::use_large_pages);
     }
 
     /// Nothing that is read here counts any more, in this process and all others.

@@ -52,6 +52,8 @@ pub(crate) struct Opened {
 pub(crate) struct Place {
     pub(crate) snapshot: Snapshot,
     memory: segment::Files,
+    /// Whether this process made the memory.
+    pub(crate) is_made: bool,
     dir: path::PathBuf,
 }
 
@@ -110,6 +112,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let lock_error =
         |error| io_error("lock the file", &cluster.join(Role::Control.file_name()))(error);
     let found = segment::find(&snapshot, Access::Write)?;
+    let is_made = found.is_none();
     let segment = match found {
         Some(segment) => segment,
         None if snapshot.claim().map_err(lock_error)? => fill(&snapshot, options, is_new)?,
@@ -136,7 +139,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     if let Ok(seated) = crew.sit(&memory) {
         cleaned.count(&seated.seat);
     }
-    let place = Place { snapshot, memory: files, dir: dir.to_owned() };
+    let place = Place { snapshot, memory: files, is_made, dir: dir.to_owned() };
     Ok(Opened { memory, crew, place })
 }
 

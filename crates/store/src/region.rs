@@ -101,16 +101,12 @@ impl Region {
     }
 
     /// Asks the system to keep these words in large pages, which spares the processor most of its lookups of
-    /// addresses. A hint: they may be used meanwhile, and stay as they are where it cannot be done. Takes some
-    /// 2 ms for each MiB that is not in large pages yet. `go_on` is asked after each page.
-    pub(crate) fn use_large_pages(&self, go_on: impl Fn() -> bool) {
-        let bytes = self.words * WORD_BYTES as usize;
-        for start in (0..bytes).step_by(LARGE_PAGE) {
-            let whole = start + LARGE_PAGE <= bytes;
-            if !whole || !go_on() || !self.use_large_page(start / WORD_BYTES as usize) {
-                return;
-            }
-        }
+    /// addresses. A hint: they stay as they are where it cannot be done. Takes some 2 ms for each MiB, and whoever
+    /// uses a page meanwhile waits until it is done.
+    pub(crate) fn use_large_pages(&self) {
+        let page_words = LARGE_PAGE / WORD_BYTES as usize;
+        let mut pages = (0..self.words / page_words).map(|page| page * page_words);
+        let _ = pages.all(|first| self.use_large_page(first));
     }
 
     /// Says whether it is of use to ask for more.

@@ -29,7 +29,7 @@ impl Tidegate {
     pub(crate) fn create(capacity: u32, eviction: Eviction, dir: &Path) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir_in(dir)?;
         let cluster = Cluster::open(dir.path(), &options(capacity, eviction)?)?;
-        cluster.use_large_pages(|| true);
+        cluster.use_large_pages();
         Ok(Tidegate { cluster, quota: quota()?, dir })
     }
 
