@@ -1,6 +1,7 @@
 //! Mistakes that were found, each with its story.
 
 use super::*;
+use crate::seat::mark_word;
 use crate::seat::{SEATS_MAX, Seat};
 use crate::sync::put;
 
@@ -130,4 +131,24 @@ fn a_kill_never_mixes_what_is_known_of_the_clock() {
             }
         }
     }
+}
+
+/// A lock that had come free just when somebody began to wait for it was taken for one that is held, as a free one has
+/// the mark of its memory: the wait ended after 5 ms, without an answer.
+#[test]
+fn a_lock_that_is_free_by_now_is_not_waited_for() {
+    let heap = Heap::new(2);
+    let mark = 0x1234_5679 << 32;
+    put(mark_word(&heap.memory.control), mark);
+    for spot in heap.memory.classes().flat_map(ClassMemory::spots) {
+        put(spot.node.lock(), mark);
+    }
+    let cluster = heap.open(0, Eviction::Refuse);
+    assert_eq!(cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
+    let seated = cluster.crew.sit(&cluster.memory).unwrap();
+    let spot = cluster.memory.class(Class::Narrow).unwrap().spot(0);
+    let mut patience = crate::patience::Patience::default();
+    let waited =
+        cluster.crew.wait_for(&cluster.memory, &seated.seat, spot.node.lock(), &mut patience);
+    assert_eq!(waited, Ok(()));
 }
