@@ -39,6 +39,8 @@ const GATE: &str = "cluster.lock";
 /// Opening a cluster takes about a second for each GiB that is read from a disk.
 const GATE_PATIENCE: Duration = Duration::from_secs(60);
 const GATE_PAUSE: Duration = Duration::from_millis(5);
+/// How often a process that leaves tries the gate.
+const LEAVING_TRIES: u32 = 40;
 
 /// A cluster that this process has joined.
 pub(crate) struct Opened {
@@ -73,8 +75,13 @@ impl Place {
     /// sees to. Does nothing if somebody is about to come.
     pub(crate) fn leave(&self, memory: &Memory, lives: &Lives, save: impl FnOnce() -> bool) {
         let Ok(gate) = open_gate(&self.dir.join(GATE)) else { return };
-        if gate.try_lock().is_err() {
-            return;
+        // Somebody may be coming, or a child that was just started still has the gate of this process.
+        let mut tries = 0..LEAVING_TRIES;
+        while gate.try_lock().is_err() {
+            if tries.next().is_none() {
+                return;
+            }
+            thread::sleep(GATE_PAUSE);
         }
         let mut others = (0..PROCESSES_MAX).map(|process| lives.try_take(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
