@@ -4,16 +4,13 @@
 //! SIGKILL. So limits are looked at before files are made. Reads both versions of cgroups, with all ancestors
 //! that can be seen; what cannot be read limits nothing. Decides nothing.
 
-use rustix::fs::{statfs, statvfs};
+use rustix::fs::statvfs;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 /// Limits from here on are none: version 1 says "no limit" by a number close to 2^63.
 const UNLIMITED: u64 = 1 << 60;
-/// File systems in memory, as statfs(2) numbers them.
-const TMPFS: i64 = 0x0102_1994;
-const RAMFS: i64 = 0x8584_58f6;
 
 /// A limit of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,8 +187,6 @@ pub(crate) struct FileSystem {
     pub(crate) directory: PathBuf,
     /// Bytes that this process may still write.
     pub(crate) free: u64,
-    /// Whether its files are memory, which counts against the limits.
-    pub(crate) is_memory: bool,
 }
 
 /// Asks about the file system that `directory` is on, or would be if it were made.
@@ -208,10 +203,9 @@ pub(crate) fn file_system(directory: &Path) -> io::Result<FileSystem> {
 }
 
 fn look(directory: &Path) -> io::Result<FileSystem> {
-    let (space, kind) = (statvfs(directory)?, statfs(directory)?.f_type);
+    let space = statvfs(directory)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let is_memory = [TMPFS, RAMFS].contains(&kind);
-    Ok(FileSystem { directory: directory.to_owned(), free, is_memory })
+    Ok(FileSystem { directory: directory.to_owned(), free })
 }
 
 #[cfg(test)]

@@ -195,7 +195,7 @@ impl Cluster {
         let Some(place) = &self.place else { return Ok(None) };
         place.check_memory(&self.memory)?;
         let hold = |spot: Spot<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
-            self.hold(spot, |_| copy(spot.node)).is_ok()
+            self.hold_within(Duration::ZERO, spot, |_| copy(spot.node)).is_ok()
         };
         let saved = place.snapshot.save(&self.memory, hold, || place.check_memory(&self.memory));
         if let Err(error) = &saved
@@ -489,6 +489,16 @@ impl Cluster {
 
     /// Runs `act` with one key-node locked. Waits longer than an update, as no client waits for it.
     fn hold<T>(&self, spot: Spot<'_>, act: impl FnOnce(&Seat<'_>) -> T) -> Result<T, UpdateError> {
+        self.hold_within(PATIENCE_OF_UPKEEP, spot, act)
+    }
+
+    /// The same, trying again for so long.
+    fn hold_within<T>(
+        &self,
+        patience: Duration,
+        spot: Spot<'_>,
+        act: impl FnOnce(&Seat<'_>) -> T,
+    ) -> Result<T, UpdateError> {
         let since = Instant::now();
         loop {
             let seated = self.sit()?;
@@ -500,7 +510,7 @@ impl Cluster {
                     self.refuse_if_lost()?;
                     return Ok(answer);
                 }
-                Err(error) if since.elapsed() >= PATIENCE_OF_UPKEEP => return Err(error),
+                Err(error) if since.elapsed() >= patience => return Err(error),
                 Err(_) => {}
             }
             drop(step);

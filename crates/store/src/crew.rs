@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::UpdateError;
 use crate::lock::{free, with_right};
@@ -103,26 +103,25 @@ impl Crew {
 
     #[cold]
     fn sit_slowly<'a>(&'a self, memory: &'a Memory) -> Result<Seated<'a>, UpdateError> {
-        let began = Instant::now();
         let mut patience = Patience::default();
         let mut is_last = false;
-        let seated = loop {
-            if patience.is_long() {
-                // The dead need no seats.
-                (0..PROCESSES_MAX).for_each(|process| self.look_after(memory, process, None));
+        self.blocked.count(|| {
+            loop {
+                if patience.is_long() {
+                    // The dead need no seats.
+                    (0..PROCESSES_MAX).for_each(|process| self.look_after(memory, process, None));
+                }
+                if !self.grow(memory) {
+                    is_last = patience.pause() == Left::None;
+                }
+                if let Some(seated) = self.try_sit(memory) {
+                    return Ok(seated);
+                }
+                if is_last {
+                    return Err(crowded());
+                }
             }
-            if !self.grow(memory) {
-                is_last = patience.pause() == Left::None;
-            }
-            if let Some(seated) = self.try_sit(memory) {
-                break Ok(seated);
-            }
-            if is_last {
-                break Err(crowded());
-            }
-        };
-        self.blocked.add(began.elapsed());
-        seated
+        })
     }
 
     /// Takes one more seat for this process, if there is one and no other thread is at it.
@@ -153,10 +152,7 @@ impl Crew {
         lock: &Word,
         patience: &mut Patience,
     ) -> Result<(), UpdateError> {
-        let began = Instant::now();
-        let result = self.wait_until_free(memory, seat, lock, patience);
-        self.blocked.add(began.elapsed());
-        result
+        self.blocked.count(|| self.wait_until_free(memory, seat, lock, patience))
     }
 
     fn wait_until_free(

@@ -270,13 +270,20 @@ pub enum UpdateError {
     Lost,
 }
 
-/// Tries again what others were in the way of: a machine with more threads than processors lets some wait for
-/// longer than a step does. Nothing has changed then.
+impl UpdateError {
+    /// Whether other threads or processes held what the update needed. Nothing has changed, and the same update
+    /// may succeed when it is tried again.
+    pub fn is_contention(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Crowded { .. })
+    }
+}
+
+/// Tries an update again as long as it meets contention, as on a machine with fewer processors than threads.
 #[cfg(all(test, not(loom)))]
 pub(crate) fn until_decided<T>(mut update: impl FnMut() -> Result<T, UpdateError>) -> T {
     loop {
         match update() {
-            Err(UpdateError::Busy { .. } | UpdateError::Crowded { .. }) => std::thread::yield_now(),
+            Err(error) if error.is_contention() => std::thread::yield_now(),
             result => return result.unwrap(),
         }
     }

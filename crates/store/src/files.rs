@@ -13,15 +13,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 
 use crate::error::OpenError;
-use crate::geometry::{Class, HEADER_BYTES};
+use crate::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::header::{self, Identity, Kind, Role};
-
-/// Whether files may be changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    Write,
-}
+use crate::region::Access;
 
 /// All files of a cluster, the control file first.
 pub(crate) fn roles(identity: &Identity) -> impl Iterator<Item = Role> {
@@ -31,6 +25,19 @@ pub(crate) fn roles(identity: &Identity) -> impl Iterator<Item = Role> {
         .into_iter()
         .flat_map(|(class, files)| (0..files).map(move |file| Role::Nodes { class, file }));
     std::iter::once(Role::Control).chain(nodes)
+}
+
+/// The length of a file: that of a control file, or of a file of nodes by their geometry.
+pub(crate) fn length(
+    identity: &Identity,
+    role: Role,
+    control: u64,
+    nodes: impl Fn(&Geometry) -> u64,
+) -> u64 {
+    match role {
+        Role::Control => control,
+        Role::Nodes { class, .. } => identity.geometry(class).as_ref().map_or(0, nodes),
+    }
 }
 
 /// Makes a file with its header and all of its space. Space which is missing now would be missed in the

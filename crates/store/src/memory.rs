@@ -4,7 +4,7 @@
 //! left. Knows no file. Takes no lock, except to give back those of the dead.
 
 use crate::geometry::{Class, Geometry, KeyNodeAt, Layout};
-use crate::header::Identity;
+use crate::header::{Identity, Role};
 use crate::key::StoredKey;
 use crate::key_node::{KeyNode, is_sealed};
 use crate::lock::release_of;
@@ -113,6 +113,21 @@ impl Memory {
         wide: Option<ClassMemory>,
     ) -> Self {
         Self { identity, control, narrow, wide, is_spoiled: AtomicBool::new(false) }
+    }
+
+    /// Of the words of each file, the control file first.
+    pub(crate) fn of_files<E>(
+        identity: Identity,
+        mut words: impl FnMut(Role) -> Result<Region, E>,
+    ) -> Result<Self, E> {
+        let control = words(Role::Control)?;
+        let mut class = |class, geometry: Geometry| {
+            let files = (0..geometry.files()).map(|file| words(Role::Nodes { class, file }));
+            Ok(ClassMemory::new(class, geometry, files.collect::<Result<_, E>>()?))
+        };
+        let narrow = class(Class::Narrow, identity.narrow)?;
+        let wide = identity.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
+        Ok(Self::new(identity, control, narrow, wide))
     }
 
     /// The seed of the cluster.

@@ -18,12 +18,13 @@ use rustix::fs::OFlags;
 
 use crate::crew::Crew;
 use crate::error::OpenError;
-use crate::files::{self, Access, io_error};
+use crate::files::{self, io_error};
 use crate::header::{Identity, Role};
 use crate::memory::{CleanedUp, Memory};
 use crate::options::{Options, default_memory_dir};
 use crate::pointer;
 use crate::process::{Life, Lives};
+use crate::region::Access;
 use crate::seat::PROCESSES_MAX;
 use crate::segment::{self, Segment};
 use crate::snapshot::Snapshot;
@@ -298,9 +299,9 @@ fn call_the_roll(memory_dir: &Path, memory: &Memory, lives: &Lives) -> Result<Ro
 }
 
 fn new_identity(options: &Options) -> Result<Identity, OpenError> {
-    let words = segment::random(24)?;
-    let cluster = u128::from(words[0]) << 64 | u128::from(words[1]);
-    Ok(Identity { cluster, seed: words[2], narrow: options.narrow, wide: options.wide })
+    let [high, low, seed] = segment::random()?;
+    let cluster = u128::from(high) << 64 | u128::from(low);
+    Ok(Identity { cluster, seed, narrow: options.narrow, wide: options.wide })
 }
 
 /// Makes the snapshot in `dir`, all at once as far as anybody can see.

@@ -47,8 +47,16 @@ pub fn blocked_here() -> Duration {
 pub(crate) struct Blocked(AtomicU64);
 
 impl Blocked {
+    /// Counts the time that `wait` takes.
+    pub(crate) fn count<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let waited = wait();
+        self.add(began.elapsed());
+        waited
+    }
+
     /// This thread was blocked for so long.
-    pub(crate) fn add(&self, time: Duration) {
+    fn add(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Relaxed: a count that stands for itself.
         self.0.fetch_add(nanos, Ordering::Relaxed);

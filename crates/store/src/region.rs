@@ -43,8 +43,8 @@ enum Memory {
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapWords),
 }
 
-/// Whether a mapping may change its file.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Whether a file, or its mapping, may be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,

@@ -6,20 +6,20 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::error::OpenError;
-use crate::files::{self, Access, Origin, io_error};
-use crate::geometry::Class;
+use crate::files::{self, Origin, io_error};
+use crate::geometry::Geometry;
 use crate::header::{Identity, Kind, Role};
 use crate::memory::{ClassMemory, Memory};
 use crate::pointer::Pointer;
-use crate::region::{self, Region, WORD_BYTES};
-use crate::seat::{CONTROL_BYTES, CONTROL_WORDS, boot_word, mark_word, nonce_word, spoiled_word};
+use crate::region::{Access, Region, WORD_BYTES};
+use crate::seat::{CONTROL_BYTES, boot_word, mark_word, nonce_word, spoiled_word};
 use crate::snapshot::Snapshot;
 use crate::sync::{get, put};
 
@@ -85,7 +85,8 @@ pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, Op
             snapshot.give(&dir.join(role.file_name()))?;
         }
         let made = map(&dir, &snapshot.identity, Access::Write)?;
-        mark(&made.memory, random(8)?[0]);
+        let [random] = random()?;
+        mark(&made.memory, random);
         Ok(made)
     };
     let made = make();
@@ -109,11 +110,11 @@ fn mark(memory: &Memory, random: u64) {
 impl Segment {
     /// From here on, others find it.
     pub(crate) fn finish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
-        let nonce = random(8)?;
+        let [nonce] = random()?;
         let control = &self.memory.control;
         put(boot_word(control), boot());
-        put(nonce_word(control), nonce[0]);
-        Pointer { memory: self.files.dir.clone(), nonce: nonce[0] }.write(snapshot)
+        put(nonce_word(control), nonce);
+        Pointer { memory: self.files.dir.clone(), nonce }.write(snapshot)
     }
 }
 
@@ -130,19 +131,18 @@ impl Files {
     /// Whether the files are as they were when the memory was made. If something in them is gone, the memory is
     /// spoiled, for everybody; files that were only removed or replaced live on in the processes that have them.
     pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
-        if !self.count(memory) {
-            memory.spoil();
-        }
-        self.check_seen(memory)
-    }
-
-    fn count(&self, memory: &Memory) -> bool {
-        !memory.is_lost() && get(spoiled_word(&memory.control)) == 0 && self.are_whole()
+        self.check_or(memory, || memory.spoil())
     }
 
     /// The same for somebody who only looks.
     pub(crate) fn check_seen(&self, memory: &Memory) -> io::Result<()> {
-        if !self.count(memory) {
+        self.check_or(memory, || {})
+    }
+
+    fn check_or(&self, memory: &Memory, gone: impl FnOnce()) -> io::Result<()> {
+        let is_spoiled = memory.is_lost() || get(spoiled_word(&memory.control)) != 0;
+        if is_spoiled || !self.are_whole() {
+            gone();
             let dir = self.dir.display();
             let text = format!(
                 "{dir}: a file in memory was cut short, or has a hole, and counters are gone"
@@ -155,15 +155,8 @@ impl Files {
 
 /// Memory that only this process has, for a look at a snapshot.
 pub(crate) fn private(identity: Identity) -> io::Result<Memory> {
-    let control = Region::zeros(CONTROL_WORDS)?;
-    let class = |class, geometry: crate::geometry::Geometry| {
-        let words = (geometry.file_bytes() / WORD_BYTES) as usize;
-        let files = (0..geometry.files()).map(|_| Region::zeros(words));
-        Ok::<_, io::Error>(ClassMemory::new(class, geometry, files.collect::<Result<_, _>>()?))
-    };
-    let narrow = class(Class::Narrow, identity.narrow)?;
-    let wide = identity.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
-    Ok(Memory::new(identity, control, narrow, wide))
+    let words = |role| (file_bytes(&identity, role) / WORD_BYTES) as usize;
+    Memory::of_files(identity, |role| Region::zeros(words(role)))
 }
 
 /// One name for each snapshot: a copy of a directory is another one.
@@ -178,41 +171,24 @@ fn name(snapshot: &Snapshot) -> Result<String, OpenError> {
 /// Maps all files in `dir`.
 fn map(dir: &Path, identity: &Identity, access: Access) -> Result<Segment, OpenError> {
     let (mut origin, mut opened) = (Origin::default(), Vec::new());
-    let mut map_file = |role: Role| {
+    let memory = Memory::of_files(*identity, |role| {
         let path = dir.join(role.file_name());
         let file = files::open(&path, access)?;
         files::check_header(&file, identity, (Kind::Memory, role), &path)?;
         let bytes = file_bytes(identity, role);
         files::check_length(&file, bytes, &path)?;
-        let access = match access {
-            Access::Read => region::Access::Read,
-            Access::Write => region::Access::Write,
-        };
         let region = Region::map(&file, (bytes / WORD_BYTES) as usize, access)
             .map_err(io_error("map the file", &path))?;
         origin.note(&file, path)?;
         opened.push((file, bytes));
         Ok(region)
-    };
-    let control = map_file(Role::Control)?;
-    let mut map_class = |class, geometry: crate::geometry::Geometry| {
-        let files = (0..geometry.files()).map(|file| map_file(Role::Nodes { class, file }));
-        Ok::<_, OpenError>(ClassMemory::new(class, geometry, files.collect::<Result<_, _>>()?))
-    };
-    let narrow = map_class(Class::Narrow, identity.narrow)?;
-    let wide = identity.wide.map(|geometry| map_class(Class::Wide, geometry)).transpose()?;
-    let memory = Memory::new(*identity, control, narrow, wide);
+    })?;
     let control = opened[0].0.try_clone().map_err(io_error("open the file", dir))?;
     Ok(Segment { memory, control, files: Files { dir: dir.to_owned(), opened, origin } })
 }
 
 fn file_bytes(identity: &Identity, role: Role) -> u64 {
-    match role {
-        Role::Control => CONTROL_BYTES,
-        Role::Nodes { class, .. } => {
-            identity.geometry(class).map_or(0, |geometry| geometry.file_bytes())
-        }
-    }
+    files::length(identity, role, CONTROL_BYTES, Geometry::file_bytes)
 }
 
 /// A number for this boot of the machine. 0 where it cannot be told.
@@ -221,11 +197,10 @@ fn boot() -> u64 {
     if id.is_empty() { 0 } else { xxh3_64(&id).max(1) }
 }
 
-/// Random words from the operating system: `bytes` bytes.
-pub(crate) fn random(bytes: usize) -> Result<Vec<u64>, OpenError> {
-    use std::io::Read;
+/// Random words from the operating system.
+pub(crate) fn random<const WORDS: usize>() -> Result<[u64; WORDS], OpenError> {
     let path = Path::new("/dev/urandom");
-    let mut words = vec![0_u64; bytes.div_ceil(8)];
+    let mut words = [0; WORDS];
     File::open(path)
         .and_then(|mut file| file.read_exact(bytemuck::cast_slice_mut(&mut words)))
         .map_err(io_error("read random bytes", path))?;

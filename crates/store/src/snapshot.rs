@@ -21,10 +21,11 @@ use std::sync::Mutex;
 
 use crate::byte_lock;
 use crate::error::OpenError;
-use crate::files::{self, Access, Origin, io_error};
-use crate::geometry::{Class, HEADER_BYTES};
+use crate::files::{self, Origin, io_error};
+use crate::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::header::{Identity, Kind, Role};
 use crate::pointer;
+use crate::region::Access;
 
 pub(crate) use copy::place_of;
 pub use pass::Synced;
@@ -152,10 +153,5 @@ impl Snapshot {
 
 /// The size of a file of the snapshot.
 fn file_bytes(identity: &Identity, role: Role) -> u64 {
-    match role {
-        Role::Control => CONTROL_BYTES,
-        Role::Nodes { class, .. } => {
-            identity.geometry(class).map_or(0, |geometry| geometry.snapshot_file_bytes())
-        }
-    }
+    files::length(identity, role, CONTROL_BYTES, Geometry::snapshot_file_bytes)
 }

@@ -23,9 +23,7 @@ use tidegate_store::{Class, Cluster, Entries, EntryMut, Eviction, Hashed, Option
 use common::child::{command, role};
 use common::format::{dropped, layouts};
 use common::random::{Random, mixed};
-use common::{
-    SECOND, check_sound, directory, geometry, is_in_the_way, repetitions, test_seed, until_decided,
-};
+use common::{SECOND, check_sound, directory, geometry, repetitions, test_seed, until_decided};
 
 const TEST: &str = "a_kill_at_any_moment_loses_nothing_and_stops_nobody";
 /// How many processes to kill in all.
@@ -138,7 +136,7 @@ fn count_until_killed(cluster: &Cluster, process: usize, batch: usize, seed: u64
             for step in 0.. {
                 let now = SECOND * (1000 + step / 64);
                 if let Err(error) = pass_by(cluster, now, &mut random) {
-                    assert!(is_in_the_way(&error), "{error}");
+                    assert!(error.is_contention(), "{error}");
                 }
             }
         });
@@ -220,7 +218,7 @@ fn count_once(
                     count(entry, process);
                 }
                 Err(error) => {
-                    assert!(is_in_the_way(&error), "{error}");
+                    assert!(error.is_contention(), "{error}");
                     again.push(index);
                 }
             });

@@ -12,10 +12,7 @@ use tidegate_store::{Class, Cluster, EntryMut, Eviction, Hashed, Options, Stored
 
 use common::format::{dropped, key_at, layouts};
 use common::random::{Random, mixed};
-use common::{
-    SECOND, check_sound, directory, is_in_the_way, narrow, narrow_and_wide, test_seed,
-    until_decided,
-};
+use common::{SECOND, check_sound, directory, narrow, narrow_and_wide, test_seed, until_decided};
 
 const THREADS: u64 = 4;
 
@@ -59,7 +56,7 @@ fn sums_are_exact() {
                             cluster.update_each(&keys, SECOND, |index, entry| match entry {
                                 Ok(entry) => own = add(entry),
                                 Err(error) => {
-                                    assert!(is_in_the_way(&error), "{error}");
+                                    assert!(error.is_contention(), "{error}");
                                     again.push(index);
                                 }
                             });
@@ -169,7 +166,7 @@ fn keys_that_come_and_go_in_a_crowd_stay_whole() {
                             Err(UpdateError::Full { .. }) => {
                                 refused.fetch_add(1, Ordering::Relaxed);
                             }
-                            Err(error) => assert!(is_in_the_way(&error), "{error}"),
+                            Err(error) => assert!(error.is_contention(), "{error}"),
                         }
                     }
                 });

@@ -52,17 +52,11 @@ pub(crate) fn options(capacity: u32, eviction: Eviction) -> anyhow::Result<Optio
     Ok(Options { narrow, wide: None, eviction, memory_dir: None })
 }
 
-/// Whether others were in the way: a machine with more to do than it has processors for lets some threads wait
-/// for longer than a step does.
-fn is_in_the_way(error: &UpdateError) -> bool {
-    matches!(error, UpdateError::Busy { .. } | UpdateError::Crowded { .. })
-}
-
-/// Tries again what others were in the way of; the peers wait without end.
+/// Tries an update again as long as it meets contention; the peers wait without end.
 fn until_decided<T>(mut update: impl FnMut() -> Result<T, UpdateError>) -> Result<T, UpdateError> {
     loop {
         match update() {
-            Err(error) if is_in_the_way(&error) => std::thread::yield_now(),
+            Err(error) if error.is_contention() => std::thread::yield_now(),
             decided => return decided,
         }
     }
@@ -87,7 +81,7 @@ impl Peer for Tidegate {
             let mut again = Vec::new();
             self.cluster.update_each(texts, now.as_nanos(), |index, entry| match entry {
                 Ok(entry) => allowed += u64::from(self.decide(entry, now)),
-                Err(error) if is_in_the_way(&error) => again.push(index),
+                Err(error) if error.is_contention() => again.push(index),
                 // A key that there is no room for is not allowed.
                 Err(_) => {}
             });

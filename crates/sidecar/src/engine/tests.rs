@@ -49,23 +49,25 @@ fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
     Descriptor::new(entries.iter().map(|(key, value)| Fact::new(*key, *value)).collect())
 }
 
+/// Asks again as long as other threads are in the way, as on a machine with fewer processors than threads.
+fn until_decided<T>(mut ask: impl FnMut() -> Result<T, UpdateError>) -> T {
+    loop {
+        match ask() {
+            Err(error) if error.is_contention() => std::thread::yield_now(),
+            decided => return decided.expect("a decision"),
+        }
+    }
+}
+
 impl Fixture {
     fn ask_at(&self, secs: u64, hits: u64, descriptors: Vec<Descriptor>) -> Answer {
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(hits) };
         self.engine.decide(&request, Timestamp::from_secs(START + secs)).expect("a decision")
     }
 
-    /// Asks again as long as other threads are in the way, on a machine with fewer processors than those.
     fn ask_until_decided(&self, descriptors: Vec<Descriptor>) -> Answer {
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(1) };
-        loop {
-            match self.engine.decide(&request, Timestamp::from_secs(START)) {
-                Err(UpdateError::Busy { .. } | UpdateError::Crowded { .. }) => {
-                    std::thread::yield_now();
-                }
-                decided => return decided.expect("a decision"),
-            }
-        }
+        until_decided(|| self.engine.decide(&request, Timestamp::from_secs(START)))
     }
 
     fn ask(&self, descriptors: Vec<Descriptor>) -> Answer {

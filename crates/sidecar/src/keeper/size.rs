@@ -99,7 +99,7 @@ impl Room {
             let left = limit.left().saturating_sub(self.kept);
             bounds.push((left, format!("what is left of the memory limit, {}", mib(limit.bytes))));
         }
-        if let Some(FileSystem { directory, free, .. }) = &self.files {
+        if let Some(FileSystem { directory, free }) = &self.files {
             let directory = directory.display();
             bounds.push((
                 free / 2,

@@ -111,7 +111,8 @@ impl Snapshot {
         let is_said = |(_, note): (u64, Note)| {
             note[COUNTS..].starts_with(&counts) && note[CLOCK..].starts_with(&clock)
         };
-        if done.is_empty() && self.last_note(|_| {})?.is_some_and(is_said) {
+        let last = self.last_note(|_| {})?;
+        if done.is_empty() && last.is_some_and(is_said) {
             return Ok(synced);
         }
         for file in self.narrow.iter().chain(&self.wide) {
@@ -124,7 +125,7 @@ impl Snapshot {
         note[COPIES] = copies;
         note[CLOCK..][..clock.len()].copy_from_slice(&clock);
         // As with copies: not where the last one is, and the first one to both places.
-        let last = self.last_note(|_| {})?.filter(|(_, note)| note[PASS] > 0);
+        let last = last.filter(|(_, note)| note[PASS] > 0);
         for place in 0..2 {
             if last.is_none_or(|(of_last, _)| of_last != place) {
                 stamp(&mut note, pass, self.identity.seed ^ place);

@@ -68,19 +68,13 @@ pub(crate) fn narrow_and_wide(narrow: (u64, u32), wide: (u64, u32), words: u32) 
     }
 }
 
-/// Whether nothing was updated since others were in the way. A machine with more threads than processors lets
-/// some wait for longer than a step does.
-pub(crate) fn is_in_the_way(error: &UpdateError) -> bool {
-    matches!(error, UpdateError::Busy { .. } | UpdateError::Crowded { .. })
-}
-
-/// Tries again what others were in the way of, which changed nothing.
+/// Tries an update again as long as it meets contention, as on a machine with fewer processors than threads.
 pub(crate) fn until_decided<T>(
     mut update: impl FnMut() -> Result<T, UpdateError>,
 ) -> Result<T, UpdateError> {
     loop {
         match update() {
-            Err(error) if is_in_the_way(&error) => std::thread::yield_now(),
+            Err(error) if error.is_contention() => std::thread::yield_now(),
             result => return result,
         }
     }

@@ -74,16 +74,6 @@ impl Held {
     }
 }
 
-/// Asks again while another thread is in the way, which has no processor for as long as others wait for it.
-fn until_decided<T>(mut ask: impl FnMut() -> Result<T, UpdateError>) -> T {
-    loop {
-        match ask() {
-            Err(UpdateError::Busy { .. } | UpdateError::Crowded { .. }) => std::thread::yield_now(),
-            decided => return decided.expect("a decision"),
-        }
-    }
-}
-
 impl Fixture {
     pub(super) fn ask_leasing(
         &self,

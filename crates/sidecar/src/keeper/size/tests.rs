@@ -19,7 +19,7 @@ fn limit(mib: u64, used: u64) -> Limit {
 }
 
 fn tmpfs(free: u64) -> FileSystem {
-    FileSystem { directory: PathBuf::from("/dev/shm"), free: free * MIB, is_memory: true }
+    FileSystem { directory: PathBuf::from("/dev/shm"), free: free * MIB }
 }
 
 /// Room under a memory limit of so many MiB with so many of them used, and in a tmpfs with so many free.
