@@ -2,10 +2,8 @@
 
 use super::KEYS;
 use super::subject::{Answers, Subject, Work};
-use tidegate_core::{
-    Cidr, Denied, Enforcement, Entry, FixedWindow, Found, Limit, Matcher, Nanos, Quota, Rule,
-    RuleKind, Rules,
-};
+use tidegate_core::{Denied, Enforcement, Entry, FixedWindow, Nanos, Quota};
+use tidegate_limits::{Cidr, Found, Limit, Matcher, Rule, RuleKind, Rules};
 
 const DOMAIN: &str = "shop";
 

@@ -24,7 +24,6 @@ mod key;
 mod lease;
 mod metadata;
 mod quota;
-mod rules;
 mod units;
 
 pub use algorithm::{
@@ -38,8 +37,4 @@ pub use key::{CounterKey, Identity, KeyHash, fingerprint};
 pub use lease::{Demand, Lease, LeaseAsk, LeaseReturn, lease_tokens};
 pub use metadata::Value;
 pub use quota::{Decision, Outcome, Parts, Period, Quota, QuotaError, StateSize};
-pub use rules::{
-    Below, Cidr, CidrError, DomainRules, Found, Limit, Match, Matcher, MatcherError, Rule,
-    RuleKind, RuleNode, Rules, Step, Steps,
-};
 pub use units::{Charge, Hits, Nanos, Timestamp, Unit};

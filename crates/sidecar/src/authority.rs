@@ -3,10 +3,10 @@
 
 use crate::engine::{Engine, Modes};
 use crate::metrics::Metrics;
-use crate::rules::{self, SameDomain};
 use anyhow::Context;
 use std::path::Path;
 use tidegate_core::{Answer, LeaseAsk, LeaseReturn, Nanos, Request, Timestamp};
+use tidegate_limits::{self as rules, SameDomain};
 use tidegate_store::{Cluster, Geometry, Options};
 use tidegate_wire::RequestReader;
 
@@ -109,6 +109,6 @@ impl Authority {
     }
 }
 
-fn load(limits: &Path) -> anyhow::Result<tidegate_core::Rules> {
+fn load(limits: &Path) -> anyhow::Result<tidegate_limits::Rules> {
     Ok(rules::load(limits, SameDomain::Refuse)?.rules)
 }

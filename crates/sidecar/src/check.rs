@@ -4,19 +4,18 @@
 //! What is found is what was asked for, so it goes to standard output; standard error is for what keeps
 //! the command from its work.
 
-mod debits;
-
 use crate::cli::CheckOptions;
-use crate::diff::{Change, Changes, Kind, Snapshot, compare_rules};
 use crate::frs::srv;
-use crate::rules::{self, Loaded, Pipes, RuleError, RuleErrors, Source, escaped};
 use crate::store_commands::output::Output;
-use crate::words::count;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use tidegate_core::Rules;
+use tidegate_limits::Rules;
+use tidegate_limits::describe::count;
+use tidegate_limits::diff::{Change, Changes, Kind, Snapshot, compare_rules};
+use tidegate_limits::usage_based;
+use tidegate_limits::{self as rules, Loaded, Pipes, RuleError, RuleErrors, Source, escaped};
 
 /// As diff(1) has it.
 const EXIT_TROUBLE: u8 = 2;
@@ -57,7 +56,7 @@ fn check(
     out: &mut Output,
 ) -> io::Result<ExitCode> {
     let (rules, warnings, errors) = match loaded {
-        Ok(mut loaded) => match debits::warn(&mut loaded, path, &options.usage_based) {
+        Ok(mut loaded) => match usage_based::warn(&mut loaded, path, &options.usage_based) {
             Ok(()) => (Some(loaded.rules), loaded.warnings, Vec::new()),
             Err(errors) => (None, Vec::new(), errors),
         },

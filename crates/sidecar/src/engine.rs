@@ -29,9 +29,10 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{
-    Answer, Ask, CounterKey, Decision, Decisions, Denied, Enforcement, Identity, KeyHash, Limit,
-    Nanos, Parts, Quota, Request, Rules, StateSize, Timestamp, Verdict, decide_all,
+    Answer, Ask, CounterKey, Decision, Decisions, Denied, Enforcement, Identity, KeyHash, Nanos,
+    Parts, Quota, Request, StateSize, Timestamp, Verdict, decide_all,
 };
+use tidegate_limits::{Limit, Rules};
 use tidegate_store::{Class, Cluster, Entries, Hashed, UPDATE_KEYS_MAX, UpdateError};
 
 /// Decides requests.

@@ -4,25 +4,22 @@
 //! that changes no byte. An answer of any kind is a success.
 
 mod json;
-mod look;
-mod near;
 mod text;
 
 use crate::cli::ExplainOptions;
 use crate::clock;
 use crate::engine::{Previewed, preview};
-use crate::rules::{self, Loaded};
 use crate::store_commands::key::{domain_of, parse_entry};
 use crate::store_commands::output::Output;
 use crate::store_commands::{EXIT_USAGE, Usage, check_whole};
 use anyhow::{Context, anyhow};
-use look::Look;
 use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
-use tidegate_core::{
-    Descriptor, Enforcement, Entry, Hits, Limit, Quota, Request, Rules, Timestamp, Verdict,
-};
+use tidegate_core::{Descriptor, Enforcement, Entry, Hits, Quota, Request, Timestamp, Verdict};
+use tidegate_limits::lookup::Look;
+use tidegate_limits::{self as rules, Loaded};
+use tidegate_limits::{Limit, Rules};
 use tidegate_store::{Hashed, View};
 
 pub(crate) fn run(options: &ExplainOptions) -> ExitCode {

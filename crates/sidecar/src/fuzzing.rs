@@ -1,10 +1,10 @@
 //! What the fuzzer may see of what is private here. Not for any other use.
 
 use crate::frs::{request, srv};
-use crate::rules::{self, SameDomain, Source};
-use crate::xml::{self, Document, Kind};
 use std::path::Path;
-use tidegate_core::Rules;
+use tidegate_limits::Rules;
+use tidegate_limits::{self as rules, SameDomain, Source};
+use tidegate_xml::{self as xml, Document, Kind};
 
 pub use crate::serve::takeover_fuzzing as takeover;
 

@@ -39,7 +39,7 @@ use std::time::Duration;
 use takeover::Offer;
 #[cfg(feature = "fuzzing")]
 pub use takeover::fuzzing as takeover_fuzzing;
-use tidegate_core::Rules;
+use tidegate_limits::Rules;
 use tokio::runtime::{Builder, Runtime};
 
 /// Longer than any call that Envoy would still wait for; after it, open calls are cut off.

@@ -1,13 +1,13 @@
 //! Flags of the FRS door.
 
 use crate::address::Address;
-use crate::rules::{daily_reset, duration};
 use anyhow::anyhow;
 use clap::Args;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use tidegate_core::DailyReset;
+use tidegate_limits::{daily_reset, duration};
 
 /// The FRS door.
 #[derive(Debug, Args)]

@@ -1,10 +1,10 @@
 //! Flags of the gRPC door's connections: TLS, how long they last, and how many there may be.
 
-use crate::rules::duration;
 use clap::Args;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use tidegate_limits::duration;
 
 /// The gRPC door's connections.
 #[derive(Debug, Args)]

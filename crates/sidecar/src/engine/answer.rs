@@ -4,9 +4,9 @@ use super::debits::Debits;
 use super::met::{Met, MetLimit};
 use crate::metrics::{RuleCounters, Shadow};
 use tidegate_core::{
-    Charge, Decision, Enforcement, Entry, Limit, LimitView, Request, Rule, Status, Timestamp,
-    Value, Verdict,
+    Charge, Decision, Enforcement, Entry, LimitView, Request, Status, Timestamp, Value, Verdict,
 };
+use tidegate_limits::{Limit, Rule};
 
 /// A request that was decided.
 pub(super) struct Decided<'a, 'm> {

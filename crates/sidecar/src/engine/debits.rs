@@ -8,7 +8,8 @@ use crate::accept::Sparingly;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tidegate_core::{Charge, Decision, Denied, Limit, Rules};
+use tidegate_core::{Charge, Decision, Denied};
+use tidegate_limits::{Limit, Rules};
 
 /// How far a limit has come: a peek was seen, and it was logged that a debit was refused.
 const PEEKED: u8 = 1;

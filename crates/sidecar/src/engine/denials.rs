@@ -4,7 +4,8 @@
 //! request may meet that rule; and none where denied hits count, as they would not be counted.
 
 use std::collections::{HashMap, HashSet};
-use tidegate_core::{Denied, Rule, RuleNode, Rules};
+use tidegate_core::Denied;
+use tidegate_limits::{Rule, RuleNode, Rules};
 
 /// By domain.
 #[derive(Debug, Default)]

@@ -1,10 +1,8 @@
 //! What a request meets: for each of its descriptors the rule that applies, after `replaces`.
 
 use smallvec::SmallVec;
-use tidegate_core::{
-    Denied, Enforcement, FixedWindow, Found, Limit, LimitOverride, Match, Quota, Request, Rule,
-    RuleKind, Rules,
-};
+use tidegate_core::{Denied, Enforcement, FixedWindow, LimitOverride, Quota, Request};
+use tidegate_limits::{Found, Limit, Match, Rule, RuleKind, Rules};
 
 /// What one descriptor meets.
 #[derive(Debug)]

@@ -9,9 +9,10 @@
 use super::{EXPIRY_SLACK, Engine, Met, Modes, Plan, Words, meet};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Charge, Decision, Decisions, Denied, FirstHitWindow, Limit, OpenWindow, Quota, Request,
-    Timestamp, Verdict, decide, decide_all,
+    Charge, Decision, Decisions, Denied, FirstHitWindow, OpenWindow, Quota, Request, Timestamp,
+    Verdict, decide, decide_all,
 };
+use tidegate_limits::Limit;
 use tidegate_store::{Entries, Hashed, UpdateError};
 
 /// What is done with the hits of a request.

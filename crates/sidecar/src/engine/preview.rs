@@ -7,9 +7,10 @@
 use super::{Modes, Plan, meet};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Charge, Decision, Decisions, Enforcement, Limit, Parts, Request, Rules, Timestamp, Verdict,
-    decide, decide_all,
+    Charge, Decision, Decisions, Enforcement, Parts, Request, Timestamp, Verdict, decide,
+    decide_all,
 };
+use tidegate_limits::{Limit, Rules};
 use tidegate_store::Hashed;
 
 /// One limit that a request would be asked for.

@@ -6,12 +6,12 @@ mod leases;
 mod nodes;
 
 use super::*;
-use crate::rules::{self, SameDomain};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{
     Descriptor, Direction, Entry as Fact, Hits, LimitOverride, Status, Unit, Value,
 };
+use tidegate_limits::{self as rules, SameDomain};
 use tidegate_store::{Geometry, Options, View};
 
 /// A Thursday, at midnight: every window starts here.

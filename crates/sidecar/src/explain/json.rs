@@ -1,11 +1,12 @@
 //! The explanation for programs.
 
-use super::look::{Level, Look};
 use super::{Counters, Explanation, more_at, used};
 use crate::engine::Previewed;
-use crate::words::{borrow, burst, initial};
 use serde_json::{Value, json};
-use tidegate_core::{Denied, Enforcement, Nanos, Outcome, RuleKind, Verdict};
+use tidegate_core::{Denied, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_limits::RuleKind;
+use tidegate_limits::describe::{borrow, burst, initial};
+use tidegate_limits::lookup::{Level, Look};
 use tidegate_store::Key;
 
 const NANOS_PER_MS: u64 = 1_000_000;

@@ -1,15 +1,17 @@
 //! The explanation for people.
 
-use super::look::Look;
-use super::near::words;
 use super::{Counters, Explanation, capacity, more_at, used};
-use crate::diff::decoded;
 use crate::engine::Previewed;
 use crate::store_commands::output::Output;
-use crate::store_commands::time::{grouped, span, utc};
-use crate::words::{algorithm, numbers, some_of};
+use crate::store_commands::time::utc;
 use std::io::{self, Write};
-use tidegate_core::{Denied, Enforcement, Matcher, Nanos, Outcome, Rule, RuleKind, Verdict};
+use tidegate_core::{Denied, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_limits::describe::{algorithm, numbers, some_of};
+use tidegate_limits::describe::{grouped, span};
+use tidegate_limits::diff::decoded;
+use tidegate_limits::lookup::Look;
+use tidegate_limits::lookup::words;
+use tidegate_limits::{Matcher, Rule, RuleKind};
 use tidegate_store::Key;
 
 /// Values of a key that are listed.

@@ -2,8 +2,8 @@
 
 use super::request::Command;
 use crate::engine::{NodeError, NodeWindows};
-use crate::xml::{escape, is_character};
 use tidegate_core::{Nanos, Timestamp, Verdict};
+use tidegate_xml::{escape, is_character};
 
 const DECLARATION: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 /// About what an item of two windows takes.

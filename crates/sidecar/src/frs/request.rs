@@ -2,10 +2,10 @@
 //!
 //! A body is understood as a whole or refused as a whole, so one with a mistake counts nothing.
 
-use crate::xml::{self, Attribute, Document, Element, Kind, Mistake, Piece};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use tidegate_core::{Hits, Timestamp};
+use tidegate_xml::{self as xml, Attribute, Document, Element, Kind, Mistake, Piece};
 
 /// The most items of a body: each takes a microsecond or two, and a body holds up its thread.
 pub(crate) const ITEMS_MAX: usize = 256;

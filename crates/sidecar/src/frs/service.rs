@@ -10,7 +10,6 @@ use crate::http1::{self, BodyError};
 use crate::metrics::Metrics;
 use crate::overload::Overload;
 use crate::places::{Phase, Place};
-use crate::xml::{self, Kind, Mistake};
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -19,6 +18,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
 use tidegate_store::UpdateError;
+use tidegate_xml::{self as xml, Kind, Mistake};
 
 /// The largest body: 256 items of a kilobyte.
 const BODY_BYTES_MAX: usize = 256 * 1024;

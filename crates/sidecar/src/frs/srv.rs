@@ -5,15 +5,15 @@
 //! a whole, and every mistake is told with its place.
 
 use crate::cli::{ByCount, ServeOptions, WORKERS_MAX};
-use crate::rules::daily_reset;
-use crate::xml::{self, Attribute, Document, Element, Piece};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use tidegate_limits::daily_reset;
 use tidegate_store::GeometryError;
+use tidegate_xml::{self as xml, Attribute, Document, Element, Piece};
 
 /// Far more than such a file takes.
 const BYTES_MAX: u64 = 64 * 1024;

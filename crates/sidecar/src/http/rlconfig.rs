@@ -1,11 +1,10 @@
 //! `GET /rlconfig`: the limits in force, one a line, sorted. Plain ones are told as envoyproxy/ratelimit
 //! tells them; what only Tidegate has follows in the words of the limits file.
 
-use crate::words;
 use std::fmt::Write;
-use tidegate_core::{
-    Denied, Enforcement, FixedWindow, Limit, Period, Quota, Rule, RuleKind, Rules,
-};
+use tidegate_core::{Denied, Enforcement, FixedWindow, Period, Quota};
+use tidegate_limits::describe as words;
+use tidegate_limits::{Limit, Rule, RuleKind, Rules};
 
 /// About as much as a line takes.
 const LINE_BYTES: usize = 96;
@@ -94,7 +93,7 @@ fn is_in_a_time_zone(quota: &Quota) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{self, SameDomain};
+    use tidegate_limits::{self as rules, SameDomain};
 
     #[track_caller]
     fn check(descriptors: &str, expected: &[&str]) {

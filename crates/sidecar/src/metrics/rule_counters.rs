@@ -1,11 +1,12 @@
 //! Counts by rule: found by the rule itself, so that a decision looks nothing up by name.
 
 use super::{LimitCounters, Metrics, RuleLabel};
-use crate::rules::escaped;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError};
-use tidegate_core::{Charge, Decision, Entry, Hits, Limit, Rule, Rules};
+use tidegate_core::{Charge, Decision, Entry, Hits};
+use tidegate_limits::escaped;
+use tidegate_limits::{Limit, Rule, Rules};
 
 /// The most series that values of requests may make. At eight counters of about 300 bytes each they
 /// take some 10 MB, and a scrape of them about 3 MB.

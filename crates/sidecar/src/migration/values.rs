@@ -1,8 +1,8 @@
 //! Values of variables as Go reads them, in the words of our flags. What is wrong is told as what was
 //! expected.
 
-use crate::rules::duration;
 use hyper::header::HeaderName;
+use tidegate_limits::duration;
 
 type Read<T> = Result<T, &'static str>;
 

@@ -2,9 +2,9 @@
 //!
 //! Files that cannot be read are part of it, with the reason: their coming and going is a change.
 
-use crate::rules::{Pipes, Source, SourceFile, each_file};
 use std::path::Path;
 use tidegate_core::fingerprint;
+use tidegate_limits::{Pipes, Source, SourceFile, each_file};
 
 /// How often the limits are read in search of two readings that are the same.
 const READS_MAX: u32 = 5;

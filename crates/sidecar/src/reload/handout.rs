@@ -3,13 +3,13 @@
 //!
 //! A file in memory that has no name, which is passed on as an open file.
 
-use crate::rules::Source;
 use anyhow::Context;
 use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use tidegate_limits::Source;
 
 /// A file with what was read; none if not all of it could be.
 pub(super) fn write(source: &Source) -> io::Result<Option<File>> {
@@ -33,7 +33,7 @@ pub(crate) fn read(file: &File, path: &Path) -> anyhow::Result<Source> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Pipes;
+    use tidegate_limits::Pipes;
 
     #[test]
     fn what_is_handed_out_is_what_was_read() {

@@ -3,12 +3,12 @@
 //! Only ever a hint: the files themselves are what counts, and they are looked at without it as well.
 //! So a watch that cannot be had is a warning, and an event is passed on without what it says.
 
-use crate::rules::limits_files;
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tidegate_limits::limits_files;
 use tokio::sync::Notify;
 
 /// Links to links that are followed; the system itself follows 40.

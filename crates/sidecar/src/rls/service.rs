@@ -188,9 +188,9 @@ mod tests {
     use super::*;
     use crate::engine::Modes;
     use crate::metrics::Metrics;
-    use crate::rules::{self, SameDomain};
     use prost::Message;
     use tidegate_core::Nanos;
+    use tidegate_limits::{self as rules, SameDomain};
     use tidegate_store::{Cluster, Geometry, Options};
     use tidegate_wire::rls::{
         Code as RlsCode, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,

@@ -1,10 +1,10 @@
 //! The command line of `tidegate store`.
 
-use crate::rules::duration;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use tidegate_limits::duration;
 use tidegate_store::Class;
 
 const KEYS_HELP: &str = "\

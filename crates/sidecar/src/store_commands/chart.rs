@@ -3,10 +3,10 @@
 //! Block characters where the terminal shows them, plain ASCII elsewhere. Pure but for
 //! [`Canvas::of_terminal`].
 
-use super::time::grouped;
 use rustix::termios::tcgetwinsize;
 use std::env;
 use std::io::{self, Write};
+use tidegate_limits::describe::grouped;
 
 const WIDTH_DEFAULT: usize = 80;
 /// Narrower, and nothing fits; wider, and nobody follows a line.

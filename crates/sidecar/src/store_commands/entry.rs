@@ -3,13 +3,15 @@
 use super::args::{Expiry, GetOptions, SetOptions, Word};
 use super::key::{Named, Resolved};
 use super::output::Output;
-use super::time::{from_now, grouped, span, utc};
+use super::time::{from_now, utc};
 use super::{Verdict, check_whole, join};
 use crate::clock;
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::Write;
-use tidegate_core::{Charge, Limit, Period, Timestamp};
+use tidegate_core::{Charge, Period, Timestamp};
+use tidegate_limits::Limit;
+use tidegate_limits::describe::{grouped, span};
 use tidegate_store::{Class, Entry, View};
 
 const SECOND: u64 = 1_000_000_000;

@@ -2,10 +2,11 @@
 
 use super::chart::Canvas;
 use super::inspect::{ClassLook, Inspection, Place};
-use super::time::{bytes, grouped};
+use super::time::bytes;
 use crate::metrics::store_help;
 use crate::neighbour::{self, Neighbour};
 use std::io::{self, Write};
+use tidegate_limits::describe::grouped;
 use tidegate_store::{Area, Holder, Process};
 
 pub(crate) fn print(

@@ -7,10 +7,11 @@ use super::Usage;
 use super::args::KeyOptions;
 use crate::clock;
 use crate::engine::counter_keys;
-use crate::rules::{self, Loaded, SameDomain};
 use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
-use tidegate_core::{CounterKey, Entry, Found, Identity, KeyHash, Limit, Match, Rules, Timestamp};
+use tidegate_core::{CounterKey, Entry, Identity, KeyHash, Timestamp};
+use tidegate_limits::{self as rules, Loaded, SameDomain};
+use tidegate_limits::{Found, Limit, Match, Rules};
 use tidegate_store::{Class, Hashed, Key, StoredKey};
 
 /// A key as it was named; found out before anything is opened, so that a slip of the pen is told first.

@@ -1,4 +1,6 @@
-//! Times and numbers as people read them. Reads no clock.
+//! Times and sizes as people read them. Reads no clock.
+
+use tidegate_limits::describe::{grouped, span};
 
 /// A moment in seconds since 1970, as a date and a time of day.
 pub(crate) fn utc(secs: u64) -> String {
@@ -24,38 +26,12 @@ fn date(days: u64) -> (u64, u64, u64) {
     (400 * era + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// A span of time, by its two largest units.
-pub(crate) fn span(secs: u64) -> String {
-    let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
-    let first = units.iter().position(|(length, _)| secs >= *length).unwrap_or(units.len() - 1);
-    let (length, name) = units[first];
-    match units.get(first + 1) {
-        Some((smaller, smaller_name)) if secs % length >= *smaller => {
-            format!("{}{name} {}{smaller_name}", secs / length, secs % length / smaller)
-        }
-        _ => format!("{}{name}", secs / length),
-    }
-}
-
 /// When that is, seen from now: "in 12s" or "12s ago".
 pub(crate) fn from_now(secs: u64, now_secs: u64) -> String {
     match secs.checked_sub(now_secs) {
         Some(ahead) => format!("in {}", span(ahead)),
         None => format!("{} ago", span(now_secs - secs)),
     }
-}
-
-/// A number, its digits in groups of three.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A size, also in the unit in which it is a small number.
@@ -89,28 +65,12 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_two_units_at_most() {
-        for (secs, text) in [
-            (0, "0s"),
-            (59, "59s"),
-            (60, "1m"),
-            (61, "1m 1s"),
-            (3_600, "1h"),
-            (3_659, "1h"),
-            (3_720, "1h 2m"),
-            (90_000, "1d 1h"),
-            (86_400 * 400, "400d"),
-        ] {
-            assert_eq!(span(secs), text);
-        }
+    fn times_are_seen_from_now() {
         assert_eq!((from_now(12, 0), from_now(0, 12)), ("in 12s".to_owned(), "12s ago".to_owned()));
     }
 
     #[test]
-    fn numbers_are_grouped() {
-        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(grouped(number), text);
-        }
+    fn sizes_have_a_unit() {
         assert_eq!(bytes(1_000), "1000 bytes");
         assert_eq!(bytes(76_697_600), "76,697,600 bytes (73.1 MiB)");
         assert_eq!(bytes(1 << 46), "70,368,744,177,664 bytes (64.0 TiB)");

@@ -2,12 +2,12 @@
 
 use super::args::{LookOptions, ResetOptions, SweepOptions};
 use super::output::Output;
-use super::time::grouped;
 use super::{Usage, Verdict, join};
 use crate::clock;
 use crate::keeper::{self, ClockWatch};
 use serde_json::json;
 use std::io::Write;
+use tidegate_limits::describe::grouped;
 use tidegate_store::{Class, View};
 
 pub(crate) fn sweep(options: &SweepOptions, out: &mut Output) -> anyhow::Result<Verdict> {

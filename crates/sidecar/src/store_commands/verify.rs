@@ -2,12 +2,12 @@
 
 use super::args::LookOptions;
 use super::output::Output;
-use super::time::grouped;
 use super::{Verdict, check_whole};
 use crate::clock;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
+use tidegate_limits::describe::grouped;
 use tidegate_store::{Findings, Flaw, FlawKind, View};
 
 /// Whoever waits longer than this wants to know for what.

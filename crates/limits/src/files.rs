@@ -1,0 +1,201 @@
+//! Which files hold limits, and their bytes: bounded, each read once, and from nothing that could
+//! block or never end.
+
+use crate::report::RuleError;
+use std::ffi::OsStr;
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The largest file, in bytes: 200,000 rules of some 300 bytes each.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// All files of a directory, as they are in memory together: four of the largest.
+const ALL_BYTES_MAX: u64 = 4 * FILE_BYTES_MAX;
+
+/// What becomes of a path that names something else than a file or a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pipes {
+    /// A mistake: it would be read again and again, and may block for ever.
+    Refuse,
+    /// It is read like a file, once, as `<(command)` of a shell wants it. Only where it is named
+    /// itself; in a directory it is a mistake all the same.
+    Allow,
+}
+
+/// The limits at a path, as they were read once.
+#[derive(Debug)]
+pub struct Source {
+    pub(super) path: PathBuf,
+    /// Each file, or why there is no list of them.
+    files: Result<Vec<SourceFile>, String>,
+}
+
+#[derive(Debug)]
+pub struct SourceFile {
+    pub path: PathBuf,
+    /// Or why there are none.
+    pub bytes: Result<Vec<u8>, String>,
+}
+
+impl Source {
+    /// Blocks.
+    pub fn read(path: &Path, pipes: Pipes) -> Source {
+        Source::read_with(path, pipes, || {})
+    }
+
+    /// Does `between` after each file.
+    pub fn read_with(path: &Path, pipes: Pipes, mut between: impl FnMut()) -> Source {
+        let mut files = Vec::new();
+        let listed = each_file(path, pipes, |file| {
+            files.push(file);
+            between();
+        });
+        Source { path: path.to_owned(), files: listed.map(|()| files) }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn files(&self) -> Result<&[SourceFile], &str> {
+        self.files.as_deref().map_err(String::as_str)
+    }
+
+    /// What was read, for another process; none if not all of it could be.
+    pub fn to_bytes(&self) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for file in self.files().ok()? {
+            for part in [file.path.as_os_str().as_bytes(), file.bytes.as_ref().ok()?] {
+                bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(part);
+            }
+        }
+        Some(bytes)
+    }
+
+    /// What another process read at `path`; none if it is not whole.
+    pub fn from_bytes(path: &Path, mut bytes: &[u8]) -> Option<Source> {
+        let mut files = Vec::new();
+        while !bytes.is_empty() {
+            let name = OsStr::from_bytes(next_part(&mut bytes)?);
+            let text = next_part(&mut bytes)?.to_vec();
+            files.push(SourceFile { path: name.into(), bytes: Ok(text) });
+        }
+        Some(Source { path: path.to_owned(), files: Ok(files) })
+    }
+
+    /// Why there is nothing at all to be read at the path, if so.
+    pub fn unreadable(&self) -> Option<&str> {
+        match self.files() {
+            Err(cause) => Some(cause),
+            Ok([file]) if file.path == self.path => file.bytes.as_ref().err().map(String::as_str),
+            Ok(_) => None,
+        }
+    }
+}
+
+/// The first of parts with their lengths before them, which is taken off.
+fn next_part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    let (part, rest) = rest.split_at_checked(length)?;
+    *bytes = rest;
+    Some(part)
+}
+
+/// The files that make up the limits at `path`, sorted. In a directory a link counts as what it
+/// leads to, so that a mounted Kubernetes ConfigMap is read as the files that it shows.
+pub fn limits_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let is_limits =
+            |extension: &OsStr| ["yaml", "yml", "xml"].iter().any(|of| extension == *of);
+        if file.extension().is_some_and(is_limits) && !hidden {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Reads each file of the limits at `path`, in order, and hands it on. An error says why there is
+/// no list of them.
+pub fn each_file(
+    path: &Path,
+    pipes: Pipes,
+    mut take: impl FnMut(SourceFile),
+) -> Result<(), String> {
+    let mut room = ALL_BYTES_MAX;
+    for file in limits_files(path).map_err(|error| format!("cannot read: {error}"))? {
+        let pipes = if file == path { pipes } else { Pipes::Refuse };
+        let bytes = read(&file, pipes, room);
+        room = room.saturating_sub(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64));
+        take(SourceFile { path: file, bytes });
+    }
+    Ok(())
+}
+
+/// The bytes of a file, if they have room.
+fn read(file: &Path, pipes: Pipes, room: u64) -> Result<Vec<u8>, String> {
+    let cannot = |cause: io::Error| format!("cannot read: {cause}");
+    let opened = match pipes {
+        Pipes::Allow => File::open(file).map_err(cannot)?,
+        Pipes::Refuse => {
+            // Before it is opened, as opening a device may do things; and below once more, as it
+            // may have been replaced in between. Opening it does not wait in any case.
+            be_file(fs::metadata(file).map_err(cannot)?.file_type())?;
+            let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+            let flags = flags.bits().cast_signed();
+            OpenOptions::new().read(true).custom_flags(flags).open(file).map_err(cannot)?
+        }
+    };
+    let metadata = opened.metadata().map_err(cannot)?;
+    if pipes == Pipes::Refuse {
+        be_file(metadata.file_type())?;
+    }
+    let most = FILE_BYTES_MAX.min(room);
+    let mut bytes = Vec::new();
+    if metadata.len() <= most {
+        // One byte more tells a file that is too large, whatever its metadata say.
+        opened.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    }
+    if metadata.len().max(bytes.len() as u64) <= most {
+        return Ok(bytes);
+    }
+    Err(if most == FILE_BYTES_MAX {
+        format!("more than {FILE_BYTES_MAX} bytes; split the file")
+    } else {
+        format!("this and the files before it are more than {ALL_BYTES_MAX} bytes")
+    })
+}
+
+/// Refuses what is no file, by its name.
+fn be_file(kind: FileType) -> Result<(), String> {
+    let name = match kind {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_dir() => "directory",
+        kind if kind.is_fifo() => "FIFO",
+        kind if kind.is_socket() => "socket",
+        _ => "device",
+    };
+    Err(format!("is a {name}, not a file"))
+}
+
+/// The text of a file.
+pub(super) fn text(file: &SourceFile) -> Result<&str, RuleError> {
+    let error = |place, message| RuleError { file: file.path.clone(), place, message };
+    let bytes = file.bytes.as_ref().map_err(|cause| error(None, cause.clone()))?;
+    std::str::from_utf8(bytes).map_err(|cause| {
+        let before = String::from_utf8_lossy(&bytes[..cause.valid_up_to()]);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let lines = before.matches('\n').count() as u64 + 1;
+        error(Some((lines, line.chars().count() as u64 + 1)), "this is not UTF-8".to_owned())
+    })
+}

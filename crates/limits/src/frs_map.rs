@@ -1,0 +1,342 @@
+//! `map.xml`, the businesses of an FRS and their limits, as rules like those of any limits file.
+//!
+//! A `<business>` is the descriptor `business=<id>`, `key=<any>`, with first-hit windows named
+//! `period`, `minute` and `day`. Every mistake is told with its place, as in YAML; only a document that
+//! is no XML ends at the first.
+
+use crate::duration;
+use crate::loader::Loader;
+use crate::loader::SameDomain;
+use crate::report::Position;
+use crate::report::RuleError;
+use crate::text::{choice, escaped, quoted, suggestion};
+use crate::zone::Zones;
+use crate::zone::time_of_day;
+use crate::{Limit, Matcher, Rule, RuleKind};
+use std::path::Path;
+use std::sync::Arc;
+use tidegate_core::{DailyReset, Denied, Enforcement, FirstHitWindow, Nanos, Quota, QuotaError};
+use tidegate_xml::{self as xml, Attribute, Document, Element, Mistake, Piece};
+
+const DOMAIN: &str = "frs";
+const MINUTE: Nanos = Nanos::from_secs(60);
+const DAY: Nanos = Nanos::from_secs(86_400);
+const OF_MAP: [&str; 3] = ["domain", "reset", "timezone"];
+const OF_BUSINESS: [&str; 7] =
+    ["id", "max", "interval", "max-per-minute", "max-per-day", "reset", "timezone"];
+
+/// Whether a file is of this syntax.
+pub(super) fn is_map(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "xml")
+}
+
+/// What a daily reset is made of; an element takes what it does not say from the one around it.
+#[derive(Debug, Clone, Default)]
+struct Daily {
+    time: Option<Nanos>,
+    zone: Option<String>,
+    reset: Option<DailyReset>,
+}
+
+/// A file while it is read.
+struct Map<'a> {
+    text: &'a str,
+    file: Arc<Path>,
+    errors: Vec<RuleError>,
+    /// The element that is read: where it is in the text, and as people see it.
+    at: usize,
+    place: Position,
+}
+
+impl Map<'_> {
+    /// Goes on to the element at byte `at`.
+    fn advance(&mut self, at: usize) {
+        self.place = self.place_of(at);
+        self.at = at;
+    }
+
+    /// Reckoned from the element that is read, so that long files take no longer for each mistake.
+    fn place_of(&self, at: usize) -> Position {
+        let between = self.text.get(self.at..at).unwrap_or_default();
+        let (line, column) = self.place;
+        match between.rsplit_once('\n') {
+            None => (line, column + between.chars().count() as u64),
+            Some((lines, last)) => {
+                let lines = lines.matches('\n').count() as u64 + 1;
+                (line + lines, last.chars().count() as u64 + 1)
+            }
+        }
+    }
+
+    fn report(&mut self, at: usize, message: impl Into<String>) {
+        let (file, place) = (self.file.to_path_buf(), Some(self.place_of(at)));
+        self.errors.push(RuleError { file, place, message: message.into() });
+    }
+
+    fn unknown(&mut self, attribute: &Attribute<'_>, element: &str, known: &[&str]) {
+        let meant = suggestion(attribute.name, known);
+        let (name, known) = (quoted(attribute.name), known.join(", "));
+        let message = format!("unknown attribute {name} of <{element}>{meant}; expected {known}");
+        self.report(attribute.at, message);
+    }
+
+    fn wrong(&mut self, attribute: &Attribute<'_>, expected: &str) {
+        let (name, value) = (attribute.name, quoted(&attribute.value));
+        self.report(attribute.value_at, format!("`{name}`: expected {expected}, found {value}"));
+    }
+
+    fn number(&mut self, attribute: &Attribute<'_>) -> Option<u32> {
+        let is_plain = attribute.value.bytes().all(|byte| byte.is_ascii_digit());
+        let number = attribute.value.parse().ok().filter(|_| is_plain);
+        if number.is_none() {
+            self.wrong(attribute, "a whole number from 0 to 4294967295");
+        }
+        number
+    }
+}
+
+/// Reads one file.
+pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (file, place) = (file.into(), (1, 1));
+    let mut map = Map { text, file, errors: Vec::new(), at: 0, place };
+    if let Err(mistake) = read_map(loader, &mut map) {
+        // Mistakes of the parser may be anywhere.
+        let (file, place) = (map.file.to_path_buf(), Some(xml::place(text, mistake.at)));
+        map.errors.push(RuleError { file, place, message: mistake.message });
+    }
+    map.errors.sort_by_key(|error| error.place);
+    loader.errors.append(&mut map.errors);
+}
+
+fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
+    let mut document = Document::new(map.text, 2)?;
+    // The document has one root, or the parser says so.
+    while let Piece::Open(root) = document.next()? {
+        map.advance(root.at);
+        if root.name != "map" {
+            return Err(root.refuse("<map>"));
+        }
+        let mut domain = DOMAIN.to_owned();
+        let default = loader.defaults.self_update.clone();
+        let mut daily = Daily { reset: default, ..Daily::default() };
+        for attribute in &root.attributes {
+            match attribute.name {
+                "domain" if attribute.value.is_empty() => map.wrong(attribute, "a name"),
+                "domain" => domain = attribute.value.clone().into_owned(),
+                "reset" | "timezone" => {}
+                _ => map.unknown(attribute, "map", &OF_MAP),
+            }
+        }
+        read_daily(&root, &mut daily, &mut loader.common.zones, map);
+        let is_free = is_free(loader, map, &root, &domain);
+        while let Piece::Open(element) = document.next()? {
+            map.advance(element.at);
+            read_business(loader, map, &element, &daily, is_free.then_some(domain.as_str()));
+            if let Piece::Open(inner) = document.next()? {
+                return Err(inner.refuse("nothing in <business>"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether rules of this domain may come from this file; reports it if not.
+fn is_free(loader: &mut Loader, map: &mut Map<'_>, root: &Element<'_>, domain: &str) -> bool {
+    match loader.files.get(domain) {
+        Some(other) if loader.defaults.same_domain == SameDomain::Refuse => {
+            let (name, other) = (quoted(domain), other.display().to_string());
+            let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
+            let at = attribute.map_or(root.at, |attribute| attribute.value_at);
+            map.report(at, format!("domain {name} is already defined by {other}"));
+            false
+        }
+        _ => {
+            loader.files.entry(domain.to_owned()).or_insert_with(|| map.file.to_path_buf());
+            loader.rules.domain_mut(domain);
+            true
+        }
+    }
+}
+
+/// Reads `reset` and `timezone` of an element.
+fn read_daily(element: &Element<'_>, daily: &mut Daily, zones: &mut Zones, map: &mut Map<'_>) {
+    let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
+    let (reset, timezone) = (attribute("reset"), attribute("timezone"));
+    if let Some(timezone) = timezone {
+        daily.zone = Some(timezone.value.clone().into_owned());
+    }
+    match reset {
+        Some(reset) if reset.value == "off" => {
+            (daily.time, daily.reset) = (None, None);
+            return;
+        }
+        Some(reset) => match time_of_day(&reset.value) {
+            Some(time) => daily.time = Some(time),
+            None => map.wrong(reset, "a time of day such as 03:00, or off"),
+        },
+        None => {}
+    }
+    let Some(time) = daily.time else {
+        if let Some(timezone) = timezone.filter(|_| reset.is_none()) {
+            map.report(timezone.at, "`timezone` says nothing without `reset`");
+        }
+        return;
+    };
+    let zone = daily.zone.as_deref().unwrap_or("UTC");
+    match zones.daily(zone, time) {
+        Ok(reset) => daily.reset = Some(reset),
+        Err(message) => {
+            map.report(timezone.map_or(element.at, |timezone| timezone.value_at), message);
+        }
+    }
+}
+
+/// What a `<business>` says of its limits.
+#[derive(Default)]
+struct Numbers {
+    id: Option<String>,
+    max: Option<u32>,
+    interval: Option<(Nanos, usize)>,
+    per_minute: Option<u32>,
+    per_day: Option<u32>,
+}
+
+/// Reads a business, and puts its rule into the tree of `domain`; without one, for its mistakes alone.
+fn read_business(
+    loader: &mut Loader,
+    map: &mut Map<'_>,
+    element: &Element<'_>,
+    daily: &Daily,
+    domain: Option<&str>,
+) {
+    if element.name != "business" {
+        map.report(element.at, element.refuse("<business>").message);
+        return;
+    }
+    let before = map.errors.len();
+    let numbers = read_numbers(element, map);
+    let mut daily = daily.clone();
+    read_daily(element, &mut daily, &mut loader.common.zones, map);
+    let has = |name| element.attributes.iter().any(|attribute| attribute.name == name);
+    match (has("max"), has("interval")) {
+        (true, false) => map.report(element.at, "`max` needs an `interval`, such as 1h"),
+        (false, true) => map.report(element.at, "`interval` needs a `max`"),
+        (false, false) if !has("max-per-minute") && !has("max-per-day") => {
+            let known = choice(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
+            map.report(element.at, format!("a business needs a limit: {known}"));
+        }
+        _ => {}
+    }
+    if !has("id") {
+        map.report(element.at, "a business needs an `id`");
+    }
+    let path = format!(
+        "{}/business={}",
+        escaped(domain.unwrap_or_default()),
+        escaped(numbers.id.as_deref().unwrap_or_default())
+    );
+    let limits = limits(&numbers, &daily, &path, map);
+    let (Some(id), Some(domain)) = (numbers.id, domain) else { return };
+    if map.errors.len() > before {
+        return;
+    }
+    insert(loader, map, domain, &id, &path, limits);
+}
+
+fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
+    let mut numbers = Numbers::default();
+    for attribute in &element.attributes {
+        match attribute.name {
+            "id" if attribute.value.is_empty() => map.wrong(attribute, "a name"),
+            "id" => numbers.id = Some(attribute.value.clone().into_owned()),
+            "max" => numbers.max = map.number(attribute),
+            "max-per-minute" => numbers.per_minute = map.number(attribute),
+            "max-per-day" => numbers.per_day = map.number(attribute),
+            "interval" => match interval(&attribute.value) {
+                Some(interval) => numbers.interval = Some((interval, attribute.value_at)),
+                None => {
+                    let units = choice(&["ms", "s", "m", "h", "d", "w"]);
+                    let expected = format!("seconds, or a number and {units}, such as 1h");
+                    map.wrong(attribute, &expected);
+                }
+            },
+            "reset" | "timezone" => {}
+            _ => map.unknown(attribute, "business", &OF_BUSINESS),
+        }
+    }
+    numbers
+}
+
+/// A period with its unit, or a bare number of seconds.
+fn interval(text: &str) -> Option<Nanos> {
+    let is_bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_bare { duration::parse(&format!("{text}s")) } else { duration::parse(text) }
+}
+
+fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Vec<Limit> {
+    let mut limits = Vec::new();
+    let mut add = |name: &str, requests: u32, period| -> Result<(), QuotaError> {
+        let window = FirstHitWindow::new(requests, period)?;
+        let window = match &daily.reset {
+            Some(reset) => window.with_reset(reset.clone()),
+            None => window,
+        };
+        limits.push(Limit {
+            name: Some(name.to_owned()),
+            path: format!("{path}/key#{name}"),
+            label: name.to_owned(),
+            quota: Quota::FirstHitWindow(window),
+            denied: Denied::Spare,
+            replaces: Vec::new(),
+        });
+        Ok(())
+    };
+    if let (Some(max), Some((interval, at))) = (numbers.max, numbers.interval)
+        && let Err(error) = add("period", max, interval)
+    {
+        map.report(at, error.to_string());
+    }
+    // A minute and a day are periods that there are.
+    let _ = numbers.per_minute.map(|max| add("minute", max, MINUTE));
+    let _ = numbers.per_day.map(|max| add("day", max, DAY));
+    limits
+}
+
+fn insert(
+    loader: &mut Loader,
+    map: &mut Map<'_>,
+    domain: &str,
+    id: &str,
+    path: &str,
+    limits: Vec<Limit>,
+) {
+    let node = loader.rules.domain_mut(domain).root_mut();
+    let inserted = node.insert("business", &Matcher::Exact(id.to_owned()), None);
+    let below = inserted.and_then(|node| node.insert("key", &Matcher::Any, None));
+    let Ok(node) = below else {
+        let first = match loader.common.places.get(path) {
+            Some((file, (line, column))) if **file == *map.file => {
+                format!("; the first is at {line}:{column}")
+            }
+            Some((file, (line, column))) => {
+                format!("; the first is at {}:{line}:{column}", file.display())
+            }
+            None => String::new(),
+        };
+        map.report(map.at, format!("business {} comes twice{first}", quoted(id)));
+        return;
+    };
+    let names = loader.common.names.entry(domain.into()).or_default();
+    names.extend(limits.iter().filter_map(|limit| limit.name.clone()));
+    node.set_rule(Rule {
+        path: format!("{path}/key"),
+        kind: RuleKind::Limits(limits),
+        enforcement: Enforcement::Enforce,
+        metric_values: Vec::new(),
+        metadata: None,
+    });
+    for path in [path.to_owned(), format!("{path}/key")] {
+        loader.common.places.insert(path, (map.file.clone(), map.place));
+    }
+}

@@ -1,0 +1,305 @@
+//! `algorithm` and its numbers: which keys go with which, and the quota that they make.
+
+use super::Reading;
+use super::document::{Node, Position};
+use super::period;
+use super::reader::{Fields, Reports};
+use crate::duration;
+use crate::text::{all, choice, quoted, suggestion};
+use crate::zone::time_of_day;
+use tidegate_core::{
+    Alignment, DailyReset, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError,
+    SlidingBuckets, SlidingExact, SlidingWindow, TokenBucket,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    FixedWindow,
+    FirstHitWindow,
+    TokenBucket,
+    SlidingWindow,
+    SlidingBuckets,
+}
+
+use Algorithm as A;
+
+impl Algorithm {
+    const ALL: [(&str, Algorithm); 5] = [
+        ("fixed_window", A::FixedWindow),
+        ("first_hit_window", A::FirstHitWindow),
+        ("token_bucket", A::TokenBucket),
+        ("sliding_window", A::SlidingWindow),
+        ("sliding_buckets", A::SlidingBuckets),
+    ];
+
+    fn name(self) -> &'static str {
+        Algorithm::ALL.iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// All but the bucket, which has no hits to forget.
+const WINDOWS: [Algorithm; 4] =
+    [A::FixedWindow, A::FirstHitWindow, A::SlidingWindow, A::SlidingBuckets];
+
+/// Keys that not every algorithm has.
+const FOR: [(&str, &[Algorithm]); 6] = [
+    ("burst", &[A::TokenBucket]),
+    ("initial", &[A::TokenBucket]),
+    ("timezone", &WINDOWS),
+    ("reset", &WINDOWS),
+    ("borrow", &[A::FixedWindow, A::FirstHitWindow]),
+    ("exact", &[A::SlidingBuckets]),
+];
+
+/// What the keys say; the defaults are filled in.
+struct Numbers {
+    requests: u32,
+    period: Period,
+    burst: u32,
+    initial: u32,
+    borrow: u32,
+    alignment: Option<Alignment>,
+    reset: Option<DailyReset>,
+    exact: Exact,
+}
+
+enum Exact {
+    No,
+    Yes,
+}
+
+/// The quota of a limit; none when there was a mistake, which is reported.
+pub(super) fn read_quota(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Quota> {
+    let before = reading.reports.errors.len();
+    let algorithm = read_algorithm(fields, reading);
+    if let Some(algorithm) = algorithm {
+        check_keys(fields, algorithm, reading);
+    }
+    // Only windows that begin on a boundary go by a clock without one.
+    if let Some(algorithm) = algorithm.filter(|of| *of != A::FixedWindow && WINDOWS.contains(of))
+        && fields.has("timezone")
+        && !fields.has("reset")
+    {
+        let message = format!("`timezone` of a {} says nothing without `reset`", algorithm.name());
+        reading.reports.report(fields.place_of("timezone"), message);
+    }
+    let numbers = read_numbers(fields, reading);
+    if reading.reports.errors.len() > before {
+        return None;
+    }
+    let (algorithm, numbers) = (algorithm?, numbers?);
+    if matches!(numbers.period, Period::Months(_)) && algorithm != A::FixedWindow {
+        let message =
+            "months and years of the calendar are for fixed_window only; count days, such as 30d";
+        reading.reports.report(fields.place_of("period"), message);
+        return None;
+    }
+    let quota = quota(algorithm, numbers);
+    let report = |error: QuotaError| {
+        reading.reports.report(place_of_fault(fields, &error), error.to_string());
+    };
+    quota.map_err(report).ok()
+}
+
+fn quota(algorithm: Algorithm, of: Numbers) -> Result<Quota, QuotaError> {
+    let span = of.period.nominal();
+    macro_rules! reset_daily {
+        ($window:expr) => {
+            match of.reset {
+                Some(reset) => $window.with_reset(reset),
+                None => $window,
+            }
+        };
+    }
+    Ok(match algorithm {
+        A::FixedWindow => Quota::FixedWindow(fixed_window(of, span)?),
+        A::FirstHitWindow => {
+            let window = FirstHitWindow::new(of.requests, span)?.with_borrow(of.borrow)?;
+            Quota::FirstHitWindow(reset_daily!(window))
+        }
+        A::TokenBucket => {
+            Quota::TokenBucket(TokenBucket::new(of.requests, span, of.burst, of.initial)?)
+        }
+        A::SlidingWindow => {
+            let window = SlidingWindow::new(of.requests, span)?;
+            Quota::SlidingWindow(reset_daily!(window))
+        }
+        A::SlidingBuckets => match of.exact {
+            Exact::Yes => {
+                let exact = SlidingExact::new(of.requests, span)?;
+                Quota::SlidingExact(reset_daily!(exact))
+            }
+            Exact::No => {
+                let buckets = SlidingBuckets::new(of.requests, span)?;
+                Quota::SlidingBuckets(reset_daily!(buckets))
+            }
+        },
+    })
+}
+
+fn fixed_window(of: Numbers, span: Nanos) -> Result<FixedWindow, QuotaError> {
+    let window = match of.period {
+        Period::Months(months) => FixedWindow::calendar(of.requests, months)?,
+        Period::Span(_) => FixedWindow::new(of.requests, span)?,
+    };
+    let window = window.with_borrow(of.borrow)?;
+    let window = match of.alignment {
+        Some(alignment) => window.aligned(&alignment),
+        None => window,
+    };
+    Ok(match of.reset {
+        Some(reset) => window.with_reset(reset),
+        None => window,
+    })
+}
+
+fn place_of_fault(fields: &Fields<'_>, error: &QuotaError) -> Position {
+    let period = if fields.has("period") { "period" } else { "unit" };
+    fields.place_of(match error {
+        QuotaError::RefillZero if fields.has("requests") => "requests",
+        QuotaError::RefillZero => "requests_per_unit",
+        QuotaError::BurstZero => "burst",
+        QuotaError::InitialAboveBurst { .. } => "initial",
+        QuotaError::BorrowWithoutRequests(_) | QuotaError::BorrowTooLarge { .. } => "borrow",
+        _ => period,
+    })
+}
+
+fn read_algorithm(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Algorithm> {
+    if !fields.has("algorithm") {
+        return Some(A::FixedWindow);
+    }
+    let name = fields.text("algorithm", reading.reports)?;
+    let found = Algorithm::ALL.iter().find(|(known, _)| *known == name);
+    if found.is_none() {
+        let names = Algorithm::ALL.map(|(known, _)| known);
+        let (meant, names) = (suggestion(&name, &names), choice(&names));
+        let message = format!("unknown algorithm {}{meant}; expected {names}", quoted(&name));
+        reading.reports.report(fields.place_of("algorithm"), message);
+    }
+    found.map(|(_, algorithm)| *algorithm)
+}
+
+fn check_keys(fields: &Fields<'_>, algorithm: Algorithm, reading: &mut Reading<'_, '_>) {
+    for (key, algorithms) in FOR {
+        if fields.has(key) && !algorithms.contains(&algorithm) {
+            let names: Vec<&str> = algorithms.iter().map(|of| of.name()).collect();
+            let message = format!("`{key}` is for {} only", all(&names));
+            reading.reports.report(fields.place_of(key), message);
+        }
+    }
+}
+
+fn read_numbers(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Numbers> {
+    let reports = &mut *reading.reports;
+    let period = period::read(fields, reports);
+    let requests = read_requests(fields, reading);
+    let reports = &mut *reading.reports;
+    let burst = fields.number("burst", reports);
+    let initial = read_initial(fields, reports);
+    let borrow = fields.number("borrow", reports).unwrap_or(0);
+    let exact = if fields.flag("exact", reports) { Exact::Yes } else { Exact::No };
+    let alignment = read_timezone(fields, period, reading);
+    let reset = read_reset(fields, reading);
+    let (period, requests) = (period?, requests?);
+    let burst = burst.unwrap_or(requests);
+    let initial = match initial {
+        None => burst,
+        Some(Initial::Tokens(tokens)) => tokens,
+        Some(Initial::Time(time)) => tokens_of(time, requests, period, burst, fields, reading)?,
+    };
+    Some(Numbers { requests, period, burst, initial, borrow, alignment, reset, exact })
+}
+
+/// What a bucket starts with.
+enum Initial {
+    Tokens(u32),
+    /// As many as drip in in so long.
+    Time(Nanos),
+}
+
+fn read_initial(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Initial> {
+    let spot = fields.value("initial")?;
+    let initial = match &spot.node {
+        Node::Int(number) => u32::try_from(*number).ok().map(Initial::Tokens),
+        Node::Text(text) => duration::parse(text).map(Initial::Time),
+        _ => None,
+    };
+    if initial.is_none() {
+        reports.expected(
+            spot,
+            "initial",
+            "a whole number from 0 to 4294967295, or a time such as 10s",
+        );
+    }
+    initial
+}
+
+/// The whole tokens that drip in in `time`; none if the bucket does not hold as many, which is reported.
+fn tokens_of(
+    time: Nanos,
+    requests: u32,
+    period: Period,
+    burst: u32,
+    fields: &Fields<'_>,
+    reading: &mut Reading<'_, '_>,
+) -> Option<u32> {
+    // A period of no length is a mistake of its own.
+    let period = u128::from(period.nominal().as_nanos()).max(1);
+    let tokens = u128::from(time.as_nanos()) * u128::from(requests) / period;
+    let fitting = u32::try_from(tokens).ok().filter(|tokens| *tokens <= burst);
+    if fitting.is_none() {
+        let message = format!("initial {time} is {tokens} tokens, more than burst {burst}");
+        reading.reports.report(fields.place_of("initial"), message);
+    }
+    fitting
+}
+
+/// `requests`, or `requests_per_unit` as envoyproxy/ratelimit has it, where leaving it out is a
+/// limit of 0.
+fn read_requests(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<u32> {
+    let reports = &mut *reading.reports;
+    match (fields.has("requests"), fields.has("requests_per_unit")) {
+        (true, false) => fields.number("requests", reports),
+        (false, true) => fields.number("requests_per_unit", reports),
+        (false, false) if fields.has("period") => {
+            reports.report(fields.place, "a rate_limit with `period` needs `requests`");
+            None
+        }
+        (false, false) => Some(0),
+        (true, true) => {
+            let message = "`requests` and `requests_per_unit` mean the same; keep one";
+            reports.report(fields.place_of("requests"), message);
+            None
+        }
+    }
+}
+
+fn read_timezone(
+    fields: &Fields<'_>,
+    period: Option<Period>,
+    reading: &mut Reading<'_, '_>,
+) -> Option<Alignment> {
+    let text = fields.text("timezone", reading.reports)?;
+    match reading.common.zones.zone(&text) {
+        Ok(zone) => reading.common.zones.alignment(&text, &zone, period?),
+        Err(message) => {
+            reading.reports.report(fields.place_of("timezone"), message);
+            None
+        }
+    }
+}
+
+/// The time of day at which counters start anew, by the clock of `timezone`, or UTC.
+fn read_reset(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<DailyReset> {
+    let text = fields.text("reset", reading.reports)?;
+    let Some(time) = time_of_day(&text) else {
+        let message =
+            format!("`reset`: expected a time of day such as \"03:00\", found {}", quoted(&text));
+        reading.reports.report(fields.place_of("reset"), message);
+        return None;
+    };
+    let zone = fields.text("timezone", reading.reports).unwrap_or_else(|| "UTC".to_owned());
+    // An unknown zone is told of by `timezone` itself.
+    reading.common.zones.daily(&zone, time).ok()
+}

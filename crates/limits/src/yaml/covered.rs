@@ -1,0 +1,110 @@
+//! Finds descriptors that no request can meet, since others take all their values.
+//!
+//! At each level the exact value wins, then the first pattern in the order of the file, then the
+//! key alone. So a pattern is lost when an earlier one takes every value that it takes, and the key
+//! alone when a pattern takes everything. Only what is certain is told: of regular expressions
+//! nothing is.
+
+use super::document::Position;
+use super::reader::Reports;
+use crate::{Cidr, Matcher};
+use std::collections::HashMap;
+
+/// Bits of an IPv6 address before the IPv4 address that is mapped into it.
+const MAPPED_BITS: u8 = 96;
+
+/// The patterns among the descriptors of one list, by key.
+#[derive(Default)]
+pub(super) struct Covered(HashMap<String, Taken>);
+
+#[derive(Default)]
+struct Taken {
+    /// All values that start like this.
+    prefixes: HashMap<String, Position>,
+    /// All addresses with these first bits.
+    ranges: HashMap<(u128, u8), Position>,
+    any: Option<Position>,
+}
+
+impl Covered {
+    /// Adds one more, and warns if no request can meet it.
+    pub(super) fn add(
+        &mut self,
+        key: &str,
+        matcher: &Matcher,
+        place: Position,
+        reports: &mut Reports<'_>,
+    ) {
+        if matches!(matcher, Matcher::Exact(_) | Matcher::Regex(_)) {
+            return;
+        }
+        let taken = match self.0.get_mut(key) {
+            Some(taken) => taken,
+            None => self.0.entry(key.to_owned()).or_default(),
+        };
+        match matcher {
+            Matcher::Any => taken.any = Some(place),
+            Matcher::Cidr(ranges) => {
+                let by: Option<Vec<Position>> =
+                    ranges.iter().map(|range| taken.range(range)).collect();
+                warn(by.and_then(|by| by.into_iter().max()), place, reports);
+                for range in ranges {
+                    taken.ranges.entry((range.network(), range.bits())).or_insert(place);
+                }
+            }
+            Matcher::Prefix(prefix) => {
+                warn(taken.prefix(prefix), place, reports);
+                taken.prefixes.entry(prefix.clone()).or_insert(place);
+            }
+            Matcher::Wildcard(pattern) => {
+                let (head, tail) = pattern.split_once('*').unwrap_or((pattern, ""));
+                warn(taken.prefix(head), place, reports);
+                if tail.trim_start_matches('*').is_empty() {
+                    taken.prefixes.entry(head.to_owned()).or_insert(place);
+                }
+            }
+            Matcher::Exact(_) | Matcher::Regex(_) => {}
+        }
+    }
+
+    /// Warns of keys alone that have nothing left, wherever in the list they stand.
+    pub(super) fn finish(self, reports: &mut Reports<'_>) {
+        for taken in self.0.into_values() {
+            if let Some(any) = taken.any {
+                warn(taken.prefixes.get("").copied(), any, reports);
+            }
+        }
+    }
+}
+
+impl Taken {
+    /// Who takes all values that start like this.
+    fn prefix(&self, head: &str) -> Option<Position> {
+        if self.prefixes.is_empty() {
+            return None;
+        }
+        let ends = head.char_indices().map(|(end, _)| end).chain([head.len()]);
+        ends.filter_map(|end| self.prefixes.get(&head[..end])).min().copied()
+    }
+
+    /// Who takes all addresses of this range. An IPv6 range has no IPv4 address in it.
+    fn range(&self, range: &Cidr) -> Option<Position> {
+        if let Some(by) = self.prefixes.get("") {
+            return Some(*by);
+        }
+        let is_ipv4 = range.bits() >= MAPPED_BITS && range.network() >> 32 == 0xffff;
+        let bits_min = if is_ipv4 { MAPPED_BITS } else { 0 };
+        let wider = (bits_min..=range.bits()).map(|bits| {
+            let open = 128 - u32::from(bits);
+            (range.network() & u128::MAX.checked_shl(open).unwrap_or(0), bits)
+        });
+        wider.filter_map(|range| self.ranges.get(&range)).min().copied()
+    }
+}
+
+fn warn(by: Option<Position>, place: Position, reports: &mut Reports<'_>) {
+    if let Some((line, column)) = by {
+        let message = format!("no request meets this: {line}:{column} takes all its values first");
+        reports.warn(place, message);
+    }
+}

@@ -1,0 +1,98 @@
+//! How long a limit counts: `unit` as envoyproxy/ratelimit has it, or `period`.
+
+use super::document::Spot;
+use super::reader::{Fields, Reports};
+use crate::duration;
+use crate::text::{choice, quoted, suggestion};
+use tidegate_core::{Period, Unit};
+
+/// Reads `period`, or `unit`, of which a month or year is one of the calendar when there is a
+/// `timezone` as well.
+pub(super) fn read(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Period> {
+    match (fields.value("unit"), fields.value("period")) {
+        (Some(unit), None) => {
+            let unit = read_unit(unit, fields, reports)?;
+            Some(match unit {
+                Unit::Month if fields.has("timezone") => Period::Months(1),
+                Unit::Year if fields.has("timezone") => Period::Months(12),
+                unit => Period::Span(unit.period()),
+            })
+        }
+        (None, Some(period)) => read_period(period, fields, reports),
+        (Some(unit), Some(period)) => {
+            let _ = (read_unit(unit, fields, reports), read_period(period, fields, reports));
+            reports.report(period.place(), "`unit` and `period` exclude each other");
+            None
+        }
+        (None, None) => {
+            let message = "a rate_limit needs `unit` (second, minute, hour, …) or `period` \
+                           (such as 30s)";
+            reports.report(fields.place, message);
+            None
+        }
+    }
+}
+
+fn read_unit(spot: &Spot, fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Unit> {
+    let text = fields.text("unit", reports)?;
+    let unit = Unit::from_name(&text);
+    if unit.is_none() {
+        let names = Unit::ALL.map(Unit::name);
+        let meant = suggestion(&text, &names);
+        let names = names.join(", ");
+        let message = format!("unknown unit {}{meant}; expected {names}", quoted(&text));
+        reports.report(spot.place(), message);
+    }
+    unit
+}
+
+fn read_period(spot: &Spot, fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Period> {
+    let text = fields.text("period", reports)?;
+    let period = parse(&text);
+    if period.is_none() {
+        let units = choice(&["ms", "s", "m", "h", "d", "w", "mo", "y"]);
+        let text = quoted(&text);
+        let message = format!("{text} is not a period; expected a number and {units}, such as 30s");
+        reports.report(spot.place(), message);
+    }
+    period
+}
+
+/// A duration, or `3mo`, `1y` for months and years of the calendar.
+fn parse(text: &str) -> Option<Period> {
+    let months = |digits: &str, each: u32| {
+        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<u32>().ok().filter(|_| plain)?.checked_mul(each)
+    };
+    if let Some(digits) = text.strip_suffix("mo") {
+        return months(digits, 1).map(Period::Months);
+    }
+    if let Some(digits) = text.strip_suffix('y') {
+        return months(digits, 12).map(Period::Months);
+    }
+    duration::parse(text).map(Period::Span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::Nanos;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<Period>) {
+        assert_eq!(parse(text), expected, "for {text:?}");
+    }
+
+    #[test]
+    fn periods_are_durations_or_months_of_the_calendar() {
+        check("30s", Some(Period::Span(Nanos::from_secs(30))));
+        check("5m", Some(Period::Span(Nanos::from_secs(300))));
+        check("1mo", Some(Period::Months(1)));
+        check("3mo", Some(Period::Months(3)));
+        check("2y", Some(Period::Months(24)));
+        check("4294967295y", None);
+        for wrong in ["mo", "y", "-1mo", "+1mo", "1.5mo", "1 mo", "1Mo", "m", ""] {
+            check(wrong, None);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! `timezone`: a fixed offset such as `+08:00`, `UTC`, or a name of the IANA time zone database.
+//!
+//! The database is the one that is bundled with the `jiff` crate: the same on every machine, with
+//! or without system files. A name is looked up once a load, and its zone shared by all rules.
+
+use crate::text::{WORD_BYTES_MAX, quoted};
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use tidegate_core::{Alignment, DailyReset, Nanos, Period, Zone};
+
+/// Until when changes are foreseen: 40 years after the bundled data were released (2026), the end
+/// of 2066. By then every government has changed its mind, and no build of today still runs. Two
+/// changes a year since 1970 are at most about 200 pairs, some 3 KB a zone.
+const CHANGES_UNTIL: i64 = 3_061_065_600;
+
+/// What is said of a zone that is none, before a suggestion.
+const EXPECTED: &str = "expected UTC, an offset such as +08:00, or a name such as Europe/Berlin";
+
+/// The zones of one load, by what the files call them.
+pub(super) struct Zones {
+    database: TimeZoneDatabase,
+    read: HashMap<String, Result<Zone, String>>,
+    /// The windows that were made of them, which all rules of a zone and period share.
+    alignments: HashMap<(String, Period), Alignment>,
+    /// The resets, which all rules of a zone and a time of day share.
+    resets: HashMap<(String, Nanos), DailyReset>,
+}
+
+impl Zones {
+    pub(super) fn new() -> Self {
+        Zones {
+            database: TimeZoneDatabase::bundled(),
+            read: HashMap::new(),
+            alignments: HashMap::new(),
+            resets: HashMap::new(),
+        }
+    }
+
+    /// The zone that `text` names, or what to say of it.
+    pub(super) fn zone(&mut self, text: &str) -> Result<Zone, String> {
+        if let Some(read) = self.read.get(text) {
+            return read.clone();
+        }
+        let read = self.look_up(text);
+        self.read.insert(text.to_owned(), read.clone());
+        read
+    }
+
+    /// The windows of `period` by the clock of `zone`, which files call `text`.
+    pub(super) fn alignment(
+        &mut self,
+        text: &str,
+        zone: &Zone,
+        period: Period,
+    ) -> Option<Alignment> {
+        match self.alignments.entry((text.to_owned(), period)) {
+            Entry::Occupied(made) => Some(made.get().clone()),
+            // A period that is out of range is told of by the limit itself.
+            Entry::Vacant(vacant) => {
+                Some(vacant.insert(Alignment::new(period, zone).ok()?).clone())
+            }
+        }
+    }
+
+    /// The reset each day at `time`, by the clock of the zone that `text` names; or what to say of it.
+    pub(super) fn daily(&mut self, text: &str, time: Nanos) -> Result<DailyReset, String> {
+        let key = (text.to_owned(), time);
+        if let Some(made) = self.resets.get(&key) {
+            return Ok(made.clone());
+        }
+        let zone = self.zone(text)?;
+        let made = DailyReset::new(time, &zone).map_err(|error| error.to_string())?;
+        self.resets.insert(key, made.clone());
+        Ok(made)
+    }
+
+    fn look_up(&self, text: &str) -> Result<Zone, String> {
+        if text.starts_with(['+', '-']) {
+            return offset(text).map(Zone::fixed).ok_or_else(|| {
+                let text = quoted(text);
+                format!(
+                    "{text} is not an offset; expected hours and minutes such as +08:00, up to \
+                     18:00 either way"
+                )
+            });
+        }
+        match self.database.get(text) {
+            Ok(zone) => {
+                let (first, changes) = changes(&zone);
+                Ok(Zone::changing(first, changes))
+            }
+            Err(_) => {
+                let (name, meant) = (quoted(text), self.nearest(text));
+                Err(format!("unknown timezone {name}{meant}; {EXPECTED}"))
+            }
+        }
+    }
+
+    /// The nearest known name, by the whole of it or by the city alone.
+    fn nearest(&self, text: &str) -> String {
+        if text.len() > WORD_BYTES_MAX {
+            return String::new();
+        }
+        let names: Vec<String> = self.database.available().map(|name| name.to_string()).collect();
+        let word = text.to_lowercase();
+        let slips = |name: &str| {
+            let name = name.to_lowercase();
+            let city = name.rsplit('/').next().unwrap_or_default();
+            let whole = strsim::damerau_levenshtein(&word, &name);
+            whole.min(strsim::damerau_levenshtein(&word, city))
+        };
+        // Of equally near names the shortest: `UTC`, not `Etc/UTC`.
+        match names.iter().min_by_key(|name| (slips(name), name.len())) {
+            Some(name) if slips(name) * 2 < text.chars().count() => {
+                format!(" (did you mean `{name}`?)")
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+/// Seconds east of UTC that `+08:00` stands for.
+fn offset(text: &str) -> Option<i32> {
+    let (sign, clock) = match text.split_at_checked(1)? {
+        ("+", clock) => (1, clock),
+        ("-", clock) => (-1, clock),
+        _ => return None,
+    };
+    let (hours, minutes) = clock.split_once(':')?;
+    let two = |digits: &str| {
+        let plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<i32>().ok().filter(|_| plain)
+    };
+    let (hours, minutes) = (two(hours)?, two(minutes)?);
+    let seconds = hours * 3_600 + minutes * 60;
+    (minutes < 60 && seconds <= 18 * 3_600).then_some(sign * seconds)
+}
+
+/// The offset of the zone at the beginning of 1970, and all changes from then on.
+fn changes(zone: &TimeZone) -> (i32, Vec<(i64, i32)>) {
+    let first = zone.to_offset(jiff::Timestamp::UNIX_EPOCH).seconds();
+    let changes = zone.following(jiff::Timestamp::UNIX_EPOCH);
+    let changes = changes.map(|change| (change.timestamp().as_second(), change.offset().seconds()));
+    (first, changes.take_while(|(at, _)| *at < CHANGES_UNTIL).collect())
+}
+
+/// A time of day such as `03:00`.
+pub(crate) fn time_of_day(text: &str) -> Option<Nanos> {
+    let (hours, minutes) = text.split_once(':')?;
+    let two = |digits: &str| {
+        let is_plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<u64>().ok().filter(|_| is_plain)
+    };
+    let (hours, minutes) = (two(hours)?, two(minutes)?);
+    (hours < 24 && minutes < 60).then(|| Nanos::from_secs(hours * 3_600 + minutes * 60))
+}
+
+/// The reset each day at a time such as `03:00`, by the clock of a zone such as `+08:00`; or what to
+/// say of them.
+pub fn daily_reset(time: &str, zone: &str) -> Result<DailyReset, String> {
+    let time = time_of_day(time)
+        .ok_or_else(|| format!("{} is not a time of day such as 03:00", quoted(time)))?;
+    Zones::new().daily(zone, time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against dates that are published: summer time of the Federal Republic since 1980, by the
+    /// directives of the European Union since 1996.
+    #[test]
+    fn zones_change_when_governments_say_so() {
+        let zone = TimeZoneDatabase::bundled().get("Europe/Berlin").unwrap();
+        let (first, changes) = changes(&zone);
+        assert_eq!(first, 3_600);
+        assert_eq!(changes[0], (323_830_800, 7_200), "6 April 1980, 01:00 UTC");
+        assert_eq!(changes[1], (338_950_800, 3_600), "28 September 1980, 01:00 UTC");
+        assert!(changes.contains(&(1_774_746_000, 7_200)), "29 March 2026, 01:00 UTC");
+        assert!(changes.contains(&(1_792_890_000, 3_600)), "25 October 2026, 01:00 UTC");
+        // 87 years, of which the last is 2066.
+        assert_eq!(changes.len(), 87 * 2);
+        assert!(changes.is_sorted());
+    }
+
+    #[test]
+    fn every_known_zone_has_a_bounded_number_of_changes() {
+        let database = TimeZoneDatabase::bundled();
+        let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
+        assert!(names.len() > 400, "{}", names.len());
+        for name in names {
+            let count = changes(&database.get(&name).unwrap()).1.len();
+            assert!(count <= 250, "{name} has {count}");
+        }
+    }
+
+    #[test]
+    fn a_zone_is_looked_up_once() {
+        let mut zones = Zones::new();
+        let one = zones.zone("Europe/Berlin").unwrap();
+        assert_eq!(zones.zone("Europe/Berlin").unwrap(), one);
+        let wrong = zones.zone("Europe/Brelin").unwrap_err();
+        assert_eq!(zones.zone("Europe/Brelin").unwrap_err(), wrong);
+        assert_eq!(zones.read.len(), 2);
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<i32>) {
+        assert_eq!(offset(text), expected, "for {text:?}");
+    }
+
+    #[test]
+    fn offsets_are_hours_and_minutes() {
+        check("+08:00", Some(28_800));
+        check("-03:30", Some(-12_600));
+        check("+00:00", Some(0));
+        check("+18:00", Some(64_800));
+        for wrong in
+            ["+18:01", "+19:00", "+8:00", "+08:60", "+0800", "+08", "+08:+1", "08:00", "+", ""]
+        {
+            check(wrong, None);
+        }
+    }
+}
