@@ -43,11 +43,11 @@ run: build-wasm build-demo envoy ## Keep the demo stack in the foreground, Envoy
 	@target/release/tidegate-demo run
 
 build: toolchain ## Build the sidecar: target/release/tidegate
-	cargo build --release --locked -p tidegate-sidecar
+	cargo build --release --locked -p tidegate-cli
 
 .PHONY: build-demo
 build-demo: toolchain
-	cargo build --release --locked -p tidegate-sidecar -p tidegate-tests --bins
+	cargo build --release --locked -p tidegate-cli -p tidegate-tests --bins
 
 .PHONY: build-bench
 build-bench: toolchain

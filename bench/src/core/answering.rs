@@ -5,9 +5,9 @@ use super::limits::START_SECS;
 use super::subject::{Answers, Subject, Work};
 use anyhow::Context;
 use std::fmt::Write;
+use tidegate_authority::{Authority, open_standalone};
 use tidegate_core::{Descriptor, Entry, Hits, LeaseAsk, Nanos, Request, Timestamp};
-use tidegate_sidecar::Authority;
-use tidegate_wire::{RequestReader, encode_request, lease_ask_metadata};
+use tidegate_wire::{RequestReader, encode_answer, encode_request, lease_ask_metadata};
 
 const DOMAIN: &str = "shop";
 /// An even part of the picks, so that all keys come equally often.
@@ -66,7 +66,7 @@ impl Calls {
         std::fs::write(&limits, limits_of(case)?)?;
         let counters = (case.keys.max(40_000) * case.descriptors) as u64;
         let data = dir.path().join("data");
-        let authority = Authority::open_for(counters, &data, &limits, LEASE_TTL)?;
+        let authority = open_standalone(counters, &data, &limits, LEASE_TTL)?;
         let messages = (0..case.keys).map(|key| encode_request(&request(case, key))).collect();
         let (asks, reader, bytes) = (case.asks, RequestReader::new(), Vec::new());
         let mut calls = Calls { authority, messages, asks, reader, calls: 0, bytes, _dir: dir };
@@ -85,7 +85,10 @@ impl Calls {
         let message = self.messages.get(key).context("no such key")?;
         match self.asks {
             Asks::Decision => {
-                self.authority.answer(&mut self.reader, message, &[], now, &mut self.bytes)?;
+                let none = |_| None;
+                let (_, answer) =
+                    self.authority.answer_call(&mut self.reader, message, none, || now)?;
+                encode_answer(&answer, Vec::new(), &mut self.bytes);
             }
             Asks::Lease => {
                 let ask = LeaseAsk {
@@ -96,9 +99,13 @@ impl Calls {
                     waiting: vec![0],
                 };
                 let words = lease_ask_metadata(&ask);
-                let words: Vec<_> =
-                    words.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-                self.authority.answer(&mut self.reader, message, &words, now, &mut self.bytes)?;
+                let value_of = |name| {
+                    let found = words.iter().find(|(known, _)| *known == name);
+                    found.map(|(_, value)| value.as_bytes())
+                };
+                let (_, answer) =
+                    self.authority.answer_call(&mut self.reader, message, value_of, || now)?;
+                encode_answer(&answer, Vec::new(), &mut self.bytes);
             }
         }
         Ok(self.bytes.starts_with(&[0x08, 1]))

@@ -9,14 +9,18 @@ use anyhow::Context;
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use tidegate_authority::{Authority, open_standalone};
 use tidegate_core::{
     Answer, Direction, Hits, Lease, LeaseAsk, LeaseReturn, Nanos, Request, Timestamp, Verdict,
 };
-use tidegate_sidecar::Authority;
+use tidegate_limits::{SameDomain, load};
 use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, rls};
 
 /// gRPC: no room for a counter, as the sidecar says it.
 const EXHAUSTED: u32 = 8;
+
+/// Room for the counters of a scenario.
+const COUNTERS: u64 = 4_096;
 
 /// The bytes of an answer or a gRPC status, and what was decided.
 pub(crate) type Handled = (Result<Vec<u8>, u32>, Option<Decided>);
@@ -68,7 +72,7 @@ impl Sidecar {
             self.data = self.dir.path().join(format!("data{}", self.starts));
         }
         let (limits, ttl) = (self.limits(), Nanos::new(self.lease_ttl));
-        self.authority = Some(Authority::open(&self.data, &limits, ttl)?);
+        self.authority = Some(open_standalone(COUNTERS, &self.data, &limits, ttl)?);
         Ok(())
     }
 
@@ -80,7 +84,11 @@ impl Sidecar {
         let file = limits::file(&scenario.rules, &state.forms);
         std::fs::write(self.limits(), &file).context("the limits file")?;
         match &self.authority {
-            Some(authority) => authority.replace_limits(&self.limits()).with_context(|| file),
+            Some(authority) => {
+                let loaded = load(&self.limits(), SameDomain::Refuse);
+                let rules = loaded.with_context(|| file.clone())?.rules;
+                authority.replace_rules(rules).with_context(|| file)
+            }
             None => Ok(()),
         }
     }
@@ -109,7 +117,7 @@ impl Sidecar {
             }
         };
         let answer = match &call.back {
-            None => authority.decide(&request, ask.as_ref(), now),
+            None => decide(authority, &request, ask.as_ref(), now),
             Some(back) => take_back(authority, state, &request, (call, back), now),
         };
         let Ok(mut answer) = answer else {
@@ -201,7 +209,7 @@ fn take_back(
     let before = look(authority, request, now)?;
     let answer = authority.give_back(request, back, now)?;
     if state.mutation == Some(Mutation::ReturnsCountTwice) {
-        authority.decide(request, None, now)?;
+        authority.decide(request, now)?;
     }
     let after = look(authority, request, now)?;
     for ((index, (key, hits)), (before, after)) in
@@ -231,6 +239,18 @@ fn take_back(
     Ok(answer)
 }
 
+fn decide(
+    authority: &Authority,
+    request: &Request,
+    ask: Option<&LeaseAsk>,
+    now: Timestamp,
+) -> anyhow::Result<Answer> {
+    Ok(match ask {
+        Some(ask) => authority.decide_leasing(request, ask, now)?,
+        None => authority.decide(request, now)?,
+    })
+}
+
 /// What is left of each counter. Where nothing limits it, there is nothing to tell.
 fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Result<Vec<u64>> {
     let mut request = request.clone();
@@ -238,7 +258,7 @@ fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Res
         descriptor.hits = Some(Hits::PEEK);
         descriptor.direction = Direction::Take;
     }
-    let answer = authority.decide(&request, None, now)?;
+    let answer = authority.decide(&request, now)?;
     let left = |status: &tidegate_core::Status| match status.limit {
         Some(_) => u64::from(status.remaining),
         None => 0,

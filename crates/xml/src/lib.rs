@@ -131,6 +131,7 @@ impl<'a> Document<'a> {
     }
 
     /// The next element that begins or ends.
+    #[expect(clippy::should_implement_trait, reason = "it fails at the first mistake")]
     pub fn next(&mut self) -> Result<Piece<'a>, Mistake> {
         if std::mem::take(&mut self.is_closing) {
             self.depth -= 1;

@@ -5,7 +5,7 @@ use super::xml_files::{self, WORK};
 use crate::input::Input;
 use crate::memory::Meter;
 use roxmltree::{Document, Node};
-use tidegate_sidecar::fuzzing::{self, Item};
+use tidegate_servers::fuzzing::{self, Item};
 
 pub(super) const TARGET: Target = Target { name: "frs", run, seeds };
 

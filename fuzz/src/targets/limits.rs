@@ -6,7 +6,7 @@ use super::xml_files::check_mistakes;
 use crate::memory::Meter;
 use crate::work::Bound;
 use std::time::Duration;
-use tidegate_sidecar::fuzzing;
+use tidegate_cli::fuzzing;
 
 pub(super) const TARGET: Target = Target { name: "limits", run, seeds };
 

@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use tidegate_sidecar::fuzzing::takeover::{new_process, old_process};
+use tidegate_process::fuzzing::{new_process, old_process};
 
 pub(super) const TARGET: Target = Target { name: "takeover", run, seeds };
 

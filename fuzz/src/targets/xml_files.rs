@@ -11,7 +11,7 @@ use crate::memory::Meter;
 use crate::work::Bound;
 use roxmltree::{Document, Node};
 use std::time::Duration;
-use tidegate_sidecar::fuzzing::{self, Mistake, Pieces};
+use tidegate_cli::fuzzing::{self, Mistake, Pieces};
 
 pub(super) const TARGET: Target = Target { name: "xml_files", run, seeds };
 

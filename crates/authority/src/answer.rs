@@ -1,0 +1,158 @@
+//! What the decisions on a request's limits come to: a status per descriptor, counts, metadata.
+
+use crate::applied::{Applied, AppliedLimit};
+use crate::debits::Debits;
+use crate::observer::{LimitObserver, Shadow};
+use tidegate_core::{
+    Charge, Decision, Enforcement, Entry, LimitView, Request, Status, Timestamp, Value, Verdict,
+};
+use tidegate_limits::{Limit, Rule};
+
+/// A request that was decided.
+pub(crate) struct Decided<'a, 'm> {
+    pub(crate) request: &'a Request,
+    pub(crate) applied: &'a [Applied<'m>],
+    /// One for each limit that was applied, in the order of the descriptors.
+    pub(crate) decisions: &'a [Decision],
+    pub(crate) now: Timestamp,
+}
+
+impl Decided<'_, '_> {
+    /// One status per descriptor.
+    pub(crate) fn statuses(&self) -> Vec<Status> {
+        let mut decisions = self.decisions.iter();
+        let status = |applied: &Applied<'_>| match applied {
+            Applied::Nothing => Status::NO_LIMIT,
+            Applied::Unlimited(_) => Status::UNLIMITED,
+            Applied::Rule { .. } | Applied::Override(_) => {
+                let decided = applied.limits().zip(decisions.by_ref());
+                decided
+                    .min_by_key(|(_, decision)| self.closeness(decision))
+                    .map_or(Status::NO_LIMIT, |(limit, decision)| self.status(limit, decision))
+            }
+        };
+        self.applied.iter().map(status).collect()
+    }
+
+    /// Orders the limits of one descriptor by which of them to tell: one that denies, and of those the one
+    /// that denies for longest; else the one with least left.
+    fn closeness(&self, decision: &Decision) -> (bool, u64, std::cmp::Reverse<u64>) {
+        let wait = decision.wait(self.now).as_nanos();
+        let remaining = if decision.is_allow() { decision.remaining } else { 0 };
+        (decision.is_allow(), remaining, std::cmp::Reverse(wait))
+    }
+
+    fn status(&self, limit: AppliedLimit<'_>, decision: &Decision) -> Status {
+        // What is left counts down from the capacity, so that is the number to tell. A bucket whose
+        // burst is not its rate has no "so many per unit" that would go with it.
+        let (capacity, unit) = (limit.quota.capacity(), limit.quota.period().unit());
+        let shadowed = limit.enforcement == Enforcement::Shadow;
+        let name = limit.limit.and_then(|limit| limit.name.clone());
+        Status {
+            verdict: if decision.is_allow() || shadowed { Verdict::Allow } else { Verdict::Deny },
+            limit: Some(LimitView {
+                requests: capacity,
+                unit: unit.filter(|_| capacity == limit.quota.requests()),
+                name: name.unwrap_or_default(),
+            }),
+            remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
+            reset: decision.wait(self.now),
+            lease: None,
+        }
+    }
+
+    /// Counts each decision under its rule.
+    pub(crate) fn count(&self, observer: &dyn LimitObserver) {
+        let mut decisions = self.decisions.iter();
+        for (applied, descriptor) in self.applied.iter().zip(&self.request.descriptors) {
+            let charge = self.request.charge_of(descriptor);
+            if let Applied::Unlimited(rule) = applied {
+                observer.unlimited(rule, &descriptor.entries, charge);
+            }
+            for (limit, decision) in applied.limits().zip(decisions.by_ref()) {
+                let shadow = match limit.enforcement {
+                    Enforcement::Shadow => Shadow::Yes,
+                    Enforcement::Enforce | Enforcement::Quota => Shadow::No,
+                };
+                let (of, entries) = (applied.rule().zip(limit.limit), &descriptor.entries);
+                observer.decided(of, entries, charge, decision, limit.quota.capacity(), shadow);
+            }
+        }
+    }
+
+    /// Notes which limits are peeked at, and which refuse debits.
+    pub(crate) fn note_debits(&self, debits: &Debits) {
+        let mut decisions = self.decisions.iter();
+        for (applied, descriptor) in self.applied.iter().zip(&self.request.descriptors) {
+            let charge = self.request.charge_of(descriptor);
+            for (limit, decision) in applied.limits().zip(decisions.by_ref()) {
+                // Nearly all requests are neither.
+                if (charge == Charge::PEEK || !decision.is_allow())
+                    && let Some(limit) = limit.limit
+                {
+                    debits.note(limit, charge, decision);
+                }
+            }
+        }
+    }
+
+    /// Does something with each limit that a descriptor meets: its rule, unless the request brought it
+    /// along.
+    pub(crate) fn each_limit(
+        &self,
+        descriptor: usize,
+        mut each: impl FnMut((&Rule, &Limit), &[Entry]),
+    ) {
+        let applied = self.applied.get(descriptor).zip(self.request.descriptors.get(descriptor));
+        let Some((applied, descriptor)) = applied else { return };
+        for limit in applied.limits() {
+            if let Some(of) = applied.rule().zip(limit.limit) {
+                each(of, &descriptor.entries);
+            }
+        }
+    }
+
+    /// The request as it was understood, and the metadata of the rules of descriptors that passed;
+    /// of two values for one key the first wins.
+    pub(crate) fn metadata(&self, statuses: &[Status]) -> Value {
+        let number = |number: u64| Value::Number(number as f64);
+        let descriptors = self.request.descriptors.iter().map(|descriptor| {
+            let entries = descriptor.entries.iter();
+            let entries =
+                entries.map(|entry| Value::Text(format!("{}={}", entry.key, entry.value)));
+            let mut fields = vec![("entries".to_owned(), Value::List(entries.collect()))];
+            if let Some(limit) = descriptor.limit {
+                let unit = Value::Text(limit.unit.name().to_uppercase());
+                let requests = number(limit.requests.into());
+                let limit = [("requestsPerUnit".to_owned(), requests), ("unit".to_owned(), unit)];
+                fields.push(("limit".to_owned(), Value::Map(limit.into())));
+            }
+            if let Some(hits) = descriptor.hits {
+                fields.push(("hitsAddend".to_owned(), number(hits.get())));
+            }
+            Value::Map(fields)
+        });
+        let mut merged: Vec<(String, Value)> = Vec::new();
+        for (applied, _) in
+            self.applied.iter().zip(statuses).filter(|(_, s)| s.verdict == Verdict::Allow)
+        {
+            if let Some(Value::Map(fields)) = applied.rule().and_then(|rule| rule.metadata.as_ref())
+            {
+                for (key, value) in fields {
+                    if !merged.iter().any(|(known, _)| known == key) {
+                        merged.push((key.clone(), value.clone()));
+                    }
+                }
+            }
+        }
+        let mut all = vec![
+            ("domain".to_owned(), Value::Text(self.request.domain.clone())),
+            ("descriptors".to_owned(), Value::List(descriptors.collect())),
+            ("hitsAddend".to_owned(), number(self.request.hits.get())),
+        ];
+        if !merged.is_empty() {
+            all.push(("metadata".to_owned(), Value::Map(merged)));
+        }
+        Value::Map(all)
+    }
+}

@@ -1,0 +1,163 @@
+//! What a request meets: for each of its descriptors the rule that applies, after `replaces`.
+
+use smallvec::SmallVec;
+use tidegate_core::{Denied, Enforcement, FixedWindow, LimitOverride, Quota, Request};
+use tidegate_limits::{Found, Limit, Match, Rule, RuleKind, Rules};
+
+/// What one descriptor meets.
+#[derive(Debug)]
+pub(crate) enum Applied<'a> {
+    /// No limit.
+    Nothing,
+    /// A rule that says there is none.
+    Unlimited(&'a Rule),
+    /// A rule, and those of its limits that are not replaced; at least one.
+    Rule { found: Match<'a>, limits: SmallVec<[&'a Limit; 2]> },
+    /// The limit that the request brought along.
+    Override(Quota),
+}
+
+/// One limit that a descriptor meets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AppliedLimit<'m> {
+    pub(crate) quota: &'m Quota,
+    pub(crate) enforcement: Enforcement,
+    /// None for one that the request brought along.
+    pub(crate) denied: Option<Denied>,
+    pub(crate) label: &'m str,
+    /// As configured; none for one that the request brought along.
+    pub(crate) limit: Option<&'m Limit>,
+}
+
+/// Tells the counters of limits that requests bring along from those of rules, which may borrow or
+/// cut time otherwise. A rule's limit of this name would share them.
+const BROUGHT_ALONG: &str = "(override)";
+
+/// What a request meets.
+#[derive(Debug)]
+pub(crate) struct MatchedLimits<'a> {
+    /// What each of its descriptors does.
+    pub(crate) each: SmallVec<[Applied<'a>; 4]>,
+    pub(crate) replaced: Replaced,
+    /// Descriptors in vain, since there are no limits for the domain.
+    pub(crate) without_domain: u64,
+}
+
+/// Whether a limit gave way to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    Nothing,
+    Something,
+}
+
+/// What `request` meets.
+pub(crate) fn match_limits<'a>(rules: &'a Rules, request: &Request) -> MatchedLimits<'a> {
+    let mut applied: SmallVec<[Applied<'a>; 4]> =
+        SmallVec::with_capacity(request.descriptors.len());
+    let mut replaced: Vec<&str> = Vec::new();
+    let mut without_domain = 0;
+    for descriptor in &request.descriptors {
+        if let Some(limit) = descriptor.limit {
+            applied.push(brought_along(rules, &request.domain, limit));
+            continue;
+        }
+        applied.push(match rules.find(&request.domain, &descriptor.entries) {
+            Found::UnknownDomain => {
+                without_domain += 1;
+                Applied::Nothing
+            }
+            Found::NoRule => Applied::Nothing,
+            Found::Rule(found) => {
+                let rule: &'a Rule = found.rule;
+                replaced.extend(rule.replaces());
+                match &rule.kind {
+                    RuleKind::Unlimited { .. } => Applied::Unlimited(rule),
+                    RuleKind::Limits(limits) => {
+                        Applied::Rule { found, limits: limits.iter().collect() }
+                    }
+                }
+            }
+        });
+    }
+    let mut all = MatchedLimits { each: applied, replaced: Replaced::Nothing, without_domain };
+    if !replaced.is_empty() {
+        for applied in &mut all.each {
+            if applied.drop_named(&replaced) == Replaced::Something {
+                all.replaced = Replaced::Something;
+            }
+        }
+    }
+    all
+}
+
+/// An override takes the place of the rules, but only in a domain that there is.
+fn brought_along<'a>(rules: &Rules, domain: &str, limit: LimitOverride) -> Applied<'a> {
+    match FixedWindow::new(limit.requests, limit.unit.period()) {
+        Ok(window) if rules.has_domain(domain) => Applied::Override(Quota::FixedWindow(window)),
+        _ => Applied::Nothing,
+    }
+}
+
+impl Applied<'_> {
+    pub(crate) fn limits(&self) -> impl Iterator<Item = AppliedLimit<'_>> {
+        let (configured, brought) = match self {
+            Applied::Nothing | Applied::Unlimited(_) => (None, None),
+            Applied::Rule { found, limits } => (Some((found.rule, limits)), None),
+            Applied::Override(quota) => (None, Some(quota)),
+        };
+        let configured = configured.into_iter().flat_map(|(rule, limits)| {
+            limits.iter().map(move |limit| AppliedLimit {
+                quota: &limit.quota,
+                enforcement: rule.enforcement,
+                denied: Some(limit.denied),
+                label: &limit.label,
+                limit: Some(*limit),
+            })
+        });
+        configured.chain(brought.map(|quota| AppliedLimit {
+            quota,
+            enforcement: Enforcement::Enforce,
+            denied: None,
+            label: BROUGHT_ALONG,
+            limit: None,
+        }))
+    }
+
+    /// The entries whose values share a counter.
+    pub(crate) fn shared(&self) -> &[(usize, &str)] {
+        match self {
+            Applied::Rule { found, .. } => &found.shared,
+            _ => &[],
+        }
+    }
+
+    /// The rule, unless it is replaced.
+    pub(crate) fn rule(&self) -> Option<&Rule> {
+        match self {
+            Applied::Rule { found, .. } => Some(found.rule),
+            Applied::Unlimited(rule) => Some(rule),
+            Applied::Nothing | Applied::Override(_) => None,
+        }
+    }
+
+    fn drop_named(&mut self, replaced: &[&str]) -> Replaced {
+        let is_replaced =
+            |name: Option<&String>| name.is_some_and(|name| replaced.contains(&name.as_str()));
+        let (before, left) = match self {
+            Applied::Nothing | Applied::Override(_) => return Replaced::Nothing,
+            Applied::Unlimited(rule) => match &rule.kind {
+                RuleKind::Unlimited { name, .. } => (1, usize::from(!is_replaced(name.as_ref()))),
+                RuleKind::Limits(_) => return Replaced::Nothing,
+            },
+            Applied::Rule { limits, .. } => {
+                let before = limits.len();
+                limits.retain(|limit| !is_replaced(limit.name.as_ref()));
+                (before, limits.len())
+            }
+        };
+        if left == 0 {
+            *self = Applied::Nothing;
+        }
+        if left < before { Replaced::Something } else { Replaced::Nothing }
+    }
+}

@@ -1,0 +1,152 @@
+//! How many nodes leases take: few enough that counters find theirs.
+//!
+//! Leases may have a sixteenth of the narrow nodes. At the default load all counters that the store was sized
+//! for then still find room, whatever is leased: in a store that is full up to 0.86. (Of 150 stores of 3,750 nodes
+//! none refused a key when filled up to 0.875, and two when filled up to 0.9.)
+//!
+//! Owns an account of the nodes that this process has made for leases, by when they expire. It is never far
+//! too low: each node is entered when it is made, and leaves when it expires or is erased. Nodes
+//! of other processes, and those from before a start, are not in it. So where several processes serve as
+//! one, each has its share of the room.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidegate_core::{Nanos, Timestamp};
+use tidegate_store::{Class, Cluster};
+
+/// One in so many narrow nodes.
+const SHARE: u64 = 16;
+const BUCKETS: usize = 16;
+const SECOND: u64 = 1_000_000_000;
+/// The number of nodes of a bucket; the bits above it are the number of its period.
+const NODES: u64 = (1 << 32) - 1;
+
+/// The account.
+#[derive(Debug)]
+pub(crate) struct LeaseRoom {
+    most: u64,
+    /// How long a period is, in seconds.
+    period: u64,
+    /// The nodes that expire in a period, which finds its bucket by its number.
+    buckets: [AtomicU64; BUCKETS],
+}
+
+impl LeaseRoom {
+    /// That of leases in `store` that last up to `ttl`, for one of so many `lessors`.
+    ///
+    /// What one of them made another may erase. That is entered where it is done: the first one is left
+    /// with less room than it has, the other with more, and all together with what there is.
+    pub(crate) fn new(store: &Cluster, ttl: Nanos, lessors: NonZeroU32) -> LeaseRoom {
+        let nodes = store.geometry(Class::Narrow).map_or(0, |geometry| geometry.nodes());
+        LeaseRoom::of(share(nodes, lessors), ttl)
+    }
+
+    fn of(most: u64, ttl: Nanos) -> LeaseRoom {
+        // Who uses a counter is known for two periods of `ttl`, with slack, rounded up.
+        let longest = ttl.as_nanos().saturating_mul(2).div_ceil(SECOND).saturating_add(2);
+        let period = longest.div_ceil(BUCKETS as u64 - 2).max(1);
+        LeaseRoom { most, period, buckets: [const { AtomicU64::new(0) }; BUCKETS] }
+    }
+
+    /// How many nodes more there may be.
+    pub(crate) fn left(&self, now: Timestamp) -> u64 {
+        let present = self.period_of(now.as_nanos());
+        let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        let taken: u64 =
+            buckets.filter(|word| word >> 32 >= present).map(|word| word & NODES).sum();
+        self.most.saturating_sub(taken)
+    }
+
+    /// A node was made that expires then.
+    pub(crate) fn made(&self, expires_at: u64) {
+        let period = self.period_of(expires_at);
+        self.change(period, |word| match word >> 32 {
+            of if of < period => Some(period << 32 | 1),
+            of if of == period && word & NODES < NODES => Some(word + 1),
+            _ => None,
+        });
+    }
+
+    /// A node that would have expired then is no more, or expires later.
+    pub(crate) fn gone(&self, expires_at: u64) {
+        let period = self.period_of(expires_at);
+        self.change(period, |word| (word >> 32 == period && word & NODES > 0).then(|| word - 1));
+    }
+
+    fn change(&self, period: u64, to: impl FnMut(u64) -> Option<u64>) {
+        let bucket = &self.buckets[(period % BUCKETS as u64) as usize];
+        // Nothing is read by what is in it but the number itself.
+        let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, to);
+    }
+
+    /// The store keeps whole seconds, rounded up, until the year 2106.
+    fn period_of(&self, nanos: u64) -> u64 {
+        nanos.div_ceil(SECOND).min(NODES) / self.period
+    }
+}
+
+/// How many of the narrow nodes the leases of one process may have.
+fn share(nodes: u64, lessors: NonZeroU32) -> u64 {
+    nodes / SHARE / u64::from(lessors.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn nodes_take_room_until_they_expire_or_are_gone() {
+        let room = LeaseRoom::of(10, Nanos::from_secs(2));
+        for millis in [5_500, 5_900, 7_000] {
+            room.made(at(millis).as_nanos());
+        }
+        assert_eq!(room.left(at(0)), 7);
+        room.gone(at(5_999).as_nanos());
+        assert_eq!(room.left(at(0)), 8);
+        assert_eq!(room.left(at(6_000)), 8);
+        assert_eq!(room.left(at(6_001)), 9);
+        assert_eq!(room.left(at(7_001)), 10);
+        // What it does not know of.
+        for millis in [5_999, 5_999, 99_000] {
+            room.gone(at(millis).as_nanos());
+        }
+        assert_eq!(room.left(at(0)), 9);
+    }
+
+    #[test]
+    fn all_processes_together_have_no_more_than_one_alone() {
+        for nodes in [0, 15, 16, 17, 1_000, 1_310_720] {
+            let alone = share(nodes, NonZeroU32::MIN);
+            assert_eq!(alone, nodes / 16);
+            for lessors in 1..=30 {
+                let each = share(nodes, NonZeroU32::new(lessors).unwrap());
+                let all = each * u64::from(lessors);
+                assert!((alone.saturating_sub(29)..=alone).contains(&all), "{all} of {alone}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_is_left_than_nothing_and_periods_of_any_length_fit() {
+        for secs in [1, 2, 7, 60] {
+            let room = LeaseRoom::of(1_000, Nanos::from_secs(secs));
+            let longest = 2 * secs + 2;
+            for now in 0..1_000 {
+                room.made(at((now + longest) * 1_000).as_nanos());
+                let taken = 1_000 - room.left(at(now * 1_000));
+                let expected = (now + 1).min(longest + 1);
+                assert!((expected..=expected + room.period).contains(&taken), "{taken} of {secs}");
+            }
+        }
+        let room = LeaseRoom::of(1, Nanos::from_secs(2));
+        room.made(at(1_000).as_nanos());
+        room.made(at(1_000).as_nanos());
+        assert_eq!(room.left(at(0)), 0);
+        room.made(u64::MAX);
+        assert_eq!(room.left(Timestamp::from_nanos(u64::MAX)), 0);
+    }
+}

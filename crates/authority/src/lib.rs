@@ -1,0 +1,35 @@
+//! One request in, one answer out: limits, algorithms and counters together.
+//!
+//! Owns the limits in force, the plan of a request over its counters, leases, and the nodes of the FRS. All limits
+//! of a request are decided in one update of all their counters: every one is charged, or none is. Refuses to
+//! know transports, files of limits and processes; reports what happens to an [`Observer`].
+
+#![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
+
+mod answer;
+mod applied;
+mod authority;
+mod call;
+pub mod clock;
+mod debits;
+mod leases;
+mod log_rate;
+mod modes;
+mod nodes;
+mod observer;
+mod plan;
+mod preview;
+mod standalone;
+
+pub use authority::{Authority, NoWideNodes};
+pub use call::CallError;
+pub use log_rate::OncePerSecond;
+pub use modes::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
+pub use nodes::{Change, JointError, JointUse, NodeError, NodeWindow, NodeWindows, Use};
+pub use observer::{LimitObserver, Observer, Shadow};
+pub use plan::counter_keys;
+pub use preview::{Previewed, preview};
+pub use standalone::open_standalone;
+
+#[cfg(test)]
+mod tests;

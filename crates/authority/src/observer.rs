@@ -1,0 +1,93 @@
+//! What happens, for those who count it: metrics today, statistics later.
+
+use std::fmt;
+use tidegate_core::{Charge, Decision, Entry, Verdict};
+use tidegate_limits::{Limit, Rule, Rules};
+use tidegate_store::UpdateError;
+
+/// Receives events. They come on the path of requests, so no method may block.
+///
+/// Endpoints are `grpc`, `http` and `frs`.
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// New limits are in force. Decisions under them go to the observer that is returned.
+    fn limits_replaced(&self, rules: &Rules) -> Box<dyn LimitObserver>;
+
+    /// A rate limit call was answered.
+    fn answered(&self, _verdict: Verdict) {}
+    /// A call was allowed only by the global shadow mode.
+    fn shadowed(&self) {}
+    /// Descriptors were of a domain that has no limits.
+    fn domain_not_found(&self, _descriptors: u64) {}
+    /// A return of leased tokens was answered.
+    fn tokens_returned(&self) {}
+    /// A call was answered with an error.
+    fn refused(&self) {}
+    /// The store could not decide a call.
+    fn undecided(&self, _error: &UpdateError) {}
+
+    /// A call was refused unread, under overload.
+    fn shed(&self, _endpoint: &'static str) {}
+    /// A connection was refused, since there were as many as there may be.
+    fn connection_refused(&self, _endpoint: &'static str) {}
+    /// A connection was closed for another client.
+    fn connection_gave_way(&self, _endpoint: &'static str) {}
+    /// The HTTP endpoint answered a request. Paths that do not exist are `other`.
+    fn http_answered(&self, _path: &'static str, _status: u16) {}
+
+    /// Limits were read and put in force.
+    fn limits_loaded(&self) {}
+    /// Limits were read and had a mistake.
+    fn limits_failed(&self) {}
+    /// Whether the limits in force are those on disk.
+    fn limits_current(&self, _is_current: bool) {}
+}
+
+/// Receives the decisions of the limits in force.
+pub trait LimitObserver: fmt::Debug + Send + Sync {
+    /// A limit decided; `of` is none for one that the request brought along.
+    fn decided(
+        &self,
+        of: Option<(&Rule, &Limit)>,
+        entries: &[Entry],
+        charge: Charge,
+        decision: &Decision,
+        capacity: u32,
+        shadow: Shadow,
+    );
+    /// A rule allowed a descriptor without a limit.
+    fn unlimited(&self, rule: &Rule, entries: &[Entry], charge: Charge);
+    /// Tokens were leased.
+    fn leased(&self, of: (&Rule, &Limit), entries: &[Entry], tokens: u32);
+    /// Leased tokens were given back.
+    fn returned(&self, of: (&Rule, &Limit), entries: &[Entry], tokens: u64);
+}
+
+/// Whether the rule of a decision only reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shadow {
+    No,
+    Yes,
+}
+
+/// Ignores everything.
+impl Observer for () {
+    fn limits_replaced(&self, _rules: &Rules) -> Box<dyn LimitObserver> {
+        Box::new(())
+    }
+}
+
+impl LimitObserver for () {
+    fn decided(
+        &self,
+        _of: Option<(&Rule, &Limit)>,
+        _entries: &[Entry],
+        _charge: Charge,
+        _decision: &Decision,
+        _capacity: u32,
+        _shadow: Shadow,
+    ) {
+    }
+    fn unlimited(&self, _rule: &Rule, _entries: &[Entry], _charge: Charge) {}
+    fn leased(&self, _of: (&Rule, &Limit), _entries: &[Entry], _tokens: u32) {}
+    fn returned(&self, _of: (&Rule, &Limit), _entries: &[Entry], _tokens: u64) {}
+}

@@ -1,0 +1,205 @@
+//! The plan of one request: its asks, the counters that they lead to, and the keys of those in the store.
+//!
+//! Owns the way of states between a store's entries and the algorithms. Decides by `tidegate_core` alone.
+
+use crate::applied::Applied;
+use crate::modes::Modes;
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::ops::Range;
+use tidegate_core::{
+    Ask, CounterKey, Decision, Decisions, Identity, KeyHash, Nanos, Parts, Quota, Request,
+    StateSize, Timestamp, Verdict, decide_all,
+};
+use tidegate_store::{Entries, Hashed, UPDATE_KEYS_MAX};
+
+/// How long a counter is kept beyond its end: a thread, or another process, may still be about to
+/// decide by a clock that it read before.
+pub(crate) const EXPIRY_SLACK: Nanos = Nanos::from_secs(1);
+
+thread_local! {
+    /// The buffers of the last request of this thread, for the next one. Who takes them leaves empty
+    /// ones, which do as well.
+    static KEY: Cell<CounterKey> = const { Cell::new(CounterKey::new()) };
+    pub(crate) static DECISIONS: Cell<Decisions> = const { Cell::new(Decisions::new()) };
+}
+
+/// What a request asks, and of which counters. Nearly all have up to four of each.
+#[derive(Default)]
+pub(crate) struct Plan<'a> {
+    pub(crate) asks: SmallVec<[Ask<'a>; 4]>,
+    /// The counter of each ask.
+    pub(crate) counter_of_ask: SmallVec<[usize; 4]>,
+    pub(crate) counters: SmallVec<[Counter; 4]>,
+    /// The keys in the store, those of one counter after the other.
+    pub(crate) keys: SmallVec<[Hashed; 4]>,
+    pub(crate) words: usize,
+}
+
+/// The words of the states of a request's counters.
+pub(crate) type Words = SmallVec<[u64; 16]>;
+/// A time for each of them, in nanoseconds since the Unix epoch.
+pub(crate) type Ends = SmallVec<[u64; 4]>;
+
+/// One counter of a request.
+pub(crate) struct Counter {
+    pub(crate) hash: KeyHash,
+    /// Its keys among those of the plan.
+    pub(crate) keys: Range<usize>,
+    /// Its words among those of all states.
+    state: Range<usize>,
+}
+
+impl<'a> Plan<'a> {
+    /// The plan for a request that meets `applied`.
+    pub(crate) fn of(
+        applied: &'a [Applied<'_>],
+        request: &'a Request,
+        modes: Modes,
+        seed: u64,
+        now: Timestamp,
+    ) -> Plan<'a> {
+        let mut plan = Plan::default();
+        let mut key = KEY.take();
+        for (index, (applied, descriptor)) in applied.iter().zip(&request.descriptors).enumerate() {
+            for limit in applied.limits() {
+                if plan.keys.len() > UPDATE_KEYS_MAX {
+                    // The store is going to refuse it, however many more there are.
+                    return plan;
+                }
+                let identity = Identity {
+                    domain: &request.domain,
+                    entries: &descriptor.entries,
+                    shared: applied.shared(),
+                    quota: limit.quota,
+                    label: limit.label,
+                };
+                let (state, counter) = plan.counter(&mut key, &identity, seed, now);
+                plan.counter_of_ask.push(counter);
+                plan.asks.push(Ask {
+                    quota: limit.quota,
+                    enforcement: modes.enforcement(limit.enforcement),
+                    denied: limit.denied.unwrap_or(modes.denied),
+                    charge: request.charge_of(descriptor),
+                    descriptor: index,
+                    state,
+                });
+            }
+        }
+        KEY.set(key);
+        plan
+    }
+
+    /// Gives the asks the enforcement that their rules have in these modes.
+    pub(crate) fn enforce(&mut self, applied: &[Applied<'_>], modes: Modes) {
+        let limits = applied.iter().flat_map(Applied::limits);
+        for (ask, limit) in self.asks.iter_mut().zip(limits) {
+            ask.enforcement = modes.enforcement(limit.enforcement);
+        }
+    }
+
+    /// The words and the number of this counter, added when new: a request may carry a descriptor
+    /// twice.
+    fn counter(
+        &mut self,
+        key: &mut CounterKey,
+        identity: &Identity<'_>,
+        seed: u64,
+        now: Timestamp,
+    ) -> (Range<usize>, usize) {
+        let hash = key.hash(seed, identity);
+        if let Some(index) = self.counters.iter().position(|counter| counter.hash == hash) {
+            return (self.counters[index].state.clone(), index);
+        }
+        let (first_key, first_word) = (self.keys.len(), self.words);
+        match identity.quota.state_size() {
+            // In one part, which is the counter's own.
+            StateSize::Narrow => self.keys.push(Hashed::narrow(hash.0)),
+            StateSize::Wide => self.keys.extend(counter_keys(hash, identity.quota, seed, now)),
+        }
+        let keys = first_key..self.keys.len();
+        self.words += keys.len() * identity.quota.state_size().words();
+        let state = first_word..self.words;
+        self.counters.push(Counter { hash, keys, state: state.clone() });
+        (state, self.counters.len() - 1)
+    }
+
+    pub(crate) fn decide(
+        &self,
+        entries: &mut Entries<'_>,
+        now: Timestamp,
+        decisions: &mut Decisions,
+    ) -> Verdict {
+        let mut words = self.read(entries);
+        let verdict = decide_all(&mut words, &self.asks, now, decisions);
+        let keep_until = self.keep_until(decisions.all());
+        self.write(entries, &mut words, &keep_until);
+        verdict
+    }
+
+    /// The states of all counters, one after the other.
+    pub(crate) fn read(&self, entries: &mut Entries<'_>) -> Words {
+        let mut words = Words::from_elem(0, self.words);
+        for counter in &self.counters {
+            for (key, part) in counter.parts(&mut words) {
+                part.copy_from_slice(&entries.get(key).state[..part.len()]);
+            }
+        }
+        words
+    }
+
+    /// Until when each counter matters, by the decisions on the asks.
+    pub(crate) fn keep_until(&self, decisions: &[Decision]) -> Ends {
+        let mut keep_until = Ends::from_elem(0, self.counters.len());
+        for (counter, decision) in self.counter_of_ask.iter().zip(decisions) {
+            // A descriptor that comes twice has two decisions on one state: the later end counts.
+            keep_until[*counter] = decision.keep_until.as_nanos().max(keep_until[*counter]);
+        }
+        keep_until
+    }
+
+    /// Puts the states back that changed.
+    pub(crate) fn write(&self, entries: &mut Entries<'_>, words: &mut Words, keep_until: &Ends) {
+        for (counter, keep_until) in self.counters.iter().zip(keep_until) {
+            let expires_at = keep_until.saturating_add(EXPIRY_SLACK.as_nanos());
+            let is_whole = counter.keys.len() == 1;
+            for (key, part) in counter.parts(words) {
+                let entry = entries.get(key);
+                if entry.state[..part.len()] != *part {
+                    entry.state[..part.len()].copy_from_slice(part);
+                    *entry.expires_at = expires_at;
+                } else if is_whole && part.iter().any(|word| *word != 0) {
+                    // Under a changed limit the same state may matter for longer. (The parts of one in
+                    // several were each written with an end of its own.)
+                    *entry.expires_at = expires_at.max(*entry.expires_at);
+                }
+            }
+        }
+    }
+}
+
+impl Counter {
+    /// Its keys, each with its words.
+    pub(crate) fn parts<'w>(
+        &self,
+        words: &'w mut [u64],
+    ) -> impl Iterator<Item = (usize, &'w mut [u64])> {
+        let part_words = self.state.len() / self.keys.len();
+        self.keys.clone().zip(words[self.state.clone()].chunks_exact_mut(part_words))
+    }
+}
+
+/// The keys in the store of the parts of a counter that a decision at `now` needs.
+pub fn counter_keys(
+    hash: KeyHash,
+    quota: &Quota,
+    seed: u64,
+    now: Timestamp,
+) -> SmallVec<[Hashed; Parts::MAX]> {
+    let parts = quota.parts(now);
+    let hashes = parts.labels().iter().map(|label| hash.part(seed, *label).0);
+    match quota.state_size() {
+        StateSize::Narrow => hashes.map(Hashed::narrow).collect(),
+        StateSize::Wide => hashes.map(Hashed::wide).collect(),
+    }
+}

@@ -1,0 +1,71 @@
+//! What the engine would decide, without deciding: the same plan and the same algorithms, on copies of
+//! the counters' states.
+//!
+//! Reads counters through a function of the caller's, one after the other, so what is shown of a busy
+//! counter may be a moment older than of the next. Writes nothing.
+
+use crate::applied::match_limits;
+use crate::modes::Modes;
+use crate::plan::Plan;
+use smallvec::SmallVec;
+use tidegate_core::{
+    Charge, Decision, Decisions, Enforcement, Parts, Request, Timestamp, Verdict, decide,
+    decide_all,
+};
+use tidegate_limits::{Limit, Rules};
+use tidegate_store::Hashed;
+
+/// One limit that a request would be asked for.
+#[derive(Debug)]
+pub struct Previewed {
+    /// The descriptor that meets it.
+    pub descriptor: usize,
+    pub limit: Limit,
+    pub enforcement: Enforcement,
+    /// The keys in the store of its counter's parts.
+    pub keys: SmallVec<[Hashed; Parts::MAX]>,
+    /// What a peek at the counter says, as it is now.
+    pub now: Decision,
+    /// What it would say to the request.
+    pub then: Decision,
+}
+
+/// What `request` would get at `now`, and every limit that has a say, in the order of the
+/// descriptors. `read` fills in the words that the store has under a key; they are zero before.
+pub fn preview<E>(
+    rules: &Rules,
+    request: &Request,
+    seed: u64,
+    now: Timestamp,
+    mut read: impl FnMut(&Hashed, &mut [u64]) -> Result<(), E>,
+) -> Result<(Verdict, Vec<Previewed>), E> {
+    let applied = match_limits(rules, request).each;
+    let plan = Plan::of(&applied, request, Modes::default(), seed, now);
+    let mut words = vec![0; plan.words];
+    for counter in &plan.counters {
+        for (key, part) in counter.parts(&mut words) {
+            read(&plan.keys[key], part)?;
+        }
+    }
+    let before = words.clone();
+    let mut decisions = Decisions::default();
+    let verdict = decide_all(&mut words, &plan.asks, now, &mut decisions);
+    // The asks are made of the same limits in the same order.
+    let limits = applied.iter().flat_map(|applied| applied.limits());
+    let previewed = limits
+        .zip(&plan.asks)
+        .zip(plan.counter_of_ask.iter().zip(decisions.all()))
+        .filter_map(|((limit, ask), (counter, then))| {
+            let keys = plan.counters[*counter].keys.clone();
+            let mut untouched = before[ask.state.clone()].to_vec();
+            Some(Previewed {
+                descriptor: ask.descriptor,
+                limit: limit.limit?.clone(),
+                enforcement: ask.enforcement,
+                keys: plan.keys[keys].into(),
+                now: decide(&mut untouched, ask.quota, Charge::PEEK, now),
+                then: *then,
+            })
+        });
+    Ok((verdict, previewed.collect()))
+}

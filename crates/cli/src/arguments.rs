@@ -1,0 +1,386 @@
+//! The command line. Flags win over environment variables; what neither sets has a default.
+
+mod connections;
+mod frs;
+mod replies;
+pub(crate) mod store;
+mod workers;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+pub(crate) use connections::ConnectionOptions;
+pub(crate) use frs::FrsOptions;
+pub(crate) use replies::ReplyOptions;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use store::StoreCommand;
+use tidegate_core::{Denied, Nanos};
+use tidegate_data_dir::NodeCounts;
+use tidegate_limits::{Defaults, SameDomain, duration};
+use tidegate_load::LoadOptions;
+use tidegate_servers::Address;
+pub(crate) use workers::WorkerOptions;
+
+const AFTER_HELP: &str = "\
+Examples:
+  tidegate check limits.yaml
+  tidegate explain --limits limits.yaml --data-dir /var/lib/tidegate client=203.0.113.9
+  tidegate serve --limits limits.yaml --data-dir /var/lib/tidegate
+  tidegate serve --limits limits.d --data-dir data --grpc unix:/run/tidegate.sock --http off
+  tidegate store inspect /var/lib/tidegate
+  tidegate load --rate 5000 --duration 10s --domain shop --descriptor 'user={key}'";
+
+const CHECK_USAGE: &str = "\
+tidegate check [OPTIONS] <PATH>
+       tidegate check [OPTIONS] --diff <OLD> <NEW>";
+
+const CHECK_HELP: &str = "\
+Exit code: 0 if there is no mistake, 1 if there is one (with --strict also for a warning), 2 for a mistake
+on the command line. With --diff as diff(1) has it: 0 if nothing changes for anybody, 1 if something
+does, 2 if there is a mistake in either. --diff goes by what limits mean, not by how they are written,
+and says what keeps its live counts. JSON: {ok, errors, warnings, domains}, each mistake as {file, line,
+column, message}; with --diff {same, changes}, each change as {path, change, what, means}.
+
+Examples:
+  tidegate check limits.yaml
+  tidegate check --strict --json limits.d | jq .errors
+  tidegate check --usage-based llm/user limits.yaml
+  tidegate check --diff /etc/tidegate/limits.d limits.d
+  tidegate check --json --diff old.yaml limits.yaml | jq .same
+  git show HEAD:limits.yaml > old.yaml; tidegate check --diff old.yaml limits.yaml";
+
+const EXPLAIN_HELP: &str = "\
+Entries are given in the order in which the filter sends them; a descriptor meets a limit only where
+both end. Nothing is counted, and a data directory is only read, live or at rest. Without one, the
+counters are taken for fresh. A request may have several descriptors: --and adds one; a request takes
+from all of the limits that it meets or from none.
+
+Exit code: 0 if there was an answer, whatever it is; 1 if the limits have a mistake or the data
+directory cannot be read; 2 for a mistake on the command line.
+
+Examples:
+  tidegate explain --limits limits.yaml client=203.0.113.9
+  tidegate explain --limits limits.yaml --data-dir data --hits 5 app=web user=17
+  tidegate explain --limits limits.d --domain shop user=17 --and path=/login --and app=web,user=17
+  tidegate explain --limits limits.yaml --data-dir data client=a --json | jq .verdict";
+
+/// Rate limiting for Envoy: the sidecar that owns the counters.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve Envoy's rate limit service (RLS v3)
+    Serve(Box<ServeOptions>),
+    /// Show every mistake in a limits file or directory, or what a change of it means for callers
+    #[command(after_help = CHECK_HELP, override_usage = CHECK_USAGE)]
+    Check(CheckOptions),
+    /// Show which limits a descriptor meets and why, and what they would say to it now
+    #[command(after_help = EXPLAIN_HELP)]
+    Explain(ExplainOptions),
+    /// Look into a data directory, or change it by hand, while sidecars run and while none does
+    #[command(subcommand, arg_required_else_help = true)]
+    Store(StoreCommand),
+    /// Put load on a rate limit service at a fixed rate, and account for every request
+    Load(LoadOptions),
+}
+
+/// SIGTERM and SIGINT drain and stop; SIGHUP reads the limits again.
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS")]
+    pub(crate) limits: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) store: StoreOptions,
+
+    /// Where to serve gRPC: host:port, unix:PATH or off; may be given several times
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TIDEGATE_GRPC",
+        default_value = "127.0.0.1:8081",
+        value_delimiter = ','
+    )]
+    pub(crate) grpc: Vec<Address>,
+
+    /// Where to serve /healthcheck, /metrics, /rlconfig and /json: host:port, unix:PATH or off
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
+    pub(crate) http: Address,
+
+    #[command(flatten)]
+    pub(crate) frs: FrsOptions,
+
+    #[command(flatten)]
+    pub(crate) workers: WorkerOptions,
+
+    #[command(flatten)]
+    pub(crate) connections: ConnectionOptions,
+
+    #[command(flatten)]
+    pub(crate) replies: ReplyOptions,
+
+    /// When the limits are read again, besides on SIGHUP
+    #[arg(long, value_name = "WHEN", env = "TIDEGATE_WATCH", default_value = "on")]
+    pub(crate) watch: Watch,
+
+    /// Let several files define one domain, and take the rules of all of them
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
+    pub(crate) merge_domains: bool,
+
+    /// Deny nothing; count and report as if limits were enforced
+    #[arg(long, env = "TIDEGATE_SHADOW_MODE")]
+    pub(crate) shadow_mode: bool,
+
+    /// Treat every rule as one with quota_mode: deny only when all that a request meets are over
+    #[arg(long, env = "TIDEGATE_QUOTA_MODE")]
+    pub(crate) quota_mode: bool,
+
+    /// Count the hits of denied requests too, where neither a limit nor its file says count_denied. Debits after
+    /// the fact need it
+    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
+    pub(crate) count_denied: bool,
+
+    /// Tell Envoy, as dynamic metadata, what a request met and the metadata of its rules
+    #[arg(long, env = "TIDEGATE_DYNAMIC_METADATA")]
+    pub(crate) dynamic_metadata: bool,
+
+    /// How long a proxy may hold tokens that it was leased: 10ms to 60s; off leases none
+    #[arg(long, value_name = "TIME", env = "TIDEGATE_LEASE_TTL", default_value = "2s")]
+    pub(crate) lease_ttl: LeaseTtl,
+
+    /// What to log, to standard error: error, warn, info, debug, or directives such as info,h2=debug
+    #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG", default_value = "info")]
+    pub(crate) log: String,
+
+    /// How to log
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// The data directory. An existing one keeps the geometry that it was made with.
+#[derive(Debug, Args)]
+pub(crate) struct StoreOptions {
+    /// Directory of the counters; made if missing. Several processes may share it
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
+    pub(crate) data_dir: PathBuf,
+
+    /// Directory of shared memory (tmpfs) that counters are kept in while the data directory is served
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_MEMORY_DIR", default_value = "/dev/shm")]
+    pub(crate) memory_dir: PathBuf,
+
+    /// Counters to make room for, 73 bytes each at the default load. The default is 1048576, and less where
+    /// that is more than a third of the memory limit (cgroup) or half of the free shared memory
+    #[arg(long, value_name = "N", env = "TIDEGATE_CAPACITY")]
+    pub(crate) capacity: Option<u64>,
+
+    /// Share of the nodes that these counters take up, 0.05 to 0.95
+    #[arg(long, value_name = "SHARE", env = "TIDEGATE_LOAD", default_value_t = 0.8)]
+    pub(crate) load: f64,
+
+    /// Files x key-nodes x chain, such as 4x65536x35, instead of capacity and load
+    #[arg(long, value_name = "NxMxL", env = "TIDEGATE_GEOMETRY")]
+    pub(crate) geometry: Option<NodeCounts>,
+
+    /// Counters of the algorithms with large states to make room for, 363 bytes each; 0 for none
+    #[arg(long, value_name = "N", env = "TIDEGATE_WIDE_CAPACITY", default_value_t = 1 << 12)]
+    pub(crate) wide_capacity: u64,
+
+    /// What a new counter gets where all nodes are live
+    #[arg(long, value_name = "POLICY", env = "TIDEGATE_EVICTION", default_value = "refuse")]
+    pub(crate) eviction: EvictionPolicy,
+
+    /// How often changes are written to disk, against loss of power only: 500ms, 5s, 1m or off
+    #[arg(long, value_name = "TIME", env = "TIDEGATE_SYNC_INTERVAL", default_value = "5s")]
+    pub(crate) sync_interval: SyncInterval,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum EvictionPolicy {
+    /// None: its request is refused, and overload_mode decides. No limit is ever loosened
+    Refuse,
+    /// The place of the counter that expires soonest, whose limit starts anew. A flood of new keys can
+    /// push out short-lived counters, the sender's own too
+    #[value(alias = "evict-oldest")]
+    EvictSoonestExpiry,
+}
+
+/// How often to sync; `None` is off.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SyncInterval(pub(crate) Option<Duration>);
+
+impl FromStr for SyncInterval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(SyncInterval(None));
+        }
+        let period = duration::parse(text).filter(|period| period.as_nanos() >= 10_000_000);
+        let period = period.ok_or("expected a time of at least 10ms, such as 500ms, 5s, or off")?;
+        Ok(SyncInterval(Some(Duration::from_nanos(period.as_nanos()))))
+    }
+}
+
+/// How long leases last at most; `None` is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseTtl(pub(crate) Option<Nanos>);
+
+impl FromStr for LeaseTtl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(LeaseTtl(None));
+        }
+        // Shorter ones would be over when the answer arrives; what a dead proxy holds is lost to its
+        // window, so longer ones would strand more.
+        let range = Nanos::new(10_000_000)..=Nanos::from_secs(60);
+        let ttl = duration::parse(text).filter(|ttl| range.contains(ttl));
+        let ttl = ttl.ok_or("expected a time from 10ms to 60s, such as 500ms or 2s, or off")?;
+        Ok(LeaseTtl(Some(ttl)))
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Watch {
+    /// When the system tells of a change, and every two seconds in case it did not tell of one
+    On,
+    /// Every two seconds, for file systems where telling of changes does harm
+    Poll,
+    /// Never
+    Off,
+}
+
+/// What holds for limits that do not say otherwise, by the flags of a command.
+pub(crate) fn defaults(is_merged: bool, is_counted: bool) -> Defaults {
+    let same_domain = if is_merged { SameDomain::Merge } else { SameDomain::Refuse };
+    Defaults { same_domain, denied: denied(is_counted), self_update: None }
+}
+
+pub(crate) fn denied(is_counted: bool) -> Denied {
+    if is_counted { Denied::Count } else { Denied::Spare }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckOptions {
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), a directory of them, or the srv.xml of an FRS
+    #[arg(required_unless_present = "diff")]
+    pub(crate) path: Option<PathBuf>,
+
+    /// Show what changes for whom when the limits at NEW take the place of those at OLD; both come
+    /// right behind it
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["path", "strict"])]
+    pub(crate) diff: Vec<PathBuf>,
+
+    /// A domain, or the path of a rule such as llm/user, whose limits are peeked at and debited after the
+    /// fact: warn of each of them that does not count what it denies. May be given several times
+    #[arg(long, value_name = "PATH", conflicts_with = "diff")]
+    pub(crate) usage_based: Vec<String>,
+
+    /// Take warnings for mistakes
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Let several files define one domain, and take the rules of all of them
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
+    pub(crate) merge_domains: bool,
+
+    /// Read the limits as a service with --count-denied does
+    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
+    pub(crate) count_denied: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl CheckOptions {
+    /// What holds for limits that do not say otherwise.
+    pub(crate) fn defaults(&self) -> Defaults {
+        defaults(self.merge_domains, self.count_denied)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainOptions {
+    /// Entries of the descriptor, outermost first
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) entries: Vec<String>,
+
+    /// Another descriptor of the same request; may be given several times. `\,` is a comma in a value
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    pub(crate) and: Vec<String>,
+
+    /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS")]
+    pub(crate) limits: PathBuf,
+
+    /// Domain of the request; may be left out if the limits have only one
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) domain: Option<String>,
+
+    /// Data directory, to see the counters as they are now
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Hits that the request asks for; 0 asks without taking
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) hits: u64,
+
+    /// Let several files define one domain, and take the rules of all of them
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
+    pub(crate) merge_domains: bool,
+
+    /// Read the limits as a service with --count-denied does
+    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
+    pub(crate) count_denied: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ExplainOptions {
+    /// What holds for limits that do not say otherwise.
+    pub(crate) fn defaults(&self) -> Defaults {
+        defaults(self.merge_domains, self.count_denied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_lasts_from_ten_milliseconds_to_a_minute() {
+        let error = "expected a time from 10ms to 60s, such as 500ms or 2s, or off";
+        let table = [
+            ("off", Ok(LeaseTtl(None))),
+            ("2s", Ok(LeaseTtl(Some(Nanos::from_secs(2))))),
+            ("10ms", Ok(LeaseTtl(Some(Nanos::new(10_000_000))))),
+            ("1m", Ok(LeaseTtl(Some(Nanos::from_secs(60))))),
+            ("9ms", Err(error.to_owned())),
+            ("61s", Err(error.to_owned())),
+            ("0", Err(error.to_owned())),
+            ("", Err(error.to_owned())),
+            ("2", Err(error.to_owned())),
+        ];
+        for (text, expected) in table {
+            assert_eq!(text.parse::<LeaseTtl>(), expected, "for {text:?}");
+        }
+    }
+}

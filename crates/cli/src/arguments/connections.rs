@@ -1,0 +1,122 @@
+//! Flags of the gRPC door's connections: TLS, how long they last, and how many there may be.
+
+use clap::Args;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use tidegate_limits::duration;
+use tidegate_servers::rls::{self, TlsFiles};
+
+/// The gRPC door's connections.
+#[derive(Debug, Args)]
+pub(crate) struct ConnectionOptions {
+    /// Certificate chain (PEM) of the gRPC door; every TCP address of it then takes TLS only
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_TLS_CERT", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of the certificate
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_TLS_KEY", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Certificates (PEM) of which one must have signed each client's
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+
+    /// Name (DNS or URI) that a client's certificate must have as an alternative name; of several, one
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TIDEGATE_TLS_CLIENT_NAME",
+        value_delimiter = ',',
+        requires = "tls_client_ca"
+    )]
+    pub(crate) tls_client_name: Vec<String>,
+
+    /// How long a gRPC connection lives before the client is told to make a new one, or off
+    #[arg(long, value_name = "TIME", env = "TIDEGATE_CONNECTION_AGE", default_value = "24h")]
+    pub(crate) connection_age: ConnectionAge,
+
+    /// How long calls under way may still take on a connection that is too old
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TIDEGATE_CONNECTION_AGE_GRACE",
+        default_value = "1h",
+        value_parser = period
+    )]
+    pub(crate) connection_age_grace: Duration,
+
+    /// gRPC connections of a process at once; for one more, the longest idle is closed, or the new one
+    #[arg(
+        long,
+        value_name = "N",
+        env = "TIDEGATE_CONNECTIONS_MAX",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(crate) connections_max: u32,
+}
+
+impl ConnectionOptions {
+    pub(crate) fn settings(&self) -> rls::Settings {
+        let tls = self.tls_cert.clone().zip(self.tls_key.clone()).map(|(cert, key)| TlsFiles {
+            cert,
+            key,
+            client_ca: self.tls_client_ca.clone(),
+            client_names: self.tls_client_name.clone(),
+        });
+        rls::Settings {
+            tls,
+            connection_age: self.connection_age.0,
+            connection_age_grace: self.connection_age_grace,
+            connections_max: self.connections_max as usize,
+        }
+    }
+}
+
+/// How old a connection may get; `None` is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConnectionAge(pub(crate) Option<Duration>);
+
+impl FromStr for ConnectionAge {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(ConnectionAge(None));
+        }
+        period(text).map(|age| ConnectionAge(Some(age))).map_err(|error| format!("{error}, or off"))
+    }
+}
+
+/// More than ten years are as good as off, and would lead beyond what clocks can count.
+const PERIOD_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+fn period(text: &str) -> Result<Duration, String> {
+    let period = duration::parse(text).map(|period| Duration::from_nanos(period.as_nanos()));
+    let period = period.filter(|period| (Duration::from_secs(1)..=PERIOD_MAX).contains(period));
+    period.ok_or_else(|| "expected a time of at least 1s, such as 30m or 24h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_a_second_at_least_or_off() {
+        let age = |seconds| Ok(ConnectionAge(Some(Duration::from_secs(seconds))));
+        let wanted = "expected a time of at least 1s, such as 30m or 24h, or off";
+        let table = [
+            ("off", Ok(ConnectionAge(None))),
+            ("24h", age(86_400)),
+            ("1s", age(1)),
+            ("999ms", Err(wanted.to_owned())),
+            ("20000w", Err(wanted.to_owned())),
+            ("1", Err(wanted.to_owned())),
+            ("", Err(wanted.to_owned())),
+        ];
+        for (text, expected) in table {
+            assert_eq!(text.parse::<ConnectionAge>(), expected, "for {text:?}");
+        }
+    }
+}

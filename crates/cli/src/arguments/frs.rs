@@ -1,0 +1,102 @@
+//! Flags of the FRS door.
+
+use anyhow::anyhow;
+use clap::Args;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use tidegate_core::DailyReset;
+use tidegate_limits::{daily_reset, duration};
+use tidegate_servers::Address;
+
+/// The FRS door.
+#[derive(Debug, Args)]
+pub(crate) struct FrsOptions {
+    /// Where to serve FRS (POST /frs, XML): host:port, unix:PATH or off
+    #[arg(
+        long = "frs",
+        id = "frs",
+        value_name = "ADDR",
+        env = "TIDEGATE_FRS",
+        default_value = "127.0.0.1:8090"
+    )]
+    pub(crate) address: Address,
+
+    /// An FRS's srv.xml, whose values hold where no flag and no variable says otherwise
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_SRV")]
+    pub(crate) srv: Option<PathBuf>,
+
+    /// When counters of a map.xml start anew each day, unless it says so itself: a time such as 03:00
+    #[arg(
+        long = "frs-self-update",
+        id = "frs-self-update",
+        value_name = "TIME",
+        env = "TIDEGATE_FRS_SELF_UPDATE"
+    )]
+    pub(crate) self_update_time: Option<String>,
+
+    /// The clock that this time is of: UTC, an offset such as +08:00, or a name such as Europe/Berlin
+    #[arg(
+        long = "frs-timezone",
+        id = "frs-timezone",
+        value_name = "ZONE",
+        env = "TIDEGATE_FRS_TIMEZONE",
+        default_value = "UTC"
+    )]
+    pub(crate) timezone: String,
+
+    /// FRS connections that a process serves at a time; more clients are told to try again
+    #[arg(
+        long = "frs-connections",
+        id = "frs-connections",
+        value_name = "N",
+        env = "TIDEGATE_FRS_CONNECTIONS",
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(crate) connections: u32,
+
+    /// How long an FRS request may take to come in, and its answer to be taken
+    #[arg(
+        long = "frs-request-timeout",
+        id = "frs-request-timeout",
+        value_name = "TIME",
+        env = "TIDEGATE_FRS_REQUEST_TIMEOUT",
+        default_value = "10s"
+    )]
+    pub(crate) request_timeout: Timeout,
+
+    /// How long an FRS connection may rest between requests
+    #[arg(
+        long = "frs-idle-timeout",
+        id = "frs-idle-timeout",
+        value_name = "TIME",
+        env = "TIDEGATE_FRS_IDLE_TIMEOUT",
+        default_value = "60s"
+    )]
+    pub(crate) idle_timeout: Timeout,
+}
+
+impl FrsOptions {
+    /// When counters of a `map.xml` are reset that says nothing of it.
+    pub(crate) fn self_update(&self) -> anyhow::Result<Option<DailyReset>> {
+        let Some(time) = &self.self_update_time else { return Ok(None) };
+        let reset = daily_reset(time, &self.timezone);
+        reset.map(Some).map_err(|message| anyhow!("--frs-self-update: {message}"))
+    }
+}
+
+/// A time that is waited for at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeout(pub(crate) Duration);
+
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let time = duration::parse(text).map(|time| Duration::from_nanos(time.as_nanos()));
+        let range = Duration::from_millis(10)..=Duration::from_secs(86_400);
+        let time = time.filter(|time| range.contains(time));
+        time.map(Timeout).ok_or_else(|| "expected a time from 10ms to 1d, such as 10s".to_owned())
+    }
+}

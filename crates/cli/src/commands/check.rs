@@ -1,0 +1,245 @@
+//! `tidegate check`: every mistake of a limits file or directory, or of an `srv.xml`, one a line; and with
+//! `--diff` what a change of the limits means for callers.
+//!
+//! What is found is what was asked for, so it goes to standard output; standard error is for what keeps
+//! the command from its work.
+
+use crate::arguments::CheckOptions;
+use crate::defaults::srv;
+use crate::output::Output;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use tidegate_limits::Rules;
+use tidegate_limits::describe::count;
+use tidegate_limits::diff::{Change, Changes, Kind, Snapshot, compare_rules};
+use tidegate_limits::usage_based;
+use tidegate_limits::{self as rules, Loaded, Pipes, RuleError, RuleErrors, Source, escaped};
+
+/// As diff(1) has it.
+const EXIT_TROUBLE: u8 = 2;
+
+pub(crate) fn run(options: &CheckOptions) -> ExitCode {
+    let mut out = Output::new();
+    let done = match (&options.path, &options.diff[..]) {
+        (_, [old, new]) => {
+            let [old, new] = [old, new].map(|path| rules::load(path, options.defaults()));
+            diff(options, old, new, &mut out)
+        }
+        (Some(path), _) => {
+            let source = Source::read(path, Pipes::Allow);
+            match srv_xml(&source) {
+                Some(bytes) => check_srv(options, path, bytes, &mut out),
+                None => {
+                    let loaded = rules::load_source(&source, options.defaults());
+                    check(options, path, loaded, &mut out)
+                }
+            }
+        }
+        // clap asks for one of them.
+        (None, _) => Ok(ExitCode::from(EXIT_TROUBLE)),
+    };
+    match done.and_then(|code| out.finish().map(|()| code)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tidegate: {error}");
+            if options.diff.is_empty() { ExitCode::FAILURE } else { ExitCode::from(EXIT_TROUBLE) }
+        }
+    }
+}
+
+fn check(
+    options: &CheckOptions,
+    path: &Path,
+    loaded: Result<Loaded, RuleErrors>,
+    out: &mut Output,
+) -> io::Result<ExitCode> {
+    let (rules, warnings, errors) = match loaded {
+        Ok(mut loaded) => match usage_based::warn(&mut loaded, path, &options.usage_based) {
+            Ok(()) => (Some(loaded.rules), loaded.warnings, Vec::new()),
+            Err(errors) => (None, Vec::new(), errors),
+        },
+        Err(RuleErrors(errors)) => (None, Vec::new(), errors),
+    };
+    let is_strict = options.strict && !warnings.is_empty();
+    let is_ok = errors.is_empty() && !is_strict;
+    if options.json {
+        out.json(&json!({
+            "ok": is_ok,
+            "errors": errors.iter().map(json_of).collect::<Vec<_>>(),
+            "warnings": warnings.iter().map(json_of).collect::<Vec<_>>(),
+            "domains": rules.as_ref().map_or_else(Vec::new, domains_json),
+        }))?;
+    } else {
+        for error in &errors {
+            writeln!(out, "{error}")?;
+        }
+        for warning in &warnings {
+            let at = place_of(warning);
+            writeln!(out, "{at}: warning: {}", warning.message)?;
+        }
+        writeln!(out, "{}", summary(rules.as_ref(), errors.len(), warnings.len(), is_strict))?;
+    }
+    Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The bytes of what is an `srv.xml`, and named itself: in a directory of limits it would be a mistake.
+fn srv_xml(source: &Source) -> Option<&[u8]> {
+    let [file] = source.files().ok()? else { return None };
+    let bytes = file.bytes.as_deref().ok()?;
+    (file.path == source.path() && srv::is_srv(bytes)).then_some(bytes)
+}
+
+fn check_srv(
+    options: &CheckOptions,
+    path: &Path,
+    bytes: &[u8],
+    out: &mut Output,
+) -> io::Result<ExitCode> {
+    let parsed = srv::parse(bytes).map_err(|mistakes| {
+        let mistakes = mistakes.into_iter().map(|(place, message)| {
+            let (file, place) = (path.to_path_buf(), Some(place));
+            RuleError { file, place, message }
+        });
+        mistakes.collect::<Vec<_>>()
+    });
+    let (flags, errors) = match parsed {
+        Ok(srv) => (srv.flags(), Vec::new()),
+        Err(errors) => (Vec::new(), errors),
+    };
+    if options.json {
+        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), json!(value)));
+        out.json(&json!({
+            "ok": errors.is_empty(),
+            "errors": errors.iter().map(json_of).collect::<Vec<_>>(),
+            "warnings": [],
+            "flags": Value::Object(flags.collect()),
+        }))?;
+    } else if errors.is_empty() {
+        let flags = flags.iter().map(|(flag, value)| format!(" --{flag} {value}"));
+        writeln!(out, "ok: an srv.xml, which says{}", some(&flags.collect::<String>()))?;
+    } else {
+        for error in &errors {
+            writeln!(out, "{error}")?;
+        }
+        writeln!(out, "{} in the srv.xml", count(errors.len(), "error"))?;
+    }
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn some(text: &str) -> &str {
+    if text.is_empty() { " nothing" } else { text }
+}
+
+fn summary(rules: Option<&Rules>, errors: usize, warnings: usize, is_strict: bool) -> String {
+    let Some(rules) = rules else {
+        return format!("{} in the limits", count(errors, "error"));
+    };
+    let names = rules.domain_names();
+    let limits = count(rules.limits().len(), "limit");
+    let found = format!("{limits} in {} ({})", count(names.len(), "domain"), names.join(", "));
+    match (warnings, is_strict) {
+        (0, _) => format!("ok: {found}"),
+        (_, true) => {
+            format!("{} in the limits, which --strict takes for errors", count(warnings, "warning"))
+        }
+        (_, false) => format!("ok: {found}; {}", count(warnings, "warning")),
+    }
+}
+
+/// `file:line:column`, as editors know it.
+fn place_of(error: &RuleError) -> String {
+    let file = error.file.display();
+    match error.place {
+        Some((line, column)) => format!("{file}:{line}:{column}"),
+        None => file.to_string(),
+    }
+}
+
+/// A mistake or a warning.
+pub(crate) fn json_of(error: &RuleError) -> Value {
+    json!({
+        "file": error.file.display().to_string(),
+        "line": error.place.map(|(line, _)| line),
+        "column": error.place.map(|(_, column)| column),
+        "message": error.message,
+    })
+}
+
+fn domains_json(rules: &Rules) -> Vec<Value> {
+    let all = rules.rules();
+    let domain = |name: &&str| {
+        let path = escaped(name);
+        let of_domain = all.iter().filter(|rule| rule.path.split('/').next() == Some(&path));
+        let (count, limits) = of_domain
+            .fold((0, 0), |(count, limits), rule| (count + 1, limits + rule.limits().len()));
+        json!({"name": name, "limits": limits, "rules": count})
+    };
+    rules.domain_names().iter().map(domain).collect()
+}
+
+fn diff(
+    options: &CheckOptions,
+    old: Result<Loaded, RuleErrors>,
+    new: Result<Loaded, RuleErrors>,
+    out: &mut Output,
+) -> io::Result<ExitCode> {
+    let (old, new) = match (old, new) {
+        (Ok(old), Ok(new)) => (old.rules, new.rules),
+        (old, new) => {
+            let errors: Vec<RuleError> = [old, new]
+                .into_iter()
+                .filter_map(Result::err)
+                .flat_map(|errors| errors.0)
+                .collect();
+            if options.json {
+                out.json(&json!({"errors": errors.iter().map(json_of).collect::<Vec<_>>()}))?;
+            } else {
+                eprintln!("{}", RuleErrors(errors));
+            }
+            return Ok(ExitCode::from(EXIT_TROUBLE));
+        }
+    };
+    let changes = compare_rules(&old, &new);
+    if options.json {
+        let list: Vec<Value> = changes.0.iter().map(change_json).collect();
+        out.json(&json!({"same": changes.is_empty(), "changes": list}))?;
+    } else {
+        print_changes(&changes, &Snapshot::of(&new), out)?;
+    }
+    Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn change_json(change: &Change) -> Value {
+    let kind = match change.kind {
+        Kind::Added => "added",
+        Kind::Removed => "removed",
+        Kind::Changed => "changed",
+    };
+    json!({"path": change.path, "change": kind, "what": change.what, "means": change.means})
+}
+
+fn print_changes(changes: &Changes, new: &Snapshot, out: &mut Output) -> io::Result<()> {
+    if changes.is_empty() {
+        let (limits, domains) = (count(new.limits(), "limit"), count(new.domains(), "domain"));
+        return writeln!(out, "no change for anybody: {limits} in {domains}");
+    }
+    for change in &changes.0 {
+        let sign = match change.kind {
+            Kind::Added => '+',
+            Kind::Removed => '-',
+            Kind::Changed => '~',
+        };
+        writeln!(out, "{sign} {}: {}", change.path, change.what)?;
+        writeln!(out, "    {}", change.means)?;
+    }
+    let kinds = [("added", Kind::Added), ("removed", Kind::Removed), ("changed", Kind::Changed)];
+    let counts = kinds.map(|(name, kind)| (name, changes.count(kind)));
+    let told: Vec<String> = counts
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    writeln!(out, "{}", told.join(", "))
+}

@@ -1,0 +1,231 @@
+//! `tidegate explain`: which limits a request meets and why, and what they would say to it now.
+//!
+//! Goes the way that a request's decision goes, by the same functions, on a look at the data directory
+//! that changes no byte. An answer of any kind is a success.
+
+mod json;
+mod text;
+
+use crate::arguments::ExplainOptions;
+use crate::commands::store::key::{domain_of, parse_entry};
+use crate::commands::store::{EXIT_USAGE, Usage, check_whole};
+use crate::output::Output;
+use anyhow::{Context, anyhow};
+use std::convert::Infallible;
+use std::path::Path;
+use std::process::ExitCode;
+use tidegate_authority::clock;
+use tidegate_authority::{Previewed, preview};
+use tidegate_core::{Descriptor, Enforcement, Entry, Hits, Quota, Request, Timestamp, Verdict};
+use tidegate_limits::lookup::Look;
+use tidegate_limits::{self as rules, Loaded};
+use tidegate_limits::{Limit, Rules};
+use tidegate_store::{Hashed, View};
+
+pub(crate) fn run(options: &ExplainOptions) -> ExitCode {
+    let mut out = Output::new();
+    let result = explain(options, &mut out);
+    let flushed = out.finish();
+    match result.and_then(|()| flushed.map_err(Into::into)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidegate: {error:#}");
+            if error.is::<Usage>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
+    let entries = entries_of(options.entries.iter().map(String::as_str))?;
+    let more = options.and.iter().map(|entries| {
+        let words = split(entries);
+        entries_of(words.iter().map(String::as_str))
+    });
+    let descriptors: Vec<Descriptor> = std::iter::once(Ok(entries))
+        .chain(more)
+        .map(|e| e.map(Descriptor::new))
+        .collect::<Result<_, _>>()?;
+    let Loaded { rules, .. } =
+        rules::load(&options.limits, options.defaults()).map_err(|errors| {
+            // On lines of their own, as `tidegate check` has them, for people and editors.
+            eprintln!("{errors}");
+            anyhow!("nothing can be explained until {} has no mistake", options.limits.display())
+        })?;
+    let domain = domain_of(&rules, options.domain.clone())?;
+    let request = Request { domain, descriptors, hits: Hits::new(options.hits) };
+    let now = clock::now();
+    let explanation = match &options.data_dir {
+        Some(dir) => Explanation::live(&rules, &request, dir, now)?,
+        None => Explanation::fresh(&rules, &request, now),
+    };
+    if options.json {
+        out.json(&json::of(&explanation))?;
+    } else {
+        text::print(&explanation, out)?;
+    }
+    Ok(())
+}
+
+fn entries_of<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<Entry>, Usage> {
+    words.map(parse_entry).collect()
+}
+
+/// The parts between commas, of which `\,` is none but stands for one.
+fn split(entries: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut rest = entries.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' if rest.next_if_eq(&',').is_some() => word.push(','),
+            ',' => words.push(std::mem::take(&mut word)),
+            other => word.push(other),
+        }
+    }
+    words.push(word);
+    words
+}
+
+/// All that there is to tell.
+struct Explanation<'a> {
+    request: &'a Request,
+    now: Timestamp,
+    counters: Counters,
+    /// One for each descriptor.
+    looks: Vec<Look<'a>>,
+    /// Those that have a say.
+    limits: Vec<Previewed>,
+    verdict: Verdict,
+}
+
+/// Which states the limits were asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counters {
+    /// Those of a data directory with this seed.
+    Live { seed: u64 },
+    /// Those of callers that were never seen.
+    Fresh,
+}
+
+impl<'a> Explanation<'a> {
+    fn live(
+        rules: &'a Rules,
+        request: &'a Request,
+        dir: &Path,
+        now: Timestamp,
+    ) -> anyhow::Result<Self> {
+        let view = View::open(dir)?;
+        let seed = view.seed();
+        let read = |key: &Hashed, words: &mut [u64]| {
+            if let Some(entry) = view.find(key, now.as_nanos())? {
+                let state = entry.state.get(..words.len());
+                words.copy_from_slice(state.context("the nodes have too few words for a limit")?);
+            }
+            anyhow::Ok(())
+        };
+        let (verdict, limits) = preview(rules, request, seed, now, read)?;
+        check_whole(&view)?;
+        let looks = looks(rules, request);
+        Ok(Explanation { request, now, counters: Counters::Live { seed }, looks, limits, verdict })
+    }
+
+    fn fresh(rules: &'a Rules, request: &'a Request, now: Timestamp) -> Self {
+        let Ok((verdict, limits)) = preview(rules, request, 0, now, |_, _| Ok::<_, Infallible>(()));
+        let looks = looks(rules, request);
+        Explanation { request, now, counters: Counters::Fresh, looks, limits, verdict }
+    }
+
+    /// The limits of a descriptor that have a say.
+    fn limits_of(&self, descriptor: usize) -> impl Iterator<Item = &Previewed> {
+        self.limits.iter().filter(move |limit| limit.descriptor == descriptor)
+    }
+
+    /// The limits of a descriptor that gave way, and what each gave way to.
+    fn replaced_of(&self, descriptor: usize) -> Vec<(&'a Limit, &'a str)> {
+        let Some(rule) = self.looks[descriptor].rule() else { return Vec::new() };
+        let rule_that_replaces = |limit: &Limit| {
+            let name = limit.name.as_deref()?;
+            let mut rules = self.looks.iter().filter_map(Look::rule);
+            rules.find(|rule| rule.replaces().any(|replaced| replaced == name))
+        };
+        let limits = rule.limits().iter();
+        limits.filter_map(|limit| Some((limit, rule_that_replaces(limit)?.path.as_str()))).collect()
+    }
+
+    /// The limits because of which the request is denied.
+    fn denied_by(&self) -> Vec<&Previewed> {
+        let denies = |of: Enforcement| {
+            let over = move |limit: &&Previewed| limit.enforcement == of && !limit.then.is_allow();
+            self.limits.iter().filter(over).collect::<Vec<_>>()
+        };
+        match self.verdict {
+            Verdict::Allow => Vec::new(),
+            Verdict::Deny => {
+                let enforced = denies(Enforcement::Enforce);
+                if enforced.is_empty() { denies(Enforcement::Quota) } else { enforced }
+            }
+        }
+    }
+
+    /// What is left to the request where it is tightest, if it meets a limit that may deny. Quotas
+    /// deny only when those of all descriptors are used up, so of these the roomiest descriptor
+    /// counts.
+    fn left(&self) -> Option<u64> {
+        let tightest = |limits: &mut dyn Iterator<Item = &Previewed>, of: Enforcement| {
+            limits.filter(|limit| limit.enforcement == of).map(|limit| limit.then.remaining).min()
+        };
+        let enforced = tightest(&mut self.limits.iter(), Enforcement::Enforce);
+        let quotas = (0..self.looks.len())
+            .filter_map(|index| tightest(&mut self.limits_of(index), Enforcement::Quota))
+            .max();
+        enforced.into_iter().chain(quotas).min()
+    }
+
+    /// Whether the limit could ever allow what is asked.
+    fn can_ever(&self, limit: &Previewed) -> bool {
+        self.request.hits.needed() <= capacity(limit)
+    }
+}
+
+fn looks<'a>(rules: &'a Rules, request: &'a Request) -> Vec<Look<'a>> {
+    let descriptors = request.descriptors.iter();
+    descriptors.map(|descriptor| Look::of(rules, &request.domain, &descriptor.entries)).collect()
+}
+
+/// The hits that a window has taken, as far as its capacity goes; none for a bucket, which does not
+/// know how much of what it lacks was taken.
+fn used(limit: &Previewed) -> Option<u64> {
+    match limit.limit.quota {
+        Quota::TokenBucket(_) => None,
+        _ => Some(capacity(limit).saturating_sub(limit.now.remaining)),
+    }
+}
+
+/// When more becomes available; none while all is.
+fn more_at(limit: &Previewed) -> Option<Timestamp> {
+    (limit.now.remaining < capacity(limit)).then_some(limit.now.reset_at)
+}
+
+fn capacity(limit: &Previewed) -> u64 {
+    limit.limit.quota.capacity().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn a_comma_that_is_escaped_is_part_of_a_value() {
+        for (text, words) in [
+            ("a=1", &["a=1"][..]),
+            ("a=1,b=2", &["a=1", "b=2"]),
+            (r"a=1\,5,b=2", &["a=1,5", "b=2"]),
+            (r"a=\,\,", &["a=,,"]),
+            (r"a=C:\x,b=\", &[r"a=C:\x", r"b=\"]),
+            ("a=1,", &["a=1", ""]),
+            ("", &[""]),
+        ] {
+            assert_eq!(split(text), words, "for {text:?}");
+        }
+    }
+}

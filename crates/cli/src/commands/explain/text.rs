@@ -1,0 +1,202 @@
+//! The explanation for people.
+
+use super::{Counters, Explanation, capacity, more_at, used};
+use crate::output::Output;
+use crate::time::utc;
+use std::io::{self, Write};
+use tidegate_authority::Previewed;
+use tidegate_core::{Denied, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_limits::describe::{algorithm, numbers, some_of};
+use tidegate_limits::describe::{grouped, span};
+use tidegate_limits::diff::decoded;
+use tidegate_limits::lookup::Look;
+use tidegate_limits::lookup::words;
+use tidegate_limits::{Matcher, Rule, RuleKind};
+use tidegate_store::Key;
+
+/// Values of a key that are listed.
+const VALUES_MAX: usize = 5;
+
+pub(super) fn print(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
+    writeln!(out, "domain {}", of.request.domain)?;
+    for (index, look) in of.looks.iter().enumerate() {
+        writeln!(out, "descriptor {}", words(look.entries))?;
+        print_look(look, out)?;
+        for (limit, by) in of.replaced_of(index) {
+            let name = limit.name.as_deref().unwrap_or_default();
+            writeln!(out, "  limit {}", limit.path)?;
+            writeln!(out, "    gives way: {by}, which the request meets too, replaces {name}")?;
+        }
+        for limit in of.limits_of(index) {
+            print_limit(of, limit, out)?;
+        }
+    }
+    print_verdict(of, out)
+}
+
+fn print_look(look: &Look<'_>, out: &mut Output) -> io::Result<()> {
+    let has_counter = look.rule().is_some_and(|rule| !rule.limits().is_empty());
+    for (index, level) in look.levels.iter().enumerate() {
+        let entry = words(std::slice::from_ref(level.entry));
+        let how = match level.matched {
+            None => "no place".to_owned(),
+            Some(matched) if has_counter => {
+                how(matched, &level.values) + &counter(matched, look.shared_as(index))
+            }
+            Some(matched) => how(matched, &level.values),
+        };
+        writeln!(out, "  {}. {entry}: {how}", index + 1)?;
+        if level.matched.is_none() {
+            break;
+        }
+    }
+    if let Some(rule) = look.rule() {
+        writeln!(out, "  rule {}{}", rule.path, of_rule(rule))?;
+    }
+    for hint in &look.hints {
+        writeln!(out, "  {hint}")?;
+    }
+    Ok(())
+}
+
+/// How an entry found its place.
+fn how(matched: &Matcher, values: &[String]) -> String {
+    match matched {
+        Matcher::Exact(_) => "by its value".to_owned(),
+        Matcher::Any if values.is_empty() => "by the key alone".to_owned(),
+        Matcher::Any => {
+            let values = some_of(values.iter().map(String::as_str), VALUES_MAX);
+            format!("by the key alone, as it is none of {values}")
+        }
+        pattern => format!("by a pattern, {pattern}"),
+    }
+}
+
+/// Whose counter it is, where a place is for several values.
+fn counter(matched: &Matcher, shared: Option<&str>) -> String {
+    match (matched, shared) {
+        (_, Some(_)) => "; all values of the pattern share one counter".to_owned(),
+        (Matcher::Exact(_), None) => String::new(),
+        (_, None) => "; each value has a counter of its own".to_owned(),
+    }
+}
+
+fn of_rule(rule: &Rule) -> &'static str {
+    match (&rule.kind, rule.enforcement) {
+        (RuleKind::Unlimited { .. }, _) => ": unlimited, so it has no counter and never denies",
+        (_, Enforcement::Enforce) => "",
+        (_, Enforcement::Shadow) => ": in shadow, so it counts and reports, and never denies",
+        (_, Enforcement::Quota) => {
+            ": a quota, which denies only when all quotas that the request meets are used up"
+        }
+    }
+}
+
+fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io::Result<()> {
+    let (configured, quota) = (&limit.limit, &limit.limit.quota);
+    let name = configured.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+    writeln!(out, "  limit {}{name}", configured.path)?;
+    writeln!(out, "    allows   {}, by {}", numbers(quota), algorithm(quota))?;
+    if configured.denied == Denied::Count {
+        writeln!(out, "    counts   denied requests too, and debits after the fact")?;
+    }
+    if !configured.replaces.is_empty() {
+        let names = configured.replaces.join(", ");
+        writeln!(out, "    replaces {names}, where the request meets it as well")?;
+    }
+    writeln!(out, "    counter  {}", identity(of, limit))?;
+    if let Counters::Live { seed } = of.counters {
+        let keys: Vec<String> = limit.keys.iter().map(|key| key.stored(seed).to_string()).collect();
+        writeln!(out, "    key      {}", keys.join("\n             "))?;
+        writeln!(out, "    now      {}{}", state(limit), reset(of, limit))?;
+    }
+    writeln!(out, "    says     {}", says(of, limit))
+}
+
+/// Which counter it is: what its key is made of.
+fn identity(of: &Explanation<'_>, limit: &Previewed) -> String {
+    let look = &of.looks[limit.descriptor];
+    let mut parts = vec![of.request.domain.clone()];
+    for (index, entry) in look.entries.iter().enumerate() {
+        parts.push(match look.shared_as(index) {
+            Some(text) => format!("{}=(any of {})", entry.key, decoded(text)),
+            None => words(std::slice::from_ref(entry)),
+        });
+    }
+    if !limit.limit.label.is_empty() {
+        parts.push(format!("#{}", limit.limit.label));
+    }
+    parts.join(" ")
+}
+
+/// How full the counter is.
+fn state(limit: &Previewed) -> String {
+    let (left, capacity) = (grouped(limit.now.remaining), grouped(capacity(limit)));
+    match used(limit) {
+        Some(used) => format!("{} of {capacity} used, {left} left", grouped(used)),
+        None => format!("{left} of {capacity} tokens left"),
+    }
+}
+
+fn reset(of: &Explanation<'_>, limit: &Previewed) -> String {
+    more_at(limit).map_or_else(String::new, |at| {
+        let when = utc(at.as_nanos().div_ceil(1_000_000_000));
+        format!("; more in {}, at {when}", wait(at.saturating_since(of.now)))
+    })
+}
+
+fn says(of: &Explanation<'_>, limit: &Previewed) -> String {
+    let hits = of.request.hits.get();
+    let denial = match limit.then.outcome {
+        Outcome::Allow => {
+            let left = grouped(limit.then.remaining);
+            return match of.verdict {
+                Verdict::Allow if hits > 0 => format!("allowed: {left} left then"),
+                Verdict::Allow => format!("allowed: {left} left"),
+                Verdict::Deny => format!("has room, and nothing is taken: {left} left"),
+            };
+        }
+        Outcome::Deny { .. } if !of.can_ever(limit) => {
+            let (asked, most) = (grouped(of.request.hits.needed()), limit.limit.quota.capacity());
+            format!("{asked} never fit, as it allows {} at most", grouped(most.into()))
+        }
+        Outcome::Deny { retry_after } => format!("try again in {}", wait(retry_after)),
+    };
+    match limit.enforcement {
+        Enforcement::Enforce => format!("denied: {denial}"),
+        Enforcement::Shadow => format!("over, but in shadow: {denial}"),
+        Enforcement::Quota => format!("over, as a quota: {denial}"),
+    }
+}
+
+fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
+    let denied_by = of.denied_by();
+    let hits = match of.request.hits.get() {
+        1 => String::new(),
+        hits => format!(" {} hits", grouped(hits)),
+    };
+    match (of.verdict, of.left()) {
+        (Verdict::Allow, None) => writeln!(out, "allowed{hits}: no limit has a say")?,
+        (Verdict::Allow, Some(left)) => writeln!(out, "allowed{hits}: {} left", grouped(left))?,
+        (Verdict::Deny, _) => {
+            for limit in denied_by {
+                let when = match limit.then.outcome {
+                    Outcome::Deny { retry_after } if of.can_ever(limit) => {
+                        format!("try again in {}", wait(retry_after))
+                    }
+                    _ => "it never fits".to_owned(),
+                };
+                writeln!(out, "denied{hits} by {}: {when}", limit.limit.path)?;
+            }
+        }
+    }
+    if of.counters == Counters::Fresh && !of.limits.is_empty() {
+        writeln!(out, "(with fresh counters; --data-dir DIR shows them as they are)")?;
+    }
+    Ok(())
+}
+
+/// A time to wait, rounded up as clients are told it.
+fn wait(time: Nanos) -> String {
+    span(time.as_secs_ceil())
+}

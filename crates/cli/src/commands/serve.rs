@@ -1,0 +1,104 @@
+//! `tidegate serve`: from its arguments to the settings of a service.
+
+use crate::arguments::{
+    EvictionPolicy, LogFormat, ServeOptions, StoreOptions, Watch, defaults, denied,
+};
+use crate::defaults::env::Notices;
+use std::sync::Arc;
+use tidegate_authority::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
+use tidegate_feeds::{Feed, FileFeed};
+use tidegate_limits::Defaults;
+use tidegate_process::{LogSettings, OpenFeed, Settings};
+use tidegate_servers::frs;
+use tidegate_store::Eviction;
+
+/// Serves until a signal says to stop. `notices` are of the environment of another service.
+pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<()> {
+    let settings = settings(options);
+    let feed = feed_settings(options);
+    let open_feed: &OpenFeed<'_> = &|handed, observer| {
+        let feed = feed.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        let (feed, rules) = match handed {
+            None => FileFeed::first(feed, observer)?,
+            Some(file) => FileFeed::handed(feed, observer, file)?,
+        };
+        Ok((Arc::new(feed) as Arc<dyn Feed>, rules))
+    };
+    if options.workers.as_worker {
+        return tidegate_process::serve_as_worker(&settings, open_feed);
+    }
+    tidegate_process::start_log(&settings.log)?;
+    notices.log();
+    tidegate_process::serve(&settings, open_feed)
+}
+
+fn settings(options: &ServeOptions) -> Settings {
+    Settings {
+        data_dir: data_dir_settings(&options.store),
+        modes: modes(options),
+        grpc: options.grpc.clone(),
+        http: options.http.clone(),
+        frs_address: options.frs.address.clone(),
+        rls: options.connections.settings(),
+        frs: frs::Settings {
+            connections_max: options.frs.connections as usize,
+            request_timeout: options.frs.request_timeout.0,
+            idle_timeout: options.frs.idle_timeout.0,
+        },
+        replies: options.replies.replies(),
+        log: LogSettings {
+            filter: options.log.clone(),
+            format: match options.log_format {
+                LogFormat::Text => tidegate_process::LogFormat::Text,
+                LogFormat::Json => tidegate_process::LogFormat::Json,
+            },
+        },
+        workers: options.workers.count,
+        takeover: options.workers.takeover,
+    }
+}
+
+fn data_dir_settings(options: &StoreOptions) -> tidegate_data_dir::Settings {
+    tidegate_data_dir::Settings {
+        dir: options.data_dir.clone(),
+        memory_dir: options.memory_dir.clone(),
+        capacity: options.capacity,
+        load: options.load,
+        geometry: options.geometry,
+        wide_capacity: options.wide_capacity,
+        eviction: match options.eviction {
+            EvictionPolicy::Refuse => Eviction::Refuse,
+            EvictionPolicy::EvictSoonestExpiry => Eviction::EvictSoonestExpiry,
+        },
+        sync_interval: options.sync_interval.0,
+    }
+}
+
+/// An error is of `--frs-self-update`, and comes once the log has started.
+fn feed_settings(options: &ServeOptions) -> anyhow::Result<tidegate_feeds::Settings> {
+    let self_update = options.frs.self_update()?;
+    Ok(tidegate_feeds::Settings {
+        path: options.limits.clone(),
+        defaults: Defaults { self_update, ..defaults(options.merge_domains, options.count_denied) },
+        watch: match options.watch {
+            Watch::On => tidegate_feeds::Watch::On,
+            Watch::Poll => tidegate_feeds::Watch::Poll,
+            Watch::Off => tidegate_feeds::Watch::Off,
+        },
+        keeps_handout: options.workers.supervises(),
+    })
+}
+
+fn modes(options: &ServeOptions) -> Modes {
+    Modes {
+        shadow: if options.shadow_mode { GlobalShadow::On } else { GlobalShadow::Off },
+        quota: if options.quota_mode { GlobalQuota::On } else { GlobalQuota::Off },
+        metadata: match options.dynamic_metadata {
+            true => DynamicMetadata::On,
+            false => DynamicMetadata::Off,
+        },
+        denied: denied(options.count_denied),
+        lease_ttl: options.lease_ttl.0,
+        lessors: options.workers.lessors(),
+    }
+}

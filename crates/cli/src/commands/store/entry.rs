@@ -1,0 +1,245 @@
+//! `tidegate store get`, `set` and `erase`: the entry of one key.
+
+use super::key::{Named, Resolved};
+use super::{Verdict, check_whole, join};
+use crate::arguments::store::{Expiry, GetOptions, SetOptions, Word};
+use crate::output::Output;
+use crate::time::{from_now, utc};
+use anyhow::bail;
+use serde_json::{Value, json};
+use std::io::Write;
+use tidegate_authority::clock;
+use tidegate_core::{Charge, Period, Timestamp};
+use tidegate_limits::Limit;
+use tidegate_limits::describe::{grouped, span};
+use tidegate_store::{Class, Entry, View};
+
+const SECOND: u64 = 1_000_000_000;
+
+pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+    let named = Named::parse(&options.key)?;
+    let view = View::open(&options.look.dir)?;
+    let key = named.resolve(view.seed())?;
+    let now = clock::now();
+    let mut found = None;
+    for class in classes(&view, &key, options.class.map(Class::from))? {
+        let entry = view.find(&key.within(class), now.as_nanos())?;
+        found = found.or(entry.map(|entry| (class, entry)));
+    }
+    let left = left(&view, &key, now)?;
+    check_whole(&view)?;
+    if options.look.json {
+        out.json(&json_of(&key, found.as_ref(), left, now))?;
+    } else {
+        print(out, &key, found.as_ref(), left, now)?;
+    }
+    Ok(if found.is_some() { Verdict::Good } else { Verdict::Bad })
+}
+
+pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+    let named = Named::parse(&options.key)?;
+    let dir = &options.look.dir;
+    let view = View::open(dir)?;
+    let key = named.resolve(view.seed())?;
+    let class = key.class.unwrap_or(options.class.into());
+    let Some(geometry) = view.geometry(class) else { bail!(without(class)) };
+    let state = state_of(&options.state, class, geometry.state_words())?;
+    let now = clock::now();
+    let expires_at = expiry_of(&options.expiry, now)?;
+
+    let cluster = join(dir, view)?;
+    let is_new = cluster.update(&key.within(class), now.as_nanos(), |entry| {
+        entry.state.fill(0);
+        entry.state[..state.len()].copy_from_slice(&state);
+        *entry.expires_at = expires_at;
+        entry.is_new()
+    })?;
+    let (name, stored, secs) = (class.name(), key.stored, expires_at.div_ceil(SECOND));
+    if options.look.json {
+        let key = stored.to_string();
+        out.json(&json!({"key": key, "class": name, "created": is_new, "expires_at": secs}))?;
+    } else {
+        let done = if is_new { "created" } else { "overwrote" };
+        let expires = from_now(secs, secs_of(now));
+        writeln!(out, "{done} the {name} entry of key {stored}, which expires {expires}")?;
+    }
+    Ok(Verdict::Good)
+}
+
+pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+    let named = Named::parse(&options.key)?;
+    let dir = &options.look.dir;
+    let view = View::open(dir)?;
+    let key = named.resolve(view.seed())?;
+    let classes = classes(&view, &key, options.class.map(Class::from))?;
+    let cluster = join(dir, view)?;
+    let now = clock::now().as_nanos();
+    let mut erased = Vec::new();
+    for class in classes {
+        let mut had_one = false;
+        for part in key.every_part(class, cluster.seed(), clock::now()) {
+            had_one |= cluster.erase(&part, now)?;
+        }
+        if had_one {
+            erased.push(class.name());
+        }
+    }
+    if options.look.json {
+        let key = key.stored.to_string();
+        out.json(&json!({"key": key, "erased": !erased.is_empty(), "classes": erased}))?;
+    } else if erased.is_empty() {
+        writeln!(out, "key {} has no entry", key.stored)?;
+    } else {
+        writeln!(out, "erased the {} entry of key {}", erased.join(" and the "), key.stored)?;
+    }
+    Ok(Verdict::Good)
+}
+
+/// Where to look for a key: in the class that its name or the caller says, else in all.
+fn classes(view: &View, key: &Resolved, asked: Option<Class>) -> anyhow::Result<Vec<Class>> {
+    match key.class.or(asked) {
+        Some(class) if view.geometry(class).is_none() => bail!(without(class)),
+        Some(class) => Ok(vec![class]),
+        None => {
+            Ok(Class::ALL.into_iter().filter(|class| view.geometry(*class).is_some()).collect())
+        }
+    }
+}
+
+fn without(class: Class) -> String {
+    format!("this data directory was made without {} nodes", class.name())
+}
+
+fn state_of(words: &[Word], class: Class, words_max: u32) -> anyhow::Result<Vec<u64>> {
+    let (count, class) = (words.len(), class.name());
+    if count > words_max as usize {
+        bail!("--state: {count} words do not fit into a {class} node, which has {words_max}");
+    }
+    if words.iter().all(|Word(word)| *word == 0) {
+        bail!("--state: a state of zeros is the same as no entry; use `tidegate store erase`");
+    }
+    Ok(words.iter().map(|Word(word)| *word).collect())
+}
+
+fn expiry_of(expiry: &Expiry, now: Timestamp) -> anyhow::Result<u64> {
+    let now = now.as_nanos();
+    let at = match (&expiry.expires_at, &expiry.expires_in) {
+        (Some(secs), _) => u64::from(*secs) * SECOND,
+        (None, Some(period)) => {
+            let period = u64::try_from(period.0.as_nanos()).unwrap_or(u64::MAX);
+            now.saturating_add(period)
+        }
+        // clap asks for one of them.
+        (None, None) => now,
+    };
+    if at <= now {
+        let (at, now) = (utc(at / SECOND), utc(now / SECOND));
+        bail!("the entry would have expired already: at {at}, and now is {now}");
+    }
+    let secs_max = u64::from(u32::MAX);
+    if at > secs_max * SECOND {
+        bail!("the entry would expire after {}, which is as late as it can", utc(secs_max));
+    }
+    Ok(at)
+}
+
+fn print(
+    out: &mut Output,
+    key: &Resolved,
+    found: Option<&(Class, Entry)>,
+    left: Option<u64>,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    let stored = key.stored;
+    match found {
+        None => writeln!(out, "key {stored} has no entry")?,
+        Some((class, entry)) => {
+            let state: Vec<String> = entry.state.iter().map(u64::to_string).collect();
+            let secs = entry.expires_at / SECOND;
+            let expires = from_now(secs, secs_of(now));
+            writeln!(out, "key      {stored}")?;
+            writeln!(out, "class    {}", class.name())?;
+            writeln!(out, "state    {}", state.join(" "))?;
+            writeln!(out, "expires  {} ({expires})", utc(secs))?;
+        }
+    }
+    let Some(limit) = &key.limit else { return Ok(()) };
+    let (quota, period) = (&limit.quota, period_of(limit));
+    let (algorithm, requests) = (quota.algorithm(), grouped(quota.requests().into()));
+    writeln!(out, "limit    {}: {algorithm}, {requests} per {period}", limit.path)?;
+    if let Some(left) = left {
+        let left = grouped(left);
+        let capacity = grouped(quota.capacity().into());
+        writeln!(out, "left     {left} of {capacity}")?;
+    }
+    Ok(())
+}
+
+fn json_of(
+    key: &Resolved,
+    found: Option<&(Class, Entry)>,
+    left: Option<u64>,
+    now: Timestamp,
+) -> Value {
+    let mut document = json!({"key": key.stored.to_string(), "found": found.is_some()});
+    if let Some((class, entry)) = found {
+        let secs = entry.expires_at / SECOND;
+        document["class"] = json!(class.name());
+        document["state"] = state_json(entry);
+        document["expires_at"] = json!(secs);
+        document["expires_in"] = json!(secs.saturating_sub(secs_of(now)));
+    }
+    if let Some(limit) = &key.limit {
+        document["limit"] = json!({
+            "path": limit.path,
+            "name": limit.name,
+            "algorithm": limit.quota.algorithm(),
+            "requests": limit.quota.requests(),
+            "period_ms": limit.quota.period().nominal().as_nanos() / 1_000_000,
+            "capacity": limit.quota.capacity(),
+            "left": left,
+        });
+    }
+    document
+}
+
+/// As strings: many readers of JSON keep numbers in 53 bits.
+pub(crate) fn state_json(entry: &Entry) -> Value {
+    entry.state.iter().map(u64::to_string).collect()
+}
+
+/// What the limit of a descriptor's counter has left; none for any other key, and if a state is not one
+/// of its algorithm's size.
+fn left(view: &View, key: &Resolved, now: Timestamp) -> anyhow::Result<Option<u64>> {
+    let Some(limit) = &key.limit else { return Ok(None) };
+    let words = limit.quota.state_size().words();
+    let mut state = Vec::new();
+    for part in key.parts(key.class.unwrap_or_default(), view.seed(), now) {
+        match view.find(&part, now.as_nanos())? {
+            None => state.resize(state.len() + words, 0),
+            Some(entry) => match entry.state.get(..words) {
+                Some(found) => state.extend_from_slice(found),
+                None => return Ok(None),
+            },
+        }
+    }
+    let decision = tidegate_core::decide(&mut state, &limit.quota, Charge::PEEK, now);
+    Ok(Some(decision.remaining))
+}
+
+/// The second in which a moment is over, as entries keep their expiry: so 60 s from now are 60 s.
+fn secs_of(moment: Timestamp) -> u64 {
+    moment.as_nanos().div_ceil(SECOND)
+}
+
+fn period_of(limit: &Limit) -> String {
+    match limit.quota.period() {
+        period if period.unit().is_some() => {
+            period.unit().map_or_else(String::new, |unit| unit.name().to_owned())
+        }
+        Period::Span(length) if length.as_nanos().is_multiple_of(SECOND) => {
+            span(length.as_secs_ceil())
+        }
+        period => period.to_string(),
+    }
+}

@@ -1,0 +1,151 @@
+//! `tidegate store verify`: every node, lock and seat, and what is wrong with it.
+
+use super::{Verdict, check_whole};
+use crate::arguments::store::LookOptions;
+use crate::output::Output;
+use serde_json::{Value, json};
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+use tidegate_authority::clock;
+use tidegate_limits::describe::grouped;
+use tidegate_store::{Findings, Flaw, FlawKind, View};
+
+/// Whoever waits longer than this wants to know for what.
+const PROGRESS_AFTER: Duration = Duration::from_secs(1);
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(options: &LookOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+    let view = View::open(&options.dir)?;
+    let mut progress = Progress::new();
+    let findings =
+        view.verify(clock::now().as_nanos(), |checked, total| progress.tell(checked, total));
+    progress.clear();
+    check_whole(&view)?;
+    if options.json {
+        out.json(&json_of(options, &findings))?;
+    } else {
+        print(out, options, &findings)?;
+    }
+    Ok(if findings.is_sound() { Verdict::Good } else { Verdict::Bad })
+}
+
+fn print(out: &mut Output, options: &LookOptions, findings: &Findings) -> io::Result<()> {
+    for flaw in &findings.flaws {
+        writeln!(out, "{flaw}")?;
+    }
+    let total = findings.flaws_total();
+    let kept = findings.flaws.len() as u64;
+    if total > kept {
+        writeln!(out, "and {} more", grouped(total - kept))?;
+    }
+    writeln!(
+        out,
+        "{}: checked {} nodes in {} key-nodes: {} live, {} expired",
+        options.dir.display(),
+        grouped(findings.nodes),
+        grouped(findings.key_nodes),
+        grouped(findings.live),
+        grouped(findings.expired),
+    )?;
+    for (count, what) in [
+        (findings.updates_pending, "updates are committed and not completed"),
+        (findings.pending, "nodes are half written, to be completed with them"),
+        (findings.locks_left, "key-nodes are locked by processes that are dead"),
+        (findings.seats_left, "seats belong to processes that are dead"),
+    ] {
+        if count > 0 {
+            writeln!(out, "  {} {what}; whoever needs them next cleans up", grouped(count))?;
+        }
+    }
+    if findings.is_being_restored {
+        let told =
+            "a process restores it, or was killed while it did: look again when one is ready";
+        writeln!(out, "  {told}")?;
+    }
+    if findings.is_sound() {
+        return writeln!(out, "sound");
+    }
+    let kinds: Vec<String> = counts(findings)
+        .map(|(kind, count)| format!("{} {}", grouped(count), kind.name()))
+        .collect();
+    writeln!(out, "{} {}: {}", grouped(total), plural(total, "flaw"), kinds.join(", "))?;
+    writeln!(out, "to repair: stop every sidecar that uses it, then start one, which drops them")
+}
+
+fn counts(findings: &Findings) -> impl Iterator<Item = (FlawKind, u64)> {
+    FlawKind::ALL
+        .into_iter()
+        .map(|kind| (kind, findings.flaws_of(kind)))
+        .filter(|(_, count)| *count > 0)
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+}
+
+fn json_of(options: &LookOptions, findings: &Findings) -> Value {
+    let counts: serde_json::Map<String, Value> = FlawKind::ALL
+        .into_iter()
+        .map(|kind| (kind.name().to_owned(), json!(findings.flaws_of(kind))))
+        .collect();
+    json!({
+        "dir": options.dir.display().to_string(),
+        "sound": findings.is_sound(),
+        "key_nodes": findings.key_nodes,
+        "nodes": findings.nodes,
+        "nodes_sound": findings.sound,
+        "live": findings.live,
+        "expired": findings.expired,
+        "updates_pending": findings.updates_pending,
+        "nodes_pending": findings.pending,
+        "locks_left": findings.locks_left,
+        "seats_left": findings.seats_left,
+        "being_restored": findings.is_being_restored,
+        "flaws_by_kind": counts,
+        "flaws_total": findings.flaws_total(),
+        "flaws": findings.flaws.iter().map(flaw_json).collect::<Vec<_>>(),
+    })
+}
+
+fn flaw_json(flaw: &Flaw) -> Value {
+    json!({
+        "kind": flaw.kind.name(),
+        "meaning": flaw.kind.meaning(),
+        "file": flaw.file.display().to_string(),
+        "offset": flaw.offset,
+        "key_node": flaw.key_node,
+        "slot": flaw.slot,
+        "key": flaw.key.map(|key| key.to_string()),
+    })
+}
+
+/// A line on standard error that says how far the check is, if somebody sits there and it takes long.
+struct Progress {
+    is_wanted: bool,
+    next: Instant,
+    /// How long the line is that is there now.
+    len: usize,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        let is_wanted = io::stderr().is_terminal();
+        Progress { is_wanted, next: Instant::now() + PROGRESS_AFTER, len: 0 }
+    }
+
+    fn tell(&mut self, checked: u64, total: u64) {
+        if !self.is_wanted || Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + PROGRESS_EVERY;
+        let line = format!("checked {} of {} key-nodes", grouped(checked), grouped(total));
+        self.len = line.len();
+        eprint!("\r{line}");
+    }
+
+    fn clear(&self) {
+        if self.len > 0 {
+            eprint!("\r{:1$}\r", "", self.len);
+        }
+    }
+}

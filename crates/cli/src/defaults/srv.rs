@@ -1,0 +1,397 @@
+//! `srv.xml`, the file that an FRS is set up by: where it listens, how many workers serve, when its
+//! counters are reset, how large the cluster of counters is.
+//!
+//! What it says are defaults: flags and environment variables win. A file with a mistake is refused as
+//! a whole, and every mistake is told with its place.
+
+use crate::arguments::ServeOptions;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use tidegate_data_dir::NodeCounts;
+use tidegate_limits::daily_reset;
+use tidegate_process::WORKERS_MAX;
+use tidegate_store::GeometryError;
+use tidegate_xml::{self as xml, Attribute, Document, Element, Piece};
+
+/// Far more than such a file takes.
+const BYTES_MAX: u64 = 64 * 1024;
+const KNOWN: &str = "workers, host, port, files, key-nodes, chain, self-update, timezone";
+/// The size of the cluster, which is said as a whole.
+const CLUSTER: [&str; 3] = ["files", "key-nodes", "chain"];
+/// The subcommand that it is for.
+const SERVE: &str = "serve";
+
+/// What the file says; none of what it leaves out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Srv {
+    pub(crate) workers: Option<u16>,
+    pub(crate) host: Option<String>,
+    pub(crate) port: Option<u16>,
+    files: Option<u32>,
+    key_nodes: Option<u64>,
+    chain: Option<u32>,
+    pub(crate) self_update: Option<String>,
+    pub(crate) timezone: Option<String>,
+}
+
+/// The path after `--srv` of a `serve` command, or of the environment.
+pub(crate) fn path(
+    arguments: impl Iterator<Item = OsString>,
+    set: Option<OsString>,
+) -> Option<PathBuf> {
+    let mut arguments = arguments.skip(1).skip_while(|argument| {
+        // Options that stand before the subcommand have no values.
+        argument.to_str().is_some_and(|argument| argument.starts_with('-'))
+    });
+    if arguments.next()? != SERVE {
+        return None;
+    }
+    let mut found = None;
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy();
+        if text == "--srv" {
+            found = arguments.next();
+        } else if let Some(path) = text.strip_prefix("--srv=") {
+            found = Some(path.into());
+        }
+    }
+    found.or(set).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Reads the file; an error has every mistake, one a line.
+pub(crate) fn read(path: &Path) -> Result<Srv, String> {
+    let at = path.display();
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(path);
+    let read = opened.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("{at}: cannot read: {error}"))?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(format!("{at}: more than {BYTES_MAX} bytes, which no srv.xml takes"));
+    }
+    parse(&bytes).map_err(|mistakes| {
+        let mut told = String::new();
+        for ((line, column), message) in &mistakes {
+            let _ = writeln!(told, "{at}:{line}:{column}: {message}");
+        }
+        let plural = if mistakes.len() == 1 { "mistake" } else { "mistakes" };
+        format!("{told}{} {plural} in {at}", mistakes.len())
+    })
+}
+
+/// Whether a document is an srv.xml, by its root.
+pub(crate) fn is_srv(bytes: &[u8]) -> bool {
+    let Ok(text) = xml::text(bytes) else { return false };
+    let Ok(mut document) = Document::new(text, 1) else { return false };
+    matches!(document.next(), Ok(Piece::Open(root)) if root.name == "srv")
+}
+
+/// Line, column, and what is wrong there.
+pub(crate) type Told = ((u64, u64), String);
+
+pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<Told>> {
+    let lossy = String::from_utf8_lossy(bytes);
+    let fatal = |mistake: xml::Mistake| vec![(xml::place(&lossy, mistake.at), mistake.message)];
+    let text = xml::text(bytes).map_err(fatal)?;
+    let mut document = Document::new(text, 1).map_err(fatal)?;
+    let (mut srv, mut mistakes) = (Srv::default(), Vec::new());
+    while let Piece::Open(element) = document.next().map_err(fatal)? {
+        if element.name != "srv" {
+            return Err(fatal(element.refuse("<srv>")));
+        }
+        for attribute in &element.attributes {
+            if let Err(mistake) = srv.take(attribute) {
+                mistakes.push((xml::place(text, mistake.at), mistake.message));
+            }
+        }
+        if let Err((at, message)) = srv.check(&element) {
+            mistakes.push((xml::place(text, at), message));
+        }
+        // Its end, or an element that nothing has room for.
+        document.next().map_err(fatal)?;
+    }
+    if mistakes.is_empty() { Ok(srv) } else { Err(mistakes) }
+}
+
+impl Srv {
+    fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), xml::Mistake> {
+        let value = &*attribute.value;
+        match attribute.name {
+            "workers" => self.workers = Some(number(attribute, WORKERS_MAX)?),
+            "port" => self.port = Some(number(attribute, u16::MAX)?),
+            // Their ranges are the store's, and checked together.
+            "files" => self.files = Some(number(attribute, u32::MAX)?),
+            "key-nodes" => self.key_nodes = Some(number(attribute, u64::MAX)?),
+            "chain" => self.chain = Some(number(attribute, u32::MAX)?),
+            "host" if value.is_empty() || value.contains(char::is_whitespace) => {
+                return Err(attribute.wrong("a name or an address"));
+            }
+            "host" => self.host = Some(value.to_owned()),
+            "self-update" => {
+                daily_reset(value, "UTC")
+                    .map_err(|_| attribute.wrong("a time of day such as 03:00"))?;
+                self.self_update = Some(value.to_owned());
+            }
+            "timezone" => {
+                daily_reset("00:00", value)
+                    .map_err(|message| xml::Mistake::unexpected(attribute.value_at, message))?;
+                self.timezone = Some(value.to_owned());
+            }
+            _ => return Err(attribute.refuse("srv", KNOWN)),
+        }
+        Ok(())
+    }
+
+    /// What needs something else beside it.
+    fn check(&self, element: &Element<'_>) -> Result<(), (usize, String)> {
+        let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
+        let given = CLUSTER.iter().filter_map(|name| attribute(*name));
+        if let Some(first) = given.clone().next() {
+            let missing: Vec<&str> =
+                CLUSTER.into_iter().filter(|name| attribute(*name).is_none()).collect();
+            if !missing.is_empty() {
+                let missing = missing.join("` and `");
+                return Err((first.at, format!("`{}` needs `{missing}` beside it", first.name)));
+            }
+            if let Err(error) = self.geometry().map_or(Ok(()), |count| count.geometry().map(drop)) {
+                let at = match &error {
+                    GeometryError::Range { what: "number of files", .. } => attribute("files"),
+                    GeometryError::Range { what: "chain length", .. } => attribute("chain"),
+                    _ => attribute("key-nodes"),
+                };
+                return Err((at.map_or(first.at, |at| at.value_at), error.to_string()));
+            }
+        }
+        match (attribute("host"), attribute("port")) {
+            (Some(host), None) => Err((host.at, "`host` needs a `port`".to_owned())),
+            _ => match (attribute("timezone"), attribute("self-update")) {
+                (Some(zone), None) => {
+                    Err((zone.at, "`timezone` says nothing without `self-update`".to_owned()))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// The size of the cluster, if the file says it.
+    fn geometry(&self) -> Option<NodeCounts> {
+        let (files, key_nodes, chain) = (self.files?, self.key_nodes?, self.chain?);
+        Some(NodeCounts { files, key_nodes, chain })
+    }
+
+    /// The values of flags that the file stands for.
+    pub(crate) fn flags(&self) -> Vec<(&'static str, String)> {
+        let mut flags = Vec::new();
+        let mut flag = |id, value: Option<String>| {
+            flags.extend(value.map(|value| (id, value)));
+        };
+        flag("workers", self.workers.map(|workers| workers.to_string()));
+        let host = self.host.as_deref().unwrap_or("127.0.0.1");
+        // An IPv6 address needs brackets before a port.
+        let host = if host.contains(':') && !host.starts_with('[') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
+        };
+        flag("frs", self.port.map(|port| format!("{host}:{port}")));
+        flag("geometry", self.geometry().map(|count| count.to_string()));
+        flag("frs-self-update", self.self_update.clone());
+        flag("frs-timezone", self.timezone.clone());
+        flags
+    }
+}
+
+/// The command line with what `srv` says as defaults of the flags that there are.
+pub(crate) fn apply(command: Command, srv: &Srv) -> Command {
+    command.mut_subcommand(SERVE, |mut serve| {
+        for (id, value) in srv.flags() {
+            if serve.get_arguments().any(|known| known.get_id() == id) {
+                // Made once, at the start of the program, for as long as it runs.
+                let value: &'static str = value.leak();
+                serve = serve.mut_arg(id, |flag| flag.default_value(value));
+            }
+        }
+        serve
+    })
+}
+
+/// Leaves the size of the cluster to the flags that say it in another way.
+pub(crate) fn yield_to_flags(serve: &ArgMatches, options: &mut ServeOptions) {
+    let is_said =
+        |id| serve.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
+    if (is_said("capacity") || is_said("load")) && !is_said("geometry") {
+        options.store.geometry = None;
+    }
+}
+
+fn number<N: TryFrom<u64> + Into<u64> + Copy>(
+    attribute: &Attribute<'_>,
+    most: N,
+) -> Result<N, xml::Mistake> {
+    let value = &*attribute.value;
+    let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
+    let number = value.parse::<u64>().ok().filter(|number| is_plain && *number <= most.into());
+    let number = number.and_then(|number| N::try_from(number).ok());
+    let most: u64 = most.into();
+    number.ok_or_else(|| attribute.wrong(&format!("a whole number from 0 to {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Cli, Command as Chosen};
+    use clap::{CommandFactory, FromArgMatches};
+
+    fn told(text: &str) -> Vec<String> {
+        let mistakes = parse(text.as_bytes()).unwrap_err();
+        mistakes.iter().map(|((line, column), what)| format!("{line}:{column}: {what}")).collect()
+    }
+
+    #[test]
+    fn a_file_says_where_to_listen_and_when_to_reset() {
+        let text = "<?xml version=\"1.0\"?>\n<srv workers=\"4\" host=\"::1\" port=\"8090\" \
+                    files=\"4\" key-nodes=\"65536\" chain=\"35\" self-update=\"03:00\" \
+                    timezone=\"+08:00\"/>";
+        let srv = parse(text.as_bytes()).unwrap();
+        let flags = srv.flags();
+        let flags: Vec<(&str, &str)> = flags.iter().map(|(id, value)| (*id, &**value)).collect();
+        let expected = [
+            ("workers", "4"),
+            ("frs", "[::1]:8090"),
+            ("geometry", "4x65536x35"),
+            ("frs-self-update", "03:00"),
+            ("frs-timezone", "+08:00"),
+        ];
+        assert_eq!(flags, expected);
+        assert_eq!(parse(b"<srv/>").unwrap(), Srv::default());
+        assert!(Srv::default().flags().is_empty());
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_place() {
+        let text = "<srv workers=\"31\"\n  port=\"70000\"\n  host=\"\" colour=\"red\"\n  \
+                    self-update=\"24:00\" timezone=\"Mars\"/>";
+        let found = told(text);
+        assert_eq!(found.len(), 6, "{found:#?}");
+        let expected = [
+            "1:15: workers \"31\": expected a whole number from 0 to 30",
+            "2:9: port \"70000\": expected a whole number from 0 to 65535",
+            "3:9: host \"\": expected a name or an address",
+            "3:11: unknown attribute \"colour\" of <srv>; expected workers, host, port, files, \
+             key-nodes, chain, self-update, timezone",
+            "4:16: self-update \"24:00\": expected a time of day such as 03:00",
+        ];
+        assert_eq!(found[..5], expected);
+        assert!(found[5].starts_with("4:33: unknown timezone \"Mars\""), "{}", found[5]);
+        assert_eq!(told("<srv host=\"a\"/>"), ["1:6: `host` needs a `port`"]);
+        assert_eq!(
+            told("<srv timezone=\"UTC\"/>"),
+            ["1:6: `timezone` says nothing without `self-update`"]
+        );
+        for (cluster, message) in [
+            ("files='4'", "1:6: `files` needs `key-nodes` and `chain` beside it"),
+            ("key-nodes='4' chain='4'", "1:6: `key-nodes` needs `files` beside it"),
+            (
+                "files='129' key-nodes='9' chain='9'",
+                "1:13: number of files 129 is not allowed (1 to 128)",
+            ),
+            (
+                "files='1' key-nodes='0' chain='9'",
+                "1:27: number of key-nodes 0 is not allowed (1 to 1099511627776)",
+            ),
+            (
+                "files='1' key-nodes='9' chain='41'",
+                "1:37: chain length 41 is not allowed (1 to 40)",
+            ),
+            (
+                "files='128' key-nodes='1099511627776' chain='40'",
+                "1:29: 325385073078042624 bytes are too much for one cluster (at most \
+                 70368744177664)",
+            ),
+            (
+                "files='x' key-nodes='9' chain='9'",
+                "1:13: files \"x\": expected a whole number from 0 to 4294967295",
+            ),
+        ] {
+            assert_eq!(told(&format!("<srv {cluster}/>"))[0], message);
+        }
+        assert_eq!(told("<map/>"), ["1:1: unknown element \"map\"; expected <srv>"]);
+        assert_eq!(told("<srv><a/></srv>"), ["1:6: elements are nested more than 1 deep"]);
+        assert_eq!(
+            told("<srv"),
+            ["1:1: syntax error: tag not closed: `>` not found before end of input"]
+        );
+    }
+
+    #[test]
+    fn the_cluster_is_as_large_as_the_file_says_unless_a_flag_does() {
+        let srv = parse(b"<srv files='2' key-nodes='100' chain='3'/>").unwrap();
+        let asked = |arguments: &[&str]| {
+            serve_options(arguments, &srv).store.geometry.map(|count| count.to_string())
+        };
+        assert_eq!(asked(&[]).as_deref(), Some("2x100x3"));
+        assert_eq!(asked(&["--wide-capacity", "0"]).as_deref(), Some("2x100x3"));
+        assert_eq!(asked(&["--geometry", "1x5x9"]).as_deref(), Some("1x5x9"));
+        assert_eq!(asked(&["--geometry", "1x5x9", "--load", "0.5"]).as_deref(), Some("1x5x9"));
+        assert_eq!(asked(&["--capacity", "9"]), None);
+        assert_eq!(asked(&["--load", "0.5"]), None);
+    }
+
+    #[test]
+    fn a_document_is_known_by_its_root() {
+        for (text, is) in [
+            ("<srv/>", true),
+            ("<?xml version='1.0'?>\n<!-- it --><srv port='x'", false),
+            ("<?xml version='1.0'?>\n<!-- it --><srv port='x'>", true),
+            ("<map/>", false),
+            ("<srvs/>", false),
+            ("", false),
+        ] {
+            assert_eq!(is_srv(text.as_bytes()), is, "{text}");
+        }
+    }
+
+    fn serve_options(arguments: &[&str], srv: &Srv) -> ServeOptions {
+        let required = ["tidegate", "serve", "--limits", "l", "--data-dir", "d"];
+        let command = apply(Cli::command(), srv);
+        let matches = command.try_get_matches_from([&required[..], arguments].concat()).unwrap();
+        match Cli::from_arg_matches(&matches).unwrap().command {
+            Chosen::Serve(mut options) => {
+                yield_to_flags(matches.subcommand_matches(SERVE).unwrap(), &mut options);
+                *options
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let srv = parse(b"<srv workers=\"2\" port=\"9\" self-update=\"04:30\"/>").unwrap();
+        let of = |options: ServeOptions| {
+            let update = options.frs.self_update().unwrap().unwrap();
+            (options.frs.address, update.time_of_day().as_nanos() / 60_000_000_000)
+        };
+        let tcp = |text: &str| tidegate_servers::Address::Tcp(text.to_owned());
+        assert_eq!(of(serve_options(&[], &srv)), (tcp("127.0.0.1:9"), 270));
+        let flags = ["--frs", "localhost:1", "--frs-self-update", "00:01"];
+        assert_eq!(of(serve_options(&flags, &srv)), (tcp("localhost:1"), 1));
+    }
+
+    #[test]
+    fn the_path_is_found_before_the_command_line_is_read() {
+        let check = |arguments: &[&str], set: Option<&str>, expected: Option<&str>| {
+            let arguments = arguments.iter().map(OsString::from);
+            let found = path(arguments, set.map(OsString::from));
+            assert_eq!(found.as_deref(), expected.map(Path::new));
+        };
+        check(&["tidegate", "serve", "--srv", "a.xml"], Some("b.xml"), Some("a.xml"));
+        check(&["tidegate", "serve", "--srv=a.xml", "--limits", "l"], None, Some("a.xml"));
+        check(&["tidegate", "serve", "--limits", "l"], Some("b.xml"), Some("b.xml"));
+        check(&["tidegate", "serve"], Some(""), None);
+        check(&["tidegate", "check", "--srv", "a.xml"], Some("b.xml"), None);
+        check(&["tidegate"], Some("b.xml"), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! What the fuzzer may see of what is private here. Not for any other use.
+
+use crate::defaults::srv;
+use std::path::Path;
+use tidegate_limits::Rules;
+use tidegate_limits::{self as rules, SameDomain, Source};
+use tidegate_xml::{self as xml, Document, Kind};
+
+/// Line, column, and what is wrong there.
+pub type Mistake = (Option<(u64, u64)>, String);
+
+/// The elements of a document, opened (name and attributes) or closed.
+pub type Pieces = Vec<Option<(String, Vec<(String, String)>)>>;
+
+/// Reads a document. An error says whether it is no XML, and why.
+///
+/// # Errors
+/// The first mistake.
+pub fn xml(bytes: &[u8], depth_max: usize) -> Result<Pieces, (bool, String)> {
+    let told = |mistake: xml::Mistake| (mistake.kind == Kind::Malformed, mistake.message);
+    let mut document = Document::new(xml::text(bytes).map_err(told)?, depth_max).map_err(told)?;
+    let mut pieces = Vec::new();
+    loop {
+        pieces.push(match document.next().map_err(told)? {
+            xml::Piece::End => return Ok(pieces),
+            xml::Piece::Close => None,
+            xml::Piece::Open(element) => {
+                let attributes = element.attributes.iter();
+                let attributes = attributes.map(|a| (a.name.to_owned(), a.value.clone().into()));
+                Some((element.name.to_owned(), attributes.collect()))
+            }
+        });
+    }
+}
+
+/// Loads one limits file, and its warnings.
+///
+/// # Errors
+/// Every mistake.
+pub fn limits(name: &str, bytes: &[u8]) -> Result<(Rules, Vec<Mistake>), Vec<Mistake>> {
+    let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
+    let parts = [part(name.as_bytes()), part(bytes)].concat();
+    let source = Source::from_bytes(Path::new(name), &parts);
+    let told = |errors: Vec<rules::RuleError>| {
+        errors.into_iter().map(|error| (error.place, error.message)).collect::<Vec<Mistake>>()
+    };
+    match rules::load_source(&source.ok_or_else(Vec::new)?, SameDomain::Refuse) {
+        Ok(loaded) => Ok((loaded.rules, told(loaded.warnings))),
+        Err(errors) => Err(told(errors.0)),
+    }
+}
+
+/// Reads an `srv.xml`: the flags that it stands for.
+///
+/// # Errors
+/// Every mistake.
+pub fn srv(bytes: &[u8]) -> Result<Vec<(&'static str, String)>, Vec<Mistake>> {
+    let told = |mistakes: Vec<((u64, u64), String)>| {
+        mistakes.into_iter().map(|(place, message)| (Some(place), message)).collect::<Vec<_>>()
+    };
+    srv::parse(bytes).map(|srv| srv.flags()).map_err(told)
+}

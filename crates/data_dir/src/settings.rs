@@ -1,0 +1,66 @@
+//! How a data directory is made and kept. An existing one keeps the geometry that it was made with.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use tidegate_store::{Eviction, Geometry, GeometryError, STATE_WORDS_NARROW};
+
+/// The settings of one data directory.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Directory of the counters; made if missing.
+    pub dir: PathBuf,
+    /// A tmpfs for the counters while the directory is served.
+    pub memory_dir: PathBuf,
+    /// Counters to make room for; by default as many as memory allows, up to 1,048,576.
+    pub capacity: Option<u64>,
+    /// Share of the nodes that these counters take up.
+    pub load: f64,
+    /// Instead of capacity and load.
+    pub geometry: Option<NodeCounts>,
+    /// Counters with wide states to make room for; 0 for none.
+    pub wide_capacity: u64,
+    /// What becomes of a new counter where all nodes are live.
+    pub eviction: Eviction,
+    /// Time between snapshots; none writes no snapshot before the end.
+    pub sync_interval: Option<Duration>,
+}
+
+/// A geometry by its counts, as `4x65536x35`: files, key-nodes, nodes of a chain.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeCounts {
+    pub files: u32,
+    pub key_nodes: u64,
+    pub chain: u32,
+}
+
+impl NodeCounts {
+    /// The geometry of narrow nodes with these counts.
+    pub fn geometry(self) -> Result<Geometry, GeometryError> {
+        Geometry::by_count(self.files, self.key_nodes, self.chain, STATE_WORDS_NARROW)
+    }
+}
+
+impl fmt::Display for NodeCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.files, self.key_nodes, self.chain)
+    }
+}
+
+impl FromStr for NodeCounts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Vec<&str> = text.split('x').collect();
+        let [files, key_nodes, chain] = numbers[..] else {
+            return Err("expected files x key-nodes x chain, such as 4x65536x35".to_owned());
+        };
+        let bad = |what: &str, number: &str| format!("{what} {number:?} is not a number");
+        Ok(NodeCounts {
+            files: files.parse().map_err(|_| bad("number of files", files))?,
+            key_nodes: key_nodes.parse().map_err(|_| bad("number of key-nodes", key_nodes))?,
+            chain: chain.parse().map_err(|_| bad("chain length", chain))?,
+        })
+    }
+}

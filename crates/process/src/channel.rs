@@ -1,0 +1,287 @@
+//! What two processes of this program say to each other over a Unix stream: messages, and open files
+//! that go along with them.
+//!
+//! A message is its length (four bytes, the first one highest) and its JSON. Owns the framing, its
+//! bounds, and the passing of files (SCM_RIGHTS). Knows no message.
+
+use anyhow::{Context, bail};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// The length of a message, in bytes.
+const HEAD: usize = 4;
+/// What is read at a time.
+const PIECE: usize = 16 * 1024;
+/// Files that arrive with one read: each message brings one at most, and the system ends a read behind
+/// a message with a file.
+const FILES_OF_A_READ: usize = 4;
+
+/// The bytes of a message.
+pub(crate) fn encode<M: Serialize>(message: &M) -> anyhow::Result<Vec<u8>> {
+    let mut frame = vec![0; HEAD];
+    serde_json::to_writer(&mut frame, message)?;
+    let length = u32::try_from(frame.len() - HEAD).context("a message above 4 GiB")?;
+    frame[..HEAD].copy_from_slice(&length.to_be_bytes());
+    Ok(frame)
+}
+
+/// Finds messages in bytes that arrive in any pieces.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Decoder {
+    /// One that refuses messages above `bytes_max`.
+    pub(crate) fn new(bytes_max: usize) -> Decoder {
+        Decoder { bytes: Vec::new(), bytes_max }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next message, if all of it is here.
+    fn next<M: DeserializeOwned>(&mut self) -> anyhow::Result<Option<M>> {
+        let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD>() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes(*head) as usize;
+        if length > self.bytes_max {
+            bail!("a message of {length} bytes, where {} are expected at most", self.bytes_max);
+        }
+        let Some(text) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let message = serde_json::from_slice(text).context("a message is not understood")?;
+        self.bytes.drain(..HEAD + length);
+        Ok(Some(message))
+    }
+}
+
+/// A conversation that waits for each message, for as long as the stream's timeouts say.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    stream: UnixStream,
+    decoder: Decoder,
+    files: VecDeque<OwnedFd>,
+}
+
+impl Channel {
+    /// One over `stream`, with messages up to `bytes_max`.
+    pub(crate) fn new(stream: UnixStream, bytes_max: usize) -> Channel {
+        Channel { stream, decoder: Decoder::new(bytes_max), files: VecDeque::new() }
+    }
+
+    /// Says something.
+    pub(crate) fn send<M: Serialize>(&self, message: &M) -> anyhow::Result<()> {
+        self.send_all(&encode(message)?, &[])
+    }
+
+    /// Says something, and passes an open file along.
+    pub(crate) fn send_with<M: Serialize>(
+        &self,
+        message: &M,
+        file: BorrowedFd<'_>,
+    ) -> anyhow::Result<()> {
+        self.send_all(&encode(message)?, &[file])
+    }
+
+    fn send_all(&self, mut bytes: &[u8], mut files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+        while !bytes.is_empty() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+                bail!("no room to pass a file");
+            }
+            let sent = rustix::io::retry_on_intr(|| {
+                sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+            })?;
+            // A file goes with the first of the bytes.
+            files = &[];
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// The next message; none when the other side has closed.
+    pub(crate) fn receive<M: DeserializeOwned>(&mut self) -> anyhow::Result<Option<M>> {
+        loop {
+            if let Some(message) = self.decoder.next()? {
+                return Ok(Some(message));
+            }
+            if self.read()? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next message, which must come, and the file that came with it.
+    pub(crate) fn receive_with<M: DeserializeOwned>(&mut self) -> anyhow::Result<(M, OwnedFd)> {
+        let message = self.receive()?.context("the other process closed the conversation")?;
+        let file = self.files.pop_front().context("a message came without its file")?;
+        Ok((message, file))
+    }
+
+    fn read(&mut self) -> anyhow::Result<usize> {
+        let mut bytes = [0; PIECE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_OF_A_READ))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::io::retry_on_intr(|| {
+            let mut pieces = [IoSliceMut::new(&mut bytes)];
+            recvmsg(&self.stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.files.extend(files);
+            }
+        }
+        self.decoder.feed(&bytes[..received.bytes]);
+        Ok(received.bytes)
+    }
+
+    /// The same conversation for tasks, which pass no files any more. Must be called in a runtime.
+    pub(crate) fn split(self) -> anyhow::Result<(Incoming, Outgoing)> {
+        self.stream.set_nonblocking(true)?;
+        let (read, write) = tokio::net::UnixStream::from_std(self.stream)?.into_split();
+        Ok((Incoming { read, decoder: self.decoder }, Outgoing(write)))
+    }
+}
+
+/// What the other side says.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    read: OwnedReadHalf,
+    decoder: Decoder,
+}
+
+impl Incoming {
+    /// The next message; none when the other side has closed. Nothing is lost when it is not waited for
+    /// to the end.
+    pub(crate) async fn next<M: DeserializeOwned>(&mut self) -> anyhow::Result<Option<M>> {
+        loop {
+            if let Some(message) = self.decoder.next()? {
+                return Ok(Some(message));
+            }
+            self.decoder.bytes.reserve(PIECE);
+            if self.read.read_buf(&mut self.decoder.bytes).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// What is said to the other side.
+#[derive(Debug)]
+pub(crate) struct Outgoing(OwnedWriteHalf);
+
+impl Outgoing {
+    /// Says something, however long the other side takes to listen.
+    pub(crate) async fn send<M: Serialize>(&mut self, message: &M) -> anyhow::Result<()> {
+        use tokio::io::AsyncWriteExt;
+        Ok(self.0.write_all(&encode(message)?).await?)
+    }
+
+    /// Says something short. An error, and not a wait, when the other side has not listened for so long
+    /// that there is no room.
+    pub(crate) fn say<M: Serialize>(&self, message: &M) -> anyhow::Result<()> {
+        let frame = encode(message)?;
+        let sent = self.0.try_write(&frame)?;
+        if sent < frame.len() {
+            bail!("{sent} of {} bytes were said", frame.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+
+    fn told(decoder: &mut Decoder) -> anyhow::Result<Option<Vec<u32>>> {
+        decoder.next()
+    }
+
+    #[test]
+    fn messages_are_found_in_any_pieces() {
+        let mut bytes = encode(&[1, 2]).unwrap();
+        bytes.extend(encode::<[u32; 0]>(&[]).unwrap());
+        for piece in 1..bytes.len() {
+            let mut decoder = Decoder::new(100);
+            let mut found = Vec::new();
+            for bytes in bytes.chunks(piece) {
+                decoder.feed(bytes);
+                while let Some(message) = told(&mut decoder).unwrap() {
+                    found.push(message);
+                }
+            }
+            assert_eq!(found, [vec![1, 2], vec![]], "in pieces of {piece}");
+            assert!(decoder.bytes.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_or_makes_no_sense_is_refused() {
+        let refused = |bytes: &[u8]| {
+            let mut decoder = Decoder::new(8);
+            decoder.feed(bytes);
+            format!("{:#}", told(&mut decoder).unwrap_err())
+        };
+        let long = "a message of 9 bytes, where 8 are expected at most";
+        assert_eq!(refused(&[0, 0, 0, 9]), long);
+        assert!(refused(&[0xff; 4]).starts_with("a message of 4294967295 bytes"));
+        assert!(refused(b"\0\0\0\x02{}").starts_with("a message is not understood: "));
+        assert!(refused(b"\0\0\0\0").starts_with("a message is not understood: "));
+    }
+
+    #[test]
+    fn files_arrive_with_their_messages() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let here = Channel::new(here, 1_000_000);
+        let mut there = Channel::new(there, 1_000_000);
+        let (mut one, other_one) = UnixStream::pair().unwrap();
+        let (mut two, other_two) = UnixStream::pair().unwrap();
+        here.send(&0).unwrap();
+        here.send_with(&1, other_one.as_fd()).unwrap();
+        here.send(&"long".repeat(10_000)).unwrap();
+        here.send_with(&2, other_two.as_fd()).unwrap();
+        drop((here, other_one, other_two));
+        assert_eq!(there.receive::<u32>().unwrap(), Some(0));
+        let (first, file_one) = there.receive_with::<u32>().unwrap();
+        assert_eq!(there.receive::<String>().unwrap().unwrap().len(), 40_000);
+        let (second, file_two) = there.receive_with::<u32>().unwrap();
+        assert_eq!((first, second), (1, 2));
+        assert_eq!(there.receive::<u32>().unwrap(), None);
+        UnixStream::from(file_one).write_all(b"one").unwrap();
+        UnixStream::from(file_two).write_all(b"two").unwrap();
+        let mut text = String::new();
+        one.read_to_string(&mut text).unwrap();
+        two.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "onetwo");
+    }
+
+    #[test]
+    fn a_message_that_should_bring_a_file_and_does_not_is_an_error() {
+        let (here, there) = UnixStream::pair().unwrap();
+        Channel::new(here, 100).send(&1).unwrap();
+        let mut there = Channel::new(there, 100);
+        let error = there.receive_with::<u32>().unwrap_err().to_string();
+        assert_eq!(error, "a message came without its file");
+        let error = there.receive_with::<u32>().unwrap_err().to_string();
+        assert_eq!(error, "the other process closed the conversation");
+    }
+}

@@ -1,0 +1,104 @@
+//! Where a front door listens: `host:port`, `unix:PATH`, or `off`.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+use tokio::net::{TcpListener, UnixListener};
+
+/// A door's address, as given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// `host:port`
+    Tcp(String),
+    /// `unix:PATH`
+    Unix(PathBuf),
+    /// `off`
+    Off,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Address::Off);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err("unix: wants a path, such as unix:/run/tidegate.sock".to_owned());
+            }
+            return Ok(Address::Unix(path.into()));
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Address::Tcp(text.to_owned()))
+            }
+            _ => Err("expected host:port, unix:PATH or off".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(text) => f.write_str(text),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Off => f.write_str("off"),
+        }
+    }
+}
+
+/// A door that is open. It does not own the file of a Unix socket, which the process that made it
+/// removes.
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// That of a socket that listens at `address`. Must be called in a runtime.
+    pub fn of(socket: OwnedFd, address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Unix(_) => {
+                let listener = std::os::unix::net::UnixListener::from(socket);
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Unix(UnixListener::from_std(listener)?))
+            }
+            Address::Tcp(_) | Address::Off => {
+                let listener = std::net::TcpListener::from(socket);
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Tcp(TcpListener::from_std(listener)?))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_or_refused_with_what_was_expected() {
+        let tcp = |text: &str| Ok(Address::Tcp(text.to_owned()));
+        let wanted = || Err("expected host:port, unix:PATH or off".to_owned());
+        let table = [
+            ("127.0.0.1:8081", tcp("127.0.0.1:8081")),
+            ("[::1]:0", tcp("[::1]:0")),
+            ("localhost:1", tcp("localhost:1")),
+            ("unix:/run/x.sock", Ok(Address::Unix("/run/x.sock".into()))),
+            ("off", Ok(Address::Off)),
+            ("unix:", Err("unix: wants a path, such as unix:/run/tidegate.sock".to_owned())),
+            ("8081", wanted()),
+            (":8081", wanted()),
+            ("localhost:70000", wanted()),
+            ("", wanted()),
+        ];
+        for (text, expected) in table {
+            let read = text.parse::<Address>();
+            assert_eq!(read, expected, "for {text:?}");
+            assert!(read.is_err() || read.unwrap().to_string() == text, "for {text:?}");
+        }
+    }
+}

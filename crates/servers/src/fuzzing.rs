@@ -1,0 +1,25 @@
+//! What the fuzzer may see of what is private here. Not for any other use.
+
+use crate::frs::request;
+use tidegate_xml as xml;
+
+/// An item of a body: business, key, hits, and the names of its windows.
+pub type Item = (String, String, u64, Vec<String>);
+
+/// How many commands there are.
+pub const COMMANDS: usize = request::Command::ALL.len();
+
+/// Reads the body of a command, by its number.
+///
+/// # Errors
+/// The first mistake, and the byte it is at.
+pub fn frs_items(command: usize, bytes: &[u8]) -> Result<Vec<Item>, (usize, String)> {
+    let error = |mistake: xml::Mistake| (mistake.at, mistake.message);
+    let command = request::Command::ALL[command % COMMANDS];
+    let body = request::read(command, xml::text(bytes).map_err(error)?).map_err(error)?;
+    let items = body.items.iter().map(|item| {
+        let windows = item.windows.iter().map(|window| window.name.to_string());
+        (item.business.to_string(), item.key.to_string(), item.hits.get(), windows.collect())
+    });
+    Ok(items.collect())
+}

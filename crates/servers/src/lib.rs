@@ -1,0 +1,27 @@
+//! The endpoints that clients reach: the rate limit service over gRPC (`rls`), HTTP (`http`) and the FRS (`frs`).
+//!
+//! Owns listeners, connections and their bounds, overload, TLS, the messages and the headers of answers. Every
+//! endpoint asks an [`Authority`](tidegate_authority::Authority) and decides nothing itself. Refuses to know
+//! command lines, processes and signals.
+
+#![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
+
+mod accept;
+mod address;
+mod drain;
+pub mod frs;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+mod health;
+pub mod http;
+mod http1;
+mod overload;
+mod replies;
+pub mod rls;
+mod slots;
+
+pub use address::{Address, Listener};
+pub use health::Health;
+pub use overload::Overload;
+pub use replies::{HeaderNames, Replies};

@@ -1,7 +1,0 @@
-//! The program `tidegate`; all of it is in the library.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    tidegate_sidecar::run()
-}

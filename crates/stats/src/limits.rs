@@ -1,0 +1,247 @@
+//! Counts by rule: found by the rule itself, so that a decision looks nothing up by name.
+
+use crate::metrics::{LimitCounters, Metrics, RuleLabel};
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, PoisonError};
+use tidegate_authority::{LimitObserver, Shadow};
+use tidegate_core::{Charge, Decision, Entry, Hits};
+use tidegate_limits::escaped;
+use tidegate_limits::{Limit, Rule, Rules};
+
+/// The most series that values of requests may make. At eight counters of about 300 bytes each they
+/// take some 10 MB, and a scrape of them about 3 MB.
+const DETAILED_MAX: usize = 4_096;
+/// The longest value that goes into a name, in characters.
+const VALUE_CHARS_MAX: usize = 128;
+/// What limits that requests bring along are counted under.
+const OVERRIDES: &str = "(override)";
+
+/// The counters of the rules in force.
+#[derive(Debug)]
+pub(crate) struct RuleCounters {
+    /// By address: rules stay where they are for as long as they are in force.
+    limits: ByAddress,
+    unlimited: ByAddress,
+    overrides: LimitCounters,
+    metrics: Metrics,
+}
+
+type ByAddress = HashMap<usize, LimitCounters, BuildHasherDefault<AddressHasher>>;
+
+/// Hashes addresses, which are nobody's choice, by one multiplication (Knuth's, with the golden ratio).
+#[derive(Debug, Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // The map takes places from the low bits, and tags from the high ones.
+        let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The series that values of requests have made so far.
+#[derive(Debug, Default)]
+pub(crate) struct Detailed {
+    series: HashMap<String, Arc<LimitCounters>>,
+    /// The names of the other series that there are.
+    known: HashSet<String>,
+}
+
+impl Metrics {
+    /// The counters of `rules`. Series of rules that are gone are forgotten.
+    pub(crate) fn rule_counters(&self, rules: &Rules) -> RuleCounters {
+        let mut names: HashSet<String> = HashSet::from([OVERRIDES.to_owned()]);
+        let (mut limits, mut unlimited) = (ByAddress::default(), ByAddress::default());
+        for rule in rules.rules() {
+            if rule.limits().is_empty() {
+                unlimited.insert(address(&**rule), self.limit_counters(&rule.path));
+                names.insert(rule.path.clone());
+            }
+            for limit in rule.limits() {
+                limits.insert(address(limit), self.limit_counters(&limit.path));
+                names.insert(limit.path.clone());
+            }
+        }
+        let overrides = self.limit_counters(OVERRIDES);
+        let mut detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut detailed.known, names);
+        for gone in before.difference(&detailed.known) {
+            self.forget(gone);
+        }
+        // What values made is made again as requests come, unless it has become a rule's own.
+        let series = std::mem::take(&mut detailed.series);
+        for name in series.into_keys().filter(|name| !detailed.known.contains(name)) {
+            self.forget(&name);
+        }
+        drop(detailed);
+        RuleCounters { limits, unlimited, overrides, metrics: self.clone() }
+    }
+
+    fn forget(&self, name: &str) {
+        let label = RuleLabel { rule: name.to_owned() };
+        for family in [
+            &self.total_hits,
+            &self.within_limit,
+            &self.near_limit,
+            &self.over_limit,
+            &self.shadow_mode,
+            &self.leases_granted,
+            &self.leased_tokens,
+            &self.returned_tokens,
+        ] {
+            family.remove(&label);
+        }
+    }
+
+    /// The counters of this name, unless there are too many.
+    fn detailed(&self, name: String) -> Option<Arc<LimitCounters>> {
+        let mut detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = detailed.series.get(&name) {
+            return Some(counters.clone());
+        }
+        if detailed.series.len() >= DETAILED_MAX {
+            return None;
+        }
+        let counters = Arc::new(self.limit_counters(&name));
+        detailed.series.insert(name, counters.clone());
+        Some(counters)
+    }
+}
+
+/// Where a rule or limit is: its identity while it is in force. Compared, never followed.
+fn address<T>(of: &T) -> usize {
+    std::ptr::from_ref(of).addr()
+}
+
+impl LimitObserver for RuleCounters {
+    fn decided(
+        &self,
+        of: Option<(&Rule, &Limit)>,
+        entries: &[Entry],
+        charge: Charge,
+        decision: &Decision,
+        capacity: u32,
+        shadow: Shadow,
+    ) {
+        let Some((rule, limit)) = of else {
+            return self.overrides.count(charge, decision, capacity, shadow);
+        };
+        // What counts nothing must not make a series either.
+        if counted(charge).is_some() {
+            self.of_limit(rule, limit, entries, |counters| {
+                counters.count(charge, decision, capacity, shadow);
+            });
+        }
+    }
+
+    fn leased(&self, (rule, limit): (&Rule, &Limit), entries: &[Entry], tokens: u32) {
+        self.of_limit(rule, limit, entries, |counters| {
+            counters.leases_granted.inc();
+            counters.leased_tokens.inc_by(tokens.into());
+        });
+    }
+
+    fn returned(&self, (rule, limit): (&Rule, &Limit), entries: &[Entry], tokens: u64) {
+        self.of_limit(rule, limit, entries, |counters| {
+            counters.returned_tokens.inc_by(tokens);
+        });
+    }
+
+    fn unlimited(&self, rule: &Rule, entries: &[Entry], charge: Charge) {
+        if rule.metric_values.contains(&true)
+            && counted(charge).is_some()
+            && let Some(counters) = self.metrics.detailed(with_values(rule, entries))
+        {
+            return counters.within(charge);
+        }
+        if let Some(counters) = self.unlimited.get(&address(rule)) {
+            counters.within(charge);
+        }
+    }
+}
+
+impl RuleCounters {
+    fn of_limit(
+        &self,
+        rule: &Rule,
+        limit: &Limit,
+        entries: &[Entry],
+        count: impl FnOnce(&LimitCounters),
+    ) {
+        if rule.metric_values.contains(&true) {
+            let name = with_values(rule, entries) + &limit.path[rule.path.len()..];
+            if let Some(counters) = self.metrics.detailed(name) {
+                return count(&counters);
+            }
+        }
+        if let Some(counters) = self.limits.get(&address(limit)) {
+            count(counters);
+        }
+    }
+}
+
+/// The path of a rule, with the values of the request where the rule asks for them.
+fn with_values(rule: &Rule, entries: &[Entry]) -> String {
+    let mut segments = rule.path.split('/');
+    let mut name = segments.next().unwrap_or_default().to_owned();
+    for ((segment, entry), wanted) in segments.zip(entries).zip(&rule.metric_values) {
+        name.push('/');
+        if *wanted {
+            let value: String = entry.value.chars().take(VALUE_CHARS_MAX).collect();
+            name.push_str(&escaped(&entry.key));
+            name.push('=');
+            name.push_str(&escaped(&value));
+        } else {
+            name.push_str(segment);
+        }
+    }
+    name
+}
+
+impl LimitCounters {
+    /// Counts one decision. A peek counts nothing, and neither does a refund.
+    fn count(&self, charge: Charge, decision: &Decision, capacity: u32, shadow: Shadow) {
+        let Some(hits) = counted(charge) else { return };
+        self.total_hits.inc_by(hits);
+        if decision.is_allow() {
+            self.within_limit.inc_by(hits);
+            let capacity = u64::from(capacity);
+            let taken = capacity.saturating_sub(decision.remaining);
+            let near = taken.saturating_sub(capacity * 4 / 5).min(hits);
+            if near > 0 {
+                self.near_limit.inc_by(near);
+            }
+        } else {
+            self.over_limit.inc_by(hits);
+            if shadow == Shadow::Yes {
+                self.shadow_mode.inc_by(hits);
+            }
+        }
+    }
+
+    fn within(&self, charge: Charge) {
+        let Some(hits) = counted(charge) else { return };
+        self.total_hits.inc_by(hits);
+        self.within_limit.inc_by(hits);
+    }
+}
+
+/// The cost is the caller's word, and the counters must not wrap.
+fn counted(charge: Charge) -> Option<u64> {
+    match charge {
+        Charge::Take(hits) | Charge::Drain(hits) if hits != Hits::PEEK => {
+            Some(hits.get().min(u64::from(u32::MAX)))
+        }
+        _ => None,
+    }
+}
