@@ -1,4 +1,4 @@
-//! What the decisions on a request's limits come to: a status per descriptor, counts, metadata.
+//! From decisions on limits to an answer: a status for each descriptor, reports, metadata.
 
 use crate::applied::{Applied, AppliedLimit};
 use crate::debits::Debits;
@@ -34,8 +34,8 @@ impl Decided<'_, '_> {
         self.applied.iter().map(status).collect()
     }
 
-    /// Orders the limits of one descriptor by which of them to tell: one that denies, and of those the one
-    /// that denies for longest; else the one with least left.
+    /// Orders the limits of one descriptor. The first is reported: the limit that denies for longest, or
+    /// else the limit with the least remaining.
     fn closeness(&self, decision: &Decision) -> (bool, u64, std::cmp::Reverse<u64>) {
         let wait = decision.wait(self.now).as_nanos();
         let remaining = if decision.is_allow() { decision.remaining } else { 0 };
@@ -43,8 +43,8 @@ impl Decided<'_, '_> {
     }
 
     fn status(&self, limit: AppliedLimit<'_>, decision: &Decision) -> Status {
-        // What is left counts down from the capacity, so that is the number to tell. A bucket whose
-        // burst is not its rate has no "so many per unit" that would go with it.
+        // `remaining` counts down from the capacity, so the capacity is the limit to report. A bucket whose
+        // burst differs from its rate has no unit that fits that number.
         let (capacity, unit) = (limit.quota.capacity(), limit.quota.period().unit());
         let shadowed = limit.enforcement == Enforcement::Shadow;
         let name = limit.limit.and_then(|limit| limit.name.clone());
@@ -61,8 +61,8 @@ impl Decided<'_, '_> {
         }
     }
 
-    /// Counts each decision under its rule.
-    pub(crate) fn count(&self, observer: &dyn LimitObserver) {
+    /// Reports each decision under its rule.
+    pub(crate) fn report(&self, observer: &dyn LimitObserver) {
         let mut decisions = self.decisions.iter();
         for (applied, descriptor) in self.applied.iter().zip(&self.request.descriptors) {
             let charge = self.request.charge_of(descriptor);
@@ -80,13 +80,13 @@ impl Decided<'_, '_> {
         }
     }
 
-    /// Notes which limits are peeked at, and which refuse debits.
+    /// Notes limits that are peeked at, and limits that refuse debits.
     pub(crate) fn note_debits(&self, debits: &Debits) {
         let mut decisions = self.decisions.iter();
         for (applied, descriptor) in self.applied.iter().zip(&self.request.descriptors) {
             let charge = self.request.charge_of(descriptor);
             for (limit, decision) in applied.limits().zip(decisions.by_ref()) {
-                // Nearly all requests are neither.
+                // Rare among requests.
                 if (charge == Charge::PEEK || !decision.is_allow())
                     && let Some(limit) = limit.limit
                 {
@@ -96,8 +96,7 @@ impl Decided<'_, '_> {
         }
     }
 
-    /// Does something with each limit that a descriptor meets: its rule, unless the request brought it
-    /// along.
+    /// Calls `each` for each configured limit that applies to a descriptor.
     pub(crate) fn each_limit(
         &self,
         descriptor: usize,
@@ -112,8 +111,8 @@ impl Decided<'_, '_> {
         }
     }
 
-    /// The request as it was understood, and the metadata of the rules of descriptors that passed;
-    /// of two values for one key the first wins.
+    /// The parsed request and the metadata of rules whose descriptors were allowed. The first value of a key
+    /// wins.
     pub(crate) fn metadata(&self, statuses: &[Status]) -> Value {
         let number = |number: u64| Value::Number(number as f64);
         let descriptors = self.request.descriptors.iter().map(|descriptor| {

@@ -1,56 +1,56 @@
-//! What a request meets: for each of its descriptors the rule that applies, after `replaces`.
+//! The limits that apply to a request: one rule for each descriptor, without limits that `replaces` removes.
 
 use smallvec::SmallVec;
 use tidegate_core::{Denied, Enforcement, FixedWindow, LimitOverride, Quota, Request};
 use tidegate_limits::{Found, Limit, Match, Rule, RuleKind, Rules};
 
-/// What one descriptor meets.
+/// What applies to one descriptor.
 #[derive(Debug)]
 pub(crate) enum Applied<'a> {
     /// No limit.
     Nothing,
-    /// A rule that says there is none.
+    /// A rule without a limit.
     Unlimited(&'a Rule),
-    /// A rule, and those of its limits that are not replaced; at least one.
+    /// A rule and its limits that are not replaced; at least one.
     Rule { found: Match<'a>, limits: SmallVec<[&'a Limit; 2]> },
-    /// The limit that the request brought along.
+    /// The limit in the request itself.
     Override(Quota),
 }
 
-/// One limit that a descriptor meets.
+/// One limit that applies to a descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AppliedLimit<'m> {
     pub(crate) quota: &'m Quota,
     pub(crate) enforcement: Enforcement,
-    /// None for one that the request brought along.
+    /// None for a limit in the request itself.
     pub(crate) denied: Option<Denied>,
     pub(crate) label: &'m str,
-    /// As configured; none for one that the request brought along.
+    /// As configured; none for a limit in the request itself.
     pub(crate) limit: Option<&'m Limit>,
 }
 
-/// Tells the counters of limits that requests bring along from those of rules, which may borrow or
-/// cut time otherwise. A rule's limit of this name would share them.
+/// The label of counters of limits in requests. Counters of rules may borrow or align windows differently, so
+/// they must differ. A rule's limit of this name would share the counters.
 const BROUGHT_ALONG: &str = "(override)";
 
-/// What a request meets.
+/// The limits that apply to a request.
 #[derive(Debug)]
 pub(crate) struct MatchedLimits<'a> {
-    /// What each of its descriptors does.
+    /// One entry for each descriptor.
     pub(crate) each: SmallVec<[Applied<'a>; 4]>,
     pub(crate) replaced: Replaced,
-    /// Descriptors in vain, since there are no limits for the domain.
+    /// Descriptors without limits because their domain is unknown.
     pub(crate) without_domain: u64,
 }
 
-/// Whether a limit gave way to another.
+/// Whether `replaces` removed a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replaced {
     Nothing,
     Something,
 }
 
-/// What `request` meets.
+/// The limits that apply to `request`.
 pub(crate) fn match_limits<'a>(rules: &'a Rules, request: &Request) -> MatchedLimits<'a> {
     let mut applied: SmallVec<[Applied<'a>; 4]> =
         SmallVec::with_capacity(request.descriptors.len());
@@ -90,7 +90,7 @@ pub(crate) fn match_limits<'a>(rules: &'a Rules, request: &Request) -> MatchedLi
     all
 }
 
-/// An override takes the place of the rules, but only in a domain that there is.
+/// An override takes the place of the rules, but only in a known domain.
 fn brought_along<'a>(rules: &Rules, domain: &str, limit: LimitOverride) -> Applied<'a> {
     match FixedWindow::new(limit.requests, limit.unit.period()) {
         Ok(window) if rules.has_domain(domain) => Applied::Override(Quota::FixedWindow(window)),
@@ -123,7 +123,7 @@ impl Applied<'_> {
         }))
     }
 
-    /// The entries whose values share a counter.
+    /// The entries whose values share one counter.
     pub(crate) fn shared(&self) -> &[(usize, &str)] {
         match self {
             Applied::Rule { found, .. } => &found.shared,

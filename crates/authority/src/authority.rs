@@ -3,16 +3,15 @@
 //! Owns the rules in force and the counters. All limits of a request are decided under the locks
 //! of all their counters: every one is taken from, or none is.
 
-use crate::answer::Decided;
-use crate::applied::{self, MatchedLimits};
 use crate::debits::Debits;
 use crate::leases::{Denials, LeaseRoom};
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
 use crate::observer::{LimitObserver, Observer};
-use crate::plan::{DECISIONS, Plan};
+use crate::plan::DECISIONS;
+use crate::transaction::Transaction;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use tidegate_core::{Answer, Nanos, Request, StateSize, Timestamp, Verdict};
+use tidegate_core::{Answer, Decision, Nanos, Request, StateSize, Timestamp, Verdict};
 use tidegate_limits::{Limit, Rules};
 use tidegate_store::{Class, Cluster, UpdateError};
 
@@ -20,14 +19,14 @@ use tidegate_store::{Class, Cluster, UpdateError};
 #[expect(missing_debug_implementations, reason = "it has nothing to show")]
 pub struct Authority {
     pub(crate) store: Arc<Cluster>,
-    pub(crate) rules: ArcSwap<RulesInForce>,
+    pub(crate) limits: ArcSwap<LimitsInForce>,
     pub(crate) modes: Modes,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) lease_room: LeaseRoom,
 }
 
 /// Rules and what goes with them, swapped as one.
-pub(crate) struct RulesInForce {
+pub(crate) struct LimitsInForce {
     pub(crate) rules: Rules,
     pub(crate) observer: Box<dyn LimitObserver>,
     pub(crate) denials: Denials,
@@ -53,16 +52,16 @@ impl Authority {
         observer: Arc<dyn Observer>,
     ) -> Result<Self, NoWideNodes> {
         check_nodes(&store, &rules)?;
-        let rules = ArcSwap::from_pointee(RulesInForce::new(rules, &*observer));
+        let limits = ArcSwap::from_pointee(LimitsInForce::new(rules, &*observer));
         let lease_room =
             LeaseRoom::new(&store, modes.lease_ttl.unwrap_or(Nanos::ZERO), modes.lessors);
-        Ok(Authority { store, rules, modes, observer, lease_room })
+        Ok(Authority { store, limits, modes, observer, lease_room })
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
-    pub fn replace_rules(&self, rules: Rules) -> Result<(), NoWideNodes> {
+    pub fn replace_limits(&self, rules: Rules) -> Result<(), NoWideNodes> {
         check_nodes(&self.store, &rules)?;
-        self.rules.store(Arc::new(RulesInForce::new(rules, &*self.observer)));
+        self.limits.store(Arc::new(LimitsInForce::new(rules, &*self.observer)));
         Ok(())
     }
 
@@ -71,58 +70,46 @@ impl Authority {
     }
 
     /// Does something with the rules in force.
-    pub fn with_rules<T>(&self, with: impl FnOnce(&Rules) -> T) -> T {
-        with(&self.rules.load().rules)
+    pub fn with_limits<T>(&self, with: impl FnOnce(&Rules) -> T) -> T {
+        with(&self.limits.load().rules)
     }
 
     /// Decides `request` at `now`, for a client that knows of no leases.
     pub fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
-        let in_force = self.rules.load();
-        let applied = self.match_limits(&in_force.rules, request).each;
-        let mut plan = Plan::of(&applied, request, self.modes, self.store.seed(), now);
-        let mut decisions = DECISIONS.take();
-        let verdict = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
-            plan.decide(entries, now, &mut decisions)
-        })?;
-        let decided = Decided { request, applied: &applied, decisions: decisions.all(), now };
-        decided.count(&*in_force.observer);
-        decided.note_debits(&in_force.debits);
-        let answer = self.answer(&decided, &mut plan, verdict);
-        DECISIONS.set(decisions);
-        Ok(answer)
+        self.transact(request, self.modes, now, |transaction| {
+            transaction.report_unknown_domain();
+            let mut decisions = DECISIONS.take();
+            let verdict =
+                transaction.update(|plan, entries| plan.decide(entries, now, &mut decisions))?;
+            let answer = self.answer(transaction, decisions.all(), verdict);
+            DECISIONS.set(decisions);
+            Ok(answer)
+        })
     }
 
-    /// What `request` meets, and counts what is asked of domains that there are not.
-    pub(crate) fn match_limits<'a>(
-        &self,
-        rules: &'a Rules,
-        request: &Request,
-    ) -> MatchedLimits<'a> {
-        let applied = applied::match_limits(rules, request);
-        if applied.without_domain > 0 {
-            self.observer.domain_not_found(applied.without_domain);
-        }
-        applied
-    }
-
+    /// The answer to a request that was decided, which is reported.
     pub(crate) fn answer(
         &self,
-        decided: &Decided<'_, '_>,
-        plan: &mut Plan<'_>,
+        transaction: &mut Transaction<'_, '_>,
+        decisions: &[Decision],
         verdict: Verdict,
     ) -> Answer {
+        let decided = transaction.decided(decisions);
+        decided.report(&*transaction.limits.observer);
+        decided.note_debits(&transaction.limits.debits);
         let statuses = decided.statuses();
-        self.observer.answered(verdict);
-        if self.modes.shadow == GlobalShadow::On {
-            plan.enforce(decided.applied, Modes { shadow: GlobalShadow::Off, ..self.modes });
-            if tidegate_core::verdict(&plan.asks, decided.decisions) == Verdict::Deny {
-                self.observer.shadowed();
-            }
-        }
         let metadata = match self.modes.metadata {
             DynamicMetadata::On => Some(decided.metadata(&statuses)),
             DynamicMetadata::Off => None,
         };
+        self.observer.answered(verdict);
+        if self.modes.shadow == GlobalShadow::On {
+            let modes = Modes { shadow: GlobalShadow::Off, ..self.modes };
+            transaction.plan.enforce(&transaction.matched.each, modes);
+            if tidegate_core::verdict(&transaction.plan.asks, decisions) == Verdict::Deny {
+                self.observer.shadowed();
+            }
+        }
         Answer { verdict, statuses, metadata }
     }
 }
@@ -142,10 +129,10 @@ fn check_nodes(store: &Cluster, rules: &Rules) -> Result<(), NoWideNodes> {
     }
 }
 
-impl RulesInForce {
+impl LimitsInForce {
     fn new(rules: Rules, observer: &dyn Observer) -> Self {
         let observer = observer.limits_replaced(&rules);
         let (denials, debits) = (Denials::of(&rules), Debits::of(&rules));
-        RulesInForce { rules, observer, denials, debits }
+        LimitsInForce { rules, observer, denials, debits }
     }
 }

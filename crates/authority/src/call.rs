@@ -41,7 +41,7 @@ impl Authority {
                      is_negative_hits"
                 )));
             }
-            let answer = self.give_back(request, &back, now())?;
+            let answer = self.return_tokens(request, &back, now())?;
             return Ok((request, answer));
         }
         let answer = match lease_ask_from(descriptors, &value_of)? {

@@ -1,8 +1,8 @@
-//! Limits that are peeked at and debited after the fact, but do not count what they deny: a debit larger
-//! than what is left takes nothing there, so that they limit nothing. Owns what the log says of them, once
-//! for each limit while its rules are in force, and at most once a second.
+//! Advice in the log on limits that are peeked at first and debited after the fact, without `count_denied`.
 //!
-//! A limit cannot know whether an ask comes after the fact. So this is advice, not a decision.
+//! A debit larger than what remains takes nothing from such a limit, so it limits nothing. The sidecar cannot
+//! know which requests are debits, so this is advice and changes no decision. It is logged once for each limit
+//! while its rules are in force, and at most once a second.
 
 use crate::log_rate::OncePerSecond;
 use std::collections::HashMap;
@@ -11,14 +11,14 @@ use std::sync::{Mutex, PoisonError};
 use tidegate_core::{Charge, Decision, Denied};
 use tidegate_limits::{Limit, Rules};
 
-/// How far a limit has come: a peek was seen, and it was logged that a debit was refused.
+/// The states of a limit: a peek was seen; a refused debit was logged.
 const PEEKED: u8 = 1;
 const LOGGED: u8 = 2;
 
 /// The limits in force that do not count denied hits.
 #[derive(Debug, Default)]
 pub(crate) struct Debits {
-    /// By address: limits stay where they are for as long as they are in force.
+    /// By address, which is stable while the limits are in force.
     limits: HashMap<usize, AtomicU8>,
     said: Mutex<OncePerSecond>,
 }
@@ -31,9 +31,9 @@ impl Debits {
         Debits { limits, said: Mutex::default() }
     }
 
-    /// Notes a peek, or an ask that was denied.
+    /// Notes a peek or a denied request.
     pub(crate) fn note(&self, limit: &Limit, charge: Charge, decision: &Decision) {
-        // Where nothing is left, the next peek is denied as well.
+        // Where nothing remains, the next peek is denied as well.
         let is_refused = decision.remaining > 0 && !decision.is_allow();
         match charge {
             Charge::PEEK => self.peeked(limit),
@@ -50,7 +50,7 @@ impl Debits {
         }
     }
 
-    /// Of how many limits a refused debit was logged.
+    /// The number of limits with a logged debit.
     #[cfg(test)]
     pub(crate) fn logged(&self) -> usize {
         let states = self.limits.values().map(|state| state.load(Ordering::Relaxed));
@@ -58,7 +58,7 @@ impl Debits {
     }
 
     fn peeked(&self, limit: &Limit) {
-        // A load first, since a line that is written is lost to the other cores.
+        // Load first: a write takes the cache line from the other cores.
         if let Some(state) = self.limits.get(&address(limit))
             && state.load(Ordering::Relaxed) & PEEKED == 0
         {
@@ -77,7 +77,7 @@ impl Debits {
     }
 }
 
-/// Where a limit is: its identity while it is in force. Compared, never followed.
+/// The address of a limit identifies it while it is in force. It is compared and never followed.
 fn address(limit: &Limit) -> usize {
     std::ptr::from_ref(limit).addr()
 }

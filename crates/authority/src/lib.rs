@@ -20,6 +20,7 @@ mod observer;
 mod plan;
 mod preview;
 mod standalone;
+mod transaction;
 
 pub use authority::{Authority, NoWideNodes};
 pub use call::CallError;

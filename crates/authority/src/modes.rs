@@ -1,19 +1,19 @@
-//! What holds for all limits, whatever they say themselves.
+//! Settings that override every limit.
 
 use std::num::NonZeroU32;
 use tidegate_core::{Denied, Enforcement, Nanos};
 
-/// What holds for all rules, whatever they say themselves.
+/// Settings that override every rule.
 #[derive(Debug, Clone, Copy)]
 pub struct Modes {
     pub shadow: GlobalShadow,
     pub quota: GlobalQuota,
     pub metadata: DynamicMetadata,
-    /// What becomes of denied requests at limits that they bring along; a rule's limits say it themselves.
+    /// Whether denied hits count at limits in requests. A rule's limits say so themselves.
     pub denied: Denied,
-    /// How long leases last at most; none are given without.
+    /// The longest lease. Without it no lease is granted.
     pub lease_ttl: Option<Nanos>,
-    /// How many processes of one service grant leases; each has its share of the room for them.
+    /// The number of processes of this service that grant leases. Each has an equal share of their room.
     pub lessors: NonZeroU32,
 }
 
@@ -30,7 +30,7 @@ impl Default for Modes {
     }
 }
 
-/// Whether denials are only reported.
+/// Whether denials are reported and not enforced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GlobalShadow {
     #[default]
@@ -38,7 +38,7 @@ pub enum GlobalShadow {
     On,
 }
 
-/// Whether every rule that is not in shadow is a quota.
+/// Whether every rule outside shadow mode is a quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GlobalQuota {
     #[default]
@@ -46,7 +46,7 @@ pub enum GlobalQuota {
     On,
 }
 
-/// Whether answers tell what was applied, and the metadata of its rules.
+/// Whether answers carry the parsed request and the metadata of its rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DynamicMetadata {
     #[default]

@@ -1,13 +1,12 @@
-//! The nodes of the FRS: the counters of one business and key, used, looked at and changed.
+//! The nodes of the FRS: the counters of one business and key, which can be used, read and changed.
 //!
-//! A node is the counters of all limits of its business, under the keys that a decision goes by, so
-//! there is one truth whichever door is asked. All windows of a node are seen and changed as one step.
+//! A node has the counters of all limits of its business, under the same keys that rate limit calls use, so every
+//! endpoint sees the same counts. All windows of a node are read and changed in one step.
 //!
-//! Only a first-hit window has a start and an end that can be set. Other windows are used like any, and told
-//! by their count and their last hit; token buckets by their count alone.
+//! Start and end can be set for first-hit windows only. Other windows show their count and their last hit, token
+//! buckets their count alone.
 
-use crate::answer::Decided;
-use crate::applied::{Applied, match_limits};
+use crate::applied::Applied;
 use crate::authority::Authority;
 use crate::modes::Modes;
 use crate::plan::{EXPIRY_SLACK, Plan, Words};
@@ -19,23 +18,23 @@ use tidegate_core::{
 use tidegate_limits::Limit;
 use tidegate_store::{Entries, Hashed, UpdateError};
 
-/// What is done with the hits of a request.
+/// How the hits of a request are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Nothing: would one hit have room?
+    /// Nothing is counted: would one hit fit?
     Look,
-    /// They have happened: each window counts them as far as it has room, or as its algorithm can.
+    /// The hits have happened: each window counts as many as fit, or as its algorithm can.
     Record,
-    /// All windows count them, or none does.
+    /// All windows count the hits, or none does.
     Acquire,
 }
 
-/// What is done with the hits of nodes that are decided as one.
+/// How the hits of several nodes are used as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JointUse {
-    /// Nothing: would they have room?
+    /// Nothing is counted: would the hits fit?
     Look,
-    /// All windows of all nodes count them, or none does.
+    /// All windows of all nodes count the hits, or none does.
     Acquire,
 }
 
@@ -44,16 +43,16 @@ pub enum JointUse {
 pub struct NodeWindow<'a> {
     pub name: &'a str,
     pub capacity: u32,
-    /// What a look at it, or the use of it, says.
+    /// The decision of its use, or of a peek.
     pub decision: Decision,
-    /// Its count, where it is one of hits in a window that is open.
+    /// The open window, for first-hit windows.
     pub open: Option<OpenWindow>,
-    /// When the last hit came, where hits are counted.
+    /// The time of the last hit, where the algorithm keeps it.
     pub last: Option<Timestamp>,
 }
 
 impl NodeWindow<'_> {
-    /// The hits that are counted now.
+    /// The number of hits counted now.
     pub fn count(&self) -> u64 {
         match self.open {
             Some(open) => open.count,
@@ -62,10 +61,10 @@ impl NodeWindow<'_> {
     }
 }
 
-/// The windows of a node; a node whose business is unlimited has none.
+/// The windows of a node. An unlimited business has none.
 pub type NodeWindows<'a> = SmallVec<[NodeWindow<'a>; 3]>;
 
-/// What a window is to be; what is left out stays, or is as in a new node.
+/// New values of a window. A missing value stays, or is that of a new node.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'a> {
     pub name: &'a str,
@@ -74,7 +73,7 @@ pub struct Change<'a> {
     pub last: Option<Timestamp>,
 }
 
-/// Why an operation on a node was not done.
+/// Why an operation on a node failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     #[error("no limit is configured for this business")]
@@ -95,10 +94,10 @@ pub enum NodeError {
     Undecided(#[from] UpdateError),
 }
 
-/// Why nodes were not used as one.
+/// Why nodes could not be used as one.
 #[derive(Debug)]
 pub enum JointError {
-    /// No limit is configured for the businesses of these, by their places in the request.
+    /// No limit is configured for the businesses of the descriptors at these indexes.
     Unknown(SmallVec<[usize; 4]>),
     Undecided(UpdateError),
 }
@@ -110,31 +109,30 @@ impl From<UpdateError> for JointError {
 }
 
 impl Authority {
-    /// Uses the nodes of `request`, one for each of its descriptors, as one, and hands the windows of each on:
-    /// all that the request costs has room, or nothing is counted.
+    /// Uses the nodes of `request`, one for each descriptor, as one: all hits fit, or none is counted. Calls
+    /// `then` with the windows of each.
     pub fn use_nodes<T>(
         &self,
         request: &Request,
         how: JointUse,
         now: Timestamp,
-        told: impl FnOnce(Verdict, &[NodeWindows<'_>]) -> T,
+        then: impl FnOnce(Verdict, &[NodeWindows<'_>]) -> T,
     ) -> Result<T, JointError> {
-        let in_force = self.rules.load();
-        let applied = self.match_limits(&in_force.rules, request).each;
-        let unknown =
-            applied.iter().enumerate().filter(|(_, applied)| matches!(applied, Applied::Nothing));
-        let unknown: SmallVec<[usize; 4]> = unknown.map(|(place, _)| place).collect();
-        if !unknown.is_empty() {
-            return Err(JointError::Unknown(unknown));
-        }
-        let mut plan = Plan::of(&applied, request, self.modes, self.store.seed(), now);
-        plan.asks.iter_mut().for_each(|ask| ask.denied = Denied::Spare);
-        let mut decisions = Decisions::default();
-        let (verdict, words) =
-            self.store.update_many(&plan.keys, now.as_nanos(), |entries| match how {
+        self.transact(request, self.modes, now, |transaction| {
+            transaction.report_unknown_domain();
+            let applied = &transaction.matched.each;
+            let unknown = applied.iter().enumerate();
+            let unknown = unknown.filter(|(_, applied)| matches!(applied, Applied::Nothing));
+            let unknown: SmallVec<[usize; 4]> = unknown.map(|(index, _)| index).collect();
+            if !unknown.is_empty() {
+                return Err(JointError::Unknown(unknown));
+            }
+            transaction.plan.asks.iter_mut().for_each(|ask| ask.denied = Denied::Spare);
+            let mut decisions = Decisions::default();
+            let (verdict, words) = transaction.update(|plan, entries| match how {
                 JointUse::Look => {
                     let words = plan.read(entries);
-                    // Nodes that come twice must have room for both, so it is tried on a copy.
+                    // The hits of a node that comes twice must fit together, so decide on a copy.
                     let mut tried = words.clone();
                     (decide_all(&mut tried, &plan.asks, now, &mut decisions), words)
                 }
@@ -143,75 +141,78 @@ impl Authority {
                     (verdict, plan.read(entries))
                 }
             })?;
-        let all = match how {
-            JointUse::Look => looked_at(&plan, &applied, &words, now),
-            JointUse::Acquire => {
-                let decided =
-                    Decided { request, applied: &applied, decisions: decisions.all(), now };
-                decided.count(&*in_force.observer);
-                windows(&plan, &applied, &words, decisions.all(), now)
-            }
-        };
-        self.observer.answered(verdict);
-        let mut all = all.into_iter();
-        let of_each: Vec<NodeWindows<'_>> = applied
-            .iter()
-            .map(|applied| all.by_ref().take(applied.limits().count()).collect())
-            .collect();
-        Ok(told(verdict, &of_each))
+            let plan = &transaction.plan;
+            let all = match how {
+                JointUse::Look => peeked_windows(plan, applied, &words, now),
+                JointUse::Acquire => {
+                    let decided = transaction.decided(decisions.all());
+                    decided.report(&*transaction.limits.observer);
+                    windows(plan, applied, &words, decisions.all(), now)
+                }
+            };
+            self.observer.answered(verdict);
+            let mut all = all.into_iter();
+            let of_each: Vec<NodeWindows<'_>> = applied
+                .iter()
+                .map(|applied| all.by_ref().take(applied.limits().count()).collect())
+                .collect();
+            Ok(then(verdict, &of_each))
+        })
     }
 
-    /// Uses the node of `request`, which has one descriptor, and hands its windows on.
+    /// Uses the node of `request`, which has one descriptor. Calls `then` with its windows.
     pub fn use_node<T>(
         &self,
         request: &Request,
         how: Use,
         now: Timestamp,
-        told: impl FnOnce(Verdict, &NodeWindows<'_>) -> T,
+        then: impl FnOnce(Verdict, &NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
-        let in_force = self.rules.load();
-        let applied = self.match_limits(&in_force.rules, request).each;
-        be_known(&applied)?;
-        let mut plan = Plan::of(&applied, request, self.modes, self.store.seed(), now);
-        // Whatever the limits say of denied requests: these words have a meaning of their own.
-        let denied = if how == Use::Record { Denied::Count } else { Denied::Spare };
-        plan.asks.iter_mut().for_each(|ask| ask.denied = denied);
-        let mut decisions = Decisions::default();
-        let (verdict, words) = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
-            let verdict = plan.decide(entries, now, &mut decisions);
-            (verdict, plan.read(entries))
-        })?;
-        if how != Use::Look {
-            let decided = Decided { request, applied: &applied, decisions: decisions.all(), now };
-            decided.count(&*in_force.observer);
-        }
-        self.observer.answered(verdict);
-        Ok(told(verdict, &windows(&plan, &applied, &words, decisions.all(), now)))
+        self.transact(request, self.modes, now, |transaction| {
+            transaction.report_unknown_domain();
+            let applied = &transaction.matched.each;
+            check_known(applied)?;
+            // These commands define what denied hits do, whatever the limits say.
+            let denied = if how == Use::Record { Denied::Count } else { Denied::Spare };
+            transaction.plan.asks.iter_mut().for_each(|ask| ask.denied = denied);
+            let mut decisions = Decisions::default();
+            let (verdict, words) = transaction.update(|plan, entries| {
+                let verdict = plan.decide(entries, now, &mut decisions);
+                (verdict, plan.read(entries))
+            })?;
+            if how != Use::Look {
+                let decided = transaction.decided(decisions.all());
+                decided.report(&*transaction.limits.observer);
+            }
+            self.observer.answered(verdict);
+            let plan = &transaction.plan;
+            Ok(then(verdict, &windows(plan, applied, &words, decisions.all(), now)))
+        })
     }
 
-    /// Looks the node of `request` up; an error where it has no window that is open.
+    /// Finds the node of `request`. It is an error if no window is open.
     pub fn find_node<T>(
         &self,
         request: &Request,
         now: Timestamp,
-        told: impl FnOnce(&NodeWindows<'_>) -> T,
+        then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
         self.with_node(request, now, |plan, applied, entries| {
             let words = plan.read(entries);
             if !exists(plan, &words, now) {
                 return Err(NodeError::NotFound);
             }
-            Ok(told(&looked_at(plan, applied, &words, now)))
+            Ok(then(&peeked_windows(plan, applied, &words, now)))
         })
     }
 
-    /// Makes the node of `request`: every window open, with the counts and times of `changes`.
+    /// Creates the node of `request`: every window is open, with the counts and times of `changes`.
     pub fn create_node<T>(
         &self,
         request: &Request,
         changes: &[Change<'_>],
         now: Timestamp,
-        told: impl FnOnce(&NodeWindows<'_>) -> T,
+        then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
         self.with_node(request, now, |plan, applied, entries| {
             let mut words = plan.read(entries);
@@ -223,23 +224,23 @@ impl Authority {
                 let change = changes.iter().find(|change| change.name == blank.name);
                 set(plan, applied, &mut words, change.unwrap_or(&blank), now)?;
             }
-            be_windows(applied, changes)?;
+            check_windows(applied, changes)?;
             self.put(plan, entries, &mut words, now);
-            Ok(told(&looked_at(plan, applied, &words, now)))
+            Ok(then(&peeked_windows(plan, applied, &words, now)))
         })
     }
 
-    /// Sets counts and times of windows of a node that there is.
+    /// Sets counts and times of windows of an existing node.
     pub fn change_node<T>(
         &self,
         request: &Request,
         changes: &[Change<'_>],
         now: Timestamp,
-        told: impl FnOnce(&NodeWindows<'_>) -> T,
+        then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
         self.with_node(request, now, |plan, applied, entries| {
             let mut words = plan.read(entries);
-            be_windows(applied, changes)?;
+            check_windows(applied, changes)?;
             if !exists(plan, &words, now) {
                 return Err(NodeError::NotFound);
             }
@@ -247,12 +248,11 @@ impl Authority {
                 set(plan, applied, &mut words, change, now)?;
             }
             self.put(plan, entries, &mut words, now);
-            Ok(told(&looked_at(plan, applied, &words, now)))
+            Ok(then(&peeked_windows(plan, applied, &words, now)))
         })
     }
 
-    /// Forgets the node of `request`: all its counters are as if never used. Says whether there was
-    /// anything to forget.
+    /// Erases the node of `request`: all its counters are as if never used. Returns whether it existed.
     pub fn erase_node(&self, request: &Request, now: Timestamp) -> Result<bool, NodeError> {
         let (mut had_one, parts) = self.with_node(request, now, |plan, applied, entries| {
             let words = plan.read(entries);
@@ -267,22 +267,21 @@ impl Authority {
         Ok(had_one)
     }
 
-    /// Does something with the counters of a request, in one step: if it fails, nothing is written.
+    /// Runs `change` on the counters of a request in one step. If it fails, nothing is written.
     fn with_node<T>(
         &self,
         request: &Request,
         now: Timestamp,
         change: impl FnOnce(&Plan<'_>, &[Applied<'_>], &mut Entries<'_>) -> Result<T, NodeError>,
     ) -> Result<T, NodeError> {
-        let in_force = self.rules.load();
-        let applied = match_limits(&in_force.rules, request).each;
-        be_known(&applied)?;
-        let plan = Plan::of(&applied, request, Modes::default(), self.store.seed(), now);
-        self.store
-            .update_many(&plan.keys, now.as_nanos(), |entries| change(&plan, &applied, entries))?
+        self.transact(request, Modes::default(), now, |transaction| {
+            let applied = &transaction.matched.each;
+            check_known(applied)?;
+            transaction.update(|plan, entries| change(plan, applied, entries))?
+        })
     }
 
-    /// Writes states that were set, and until when they matter.
+    /// Writes states that were set, and their expiry.
     fn put(&self, plan: &Plan<'_>, entries: &mut Entries<'_>, words: &mut Words, now: Timestamp) {
         for (ask, counter) in plan.asks.iter().zip(&plan.counter_of_ask) {
             let mut untouched: Words = words[ask.state.clone()].into();
@@ -296,7 +295,7 @@ impl Authority {
         }
     }
 
-    /// The keys of parts of the counters that a decision now does not need, but a later one may.
+    /// The keys of counters' parts that a later decision may need, but not a decision now.
     fn other_parts(&self, plan: &Plan<'_>, applied: &[Applied<'_>], now: Timestamp) -> Vec<Hashed> {
         let mut others = Vec::new();
         for (ask, counter) in plan.asks.iter().zip(&plan.counter_of_ask) {
@@ -314,12 +313,12 @@ impl Authority {
     }
 }
 
-/// The limits that were applied, in the order of the asks.
+/// The applied limits, in the order of the asks.
 fn limits<'m>(applied: &'m [Applied<'_>]) -> impl Iterator<Item = &'m Limit> {
     applied.iter().flat_map(|applied| applied.limits()).filter_map(|limit| limit.limit)
 }
 
-/// What a window is called: as its limit, or by its place among those of its rule.
+/// The name of a window: the name of its limit, or its position among the limits of its rule.
 fn name(limit: &Limit) -> &str {
     match &limit.name {
         Some(name) => name,
@@ -327,15 +326,15 @@ fn name(limit: &Limit) -> &str {
     }
 }
 
-fn be_known(applied: &[Applied<'_>]) -> Result<(), NodeError> {
+fn check_known(applied: &[Applied<'_>]) -> Result<(), NodeError> {
     match applied {
         [Applied::Nothing] | [] => Err(NodeError::UnknownBusiness),
         _ => Ok(()),
     }
 }
 
-/// Whether every change is of a window that there is.
-fn be_windows(applied: &[Applied<'_>], changes: &[Change<'_>]) -> Result<(), NodeError> {
+/// Checks that every change is for an existing window.
+fn check_windows(applied: &[Applied<'_>], changes: &[Change<'_>]) -> Result<(), NodeError> {
     let is_known = |change: &&Change<'_>| limits(applied).any(|limit| name(limit) == change.name);
     match changes.iter().find(|change| !is_known(change)) {
         None => Ok(()),
@@ -347,7 +346,7 @@ fn be_windows(applied: &[Applied<'_>], changes: &[Change<'_>]) -> Result<(), Nod
     }
 }
 
-/// Whether a node has a window that is open, or a counter of another kind that holds something.
+/// Whether a node has an open window, or a counter of another kind that is not empty.
 fn exists(plan: &Plan<'_>, words: &Words, now: Timestamp) -> bool {
     plan.asks.iter().any(|ask| {
         let state = &words[ask.state.clone()];
@@ -363,8 +362,8 @@ fn open_window(window: &FirstHitWindow, state: &[u64], now: Timestamp) -> Option
     window.open_window(state.first_chunk()?, now)
 }
 
-/// The windows as a look at them says.
-fn looked_at<'m>(
+/// The windows with the decisions of a peek.
+fn peeked_windows<'m>(
     plan: &Plan<'_>,
     applied: &'m [Applied<'_>],
     words: &Words,
@@ -399,7 +398,7 @@ fn windows<'m>(
     limits(applied).zip(&plan.asks).zip(decisions).map(window).collect()
 }
 
-/// Sets one window, if what is asked makes sense.
+/// Sets one window, if the values are consistent.
 fn set(
     plan: &Plan<'_>,
     applied: &[Applied<'_>],
@@ -408,7 +407,7 @@ fn set(
     now: Timestamp,
 ) -> Result<(), NodeError> {
     let named = limits(applied).zip(&plan.asks).find(|(limit, _)| name(limit) == change.name);
-    let Some((_, ask)) = named else { return be_windows(applied, &[*change]) };
+    let Some((_, ask)) = named else { return check_windows(applied, &[*change]) };
     let of = || change.name.to_owned();
     let Quota::FirstHitWindow(window) = ask.quota else {
         return Err(NodeError::NotApplicable { name: of(), algorithm: ask.quota.algorithm() });

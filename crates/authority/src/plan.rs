@@ -1,6 +1,6 @@
-//! The plan of one request: its asks, the counters that they lead to, and the keys of those in the store.
+//! The plan of one request: its asks, their counters, and the keys of the counters in the store.
 //!
-//! Owns the way of states between a store's entries and the algorithms. Decides by `tidegate_core` alone.
+//! Owns the copying of states between store entries and algorithms. Leaves all decisions to `tidegate_core`.
 
 use crate::applied::Applied;
 use crate::modes::Modes;
@@ -13,45 +13,44 @@ use tidegate_core::{
 };
 use tidegate_store::{Entries, Hashed, UPDATE_KEYS_MAX};
 
-/// How long a counter is kept beyond its end: a thread, or another process, may still be about to
-/// decide by a clock that it read before.
+/// How long a counter is kept beyond its end: another thread or process may decide by an earlier reading of the
+/// clock.
 pub(crate) const EXPIRY_SLACK: Nanos = Nanos::from_secs(1);
 
 thread_local! {
-    /// The buffers of the last request of this thread, for the next one. Who takes them leaves empty
-    /// ones, which do as well.
+    /// Buffers that this thread reuses from request to request. While they are taken, empty ones stand in.
     static KEY: Cell<CounterKey> = const { Cell::new(CounterKey::new()) };
     pub(crate) static DECISIONS: Cell<Decisions> = const { Cell::new(Decisions::new()) };
 }
 
-/// What a request asks, and of which counters. Nearly all have up to four of each.
+/// The asks of a request and their counters. Nearly all requests have up to four of each.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
     pub(crate) asks: SmallVec<[Ask<'a>; 4]>,
     /// The counter of each ask.
     pub(crate) counter_of_ask: SmallVec<[usize; 4]>,
     pub(crate) counters: SmallVec<[Counter; 4]>,
-    /// The keys in the store, those of one counter after the other.
+    /// The keys in the store, counter by counter.
     pub(crate) keys: SmallVec<[Hashed; 4]>,
     pub(crate) words: usize,
 }
 
-/// The words of the states of a request's counters.
+/// The states of a request's counters, in words.
 pub(crate) type Words = SmallVec<[u64; 16]>;
-/// A time for each of them, in nanoseconds since the Unix epoch.
+/// An expiry for each counter, in nanoseconds since the Unix epoch.
 pub(crate) type Ends = SmallVec<[u64; 4]>;
 
 /// One counter of a request.
 pub(crate) struct Counter {
     pub(crate) hash: KeyHash,
-    /// Its keys among those of the plan.
+    /// Its range in the keys of the plan.
     pub(crate) keys: Range<usize>,
-    /// Its words among those of all states.
+    /// Its range in the words of all states.
     state: Range<usize>,
 }
 
 impl<'a> Plan<'a> {
-    /// The plan for a request that meets `applied`.
+    /// The plan for a request and the limits that apply to it.
     pub(crate) fn of(
         applied: &'a [Applied<'_>],
         request: &'a Request,
@@ -64,7 +63,7 @@ impl<'a> Plan<'a> {
         for (index, (applied, descriptor)) in applied.iter().zip(&request.descriptors).enumerate() {
             for limit in applied.limits() {
                 if plan.keys.len() > UPDATE_KEYS_MAX {
-                    // The store is going to refuse it, however many more there are.
+                    // The store refuses so many keys, however many more follow.
                     return plan;
                 }
                 let identity = Identity {
@@ -90,7 +89,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Gives the asks the enforcement that their rules have in these modes.
+    /// Sets the enforcement of each ask to that of its rule under `modes`.
     pub(crate) fn enforce(&mut self, applied: &[Applied<'_>], modes: Modes) {
         let limits = applied.iter().flat_map(Applied::limits);
         for (ask, limit) in self.asks.iter_mut().zip(limits) {
@@ -98,8 +97,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The words and the number of this counter, added when new: a request may carry a descriptor
-    /// twice.
+    /// The words and the index of a counter, which is added if it is new: a descriptor may come twice.
     fn counter(
         &mut self,
         key: &mut CounterKey,
@@ -113,7 +111,7 @@ impl<'a> Plan<'a> {
         }
         let (first_key, first_word) = (self.keys.len(), self.words);
         match identity.quota.state_size() {
-            // In one part, which is the counter's own.
+            // One part, under the key of the counter itself.
             StateSize::Narrow => self.keys.push(Hashed::narrow(hash.0)),
             StateSize::Wide => self.keys.extend(counter_keys(hash, identity.quota, seed, now)),
         }
@@ -137,7 +135,7 @@ impl<'a> Plan<'a> {
         verdict
     }
 
-    /// The states of all counters, one after the other.
+    /// Copies the states of all counters from the store.
     pub(crate) fn read(&self, entries: &mut Entries<'_>) -> Words {
         let mut words = Words::from_elem(0, self.words);
         for counter in &self.counters {
@@ -148,17 +146,17 @@ impl<'a> Plan<'a> {
         words
     }
 
-    /// Until when each counter matters, by the decisions on the asks.
+    /// The expiry of each counter, by the decisions on its asks.
     pub(crate) fn keep_until(&self, decisions: &[Decision]) -> Ends {
         let mut keep_until = Ends::from_elem(0, self.counters.len());
         for (counter, decision) in self.counter_of_ask.iter().zip(decisions) {
-            // A descriptor that comes twice has two decisions on one state: the later end counts.
+            // A descriptor that comes twice has two decisions on one state: the later expiry counts.
             keep_until[*counter] = decision.keep_until.as_nanos().max(keep_until[*counter]);
         }
         keep_until
     }
 
-    /// Puts the states back that changed.
+    /// Copies changed states back to the store.
     pub(crate) fn write(&self, entries: &mut Entries<'_>, words: &mut Words, keep_until: &Ends) {
         for (counter, keep_until) in self.counters.iter().zip(keep_until) {
             let expires_at = keep_until.saturating_add(EXPIRY_SLACK.as_nanos());
@@ -169,8 +167,8 @@ impl<'a> Plan<'a> {
                     entry.state[..part.len()].copy_from_slice(part);
                     *entry.expires_at = expires_at;
                 } else if is_whole && part.iter().any(|word| *word != 0) {
-                    // Under a changed limit the same state may matter for longer. (The parts of one in
-                    // several were each written with an end of its own.)
+                    // Under a changed limit the same state may be needed for longer. Parts of a counter in
+                    // several parts have an expiry each, and are left alone.
                     *entry.expires_at = expires_at.max(*entry.expires_at);
                 }
             }
@@ -179,7 +177,7 @@ impl<'a> Plan<'a> {
 }
 
 impl Counter {
-    /// Its keys, each with its words.
+    /// Pairs of key index and words.
     pub(crate) fn parts<'w>(
         &self,
         words: &'w mut [u64],
@@ -189,7 +187,7 @@ impl Counter {
     }
 }
 
-/// The keys in the store of the parts of a counter that a decision at `now` needs.
+/// The store keys of the parts of a counter that a decision at `now` needs.
 pub fn counter_keys(
     hash: KeyHash,
     quota: &Quota,

@@ -1,8 +1,7 @@
-//! What the engine would decide, without deciding: the same plan and the same algorithms, on copies of
-//! the counters' states.
+//! A decision without effect: the same plan and the same algorithms, on copies of the counters' states.
 //!
-//! Reads counters through a function of the caller's, one after the other, so what is shown of a busy
-//! counter may be a moment older than of the next. Writes nothing.
+//! Reads counters one by one through a function of the caller, so the state of a busy counter may be a moment
+//! older than the next. Writes nothing.
 
 use crate::applied::match_limits;
 use crate::modes::Modes;
@@ -15,23 +14,23 @@ use tidegate_core::{
 use tidegate_limits::{Limit, Rules};
 use tidegate_store::Hashed;
 
-/// One limit that a request would be asked for.
+/// One limit that would decide a request.
 #[derive(Debug)]
 pub struct Previewed {
-    /// The descriptor that meets it.
+    /// The index of its descriptor.
     pub descriptor: usize,
     pub limit: Limit,
     pub enforcement: Enforcement,
-    /// The keys in the store of its counter's parts.
+    /// The store keys of its counter's parts.
     pub keys: SmallVec<[Hashed; Parts::MAX]>,
-    /// What a peek at the counter says, as it is now.
+    /// The decision of a peek at the counter as it is.
     pub now: Decision,
-    /// What it would say to the request.
+    /// The decision on the request.
     pub then: Decision,
 }
 
-/// What `request` would get at `now`, and every limit that has a say, in the order of the
-/// descriptors. `read` fills in the words that the store has under a key; they are zero before.
+/// The verdict on `request` at `now`, and every limit that takes part, in the order of the descriptors. `read`
+/// fills in the words stored under a key; they are zero before.
 pub fn preview<E>(
     rules: &Rules,
     request: &Request,
@@ -50,7 +49,7 @@ pub fn preview<E>(
     let before = words.clone();
     let mut decisions = Decisions::default();
     let verdict = decide_all(&mut words, &plan.asks, now, &mut decisions);
-    // The asks are made of the same limits in the same order.
+    // The asks come from the same limits in the same order.
     let limits = applied.iter().flat_map(|applied| applied.limits());
     let previewed = limits
         .zip(&plan.asks)

@@ -184,7 +184,7 @@ fn a_preview_says_what_the_decision_after_it_says_and_takes_nothing() {
             }
             Ok::<(), UpdateError>(())
         };
-        let in_force = engine.rules.load();
+        let in_force = engine.limits.load();
         let (verdict, limits) =
             preview(&in_force.rules, request, engine.store.seed(), now, read).expect("a preview");
         (verdict, limits.iter().map(|limit| (limit.now.remaining, limit.then)).collect::<Vec<_>>())
@@ -365,7 +365,7 @@ fn changed_limits_keep_live_counts_unless_algorithm_or_period_change() {
     let put = |limit: &str| {
         let dir = tempfile::TempDir::new().expect("a directory");
         let rules = rules_of(dir.path(), &format!("- {{key: k, rate_limit: {limit}}}"));
-        engine.engine.replace_rules(rules).expect("rules in force");
+        engine.engine.replace_limits(rules).expect("rules in force");
     };
     let table = [
         ("{unit: day, requests_per_unit: 9}", 6),

@@ -251,7 +251,7 @@ impl FileFeed {
             rules::load_source(source, self.settings.defaults.clone()).map_err(told)?;
         let snapshot = Snapshot::of(&rules);
         let limits = snapshot.limits();
-        authority.replace_rules(rules).map_err(|error| vec![error.to_string()])?;
+        authority.replace_limits(rules).map_err(|error| vec![error.to_string()])?;
         warn(&self.settings.path, &warnings);
         let changes = diff::compare(&state.rules, &snapshot);
         state.rules = snapshot;

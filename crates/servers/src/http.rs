@@ -209,7 +209,7 @@ impl<M: MetricsPage> Http<M> {
     async fn rlconfig_page(&self) -> Page {
         let authority = self.authority.clone();
         // Ten thousand rules take milliseconds.
-        let written = tokio::task::spawn_blocking(move || authority.with_rules(rlconfig::text));
+        let written = tokio::task::spawn_blocking(move || authority.with_limits(rlconfig::text));
         match written.await {
             Ok(text) => Page::text(StatusCode::OK, text),
             Err(_) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, "the limits cannot be told\n"),

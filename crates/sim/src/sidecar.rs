@@ -87,7 +87,7 @@ impl Sidecar {
             Some(authority) => {
                 let loaded = load(&self.limits(), SameDomain::Refuse);
                 let rules = loaded.with_context(|| file.clone())?.rules;
-                authority.replace_rules(rules).with_context(|| file)
+                authority.replace_limits(rules).with_context(|| file)
             }
             None => Ok(()),
         }
@@ -207,7 +207,7 @@ fn take_back(
     now: Timestamp,
 ) -> anyhow::Result<Answer> {
     let before = look(authority, request, now)?;
-    let answer = authority.give_back(request, back, now)?;
+    let answer = authority.return_tokens(request, back, now)?;
     if state.mutation == Some(Mutation::ReturnsCountTwice) {
         authority.decide(request, now)?;
     }

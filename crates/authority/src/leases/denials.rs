@@ -1,7 +1,7 @@
-//! Which denials a client may be told to repeat by itself.
+//! Denials that a client may cache and repeat by itself.
 //!
-//! Not those that depend on what else a request has: of limits that a rule replaces, as the next
-//! request may meet that rule; and none where denied hits count, as they would not be counted.
+//! A denial that depends on the rest of the request is not cached: the next request may match a rule that
+//! replaces the limit. Where denied hits count nothing is cached, as cached denials would not be counted.
 
 use std::collections::{HashMap, HashSet};
 use tidegate_core::Denied;
@@ -15,9 +15,9 @@ pub(crate) struct Denials {
 
 #[derive(Debug, Default)]
 struct Domain {
-    /// Whether it has a limit that counts the hits of denied requests.
+    /// Whether a limit of the domain counts denied hits.
     counts_denied: bool,
-    /// The names of limits that some rule replaces.
+    /// The names of limits that a rule replaces.
     replaced: HashSet<String>,
 }
 
@@ -33,8 +33,8 @@ impl Denials {
         Denials { domains: rules.domain_names().into_iter().map(domain).collect() }
     }
 
-    /// Whether those of `rule` may be told.
-    pub(crate) fn may_be_told(&self, domain: &str, rule: &Rule) -> bool {
+    /// Whether denials of `rule` may be cached.
+    pub(crate) fn may_be_cached(&self, domain: &str, rule: &Rule) -> bool {
         let Some(domain) = self.domains.get(domain) else { return false };
         let mut names = rule.limits().iter().filter_map(|limit| limit.name.as_ref());
         !domain.counts_denied && !names.any(|name| domain.replaced.contains(name))
@@ -47,7 +47,7 @@ impl Domain {
             self.replaced.extend(rule.replaces().map(str::to_owned));
             self.counts_denied |= rule.limits().iter().any(|limit| limit.denied == Denied::Count);
         }
-        // As deep as descriptors are in the limits file.
+        // As deep as the descriptors of the limits file.
         for below in node.below() {
             self.note(below.node);
         }

@@ -1,20 +1,18 @@
-//! Decisions for clients that understand leases: beside the answer, tokens that are charged ahead, in
-//! the same update as the decision.
+//! Decisions for clients that understand leases. Tokens of a lease are charged ahead, in the same update as the
+//! decision.
 //!
-//! A descriptor is leased tokens of all its limits or of none, and only if the request passes. One that is
-//! over is told until when it stays so. Nothing of this ever stands in the way of the decision: where
-//! the store has no room for a lease, there is none.
+//! A descriptor gets tokens of all its limits or of none, and only if the request is allowed. A denied descriptor
+//! may get a denial to cache. The decision comes first: where the store has no room for a lease, none is granted.
 //!
-//! Refuses where a holder would not do what the sidecar does: rules that replace others or are replaced, quotas,
-//! limits that count denied hits, limits that the request brought along, refunds.
+//! Grants nothing where a holder would decide differently from the sidecar: rules that replace or are replaced,
+//! quotas, limits that count denied hits, limits in requests, refunds.
 
-use super::denials::Denials;
-use super::records::{Digest, Proxy, Record, Users, record_key, users_key};
+use super::records::{CounterUsers, Digest, Proxy, Record, record_key, users_key};
 use super::room::LeaseRoom;
-use crate::answer::Decided;
-use crate::applied::{Applied, MatchedLimits, Replaced};
+use crate::applied::{Applied, Replaced};
 use crate::authority::Authority;
 use crate::plan::{DECISIONS, EXPIRY_SLACK, Ends, Plan, Words};
+use crate::transaction::Transaction;
 use smallvec::SmallVec;
 use std::ops::Range;
 use tidegate_core::{
@@ -24,14 +22,14 @@ use tidegate_core::{
 };
 use tidegate_store::{Entries, Room, UpdateError};
 
-/// The shortest lease of tokens. A shorter one may be over when the answer arrives, and its tokens lost.
+/// The shortest lease of tokens. A shorter one may end before the answer arrives, and its tokens would be lost.
 const LEASE_MIN: Nanos = Nanos::new(10_000_000);
-/// The longest that a denial is told for: a limit may be raised, a counter erased.
+/// The longest time that a denial is cached: a limit may be raised, or a counter erased.
 const DENIAL_MAX: Nanos = Nanos::from_secs(5);
-/// The same while tokens may still be given back, the client's own as well: of an answer that it never got.
+/// The same while leased tokens may still come back, even from the client itself: its last answer may be lost.
 const DENIAL_MAX_WHILE_HELD: Nanos = Nanos::new(200_000_000);
 
-/// What a request may be leased, and what it is.
+/// The leases of one request: offered before the update, granted in it.
 struct Leasing<'a> {
     ask: &'a LeaseAsk,
     proxy: Proxy,
@@ -39,26 +37,26 @@ struct Leasing<'a> {
     seed: u64,
     room: &'a LeaseRoom,
     offers: SmallVec<[Offer; 4]>,
-    /// For each counter of the plan, the place of its users among the keys, if it is part of an offer.
+    /// For each counter of the plan, the index of its users' key, if it is part of an offer.
     users: SmallVec<[Option<usize>; 8]>,
-    /// For each descriptor.
+    /// One for each descriptor.
     leases: SmallVec<[Option<Lease>; 4]>,
 }
 
-/// A descriptor that may be leased tokens, or a denial.
+/// A descriptor that may get tokens or a denial to cache.
 struct Offer {
     descriptor: usize,
-    /// Its asks among those of the plan.
+    /// Its range in the asks of the plan.
     asks: Range<usize>,
     demand: Demand,
-    /// The id of a lease, and the place of its record among the keys; none if no tokens are wanted.
+    /// The id of a lease and the index of its record's key; none if no tokens are wanted.
     record: Option<(u64, usize)>,
-    /// Whether a denial may be told for a while.
-    denial_lasts: bool,
+    /// Whether a denial may be cached.
+    caches_denial: bool,
 }
 
-/// What is in hand while an update is made.
-struct Hand<'w, 'e> {
+/// The states of one update.
+struct Update<'w, 'e> {
     words: &'w mut Words,
     keep_until: &'w mut Ends,
     entries: &'w mut Entries<'e>,
@@ -74,62 +72,62 @@ impl Authority {
         now: Timestamp,
     ) -> Result<Answer, UpdateError> {
         let Some(ttl) = self.modes.lease_ttl else { return self.decide(request, now) };
-        let in_force = self.rules.load();
-        let applied = self.match_limits(&in_force.rules, request);
-        let seed = self.store.seed();
-        let mut plan = Plan::of(&applied.each, request, self.modes, seed, now);
-        let counter_keys = plan.keys.len();
-        let mut leasing = Leasing {
-            ask,
-            proxy: Proxy::new(ask.proxy),
-            ttl,
-            seed,
-            room: &self.lease_room,
-            offers: SmallVec::new(),
-            users: SmallVec::from_elem(None, plan.counters.len()),
-            leases: SmallVec::from_elem(None, request.descriptors.len()),
-        };
-        leasing.offer(&mut plan, &applied, request, &in_force.denials, now);
-        let mut decisions = DECISIONS.take();
-        let verdict = loop {
-            let decided = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
-                plan.decide_leasing(entries, now, &mut decisions, &mut leasing)
-            });
-            match decided {
-                Err(UpdateError::TooMuch { .. }) if plan.keys.len() > counter_keys => {
-                    plan.keys.truncate(counter_keys);
-                    leasing.offers.clear();
-                    leasing.users.fill(None);
-                }
-                decided => break decided?,
-            }
-        };
-        if verdict == Verdict::Allow {
-            leasing.free(&applied, request, now);
-        }
-        let decided = Decided { request, applied: &applied.each, decisions: decisions.all(), now };
-        decided.count(&*in_force.observer);
-        decided.note_debits(&in_force.debits);
-        let mut answer = self.answer(&decided, &mut plan, verdict);
-        for (index, lease) in leasing.leases.into_iter().enumerate() {
-            answer.statuses[index].lease = lease;
-            let tokens = lease.map_or(0, |lease| lease.tokens);
-            if tokens > 0 && tokens < Lease::FREE {
-                plan.lessen(&mut answer.statuses, index, tokens);
-                decided.each_limit(index, |of, entries| {
-                    in_force.observer.leased(of, entries, tokens);
+        self.transact(request, self.modes, now, |transaction| {
+            transaction.report_unknown_domain();
+            let counter_keys = transaction.plan.keys.len();
+            let mut leasing = Leasing {
+                ask,
+                proxy: Proxy::new(ask.proxy),
+                ttl,
+                seed: self.store.seed(),
+                room: &self.lease_room,
+                offers: SmallVec::new(),
+                users: SmallVec::from_elem(None, transaction.plan.counters.len()),
+                leases: SmallVec::from_elem(None, request.descriptors.len()),
+            };
+            leasing.offer(transaction);
+            let mut decisions = DECISIONS.take();
+            let verdict = loop {
+                let decided = transaction.update(|plan, entries| {
+                    plan.decide_leasing(entries, now, &mut decisions, &mut leasing)
                 });
+                match decided {
+                    // The records of leases are dropped before the request is.
+                    Err(UpdateError::TooMuch { .. })
+                        if transaction.plan.keys.len() > counter_keys =>
+                    {
+                        transaction.plan.keys.truncate(counter_keys);
+                        leasing.offers.clear();
+                        leasing.users.fill(None);
+                    }
+                    decided => break decided?,
+                }
+            };
+            if verdict == Verdict::Allow {
+                leasing.lease_unlimited(transaction);
             }
-        }
-        DECISIONS.set(decisions);
-        Ok(answer)
+            let mut answer = self.answer(transaction, decisions.all(), verdict);
+            let decided = transaction.decided(decisions.all());
+            for (index, lease) in leasing.leases.into_iter().enumerate() {
+                answer.statuses[index].lease = lease;
+                let tokens = lease.map_or(0, |lease| lease.tokens);
+                if tokens > 0 && tokens < Lease::FREE {
+                    transaction.plan.subtract_leased(&mut answer.statuses, index, tokens);
+                    decided.each_limit(index, |of, entries| {
+                        transaction.limits.observer.leased(of, entries, tokens);
+                    });
+                }
+            }
+            DECISIONS.set(decisions);
+            Ok(answer)
+        })
     }
 }
 
 impl Plan<'_> {
-    /// Takes leased tokens off what is told to be left: of their descriptor, and of it again where it comes
-    /// later in the request. All its limits have been charged, so the tightest is still that.
-    fn lessen(&self, statuses: &mut [Status], descriptor: usize, tokens: u32) {
+    /// Subtracts leased tokens from `remaining` of their descriptor, also where it comes again later in the
+    /// request. All its limits were charged, so the tightest limit stays the tightest.
+    fn subtract_leased(&self, statuses: &mut [Status], descriptor: usize, tokens: u32) {
         let asks = || self.asks.iter().zip(&self.counter_of_ask);
         let own = asks().find(|(ask, _)| ask.descriptor == descriptor);
         let mut last = None;
@@ -152,30 +150,25 @@ impl Plan<'_> {
         let mut words = self.read(entries);
         let verdict = decide_all(&mut words, &self.asks, now, decisions);
         let mut keep_until = self.keep_until(decisions.all());
-        let hand = &mut Hand { words: &mut words, keep_until: &mut keep_until, entries, now };
-        leasing.settle(self, hand, verdict, decisions.all());
+        let update = &mut Update { words: &mut words, keep_until: &mut keep_until, entries, now };
+        leasing.apply_offers(self, update, verdict, decisions.all());
         self.write(entries, &mut words, &keep_until);
         verdict
     }
 }
 
 impl Leasing<'_> {
-    /// Makes an offer for each descriptor that may be leased, and adds its keys to the plan.
-    fn offer(
-        &mut self,
-        plan: &mut Plan<'_>,
-        applied: &MatchedLimits<'_>,
-        request: &Request,
-        denials: &Denials,
-        now: Timestamp,
-    ) {
-        if applied.replaced == Replaced::Something {
+    /// Makes an offer for each descriptor that may get a lease, and adds its keys to the plan.
+    fn offer(&mut self, transaction: &mut Transaction<'_, '_>) {
+        let Transaction { request, matched, now, .. } = *transaction;
+        let (plan, denials) = (&mut transaction.plan, &transaction.limits.denials);
+        if matched.replaced == Replaced::Something {
             return;
         }
         let mut asks = 0..0;
         let mut room = self.room.left(now);
         for (index, (applied, descriptor)) in
-            applied.each.iter().zip(&request.descriptors).enumerate()
+            matched.each.iter().zip(&request.descriptors).enumerate()
         {
             let own = plan.asks[asks.end..].iter().take_while(|ask| ask.descriptor == index);
             asks = asks.end..asks.end + own.count();
@@ -188,7 +181,7 @@ impl Leasing<'_> {
                 .iter()
                 .map(|ask| lease_tokens(u64::MAX, ask.quota.capacity(), 1, demand));
             let id = LeaseAsk::lease_id(self.ask.call, index);
-            // The record, and for each counter its users.
+            // The record, and the users of each counter.
             let nodes = asks.len() as u64 + 1;
             let may_be = most.min() > Some(0) && id != Lease::NO_ID && nodes <= room;
             let record = may_be.then(|| {
@@ -202,122 +195,122 @@ impl Leasing<'_> {
                     plan.keys.push(users_key(self.seed, plan.counters[*counter].hash));
                 }
             }
-            let told = |rule| denials.may_be_told(&request.domain, rule);
-            let denial_lasts = applied.rule().is_some_and(told);
+            let may_be_cached = |rule| denials.may_be_cached(&request.domain, rule);
+            let caches_denial = applied.rule().is_some_and(may_be_cached);
             let asks = asks.clone();
-            self.offers.push(Offer { descriptor: index, asks, demand, record, denial_lasts });
+            self.offers.push(Offer { descriptor: index, asks, demand, record, caches_denial });
         }
     }
 
-    /// Makes leases of the offers, once the request is decided.
-    fn settle(
+    /// Turns offers into leases, once the request is decided.
+    fn apply_offers(
         &mut self,
         plan: &Plan<'_>,
-        hand: &mut Hand<'_, '_>,
+        update: &mut Update<'_, '_>,
         verdict: Verdict,
         decisions: &[Decision],
     ) {
-        let now = hand.now;
-        let mut users: SmallVec<[Option<Users>; 8]> = SmallVec::new();
+        let now = update.now;
+        let mut users: SmallVec<[Option<CounterUsers>; 8]> = SmallVec::new();
         users.extend(self.users.iter().map(|key| {
-            key.map(|key| Users::read(&hand.entries.get(key), self.proxy, self.ttl, now))
+            key.map(|key| CounterUsers::read(&update.entries.get(key), self.proxy, self.ttl, now))
         }));
         for offer in &self.offers {
             let is_over = !decisions[offer.asks.clone()].iter().all(Decision::is_allow);
             self.leases[offer.descriptor] = match (verdict, is_over) {
-                (Verdict::Allow, false) => self.grant(plan, hand, &mut users, offer),
-                (Verdict::Deny, true) if offer.denial_lasts => {
-                    self.denial(plan, hand, &users, offer)
+                (Verdict::Allow, false) => self.grant(plan, update, &mut users, offer),
+                (Verdict::Deny, true) if offer.caches_denial => {
+                    self.denial(plan, update, &users, offer)
                 }
                 _ => None,
             };
         }
         for (key, users) in self.users.iter().zip(users) {
             if let Some((key, users)) = key.zip(users) {
-                let mut entry = hand.entries.get(key);
+                let mut entry = update.entries.get(key);
                 let expired_at = (!entry.is_new()).then_some(*entry.expires_at);
                 if users.write(&mut entry, self.ttl, EXPIRY_SLACK, now) {
-                    expired_at.inspect(|at| self.room.gone(*at));
-                    self.room.made(*entry.expires_at);
+                    expired_at.inspect(|at| self.room.remove(*at));
+                    self.room.enter(*entry.expires_at);
                 }
             }
         }
     }
 
-    /// Charges tokens ahead, as many as there may be.
+    /// Charges tokens ahead, as many as the rules of leases allow.
     fn grant(
         &self,
         plan: &Plan<'_>,
-        hand: &mut Hand<'_, '_>,
-        users: &mut [Option<Users>],
+        update: &mut Update<'_, '_>,
+        users: &mut [Option<CounterUsers>],
         offer: &Offer,
     ) -> Option<Lease> {
         let (id, record_key) = offer.record?;
-        let now = hand.now;
+        let now = update.now;
         let (asks, counters) =
             (&plan.asks[offer.asks.clone()], &plan.counter_of_ask[offer.asks.clone()]);
         let mut tokens = Lease::FREE;
         let mut until = now.saturating_add(self.ttl);
         for (ask, counter) in asks.iter().zip(counters) {
-            if hand.entries.get(self.users[*counter]?).room() != Room::There {
+            if update.entries.get(self.users[*counter]?).room() != Room::There {
                 return None;
             }
-            let state = &mut hand.words[ask.state.clone()];
+            let state = &mut update.words[ask.state.clone()];
             let left = decide(state, ask.quota, Charge::PEEK, now).remaining;
             let proxies = users[*counter]?.active();
             tokens = tokens.min(lease_tokens(left, ask.quota.capacity(), proxies, offer.demand));
             until = until.min(ask.quota.charged_until(state, now));
         }
         let time_left = until.saturating_since(now);
-        let record = hand.entries.get(record_key);
+        let record = update.entries.get(record_key);
         if tokens == 0 || time_left < LEASE_MIN || !record.is_new() || record.room() != Room::There
         {
             return None;
         }
         let valid_until = Lease::told(time_left, self.ask.clock)?;
-        let before = hand.words.clone();
+        let before = update.words.clone();
         let (mut digest, mut charged_at) = (Digest::default(), Timestamp::from_nanos(u64::MAX));
         for (ask, counter) in asks.iter().zip(counters) {
-            let state = &mut hand.words[ask.state.clone()];
+            let state = &mut update.words[ask.state.clone()];
             let charge = Charge::Take(Hits::new(tokens.into()));
             let decision = decide(state, ask.quota, charge, now);
             if !decision.is_allow() {
-                // Of two limits on one counter the first took what the second said is left.
-                *hand.words = before;
+                // Two limits share the counter, and the first charge took what the second saw.
+                *update.words = before;
                 return None;
             }
-            let keep_until = &mut hand.keep_until[*counter];
+            let keep_until = &mut update.keep_until[*counter];
             *keep_until = decision.keep_until.as_nanos().max(*keep_until);
             let window_end = ask.quota.charged_until(state, now);
             digest = digest.with(self.seed, plan.counters[*counter].hash, window_end);
             charged_at = charged_at.min(ask.quota.reckoned_at(state, now));
             if let Some(users) = &mut users[*counter] {
-                users.lend(until, now, self.ttl);
+                users.note_lease(until, now, self.ttl);
             }
         }
         let record = Record::new(tokens, until, digest, charged_at);
-        let mut entry = hand.entries.get(record_key);
+        let mut entry = update.entries.get(record_key);
         record.write(&mut entry, EXPIRY_SLACK);
-        self.room.made(*entry.expires_at);
+        self.room.enter(*entry.expires_at);
         Some(Lease { id, tokens, valid_until })
     }
 
-    /// How long a descriptor stays over, if it has nothing left at all.
+    /// The time that a denial may be cached, if not even one hit fits.
     fn denial(
         &self,
         plan: &Plan<'_>,
-        hand: &mut Hand<'_, '_>,
-        users: &[Option<Users>],
+        update: &mut Update<'_, '_>,
+        users: &[Option<CounterUsers>],
         offer: &Offer,
     ) -> Option<Lease> {
-        let now = hand.now;
+        let now = update.now;
         let mut denied_for = Nanos::ZERO;
         for index in offer.asks.clone() {
             let ask = &plan.asks[index];
             if ask.enforcement != Enforcement::Enforce {
                 continue;
             }
-            let state = &mut hand.words[ask.state.clone()];
+            let state = &mut update.words[ask.state.clone()];
             let one_hit = decide(state, ask.quota, Charge::PEEK, now).outcome;
             if let Outcome::Deny { retry_after } = one_hit {
                 let is_held =
@@ -330,15 +323,16 @@ impl Leasing<'_> {
         Some(Lease { id: Lease::NO_ID, tokens: 0, valid_until })
     }
 
-    /// Leases of any number of hits, where no limit applies.
-    fn free(&mut self, applied: &MatchedLimits<'_>, request: &Request, now: Timestamp) {
-        if applied.replaced == Replaced::Something {
+    /// Grants any number of hits where no limit applies.
+    fn lease_unlimited(&mut self, transaction: &Transaction<'_, '_>) {
+        let Transaction { request, matched, now, .. } = *transaction;
+        if matched.replaced == Replaced::Something {
             return;
         }
         let time_left = now.saturating_add(self.ttl).saturating_since(now);
         let Some(valid_until) = Lease::told(time_left, self.ask.clock) else { return };
         for (index, (applied, descriptor)) in
-            applied.each.iter().zip(&request.descriptors).enumerate()
+            matched.each.iter().zip(&request.descriptors).enumerate()
         {
             let is_free = match applied {
                 Applied::Nothing => true,
@@ -353,12 +347,12 @@ impl Leasing<'_> {
     }
 }
 
-/// Whether a descriptor takes hits by the rules, as its holder will again.
+/// Whether a descriptor takes hits under configured rules, as later ones will.
 fn is_plain(descriptor: &Descriptor) -> bool {
     descriptor.direction == Direction::Take && descriptor.limit.is_none()
 }
 
-/// Whether the sidecar would do no more with later hits of the descriptor than count them.
+/// Whether the sidecar would only count later hits of the descriptor.
 fn is_leasable(
     plan: &Plan<'_>,
     asks: &Range<usize>,

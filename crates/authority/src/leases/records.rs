@@ -1,23 +1,23 @@
-//! What the store keeps of leases: a record of each, and who uses a counter.
+//! Leases in the store: a record of each lease, and the users of each counter.
 //!
-//! Both are narrow nodes of four words, which expire as counters do. No rule leads to their keys: that of
-//! a record is the hash of the lease's id, that of a counter's users a further part of the counter.
+//! Both are narrow nodes of four words, which expire like counters. No rule leads to their keys: the key of a
+//! record is the hash of the lease's id, and the users of a counter are a further part of it.
 //!
-//! | words of a record | of a counter's users |
+//! | words of a record | words of a counter's users |
 //! | --- | --- |
-//! | tokens that are still held, and a bit for each return | the number of the period, plus 1 |
-//! | when it ends, in ns since the Unix epoch | the proxies of this period, a bit each |
-//! | the digest of its counters and windows | those of the period before |
-//! | when the counters reckon it was charged, in ns | when the last of their leases ends, in ns |
+//! | tokens still held, and a bit for each return | the number of the period, plus 1 |
+//! | its end, in ns since the Unix epoch | the proxies of this period, a bit each |
+//! | the digest of its counters and windows | the proxies of the period before |
+//! | the time of the charge as the counters see it, in ns | the end of their last lease, in ns |
 //!
-//! Invariant: what a record says is held was charged to the counters of its digest and not given back.
-//! Who uses a counter only makes leases larger or smaller and denials longer or shorter; it may be lost.
+//! Invariant: tokens held by a record were charged to the counters of its digest and not returned. The users of a
+//! counter change the size of leases and the length of denials only; they may be lost.
 
 use tidegate_core::{KeyHash, Nanos, Timestamp};
 use tidegate_store::{EntryMut, Hashed, Room};
 use tidegate_wire::DESCRIPTORS_MAX;
 
-/// Labels that no part of a counter has: those of the exact sliding window have other top bits.
+/// Labels that no part of a counter has: the labels of the exact sliding window have other top bits.
 const USERS: u64 = 3 << 62;
 const RECORD: u64 = USERS | 1;
 
@@ -26,12 +26,12 @@ pub(crate) fn record_key(seed: u64, id: u64) -> Hashed {
     Hashed::narrow(KeyHash(id.into()).part(seed, RECORD).0)
 }
 
-/// The key of those who use a counter.
+/// The key of the users of a counter.
 pub(crate) fn users_key(seed: u64, counter: KeyHash) -> Hashed {
     Hashed::narrow(counter.part(seed, USERS).0)
 }
 
-/// Another number for each number, with no order to be seen (the finalizer of splitmix64).
+/// A permutation of all numbers without visible order (the finalizer of splitmix64).
 fn scattered(number: u64) -> u64 {
     let mut mixed = number;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -39,7 +39,7 @@ fn scattered(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The counters that a lease was charged to, and the window of each that it was counted in.
+/// The counters that a lease was charged to, each with its window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Digest(u128);
 
@@ -53,14 +53,13 @@ impl Digest {
     }
 }
 
-/// What tells a return of a lease from another, so that one that comes twice is taken once: a bit of
-/// 32. The calls of a client are numbered in order, so that each return of a lease has its own, but
-/// for a chance between several workers; then tokens stay charged that need not.
+/// One of 32 bits that identifies a return of a lease, so that a repeated return counts once. Calls of a client
+/// are numbered in order. Returns may collide across workers or every 32 calls; a collision leaves tokens charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReturnStamp(u32);
 
 impl ReturnStamp {
-    /// That of a return with number `call`.
+    /// The stamp of the return with number `call`.
     pub(crate) fn new(call: u64) -> ReturnStamp {
         ReturnStamp(1 << ((call / DESCRIPTORS_MAX as u64) % 32))
     }
@@ -70,11 +69,11 @@ impl ReturnStamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) held: u32,
-    /// A bit, of 32, for each return that was taken.
+    /// The stamps of returns that were accepted.
     returns: u32,
     pub(crate) ends_at: Timestamp,
     digest: u64,
-    /// When the counters reckon that it was charged.
+    /// The time of the charge as the counters see it.
     pub(crate) charged_at: Timestamp,
 }
 
@@ -88,7 +87,7 @@ impl Record {
         Record { held, returns: 0, ends_at, digest: digest.word(), charged_at }
     }
 
-    /// The record in an entry, if it has one.
+    /// The record in an entry, if there is one.
     pub(crate) fn read(entry: &EntryMut<'_>) -> Option<Record> {
         let [word, ends_at, digest, charged_at] = *entry.state.first_chunk()?;
         let (held, returns) = (word as u32, (word >> 32) as u32);
@@ -101,7 +100,7 @@ impl Record {
         })
     }
 
-    /// Erases the entry when nothing is held any more.
+    /// Writes the record, or erases it when no token is held.
     pub(crate) fn write(&self, entry: &mut EntryMut<'_>, slack: Nanos) {
         let (ends_at, charged_at) = (self.ends_at.as_nanos(), self.charged_at.as_nanos());
         let held = u64::from(self.held) | u64::from(self.returns) << 32;
@@ -113,7 +112,7 @@ impl Record {
         *entry.expires_at = self.ends_at.saturating_add(slack).as_nanos();
     }
 
-    /// Notes a return. Says whether it is the first like it.
+    /// Notes a return, and says whether its stamp is new.
     pub(crate) fn note(&mut self, stamp: ReturnStamp) -> bool {
         let is_first = self.returns & stamp.0 == 0;
         self.returns |= stamp.0;
@@ -125,7 +124,7 @@ impl Record {
     }
 }
 
-/// A proxy, as the users of a counter tell it from others: one of 64 bits.
+/// A proxy as one of 64 bits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Proxy {
     bit: u64,
@@ -137,16 +136,21 @@ impl Proxy {
     }
 }
 
-/// The proxies that asked for a counter lately, and their leases on it.
+/// The proxies that used a counter lately, and the end of their leases.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Users {
+pub(crate) struct CounterUsers {
     words: [u64; 4],
 }
 
-impl Users {
-    /// Those of an entry, with `proxy` among them. Proxies are told by periods of length `ttl`; those of this
-    /// one and the one before are active.
-    pub(crate) fn read(entry: &EntryMut<'_>, proxy: Proxy, ttl: Nanos, now: Timestamp) -> Users {
+impl CounterUsers {
+    /// The users in an entry, and `proxy`. Proxies are kept by periods of length `ttl`; proxies of this period
+    /// and the one before are active.
+    pub(crate) fn read(
+        entry: &EntryMut<'_>,
+        proxy: Proxy,
+        ttl: Nanos,
+        now: Timestamp,
+    ) -> CounterUsers {
         let [number, current, before, held] =
             entry.state.first_chunk().copied().unwrap_or_default();
         let present = now.as_nanos() / ttl.as_nanos().max(1) + 1;
@@ -155,21 +159,21 @@ impl Users {
             Some(1) => (0, current),
             _ => (0, 0),
         };
-        Users { words: [present, current | proxy.bit, before, held] }
+        CounterUsers { words: [present, current | proxy.bit, before, held] }
     }
 
     pub(crate) fn active(&self) -> u32 {
         (self.words[1] | self.words[2]).count_ones()
     }
 
-    /// Notes a lease. A clock that was far ahead for a moment leaves nothing that lasts.
-    pub(crate) fn lend(&mut self, until: Timestamp, now: Timestamp, ttl: Nanos) {
+    /// Notes a lease. A clock that is far ahead for a moment has no lasting effect.
+    pub(crate) fn note_lease(&mut self, until: Timestamp, now: Timestamp, ttl: Nanos) {
         let until = until.max(self.held_until()).min(now.saturating_add(ttl));
         self.words[3] = until.as_nanos();
     }
 
-    /// Writes them, where there is room. They get a node with the first lease, not before: or clients who
-    /// make up values would fill the store where a limit denies them all. Says whether they were written.
+    /// Writes the users if there is room, and says whether it did. The node is created with the first lease:
+    /// otherwise clients with made-up values would fill the store though a limit denies them all.
     pub(crate) fn write(
         &self,
         entry: &mut EntryMut<'_>,
@@ -186,7 +190,7 @@ impl Users {
         true
     }
 
-    /// Until when somebody may give tokens back.
+    /// The time until which tokens may be returned.
     pub(crate) fn held_until(&self) -> Timestamp {
         Timestamp::from_nanos(self.words[3])
     }

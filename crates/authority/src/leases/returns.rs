@@ -1,14 +1,12 @@
-//! Tokens that come back unused: from the record of their lease to the counters, in one update.
+//! Unused tokens that come back, from the record of their lease to the counters, in one update.
 //!
-//! Taken are only tokens of a lease that is known, has not ended, and was charged to the counters and
-//! windows that the descriptor leads to now; and only as many as are still held. A return that comes twice
-//! is taken once. So nothing is given back twice, nor to a window that never counted it. Anything else
-//! changes nothing, and is no error: who gives back cannot know what became of a lease.
+//! The sidecar accepts tokens only from a known, unexpired lease that was charged to the counters and windows of
+//! the descriptor now, up to the number still held. A repeated return counts once. So nothing is returned twice, or
+//! to a window that never counted it. Any other return changes nothing and is no error: a client cannot know what
+//! happened to its lease.
 
 use super::records::{Digest, Record, ReturnStamp, record_key};
 use super::room::LeaseRoom;
-use crate::answer::Decided;
-use crate::applied::match_limits;
 use crate::authority::Authority;
 use crate::plan::{EXPIRY_SLACK, Plan};
 use smallvec::SmallVec;
@@ -18,14 +16,14 @@ use tidegate_core::{
 };
 use tidegate_store::{Entries, UpdateError};
 
-/// Asks what is left, and fits always.
-const LOOK: Charge = Charge::Refund(Hits::PEEK);
+/// Asks what is left, and always fits.
+const PEEK_AT_REFUND: Charge = Charge::Refund(Hits::PEEK);
 
-/// Tokens of one lease that come back.
+/// Returned tokens of one lease.
 struct Return<'a> {
-    /// Where they are among the descriptors.
+    /// The index of the descriptor.
     descriptor: usize,
-    /// Where the record of the lease is among the keys.
+    /// The index of the record's key.
     record: usize,
     tokens: u64,
     /// The number of the call.
@@ -35,25 +33,25 @@ struct Return<'a> {
     now: Timestamp,
 }
 
-/// What came of a return.
+/// The result of a return.
 #[derive(Default)]
 struct Taken {
-    /// Tokens, for each descriptor.
+    /// Accepted tokens, for each descriptor.
     tokens: SmallVec<[u64; 4]>,
-    /// How each limit stands now.
+    /// A decision on each limit afterwards.
     decisions: SmallVec<[Decision; 8]>,
 }
 
 impl Authority {
-    /// Takes tokens back at `now`: of each descriptor of `request` its hits, from the lease of that place.
-    pub fn give_back(
+    /// Accepts returned tokens at `now`: the hits of each descriptor of `request`, from the lease at the same index.
+    pub fn return_tokens(
         &self,
         request: &Request,
         back: &LeaseReturn,
         now: Timestamp,
     ) -> Result<Answer, UpdateError> {
-        match self.give_back_at_once(request, back, now) {
-            // Counters in many parts: what is too much together is not one by one.
+        match self.return_at_once(request, back, now) {
+            // Counters in many parts are too many keys together, but not one by one.
             Err(UpdateError::TooMuch { .. }) if request.descriptors.len() > 1 => {
                 let (verdict, metadata) = (Verdict::Allow, None);
                 let mut answer = Answer { verdict, statuses: Vec::new(), metadata };
@@ -62,7 +60,7 @@ impl Authority {
                     let (domain, hits) = (request.domain.clone(), request.hits);
                     let one = Request { domain, descriptors, hits };
                     let back = LeaseReturn { call: back.call, leases: vec![*lease] };
-                    answer.statuses.extend(self.give_back_at_once(&one, &back, now)?.statuses);
+                    answer.statuses.extend(self.return_at_once(&one, &back, now)?.statuses);
                 }
                 Ok(answer)
             }
@@ -70,52 +68,52 @@ impl Authority {
         }
     }
 
-    fn give_back_at_once(
+    fn return_at_once(
         &self,
         request: &Request,
         back: &LeaseReturn,
         now: Timestamp,
     ) -> Result<Answer, UpdateError> {
-        let in_force = self.rules.load();
-        let applied = match_limits(&in_force.rules, request).each;
-        let seed = self.store.seed();
-        let mut plan = Plan::of(&applied, request, self.modes, seed, now);
-        let records = plan.keys.len();
-        let ids = request.descriptors.iter().zip(&back.leases);
-        plan.keys.extend(ids.map(|(_, id)| record_key(seed, *id)));
-        let records = records..plan.keys.len();
-        let mut taken = Taken::default();
-        self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
-            let mut words = plan.read(entries);
-            for (index, descriptor) in request.descriptors.iter().enumerate() {
-                let Some(record) = records.clone().nth(index) else { break };
-                let tokens = match descriptor.direction {
-                    Direction::Refund => request.charge_of(descriptor).hits().get(),
-                    Direction::Take => 0,
+        self.transact(request, self.modes, now, |transaction| {
+            let seed = self.store.seed();
+            let records = transaction.plan.keys.len();
+            let ids = request.descriptors.iter().zip(&back.leases);
+            transaction.plan.keys.extend(ids.map(|(_, id)| record_key(seed, *id)));
+            let records = records..transaction.plan.keys.len();
+            let taken = transaction.update(|plan, entries| {
+                let (mut taken, mut words) = (Taken::default(), plan.read(entries));
+                for (index, descriptor) in request.descriptors.iter().enumerate() {
+                    let Some(record) = records.clone().nth(index) else { break };
+                    let tokens = match descriptor.direction {
+                        Direction::Refund => request.charge_of(descriptor).hits().get(),
+                        Direction::Take => 0,
+                    };
+                    let (call, room) = (back.call, &self.lease_room);
+                    let one = Return { descriptor: index, record, tokens, call, seed, room, now };
+                    taken.tokens.push(plan.take_back(entries, &mut words, &one));
+                }
+                let peek = |ask: &Ask<'_>| {
+                    decide(&mut words[ask.state.clone()], ask.quota, PEEK_AT_REFUND, now)
                 };
-                let (call, room) = (back.call, &self.lease_room);
-                let one = Return { descriptor: index, record, tokens, call, seed, room, now };
-                taken.tokens.push(plan.take_back(entries, &mut words, &one));
+                taken.decisions.extend(plan.asks.iter().map(peek));
+                plan.write(entries, &mut words, &plan.keep_until(&taken.decisions));
+                taken
+            })?;
+            let decided = transaction.decided(&taken.decisions);
+            let returned = taken.tokens.iter().enumerate().filter(|(_, tokens)| **tokens > 0);
+            for (index, tokens) in returned {
+                decided.each_limit(index, |of, entries| {
+                    transaction.limits.observer.returned(of, entries, *tokens);
+                });
             }
-            let looks = plan.asks.iter();
-            taken.decisions.extend(
-                looks.map(|ask| decide(&mut words[ask.state.clone()], ask.quota, LOOK, now)),
-            );
-            plan.write(entries, &mut words, &plan.keep_until(&taken.decisions));
-        })?;
-        let decided = Decided { request, applied: &applied, decisions: &taken.decisions, now };
-        for (index, tokens) in taken.tokens.iter().enumerate().filter(|(_, tokens)| **tokens > 0) {
-            decided.each_limit(index, |of, entries| {
-                in_force.observer.returned(of, entries, *tokens);
-            });
-        }
-        self.observer.tokens_returned();
-        Ok(Answer { verdict: Verdict::Allow, statuses: decided.statuses(), metadata: None })
+            self.observer.tokens_returned();
+            Ok(Answer { verdict: Verdict::Allow, statuses: decided.statuses(), metadata: None })
+        })
     }
 }
 
 impl Plan<'_> {
-    /// Takes tokens back from the lease of a record. Says how many.
+    /// Accepts tokens from the lease of a record, and says how many.
     fn take_back(&self, entries: &mut Entries<'_>, words: &mut [u64], one: &Return<'_>) -> u64 {
         let Return { descriptor, record, tokens, call, seed, room, now } = *one;
         let mut entry = entries.get(record);
@@ -141,7 +139,7 @@ impl Plan<'_> {
         }
         record.held -= tokens;
         if record.held == 0 {
-            room.gone(*entry.expires_at);
+            room.remove(*entry.expires_at);
         }
         record.write(&mut entry, EXPIRY_SLACK);
         tokens.into()

@@ -1,54 +1,53 @@
-//! How many nodes leases take: few enough that counters find theirs.
+//! A bound on the nodes that leases take, so that counters find room.
 //!
-//! Leases may have a sixteenth of the narrow nodes. At the default load all counters that the store was sized
-//! for then still find room, whatever is leased: in a store that is full up to 0.86. (Of 150 stores of 3,750 nodes
-//! none refused a key when filled up to 0.875, and two when filled up to 0.9.)
+//! Leases may take a sixteenth of the narrow nodes. At the default load all counters that the store was sized for
+//! still find room then: the store is filled to 0.86. (Of 150 stores of 3,750 nodes, none refused a key at 0.875,
+//! and two at 0.9.)
 //!
-//! Owns an account of the nodes that this process has made for leases, by when they expire. It is never far
-//! too low: each node is entered when it is made, and leaves when it expires or is erased. Nodes
-//! of other processes, and those from before a start, are not in it. So where several processes serve as
-//! one, each has its share of the room.
+//! Owns an account of the nodes that this process created for leases, by their expiry. It is never far too low:
+//! each node is entered when it is created, and leaves when it expires or is erased. Nodes of other processes and
+//! of earlier runs are not in it, so the processes of one service share the room.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Nanos, Timestamp};
 use tidegate_store::{Class, Cluster};
 
-/// One in so many narrow nodes.
+/// One of this many narrow nodes.
 const SHARE: u64 = 16;
 const BUCKETS: usize = 16;
 const SECOND: u64 = 1_000_000_000;
-/// The number of nodes of a bucket; the bits above it are the number of its period.
+/// The bits of a bucket that count nodes; the bits above are the number of its period.
 const NODES: u64 = (1 << 32) - 1;
 
 /// The account.
 #[derive(Debug)]
 pub(crate) struct LeaseRoom {
     most: u64,
-    /// How long a period is, in seconds.
+    /// The length of a period, in seconds.
     period: u64,
-    /// The nodes that expire in a period, which finds its bucket by its number.
+    /// The nodes that expire in a period, at its number modulo the number of buckets.
     buckets: [AtomicU64; BUCKETS],
 }
 
 impl LeaseRoom {
-    /// That of leases in `store` that last up to `ttl`, for one of so many `lessors`.
+    /// The room for leases of up to `ttl` in `store`, for one of `lessors` processes.
     ///
-    /// What one of them made another may erase. That is entered where it is done: the first one is left
-    /// with less room than it has, the other with more, and all together with what there is.
+    /// A process may erase a node that another created, and enters that in its own account. Then one account is
+    /// too high and the other too low, and their sum is right.
     pub(crate) fn new(store: &Cluster, ttl: Nanos, lessors: NonZeroU32) -> LeaseRoom {
         let nodes = store.geometry(Class::Narrow).map_or(0, |geometry| geometry.nodes());
         LeaseRoom::of(share(nodes, lessors), ttl)
     }
 
     fn of(most: u64, ttl: Nanos) -> LeaseRoom {
-        // Who uses a counter is known for two periods of `ttl`, with slack, rounded up.
+        // The users of a counter are kept for two periods of `ttl`, with slack, rounded up.
         let longest = ttl.as_nanos().saturating_mul(2).div_ceil(SECOND).saturating_add(2);
         let period = longest.div_ceil(BUCKETS as u64 - 2).max(1);
         LeaseRoom { most, period, buckets: [const { AtomicU64::new(0) }; BUCKETS] }
     }
 
-    /// How many nodes more there may be.
+    /// The number of nodes that may still be created.
     pub(crate) fn left(&self, now: Timestamp) -> u64 {
         let present = self.period_of(now.as_nanos());
         let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
@@ -57,8 +56,8 @@ impl LeaseRoom {
         self.most.saturating_sub(taken)
     }
 
-    /// A node was made that expires then.
-    pub(crate) fn made(&self, expires_at: u64) {
+    /// Enters a node with this expiry.
+    pub(crate) fn enter(&self, expires_at: u64) {
         let period = self.period_of(expires_at);
         self.change(period, |word| match word >> 32 {
             of if of < period => Some(period << 32 | 1),
@@ -67,15 +66,15 @@ impl LeaseRoom {
         });
     }
 
-    /// A node that would have expired then is no more, or expires later.
-    pub(crate) fn gone(&self, expires_at: u64) {
+    /// Removes a node with this expiry, which is gone or expires later.
+    pub(crate) fn remove(&self, expires_at: u64) {
         let period = self.period_of(expires_at);
         self.change(period, |word| (word >> 32 == period && word & NODES > 0).then(|| word - 1));
     }
 
     fn change(&self, period: u64, to: impl FnMut(u64) -> Option<u64>) {
         let bucket = &self.buckets[(period % BUCKETS as u64) as usize];
-        // Nothing is read by what is in it but the number itself.
+        // Relaxed: nothing else is ordered by this number.
         let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, to);
     }
 
@@ -85,7 +84,7 @@ impl LeaseRoom {
     }
 }
 
-/// How many of the narrow nodes the leases of one process may have.
+/// The number of narrow nodes for the leases of one process.
 fn share(nodes: u64, lessors: NonZeroU32) -> u64 {
     nodes / SHARE / u64::from(lessors.get())
 }
@@ -102,17 +101,17 @@ mod tests {
     fn nodes_take_room_until_they_expire_or_are_gone() {
         let room = LeaseRoom::of(10, Nanos::from_secs(2));
         for millis in [5_500, 5_900, 7_000] {
-            room.made(at(millis).as_nanos());
+            room.enter(at(millis).as_nanos());
         }
         assert_eq!(room.left(at(0)), 7);
-        room.gone(at(5_999).as_nanos());
+        room.remove(at(5_999).as_nanos());
         assert_eq!(room.left(at(0)), 8);
         assert_eq!(room.left(at(6_000)), 8);
         assert_eq!(room.left(at(6_001)), 9);
         assert_eq!(room.left(at(7_001)), 10);
-        // What it does not know of.
+        // Nodes that are not in the account.
         for millis in [5_999, 5_999, 99_000] {
-            room.gone(at(millis).as_nanos());
+            room.remove(at(millis).as_nanos());
         }
         assert_eq!(room.left(at(0)), 9);
     }
@@ -136,17 +135,17 @@ mod tests {
             let room = LeaseRoom::of(1_000, Nanos::from_secs(secs));
             let longest = 2 * secs + 2;
             for now in 0..1_000 {
-                room.made(at((now + longest) * 1_000).as_nanos());
+                room.enter(at((now + longest) * 1_000).as_nanos());
                 let taken = 1_000 - room.left(at(now * 1_000));
                 let expected = (now + 1).min(longest + 1);
                 assert!((expected..=expected + room.period).contains(&taken), "{taken} of {secs}");
             }
         }
         let room = LeaseRoom::of(1, Nanos::from_secs(2));
-        room.made(at(1_000).as_nanos());
-        room.made(at(1_000).as_nanos());
+        room.enter(at(1_000).as_nanos());
+        room.enter(at(1_000).as_nanos());
         assert_eq!(room.left(at(0)), 0);
-        room.made(u64::MAX);
+        room.enter(u64::MAX);
         assert_eq!(room.left(Timestamp::from_nanos(u64::MAX)), 0);
     }
 }

@@ -18,7 +18,7 @@ fn served(engine: &Fixture, cost: u64) -> usize {
 }
 
 fn logged(engine: &Fixture) -> usize {
-    engine.engine.rules.load().debits.logged()
+    engine.engine.limits.load().debits.logged()
 }
 
 /// A limit of 100 tokens that was debited 45 a request admitted all of them: the third debit was larger than
@@ -63,7 +63,7 @@ fn a_refused_debit_is_logged_once_for_each_limit_that_is_peeked_at() {
     served(&engine, 60);
     assert_eq!(logged(&engine), 1);
     // New rules are looked at anew.
-    engine.engine.replace_rules(rules_of(engine.dir.path(), TOKENS)).expect("good rules");
+    engine.engine.replace_limits(rules_of(engine.dir.path(), TOKENS)).expect("good rules");
     assert_eq!(logged(&engine), 0);
 }
 

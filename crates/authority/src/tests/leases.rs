@@ -102,7 +102,7 @@ impl Fixture {
         let descriptors = refunds.collect();
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(tokens) };
         let back = LeaseReturn { call, leases: vec![id] };
-        let answer = until_decided(|| self.engine.give_back(&request, &back, at(nanos)));
+        let answer = until_decided(|| self.engine.return_tokens(&request, &back, at(nanos)));
         assert_eq!(answer.verdict, Verdict::Allow);
         assert_eq!(answer.statuses.len(), 1);
     }
@@ -130,7 +130,7 @@ impl Fixture {
 
     fn put_rules(&self, descriptors: &str) {
         let rules = rules_of(self.dir.path(), descriptors);
-        self.engine.replace_rules(rules).expect("rules in force");
+        self.engine.replace_limits(rules).expect("rules in force");
     }
 }
 
@@ -289,7 +289,7 @@ fn tokens_of_one_counter_do_not_come_back_to_another() {
     let request = |descriptors| Request { domain: "d".into(), descriptors, hits: Hits::new(20) };
     let give = |request: &Request, leases: &[u64]| {
         let back = LeaseReturn { call: new_call(), leases: leases.to_vec() };
-        engine.engine.give_back(request, &back, at(0)).expect("an answer")
+        engine.engine.return_tokens(request, &back, at(0)).expect("an answer")
     };
     let answer = give(&request(vec![refund.clone()]), &[lease.id]);
     assert_eq!(told(&answer), (Verdict::Allow, vec![(Verdict::Allow, 50)]));
@@ -539,7 +539,7 @@ fn a_denial_is_a_lease_of_nothing_until_one_hit_may_fit() {
 }
 
 #[test]
-fn a_denial_lasts_five_seconds_and_less_while_others_may_give_tokens_back() {
+fn a_caches_denial_five_seconds_and_less_while_others_may_give_tokens_back() {
     let denied = |engine: &Fixture, nanos, proxy| {
         engine.ask_at(nanos / SECOND, 1_000, of_k());
         let lease = engine.lease_of(nanos, (proxy, 10, 10)).expect("a lease");
@@ -682,7 +682,7 @@ fn leases_never_take_the_room_of_counters() {
         let descriptors = vec![Descriptor { direction: Direction::Refund, ..of }];
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(10) };
         let back = LeaseReturn { call: new_call(), leases: vec![*id] };
-        engine.engine.give_back(&request, &back, at(0)).expect("an answer");
+        engine.engine.return_tokens(&request, &back, at(0)).expect("an answer");
     }
     assert_eq!(occupied(), CAPACITY + 2 * most - 4);
     // These still have the other node, but a lease is only made where there is room for both.
@@ -832,7 +832,7 @@ fn a_return_of_many_parts_is_taken_one_by_one() {
     let descriptors = (0..20).map(refund).collect();
     let request = Request { domain: "d".into(), descriptors, hits: Hits::new(9) };
     let back = LeaseReturn { call: new_call(), leases };
-    let answer = engine.engine.give_back(&request, &back, at(0)).expect("an answer");
+    let answer = engine.engine.return_tokens(&request, &back, at(0)).expect("an answer");
     let left: Vec<u32> = answer.statuses.iter().map(|status| status.remaining).collect();
     assert_eq!(left, vec![49; 20]);
 }
