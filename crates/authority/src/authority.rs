@@ -3,11 +3,12 @@
 //! Owns the rules in force and the counters. All limits of a request are decided under the locks
 //! of all their counters: every one is taken from, or none is.
 
-use crate::debits::Debits;
-use crate::leases::{Denials, LeaseRoom};
+use crate::applied::match_limits;
+use crate::in_force::LimitsInForce;
+use crate::leases::LeaseRoom;
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
-use crate::observer::{LimitObserver, Observer};
-use crate::plan::DECISIONS;
+use crate::observer::Observer;
+use crate::plan::{DECISIONS, Plan};
 use crate::transaction::Transaction;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -23,14 +24,6 @@ pub struct Authority {
     pub(crate) modes: Modes,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) lease_room: LeaseRoom,
-}
-
-/// Rules and what goes with them, swapped as one.
-pub(crate) struct LimitsInForce {
-    pub(crate) rules: Rules,
-    pub(crate) observer: Box<dyn LimitObserver>,
-    pub(crate) denials: Denials,
-    pub(crate) debits: Debits,
 }
 
 /// Rules that this data directory cannot serve.
@@ -72,6 +65,22 @@ impl Authority {
     /// Does something with the rules in force.
     pub fn with_limits<T>(&self, with: impl FnOnce(&Rules) -> T) -> T {
         with(&self.limits.load().rules)
+    }
+
+    /// Runs `operation` on `request` as it stands under the limits in force, with the enforcement of `modes`.
+    pub(crate) fn transact<R>(
+        &self,
+        request: &Request,
+        modes: Modes,
+        now: Timestamp,
+        operation: impl FnOnce(&mut Transaction<'_, '_>) -> R,
+    ) -> R {
+        let (limits, seed) = (self.limits.load(), self.store.seed());
+        let matched = match_limits(&limits.rules, request);
+        let plan = Plan::of(&matched.each, request, modes, seed, now);
+        let (store, observer) = (&*self.store, &*self.observer);
+        let (limits, matched) = (&**limits, &matched);
+        operation(&mut Transaction { store, observer, limits, request, matched, plan, now })
     }
 
     /// Decides `request` at `now`, for a client that knows of no leases.
@@ -126,13 +135,5 @@ fn check_nodes(store: &Cluster, rules: &Rules) -> Result<(), NoWideNodes> {
             let (limit, algorithm) = (limit.path.clone(), limit.quota.algorithm());
             Err(NoWideNodes { limit, algorithm })
         }
-    }
-}
-
-impl LimitsInForce {
-    fn new(rules: Rules, observer: &dyn Observer) -> Self {
-        let observer = observer.limits_replaced(&rules);
-        let (denials, debits) = (Denials::of(&rules), Debits::of(&rules));
-        LimitsInForce { rules, observer, denials, debits }
     }
 }

@@ -12,6 +12,7 @@ mod authority;
 mod call;
 pub mod clock;
 mod debits;
+mod in_force;
 mod leases;
 mod log_rate;
 mod modes;

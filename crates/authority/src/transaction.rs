@@ -1,16 +1,17 @@
 //! What all operations on the counters of a request have in common: limits are matched, planned and updated.
 
 use crate::answer::Decided;
-use crate::applied::{MatchedLimits, match_limits};
-use crate::authority::{Authority, LimitsInForce};
-use crate::modes::Modes;
+use crate::applied::MatchedLimits;
+use crate::in_force::LimitsInForce;
+use crate::observer::Observer;
 use crate::plan::Plan;
 use tidegate_core::{Decision, Request, Timestamp};
-use tidegate_store::{Entries, UpdateError};
+use tidegate_store::{Cluster, Entries, UpdateError};
 
 /// A request, the limits that apply to it, and the plan over their counters.
 pub(crate) struct Transaction<'t, 'm> {
-    authority: &'t Authority,
+    pub(crate) store: &'t Cluster,
+    pub(crate) observer: &'t dyn Observer,
     pub(crate) limits: &'m LimitsInForce,
     pub(crate) request: &'t Request,
     pub(crate) matched: &'t MatchedLimits<'m>,
@@ -18,28 +19,11 @@ pub(crate) struct Transaction<'t, 'm> {
     pub(crate) now: Timestamp,
 }
 
-impl Authority {
-    /// Runs `operation` on `request` as it stands under the limits in force, with the enforcement of `modes`.
-    pub(crate) fn transact<R>(
-        &self,
-        request: &Request,
-        modes: Modes,
-        now: Timestamp,
-        operation: impl FnOnce(&mut Transaction<'_, '_>) -> R,
-    ) -> R {
-        let limits = self.limits.load();
-        let matched = match_limits(&limits.rules, request);
-        let plan = Plan::of(&matched.each, request, modes, self.store.seed(), now);
-        let (authority, limits, matched) = (self, &**limits, &matched);
-        operation(&mut Transaction { authority, limits, request, matched, plan, now })
-    }
-}
-
 impl<'m> Transaction<'_, 'm> {
     /// Reports descriptors of a domain that has no limits.
     pub(crate) fn report_unknown_domain(&self) {
         if self.matched.without_domain > 0 {
-            self.authority.observer.domain_not_found(self.matched.without_domain);
+            self.observer.domain_not_found(self.matched.without_domain);
         }
     }
 
@@ -49,8 +33,7 @@ impl<'m> Transaction<'_, 'm> {
         update: impl FnOnce(&Plan<'_>, &mut Entries<'_>) -> T,
     ) -> Result<T, UpdateError> {
         let Transaction { plan, now, .. } = self;
-        let store = &self.authority.store;
-        store.update_many(&plan.keys, now.as_nanos(), |entries| update(plan, entries))
+        self.store.update_many(&plan.keys, now.as_nanos(), |entries| update(plan, entries))
     }
 
     /// The request with the decisions on its limits, in the order of the asks.
