@@ -77,7 +77,7 @@ impl Page {
                     }
                     _ => bail!("{place}: output of no command that runs"),
                 },
-                ["consoleX" | "bash" | "shell", ..] if path != TESTED_ELSEWHERE => {
+                ["console" | "bash" | "shell", ..] if path != TESTED_ELSEWHERE => {
                     bail!("{place}: a block `{info}`, which no test runs; use `sh`");
                 }
                 _ => {}
