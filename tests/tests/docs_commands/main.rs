@@ -18,7 +18,9 @@ use rustix::fs::{FlockOperation, flock};
 use session::Session;
 use std::net::TcpListener;
 use std::time::Duration;
-use tidegate_tests::wait;
+use tidegate_tests::client::get;
+use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::{artifacts, wait};
 
 /// What pages serve at: the defaults of the sidecar, and the ports of `envoy/standalone`.
 const PORTS: [u16; 6] = [8080, 8081, 8090, 9901, 10000, 10080];
@@ -86,6 +88,30 @@ async fn a_broken_command_is_found() -> anyhow::Result<()> {
     let good = "```sh\nx=1\ncat > f <<'E'\na\nE\n```\n```sh exit=3\ncat f; echo $x 5s; (exit 3)\n```\n\
                 ```text output\na\n1 …s\n```\n";
     Session::new()?.run(&page(good)?).await
+}
+
+/// Names in lists leave out what they share, so each must be found by its own part.
+#[tokio::test]
+async fn every_metric_is_documented() -> anyhow::Result<()> {
+    let dir = tempfile::TempDir::new()?;
+    let limits = artifacts::root().join("envoy/standalone/limits.yaml");
+    let sidecar = Sidecar::start(dir.path(), &limits).await?;
+    let metrics = get(sidecar.http, "/metrics").await?.body;
+    let page = std::fs::read_to_string(artifacts::root().join("docs/reference/metrics.md"))?;
+    let mut names = 0;
+    for line in std::str::from_utf8(&metrics)?.lines() {
+        let Some(name) = line.strip_prefix("# TYPE ") else { continue };
+        let (name, kind) = name.split_once(' ').context("a name and a type")?;
+        let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        let own = name.strip_prefix("tidegate_store").unwrap_or(&name);
+        let is_there = [&name, own].iter().any(|name| {
+            page.contains(&format!("`{name}`")) || page.contains(&format!("`{name}{{"))
+        });
+        ensure!(is_there, "{name} is not in docs/reference/metrics.md");
+        names += 1;
+    }
+    ensure!(names >= 30, "only {names} metrics");
+    Ok(())
 }
 
 #[test]
