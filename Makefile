@@ -121,7 +121,7 @@ bench-rls: build build-bench ## Calls of the rate limit service and of FRS; LIMI
 bench-store: build-bench ## Decisions of the store, beside governor and a locked HashMap
 	@target/release/tidegate-bench store $(BENCH)
 
-charts: toolchain ## Draw the charts of docs/algorithms.md anew
+charts: toolchain ## Draw the charts of docs/reference/algorithms.md anew
 	cargo run --locked -p tidegate-bench -- charts
 
 check: toolchain ## Formatting, lints and documentation, as CI checks them

@@ -1,4 +1,4 @@
-//! The charts of docs/algorithms.md: what each algorithm admits of the same traffic around a
+//! The charts of docs/reference/algorithms.md: what each algorithm admits of the same traffic around a
 //! boundary of its windows, decided by the code itself.
 //!
 //! The bytes depend on nothing but that code, so a test holds the committed charts to it, and the
@@ -28,7 +28,8 @@ pub(crate) struct Part {
 
 impl Part {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let dir = self.dir.clone().unwrap_or_else(|| artifacts::root().join("docs/algorithms"));
+        let dir =
+            self.dir.clone().unwrap_or_else(|| artifacts::root().join("docs/reference/algorithms"));
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         for (name, svg) in files()? {
             let path = dir.join(name);
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_committed_charts_are_what_the_code_draws() {
-        let dir = artifacts::root().join("docs/algorithms");
+        let dir = artifacts::root().join("docs/reference/algorithms");
         let drawn = files().unwrap();
         for (name, svg) in &drawn {
             let committed = std::fs::read_to_string(dir.join(name)).unwrap_or_default();

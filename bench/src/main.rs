@@ -59,7 +59,7 @@ enum Part {
     Decisions(store::instructions::Part),
     #[command(hide = true)]
     CoreDecisions(core::Part),
-    /// Draws the charts of docs/algorithms.md
+    /// Draws the charts of docs/reference/algorithms.md
     #[command(hide = true)]
     Charts(charts::Part),
 }

@@ -1,7 +1,7 @@
 //! Coverage-guided fuzzing: one program with every target. `TARGET` in the environment names the one to run.
 //!
 //! Each target judges the code by an oracle: an independent decoder, the same input in other pieces, or a
-//! bound on CPU time and memory. See docs/fuzzing.md.
+//! bound on CPU time and memory. See docs/internals/fuzzing.md.
 
 #![no_main]
 

@@ -214,7 +214,7 @@ fn a_struct_means_the_same_as_its_json() {
 /// Every example in the reference is a configuration, or an entry of one.
 #[test]
 fn the_examples_of_the_reference_are_valid() {
-    let page = include_str!("../../docs/filter.md");
+    let page = include_str!("../../docs/reference/filter.md");
     let blocks: Vec<&str> = page
         .split("```json\n")
         .skip(1)

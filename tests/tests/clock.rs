@@ -20,7 +20,7 @@ descriptors:
     rate_limit: { unit: second, requests_per_unit: 1000 }
 ";
 const TWO_DAYS: u32 = 2 * 86_400;
-/// Where docs/store-format.md has what is known of the clock.
+/// Where docs/internals/store-format.md has what is known of the clock.
 const KNOWN_AT: u64 = 4624;
 const WARNING: &str = "the system clock is ahead of the time that has passed";
 const TRUSTED: &str = "the system clock is trusted again";

@@ -1,5 +1,5 @@
 //! The FRS door from outside: the story of its algorithm, several items and windows, what it refuses,
-//! who is cut off, and that docs/frs.md and docs/frs.xsd say what it does.
+//! who is cut off, and that docs/reference/frs.md and docs/reference/frs.xsd say what it does.
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
@@ -914,10 +914,10 @@ async fn check_understands_an_srv_xml() -> anyhow::Result<()> {
 }
 
 fn docs(name: &str) -> PathBuf {
-    artifacts::root().join("docs").join(name)
+    artifacts::root().join("docs/reference").join(name)
 }
 
-/// The fenced blocks of docs/frs.md in this language.
+/// The fenced blocks of docs/reference/frs.md in this language.
 fn blocks(language: &str) -> anyhow::Result<Vec<String>> {
     let text = std::fs::read_to_string(docs("frs.md"))?;
     let parts = text.split("```").skip(1).step_by(2);
@@ -946,12 +946,12 @@ async fn be_there(program: &str, package: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The commands of docs/frs.md, one after the other as they stand there, and what they print.
+/// The commands of docs/reference/frs.md, one after the other as they stand there, and what they print.
 #[tokio::test]
 async fn the_examples_of_the_documentation_are_true() -> anyhow::Result<()> {
     be_there("curl", "curl").await?;
     let map = blocks("xml")?.into_iter().find(|block| block.contains("<map>"));
-    let door = Door::open(&map.context("no map.xml in docs/frs.md")?, &[]).await?;
+    let door = Door::open(&map.context("no map.xml in docs/reference/frs.md")?, &[]).await?;
     let mut examples = 0;
     for block in blocks("console")? {
         for example in block.split("$ ").skip(1) {
@@ -972,7 +972,7 @@ async fn the_examples_of_the_documentation_are_true() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether documents are good by docs/frs.xsd.
+/// Whether documents are good by docs/reference/frs.xsd.
 async fn be_valid(documents: &[String]) -> anyhow::Result<()> {
     be_there("xmllint", "libxml2-utils").await?;
     let dir = TempDir::new()?;

@@ -1,4 +1,4 @@
-//! Holds docs/algorithms.md to the code: its worked examples are replayed, its figures recounted.
+//! Holds docs/reference/algorithms.md to the code: its worked examples are replayed, its figures recounted.
 //!
 //! An example is a table below a line `<!-- replay: algorithm key=value … -->`; times in it are
 //! from a boundary of minute, hour and day. Other tables that are checked have a mark as well.
@@ -12,7 +12,7 @@ use tidegate_core::{
     SlidingWindow, StateSize, Timestamp, TokenBucket, decide,
 };
 
-const DOCUMENT: &str = include_str!("../../../docs/algorithms.md");
+const DOCUMENT: &str = include_str!("../../../docs/reference/algorithms.md");
 /// Bytes of a node besides the state in it.
 const NODE_HEAD: usize = 24;
 

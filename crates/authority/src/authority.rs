@@ -1,7 +1,7 @@
-//! Where rules, algorithms and store meet: one request in, one answer out.
+//! The authority: limits in force, counters, and the decision on a request.
 //!
-//! Owns the rules in force and the counters. All limits of a request are decided under the locks
-//! of all their counters: every one is taken from, or none is.
+//! All limits of a request are decided under the locks of all their counters: every one is charged, or none
+//! is.
 
 use crate::applied::match_limits;
 use crate::in_force::LimitsInForce;

@@ -51,8 +51,8 @@ Examples:
 
 const EXPLAIN_HELP: &str = "\
 Entries are given in the order in which the filter sends them; a descriptor meets a limit only where
-both end. Nothing is counted, and a data directory is only read, live or at rest. Without one, the
-counters are taken for fresh. A request may have several descriptors: --and adds one; a request takes
+both end. Nothing is counted, and a data directory is only read, live or at rest. Without one, or before
+the first `serve`, counters are taken for fresh. A request may have several descriptors: --and adds one; a request takes
 from all of the limits that it meets or from none.
 
 Exit code: 0 if there was an answer, whatever it is; 1 if the limits have a mistake or the data

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-/// See docs/store-format.md.
+/// See docs/internals/store-format.md.
 const CLUSTER: &str = "cluster";
 /// How often the files and the clock are looked after: a few system calls.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

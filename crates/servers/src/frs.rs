@@ -1,4 +1,4 @@
-//! The FRS door: `POST /frs`, XML in and out. docs/frs.md has the protocol, docs/frs.xsd its grammar.
+//! The FRS door: `POST /frs`, XML in and out. See docs/reference/frs.md and its grammar, frs.xsd.
 //!
 //! `service` makes an answer of a request, `request` and `answer` are the XML of both, `srv` is the file
 //! that an FRS is set up by. What is counted, and how, the authority and its rules say; which connections

@@ -13,7 +13,7 @@ use tidegate_sim::{Failure, Outcome, Plan, Tally, run};
 /// A run is one scenario: some Envoy processes with workers, one sidecar, limits, traffic, a network that
 /// loses, delays and repeats, crashes, clocks that are wrong. Everything in it follows from the algorithm and
 /// the seed. When a promise is broken, the last events, the scenario, and the command that replays it are
-/// printed, and the exit code is 1. See docs/simulator.md.
+/// printed, and the exit code is 1. See docs/internals/simulator.md.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate-sim",

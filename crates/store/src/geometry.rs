@@ -33,7 +33,7 @@ const FILES_MAX: u32 = 128;
 
 /// Words of a cache line.
 const LINE_WORDS: u32 = 8;
-/// Words of a head: one line (docs/store-format.md, "Key-node").
+/// Words of a head: one line (docs/internals/store-format.md, "Key-node").
 pub(crate) const HEAD_WORDS: usize = 8;
 /// Words of a node besides its state: two of key, one of expiry and check.
 pub(crate) const NODE_WORDS_BESIDES_STATE: usize = 3;

@@ -1,7 +1,7 @@
 //! The header of every file of a cluster: what the file is, which cluster it belongs to, and its
 //! geometry.
 //!
-//! Owns the encoding (docs/store-format.md, "Header") and the judgement of a header that somebody
+//! Owns the encoding (docs/internals/store-format.md, "Header") and the judgement of a header that somebody
 //! else wrote. Pure: bytes in, bytes or an error out. Never repairs a header.
 
 use std::path::Path;

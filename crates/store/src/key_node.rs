@@ -1,6 +1,6 @@
 //! One key-node in memory: a head of one cache line, and a chain of nodes behind it.
 //!
-//! Owns the meaning of the words (docs/store-format.md, "Key-node" and "Node"): where the tags are,
+//! Owns the meaning of the words (docs/internals/store-format.md, "Key-node" and "Node"): where the tags are,
 //! how a node is sealed with its check. Takes no lock: whoever calls holds the one in the head, or
 //! only wants a hint. Finds no place for a key and evicts nothing by itself.
 

@@ -6,7 +6,7 @@
 //! process that is killed in the middle of it neither blocks the others nor leaves anything half
 //! done. It knows no limit and no algorithm.
 //!
-//! - `files` × `key-nodes` × `chain`: see [`Geometry`]. The bytes are in docs/store-format.md.
+//! - `files` × `key-nodes` × `chain`: see [`Geometry`]. The bytes are in docs/internals/store-format.md.
 //! - A key is anything that has an index estimate and can be compared: see [`Key`].
 //! - [`View`] looks at a cluster, live or at rest, without touching it.
 //!

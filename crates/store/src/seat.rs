@@ -2,7 +2,7 @@
 //!
 //! A seat has three parts. The list of locks is written before a lock is taken, so that whoever cleans
 //! up finds them. The journal gets the new nodes of an update before any node is touched; once it is
-//! committed, the update counts, and is completed by whoever comes (docs/store-format.md,
+//! committed, the update counts, and is completed by whoever comes (docs/internals/store-format.md,
 //! "Updates"). The counts are statistics. One thread at a time writes to a seat, but for the note that it
 //! stands still, which others write about it.
 //!

@@ -7,7 +7,7 @@
 //! its key-node is half in it.
 //!
 //! Owns these files, and who may use them; `copy` is one place of one key-node, `pass` writes, `load` reads
-//! (docs/store-format.md, "Snapshot"). Nobody who decides a request waits for any of it.
+//! (docs/internals/store-format.md, "Snapshot"). Nobody who decides a request waits for any of it.
 
 mod copy;
 mod load;

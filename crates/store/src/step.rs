@@ -241,7 +241,7 @@ impl<'a> Step<'a> {
         held.map_or(Slots::default(), |held| held.meant)
     }
 
-    /// Finds a place for a key that has no node (docs/store-format.md, "A place for a new key"). All
+    /// Finds a place for a key that has no node (docs/internals/store-format.md, "A place for a new key"). All
     /// keys of the step have been looked for. Nodes that expire after `until_secs` are not freed.
     pub(crate) fn place(
         &mut self,

@@ -1,6 +1,6 @@
 """Cases whose requirement this server does not meet.
 
-DEVIATIONS are deliberate: what comes instead, which is held to as well, and why. docs/http2.md tells of them.
+DEVIATIONS are deliberate: what comes instead, which is held to as well, and why. docs/reference/grpc.md tells of them.
 PENDING are defects that are known. One that holds again fails the suite until it is taken out.
 """
 

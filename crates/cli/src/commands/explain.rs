@@ -20,7 +20,7 @@ use tidegate_core::{Descriptor, Enforcement, Entry, Hits, Quota, Request, Timest
 use tidegate_limits::lookup::Look;
 use tidegate_limits::{self as rules, Loaded};
 use tidegate_limits::{Limit, Rules};
-use tidegate_store::{Hashed, View};
+use tidegate_store::{Hashed, OpenError, View};
 
 pub(crate) fn run(options: &ExplainOptions) -> ExitCode {
     let mut out = Output::new();
@@ -55,8 +55,14 @@ fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
     let request = Request { domain, descriptors, hits: Hits::new(options.hits) };
     let now = clock::now();
     let explanation = match &options.data_dir {
-        Some(dir) => Explanation::live(&rules, &request, dir, now)?,
-        None => Explanation::fresh(&rules, &request, now),
+        Some(dir) => match View::open(dir) {
+            Ok(view) => Explanation::live(&rules, &request, &view, now)?,
+            Err(OpenError::NoCluster { .. }) => {
+                Explanation::fresh(&rules, &request, Counters::NoneYet(dir), now)
+            }
+            Err(error) => return Err(error.into()),
+        },
+        None => Explanation::fresh(&rules, &request, Counters::Fresh, now),
     };
     if options.json {
         out.json(&json::of(&explanation))?;
@@ -90,7 +96,7 @@ fn split(entries: &str) -> Vec<String> {
 struct Explanation<'a> {
     request: &'a Request,
     now: Timestamp,
-    counters: Counters,
+    counters: Counters<'a>,
     /// One for each descriptor.
     looks: Vec<Look<'a>>,
     /// Those that have a say.
@@ -100,21 +106,22 @@ struct Explanation<'a> {
 
 /// Which states the limits were asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counters {
+enum Counters<'a> {
     /// Those of a data directory with this seed.
     Live { seed: u64 },
-    /// Those of callers that were never seen.
+    /// Fresh ones, since no data directory was named.
     Fresh,
+    /// Fresh ones, since this data directory has none yet.
+    NoneYet(&'a Path),
 }
 
 impl<'a> Explanation<'a> {
     fn live(
         rules: &'a Rules,
         request: &'a Request,
-        dir: &Path,
+        view: &View,
         now: Timestamp,
     ) -> anyhow::Result<Self> {
-        let view = View::open(dir)?;
         let seed = view.seed();
         let read = |key: &Hashed, words: &mut [u64]| {
             if let Some(entry) = view.find(key, now.as_nanos())? {
@@ -124,15 +131,20 @@ impl<'a> Explanation<'a> {
             anyhow::Ok(())
         };
         let (verdict, limits) = preview(rules, request, seed, now, read)?;
-        check_whole(&view)?;
+        check_whole(view)?;
         let looks = looks(rules, request);
         Ok(Explanation { request, now, counters: Counters::Live { seed }, looks, limits, verdict })
     }
 
-    fn fresh(rules: &'a Rules, request: &'a Request, now: Timestamp) -> Self {
+    fn fresh(
+        rules: &'a Rules,
+        request: &'a Request,
+        counters: Counters<'a>,
+        now: Timestamp,
+    ) -> Self {
         let Ok((verdict, limits)) = preview(rules, request, 0, now, |_, _| Ok::<_, Infallible>(()));
         let looks = looks(rules, request);
-        Explanation { request, now, counters: Counters::Fresh, looks, limits, verdict }
+        Explanation { request, now, counters, looks, limits, verdict }
     }
 
     /// The limits of a descriptor that have a say.

@@ -44,7 +44,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// See docs/store-format.md.
+/// See docs/internals/store-format.md.
 const GATE: &str = "cluster.lock";
 
 /// As clap has it.

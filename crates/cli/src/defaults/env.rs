@@ -3,7 +3,7 @@
 //!
 //! Names that other programs use as well (`HOST`, `PORT`, `LOG_LEVEL`, `REDIS_URL` and the like) count only
 //! beside one that is unmistakable, such as `RUNTIME_ROOT` or `GRPC_PORT`. No variable but `GRPC_HOST` and
-//! `HOST` makes a door listen beyond loopback. docs/migrating.md has the whole table.
+//! `HOST` makes a door listen beyond loopback. docs/reference/envoyproxy-ratelimit.md has the whole table.
 
 mod ignored;
 mod values;

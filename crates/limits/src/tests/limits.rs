@@ -150,8 +150,7 @@ fn timezones_are_offsets_or_names() {
 /// Whoever copies an example must get what it says.
 #[test]
 fn the_examples_of_the_documentation_load() {
-    let page = include_str!("../../../../docs/configuration.md");
-    let page = page.split("## Limits\n").nth(1).unwrap().split("\n## Filter").next().unwrap();
+    let page = include_str!("../../../../docs/reference/limits.md");
     let mut blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     // The first is the schema.
     assert!(blocks.next().unwrap().starts_with("domain: <string>"));
@@ -179,7 +178,7 @@ fn the_examples_of_the_documentation_load() {
 /// Every key that is read has its place in the documentation.
 #[test]
 fn every_key_is_documented() {
-    let page = include_str!("../../../../docs/configuration.md");
+    let page = include_str!("../../../../docs/reference/limits.md");
     for key in crate::yaml::known_keys().concat() {
         let is_told = page.contains(&format!("`{key}")) || page.contains(&format!(" {key}: "));
         assert!(is_told, "{key} is not documented");

@@ -1,4 +1,4 @@
-//! Answers of the FRS, written by hand into one buffer: their shape is fixed, and docs/frs.xsd has it.
+//! Answers of the FRS, written by hand into one buffer: their shape is fixed, and docs/reference/frs.xsd has it.
 
 use super::request::Command;
 use tidegate_authority::{NodeError, NodeWindows};

@@ -1,6 +1,6 @@
 //! What the integration tests share: random numbers, directories, children, and a twin of the format.
 //!
-//! The twin is written from docs/store-format.md, the slow and obvious way, and shares no code with the
+//! The twin is written from docs/internals/store-format.md, the slow and obvious way, and shares no code with the
 //! crate: where the two differ, one of them is wrong.
 #![allow(dead_code, reason = "each test uses some of it")]
 

@@ -1,5 +1,5 @@
 //! The twin of a cluster: chains of nodes in plain vectors, and the rules by which keys get and lose them
-//! (docs/store-format.md, "A place for a new key").
+//! (docs/internals/store-format.md, "A place for a new key").
 
 use tidegate_store::{Class, Eviction, Key, Options, Stats, StoredKey};
 

@@ -21,7 +21,7 @@ pub(super) fn of(of: &Explanation<'_>) -> Value {
         "hits": of.request.hits.get(),
         "counters": match of.counters {
             Counters::Live { .. } => "live",
-            Counters::Fresh => "fresh",
+            Counters::Fresh | Counters::NoneYet(_) => "fresh",
         },
         "verdict": match of.verdict {
             Verdict::Allow => "allow",

@@ -190,10 +190,16 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
             }
         }
     }
-    if of.counters == Counters::Fresh && !of.limits.is_empty() {
-        writeln!(out, "(with fresh counters; --data-dir DIR shows them as they are)")?;
+    match of.counters {
+        Counters::Fresh if !of.limits.is_empty() => {
+            writeln!(out, "(with fresh counters; --data-dir DIR shows them as they are)")
+        }
+        Counters::NoneYet(dir) if !of.limits.is_empty() => {
+            let dir = dir.display();
+            writeln!(out, "({dir} has no counters yet: this is the answer for fresh ones)")
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// A time to wait, rounded up as clients are told it.
