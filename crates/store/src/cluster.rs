@@ -16,24 +16,24 @@ use smallvec::SmallVec;
 
 mod update;
 
-use crate::crew::{Crew, Seated};
 use crate::entry::{Entries, Entry, EntryMut, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
-use crate::geometry::{Class, Geometry};
-use crate::key::{Key, StoredKey};
-use crate::key_node::{KeyNode, NARROW_WORDS, STATE, Slots, expires_secs};
+use crate::format::geometry::{Class, Geometry};
+use crate::format::key::{Key, StoredKey};
+use crate::inspect::occupancy::Occupancy;
+use crate::memory::key_node::{KeyNode, NARROW_WORDS, STATE, Slots, expires_secs};
+use crate::memory::region::prefetch;
+use crate::memory::sync::{get, put, swap_if};
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::occupancy::Occupancy;
 use crate::open::{self, Opened, Place};
 use crate::options::{Eviction, Options};
-use crate::patience::PATIENCE_OF_UPKEEP;
-use crate::region::prefetch;
-use crate::seat::{Seat, clock_words};
 use crate::snapshot::Synced;
-use crate::stats::{Count, Stats};
-use crate::step::{Ask, Change, Step, Was, free_expired};
-use crate::stuck::Stuck;
-use crate::sync::{get, put, swap_if};
+use crate::transaction::{Ask, Change, Step, Was, free_expired};
+use crate::writers::backoff::PATIENCE_OF_UPKEEP;
+use crate::writers::slot::{Seat, clock_words};
+use crate::writers::stall::Stuck;
+use crate::writers::stats::{Count, Stats};
+use crate::writers::{Crew, Seated};
 use update::{hold_one, prefetch_single, prefetch_tagged};
 
 /// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few

@@ -6,8 +6,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::geometry::{Class, GeometryError};
-use crate::key::StoredKey;
+use crate::format::geometry::{Class, GeometryError};
+use crate::format::key::StoredKey;
 
 /// Why a cluster could not be opened. Its files, if there are any, are untouched.
 #[derive(Debug, thiserror::Error)]

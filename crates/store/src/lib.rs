@@ -21,49 +21,31 @@
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
 compile_error!("the files are little-endian, and may be larger than a 32-bit process can map");
 
-mod byte_lock;
 mod cluster;
-mod crew;
 mod entry;
 mod error;
-mod files;
-mod geometry;
-mod guard;
-mod header;
-mod key;
-mod key_node;
-mod lock;
+mod format;
+mod inspect;
 mod memory;
-mod occupancy;
 mod open;
 mod options;
-mod patience;
-mod pointer;
-mod process;
-mod region;
-mod seat;
-mod segment;
 mod snapshot;
-mod stats;
-mod step;
-mod stuck;
-mod sync;
-mod verify;
-mod view;
+mod transaction;
+mod writers;
 
 pub use cluster::Cluster;
 pub use entry::{Entries, Entry, EntryMut, Room};
 pub use error::{OpenError, UpdateError};
-pub use geometry::{
+pub use format::geometry::{
     CHAIN_MAX, Class, Geometry, GeometryError, STATE_WORDS_MAX, STATE_WORDS_NARROW,
     STATE_WORDS_WIDE,
 };
-pub use key::{Hashed, Key, Parts, StoredKey};
-pub use occupancy::Occupancy;
+pub use format::key::{Hashed, Key, Parts, StoredKey};
+pub use inspect::occupancy::Occupancy;
+pub use inspect::{Ages, Area, Findings, Flaw, FlawKind, Holder, Process, View};
 pub use options::{Eviction, Options, default_memory_dir};
-pub use patience::blocked_here;
-pub use seat::KEYS_MAX as UPDATE_KEYS_MAX;
 pub use snapshot::Synced;
-pub use stats::Stats;
-pub use stuck::Stuck;
-pub use view::{Ages, Area, Findings, Flaw, FlawKind, Holder, Process, View};
+pub use writers::backoff::blocked_here;
+pub use writers::slot::KEYS_MAX as UPDATE_KEYS_MAX;
+pub use writers::stall::Stuck;
+pub use writers::stats::Stats;

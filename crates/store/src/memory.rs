@@ -3,15 +3,22 @@
 //! Owns the way from the name of a key-node to its words, and the completion of what a killed process
 //! left. Knows no file. Takes no lock, except to give back those of the dead.
 
-use crate::geometry::{Class, Geometry, KeyNodeAt, Layout};
-use crate::header::{Identity, Role};
-use crate::key::StoredKey;
-use crate::key_node::{KeyNode, is_sealed};
-use crate::lock::release_of;
-use crate::region::Region;
-use crate::seat::{KeyNodeId, Record, Seat, owner_word, pid_word, read_journal, spoiled_word};
-use crate::stats::Count;
-use crate::sync::{AtomicU64, get, put};
+pub(crate) mod key_node;
+pub(crate) mod region;
+pub(crate) mod sigbus;
+pub(crate) mod sync;
+
+use crate::format::geometry::{Class, Geometry, KeyNodeAt, Layout};
+use crate::format::header::{Identity, Role};
+use crate::format::key::StoredKey;
+use crate::memory::key_node::{KeyNode, is_sealed};
+use crate::memory::region::Region;
+use crate::memory::sync::{AtomicU64, get, put};
+use crate::writers::lock::release_of;
+use crate::writers::slot::{
+    KeyNodeId, Record, Seat, owner_word, pid_word, read_journal, spoiled_word,
+};
+use crate::writers::stats::Count;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One class of nodes, over all its files.

@@ -6,6 +6,9 @@
 //! node before anybody uses one.
 //! Invariant: there is one memory for a snapshot, whatever containers and machines see its directory.
 
+pub(crate) mod pointer;
+pub(crate) mod segment;
+
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,19 +19,18 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use crate::crew::Crew;
 use crate::error::OpenError;
-use crate::files::{self, io_error};
-use crate::header::{Identity, Role};
+use crate::format::files::{self, io_error};
+use crate::format::header::{Identity, Role};
+use crate::memory::region::Access;
 use crate::memory::{CleanedUp, Memory};
 use crate::options::{Options, default_memory_dir};
-use crate::pointer;
-use crate::process::{Life, Lives};
-use crate::region::Access;
-use crate::seat::PROCESSES_MAX;
-use crate::segment::{self, Segment};
 use crate::snapshot::Snapshot;
-use crate::verify;
+use crate::writers::Crew;
+use crate::writers::liveness::{Life, Lives};
+use crate::writers::restore;
+use crate::writers::slot::PROCESSES_MAX;
+use segment::Segment;
 
 /// The directory of the snapshot, within the one that was asked for.
 const CLUSTER: &str = "cluster";
@@ -133,7 +135,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let lives = Lives::File(Arc::new(control));
     let Roll { mut free, is_alone } = call_the_roll(&files.dir, &memory, &lives)?;
     if is_alone {
-        verify::restore(&memory);
+        restore::restore(&memory);
         snapshot.resume(&memory).map_err(io_error("read the snapshot", snapshot.dir()))?;
     }
     let cleaned = free
@@ -214,7 +216,7 @@ pub(crate) fn look(dir: &Path) -> Result<Look, OpenError> {
     let load = snapshot.load(&memory, |role, number, offset| damaged.push((role, number, offset)));
     load.map_err(read_error())?;
     // As whoever opens it does: so that keys away from home are found.
-    verify::restore(&memory);
+    restore::restore(&memory);
     Ok(Look { memory, snapshot, live: None, damaged })
 }
 
@@ -287,7 +289,7 @@ fn call_the_roll(memory_dir: &Path, memory: &Memory, lives: &Lives) -> Result<Ro
                 None => roll.is_alone = false,
             }
         }
-        if roll.is_alone || !verify::is_being_restored(memory) {
+        if roll.is_alone || !restore::is_being_restored(memory) {
             return Ok(roll);
         }
         if since.elapsed() >= GATE_PATIENCE {

@@ -19,13 +19,13 @@ use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::byte_lock;
 use crate::error::OpenError;
-use crate::files::{self, Origin, io_error};
-use crate::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::header::{Identity, Kind, Role};
-use crate::pointer;
-use crate::region::Access;
+use crate::format::files::{self, Origin, io_error};
+use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
+use crate::format::header::{Identity, Kind, Role};
+use crate::memory::region::Access;
+use crate::open::pointer;
+use crate::writers::byte_lock;
 
 pub(crate) use copy::place_of;
 pub use pass::Synced;

@@ -7,15 +7,15 @@ mod regressions;
 
 use super::*;
 use crate::error::until_decided;
-use crate::geometry::{STATE_WORDS_NARROW, STATE_WORDS_WIDE};
-use crate::header::Identity;
-use crate::key::Hashed;
-use crate::process::Lives;
-use crate::region::Region;
-use crate::seat::CONTROL_WORDS;
-use crate::stats::Stats;
-use crate::sync::{death, get};
-use crate::verify;
+use crate::format::geometry::{STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use crate::format::header::Identity;
+use crate::format::key::Hashed;
+use crate::memory::region::Region;
+use crate::memory::sync::{death, get};
+use crate::writers::liveness::Lives;
+use crate::writers::restore;
+use crate::writers::slot::CONTROL_WORDS;
+use crate::writers::stats::Stats;
 use std::sync::atomic::AtomicBool;
 
 const SECOND: u64 = 1_000_000_000;
@@ -79,14 +79,14 @@ impl Heap {
             &words(Class::Narrow),
             &words(Class::Wide),
         );
-        verify::restore(&copy.memory);
+        restore::restore(&copy.memory);
         copy
     }
 }
 
 /// A key of a chosen home: the key-node number `home` of two, and the other one as its alternate.
 fn key_at(home: u64, number: u64) -> Hashed {
-    let layout = crate::geometry::Layout::new(identity(2).narrow);
+    let layout = crate::format::geometry::Layout::new(identity(2).narrow);
     let estimates = (0..).map(|mix: u64| (home << 63) | (number << 20) | mix);
     let estimate = estimates
         .map(|estimate| StoredKey { estimate, identity: number })
@@ -287,7 +287,7 @@ fn a_kill_in_the_middle_of_cleaning_up_does_no_harm() {
     }
 }
 
-fn cleaner_takes(heap: &Heap, process: u32) -> Option<crate::process::Life> {
+fn cleaner_takes(heap: &Heap, process: u32) -> Option<crate::writers::liveness::Life> {
     Lives::Flags(heap.lives.clone()).try_take(process).unwrap()
 }
 

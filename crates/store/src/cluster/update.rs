@@ -1,22 +1,26 @@
 //! How an update of one key, or of several together, goes: from keys to places, to the caller, to a commit.
 //!
 //! Owns the two ways of an update: the short one, which nearly all take, and the one that can do
-//! everything. Where a new key goes and how nodes are written is in [`crate::step`].
+//! everything. Where a new key goes and how nodes are written is in [`crate::transaction`].
 
 use smallvec::SmallVec;
 
 use super::Cluster;
-use crate::crew::Seated;
 use crate::entry::{Draft, Entries, EntryMut, Outcome, Room, nanos, secs_down, secs_up};
 use crate::error::UpdateError;
-use crate::key::{Key, StoredKey};
-use crate::key_node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal};
+use crate::format::key::{Key, StoredKey};
 use crate::memory::Spot;
-use crate::region::{prefetch, prefetch_run};
-use crate::seat::{JOURNAL_WORDS, KEYS_MAX, RECORD_WORDS_BESIDES_IMAGE};
-use crate::stats::Count;
-use crate::step::{Ask, AtHome, Blocked, Change, NoPlace, Place, Step, Was, is_worth_keeping};
-use crate::sync::{AtomicU64, get};
+use crate::memory::key_node::{
+    ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal,
+};
+use crate::memory::region::{prefetch, prefetch_run};
+use crate::memory::sync::{AtomicU64, get};
+use crate::transaction::{
+    Ask, AtHome, Blocked, Change, NoPlace, Place, Step, Was, is_worth_keeping,
+};
+use crate::writers::Seated;
+use crate::writers::slot::{JOURNAL_WORDS, KEYS_MAX, RECORD_WORDS_BESIDES_IMAGE};
+use crate::writers::stats::Count;
 
 /// Updates with up to this many keys do not allocate. A request seldom meets more limits.
 const KEYS_INLINE: usize = 4;

@@ -5,11 +5,11 @@
 use bytemuck::cast_slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::key_node::KeyNode;
+use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::memory::ClassMemory;
-use crate::stats::Stats;
-use crate::sync::{Ordering, fence, get, put};
+use crate::memory::key_node::KeyNode;
+use crate::memory::sync::{Ordering, fence, get, put};
+use crate::writers::stats::Stats;
 
 pub(super) const NOTE_WORDS: usize = HEADER_BYTES / 8;
 pub(super) type Note = [u64; NOTE_WORDS];
@@ -160,10 +160,10 @@ mod loom_tests {
     //! Every interleaving of a copy with an update of the same key-node. Run by `make test-loom`.
 
     use super::*;
-    use crate::geometry::Layout;
-    use crate::key_node::STATE;
-    use crate::lock::{release, try_acquire};
-    use crate::sync::AtomicU64;
+    use crate::format::geometry::Layout;
+    use crate::memory::key_node::STATE;
+    use crate::memory::sync::AtomicU64;
+    use crate::writers::lock::{release, try_acquire};
     use loom::sync::Arc;
     use loom::thread;
 

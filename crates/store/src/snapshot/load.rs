@@ -10,12 +10,12 @@ use super::copy::{
     CLOCK, COPIES, COUNTS, Judged, NOTE_WORDS, Note, PASS, choose, judge, offset, put_copy, seed_at,
 };
 use super::pass::STRETCH_BYTES;
-use crate::geometry::HEADER_BYTES;
-use crate::header::Role;
+use crate::format::geometry::HEADER_BYTES;
+use crate::format::header::Role;
+use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
-use crate::seat::{Seat, clock_words, pass_word};
-use crate::stats::{Count, Stats};
-use crate::sync::{get, put};
+use crate::writers::slot::{Seat, clock_words, pass_word};
+use crate::writers::stats::{Count, Stats};
 
 /// By how many passes a copy of a directory that was written meanwhile can be ahead of its own note.
 const PASSES_AHEAD_MAX: u64 = 1 << 32;

@@ -14,14 +14,14 @@ use super::copy::{
     stamp,
 };
 use super::{Snapshot, WRITER};
-use crate::byte_lock;
-use crate::geometry::HEADER_BYTES;
-use crate::key_node::{KeyNode, is_sealed};
-use crate::lock::free;
+use crate::format::geometry::HEADER_BYTES;
+use crate::memory::key_node::{KeyNode, is_sealed};
+use crate::memory::sync::{get, put};
 use crate::memory::{Memory, Spot};
-use crate::seat::{clock_words, free_lock, pass_word};
-use crate::stats::Stats;
-use crate::sync::{get, put};
+use crate::writers::byte_lock;
+use crate::writers::lock::free;
+use crate::writers::slot::{clock_words, free_lock, pass_word};
+use crate::writers::stats::Stats;
 
 /// What is read or written at a time.
 pub(super) const STRETCH_BYTES: usize = 1 << 18;

@@ -2,8 +2,8 @@
 //! while the other one does all that it may.
 
 use super::*;
-use crate::seat::{Seat, owner_word};
-use crate::sync::halt::{self, Halt};
+use crate::memory::sync::halt::{self, Halt};
+use crate::writers::slot::{Seat, owner_word};
 use std::sync::mpsc;
 
 /// The process that dies, and those who find it.

@@ -1,9 +1,9 @@
 //! Mistakes that were found, each with its story.
 
 use super::*;
-use crate::seat::mark_word;
-use crate::seat::{SEATS_MAX, Seat};
-use crate::sync::put;
+use crate::memory::sync::put;
+use crate::writers::slot::mark_word;
+use crate::writers::slot::{SEATS_MAX, Seat};
 
 /// A tag behind the end of the chain, which only a damaged file has, was taken for a node: reading it
 /// went past the end of the key-node, and panicked. Such tags are ignored now, and zeroed on open.
@@ -61,7 +61,7 @@ fn no_process_can_take_the_last_seat_of_another() {
     let heap = Heap::new(2);
     let hog = heap.open(0, Eviction::Refuse);
     // As many as there are for it, without those that are kept for others.
-    let seats = SEATS_MAX - u64::from(crate::seat::PROCESSES_MAX) + 1;
+    let seats = SEATS_MAX - u64::from(crate::writers::slot::PROCESSES_MAX) + 1;
     let seated: Vec<_> = (0..seats).map(|_| hog.crew.sit(&hog.memory).unwrap()).collect();
     assert_eq!(
         Seat::all(&heap.memory.control).filter(|seat| seat.owner() == 1).count(),
@@ -88,7 +88,7 @@ fn an_erased_entry_does_not_come_back() {
     mixed[512..520].copy_from_slice(&words()[512..520]);
     let narrow = heap.memory.class(Class::Narrow).unwrap().words();
     let lost = Heap::from_words(heap.memory.identity, &vec![0; CONTROL_WORDS], &narrow, &mixed);
-    verify::restore(&lost.memory);
+    restore::restore(&lost.memory);
     assert_eq!(count(&lost.open(0, Eviction::Refuse), &key), None);
 }
 
@@ -101,9 +101,9 @@ fn a_killed_restoration_is_known_and_can_be_done_again() {
     fill_both(&heap.open(0, Eviction::Refuse));
     let keys = || (0..8).flat_map(|number| [key_at(0, number), key_at(1, number)]);
     for writes in (0..).step_by(if cfg!(miri) { 13 } else { 1 }) {
-        let survived = death::after(writes, || verify::restore(&heap.memory)).is_some();
-        assert_eq!(verify::is_being_restored(&heap.memory), !survived && writes > 0);
-        verify::restore(&heap.memory);
+        let survived = death::after(writes, || restore::restore(&heap.memory)).is_some();
+        assert_eq!(restore::is_being_restored(&heap.memory), !survived && writes > 0);
+        restore::restore(&heap.memory);
         let cluster = heap.open(0, Eviction::Refuse);
         assert!(keys().all(|key| count(&cluster, &key) == Some(1)), "killed before write {writes}");
         if survived {
@@ -147,7 +147,7 @@ fn a_lock_that_is_free_by_now_is_not_waited_for() {
     assert_eq!(cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
     let seated = cluster.crew.sit(&cluster.memory).unwrap();
     let spot = cluster.memory.class(Class::Narrow).unwrap().spot(0);
-    let mut patience = crate::patience::Patience::default();
+    let mut patience = crate::writers::backoff::Patience::default();
     let waited =
         cluster.crew.wait_for(&cluster.memory, &seated.seat, spot.node.lock(), &mut patience);
     assert_eq!(waited, Ok(()));

@@ -4,19 +4,28 @@
 //! A thread takes a seat for one update, or one batch, and gives it back. It waits for a lock only while it
 //! holds none.
 
+pub(crate) mod backoff;
+pub(crate) mod byte_lock;
+pub(crate) mod liveness;
+pub(crate) mod lock;
+pub(crate) mod restore;
+pub(crate) mod slot;
+pub(crate) mod stall;
+pub(crate) mod stats;
+
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::error::UpdateError;
-use crate::lock::{free, with_right};
 use crate::memory::Memory;
-use crate::patience::{Blocked, Left, PATIENCE, Patience, SPINNING_MAX};
-use crate::process::{Life, Lives};
-use crate::seat::{PROCESSES_MAX, SEATS_MAX, Seat, owner_word, pid_word};
-use crate::stuck::{Sightings, Stuck, is_stuck, locks_held, note};
-use crate::sync::{AtomicU64 as Word, get, put};
+use crate::memory::sync::{AtomicU64 as Word, get, put};
+use crate::writers::backoff::{Blocked, Left, PATIENCE, Patience, SPINNING_MAX};
+use crate::writers::liveness::{Life, Lives};
+use crate::writers::lock::{free, with_right};
+use crate::writers::slot::{PROCESSES_MAX, SEATS_MAX, Seat, owner_word, pid_word};
+use crate::writers::stall::{Sightings, Stuck, is_stuck, locks_held, note};
 
 /// This process in a cluster.
 pub(crate) struct Crew {

@@ -8,11 +8,11 @@
 //!
 //! Owns these words and their order. Does not know which process is alive, nor what is in a node.
 
-use crate::geometry::Class;
-use crate::lock::free;
-use crate::region::{Region, WORD_BYTES};
-use crate::stats::{Count, Stats};
-use crate::sync::{AtomicU64, get, put, swap_if};
+use crate::format::geometry::Class;
+use crate::memory::region::{Region, WORD_BYTES};
+use crate::memory::sync::{AtomicU64, get, put, swap_if};
+use crate::writers::lock::free;
+use crate::writers::stats::{Count, Stats};
 
 /// Processes that may have a cluster open at once. As many seats are kept for one process each, so that
 /// no process can take the last one from another.

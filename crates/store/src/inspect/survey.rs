@@ -8,13 +8,13 @@ use std::ops::Range;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use crate::key_node::expires_secs;
+use crate::memory::key_node::expires_secs;
+use crate::memory::region::Region;
+use crate::memory::sync::get;
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::process::is_alive;
-use crate::region::Region;
-use crate::seat::{PROCESSES_MAX, Seat, owner_word, pid_word};
-use crate::stuck::{locks_held, noted};
-use crate::sync::get;
+use crate::writers::liveness::is_alive;
+use crate::writers::slot::{PROCESSES_MAX, Seat, owner_word, pid_word};
+use crate::writers::stall::{locks_held, noted};
 
 /// So many key-nodes are looked at: enough for shares to be right within a percent.
 const SAMPLE: u64 = 1 << 16;

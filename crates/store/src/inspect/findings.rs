@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::key::StoredKey;
+use crate::format::key::StoredKey;
 
 /// More flaws than this are counted, but not kept one by one: nobody reads them, and a file of random
 /// bytes has millions.

@@ -3,9 +3,9 @@
 //! Nodes whose entry has expired count as occupied until they are reused or swept. Takes no lock: each
 //! head is read as it is at some moment.
 
-use crate::geometry::CHAIN_MAX;
+use crate::format::geometry::CHAIN_MAX;
 use crate::memory::ClassMemory;
-use crate::sync::get;
+use crate::memory::sync::get;
 
 /// So many heads are looked at: enough for shares to be right within a percent, in about a
 /// millisecond.

@@ -1,14 +1,15 @@
 //! A look at a cluster, live or at rest, which leaves it exactly as it is.
 //!
 //! Owns the questions that people ask of a cluster from outside. Every answer is read without a lock,
-//! while others write at full speed: see [`settle`] for why no half-written node is believed.
+//! while others write at full speed: see [`reader`] for why no half-written node is believed.
 //!
 //! Invariant: writes nothing, joins nothing, holds nobody up. The mapping is read-only.
 //! Invariant: every loop is bounded by the size of the files, whatever bytes are in them.
 
 mod check;
 mod findings;
-mod settle;
+pub(crate) mod occupancy;
+mod reader;
 mod survey;
 
 use std::fmt;
@@ -18,21 +19,21 @@ use std::path::{Path, PathBuf};
 
 use crate::entry::{Entry, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
-use crate::geometry::{Class, Geometry};
-use crate::header::Role;
-use crate::key::{Key, StoredKey};
-use crate::key_node::{STATE, expires_secs, key_of};
+use crate::format::geometry::{Class, Geometry};
+use crate::format::header::Role;
+use crate::format::key::{Key, StoredKey};
+use crate::inspect::occupancy::Occupancy;
+use crate::memory::key_node::{STATE, expires_secs, key_of};
+use crate::memory::sync::get;
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::occupancy::Occupancy;
+use crate::open::segment;
 use crate::open::{self, Look};
-use crate::segment;
 use crate::snapshot::Snapshot;
-use crate::stats::Stats;
-use crate::sync::get;
+use crate::writers::stats::Stats;
 
 use check::Check;
 pub use findings::{Findings, Flaw, FlawKind};
-use settle::{Reader, Settled};
+use reader::{Reader, Settled};
 pub use survey::{Ages, Area, Holder, Process};
 
 /// A look at a cluster: at its memory where it is open, or was when its processes were killed, and else at

@@ -4,7 +4,7 @@
 //! plain data, so a pointer has to become references to atomics somewhere, and that is here alone.
 //! Bounds are checked once for each run that is handed out. Knows nothing of what the words mean.
 //!
-//! A file that is cut short while it is mapped does not end the process: see [`crate::guard`].
+//! A file that is cut short while it is mapped does not end the process: see [`crate::memory::sigbus`].
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -16,8 +16,8 @@ use std::slice;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::guard::Guard;
-use crate::sync::AtomicU64;
+use crate::memory::sigbus::Guard;
+use crate::memory::sync::AtomicU64;
 
 /// The size of a word in bytes.
 pub(crate) const WORD_BYTES: u64 = 8;
@@ -236,14 +236,14 @@ impl Region {
 
     /// A copy of the words.
     pub(crate) fn words(&self) -> Vec<u64> {
-        self.slice(0, self.words).iter().map(crate::sync::get).collect()
+        self.slice(0, self.words).iter().map(crate::memory::sync::get).collect()
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::sync::put;
+    use crate::memory::sync::put;
 
     #[test]
     fn words_are_apart() {

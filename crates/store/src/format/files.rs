@@ -2,7 +2,7 @@
 //! when they change.
 //!
 //! Owns what both kinds have in common. Which of them there are, and in what order they are opened, is in
-//! [`crate::segment`], [`crate::snapshot`] and [`crate::open`]. Never changes a file that it refuses.
+//! [`crate::open::segment`], [`crate::snapshot`] and [`crate::open`]. Never changes a file that it refuses.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,9 +13,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 
 use crate::error::OpenError;
-use crate::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::header::{self, Identity, Kind, Role};
-use crate::region::Access;
+use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
+use crate::format::header::{self, Identity, Kind, Role};
+use crate::memory::region::Access;
 
 /// All files of a cluster, the control file first.
 pub(crate) fn roles(identity: &Identity) -> impl Iterator<Item = Role> {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::geometry::Class;
+use crate::format::geometry::Class;
 
 /// The two words that a node keeps of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,8 @@
 //! The counts are kept in the seats, so that they cost no shared write and outlive a process. A process
 //! that is killed may leave out the last update that it made.
 
-use crate::region::Region;
-use crate::seat::Seat;
+use crate::memory::region::Region;
+use crate::writers::slot::Seat;
 
 /// The counts of a seat, in the order of their words.
 #[derive(Clone, Copy)]

@@ -7,9 +7,9 @@
 use bytemuck::cast_slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::geometry::{CHAIN_MAX, HEAD_WORDS, Layout};
-use crate::key::{Key, StoredKey};
-use crate::sync::{AtomicU64, get, put};
+use crate::format::geometry::{CHAIN_MAX, HEAD_WORDS, Layout};
+use crate::format::key::{Key, StoredKey};
+use crate::memory::sync::{AtomicU64, get, put};
 
 /// Words of the head: the lock; how many keys of this home live elsewhere; hints; the tags.
 const LOCK: usize = 0;
@@ -307,7 +307,7 @@ impl<'a> KeyNode<'a> {
         self.each(slot).zip(image).all(|(word, value)| get(word) == *value)
     }
 
-    /// Puts a sealed image into a slot, and marks the slot as its. Not one step: see [`crate::seat`].
+    /// Puts a sealed image into a slot, and marks the slot as its. Not one step: see [`crate::writers::slot`].
     #[inline(always)]
     pub(crate) fn install(&self, slot: u32, image: &[u64]) {
         if let (Some(node), Some(image)) = (self.narrow(slot), image.first_chunk::<NARROW_WORDS>())
@@ -403,8 +403,8 @@ fn check(image: &[u64], seed: u64) -> u32 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::geometry::Geometry;
-    use crate::region::Region;
+    use crate::format::geometry::Geometry;
+    use crate::memory::region::Region;
     use proptest::prelude::*;
 
     const SEED: u64 = 9;

@@ -1,25 +1,25 @@
 //! The check of a whole cluster from outside.
 //!
-//! Judges nodes as [`crate::verify`] does, which would drop what is flawed here; and heads, locks and
+//! Judges nodes as [`crate::writers::restore`] does, which would drop what is flawed here; and heads, locks and
 //! seats besides. Whatever may only seem wrong, as somebody is writing, is looked at again. Repairs
 //! nothing.
 
 use std::path::PathBuf;
 
-use crate::header::Role;
-use crate::key::StoredKey;
-use crate::key_node::{expires_secs, key_of};
+use crate::format::header::Role;
+use crate::format::key::StoredKey;
+use crate::memory::key_node::{expires_secs, key_of};
+use crate::memory::region::WORD_BYTES;
+use crate::memory::sync::get;
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::process::is_alive;
-use crate::region::WORD_BYTES;
-use crate::seat::{KeyNodeId, PROCESSES_MAX, Seat, free_lock};
 use crate::snapshot;
-use crate::sync::get;
-use crate::verify::{Fault, is_being_restored, is_duplicate};
+use crate::writers::liveness::is_alive;
+use crate::writers::restore::{Fault, is_being_restored, is_duplicate};
+use crate::writers::slot::{KeyNodeId, PROCESSES_MAX, Seat, free_lock};
 
 use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
-use super::settle::{Reader, Settled, Tries};
+use super::reader::{Reader, Settled, Tries};
 
 /// How many key-nodes are checked between two reports of progress: about a millisecond.
 const STRETCH: u64 = 1024;

@@ -2,8 +2,8 @@
 //! `make test-loom`.
 
 use super::*;
-use crate::geometry::Class;
-use crate::seat::{KeyNodeId, Record, SEAT_WORDS_OF_LOOM, Seat, owner_word, read_journal};
+use crate::format::geometry::Class;
+use crate::writers::slot::{KeyNodeId, Record, SEAT_WORDS_OF_LOOM, Seat, owner_word, read_journal};
 use loom::sync::{Arc, Mutex};
 use loom::thread::{self, yield_now};
 

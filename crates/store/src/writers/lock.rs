@@ -3,10 +3,10 @@
 //!
 //! Owns the protocol by which threads and processes exclude one another, and by which a lock whose
 //! holder was killed is taken back. A holder writes down what it is about to lock before it does, so
-//! that whoever cleans up after it finds every lock (see [`crate::seat`]). Does not know how to tell
+//! that whoever cleans up after it finds every lock (see [`crate::writers::slot`]). Does not know how to tell
 //! whether a holder lives: it asks.
 
-use crate::sync::{AtomicU64, get, put, swap_if};
+use crate::memory::sync::{AtomicU64, get, put, swap_if};
 
 /// Where the mark is in a lock.
 const MARK: u64 = u64::MAX << 32;

@@ -1,7 +1,7 @@
 //! The pointer: a file in the directory of a snapshot that says where the memory is, while there is one.
 //!
 //! Written in place, and as long as ever, so that it can be where no space is left. Whether what it names counts is
-//! for [`crate::segment`] to say.
+//! for [`crate::open::segment`] to say.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
-use crate::files::io_error;
+use crate::format::files::io_error;
 use crate::snapshot::Snapshot;
 
 const POINTER: &str = "memory";

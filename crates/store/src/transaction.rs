@@ -10,17 +10,17 @@
 
 use smallvec::SmallVec;
 
-use crate::crew::Crew;
 use crate::error::UpdateError;
-use crate::key::{Key, StoredKey};
-use crate::key_node::{NARROW_WORDS, STATE, Slots, expires_secs};
-use crate::lock::{acquire_within, release, try_acquire};
+use crate::format::key::{Key, StoredKey};
+use crate::memory::key_node::{NARROW_WORDS, STATE, Slots, expires_secs};
+use crate::memory::sync::{AtomicU64, add, get, put};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::options::Eviction;
-use crate::patience::{Patience, SPINS, SPINS_UNENCUMBERED};
-use crate::seat::{Record, Seat};
-use crate::stats::Count;
-use crate::sync::{AtomicU64, add, get, put};
+use crate::writers::Crew;
+use crate::writers::backoff::{Patience, SPINS, SPINS_UNENCUMBERED};
+use crate::writers::lock::{acquire_within, release, try_acquire};
+use crate::writers::slot::{Record, Seat};
+use crate::writers::stats::Count;
 
 /// A key of an update, as far as it is known before any lock is taken.
 #[derive(Clone, Copy)]

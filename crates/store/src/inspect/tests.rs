@@ -13,12 +13,12 @@ use super::*;
 use crate::cluster::Cluster;
 use crate::entry::EntryMut;
 use crate::error::until_decided;
-use crate::geometry::{HEADER_BYTES, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
-use crate::key::Hashed;
+use crate::format::geometry::{HEADER_BYTES, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use crate::format::key::Hashed;
+use crate::memory::sync::death;
+use crate::open::pointer::Pointer;
 use crate::options::{Eviction, Options};
-use crate::pointer::Pointer;
 use crate::snapshot::Synced;
-use crate::sync::death;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;

@@ -10,11 +10,11 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::key_node::{KeyNode, key_of};
+use crate::memory::key_node::{KeyNode, key_of};
+use crate::memory::sync::{Ordering, fence, get};
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::seat::{Seat, read_journal};
-use crate::sync::{Ordering, fence, get};
-use crate::verify::{Fault, judge};
+use crate::writers::restore::{Fault, judge};
+use crate::writers::slot::{Seat, read_journal};
 
 /// An update takes less than a microsecond, so the next tries nearly always see its end.
 const TRIES_AT_ONCE: u32 = 64;

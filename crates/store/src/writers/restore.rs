@@ -5,13 +5,13 @@
 //! has open: complete what was committed, free all locks, drop what does not count, count anew which
 //! keys are away. Bounded by the size of the files, whatever bytes are in them.
 
-use crate::key::StoredKey;
-use crate::key_node::{KeyNode, expires_secs, is_sealed, key_of};
-use crate::lock::free;
+use crate::format::key::StoredKey;
+use crate::memory::key_node::{KeyNode, expires_secs, is_sealed, key_of};
+use crate::memory::sync::{AtomicU64, get, put};
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::seat::{PROCESSES_MAX, Seat, restoring_word};
-use crate::stats::Count;
-use crate::sync::{AtomicU64, get, put};
+use crate::writers::lock::free;
+use crate::writers::slot::{PROCESSES_MAX, Seat, restoring_word};
+use crate::writers::stats::Count;
 
 /// Why a node does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

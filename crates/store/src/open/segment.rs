@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::error::OpenError;
-use crate::files::{self, Origin, io_error};
-use crate::geometry::Geometry;
-use crate::header::{Identity, Kind, Role};
+use crate::format::files::{self, Origin, io_error};
+use crate::format::geometry::Geometry;
+use crate::format::header::{Identity, Kind, Role};
+use crate::memory::region::{Access, Region, WORD_BYTES};
+use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
-use crate::pointer::Pointer;
-use crate::region::{Access, Region, WORD_BYTES};
-use crate::seat::{CONTROL_BYTES, boot_word, mark_word, nonce_word, spoiled_word};
+use crate::open::pointer::Pointer;
 use crate::snapshot::Snapshot;
-use crate::sync::{get, put};
+use crate::writers::slot::{CONTROL_BYTES, boot_word, mark_word, nonce_word, spoiled_word};
 
 /// The memory of a cluster, mapped.
 pub(crate) struct Segment {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::memory::Memory;
-use crate::patience::PATIENCE;
-use crate::seat::{KeyNodeId, PROCESSES_MAX, SEATS_MAX, Seat};
-use crate::sync::{AtomicU64 as Word, get};
+use crate::memory::sync::{AtomicU64 as Word, get};
+use crate::writers::backoff::PATIENCE;
+use crate::writers::slot::{KeyNodeId, PROCESSES_MAX, SEATS_MAX, Seat};
 
 /// How often it is looked whether a holder is alive, by one of all threads: it costs two system calls.
 const LOOK_EVERY_TICKS: u64 = 16;
@@ -125,8 +125,8 @@ fn lock_of(memory: &Memory, id: KeyNodeId) -> Option<&Word> {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
-    use crate::region::Region;
-    use crate::seat::{CONTROL_WORDS, SEATS_MAX};
+    use crate::memory::region::Region;
+    use crate::writers::slot::{CONTROL_WORDS, SEATS_MAX};
 
     fn wait(time: Duration) {
         let since = Instant::now();

@@ -8,8 +8,8 @@
 //! over, one of each line, make up further nodes: the *spread* nodes, one for seven lines. They take
 //! seven cache misses instead of one, and are given out last.
 
-use crate::key::StoredKey;
-use crate::region::WORD_BYTES;
+use crate::format::key::StoredKey;
+use crate::memory::region::WORD_BYTES;
 
 /// State words of a narrow node.
 pub const STATE_WORDS_NARROW: u32 = 4;
@@ -530,7 +530,7 @@ mod tests {
         let layout = Layout::new(Geometry::by_count(4, 16, 8, 4).unwrap());
         let (mut homes, mut alternates, mut same) = ([0_u32; 64], [0_u32; 64], 0);
         for number in 0..64_000_u64 {
-            let key = crate::key::Key::stored(&number, 7);
+            let key = crate::format::key::Key::stored(&number, 7);
             let (home, alternate) = (layout.home(&key).number, layout.alternate(&key).number);
             homes[home as usize] += 1;
             alternates[alternate as usize] += 1;

@@ -1,0 +1,8 @@
+//! The format of the files: where everything is and what it means (docs/store-format.md).
+//!
+//! Owns geometry, headers, keys and how files are made and opened. Maps nothing and locks nothing.
+
+pub(crate) mod files;
+pub(crate) mod geometry;
+pub(crate) mod header;
+pub(crate) mod key;
