@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::memory::key_node::STATE;
+use crate::format::node::STATE;
 
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;

@@ -5,4 +5,7 @@
 pub(crate) mod files;
 pub(crate) mod geometry;
 pub(crate) mod header;
+pub(crate) mod journal;
 pub(crate) mod key;
+pub(crate) mod layout;
+pub(crate) mod node;

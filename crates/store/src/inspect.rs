@@ -8,33 +8,32 @@
 
 mod check;
 mod findings;
-pub(crate) mod occupancy;
 mod reader;
 mod survey;
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::entry::{Entry, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
+use crate::format::files::{Access, io_error};
 use crate::format::geometry::{Class, Geometry};
 use crate::format::header::Role;
 use crate::format::key::{Key, StoredKey};
-use crate::inspect::occupancy::Occupancy;
-use crate::memory::key_node::{STATE, expires_secs, key_of};
+use crate::format::node::{STATE, expires_secs, key_of};
 use crate::memory::sync::get;
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::open::segment;
-use crate::open::{self, Look};
-use crate::snapshot::Snapshot;
+use crate::open::segment::{self, Segment};
+use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
+use crate::writers::restore;
 use crate::writers::stats::Stats;
 
 use check::Check;
 pub use findings::{Findings, Flaw, FlawKind};
 use reader::{Reader, Settled};
-pub use survey::{Ages, Area, Holder, Process};
+pub use survey::{Ages, Area, Holder, Occupancy, Process};
 
 /// A look at a cluster: at its memory where it is open, or was when its processes were killed, and else at
 /// its snapshot.
@@ -58,7 +57,9 @@ pub use survey::{Ages, Area, Holder, Process};
 pub struct View {
     memory: Memory,
     snapshot: Snapshot,
+    /// The control file and the files of the memory, if it is there and not a copy of the snapshot.
     live: Option<(File, segment::Files)>,
+    /// Places of the snapshot whose copy is torn or damaged.
     damaged: Vec<(Role, u64, u64)>,
 }
 
@@ -69,8 +70,26 @@ impl View {
     ///
     /// If there is no cluster of this format, or the system refuses something.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let Look { memory, snapshot, live, damaged } = open::look(dir)?;
-        Ok(Self { memory, snapshot, live, damaged })
+        let cluster = dir.join(SNAPSHOT_DIR);
+        match fs::metadata(&cluster) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(OpenError::NoCluster { path: dir.to_owned() });
+            }
+            Err(error) => return Err(io_error("look for the directory", &cluster)(error)),
+        }
+        let snapshot = Snapshot::open(&cluster, Access::Read)?;
+        let mut damaged = Vec::new();
+        if let Some(Segment { memory, control, files }) = segment::find(&snapshot, Access::Read)? {
+            return Ok(Self { memory, snapshot, live: Some((control, files)), damaged });
+        }
+        let read_error = || io_error("read the snapshot", snapshot.dir());
+        let memory = segment::private(snapshot.identity).map_err(read_error())?;
+        let load = snapshot.load(&memory, |role, key_node, at| damaged.push((role, key_node, at)));
+        load.map_err(read_error())?;
+        // As whoever opens it does: so that keys away from home are found.
+        restore::restore(&memory);
+        Ok(Self { memory, snapshot, live: None, damaged })
     }
 
     /// See [`Cluster::seed`](crate::Cluster::seed).

@@ -41,8 +41,7 @@ pub use format::geometry::{
     STATE_WORDS_WIDE,
 };
 pub use format::key::{Hashed, Key, Parts, StoredKey};
-pub use inspect::occupancy::Occupancy;
-pub use inspect::{Ages, Area, Findings, Flaw, FlawKind, Holder, Process, View};
+pub use inspect::{Ages, Area, Findings, Flaw, FlawKind, Holder, Occupancy, Process, View};
 pub use options::{Eviction, Options, default_memory_dir};
 pub use snapshot::Synced;
 pub use writers::backoff::blocked_here;

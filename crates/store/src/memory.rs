@@ -3,23 +3,23 @@
 //! Owns the way from the name of a key-node to its words, and the completion of what a killed process
 //! left. Knows no file. Takes no lock, except to give back those of the dead.
 
+pub(crate) mod control;
 pub(crate) mod key_node;
 pub(crate) mod region;
 pub(crate) mod sigbus;
 pub(crate) mod sync;
+pub(crate) mod validity;
 
-use crate::format::geometry::{Class, Geometry, KeyNodeAt, Layout};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::format::geometry::{Class, Geometry};
 use crate::format::header::{Identity, Role};
 use crate::format::key::StoredKey;
-use crate::memory::key_node::{KeyNode, is_sealed};
-use crate::memory::region::Region;
-use crate::memory::sync::{AtomicU64, get, put};
-use crate::writers::lock::release_of;
-use crate::writers::slot::{
-    KeyNodeId, Record, Seat, owner_word, pid_word, read_journal, spoiled_word,
-};
-use crate::writers::stats::Count;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::format::layout::{KeyNodeAt, KeyNodeId, Layout};
+use control::spoiled_word;
+use key_node::KeyNode;
+use region::Region;
+use sync::{AtomicU64, put};
 
 /// One class of nodes, over all its files.
 pub(crate) struct ClassMemory {
@@ -82,26 +82,6 @@ impl ClassMemory {
     }
 }
 
-/// What there was to clean up after the dead.
-#[derive(Clone, Copy, Default)]
-#[must_use = "it is to be counted"]
-pub(crate) struct CleanedUp {
-    seats: u64,
-    completed: u64,
-}
-
-impl CleanedUp {
-    pub(crate) const fn and(self, other: Self) -> Self {
-        Self { seats: self.seats + other.seats, completed: self.completed + other.completed }
-    }
-
-    /// Counts it as done from `seat`.
-    pub(crate) fn count(self, seat: &Seat<'_>) {
-        seat.count(Count::Recovered, self.seats);
-        seat.count(Count::Completed, self.completed);
-    }
-}
-
 /// A whole cluster.
 pub(crate) struct Memory {
     pub(crate) identity: Identity,
@@ -156,7 +136,7 @@ impl Memory {
     }
 
     /// A key-node, if there is one of this name.
-    fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
+    pub(crate) fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
         let class = self.class(id.class)?;
         let total = class.layout.geometry.key_nodes_total();
         (id.key_node < total).then(|| class.spot(id.key_node).node)
@@ -181,87 +161,5 @@ impl Memory {
         }
         let of = |class: &ClassMemory| class.files.iter().any(Region::is_lost);
         self.control.is_lost() || of(&self.narrow) || self.wide.as_ref().is_some_and(of)
-    }
-
-    /// Cleans up after process number `process`, which is dead: completes its committed updates and gives
-    /// back its locks and seats. The caller has the right to.
-    ///
-    /// Killed in the middle, it can be done again.
-    pub(crate) fn clean_up_after(&self, process: u32) -> CleanedUp {
-        let owner = owner_word(process);
-        let mut cleaned = CleanedUp::default();
-        for dead in Seat::all(&self.control).filter(|dead| dead.owner() == owner) {
-            cleaned.completed += u64::from(self.complete(&dead));
-            for id in dead.locks() {
-                if let Some(key_node) = self.key_node(id) {
-                    release_of(key_node.lock(), dead.lock_word());
-                }
-            }
-            dead.clear_locks();
-            dead.give_back();
-            cleaned.seats += 1;
-        }
-        if get(pid_word(&self.control, process)) != 0 {
-            put(pid_word(&self.control, process), 0);
-        }
-        cleaned
-    }
-
-    /// Does what the journal of a dead seat says, if it was committed.
-    fn complete(&self, dead: &Seat<'_>) -> bool {
-        self.redo(dead, |key_node, record| {
-            self.complete_record(key_node, record.slot, record.before, record.image);
-        })
-    }
-
-    /// Hands the records of a committed journal to `act`, each with its key-node, up to one that makes no
-    /// sense; then forgets the journal. Says whether there was one.
-    fn redo(&self, seat: &Seat<'_>, act: impl Fn(&KeyNode<'_>, &Record<'_>)) -> bool {
-        let words = seat.committed_words();
-        let node_words = |class| Some(self.class(class)?.layout.node_words);
-        for record in read_journal(&words, node_words) {
-            let Some(key_node) = self.key_node(record.id) else { break };
-            if record.slot >= key_node.layout().geometry.chain() {
-                break;
-            }
-            act(&key_node, &record);
-        }
-        if !words.is_empty() {
-            seat.clear_journal();
-        }
-        !words.is_empty()
-    }
-
-    /// Makes one change of a journal, unless the node is neither as the journal found it nor torn. Then
-    /// the journal is older than the node: a copy of a live cluster, or a loss of power.
-    fn complete_record(
-        &self,
-        key_node: &KeyNode<'_>,
-        slot: u32,
-        before: u64,
-        image: Option<&[u64]>,
-    ) {
-        let tail = key_node.tail(slot);
-        let Some(image) = image else {
-            if tail == before {
-                key_node.clear(slot);
-            }
-            key_node.note_change();
-            return;
-        };
-        let mut found = image.to_vec();
-        key_node.read(slot, &mut found);
-        if tail != before && is_sealed(&mut found, self.seed()) {
-            // Whole, and not what was to be replaced: newer, or done already, though perhaps not yet
-            // marked and noted in the head.
-            if found == image {
-                key_node.install(slot, image);
-            }
-            return;
-        }
-        found.copy_from_slice(image);
-        if is_sealed(&mut found, self.seed()) {
-            key_node.install(slot, image);
-        }
     }
 }

@@ -20,21 +20,18 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 
 use crate::error::OpenError;
-use crate::format::files::{self, io_error};
+use crate::format::files::{self, Access, io_error};
 use crate::format::header::{Identity, Role};
-use crate::memory::region::Access;
-use crate::memory::{CleanedUp, Memory};
+use crate::memory::Memory;
+use crate::memory::control::PROCESSES_MAX;
 use crate::options::{Options, default_memory_dir};
-use crate::snapshot::Snapshot;
-use crate::writers::Crew;
+use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::liveness::{Life, Lives};
-use crate::writers::restore;
-use crate::writers::slot::PROCESSES_MAX;
+use crate::writers::recovery::{CleanedUp, clean_up_after};
+use crate::writers::{Crew, restore};
 use segment::Segment;
 
-/// The directory of the snapshot, within the one that was asked for.
-const CLUSTER: &str = "cluster";
-/// The same in the making. One that is left over is replaced.
+/// The directory of a snapshot in the making. One that is left over is replaced.
 const CLUSTER_NEW: &str = "cluster.new";
 /// Held while a process opens or leaves the cluster.
 const GATE: &str = "cluster.lock";
@@ -108,7 +105,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let dir = &path::absolute(dir).map_err(io_error("make sense of the path", dir))?;
     make_directory(dir)?;
     let _gate = pass_gate(dir)?;
-    let cluster = dir.join(CLUSTER);
+    let cluster = dir.join(SNAPSHOT_DIR);
     let mut is_new = false;
     if let Err(error) = fs::symlink_metadata(&cluster) {
         if error.kind() != io::ErrorKind::NotFound {
@@ -140,7 +137,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     }
     let cleaned = free
         .iter()
-        .map(|(process, _)| memory.clean_up_after(*process))
+        .map(|(process, _)| clean_up_after(&memory, *process))
         .fold(CleanedUp::default(), CleanedUp::and);
     let Some((process, life)) = free.drain(..).next() else {
         return Err(OpenError::TooManyProcesses { path: dir.to_owned(), max: PROCESSES_MAX });
@@ -155,7 +152,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
 
 /// How much memory [`open`] would make; 0 if it is there already.
 pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenError> {
-    let cluster = dir.join(CLUSTER);
+    let cluster = dir.join(SNAPSHOT_DIR);
     // Whoever is just making it comes first.
     let _gate = if dir.join(GATE).exists() { Some(pass_gate(dir)?) } else { None };
     if fs::symlink_metadata(&cluster).is_err() {
@@ -184,40 +181,6 @@ fn fill(snapshot: &Snapshot, options: &Options, is_new: bool) -> Result<Segment,
         return Err(error);
     }
     Ok(segment)
-}
-
-/// A cluster that somebody looks at.
-pub(crate) struct Look {
-    pub(crate) memory: Memory,
-    pub(crate) snapshot: Snapshot,
-    /// The control file and the files of the memory, if it is there and not a copy of the snapshot.
-    pub(crate) live: Option<(File, segment::Files)>,
-    /// Places of the snapshot whose copy is torn or damaged.
-    pub(crate) damaged: Vec<(Role, u64, u64)>,
-}
-
-/// Looks at the cluster in `dir`, and changes nothing.
-pub(crate) fn look(dir: &Path) -> Result<Look, OpenError> {
-    let cluster = dir.join(CLUSTER);
-    match fs::metadata(&cluster) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::NoCluster { path: dir.to_owned() });
-        }
-        Err(error) => return Err(io_error("look for the directory", &cluster)(error)),
-    }
-    let snapshot = Snapshot::open(&cluster, Access::Read)?;
-    let mut damaged = Vec::new();
-    if let Some(Segment { memory, control, files }) = segment::find(&snapshot, Access::Read)? {
-        return Ok(Look { memory, snapshot, live: Some((control, files)), damaged });
-    }
-    let read_error = || io_error("read the snapshot", snapshot.dir());
-    let memory = segment::private(snapshot.identity).map_err(read_error())?;
-    let load = snapshot.load(&memory, |role, number, offset| damaged.push((role, number, offset)));
-    load.map_err(read_error())?;
-    // As whoever opens it does: so that keys away from home are found.
-    restore::restore(&memory);
-    Ok(Look { memory, snapshot, live: None, damaged })
 }
 
 fn make_directory(dir: &Path) -> Result<(), OpenError> {
@@ -308,12 +271,16 @@ fn new_identity(options: &Options) -> Result<Identity, OpenError> {
 
 /// Makes the snapshot in `dir`, all at once as far as anybody can see.
 fn make(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
-    let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(CLUSTER));
+    let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(SNAPSHOT_DIR));
     files::remove(&new)?;
     fs::create_dir(&new).map_err(io_error("create the directory", &new))?;
-    let made = Snapshot::make(&new, identity).and_then(|()| {
+    let make = || {
+        Snapshot::make(&new, identity)?;
+        pointer::clear(&new).map_err(io_error("make room for the pointer to memory", &new))?;
+        files::sync_directory(&new)?;
         fs::rename(&new, &cluster).map_err(io_error("rename the new cluster", &cluster))
-    });
+    };
+    let made = make();
     if made.is_err() {
         // Best effort, so that a disk which was too full is not left full; the first error counts.
         let _ = files::remove(&new);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::format::geometry::{Geometry, STATE_WORDS_WIDE};
-use crate::writers::slot::CONTROL_BYTES;
+use crate::memory::control::CONTROL_BYTES;
 
 /// What becomes of a new key whose key-nodes are full of live entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,16 +20,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::error::OpenError;
-use crate::format::files::{self, Origin, io_error};
+use crate::format::files::{self, Access, Origin, io_error};
 use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::format::header::{Identity, Kind, Role};
-use crate::memory::region::Access;
-use crate::open::pointer;
 use crate::writers::byte_lock;
 
 pub(crate) use copy::place_of;
 pub use pass::Synced;
 
+/// The directory of the snapshot, within that of the cluster.
+pub(crate) const SNAPSHOT_DIR: &str = "cluster";
 /// The control file: a header, and two places for what is said of a pass.
 const CONTROL_BYTES: u64 = 3 * HEADER_BYTES as u64;
 /// Bytes of the control file, behind its end: held by every process that has the cluster open, and by the
@@ -50,7 +50,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Makes the files in `dir`, a new directory, and writes them to the disk.
+    /// Makes the files in `dir`, a new directory, and writes each to the disk.
     pub(crate) fn make(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
         for role in files::roles(identity) {
             let bytes = file_bytes(identity, role);
@@ -58,8 +58,7 @@ impl Snapshot {
             let path = dir.join(role.file_name());
             file.sync_all().map_err(io_error("write the file to the disk", &path))?;
         }
-        pointer::clear(dir).map_err(io_error("make room for the pointer to memory", dir))?;
-        files::sync_directory(dir)
+        Ok(())
     }
 
     /// Opens the files in `dir`.

@@ -8,19 +8,22 @@
 //! one for some microseconds; if that fails, it lets go of everything, waits, and starts again with the one that
 //! it waited for.
 
+pub(crate) mod commit;
+pub(crate) mod placement;
+
 use smallvec::SmallVec;
 
 use crate::error::UpdateError;
 use crate::format::key::{Key, StoredKey};
-use crate::memory::key_node::{NARROW_WORDS, STATE, Slots, expires_secs};
-use crate::memory::sync::{AtomicU64, add, get, put};
+use crate::format::node::expires_secs;
+use crate::memory::key_node::Slots;
+use crate::memory::sync::get;
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::options::Eviction;
 use crate::writers::Crew;
 use crate::writers::backoff::{Patience, SPINS, SPINS_UNENCUMBERED};
 use crate::writers::lock::{acquire_within, release, try_acquire};
-use crate::writers::slot::{Record, Seat};
-use crate::writers::stats::Count;
+use crate::writers::slot::{Count, Seat};
+use commit::{Change, commit};
 
 /// A key of an update, as far as it is known before any lock is taken.
 #[derive(Clone, Copy)]
@@ -71,25 +74,10 @@ pub(crate) enum Was {
 /// A key-node that is needed could not be had without waiting.
 pub(crate) struct Blocked<'a>(pub(crate) Spot<'a>);
 
-/// Why there is no place.
-pub(crate) enum NoPlace<'a> {
-    Blocked(Blocked<'a>),
-    Full,
-}
-
 /// A key-node that a step has locked, and the slots there that are meant for keys of the step.
 struct Held<'a> {
     spot: Spot<'a>,
     meant: Slots,
-}
-
-/// A change of one node: where it goes, the home of its key, and its sealed image. Without an image, the
-/// slot becomes free.
-#[derive(Clone, Copy)]
-pub(crate) struct Change<'a, 'i> {
-    pub(crate) place: Place<'a>,
-    pub(crate) home: Spot<'a>,
-    pub(crate) image: Option<&'i [u64]>,
 }
 
 /// One update in the making.
@@ -241,78 +229,6 @@ impl<'a> Step<'a> {
         held.map_or(Slots::default(), |held| held.meant)
     }
 
-    /// Finds a place for a key that has no node (docs/store-format.md, "A place for a new key"). All
-    /// keys of the step have been looked for. Nodes that expire after `until_secs` are not freed.
-    pub(crate) fn place(
-        &mut self,
-        ask: &Ask<'a>,
-        until_secs: u32,
-        eviction: Eviction,
-    ) -> Result<Place<'a>, NoPlace<'a>> {
-        let (preferred, chain) = (ask.class.layout.preferred, ask.class.layout.geometry.chain());
-        let mut in_home = self.occupied(ask.home).len();
-        if in_home >= preferred && self.free_expired(ask.class, ask.home, until_secs) {
-            in_home = self.occupied(ask.home).len();
-        }
-        if in_home < preferred {
-            return Ok(self.mean(self.free_place(ask.home, &ask.stored)));
-        }
-        // With room at home, the other one matters only if it has more.
-        if let Some(other) = ask.alternate()
-            && (in_home == chain || other.node.occupied().len() < in_home)
-        {
-            self.lock_now(other).map_err(NoPlace::Blocked)?;
-            let mut in_other = self.occupied(other).len();
-            if in_other == chain && self.free_expired(ask.class, other, until_secs) {
-                in_other = self.occupied(other).len();
-            }
-            if in_other < in_home {
-                return Ok(self.mean(self.free_place(other, &ask.stored)));
-            }
-        }
-        if in_home < chain {
-            return Ok(self.mean(self.free_place(ask.home, &ask.stored)));
-        }
-        match eviction {
-            Eviction::Refuse => Err(NoPlace::Full),
-            Eviction::EvictSoonestExpiry => {
-                let home = ask.home.node;
-                let candidates = home.occupied().without(self.meant(ask.home));
-                let soonest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
-                let slot = soonest.ok_or(NoPlace::Full)?;
-                Ok(self.mean(Place { spot: ask.home, slot, was: Was::Victim }))
-            }
-        }
-    }
-
-    /// The slots that have a node, or are going to.
-    fn occupied(&self, spot: Spot<'a>) -> Slots {
-        Slots(spot.node.occupied().0 | self.meant(spot).0)
-    }
-
-    /// A free slot; there is one. If possible one of the two that the key would like best, which are
-    /// fetched before the tags are known; else the first.
-    fn free_place(&self, spot: Spot<'a>, stored: &StoredKey) -> Place<'a> {
-        let free = spot.node.free().without(self.meant(spot));
-        let layout = spot.node.layout();
-        let favourite = layout.favourite(stored);
-        let likes = [favourite, layout.next_to(favourite)];
-        let liked = likes.into_iter().find(|&slot| free.has(slot));
-        Place { spot, slot: liked.or(free.first()).unwrap_or(0), was: Was::Free }
-    }
-
-    /// Frees the nodes that have expired by then, unless nothing can have. Says whether it freed any.
-    ///
-    /// All of them and not one, so that a key-node is seldom searched.
-    fn free_expired(&mut self, class: &ClassMemory, spot: Spot<'a>, until_secs: u32) -> bool {
-        if spot.node.earliest() > until_secs {
-            return false;
-        }
-        let freed = free_expired(class, spot, self.meant(spot), until_secs);
-        self.seat.count(Count::EvictedExpired, freed);
-        freed > 0
-    }
-
     /// Makes changes to key-nodes that are held, all or none of them.
     pub(crate) fn commit<'i>(&mut self, changes: impl Iterator<Item = Change<'a, 'i>> + Clone) {
         commit(self.memory, &self.seat, changes);
@@ -324,149 +240,4 @@ impl Drop for Step<'_> {
     fn drop(&mut self) {
         self.let_go();
     }
-}
-
-/// Makes changes to key-nodes that are held from `seat`, all or none of them.
-fn commit<'a, 'i>(
-    memory: &'a Memory,
-    seat: &Seat<'_>,
-    changes: impl Iterator<Item = Change<'a, 'i>> + Clone,
-) {
-    let mut journal = seat.journal();
-    for Change { place, home, image } in changes.clone() {
-        let before = place.spot.node.tail(place.slot);
-        journal.push(&Record { id: place.spot.id, slot: place.slot, before, image });
-        if place.was == Was::Free && place.spot.id != home.id {
-            // Before the node is there: the home must never say 0 while a key is away.
-            add(home.node.away(), 1);
-        }
-    }
-    journal.commit();
-    for change in changes {
-        make(memory, seat, change);
-    }
-    seat.clear_journal();
-}
-
-#[inline(always)]
-fn make<'a>(memory: &'a Memory, seat: &Seat<'_>, Change { place, home, image }: Change<'a, '_>) {
-    let node = place.spot.node;
-    let mut left = None;
-    let Some(image) = image else {
-        node.clear(place.slot);
-        if place.spot.id != home.id {
-            add(home.node.away(), u64::MAX);
-        }
-        seat.count(Count::Erased, 1);
-        return;
-    };
-    seat.count(Count::Updates, 1);
-    match place.was {
-        Was::Live => {}
-        Was::Free => seat.count(Count::Created, 1),
-        Was::Expired => {
-            seat.count(Count::Created, 1);
-            seat.count(Count::EvictedExpired, 1);
-        }
-        Was::Victim => {
-            seat.count(Count::Created, 1);
-            seat.count(Count::EvictedLive, 1);
-            let class = memory.class(place.spot.id.class);
-            left = class.map(|class| class.home(&node.stored(place.slot)));
-        }
-    }
-    node.install(place.slot, image);
-    // After the node is gone, as it came before the node was there.
-    if let Some(home) = left.filter(|home| home.id != place.spot.id) {
-        add(home.node.away(), u64::MAX);
-    }
-}
-
-/// The home of a key, held by itself: all that most updates need. Given back when dropped.
-pub(crate) struct AtHome<'a> {
-    seat: Seat<'a>,
-    home: Spot<'a>,
-}
-
-impl<'a> AtHome<'a> {
-    /// Locks the home of a key, if that is possible at once.
-    #[inline]
-    pub(crate) fn try_hold(seat: Seat<'a>, home: Spot<'a>) -> Option<Self> {
-        seat.list_lock(0, home.id);
-        try_acquire(home.node.lock(), seat.lock_word()).ok()?;
-        Some(Self { seat, home })
-    }
-
-    /// Replaces the live narrow node in `slot`, whose words these are, unless it is `image` already. As
-    /// [`commit`], which does the same for whatever else can happen.
-    #[inline(always)]
-    pub(crate) fn replace(
-        &self,
-        slot: u32,
-        words: &[AtomicU64; NARROW_WORDS],
-        image: &[u64; NARROW_WORDS],
-    ) {
-        // Key and tag stay as they are.
-        let changes = || words[STATE..].iter().zip(&image[STATE..]);
-        if changes().fold(0, |difference, (word, value)| difference | (get(word) ^ value)) == 0 {
-            return;
-        }
-        let mut journal = self.seat.journal();
-        let before = get(&words[NARROW_WORDS - 1]);
-        journal.push(&Record { id: self.home.id, slot, before, image: Some(image) });
-        journal.commit();
-        changes().for_each(|(word, value)| put(word, *value));
-        self.home.node.note_update(expires_secs(image[NARROW_WORDS - 1]));
-        self.seat.count(Count::Updates, 1);
-        self.seat.clear_journal();
-    }
-
-    /// Frees the slot of a live node.
-    #[cold]
-    pub(crate) fn erase(&self, memory: &'a Memory, slot: u32) {
-        let place = Place { spot: self.home, slot, was: Was::Live };
-        let change = Change { place, home: self.home, image: None };
-        commit(memory, &self.seat, std::iter::once(change));
-    }
-}
-
-impl Drop for AtHome<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        release(self.home.node.lock(), self.seat.lock_word());
-        self.seat.clear_locks();
-    }
-}
-
-/// Frees the nodes of a key-node, which is held, that have expired by then, but for those in `meant`.
-/// Returns how many.
-pub(crate) fn free_expired(
-    class: &ClassMemory,
-    spot: Spot<'_>,
-    meant: Slots,
-    until_secs: u32,
-) -> u64 {
-    let (mut freed, mut earliest) = (0, u32::MAX);
-    for slot in spot.node.occupied() {
-        let expires = expires_secs(spot.node.tail(slot));
-        if expires > until_secs || meant.has(slot) {
-            earliest = earliest.min(expires);
-            continue;
-        }
-        let home = class.home(&spot.node.stored(slot));
-        spot.node.clear(slot);
-        if home.id != spot.id {
-            add(home.node.away(), u64::MAX);
-        }
-        freed += 1;
-    }
-    // 0 says that nothing is known.
-    spot.node.set_earliest(earliest.max(1));
-    freed
-}
-
-/// Whether an image is worth a node: something to remember, for longer than now.
-#[inline]
-pub(crate) fn is_worth_keeping(image: &[u64], expires_secs: u32, now_secs: u32) -> bool {
-    expires_secs > now_secs && image[STATE..image.len() - 1].iter().any(|word| *word != 0)
 }

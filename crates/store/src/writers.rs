@@ -8,6 +8,7 @@ pub(crate) mod backoff;
 pub(crate) mod byte_lock;
 pub(crate) mod liveness;
 pub(crate) mod lock;
+pub(crate) mod recovery;
 pub(crate) mod restore;
 pub(crate) mod slot;
 pub(crate) mod stall;
@@ -20,11 +21,13 @@ use std::time::Duration;
 
 use crate::error::UpdateError;
 use crate::memory::Memory;
+use crate::memory::control::{PROCESSES_MAX, SEATS_MAX, free, pid_word};
 use crate::memory::sync::{AtomicU64 as Word, get, put};
 use crate::writers::backoff::{Blocked, Left, PATIENCE, Patience, SPINNING_MAX};
 use crate::writers::liveness::{Life, Lives};
-use crate::writers::lock::{free, with_right};
-use crate::writers::slot::{PROCESSES_MAX, SEATS_MAX, Seat, owner_word, pid_word};
+use crate::writers::lock::with_right;
+use crate::writers::recovery::clean_up_after;
+use crate::writers::slot::{Seat, owner_word};
 use crate::writers::stall::{Sightings, Stuck, is_stuck, locks_held, note};
 
 /// This process in a cluster.
@@ -183,7 +186,7 @@ impl Crew {
             let still_for = held_from.map(|held_from| self.sightings.still_for(&held_from));
             let is_stuck = still_for.is_some_and(is_stuck);
             if (is_stuck || patience.is_long())
-                && let Some(process) = process_of(memory, holder)
+                && let Some(process) = holder_process(memory, holder)
             {
                 self.look_after(memory, process, Some(seat));
                 if get(lock) != holder {
@@ -232,7 +235,7 @@ impl Crew {
         let mut found: Vec<Stuck> = Vec::new();
         for seat in Seat::all(&memory.control).filter(Seat::lists_locks) {
             let still_for = self.sightings.still_for(&seat);
-            let Some(process) = process_of(memory, seat.lock_word()) else { continue };
+            let Some(process) = seat.process() else { continue };
             if !is_stuck(still_for) {
                 continue;
             }
@@ -280,7 +283,7 @@ impl Crew {
         let Ok(_cleaning) = self.cleaning.try_lock() else { return };
         // If the lock cannot be asked for, the process counts as alive.
         let Ok(Some(life)) = self.lives.try_take(process) else { return };
-        let cleaned = with_right(life, || memory.clean_up_after(process));
+        let cleaned = with_right(life, || clean_up_after(memory, process));
         if let Some(seat) = seat {
             cleaned.count(seat);
         }
@@ -302,16 +305,14 @@ impl Crew {
 }
 
 /// The process whose seat is named by the word of a lock.
-fn process_of(memory: &Memory, holder: u64) -> Option<u32> {
-    let owner = Seat::of_lock(&memory.control, holder)?.owner();
-    let process = u32::try_from(owner.checked_sub(1)?).ok()?;
-    (process < PROCESSES_MAX).then_some(process)
+fn holder_process(memory: &Memory, holder: u64) -> Option<u32> {
+    Seat::of_lock(&memory.control, holder)?.process()
 }
 
 /// What is known of the holder of a lock that did not come free.
 fn busy(memory: &Memory, holder: u64, still_for: Duration) -> UpdateError {
     let pid =
-        process_of(memory, holder).map_or(0, |process| get(pid_word(&memory.control, process)));
+        holder_process(memory, holder).map_or(0, |process| get(pid_word(&memory.control, process)));
     UpdateError::Busy { pid, millis: u64::try_from(still_for.as_millis()).unwrap_or(u64::MAX) }
 }
 

@@ -10,11 +10,12 @@ use crate::error::until_decided;
 use crate::format::geometry::{STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::format::header::Identity;
 use crate::format::key::Hashed;
+use crate::memory::control::CONTROL_WORDS;
 use crate::memory::region::Region;
 use crate::memory::sync::{death, get};
 use crate::writers::liveness::Lives;
+use crate::writers::recovery::clean_up_after;
 use crate::writers::restore;
-use crate::writers::slot::CONTROL_WORDS;
 use crate::writers::stats::Stats;
 use std::sync::atomic::AtomicBool;
 
@@ -86,7 +87,7 @@ impl Heap {
 
 /// A key of a chosen home: the key-node number `home` of two, and the other one as its alternate.
 fn key_at(home: u64, number: u64) -> Hashed {
-    let layout = crate::format::geometry::Layout::new(identity(2).narrow);
+    let layout = crate::format::layout::Layout::new(identity(2).narrow);
     let estimates = (0..).map(|mix: u64| (home << 63) | (number << 20) | mix);
     let estimate = estimates
         .map(|estimate| StoredKey { estimate, identity: number })
@@ -278,7 +279,7 @@ fn a_kill_in_the_middle_of_cleaning_up_does_no_harm() {
             let cleaner = heap.open(1, case.eviction);
             death::after(cleaning, || {
                 let _life = cleaner_takes(&heap, 0);
-                let _ = heap.memory.clean_up_after(0);
+                let _ = clean_up_after(&heap.memory, 0);
             });
             heap.bury(1, cleaner);
             let story = format!("killed before write {writes}, cleaner before {cleaning}");

@@ -8,19 +8,17 @@ use smallvec::SmallVec;
 use super::Cluster;
 use crate::entry::{Draft, Entries, EntryMut, Outcome, Room, nanos, secs_down, secs_up};
 use crate::error::UpdateError;
+use crate::format::journal::RECORD_WORDS_BESIDES_IMAGE;
 use crate::format::key::{Key, StoredKey};
+use crate::format::node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal};
 use crate::memory::Spot;
-use crate::memory::key_node::{
-    ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal,
-};
 use crate::memory::region::{prefetch, prefetch_run};
 use crate::memory::sync::{AtomicU64, get};
-use crate::transaction::{
-    Ask, AtHome, Blocked, Change, NoPlace, Place, Step, Was, is_worth_keeping,
-};
+use crate::transaction::commit::{AtHome, Change, is_worth_keeping};
+use crate::transaction::placement::NoPlace;
+use crate::transaction::{Ask, Blocked, Place, Step, Was};
 use crate::writers::Seated;
-use crate::writers::slot::{JOURNAL_WORDS, KEYS_MAX, RECORD_WORDS_BESIDES_IMAGE};
-use crate::writers::stats::Count;
+use crate::writers::slot::{Count, JOURNAL_WORDS, KEYS_MAX};
 
 /// Updates with up to this many keys do not allocate. A request seldom meets more limits.
 const KEYS_INLINE: usize = 4;

@@ -15,7 +15,13 @@ use rustix::io::retry_on_intr;
 use crate::error::OpenError;
 use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::format::header::{self, Identity, Kind, Role};
-use crate::memory::region::Access;
+
+/// Whether a file, or its mapping, may be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
 
 /// All files of a cluster, the control file first.
 pub(crate) fn roles(identity: &Identity) -> impl Iterator<Item = Role> {

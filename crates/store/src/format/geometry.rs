@@ -8,9 +8,8 @@
 //! over, one of each line, make up further nodes: the *spread* nodes, one for seven lines. They take
 //! seven cache misses instead of one, and are given out last.
 
-use crate::format::key::StoredKey;
-use crate::memory::region::WORD_BYTES;
-
+/// The size of a word in bytes.
+pub(crate) const WORD_BYTES: u64 = 8;
 /// State words of a narrow node.
 pub const STATE_WORDS_NARROW: u32 = 4;
 /// State words of a wide node unless told otherwise: 61 buckets of 4 bytes, and two words besides.
@@ -29,17 +28,17 @@ const FILE_BYTES_WANTED: u64 = 1 << 30;
 /// The largest cluster that is made: 64 TiB, well below what a process can map.
 const TOTAL_BYTES_MAX: u64 = 1 << 46;
 /// More files than this are nobody's wish, and each is a mapping.
-const FILES_MAX: u32 = 128;
+pub(super) const FILES_MAX: u32 = 128;
 
 /// Words of a cache line.
-const LINE_WORDS: u32 = 8;
+pub(super) const LINE_WORDS: u32 = 8;
 /// Words of a head: one line (docs/store-format.md, "Key-node").
 pub(crate) const HEAD_WORDS: usize = 8;
 /// Words of a node besides its state: two of key, one of expiry and check.
 pub(crate) const NODE_WORDS_BESIDES_STATE: usize = 3;
 /// Bytes of the header of every file: a page, so that key-nodes start on one.
 pub(crate) const HEADER_BYTES: usize = 4096;
-const HEADER_WORDS: usize = HEADER_BYTES / WORD_BYTES as usize;
+pub(super) const HEADER_WORDS: usize = HEADER_BYTES / WORD_BYTES as usize;
 
 /// The kind of nodes that a key lives in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -263,12 +262,12 @@ impl Geometry {
     }
 
     /// The number of words of a node.
-    const fn node_words(&self) -> usize {
+    pub(super) const fn node_words(&self) -> usize {
         NODE_WORDS_BESIDES_STATE + self.state_words as usize
     }
 
     /// Whether nodes are one word less than a line, so that some are spread over the lines.
-    const fn has_spread_nodes(&self) -> bool {
+    pub(super) const fn has_spread_nodes(&self) -> bool {
         self.node_words() as u32 == LINE_WORDS - 1
     }
 
@@ -276,12 +275,12 @@ impl Geometry {
     /// that are in one piece where some are spread, and as large a share elsewhere.
     ///
     /// Of 8k + r nodes, 7k + r have a line each, and leave 7k + r words for k more.
-    const fn chain_preferred(&self) -> u32 {
+    pub(super) const fn chain_preferred(&self) -> u32 {
         (self.chain * (LINE_WORDS - 1)).div_ceil(LINE_WORDS)
     }
 
     /// The number of words of a key-node: whole lines.
-    const fn key_node_words(&self) -> usize {
+    pub(super) const fn key_node_words(&self) -> usize {
         let nodes = if self.has_spread_nodes() {
             self.chain_preferred() * LINE_WORDS
         } else {
@@ -291,140 +290,9 @@ impl Geometry {
     }
 }
 
-/// Where everything is: the numbers of a geometry that every access needs, worked out once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
-    pub(crate) geometry: Geometry,
-    /// See [`Geometry::chain_preferred`].
-    pub(crate) preferred: u32,
-    pub(crate) node_words: usize,
-    pub(crate) key_node_words: usize,
-    has_spread_nodes: bool,
-}
-
-/// Which key-node of a class, and where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyNodeAt {
-    /// Counted over all files.
-    pub(crate) number: u64,
-    pub(crate) file: usize,
-    /// The index of its first word in the file.
-    pub(crate) first: usize,
-}
-
-impl Layout {
-    pub(crate) const fn new(geometry: Geometry) -> Self {
-        Self {
-            geometry,
-            preferred: geometry.chain_preferred(),
-            node_words: geometry.node_words(),
-            key_node_words: geometry.key_node_words(),
-            has_spread_nodes: geometry.has_spread_nodes(),
-        }
-    }
-
-    /// Where the words of a node are within its key-node.
-    #[inline]
-    pub(crate) const fn node_at(&self, slot: u32) -> NodeAt {
-        let (slot, preferred) = (slot as usize, self.preferred as usize);
-        if !self.has_spread_nodes {
-            return NodeAt { first: HEAD_WORDS + slot * self.node_words, step: 1 };
-        }
-        let line = LINE_WORDS as usize;
-        if slot < preferred {
-            NodeAt { first: HEAD_WORDS + slot * line, step: 1 }
-        } else {
-            // The last word of each line, from the line 7 × (slot - preferred) on.
-            let first_line = (slot - preferred) * (line - 1);
-            NodeAt { first: HEAD_WORDS + first_line * line + line - 1, step: line }
-        }
-    }
-
-    /// The key-node of this number.
-    pub(crate) const fn key_node(&self, number: u64) -> KeyNodeAt {
-        let (file, rest) = (number / self.geometry.key_nodes, number % self.geometry.key_nodes);
-        self.key_node_of(file, rest)
-    }
-
-    /// The file of a key-node, and which one of that file it is.
-    pub(crate) const fn split(&self, number: u64) -> (usize, u64) {
-        ((number / self.geometry.key_nodes) as usize, number % self.geometry.key_nodes)
-    }
-
-    /// The word about the copy of a key-node in the snapshot: its file, and its index there.
-    pub(crate) const fn saved(&self, number: u64) -> (usize, usize) {
-        let (file, rest) = self.split(number);
-        let key_nodes = self.geometry.key_nodes as usize * self.key_node_words;
-        (file, HEADER_WORDS + key_nodes + rest as usize)
-    }
-
-    /// The key-node in which a key lives, counted over all files: the index estimate scaled, first to
-    /// the files, and what is left of it to the key-nodes of a file.
-    #[inline]
-    pub(crate) const fn home(&self, stored: &StoredKey) -> KeyNodeAt {
-        self.scale(stored.estimate)
-    }
-
-    /// The key-node in which a key lives if its home is crowded: any other one. Its home, if that is the
-    /// only one.
-    ///
-    /// The multiplier (2^64 divided by the golden ratio, made odd) brings the low bits of the
-    /// estimate to the top, so that keys that share a home do not share this one.
-    #[inline]
-    pub(crate) const fn alternate(&self, stored: &StoredKey) -> KeyNodeAt {
-        let (home, total) = (self.home(stored).number, self.geometry.key_nodes_total());
-        let folded = stored.estimate ^ (stored.estimate >> 32);
-        let mixed = folded.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let others_before = ((mixed as u128 * (total - 1) as u128) >> 64) as u64;
-        let number = home + (1 + others_before) % total;
-        self.key_node(if number < total { number } else { number - total })
-    }
-
-    /// The slot that a key gets if it is free.
-    #[inline]
-    pub(crate) const fn favourite(&self, stored: &StoredKey) -> u32 {
-        let low = stored.estimate & u32::MAX as u64;
-        ((low * self.preferred as u64) >> 32) as u32
-    }
-
-    /// The slot that a key gets if its favourite is taken: of narrow nodes, the one whose line processors
-    /// fetch along with that of the favourite.
-    #[inline]
-    pub(crate) const fn next_to(&self, favourite: u32) -> u32 {
-        // Slot 0 is in line 1, behind the head.
-        let next = ((favourite + 1) ^ 1).saturating_sub(1);
-        if next < self.preferred { next } else { favourite }
-    }
-
-    #[inline]
-    const fn scale(&self, estimate: u64) -> KeyNodeAt {
-        let in_files = estimate as u128 * self.geometry.files as u128;
-        let (file, rest) = ((in_files >> 64) as u64, in_files as u64);
-        self.key_node_of(file, ((rest as u128 * self.geometry.key_nodes as u128) >> 64) as u64)
-    }
-
-    #[inline]
-    const fn key_node_of(&self, file: u64, rest: u64) -> KeyNodeAt {
-        KeyNodeAt {
-            number: file * self.geometry.key_nodes + rest,
-            file: file as usize,
-            first: HEADER_WORDS + rest as usize * self.key_node_words,
-        }
-    }
-}
-
-/// Where the words of a node are within its key-node: every `step`th from `first` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeAt {
-    pub(crate) first: usize,
-    pub(crate) step: usize,
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashSet;
 
     #[test]
     fn sizes_are_products() {
@@ -480,65 +348,5 @@ mod tests {
         check_refused(by_capacity(1, f64::NAN), "load NaN is not allowed (0.05 to 0.95)");
         check_refused(by_capacity(0, 0.8), "capacity 0 is not allowed (1 to 8796093022208)");
         assert!(by_capacity(u64::MAX, 0.8).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn nodes_do_not_overlap_and_fill_their_key_node(
-            chain in 1..=CHAIN_MAX,
-            state_words in prop_oneof![Just(4_u32), 1..=90_u32],
-        ) {
-            let layout = Layout::new(Geometry::by_count(2, 10, chain, state_words).unwrap());
-            let mut seen = HashSet::new();
-            for slot in 0..chain {
-                let at = layout.node_at(slot);
-                for word in 0..layout.node_words {
-                    let index = at.first + word * at.step;
-                    prop_assert!(index >= HEAD_WORDS && index < layout.key_node_words);
-                    prop_assert!(seen.insert(index), "word {} of slot {}", word, slot);
-                }
-            }
-            let unused = layout.key_node_words - HEAD_WORDS - seen.len();
-            prop_assert!(unused <= 14, "{} words unused", unused);
-        }
-
-        #[test]
-        fn every_estimate_has_a_home_and_an_alternate_in_range(
-            estimate: u64,
-            files in 1..=FILES_MAX,
-            key_nodes in 1..10_000_u64,
-        ) {
-            let layout = Layout::new(Geometry::by_count(files, key_nodes, 8, 4).unwrap());
-            let file_words = (layout.geometry.file_bytes() / WORD_BYTES) as usize;
-            let key = StoredKey { estimate, identity: 0 };
-            let favourite = layout.favourite(&key);
-            prop_assert!(favourite < layout.preferred);
-            prop_assert!(layout.next_to(favourite) < layout.preferred);
-            for at in [layout.home(&key), layout.alternate(&key)] {
-                prop_assert!(at.number < layout.geometry.key_nodes_total());
-                prop_assert!(at.file < files as usize);
-                prop_assert!(at.first + layout.key_node_words <= file_words);
-                prop_assert_eq!(layout.key_node(at.number), at);
-            }
-        }
-    }
-
-    #[test]
-    fn homes_and_alternates_spread_evenly_and_apart() {
-        // 64,000 keys over 64 key-nodes: 1,000 each; uniform hashing stays within ±5 sigma (160). An
-        // alternate is never the home.
-        let layout = Layout::new(Geometry::by_count(4, 16, 8, 4).unwrap());
-        let (mut homes, mut alternates, mut same) = ([0_u32; 64], [0_u32; 64], 0);
-        for number in 0..64_000_u64 {
-            let key = crate::format::key::Key::stored(&number, 7);
-            let (home, alternate) = (layout.home(&key).number, layout.alternate(&key).number);
-            homes[home as usize] += 1;
-            alternates[alternate as usize] += 1;
-            same += u32::from(home == alternate);
-        }
-        for counts in [homes, alternates] {
-            assert!(counts.iter().all(|count| (840..=1160).contains(count)), "{counts:?}");
-        }
-        assert_eq!(same, 0);
     }
 }

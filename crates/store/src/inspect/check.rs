@@ -6,16 +6,19 @@
 
 use std::path::PathBuf;
 
+use crate::format::geometry::WORD_BYTES;
 use crate::format::header::Role;
 use crate::format::key::StoredKey;
-use crate::memory::key_node::{expires_secs, key_of};
-use crate::memory::region::WORD_BYTES;
+use crate::format::layout::KeyNodeId;
+use crate::format::node::{expires_secs, key_of};
+use crate::memory::control::free_lock;
 use crate::memory::sync::get;
+use crate::memory::validity::{Fault, is_duplicate};
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::snapshot;
 use crate::writers::liveness::is_alive;
-use crate::writers::restore::{Fault, is_being_restored, is_duplicate};
-use crate::writers::slot::{KeyNodeId, PROCESSES_MAX, Seat, free_lock};
+use crate::writers::restore::is_being_restored;
+use crate::writers::slot::{Seat, process_of};
 
 use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
@@ -203,7 +206,7 @@ impl Check<'_> {
         // A holder lists the lock in its seat before it takes it.
         let seat = Seat::of_lock(control, word)
             .filter(|seat| seat.locks().any(|listed| listed == spot.id));
-        match seat.and_then(|seat| process_of(seat.owner())) {
+        match seat.and_then(|seat| seat.process()) {
             None => Holder::Stray,
             Some(process) if self.is_alive(process) => Holder::Alive,
             Some(_) => Holder::Gone,
@@ -237,10 +240,4 @@ fn kind_of(fault: Fault) -> FlawKind {
         Fault::Foreign => FlawKind::Foreign,
         Fault::Duplicate => FlawKind::Duplicate,
     }
-}
-
-/// The number of the process that a seat says it belongs to.
-fn process_of(owner: u64) -> Option<u32> {
-    let process = u32::try_from(owner.checked_sub(1)?).ok()?;
-    (process < PROCESSES_MAX).then_some(process)
 }

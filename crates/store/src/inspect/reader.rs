@@ -10,11 +10,13 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::memory::key_node::{KeyNode, key_of};
+use crate::format::journal::read_journal;
+use crate::format::node::key_of;
+use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{Ordering, fence, get};
+use crate::memory::validity::{Fault, judge};
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::writers::restore::{Fault, judge};
-use crate::writers::slot::{Seat, read_journal};
+use crate::writers::slot::Seat;
 
 /// An update takes less than a microsecond, so the next tries nearly always see its end.
 const TRIES_AT_ONCE: u32 = 64;

@@ -8,12 +8,13 @@ use std::ops::Range;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use crate::memory::key_node::expires_secs;
+use crate::format::node::expires_secs;
+use crate::memory::control::{PROCESSES_MAX, pid_word};
 use crate::memory::region::Region;
 use crate::memory::sync::get;
 use crate::memory::{ClassMemory, Memory, Spot};
 use crate::writers::liveness::is_alive;
-use crate::writers::slot::{PROCESSES_MAX, Seat, owner_word, pid_word};
+use crate::writers::slot::{Seat, owner_word};
 use crate::writers::stall::{locks_held, noted};
 
 /// So many key-nodes are looked at: enough for shares to be right within a percent.
@@ -72,9 +73,8 @@ pub(super) fn holders(memory: &Memory, control_file: &File) -> Vec<Holder> {
     thread::sleep(BETWEEN_LOOKS);
     let mut holders: Vec<Holder> = Vec::new();
     for (seat, steps) in seen {
-        let (locks, process) = (locks_held(memory, &seat), seat.owner().checked_sub(1));
-        let process = process.and_then(|process| u32::try_from(process).ok());
-        let Some(process) = process.filter(|process| *process < PROCESSES_MAX) else { continue };
+        let locks = locks_held(memory, &seat);
+        let Some(process) = seat.process() else { continue };
         if locks == 0 || seat.steps() != steps || !is_alive(control_file, process) {
             continue;
         }
@@ -88,6 +88,39 @@ pub(super) fn holders(memory: &Memory, control_file: &File) -> Vec<Holder> {
         }
     }
     holders
+}
+
+/// How full a class of nodes is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// How many nodes there are.
+    pub nodes: u64,
+    /// How many of them have a key, scaled up from those that were looked at.
+    pub occupied: u64,
+    /// How many key-nodes were looked at.
+    pub looked_at: u64,
+    /// Of the key-nodes that were looked at, how many have 0, 1, 2 … nodes occupied.
+    pub chains: Vec<u64>,
+    /// Of the key-nodes that were looked at, how many have keys that live in their other key-node.
+    pub crowded: u64,
+}
+
+impl Occupancy {
+    pub(crate) fn of(class: &ClassMemory) -> Self {
+        let geometry = class.layout.geometry;
+        let total = geometry.key_nodes_total();
+        let looked_at = total.min(SAMPLE);
+        let mut chains = vec![0; geometry.chain() as usize + 1];
+        let (mut occupied, mut crowded) = (0, 0);
+        for Spot { node, .. } in sample(class, 0..total, SAMPLE) {
+            let len = node.occupied().len();
+            chains[len as usize] += 1;
+            occupied += u64::from(len);
+            crowded += u64::from(get(node.away()) > 0);
+        }
+        let occupied = scale(occupied, total, looked_at);
+        Self { nodes: geometry.nodes(), occupied, looked_at, chains, crowded }
+    }
 }
 
 /// How many entries of a class still count.

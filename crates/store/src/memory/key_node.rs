@@ -5,10 +5,11 @@
 //! only wants a hint. Finds no place for a key and evicts nothing by itself.
 
 use bytemuck::cast_slice;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::format::geometry::{CHAIN_MAX, HEAD_WORDS, Layout};
+use crate::format::geometry::{CHAIN_MAX, HEAD_WORDS};
 use crate::format::key::{Key, StoredKey};
+use crate::format::layout::Layout;
+use crate::format::node::{ESTIMATE, IDENTITY, NARROW_WORDS, expires_secs, key_of};
 use crate::memory::sync::{AtomicU64, get, put};
 
 /// Words of the head: the lock; how many keys of this home live elsewhere; hints; the tags.
@@ -19,13 +20,6 @@ const TAGS: usize = 3;
 const TAG_WORDS: usize = HEAD_WORDS - TAGS;
 const _: () = assert!(TAG_WORDS * 8 == CHAIN_MAX as usize);
 
-/// Words of a node: the key, then the state, and last the tail: expiry above, check below.
-pub(crate) const ESTIMATE: usize = 0;
-pub(crate) const IDENTITY: usize = 1;
-pub(crate) const STATE: usize = 2;
-/// The words of a narrow node.
-pub(crate) const NARROW_WORDS: usize = 7;
-
 /// Every byte of a word 0x01, and every byte 0x7f.
 const ONES: u64 = 0x0101_0101_0101_0101;
 const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
@@ -33,6 +27,8 @@ const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 /// A set of slots of one key-node: bit *i* is slot *i*.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slots(pub(crate) u64);
+
+const _: () = assert!(CHAIN_MAX < 64);
 
 impl Slots {
     #[inline]
@@ -361,49 +357,11 @@ const fn tag_at(slot: u32) -> (usize, u32) {
     (TAGS + slot as usize / 8, slot % 8 * 8)
 }
 
-/// The key of an image of a node.
-#[inline]
-pub(crate) const fn key_of(image: &[u64]) -> StoredKey {
-    StoredKey { estimate: image[ESTIMATE], identity: image[IDENTITY] }
-}
-
-/// The second at which a node with this tail expires.
-#[inline]
-pub(crate) const fn expires_secs(tail: u64) -> u32 {
-    (tail >> 32) as u32
-}
-
-/// Completes an image, whose key and state are set, with its expiry and its check.
-#[inline]
-pub(crate) fn seal(image: &mut [u64], expires_secs: u32, seed: u64) {
-    let last = image.len() - 1;
-    image[last] = u64::from(expires_secs) << 32;
-    image[last] |= u64::from(check(image, seed));
-}
-
-/// Whether an image is one that [`seal`] made, whatever bytes it is.
-#[inline]
-pub(crate) fn is_sealed(image: &mut [u64], seed: u64) -> bool {
-    let last = image.len() - 1;
-    let tail = image[last];
-    image[last] = tail & !u64::from(u32::MAX);
-    let expected = check(image, seed);
-    image[last] = tail;
-    tail as u32 == expected
-}
-
-/// xxh3-64 with the seed of the cluster, folded to 32 bits. Every bit of the image reaches every bit
-/// of it, so a torn node passes once in 2^32.
-#[inline]
-fn check(image: &[u64], seed: u64) -> u32 {
-    let hash = xxh3_64_with_seed(cast_slice(image), seed);
-    (hash ^ hash >> 32) as u32
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::format::geometry::Geometry;
+    use crate::format::node::{is_sealed, seal};
     use crate::memory::region::Region;
     use proptest::prelude::*;
 
@@ -457,16 +415,6 @@ mod tests {
         }
         assert_eq!(node.free(), Slots(0));
         assert_eq!(node.activity(), 35);
-    }
-
-    #[test]
-    fn every_bit_of_a_node_counts_in_its_check() {
-        for bit in 0..7 * 64 {
-            let mut image = image(5);
-            image[bit / 64] ^= 1 << (bit % 64);
-            assert!(!is_sealed(&mut image, SEED), "bit {bit}");
-        }
-        assert!(!is_sealed(&mut image(5), SEED + 1));
     }
 
     #[test]

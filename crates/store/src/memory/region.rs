@@ -16,11 +16,11 @@ use std::slice;
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::format::files::Access;
+use crate::format::geometry::WORD_BYTES;
 use crate::memory::sigbus::Guard;
 use crate::memory::sync::AtomicU64;
 
-/// The size of a word in bytes.
-pub(crate) const WORD_BYTES: u64 = 8;
 /// The size of a cache line in words.
 const LINE_WORDS: usize = 8;
 
@@ -41,13 +41,6 @@ enum Memory {
     Private(#[expect(dead_code, reason = "held for its drop")] MmapRaw),
     #[cfg(all(test, not(loom)))]
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapWords),
-}
-
-/// Whether a file, or its mapping, may be changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    Write,
 }
 
 // SAFETY: the region owns its memory, which is not tied to a thread, and reaches it only through

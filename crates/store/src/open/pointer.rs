@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
 use crate::format::files::io_error;
-use crate::snapshot::Snapshot;
 
 const POINTER: &str = "memory";
 /// A line, and empty lines up to this length.
@@ -38,15 +37,16 @@ impl Pointer {
         Some(Self { memory: PathBuf::from(OsStr::from_bytes(memory)), nonce })
     }
 
-    pub(crate) fn write(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
-        let path = snapshot.dir().join(POINTER);
+    /// Writes the pointer into `dir`. Returns its path.
+    pub(crate) fn write(&self, dir: &Path) -> Result<PathBuf, OpenError> {
+        let path = dir.join(POINTER);
         let mut line = format!("{:016x} ", self.nonce).into_bytes();
         line.extend_from_slice(self.memory.as_os_str().as_bytes());
         if line.len() >= POINTER_BYTES || line.contains(&b'\n') {
             return Err(OpenError::NotInMemory { path: self.memory.clone() });
         }
         write_line(&path, line).map_err(io_error("note where the memory is", &path))?;
-        snapshot.give(&path)
+        Ok(path)
     }
 }
 

@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::error::OpenError;
-use crate::format::files::{self, Origin, io_error};
-use crate::format::geometry::Geometry;
+use crate::format::files::{self, Access, Origin, io_error};
+use crate::format::geometry::{Geometry, WORD_BYTES};
 use crate::format::header::{Identity, Kind, Role};
-use crate::memory::region::{Access, Region, WORD_BYTES};
+use crate::memory::control::{CONTROL_BYTES, boot_word, mark_word, nonce_word, spoiled_word};
+use crate::memory::region::Region;
 use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
 use crate::open::pointer::Pointer;
 use crate::snapshot::Snapshot;
-use crate::writers::slot::{CONTROL_BYTES, boot_word, mark_word, nonce_word, spoiled_word};
 
 /// The memory of a cluster, mapped.
 pub(crate) struct Segment {
@@ -114,7 +114,8 @@ impl Segment {
         let control = &self.memory.control;
         put(boot_word(control), boot());
         put(nonce_word(control), nonce);
-        Pointer { memory: self.files.dir.clone(), nonce }.write(snapshot)
+        let pointer = Pointer { memory: self.files.dir.clone(), nonce };
+        snapshot.give(&pointer.write(snapshot.dir())?)
     }
 }
 

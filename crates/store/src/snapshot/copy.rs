@@ -160,8 +160,8 @@ mod loom_tests {
     //! Every interleaving of a copy with an update of the same key-node. Run by `make test-loom`.
 
     use super::*;
-    use crate::format::geometry::Layout;
-    use crate::memory::key_node::STATE;
+    use crate::format::layout::Layout;
+    use crate::format::node::STATE;
     use crate::memory::sync::AtomicU64;
     use crate::writers::lock::{release, try_acquire};
     use loom::sync::Arc;

@@ -12,10 +12,11 @@ use super::copy::{
 use super::pass::STRETCH_BYTES;
 use crate::format::geometry::HEADER_BYTES;
 use crate::format::header::Role;
+use crate::memory::control::{clock_words, pass_word};
 use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
-use crate::writers::slot::{Seat, clock_words, pass_word};
-use crate::writers::stats::{Count, Stats};
+use crate::writers::slot::{Count, Seat};
+use crate::writers::stats::Stats;
 
 /// By how many passes a copy of a directory that was written meanwhile can be ahead of its own note.
 const PASSES_AHEAD_MAX: u64 = 1 << 32;

@@ -15,12 +15,12 @@ use super::copy::{
 };
 use super::{Snapshot, WRITER};
 use crate::format::geometry::HEADER_BYTES;
-use crate::memory::key_node::{KeyNode, is_sealed};
+use crate::format::node::is_sealed;
+use crate::memory::control::{clock_words, free, free_lock, pass_word};
+use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{get, put};
 use crate::memory::{Memory, Spot};
 use crate::writers::byte_lock;
-use crate::writers::lock::free;
-use crate::writers::slot::{clock_words, free_lock, pass_word};
 use crate::writers::stats::Stats;
 
 /// What is read or written at a time.

@@ -10,8 +10,8 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use crate::memory::control::CONTROL_BYTES;
 use crate::writers::byte_lock;
-use crate::writers::slot::CONTROL_BYTES;
 
 /// Where processes show that they live.
 pub(crate) enum Lives {

@@ -6,16 +6,8 @@
 //! that whoever cleans up after it finds every lock (see [`crate::writers::slot`]). Does not know how to tell
 //! whether a holder lives: it asks.
 
+use crate::memory::control::free;
 use crate::memory::sync::{AtomicU64, get, put, swap_if};
-
-/// Where the mark is in a lock.
-const MARK: u64 = u64::MAX << 32;
-
-/// What is in a lock that nobody has; `word` is what is in it when somebody has.
-#[inline]
-pub(crate) const fn free(word: u64) -> u64 {
-    word & MARK
-}
 
 /// Takes the lock for `me` (never that of a free lock), if nobody has it; else says who.
 #[inline]

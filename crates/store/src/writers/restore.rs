@@ -6,73 +6,15 @@
 //! keys are away. Bounded by the size of the files, whatever bytes are in them.
 
 use crate::format::key::StoredKey;
-use crate::memory::key_node::{KeyNode, expires_secs, is_sealed, key_of};
+use crate::format::node::{expires_secs, key_of};
+use crate::memory::control::{PROCESSES_MAX, free, restoring_word};
+use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{AtomicU64, get, put};
 use crate::memory::{ClassMemory, Memory, Spot};
-use crate::writers::lock::free;
-use crate::writers::slot::{PROCESSES_MAX, Seat, restoring_word};
-use crate::writers::stats::Count;
+use crate::writers::slot::{Count, Seat};
 
-/// Why a node does not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Its check does not match its words.
-    Torn,
-    /// Its key does not belong into this key-node, or its tag is not that of its key.
-    Foreign,
-    /// Another node, which is kept, has the same key.
-    Duplicate,
-}
-
-/// Judges the image of the node in `slot`, as far as it tells by itself.
-pub(crate) fn judge(
-    class: &ClassMemory,
-    key_node: u64,
-    tag: u8,
-    image: &mut [u64],
-    seed: u64,
-) -> Result<(), Fault> {
-    if !is_sealed(image, seed) {
-        return Err(Fault::Torn);
-    }
-    let key = key_of(image);
-    let belongs = key_node == class.layout.home(&key).number
-        || key_node == class.layout.alternate(&key).number;
-    if belongs && tag == key.tag() { Ok(()) } else { Err(Fault::Foreign) }
-}
-
-/// Whether the node in `slot`, which is sealed and belongs, has to give way to another one of its key.
-/// Of two, the one that expires later is kept; of equals the one at home, then the lower slot.
-pub(crate) fn is_duplicate(
-    class: &ClassMemory,
-    key_node: u64,
-    slot: u32,
-    image: &[u64],
-    seed: u64,
-) -> bool {
-    let key = key_of(image);
-    let (home, alternate) = (class.layout.home(&key).number, class.layout.alternate(&key).number);
-    let rank = |at: u64, slot: u32, tail: u64| (expires_secs(tail), at == home, u32::MAX - slot);
-    let own = rank(key_node, slot, image[image.len() - 1]);
-    let mut others = vec![key_node];
-    let other = if key_node == home { alternate } else { home };
-    // From home, the other one matters only if keys are away; that count is right again by now, or a
-    // bound from above.
-    if other != key_node && (key_node != home || get(class.spot(home).node.away()) > 0) {
-        others.push(other);
-    }
-    let mut found = image.to_vec();
-    others.into_iter().any(|at| {
-        let node = class.spot(at).node;
-        node.tagged(key.tag()).any(|other| {
-            if (at, other) == (key_node, slot) || node.stored(other) != key {
-                return false;
-            }
-            node.read(other, &mut found);
-            is_sealed(&mut found, seed) && rank(at, other, found[found.len() - 1]) > own
-        })
-    })
-}
+use crate::memory::validity::{Fault, is_duplicate, judge};
+use crate::writers::recovery::clean_up_after;
 
 /// Whether a restoration has begun and not come to its end.
 pub(crate) fn is_being_restored(memory: &Memory) -> bool {
@@ -84,7 +26,7 @@ pub(crate) fn restore(memory: &Memory) {
     put(restoring_word(&memory.control), 1);
     let counts = Seat::new(&memory.control, 0);
     for process in 0..PROCESSES_MAX {
-        memory.clean_up_after(process).count(&counts);
+        clean_up_after(memory, process).count(&counts);
     }
     for seat in Seat::all(&memory.control) {
         // What is left has an owner that cannot be: the file was damaged.

@@ -8,43 +8,19 @@
 //!
 //! Owns these words and their order. Does not know which process is alive, nor what is in a node.
 
-use crate::format::geometry::Class;
-use crate::memory::region::{Region, WORD_BYTES};
+use crate::format::geometry::WORD_BYTES;
+use crate::memory::region::Region;
 use crate::memory::sync::{AtomicU64, get, put, swap_if};
-use crate::writers::lock::free;
-use crate::writers::stats::{Count, Stats};
+use crate::writers::stats::Stats;
 
-/// Processes that may have a cluster open at once. As many seats are kept for one process each, so that
-/// no process can take the last one from another.
-pub(crate) const PROCESSES_MAX: u32 = if cfg!(test) { 3 } else { 64 };
-/// Threads, of all processes, that may be inside an update at once; more wait for one another. Unit
-/// tests, which make control files by the thousand, have few.
-pub(crate) const SEATS_MAX: u64 = if cfg!(miri) {
-    4
-} else if cfg!(test) {
-    8
-} else {
-    256
-};
+use crate::format::journal::{RECORD_WORDS_BESIDES_IMAGE, Record};
+use crate::format::layout::KeyNodeId;
+use crate::memory::control::{PROCESSES_MAX, SEAT_WORDS, SEATS, SEATS_MAX, free_lock};
+
 /// The most keys of one update. A request of Envoy has up to 128 descriptors. Loom explores every word of a
 /// seat, so there it has few.
 pub const KEYS_MAX: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// Words of the control file before the seats: a page of header, and a page with a word for each
-/// process.
-const PROCESSES: usize = 512;
-const RESTORING: usize = PROCESSES + 64;
-const BOOT: usize = RESTORING + 1;
-/// What the processes know of the clock; its meaning is theirs.
-const CLOCK: usize = BOOT + 1;
-/// Words about the memory as a whole.
-const NONCE: usize = RESTORING + 16;
-const SPOILED: usize = NONCE + 1;
-const PASS: usize = NONCE + 2;
-const MARK: usize = NONCE + 3;
-const SEATS: usize = 1024;
-/// 32 KiB a seat, so 8 MiB in all; only what is used takes memory.
-const SEAT_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
 /// Words of a seat: who has it, how many words of journal count, how many locks are listed, the
 /// counts, the locks, the journal.
 const OWNER: usize = 0;
@@ -66,103 +42,36 @@ const LOCKS_MAX: usize = 2 * KEYS_MAX;
 const JOURNAL: usize = LOCKS + LOCKS_MAX;
 /// Room for 256 narrow nodes, each with two words of where it goes, or for 93 of 33 state words.
 pub(crate) const JOURNAL_WORDS: usize = SEAT_WORDS - JOURNAL;
-/// Words of a record besides the image of the node.
-pub(crate) const RECORD_WORDS_BESIDES_IMAGE: usize = 2;
 const _: () = assert!(COUNTS + Stats::COUNTS <= LOCKS);
 #[cfg(loom)]
 pub(crate) const SEAT_WORDS_OF_LOOM: usize = SEAT_WORDS;
 const _: () = assert!(JOURNAL_WORDS >= KEYS_MAX * (RECORD_WORDS_BESIDES_IMAGE + 7));
-
-/// The number of words of the control file.
-pub(crate) const CONTROL_WORDS: usize = SEATS + SEATS_MAX as usize * SEAT_WORDS;
-/// The size of the control file in bytes.
-pub(crate) const CONTROL_BYTES: u64 = CONTROL_WORDS as u64 * WORD_BYTES;
-
-/// The name of a key-node of a cluster, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct KeyNodeId {
-    pub(crate) class: Class,
-    pub(crate) key_node: u64,
-}
-
-const CLASS_BIT: u64 = 1 << 63;
-const ERASE_BIT: u64 = 1 << 62;
-const SLOT_SHIFT: u32 = 48;
-const KEY_NODE_MASK: u64 = (1 << SLOT_SHIFT) - 1;
-
-impl KeyNodeId {
-    pub(crate) fn to_word(self) -> u64 {
-        let class = if self.class == Class::Wide { CLASS_BIT } else { 0 };
-        class | self.key_node
-    }
-
-    /// The key-node that a word names; whether there is one of that number is another question.
-    pub(crate) fn from_word(word: u64) -> Self {
-        let class = if word & CLASS_BIT == 0 { Class::Narrow } else { Class::Wide };
-        Self { class, key_node: word & KEY_NODE_MASK }
-    }
-}
-
-/// A change of one node, as a journal has it.
-pub(crate) struct Record<'a> {
-    pub(crate) id: KeyNodeId,
-    pub(crate) slot: u32,
-    /// The tail that the slot had before, whether there was a node or not.
-    pub(crate) before: u64,
-    /// The new node; nothing if the slot becomes free.
-    pub(crate) image: Option<&'a [u64]>,
-}
 
 /// The process that has seats, as the words of the control file name it: its number plus one.
 pub(crate) fn owner_word(process: u32) -> u64 {
     u64::from(process) + 1
 }
 
-/// Not 0 while a process restores the cluster, alone.
-pub(crate) fn restoring_word(control: &Region) -> &AtomicU64 {
-    &control.slice(RESTORING, 1)[0]
+/// The number of the process that an [`owner_word`] names, if there can be such a process.
+pub(crate) fn process_of(owner: u64) -> Option<u32> {
+    let process = u32::try_from(owner.checked_sub(1)?).ok()?;
+    (process < PROCESSES_MAX).then_some(process)
 }
 
-/// The boot of the machine in which the memory was made.
-pub(crate) fn boot_word(control: &Region) -> &AtomicU64 {
-    &control.slice(BOOT, 1)[0]
-}
-
-/// A random number that tells this memory from an earlier one of the same cluster; set once it was filled.
-pub(crate) fn nonce_word(control: &Region) -> &AtomicU64 {
-    &control.slice(NONCE, 1)[0]
-}
-
-/// Not 0 once somebody found that the files were changed from outside.
-pub(crate) fn spoiled_word(control: &Region) -> &AtomicU64 {
-    &control.slice(SPOILED, 1)[0]
-}
-
-/// The mark of this memory, in the high half; what is in the low half means nothing. All of its locks have it, so
-/// that a page that is not as it was made is noticed by whoever needs a lock there.
-pub(crate) fn mark_word(control: &Region) -> &AtomicU64 {
-    &control.slice(MARK, 1)[0]
-}
-
-/// What is in a lock of this memory that nobody has.
-#[inline]
-pub(crate) fn free_lock(control: &Region) -> u64 {
-    free(get(mark_word(control)))
-}
-
-/// The number of the last pass that is complete in the snapshot.
-pub(crate) fn pass_word(control: &Region) -> &AtomicU64 {
-    &control.slice(PASS, 1)[0]
-}
-
-/// Two words for what the processes know of the clock.
-pub(crate) fn clock_words(control: &Region) -> [&AtomicU64; 2] {
-    [CLOCK, CLOCK + 1].map(|at| &control.slice(at, 1)[0])
-}
-
-/// The word in which process number `process` keeps its process id, for people to read.
-pub(crate) fn pid_word(control: &Region, process: u32) -> &AtomicU64 {
-    &control.slice(PROCESSES + process as usize, 1)[0]
+/// The counts of a seat, in the order of their words.
+#[derive(Clone, Copy)]
+pub(crate) enum Count {
+    Updates,
+    Created,
+    EvictedExpired,
+    EvictedLive,
+    Erased,
+    Refused,
+    DroppedTorn,
+    DroppedForeign,
+    DroppedDuplicate,
+    Recovered,
+    Completed,
 }
 
 /// One seat.
@@ -217,6 +126,11 @@ impl<'a> Seat<'a> {
     /// The [`owner_word`] of the process that has the seat; 0 if none has.
     pub(crate) fn owner(&self) -> u64 {
         get(&self.words[OWNER])
+    }
+
+    /// The number of the process that has the seat, if there can be such a process.
+    pub(crate) fn process(&self) -> Option<u32> {
+        process_of(self.owner())
     }
 
     /// Takes a seat that nobody has.
@@ -330,11 +244,9 @@ impl Journal<'_> {
     /// Adds a record. There is room: the caller has counted.
     #[inline(always)]
     pub(crate) fn push(&mut self, record: &Record<'_>) {
-        let erase = if record.image.is_none() { ERASE_BIT } else { 0 };
-        let place = record.id.to_word() | u64::from(record.slot) << SLOT_SHIFT | erase;
         let image = record.image.unwrap_or_default();
         let words = &self.words[JOURNAL + self.len..];
-        put(&words[0], place);
+        put(&words[0], record.target_word());
         put(&words[1], record.before);
         for (word, value) in words[RECORD_WORDS_BESIDES_IMAGE..][..image.len()].iter().zip(image) {
             put(word, *value);
@@ -349,32 +261,13 @@ impl Journal<'_> {
     }
 }
 
-/// Reads the records of a committed journal. `node_words` says how long an image is, and whether there
-/// is such a class. Stops where the words make no sense: they are not ours then.
-pub(crate) fn read_journal<'a>(
-    mut words: &'a [u64],
-    node_words: impl Fn(Class) -> Option<usize>,
-) -> impl Iterator<Item = Record<'a>> {
-    std::iter::from_fn(move || {
-        let [place, before, rest @ ..] = words else { return None };
-        let id = KeyNodeId::from_word(*place);
-        let slot = (place >> SLOT_SHIFT) as u32 & 0x3f;
-        let node_words = node_words(id.class)?;
-        let image = if place & ERASE_BIT == 0 {
-            let (image, after) = rest.split_at_checked(node_words)?;
-            words = after;
-            Some(image)
-        } else {
-            words = rest;
-            None
-        };
-        Some(Record { id, slot, before: *before, image })
-    })
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::format::geometry::Class;
+    use crate::format::journal::read_journal;
+    use crate::format::layout::KEY_NODE_MASK;
+    use crate::memory::control::CONTROL_WORDS;
 
     const WIDE: KeyNodeId = KeyNodeId { class: Class::Wide, key_node: KEY_NODE_MASK };
     const NARROW: KeyNodeId = KeyNodeId { class: Class::Narrow, key_node: 5 };

@@ -7,10 +7,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::format::layout::KeyNodeId;
 use crate::memory::Memory;
-use crate::memory::sync::{AtomicU64 as Word, get};
+use crate::memory::control::{PROCESSES_MAX, SEATS_MAX};
+use crate::memory::sync::get;
 use crate::writers::backoff::PATIENCE;
-use crate::writers::slot::{KeyNodeId, PROCESSES_MAX, SEATS_MAX, Seat};
+use crate::writers::slot::Seat;
 
 /// How often it is looked whether a holder is alive, by one of all threads: it costs two system calls.
 const LOOK_EVERY_TICKS: u64 = 16;
@@ -111,22 +113,17 @@ pub(crate) fn noted(seat: &Seat<'_>) -> Option<SystemTime> {
 
 /// How many of the locks that a seat lists it really holds.
 pub(crate) fn locks_held(memory: &Memory, seat: &Seat<'_>) -> u32 {
-    let holds = |id: &KeyNodeId| lock_of(memory, *id).map(get) == Some(seat.lock_word());
+    let holds = |id: &KeyNodeId| {
+        memory.key_node(*id).is_some_and(|node| get(node.lock()) == seat.lock_word())
+    };
     seat.locks().filter(holds).count() as u32
-}
-
-/// The lock of a key-node, if there is one of this name.
-fn lock_of(memory: &Memory, id: KeyNodeId) -> Option<&Word> {
-    let class = memory.class(id.class)?;
-    let is_there = id.key_node < class.layout.geometry.key_nodes_total();
-    is_there.then(|| class.spot(id.key_node).node.lock())
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
+    use crate::memory::control::CONTROL_WORDS;
     use crate::memory::region::Region;
-    use crate::writers::slot::{CONTROL_WORDS, SEATS_MAX};
 
     fn wait(time: Duration) {
         let since = Instant::now();

@@ -4,23 +4,7 @@
 //! that is killed may leave out the last update that it made.
 
 use crate::memory::region::Region;
-use crate::writers::slot::Seat;
-
-/// The counts of a seat, in the order of their words.
-#[derive(Clone, Copy)]
-pub(crate) enum Count {
-    Updates,
-    Created,
-    EvictedExpired,
-    EvictedLive,
-    Erased,
-    Refused,
-    DroppedTorn,
-    DroppedForeign,
-    DroppedDuplicate,
-    Recovered,
-    Completed,
-}
+use crate::writers::slot::{Count, Seat};
 
 /// What a cluster has done since it was made, by all processes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

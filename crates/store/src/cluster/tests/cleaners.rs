@@ -15,7 +15,7 @@ const WAITER: u32 = 1;
 fn successor(heap: &Heap) -> Option<Cluster> {
     let lives = Lives::Flags(heap.lives.clone());
     let life = lives.try_take(DEAD).unwrap()?;
-    let _ = heap.memory.clean_up_after(DEAD);
+    let _ = clean_up_after(&heap.memory, DEAD);
     let crew = Crew::join(&heap.memory, lives, life, DEAD);
     let memory = heap.memory.clone();
     Some(Cluster::over(memory, crew, Eviction::Refuse, None))

@@ -1,9 +1,9 @@
 //! Mistakes that were found, each with its story.
 
 use super::*;
+use crate::memory::control::{SEATS_MAX, mark_word};
 use crate::memory::sync::put;
-use crate::writers::slot::mark_word;
-use crate::writers::slot::{SEATS_MAX, Seat};
+use crate::writers::slot::Seat;
 
 /// A tag behind the end of the chain, which only a damaged file has, was taken for a node: reading it
 /// went past the end of the key-node, and panicked. Such tags are ignored now, and zeroed on open.
@@ -40,7 +40,7 @@ fn a_completed_update_is_noted_in_the_head() {
             victim.update(&key(1), NOW, brief).unwrap();
         });
         heap.bury(0, victim);
-        let _ = heap.memory.clean_up_after(0);
+        let _ = clean_up_after(&heap.memory, 0);
         let cluster = heap.open(0, Eviction::Refuse);
         for number in 2..9 {
             cluster.update(&key(number), NOW, |entry| add(entry, 1)).unwrap();
@@ -61,7 +61,7 @@ fn no_process_can_take_the_last_seat_of_another() {
     let heap = Heap::new(2);
     let hog = heap.open(0, Eviction::Refuse);
     // As many as there are for it, without those that are kept for others.
-    let seats = SEATS_MAX - u64::from(crate::writers::slot::PROCESSES_MAX) + 1;
+    let seats = SEATS_MAX - u64::from(crate::memory::control::PROCESSES_MAX) + 1;
     let seated: Vec<_> = (0..seats).map(|_| hog.crew.sit(&hog.memory).unwrap()).collect();
     assert_eq!(
         Seat::all(&heap.memory.control).filter(|seat| seat.owner() == 1).count(),

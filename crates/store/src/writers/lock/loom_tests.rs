@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::format::geometry::Class;
-use crate::writers::slot::{KeyNodeId, Record, SEAT_WORDS_OF_LOOM, Seat, owner_word, read_journal};
+use crate::format::journal::{Record, read_journal};
+use crate::format::layout::KeyNodeId;
+use crate::writers::slot::{SEAT_WORDS_OF_LOOM, Seat, owner_word};
 use loom::sync::{Arc, Mutex};
 use loom::thread::{self, yield_now};
 
