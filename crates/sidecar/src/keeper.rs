@@ -15,7 +15,7 @@ pub(crate) use clock::{ClockWatch, ahead, trust as trust_clock};
 use size::Room;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tidegate_store::{Class, Cluster, Eviction, Options, Stuck, Synced};
+use tidegate_store::{Class, Cluster, Eviction, Options, StuckProcess, SyncReport};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -63,7 +63,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    fn of(stuck: &Stuck) -> Holder {
+    fn of(stuck: &StuckProcess) -> Holder {
         Holder { pid: stuck.pid, neighbour: neighbour::look(stuck.pid), since: stuck.since }
     }
 
@@ -76,7 +76,7 @@ impl Holder {
 }
 
 /// The processes that have stood still with a counter for longer than a machine lets them wait.
-pub(crate) fn stuck(engine: &Engine) -> Vec<Stuck> {
+pub(crate) fn stuck(engine: &Engine) -> Vec<StuckProcess> {
     let now = SystemTime::now();
     let mut stuck = engine.store().stuck();
     stuck.retain(|stuck| now.duration_since(stuck.since).is_ok_and(|still| still >= STUCK_MIN));
@@ -187,9 +187,9 @@ async fn sync(engine: &Arc<Engine>, every: Option<Duration>, found: &watch::Send
             std::mem::replace(&mut health.is_unsaved, is_unsaved) != is_unsaved
         });
         match synced {
-            Ok(Some(Synced { held, .. })) if held > 0 => {
+            Ok(Some(SyncReport { locked, .. })) if locked > 0 => {
                 tracing::warn!(
-                    key_nodes = held,
+                    key_nodes = locked,
                     "held by a process that does not move, and not saved"
                 );
             }
@@ -240,13 +240,13 @@ async fn check(engine: &Arc<Engine>, found: &watch::Sender<StoreHealth>) {
 async fn look_for_stuck(engine: &Arc<Engine>, found: &watch::Sender<StoreHealth>) {
     let mut ticks = tokio::time::interval(STUCK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before: Vec<Stuck> = Vec::new();
+    let mut before: Vec<StuckProcess> = Vec::new();
     let mut known: Vec<Holder> = Vec::new();
     loop {
         ticks.tick().await;
         let seen = stuck(engine);
         // Seen twice in the same step: a machine that stood still as a whole makes one look wrong.
-        let is_again = |now: &&Stuck| {
+        let is_again = |now: &&StuckProcess| {
             before.iter().any(|then| (then.process, then.since) == (now.process, now.since))
         };
         let holders: Vec<Holder> = seen.iter().filter(is_again).map(Holder::of).collect();

@@ -223,8 +223,8 @@ fn cause_of(error: &UpdateError) -> &'static str {
         UpdateError::Busy { .. } => "busy",
         UpdateError::Crowded { .. } => "crowded",
         UpdateError::Full { .. } => "full",
-        UpdateError::Lost => "lost",
-        UpdateError::TooMuch { .. } => "too_much",
+        UpdateError::DataLoss => "lost",
+        UpdateError::TooLarge { .. } => "too_much",
         _ => "other",
     }
 }
@@ -240,7 +240,7 @@ impl fmt::Debug for BlockedCollector {
 
 impl Collector for BlockedCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counter = ConstCounter::new(self.0.store().blocked().as_secs_f64());
+        let counter = ConstCounter::new(self.0.store().blocked_time().as_secs_f64());
         let help = "Time that threads waited for locks of other threads and processes";
         let kind = counter.metric_type();
         counter.encode(encoder.encode_descriptor("blocked_seconds", help, None, kind)?)

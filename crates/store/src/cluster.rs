@@ -1,6 +1,6 @@
 //! The MMAP cluster: what callers do with keys and entries.
 //!
-//! Owns the operations. Every one of them that changes something is a [`Step`] over the key-nodes
+//! Owns the operations. Every one of them that changes something is a [`Transaction`] over the key-nodes
 //! of its keys: all or nothing for other threads, for other processes, and for a kill. Where nodes are
 //! and how they are written is elsewhere.
 
@@ -26,38 +26,38 @@ use crate::memory::control::clock_words;
 use crate::memory::key_node::{KeyNode, Slots};
 use crate::memory::region::prefetch;
 use crate::memory::sync::{get, put, swap_if};
-use crate::memory::{ClassMemory, Memory, Spot};
-use crate::open::{self, Opened, Place};
+use crate::memory::{ClassMemory, Memory};
+use crate::open::{self, ClusterFiles, Opened};
 use crate::options::{Eviction, Options};
-use crate::snapshot::Synced;
+use crate::snapshot::SyncReport;
 use crate::transaction::commit::Change;
 use crate::transaction::placement::free_expired;
-use crate::transaction::{Ask, Step, Was};
-use crate::writers::backoff::PATIENCE_OF_UPKEEP;
-use crate::writers::slot::{Count, Seat};
-use crate::writers::stall::Stuck;
+use crate::transaction::{Lookup, Occupant, Transaction};
+use crate::writers::backoff::MAINTENANCE_WAIT_MAX;
+use crate::writers::slot::{Count, WriterSlot};
+use crate::writers::stall::StuckProcess;
 use crate::writers::stats::Stats;
-use crate::writers::{Crew, Seated};
-use update::{hold_one, prefetch_single, prefetch_tagged};
+use crate::writers::{HeldSlot, Writers};
+use update::{lock_one, prefetch_single, prefetch_tagged};
 
 /// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few
 /// enough to stay in its first cache.
 const BATCH: usize = 32;
 /// How often work on the whole cluster looks again whether a stuck holder goes on.
-const PAUSE_OF_UPKEEP: Duration = Duration::from_millis(1);
+const MAINTENANCE_PAUSE: Duration = Duration::from_millis(1);
 
 /// An open cluster. Threads share it; processes each open it.
 pub struct Cluster {
     memory: Arc<Memory>,
-    crew: Crew,
+    writers: Writers,
     eviction: Eviction,
     /// None in tests over memory without files.
-    place: Option<Place>,
+    files: Option<ClusterFiles>,
     /// See [`Cluster::trust_clock_until`].
     trusted_secs: AtomicU32,
     opened: Instant,
     /// When the last pass of this process was complete, in milliseconds since it was opened.
-    saved_millis: AtomicU64,
+    synced_millis: AtomicU64,
 }
 
 impl Cluster {
@@ -88,14 +88,19 @@ impl Cluster {
     /// If the files are not those of a cluster of this format (they stay as they are), or the system
     /// refuses something.
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
-        let Opened { memory, crew, place } = open::open(dir, options)?;
-        Ok(Self::over(Arc::new(memory), crew, options.eviction, Some(place)))
+        let Opened { memory, writers, files } = open::open(dir, options)?;
+        Ok(Self::over(Arc::new(memory), writers, options.eviction, Some(files)))
     }
 
-    fn over(memory: Arc<Memory>, crew: Crew, eviction: Eviction, place: Option<Place>) -> Self {
-        let (opened, saved_millis) = (Instant::now(), AtomicU64::new(0));
+    fn over(
+        memory: Arc<Memory>,
+        writers: Writers,
+        eviction: Eviction,
+        files: Option<ClusterFiles>,
+    ) -> Self {
+        let (opened, synced_millis) = (Instant::now(), AtomicU64::new(0));
         let trusted_secs = AtomicU32::new(u32::MAX);
-        Self { memory, crew, eviction, place, trusted_secs, opened, saved_millis }
+        Self { memory, writers, eviction, files, trusted_secs, opened, synced_millis }
     }
 
     /// How many bytes of memory [`Cluster::open`] would make with these arguments; 0 if another process has them
@@ -171,7 +176,7 @@ impl Cluster {
     /// The geometry of a class of nodes, if the cluster has it.
     #[must_use]
     pub fn geometry(&self, class: Class) -> Option<Geometry> {
-        self.memory.identity.geometry(class)
+        self.memory.info.geometry(class)
     }
 
     /// What the cluster has done since it was made, by all processes together.
@@ -195,30 +200,31 @@ impl Cluster {
     /// # Errors
     ///
     /// If the disk fails, or the memory was found damaged. What the snapshot had before still counts.
-    pub fn sync(&self) -> io::Result<Option<Synced>> {
-        let Some(place) = &self.place else { return Ok(None) };
-        place.check_memory(&self.memory)?;
-        let hold = |spot: Spot<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
-            self.hold_within(Duration::ZERO, spot, |_| copy(spot.node)).is_ok()
+    pub fn sync(&self) -> io::Result<Option<SyncReport>> {
+        let Some(files) = &self.files else { return Ok(None) };
+        files.check_memory(&self.memory)?;
+        let with_locked = |key_node: KeyNode<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
+            self.with_locked_within(Duration::ZERO, key_node, |_| copy(key_node)).is_ok()
         };
-        let saved = place.snapshot.save(&self.memory, hold, || place.check_memory(&self.memory));
-        if let Err(error) = &saved
+        let synced =
+            files.snapshot.save(&self.memory, with_locked, || files.check_memory(&self.memory));
+        if let Err(error) = &synced
             && error.kind() == io::ErrorKind::InvalidData
         {
-            self.memory.spoil();
+            self.memory.poison();
         }
-        if let Ok(Some(_)) = &saved {
+        if let Ok(Some(_)) = &synced {
             let millis = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-            self.saved_millis.store(millis, Ordering::Relaxed);
+            self.synced_millis.store(millis, Ordering::Relaxed);
         }
-        saved
+        synced
     }
 
     /// For how long [`Cluster::sync`] has not come to its end in this process, or not been called.
     #[must_use]
     pub fn unsaved_for(&self) -> Duration {
-        let saved = Duration::from_millis(self.saved_millis.load(Ordering::Relaxed));
-        self.opened.elapsed().saturating_sub(saved)
+        let synced = Duration::from_millis(self.synced_millis.load(Ordering::Relaxed));
+        self.opened.elapsed().saturating_sub(synced)
     }
 
     /// Asks the system to keep the memory in large pages, which makes updates of many counters faster, if it was made
@@ -226,7 +232,7 @@ impl Cluster {
     ///
     /// Whoever updates meanwhile may wait for milliseconds, so this is for the time before.
     pub fn use_large_pages(&self) {
-        if self.place.as_ref().is_some_and(|place| place.is_made) {
+        if self.files.as_ref().is_some_and(|files| files.created_memory) {
             self.memory.use_large_pages();
         }
     }
@@ -242,8 +248,8 @@ impl Cluster {
     ///
     /// Says which file is gone, replaced, of another length or changed.
     pub fn check_files(&self) -> io::Result<()> {
-        let Some(place) = &self.place else { return Ok(()) };
-        place.check(&self.memory)
+        let Some(files) = &self.files else { return Ok(()) };
+        files.check(&self.memory)
     }
 
     /// The processes that hold locks and do not move: stopped, in a debugger, frozen, or without a
@@ -251,15 +257,15 @@ impl Cluster {
     ///
     /// Cheap: a look at every seat. One that nobody has waited for yet is found by the second call.
     #[must_use]
-    pub fn stuck(&self) -> Vec<Stuck> {
-        self.crew.stuck(&self.memory)
+    pub fn stuck(&self) -> Vec<StuckProcess> {
+        self.writers.stuck(&self.memory)
     }
 
     /// How long the threads of this process have waited for locks and seats since it opened the cluster, all
     /// together.
     #[must_use]
-    pub fn blocked(&self) -> Duration {
-        self.crew.blocked()
+    pub fn blocked_time(&self) -> Duration {
+        self.writers.blocked()
     }
 
     /// Whether a file of the memory was cut short or changed from outside: no update can be made.
@@ -287,10 +293,10 @@ impl Cluster {
         now: u64,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        let ask = self.ask(key)?;
-        prefetch_single(&ask);
-        let seated = self.sit()?;
-        self.update_asked(&seated, key, &ask, secs_down(now), decide)
+        let lookup = self.lookup(key)?;
+        prefetch_single(&lookup);
+        let held_slot = self.acquire()?;
+        self.update_one(&held_slot, key, &lookup, secs_down(now), decide)
     }
 
     /// Updates many keys, each as a step of its own, with the memory of later ones fetched while
@@ -306,27 +312,27 @@ impl Cluster {
         mut decide: impl FnMut(usize, Result<EntryMut<'_>, UpdateError>),
     ) {
         let now_secs = secs_down(now);
-        let seated = match self.sit() {
-            Ok(seated) => seated,
+        let held_slot = match self.acquire() {
+            Ok(held_slot) => held_slot,
             Err(error) => {
                 return (0..keys.len()).for_each(|index| decide(index, Err(error.clone())));
             }
         };
         for (batch, keys) in keys.chunks(BATCH).enumerate() {
-            let mut asks: SmallVec<[Option<Ask<'_>>; BATCH]> = SmallVec::new();
+            let mut lookups: SmallVec<[Option<Lookup<'_>>; BATCH]> = SmallVec::new();
             for key in keys {
-                let ask = self.ask_if_any(key);
-                if let Some(ask) = &ask {
-                    prefetch(ask.home.node.words(), 0);
+                let lookup = self.try_lookup(key);
+                if let Some(lookup) = &lookup {
+                    prefetch(lookup.home.words(), 0);
                 }
-                asks.push(ask);
+                lookups.push(lookup);
             }
-            asks.iter().flatten().for_each(prefetch_tagged);
-            for (index, (key, ask)) in keys.iter().zip(&asks).enumerate() {
+            lookups.iter().flatten().for_each(prefetch_tagged);
+            for (index, (key, lookup)) in keys.iter().zip(&lookups).enumerate() {
                 let index = batch * BATCH + index;
                 let decide_one = |entry: EntryMut<'_>| decide(index, Ok(entry));
-                let result = match ask {
-                    Some(ask) => self.update_asked(&seated, key, ask, now_secs, decide_one),
+                let result = match lookup {
+                    Some(lookup) => self.update_one(&held_slot, key, lookup, now_secs, decide_one),
                     None => Err(self.no_class(key)),
                 };
                 if let Err(error) = result {
@@ -355,7 +361,7 @@ impl Cluster {
         now: u64,
         decide: impl FnOnce(&mut Entries<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        self.update_together(keys, now, decide)
+        self.update_keys(keys, now, decide)
     }
 
     /// The entry of a key, if it has one which has not expired at `now`.
@@ -365,14 +371,16 @@ impl Cluster {
     /// If the cluster cannot be used.
     pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
         // A look that leaves everything as it is: nothing is written, and no node is taken.
-        let ask = self.ask(key)?;
-        let seated = self.sit()?;
-        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-        let place = hold_one(&mut step, &ask, |step| step.find(key, &ask, secs_down(now)))?;
-        let live = place.filter(|place| place.was == Was::Live);
-        let entry = live.map(|place| entry_at(place.spot.node, place.slot));
-        drop(step);
-        self.refuse_if_lost()?;
+        let lookup = self.lookup(key)?;
+        let held_slot = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+        let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
+            transaction.find(key, &lookup, secs_down(now))
+        })?;
+        let live = key_slot.filter(|key_slot| key_slot.occupant == Occupant::Live);
+        let entry = live.map(|key_slot| entry_at(key_slot.key_node, key_slot.slot));
+        drop(transaction);
+        self.check_intact()?;
         Ok(entry)
     }
 
@@ -406,17 +414,23 @@ impl Cluster {
     ///
     /// If the cluster cannot be used.
     pub fn erase<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<bool, UpdateError> {
-        let ask = self.ask(key)?;
+        let lookup = self.lookup(key)?;
         let now_secs = secs_down(now);
-        let seated = self.sit()?;
-        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-        let place = hold_one(&mut step, &ask, |step| step.find(key, &ask, now_secs))?;
-        if let Some(place) = place {
-            step.commit(std::iter::once(Change { place, home: ask.home, image: None }));
+        let held_slot = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+        let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
+            transaction.find(key, &lookup, now_secs)
+        })?;
+        if let Some(key_slot) = key_slot {
+            transaction.commit(std::iter::once(Change {
+                key_slot,
+                home: lookup.home,
+                image: None,
+            }));
         }
-        drop(step);
-        self.refuse_if_lost()?;
-        Ok(place.is_some_and(|place| place.was == Was::Live))
+        drop(transaction);
+        self.check_intact()?;
+        Ok(key_slot.is_some_and(|key_slot| key_slot.occupant == Occupant::Live))
     }
 
     /// Visits every node, also those that have expired, key-node after key-node. An entry that is
@@ -430,10 +444,13 @@ impl Cluster {
         mut visit: impl FnMut(Class, StoredKey, Entry),
     ) -> Result<(), UpdateError> {
         let mut found = Vec::new();
-        for (class, spot) in self.spots() {
-            self.hold(spot, |_| {
-                let node = spot.node;
-                found.extend(node.occupied().map(|slot| (node.stored(slot), entry_at(node, slot))));
+        for (class, key_node) in self.key_nodes() {
+            self.with_locked(key_node, |_| {
+                found.extend(
+                    key_node
+                        .occupied()
+                        .map(|slot| (key_node.stored(slot), entry_at(key_node, slot))),
+                );
             })?;
             found.drain(..).for_each(|(key, entry)| visit(class.class, key, entry));
         }
@@ -465,10 +482,10 @@ impl Cluster {
 
     fn free_all(&self, now_secs: u32, count: Count) -> Result<u64, UpdateError> {
         let mut total = 0;
-        for (class, spot) in self.spots() {
-            total += self.hold(spot, |seat| {
-                let freed = free_expired(class, spot, Slots::default(), now_secs);
-                seat.count(count, freed);
+        for (class, key_node) in self.key_nodes() {
+            total += self.with_locked(key_node, |writer| {
+                let freed = free_expired(class, key_node, Slots::default(), now_secs);
+                writer.count(count, freed);
                 freed
             })?;
         }
@@ -477,61 +494,67 @@ impl Cluster {
 
     /// A seat for this thread, unless nothing can be relied on any more.
     #[inline]
-    fn sit(&self) -> Result<Seated<'_>, UpdateError> {
-        self.refuse_if_lost()?;
-        self.crew.sit(&self.memory)
+    fn acquire(&self) -> Result<HeldSlot<'_>, UpdateError> {
+        self.check_intact()?;
+        self.writers.acquire(&self.memory)
     }
 
     #[inline]
-    fn refuse_if_lost(&self) -> Result<(), UpdateError> {
-        if self.memory.is_lost() { Err(UpdateError::Lost) } else { Ok(()) }
+    fn check_intact(&self) -> Result<(), UpdateError> {
+        if self.memory.is_lost() { Err(UpdateError::DataLoss) } else { Ok(()) }
     }
 
-    fn spots(&self) -> impl Iterator<Item = (&ClassMemory, Spot<'_>)> {
-        self.memory.classes().flat_map(|class| class.spots().map(move |spot| (class, spot)))
+    fn key_nodes(&self) -> impl Iterator<Item = (&ClassMemory, KeyNode<'_>)> {
+        self.memory
+            .classes()
+            .flat_map(|class| class.key_nodes().map(move |key_node| (class, key_node)))
     }
 
     /// Runs `act` with one key-node locked. Waits longer than an update, as no client waits for it.
-    fn hold<T>(&self, spot: Spot<'_>, act: impl FnOnce(&Seat<'_>) -> T) -> Result<T, UpdateError> {
-        self.hold_within(PATIENCE_OF_UPKEEP, spot, act)
+    fn with_locked<T>(
+        &self,
+        key_node: KeyNode<'_>,
+        act: impl FnOnce(&WriterSlot<'_>) -> T,
+    ) -> Result<T, UpdateError> {
+        self.with_locked_within(MAINTENANCE_WAIT_MAX, key_node, act)
     }
 
     /// The same, trying again for so long.
-    fn hold_within<T>(
+    fn with_locked_within<T>(
         &self,
-        patience: Duration,
-        spot: Spot<'_>,
-        act: impl FnOnce(&Seat<'_>) -> T,
+        backoff: Duration,
+        key_node: KeyNode<'_>,
+        act: impl FnOnce(&WriterSlot<'_>) -> T,
     ) -> Result<T, UpdateError> {
         let since = Instant::now();
         loop {
-            let seated = self.sit()?;
-            let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-            match step.lock_all(&[spot]) {
+            let held_slot = self.acquire()?;
+            let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+            match transaction.lock_all(&[key_node]) {
                 Ok(()) => {
-                    let answer = act(&seated.seat);
-                    drop(step);
-                    self.refuse_if_lost()?;
+                    let answer = act(&held_slot.writer);
+                    drop(transaction);
+                    self.check_intact()?;
                     return Ok(answer);
                 }
-                Err(error) if since.elapsed() >= patience => return Err(error),
+                Err(error) if since.elapsed() >= backoff => return Err(error),
                 Err(_) => {}
             }
-            drop(step);
-            drop(seated);
-            thread::sleep(PAUSE_OF_UPKEEP);
+            drop(transaction);
+            drop(held_slot);
+            thread::sleep(MAINTENANCE_PAUSE);
         }
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let Some(place) = &self.place {
-            place.leave(&self.memory, self.crew.lives(), || {
-                matches!(self.sync(), Ok(Some(Synced { held: 0, .. })))
+        if let Some(files) = &self.files {
+            files.leave(&self.memory, self.writers.locks(), || {
+                matches!(self.sync(), Ok(Some(SyncReport { locked: 0, .. })))
             });
         }
-        self.crew.leave(&self.memory);
+        self.writers.leave(&self.memory);
     }
 }
 
@@ -548,9 +571,10 @@ impl fmt::Debug for Cluster {
 }
 
 /// A copy of the entry of a node.
-fn entry_at(node: KeyNode<'_>, slot: u32) -> Entry {
-    let mut image: SmallVec<[u64; NARROW_WORDS]> = SmallVec::from_elem(0, node.layout().node_words);
-    node.read(slot, &mut image);
+fn entry_at(key_node: KeyNode<'_>, slot: u32) -> Entry {
+    let mut image: SmallVec<[u64; NARROW_WORDS]> =
+        SmallVec::from_elem(0, key_node.layout().node_words);
+    key_node.read(slot, &mut image);
     let last = image.len() - 1;
     Entry::new(&image[STATE..last], nanos(expires_secs(image[last])))
 }

@@ -27,9 +27,9 @@ pub struct EntryMut<'a> {
 pub enum Room {
     /// It has one.
     #[default]
-    There,
+    Available,
     /// Only if a live entry of another key gives way ([`Eviction::EvictSoonestExpiry`](crate::Eviction)).
-    Taken,
+    ByEviction,
     /// No: an update that leaves something in it fails.
     Full,
 }
@@ -74,13 +74,13 @@ impl Entry {
 /// The entries of the keys of one update, in the order of the keys.
 #[derive(Debug)]
 pub struct Entries<'a> {
-    pub(crate) drafts: &'a mut [Draft],
+    pub(crate) entries: &'a mut [PendingEntry],
     pub(crate) words: &'a mut [u64],
 }
 
 /// One key of an update, and where the image of its node is being made.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct PendingEntry {
     /// The index of the key's first mention in this update.
     pub(crate) first: usize,
     /// The words of the image.
@@ -105,13 +105,13 @@ impl Entries<'_> {
     /// The number of keys of the update.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.drafts.len()
+        self.entries.len()
     }
 
     /// Whether the update has no keys.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.drafts.is_empty()
+        self.entries.is_empty()
     }
 
     /// The entry of key number `index`. Keys that are the same have the same entry.
@@ -121,12 +121,12 @@ impl Entries<'_> {
     /// If there is no such key.
     #[inline]
     pub fn get(&mut self, index: usize) -> EntryMut<'_> {
-        let draft = &mut self.drafts[self.drafts[index].first];
+        let entry = &mut self.entries[self.entries[index].first];
         EntryMut {
-            state: &mut self.words[draft.start + STATE..draft.end - 1],
-            expires_at: &mut draft.expires_at,
-            is_new: draft.is_new,
-            room: draft.room,
+            state: &mut self.words[entry.start + STATE..entry.end - 1],
+            expires_at: &mut entry.expires_at,
+            is_new: entry.is_new,
+            room: entry.room,
         }
     }
 }

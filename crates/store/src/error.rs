@@ -18,7 +18,7 @@ pub enum OpenError {
         "{}: another process has been opening this cluster for {seconds} s; wait for it, or stop it",
         path.display()
     )]
-    Opening {
+    OpenTimeout {
         /// The lock file that it holds.
         path: PathBuf,
         /// How long was waited for it.
@@ -43,7 +43,7 @@ pub enum OpenError {
          see one memory directory",
         path.display()
     )]
-    Elsewhere {
+    ServedElsewhere {
         /// The directory.
         path: PathBuf,
     },
@@ -114,7 +114,7 @@ pub enum OpenError {
          whole file, or move the directory it is in away to start with empty counters",
         path.display()
     )]
-    NoHeader {
+    TooShort {
         /// The refused file.
         path: PathBuf,
         /// Its length in bytes.
@@ -128,7 +128,7 @@ pub enum OpenError {
          it away, or choose another directory",
         path.display()
     )]
-    Foreign {
+    NotACounterFile {
         /// The refused file.
         path: PathBuf,
         /// Its first bytes.
@@ -170,7 +170,7 @@ pub enum OpenError {
          start with empty counters",
         path.display()
     )]
-    WrongPlace {
+    WrongFile {
         /// The refused file.
         path: PathBuf,
         /// What it is.
@@ -201,7 +201,7 @@ pub enum OpenError {
 }
 
 /// Why nothing was updated: no entry of any key of the call has changed, save after
-/// [`UpdateError::Lost`].
+/// [`UpdateError::DataLoss`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpdateError {
@@ -219,7 +219,7 @@ pub enum UpdateError {
     #[error(
         "{keys} keys of {words} words are too much for one update (at most {keys_max} keys and {words_max} words)"
     )]
-    TooMuch {
+    TooLarge {
         /// How many keys there are.
         keys: usize,
         /// How many words of journal they take.
@@ -267,7 +267,7 @@ pub enum UpdateError {
         "a file of the cluster was cut short or cannot be read any more; stop all \
          processes that use it, restore it, and start again"
     )]
-    Lost,
+    DataLoss,
 }
 
 impl UpdateError {

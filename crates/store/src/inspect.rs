@@ -6,10 +6,10 @@
 //! Invariant: writes nothing, joins nothing, holds nobody up. The mapping is read-only.
 //! Invariant: every loop is bounded by the size of the files, whatever bytes are in them.
 
-mod check;
 mod findings;
 mod reader;
 mod survey;
+mod verifier;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -23,17 +23,18 @@ use crate::format::geometry::{Class, Geometry};
 use crate::format::header::Role;
 use crate::format::key::{Key, StoredKey};
 use crate::format::node::{STATE, expires_secs, key_of};
+use crate::memory::key_node::KeyNode;
 use crate::memory::sync::get;
-use crate::memory::{ClassMemory, Memory, Spot};
+use crate::memory::{ClassMemory, Memory};
 use crate::open::segment::{self, Segment};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::restore;
 use crate::writers::stats::Stats;
 
-use check::Check;
 pub use findings::{Findings, Flaw, FlawKind};
-use reader::{Reader, Settled};
-pub use survey::{Ages, Area, Holder, Occupancy, Process};
+use reader::{Reader, Reading};
+pub use survey::{EntryCounts, LockHolder, Occupancy, Process, RangeStats};
+use verifier::Verifier;
 
 /// A look at a cluster: at its memory where it is open, or was when its processes were killed, and else at
 /// its snapshot.
@@ -58,7 +59,7 @@ pub struct View {
     memory: Memory,
     snapshot: Snapshot,
     /// The control file and the files of the memory, if it is there and not a copy of the snapshot.
-    live: Option<(File, segment::Files)>,
+    live: Option<(File, segment::MemoryFiles)>,
     /// Places of the snapshot whose copy is torn or damaged.
     damaged: Vec<(Role, u64, u64)>,
 }
@@ -84,7 +85,7 @@ impl View {
             return Ok(Self { memory, snapshot, live: Some((control, files)), damaged });
         }
         let read_error = || io_error("read the snapshot", snapshot.dir());
-        let memory = segment::private(snapshot.identity).map_err(read_error())?;
+        let memory = segment::anonymous(snapshot.info).map_err(read_error())?;
         let load = snapshot.load(&memory, |role, key_node, at| damaged.push((role, key_node, at)));
         load.map_err(read_error())?;
         // As whoever opens it does: so that keys away from home are found.
@@ -101,7 +102,7 @@ impl View {
     /// See [`Cluster::geometry`](crate::Cluster::geometry).
     #[must_use]
     pub fn geometry(&self, class: Class) -> Option<Geometry> {
-        self.memory.identity.geometry(class)
+        self.memory.info.geometry(class)
     }
 
     /// See [`Cluster::stats`](crate::Cluster::stats).
@@ -133,8 +134,8 @@ impl View {
     /// Whether some process has the cluster open, and keeps its counters where they cannot be seen from here:
     /// in another container, or on another machine. This is a look at its last snapshot then.
     #[must_use]
-    pub fn is_elsewhere(&self) -> bool {
-        self.live.is_none() && self.snapshot.is_used()
+    pub fn is_served_elsewhere(&self) -> bool {
+        self.live.is_none() && self.snapshot.is_locked()
     }
 
     /// See [`Cluster::check_files`](crate::Cluster::check_files): whether all that was read counts.
@@ -153,30 +154,32 @@ impl View {
     /// and not cleaned up after yet.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        let processes =
-            |(file, _): &(File, segment::Files)| survey::processes(&self.memory.control, file);
+        let processes = |(file, _): &(File, segment::MemoryFiles)| {
+            survey::processes(&self.memory.control, file)
+        };
         self.live.as_ref().map(processes).unwrap_or_default()
     }
 
     /// The processes that live, hold locks and do not move: each stands in the way of the keys that share its
     /// key-nodes. Takes 50 ms if any lock is held.
     #[must_use]
-    pub fn holders(&self) -> Vec<Holder> {
-        let holders = |(file, _): &(File, segment::Files)| survey::holders(&self.memory, file);
+    pub fn holders(&self) -> Vec<LockHolder> {
+        let holders =
+            |(file, _): &(File, segment::MemoryFiles)| survey::holders(&self.memory, file);
         self.live.as_ref().map(holders).unwrap_or_default()
     }
 
     /// How many entries of a class are live at `now`: of all key-nodes, or of an even sample of them.
     #[must_use]
-    pub fn ages(&self, class: Class, now: u64) -> Option<Ages> {
-        Some(Ages::of(self.memory.class(class)?, secs_down(now)))
+    pub fn entry_counts(&self, class: Class, now: u64) -> Option<EntryCounts> {
+        Some(EntryCounts::of(self.memory.class(class)?, secs_down(now)))
     }
 
     /// The key-nodes of a class in `count` runs of equal length, or as many as there are if that is
     /// fewer: all of their heads, or an even sample of each run.
     #[must_use]
-    pub fn areas(&self, class: Class, count: u64) -> Option<Vec<Area>> {
-        Some(Area::all_of(self.memory.class(class)?, count))
+    pub fn range_stats(&self, class: Class, count: u64) -> Option<Vec<RangeStats>> {
+        Some(RangeStats::all_of(self.memory.class(class)?, count))
     }
 
     /// The entry of a key, if it has one which has not expired at `now`.
@@ -191,11 +194,11 @@ impl View {
         };
         let home = class.home(&own);
         let mut entry = self.find_in(class, home, key, &own);
-        if entry.is_none() && get(home.node.away()) > 0 {
+        if entry.is_none() && get(home.displaced()) > 0 {
             entry = self.find_in(class, class.alternate(&own), key, &own);
         }
         if self.memory.is_lost() {
-            return Err(UpdateError::Lost);
+            return Err(UpdateError::DataLoss);
         }
         Ok(entry.filter(|entry| !entry.is_expired(nanos(secs_down(now)))))
     }
@@ -203,15 +206,15 @@ impl View {
     fn find_in<K: Key + ?Sized>(
         &self,
         class: &ClassMemory,
-        spot: Spot<'_>,
+        key_node: KeyNode<'_>,
         key: &K,
         own: &StoredKey,
     ) -> Option<Entry> {
         let mut reader = Reader::new(&self.memory);
         let mut image = vec![0; class.layout.node_words];
-        spot.node.tagged(own.tag()).find_map(|slot| {
-            let settled = reader.read(class, spot, slot, &mut image);
-            let is_it = settled.is_node() && key.compare(own, &key_of(&image));
+        key_node.tagged(own.tag()).find_map(|slot| {
+            let reading = reader.read(class, key_node, slot, &mut image);
+            let is_it = reading.is_node() && key.compare(own, &key_of(&image));
             is_it.then(|| entry_of(&image))
         })
     }
@@ -232,14 +235,14 @@ impl View {
         let mut left_out = 0;
         for class in self.memory.classes() {
             let mut image = vec![0; class.layout.node_words];
-            for spot in class.spots() {
-                for slot in spot.node.occupied() {
-                    match reader.read(class, spot, slot, &mut image) {
-                        Settled::Free => {}
-                        Settled::Sound | Settled::Pending => {
+            for key_node in class.key_nodes() {
+                for slot in key_node.occupied() {
+                    match reader.read(class, key_node, slot, &mut image) {
+                        Reading::Free => {}
+                        Reading::Sound | Reading::Pending => {
                             visit(class.class, key_of(&image), entry_of(&image))?;
                         }
-                        Settled::Flawed(_) => left_out += 1,
+                        Reading::Flawed(_) => left_out += 1,
                     }
                 }
             }
@@ -257,7 +260,7 @@ impl View {
         let reader = Reader::new(&self.memory);
         let findings = Findings::default();
         let now_secs = secs_down(now);
-        Check { view: self, memory: &self.memory, now_secs, reader, findings }.run(progress)
+        Verifier { view: self, memory: &self.memory, now_secs, reader, findings }.run(progress)
     }
 }
 

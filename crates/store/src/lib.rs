@@ -41,10 +41,12 @@ pub use format::geometry::{
     STATE_WORDS_WIDE,
 };
 pub use format::key::{Hashed, Key, Parts, StoredKey};
-pub use inspect::{Ages, Area, Findings, Flaw, FlawKind, Holder, Occupancy, Process, View};
+pub use inspect::{
+    EntryCounts, Findings, Flaw, FlawKind, LockHolder, Occupancy, Process, RangeStats, View,
+};
 pub use options::{Eviction, Options, default_memory_dir};
-pub use snapshot::Synced;
-pub use writers::backoff::blocked_here;
+pub use snapshot::SyncReport;
+pub use writers::backoff::blocked_in_this_thread;
 pub use writers::slot::KEYS_MAX as UPDATE_KEYS_MAX;
-pub use writers::stall::Stuck;
+pub use writers::stall::StuckProcess;
 pub use writers::stats::Stats;

@@ -13,10 +13,10 @@ pub(crate) mod validity;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::format::geometry::{Class, Geometry};
-use crate::format::header::{Identity, Role};
+use crate::format::header::{ClusterInfo, Role};
 use crate::format::key::StoredKey;
 use crate::format::layout::{KeyNodeAt, KeyNodeId, Layout};
-use control::spoiled_word;
+use control::poisoned_word;
 use key_node::KeyNode;
 use region::Region;
 use sync::{AtomicU64, put};
@@ -28,13 +28,6 @@ pub(crate) struct ClassMemory {
     files: Vec<Region>,
 }
 
-/// A key-node, with its name.
-#[derive(Clone, Copy)]
-pub(crate) struct Spot<'a> {
-    pub(crate) id: KeyNodeId,
-    pub(crate) node: KeyNode<'a>,
-}
-
 impl ClassMemory {
     /// `files` are as many and as long as the geometry says.
     pub(crate) fn new(class: Class, geometry: Geometry, files: Vec<Region>) -> Self {
@@ -43,32 +36,32 @@ impl ClassMemory {
     }
 
     /// The key-node of this number, which is less than there are.
-    pub(crate) fn spot(&self, number: u64) -> Spot<'_> {
-        self.spot_at(self.layout.key_node(number))
+    pub(crate) fn key_node(&self, number: u64) -> KeyNode<'_> {
+        self.key_node_at(self.layout.key_node(number))
     }
 
     /// See [`Layout::home`].
     #[inline]
-    pub(crate) fn home(&self, stored: &StoredKey) -> Spot<'_> {
-        self.spot_at(self.layout.home(stored))
+    pub(crate) fn home(&self, stored: &StoredKey) -> KeyNode<'_> {
+        self.key_node_at(self.layout.home(stored))
     }
 
     /// See [`Layout::alternate`].
     #[inline]
-    pub(crate) fn alternate(&self, stored: &StoredKey) -> Spot<'_> {
-        self.spot_at(self.layout.alternate(stored))
+    pub(crate) fn alternate(&self, stored: &StoredKey) -> KeyNode<'_> {
+        self.key_node_at(self.layout.alternate(stored))
     }
 
     #[inline]
-    fn spot_at(&self, at: KeyNodeAt) -> Spot<'_> {
+    fn key_node_at(&self, at: KeyNodeAt) -> KeyNode<'_> {
         let words = self.files[at.file].slice(at.first, self.layout.key_node_words);
-        let id = KeyNodeId { class: self.class, key_node: at.number };
-        Spot { id, node: KeyNode::new(words, &self.layout) }
+        let id = KeyNodeId { class: self.class, number: at.number };
+        KeyNode::new(id, words, &self.layout)
     }
 
     /// What is known of the copy of a key-node in the snapshot: see [`crate::snapshot`].
-    pub(crate) fn saved(&self, number: u64) -> &AtomicU64 {
-        let (file, index) = self.layout.saved(number);
+    pub(crate) fn copy_state(&self, number: u64) -> &AtomicU64 {
+        let (file, index) = self.layout.copy_state_at(number);
         &self.files[file].slice(index, 1)[0]
     }
 
@@ -77,34 +70,34 @@ impl ClassMemory {
         self.files.iter().flat_map(Region::words).collect()
     }
 
-    pub(crate) fn spots(&self) -> impl Iterator<Item = Spot<'_>> {
-        (0..self.layout.geometry.key_nodes_total()).map(|number| self.spot(number))
+    pub(crate) fn key_nodes(&self) -> impl Iterator<Item = KeyNode<'_>> {
+        (0..self.layout.geometry.key_nodes_total()).map(|number| self.key_node(number))
     }
 }
 
 /// A whole cluster.
 pub(crate) struct Memory {
-    pub(crate) identity: Identity,
+    pub(crate) info: ClusterInfo,
     pub(crate) control: Region,
     narrow: ClassMemory,
     wide: Option<ClassMemory>,
     /// Whether somebody changed the files from outside.
-    is_spoiled: AtomicBool,
+    is_poisoned: AtomicBool,
 }
 
 impl Memory {
     pub(crate) fn new(
-        identity: Identity,
+        info: ClusterInfo,
         control: Region,
         narrow: ClassMemory,
         wide: Option<ClassMemory>,
     ) -> Self {
-        Self { identity, control, narrow, wide, is_spoiled: AtomicBool::new(false) }
+        Self { info, control, narrow, wide, is_poisoned: AtomicBool::new(false) }
     }
 
     /// Of the words of each file, the control file first.
     pub(crate) fn of_files<E>(
-        identity: Identity,
+        info: ClusterInfo,
         mut words: impl FnMut(Role) -> Result<Region, E>,
     ) -> Result<Self, E> {
         let control = words(Role::Control)?;
@@ -112,15 +105,15 @@ impl Memory {
             let files = (0..geometry.files()).map(|file| words(Role::Nodes { class, file }));
             Ok(ClassMemory::new(class, geometry, files.collect::<Result<_, E>>()?))
         };
-        let narrow = class(Class::Narrow, identity.narrow)?;
-        let wide = identity.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
-        Ok(Self::new(identity, control, narrow, wide))
+        let narrow = class(Class::Narrow, info.narrow)?;
+        let wide = info.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
+        Ok(Self::new(info, control, narrow, wide))
     }
 
     /// The seed of the cluster.
     #[inline]
     pub(crate) fn seed(&self) -> u64 {
-        self.identity.seed
+        self.info.seed
     }
 
     #[inline]
@@ -139,7 +132,7 @@ impl Memory {
     pub(crate) fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
         let class = self.class(id.class)?;
         let total = class.layout.geometry.key_nodes_total();
-        (id.key_node < total).then(|| class.spot(id.key_node).node)
+        (id.number < total).then(|| class.key_node(id.number))
     }
 
     /// See [`Region::use_large_pages`].
@@ -148,15 +141,15 @@ impl Memory {
     }
 
     /// Nothing that is read here counts any more, in this process and all others.
-    pub(crate) fn spoil(&self) {
-        put(spoiled_word(&self.control), 1);
-        self.is_spoiled.store(true, Ordering::Relaxed);
+    pub(crate) fn poison(&self) {
+        put(poisoned_word(&self.control), 1);
+        self.is_poisoned.store(true, Ordering::Relaxed);
     }
 
     /// Whether nothing that is read here counts: a file was cut short, or changed from outside.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
-        if self.is_spoiled.load(Ordering::Relaxed) {
+        if self.is_poisoned.load(Ordering::Relaxed) {
             return true;
         }
         let of = |class: &ClassMemory| class.files.iter().any(Region::is_lost);

@@ -21,45 +21,45 @@ use rustix::fs::OFlags;
 
 use crate::error::OpenError;
 use crate::format::files::{self, Access, io_error};
-use crate::format::header::{Identity, Role};
+use crate::format::header::{ClusterInfo, Role};
 use crate::memory::Memory;
 use crate::memory::control::PROCESSES_MAX;
 use crate::options::{Options, default_memory_dir};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
-use crate::writers::liveness::{Life, Lives};
-use crate::writers::recovery::{CleanedUp, clean_up_after};
-use crate::writers::{Crew, restore};
+use crate::writers::liveness::{LivenessLock, LivenessLocks};
+use crate::writers::recovery::{Recovered, recover};
+use crate::writers::{Writers, restore};
 use segment::Segment;
 
 /// The directory of a snapshot in the making. One that is left over is replaced.
 const CLUSTER_NEW: &str = "cluster.new";
 /// Held while a process opens or leaves the cluster.
-const GATE: &str = "cluster.lock";
+const OPEN_LOCK: &str = "cluster.lock";
 
 /// Opening a cluster takes about a second for each GiB that is read from a disk.
-const GATE_PATIENCE: Duration = Duration::from_secs(60);
-const GATE_PAUSE: Duration = Duration::from_millis(5);
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(60);
+const OPEN_PAUSE: Duration = Duration::from_millis(5);
 /// How often a process that leaves tries the gate.
-const LEAVING_TRIES: u32 = 40;
+const LEAVE_TRIES: u32 = 40;
 
 /// A cluster that this process has joined.
 pub(crate) struct Opened {
     pub(crate) memory: Memory,
-    pub(crate) crew: Crew,
-    pub(crate) place: Place,
+    pub(crate) writers: Writers,
+    pub(crate) files: ClusterFiles,
 }
 
 /// Where the files of an open cluster are.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ClusterFiles {
     pub(crate) snapshot: Snapshot,
-    memory: segment::Files,
+    memory: segment::MemoryFiles,
     /// Whether this process made the memory.
-    pub(crate) is_made: bool,
+    pub(crate) created_memory: bool,
     dir: path::PathBuf,
 }
 
-impl Place {
+impl ClusterFiles {
     /// Whether the files are as they were. What is wrong with the memory spoils it.
     pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
         self.check_memory(memory)?;
@@ -73,17 +73,22 @@ impl Place {
 
     /// Takes the memory away if nobody else has it and the snapshot has all that is in it, which `save`
     /// sees to. Does nothing if somebody is about to come.
-    pub(crate) fn leave(&self, memory: &Memory, lives: &Lives, save: impl FnOnce() -> bool) {
-        let Ok(gate) = open_gate(&self.dir.join(GATE)) else { return };
+    pub(crate) fn leave(
+        &self,
+        memory: &Memory,
+        locks: &LivenessLocks,
+        save: impl FnOnce() -> bool,
+    ) {
+        let Ok(lock) = open_lock_file(&self.dir.join(OPEN_LOCK)) else { return };
         // Somebody may be coming, or a child that was just started still has the gate of this process.
-        let mut tries = 0..LEAVING_TRIES;
-        while gate.try_lock().is_err() {
+        let mut tries = 0..LEAVE_TRIES;
+        while lock.try_lock().is_err() {
             if tries.next().is_none() {
                 return;
             }
-            thread::sleep(GATE_PAUSE);
+            thread::sleep(OPEN_PAUSE);
         }
-        let mut others = (0..PROCESSES_MAX).map(|process| lives.try_take(process));
+        let mut others = (0..PROCESSES_MAX).map(|process| locks.try_acquire(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
         // What was spoiled is of no use to anybody.
         if !is_alone || !(memory.is_lost() || save()) {
@@ -95,7 +100,7 @@ impl Place {
         }
         // What is left is replaced by whoever comes next, and may be there before this process has ended.
         let _ = files::remove(&self.memory.dir);
-        self.snapshot.unshare();
+        self.snapshot.unlock();
     }
 }
 
@@ -104,7 +109,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     // The files are looked for again later, wherever the process works then.
     let dir = &path::absolute(dir).map_err(io_error("make sense of the path", dir))?;
     make_directory(dir)?;
-    let _gate = pass_gate(dir)?;
+    let _gate = acquire_open_lock(dir)?;
     let cluster = dir.join(SNAPSHOT_DIR);
     let mut is_new = false;
     if let Err(error) = fs::symlink_metadata(&cluster) {
@@ -115,51 +120,53 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         is_new = true;
     }
     let snapshot = Snapshot::open(&cluster, Access::Write)?;
-    let elsewhere = || OpenError::Elsewhere { path: dir.to_owned() };
+    let elsewhere = || OpenError::ServedElsewhere { path: dir.to_owned() };
     let lock_error =
         |error| io_error("lock the file", &cluster.join(Role::Control.file_name()))(error);
     let found = segment::find(&snapshot, Access::Write)?;
-    let is_made = found.is_none();
+    let created_memory = found.is_none();
     let segment = match found {
         Some(segment) => segment,
-        None if snapshot.claim().map_err(lock_error)? => fill(&snapshot, options, is_new)?,
+        None if snapshot.try_lock_exclusive().map_err(lock_error)? => {
+            fill(&snapshot, options, is_new)?
+        }
         None => return Err(elsewhere()),
     };
-    if !snapshot.share().map_err(lock_error)? {
+    if !snapshot.try_lock_shared().map_err(lock_error)? {
         return Err(elsewhere());
     }
     let Segment { memory, control, files } = segment;
-    let lives = Lives::File(Arc::new(control));
-    let Roll { mut free, is_alone } = call_the_roll(&files.dir, &memory, &lives)?;
+    let locks = LivenessLocks::File(Arc::new(control));
+    let FreeProcesses { mut free, is_alone } = claim_free_processes(&files.dir, &memory, &locks)?;
     if is_alone {
         restore::restore(&memory);
         snapshot.resume(&memory).map_err(io_error("read the snapshot", snapshot.dir()))?;
     }
-    let cleaned = free
+    let recovered = free
         .iter()
-        .map(|(process, _)| clean_up_after(&memory, *process))
-        .fold(CleanedUp::default(), CleanedUp::and);
-    let Some((process, life)) = free.drain(..).next() else {
+        .map(|(process, _)| recover(&memory, *process))
+        .fold(Recovered::default(), Recovered::and);
+    let Some((process, claim)) = free.drain(..).next() else {
         return Err(OpenError::TooManyProcesses { path: dir.to_owned(), max: PROCESSES_MAX });
     };
-    let crew = Crew::join(&memory, lives, life, process);
-    if let Ok(seated) = crew.sit(&memory) {
-        cleaned.count(&seated.seat);
+    let writers = Writers::join(&memory, locks, claim, process);
+    if let Ok(held_slot) = writers.acquire(&memory) {
+        recovered.count(&held_slot.writer);
     }
-    let place = Place { snapshot, memory: files, is_made, dir: dir.to_owned() };
-    Ok(Opened { memory, crew, place })
+    let files = ClusterFiles { snapshot, memory: files, created_memory, dir: dir.to_owned() };
+    Ok(Opened { memory, writers, files })
 }
 
 /// How much memory [`open`] would make; 0 if it is there already.
 pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenError> {
     let cluster = dir.join(SNAPSHOT_DIR);
     // Whoever is just making it comes first.
-    let _gate = if dir.join(GATE).exists() { Some(pass_gate(dir)?) } else { None };
+    let _gate = if dir.join(OPEN_LOCK).exists() { Some(acquire_open_lock(dir)?) } else { None };
     if fs::symlink_metadata(&cluster).is_err() {
         return Ok(options.total_bytes());
     }
     let snapshot = Snapshot::open(&cluster, Access::Read)?;
-    let Identity { narrow, wide, .. } = snapshot.identity;
+    let ClusterInfo { narrow, wide, .. } = snapshot.info;
     Ok(match segment::find(&snapshot, Access::Read)? {
         Some(_) => 0,
         None => Options { wide, ..Options::narrow(narrow) }.total_bytes(),
@@ -195,14 +202,14 @@ fn make_directory(dir: &Path) -> Result<(), OpenError> {
 }
 
 /// Opens the gate, and makes it if it is missing. Never waits: opening a FIFO would, until somebody reads.
-fn open_gate(path: &Path) -> Result<File, OpenError> {
+fn open_lock_file(path: &Path) -> Result<File, OpenError> {
     let is_other = |metadata: fs::Metadata| !metadata.is_file();
     let not_a_file = || OpenError::NotAFile { path: path.to_owned() };
     // Before it is opened, which some devices take for an order.
     if fs::metadata(path).is_ok_and(is_other) {
         return Err(not_a_file());
     }
-    let gate = OpenOptions::new()
+    let lock = OpenOptions::new()
         .create(true)
         .write(true)
         .truncate(false)
@@ -210,72 +217,76 @@ fn open_gate(path: &Path) -> Result<File, OpenError> {
         .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed())
         .open(path)
         .map_err(io_error("open the file", path))?;
-    let metadata = gate.metadata().map_err(io_error("look at the file", path))?;
-    if is_other(metadata) { Err(not_a_file()) } else { Ok(gate) }
+    let metadata = lock.metadata().map_err(io_error("look at the file", path))?;
+    if is_other(metadata) { Err(not_a_file()) } else { Ok(lock) }
 }
 
 /// Waits until no other process is opening the cluster.
-fn pass_gate(dir: &Path) -> Result<File, OpenError> {
-    let path = dir.join(GATE);
+fn acquire_open_lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join(OPEN_LOCK);
     let since = Instant::now();
     loop {
-        let gate = open_gate(&path)?;
-        match gate.try_lock() {
-            Ok(()) => return Ok(gate),
+        let lock = open_lock_file(&path)?;
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(io_error("lock the file", &path)(error)),
         }
-        if since.elapsed() >= GATE_PATIENCE {
-            return Err(OpenError::Opening { path, seconds: GATE_PATIENCE.as_secs() });
+        if since.elapsed() >= OPEN_WAIT_MAX {
+            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
         }
-        thread::sleep(GATE_PAUSE);
+        thread::sleep(OPEN_PAUSE);
     }
 }
 
 /// Who is there.
-struct Roll {
+struct FreeProcesses {
     /// The numbers that are not taken by a living process, with the right to them.
-    free: Vec<(u32, Life)>,
+    free: Vec<(u32, LivenessLock)>,
     is_alone: bool,
 }
 
 /// Waits while somebody who was killed in the middle of a restoration is not quite gone yet: what it left
 /// may only be used after another one.
-fn call_the_roll(memory_dir: &Path, memory: &Memory, lives: &Lives) -> Result<Roll, OpenError> {
+fn claim_free_processes(
+    memory_dir: &Path,
+    memory: &Memory,
+    locks: &LivenessLocks,
+) -> Result<FreeProcesses, OpenError> {
     let since = Instant::now();
     loop {
-        let mut roll = Roll { free: Vec::new(), is_alone: true };
+        let mut processes = FreeProcesses { free: Vec::new(), is_alone: true };
         let path = memory_dir.join(Role::Control.file_name());
         for process in 0..PROCESSES_MAX {
-            match lives.try_take(process).map_err(io_error("lock the file", &path))? {
-                Some(life) => roll.free.push((process, life)),
-                None => roll.is_alone = false,
+            match locks.try_acquire(process).map_err(io_error("lock the file", &path))? {
+                Some(claim) => processes.free.push((process, claim)),
+                None => processes.is_alone = false,
             }
         }
-        if roll.is_alone || !restore::is_being_restored(memory) {
-            return Ok(roll);
+        if processes.is_alone || !restore::is_being_restored(memory) {
+            return Ok(processes);
         }
-        if since.elapsed() >= GATE_PATIENCE {
-            return Err(OpenError::Opening { path, seconds: GATE_PATIENCE.as_secs() });
+        if since.elapsed() >= OPEN_WAIT_MAX {
+            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
         }
-        drop(roll);
-        thread::sleep(GATE_PAUSE);
+        drop(processes);
+        thread::sleep(OPEN_PAUSE);
     }
 }
 
-fn new_identity(options: &Options) -> Result<Identity, OpenError> {
+fn new_identity(options: &Options) -> Result<ClusterInfo, OpenError> {
     let [high, low, seed] = segment::random()?;
     let cluster = u128::from(high) << 64 | u128::from(low);
-    Ok(Identity { cluster, seed, narrow: options.narrow, wide: options.wide })
+    Ok(ClusterInfo { cluster, seed, narrow: options.narrow, wide: options.wide })
 }
 
 /// Makes the snapshot in `dir`, all at once as far as anybody can see.
-fn make(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
+fn make(dir: &Path, info: &ClusterInfo) -> Result<(), OpenError> {
     let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(SNAPSHOT_DIR));
     files::remove(&new)?;
     fs::create_dir(&new).map_err(io_error("create the directory", &new))?;
     let make = || {
-        Snapshot::make(&new, identity)?;
+        Snapshot::make(&new, info)?;
         pointer::clear(&new).map_err(io_error("make room for the pointer to memory", &new))?;
         files::sync_directory(&new)?;
         fs::rename(&new, &cluster).map_err(io_error("rename the new cluster", &cluster))

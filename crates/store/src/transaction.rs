@@ -1,7 +1,7 @@
 //! One update in the making: which key-nodes it holds, where its keys live, and how it is written.
 //!
 //! Owns the order in which key-nodes are locked, the search for a place for a new key, and the order of
-//! the writes. Nothing of any node changes before [`Step::commit`] but that expired ones are freed, and
+//! the writes. Nothing of any node changes before [`Transaction::commit`] but that expired ones are freed, and
 //! locks are given back when the step is dropped, also by a panic.
 //!
 //! Invariant: a step waits for a key-node only while it holds none. With some held, it tries for the next
@@ -16,32 +16,32 @@ use smallvec::SmallVec;
 use crate::error::UpdateError;
 use crate::format::key::{Key, StoredKey};
 use crate::format::node::expires_secs;
-use crate::memory::key_node::Slots;
+use crate::memory::key_node::{KeyNode, Slots};
 use crate::memory::sync::get;
-use crate::memory::{ClassMemory, Memory, Spot};
-use crate::writers::Crew;
-use crate::writers::backoff::{Patience, SPINS, SPINS_UNENCUMBERED};
+use crate::memory::{ClassMemory, Memory};
+use crate::writers::Writers;
+use crate::writers::backoff::{Backoff, SPINS_WITH_LOCKS, SPINS_WITHOUT_LOCKS};
 use crate::writers::lock::{acquire_within, release, try_acquire};
-use crate::writers::slot::{Count, Seat};
+use crate::writers::slot::{Count, WriterSlot};
 use commit::{Change, commit};
 
 /// A key of an update, as far as it is known before any lock is taken.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct Lookup<'a> {
     pub(crate) class: &'a ClassMemory,
     pub(crate) stored: StoredKey,
-    pub(crate) home: Spot<'a>,
+    pub(crate) home: KeyNode<'a>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> Lookup<'a> {
     #[inline]
     pub(crate) fn new(class: &'a ClassMemory, stored: StoredKey) -> Self {
         Self { class, stored, home: class.home(&stored) }
     }
 
     /// The other key-node in which the key may live, if it has one.
-    fn alternate(&self) -> Option<Spot<'a>> {
-        Some(self.class.alternate(&self.stored)).filter(|spot| spot.id != self.home.id)
+    fn alternate(&self) -> Option<KeyNode<'a>> {
+        Some(self.class.alternate(&self.stored)).filter(|key_node| key_node.id != self.home.id)
     }
 
     /// How many nodes there are in which the key may live.
@@ -52,15 +52,15 @@ impl<'a> Ask<'a> {
 
 /// Where the node of a key is, or is going to be.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) spot: Spot<'a>,
+pub(crate) struct KeySlot<'a> {
+    pub(crate) key_node: KeyNode<'a>,
     pub(crate) slot: u32,
-    pub(crate) was: Was,
+    pub(crate) occupant: Occupant,
 }
 
 /// What is in the slot of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Was {
+pub(crate) enum Occupant {
     /// The key's own live node.
     Live,
     /// The key's own node, which has expired.
@@ -72,56 +72,56 @@ pub(crate) enum Was {
 }
 
 /// A key-node that is needed could not be had without waiting.
-pub(crate) struct Blocked<'a>(pub(crate) Spot<'a>);
+pub(crate) struct WouldBlock<'a>(pub(crate) KeyNode<'a>);
 
 /// A key-node that a step has locked, and the slots there that are meant for keys of the step.
-struct Held<'a> {
-    spot: Spot<'a>,
-    meant: Slots,
+struct LockedKeyNode<'a> {
+    key_node: KeyNode<'a>,
+    reserved: Slots,
 }
 
 /// One update in the making.
-pub(crate) struct Step<'a> {
+pub(crate) struct Transaction<'a> {
     memory: &'a Memory,
-    crew: &'a Crew,
-    seat: Seat<'a>,
-    held: SmallVec<[Held<'a>; 4]>,
+    writers: &'a Writers,
+    writer: WriterSlot<'a>,
+    locked: SmallVec<[LockedKeyNode<'a>; 4]>,
     /// For all that it waits for together.
-    patience: Patience,
+    backoff: Backoff,
 }
 
-impl<'a> Step<'a> {
+impl<'a> Transaction<'a> {
     #[inline]
-    pub(crate) fn new(memory: &'a Memory, crew: &'a Crew, seat: Seat<'a>) -> Self {
-        Self { memory, crew, seat, held: SmallVec::new(), patience: Patience::default() }
+    pub(crate) fn new(memory: &'a Memory, writers: &'a Writers, writer: WriterSlot<'a>) -> Self {
+        Self { memory, writers, writer, locked: SmallVec::new(), backoff: Backoff::default() }
     }
 
     /// Locks key-nodes, which are in the order of their names, while none is held.
     #[inline(always)]
-    pub(crate) fn lock_all(&mut self, spots: &[Spot<'a>]) -> Result<(), UpdateError> {
-        debug_assert!(self.held.is_empty() && spots.is_sorted_by(|a, b| a.id < b.id));
-        match self.try_lock_all(spots) {
+    pub(crate) fn lock_all(&mut self, key_nodes: &[KeyNode<'a>]) -> Result<(), UpdateError> {
+        debug_assert!(self.locked.is_empty() && key_nodes.is_sorted_by(|a, b| a.id < b.id));
+        match self.try_lock_all(key_nodes) {
             Ok(()) => Ok(()),
-            Err(blocked) => self.lock_all_slowly(spots, blocked),
+            Err(blocked) => self.lock_all_slow(key_nodes, blocked),
         }
     }
 
     /// Waits for what was missing, takes that first, and then tries for the others. Else the one that everybody
     /// wants would have to be free just when its turn comes.
     #[cold]
-    fn lock_all_slowly(
+    fn lock_all_slow(
         &mut self,
-        spots: &[Spot<'a>],
-        mut blocked: Blocked<'a>,
+        key_nodes: &[KeyNode<'a>],
+        mut blocked: WouldBlock<'a>,
     ) -> Result<(), UpdateError> {
         loop {
-            let Blocked(missing) = blocked;
-            self.let_go();
-            let lock = missing.node.lock();
-            self.crew.wait_for(self.memory, &self.seat, lock, &mut self.patience)?;
-            let others = spots.iter().filter(|spot| spot.id != missing.id);
+            let WouldBlock(missing) = blocked;
+            self.unlock_all();
+            let lock = missing.lock();
+            self.writers.wait(self.memory, &self.writer, lock, &mut self.backoff)?;
+            let others = key_nodes.iter().filter(|key_node| key_node.id != missing.id);
             let mut all = std::iter::once(&missing).chain(others);
-            match all.try_for_each(|spot| self.try_lock(*spot)) {
+            match all.try_for_each(|key_node| self.try_lock(*key_node)) {
                 Ok(()) => return Ok(()),
                 Err(next) => blocked = next,
             }
@@ -129,53 +129,54 @@ impl<'a> Step<'a> {
     }
 
     #[inline(always)]
-    fn try_lock_all(&mut self, spots: &[Spot<'a>]) -> Result<(), Blocked<'a>> {
-        spots.iter().try_for_each(|spot| self.try_lock(*spot))
+    fn try_lock_all(&mut self, key_nodes: &[KeyNode<'a>]) -> Result<(), WouldBlock<'a>> {
+        key_nodes.iter().try_for_each(|key_node| self.try_lock(*key_node))
     }
 
     #[inline(always)]
-    fn try_lock(&mut self, spot: Spot<'a>) -> Result<(), Blocked<'a>> {
-        self.seat.list_lock(self.held.len(), spot.id);
-        if let Err(holder) = try_acquire(spot.node.lock(), self.seat.lock_word()) {
-            self.spin_for(spot, holder)?;
+    fn try_lock(&mut self, key_node: KeyNode<'a>) -> Result<(), WouldBlock<'a>> {
+        self.writer.list_lock(self.locked.len(), key_node.id);
+        if let Err(holder) = try_acquire(key_node.lock(), self.writer.lock_word()) {
+            self.spin(key_node, holder)?;
         }
-        self.held.push(Held { spot, meant: Slots::default() });
+        self.locked.push(LockedKeyNode { key_node, reserved: Slots::default() });
         Ok(())
     }
 
     #[cold]
-    fn spin_for(&self, spot: Spot<'a>, holder: u64) -> Result<(), Blocked<'a>> {
-        let looks = match self.held.is_empty() {
-            _ if self.crew.is_waited_for(self.memory, holder) => 0,
-            true => SPINS_UNENCUMBERED,
-            false => SPINS,
+    fn spin(&self, key_node: KeyNode<'a>, holder: u64) -> Result<(), WouldBlock<'a>> {
+        let looks = match self.locked.is_empty() {
+            _ if self.writers.is_stalled(self.memory, holder) => 0,
+            true => SPINS_WITHOUT_LOCKS,
+            false => SPINS_WITH_LOCKS,
         };
-        acquire_within(spot.node.lock(), self.seat.lock_word(), looks).map_err(|_| Blocked(spot))
+        acquire_within(key_node.lock(), self.writer.lock_word(), looks)
+            .map_err(|_| WouldBlock(key_node))
     }
 
     /// Locks a key-node if it is free or held by this step already.
-    fn lock_now(&mut self, spot: Spot<'a>) -> Result<(), Blocked<'a>> {
-        if self.held.iter().any(|held| held.spot.id == spot.id) {
+    fn try_lock_unless_held(&mut self, key_node: KeyNode<'a>) -> Result<(), WouldBlock<'a>> {
+        if self.locked.iter().any(|locked| locked.key_node.id == key_node.id) {
             return Ok(());
         }
-        self.seat.list_lock(self.held.len(), spot.id);
-        try_acquire(spot.node.lock(), self.seat.lock_word()).map_err(|_| Blocked(spot))?;
-        self.held.push(Held { spot, meant: Slots::default() });
+        self.writer.list_lock(self.locked.len(), key_node.id);
+        try_acquire(key_node.lock(), self.writer.lock_word()).map_err(|_| WouldBlock(key_node))?;
+        self.locked.push(LockedKeyNode { key_node, reserved: Slots::default() });
         Ok(())
     }
 
     /// Lets go of all key-nodes.
     #[inline]
-    pub(crate) fn let_go(&mut self) {
-        for held in &self.held {
-            release(held.spot.node.lock(), self.seat.lock_word());
+    pub(crate) fn unlock_all(&mut self) {
+        for locked in &self.locked {
+            release(locked.key_node.lock(), self.writer.lock_word());
         }
-        self.held.clear();
-        self.seat.clear_locks();
+        self.locked.clear();
+        self.writer.clear_locks();
     }
 
     pub(crate) fn count(&self, count: Count) {
-        self.seat.count(count, 1);
+        self.writer.count(count, 1);
     }
 
     /// Finds the node of a key, whose home is held.
@@ -183,61 +184,63 @@ impl<'a> Step<'a> {
     pub(crate) fn find<K: Key + ?Sized>(
         &mut self,
         key: &K,
-        ask: &Ask<'a>,
+        lookup: &Lookup<'a>,
         now_secs: u32,
-    ) -> Result<Option<Place<'a>>, Blocked<'a>> {
-        if let Some(slot) = ask.home.node.find(key, &ask.stored) {
-            return Ok(Some(self.found(ask.home, slot, now_secs)));
+    ) -> Result<Option<KeySlot<'a>>, WouldBlock<'a>> {
+        if let Some(slot) = lookup.home.find(key, &lookup.stored) {
+            return Ok(Some(self.key_slot_at(lookup.home, slot, now_secs)));
         }
-        if get(ask.home.node.away()) == 0 {
+        if get(lookup.home.displaced()) == 0 {
             return Ok(None);
         }
-        self.find_away(key, ask, now_secs)
+        self.find_away(key, lookup, now_secs)
     }
 
     #[cold]
     fn find_away<K: Key + ?Sized>(
         &mut self,
         key: &K,
-        ask: &Ask<'a>,
+        lookup: &Lookup<'a>,
         now_secs: u32,
-    ) -> Result<Option<Place<'a>>, Blocked<'a>> {
-        let Some(alternate) = ask.alternate() else { return Ok(None) };
-        self.lock_now(alternate)?;
-        let slot = alternate.node.find(key, &ask.stored);
-        Ok(slot.map(|slot| self.found(alternate, slot, now_secs)))
+    ) -> Result<Option<KeySlot<'a>>, WouldBlock<'a>> {
+        let Some(alternate) = lookup.alternate() else { return Ok(None) };
+        self.try_lock_unless_held(alternate)?;
+        let slot = alternate.find(key, &lookup.stored);
+        Ok(slot.map(|slot| self.key_slot_at(alternate, slot, now_secs)))
     }
 
     #[inline]
-    fn found(&mut self, spot: Spot<'a>, slot: u32, now_secs: u32) -> Place<'a> {
-        let is_expired = expires_secs(spot.node.tail(slot)) <= now_secs;
-        let was = if is_expired { Was::Expired } else { Was::Live };
-        self.mean(Place { spot, slot, was })
+    fn key_slot_at(&mut self, key_node: KeyNode<'a>, slot: u32, now_secs: u32) -> KeySlot<'a> {
+        let is_expired = expires_secs(key_node.tail(slot)) <= now_secs;
+        let occupant = if is_expired { Occupant::Expired } else { Occupant::Live };
+        self.reserve(KeySlot { key_node, slot, occupant })
     }
 
     /// Keeps a slot for its key, so that no other key of this step gets it.
     #[inline]
-    fn mean(&mut self, place: Place<'a>) -> Place<'a> {
-        if let Some(held) = self.held.iter_mut().find(|held| held.spot.id == place.spot.id) {
-            held.meant = held.meant.and(place.slot);
+    fn reserve(&mut self, key_slot: KeySlot<'a>) -> KeySlot<'a> {
+        if let Some(locked) =
+            self.locked.iter_mut().find(|locked| locked.key_node.id == key_slot.key_node.id)
+        {
+            locked.reserved = locked.reserved.with(key_slot.slot);
         }
-        place
+        key_slot
     }
 
-    fn meant(&self, spot: Spot<'a>) -> Slots {
-        let held = self.held.iter().find(|held| held.spot.id == spot.id);
-        held.map_or(Slots::default(), |held| held.meant)
+    fn reserved(&self, key_node: KeyNode<'a>) -> Slots {
+        let locked = self.locked.iter().find(|locked| locked.key_node.id == key_node.id);
+        locked.map_or(Slots::default(), |locked| locked.reserved)
     }
 
     /// Makes changes to key-nodes that are held, all or none of them.
     pub(crate) fn commit<'i>(&mut self, changes: impl Iterator<Item = Change<'a, 'i>> + Clone) {
-        commit(self.memory, &self.seat, changes);
+        commit(self.memory, &self.writer, changes);
     }
 }
 
-impl Drop for Step<'_> {
+impl Drop for Transaction<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.let_go();
+        self.unlock_all();
     }
 }

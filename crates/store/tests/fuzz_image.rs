@@ -250,7 +250,11 @@ fn look(image: &Image) {
     for number in 0..4 {
         let _ = view.find(&key(number), SECOND);
     }
-    let _ = (view.processes(), view.ages(Class::Narrow, SECOND), view.areas(Class::Narrow, 3));
+    let _ = (
+        view.processes(),
+        view.entry_counts(Class::Narrow, SECOND),
+        view.range_stats(Class::Narrow, 3),
+    );
     assert!(Image::read(dir.path()) == before);
 }
 

@@ -492,7 +492,7 @@ fn an_update_has_so_many_keys_at_most() {
     for keys in [narrow(257), wide(42), both, repeated, million] {
         let count = keys.len();
         let error = update(&keys).unwrap_err();
-        assert!(matches!(error, UpdateError::TooMuch { keys, .. } if keys == count), "{error:?}");
+        assert!(matches!(error, UpdateError::TooLarge { keys, .. } if keys == count), "{error:?}");
         let tail = "are too much for one update (at most 256 keys and 3552 words)";
         assert!(error.to_string().ends_with(tail), "{error}");
     }
@@ -542,7 +542,7 @@ fn an_entry_says_whether_it_has_room() {
     use tidegate_store::{Entries, Room};
 
     for (eviction, without) in
-        [(Eviction::Refuse, Room::Full), (Eviction::EvictSoonestExpiry, Room::Taken)]
+        [(Eviction::Refuse, Room::Full), (Eviction::EvictSoonestExpiry, Room::ByEviction)]
     {
         let dir = directory();
         let options = Options { eviction, ..Options::narrow(geometry(1, 1, 8, 4)) };
@@ -559,14 +559,17 @@ fn an_entry_says_whether_it_has_room() {
             cluster.update_many(keys, now, look).unwrap()
         };
         for key in 0..7_u64 {
-            assert_eq!(cluster.update(&key, SECOND, keep), Ok(Room::There), "key {key}");
+            assert_eq!(cluster.update(&key, SECOND, keep), Ok(Room::Available), "key {key}");
         }
         // The last node goes to the first that has none, and to each mention of it.
-        assert_eq!(rooms(&[3, 7, 8, 7], SECOND), [Room::There, Room::There, without, Room::There]);
-        assert_eq!(rooms(&[8, 7], SECOND), [Room::There, without]);
-        assert_eq!(cluster.update(&7_u64, SECOND, keep), Ok(Room::There));
-        assert_eq!(rooms(&[3, 8], SECOND), [Room::There, without]);
-        assert_eq!(rooms(&[8], 9 * SECOND), [Room::There], "all have expired");
+        assert_eq!(
+            rooms(&[3, 7, 8, 7], SECOND),
+            [Room::Available, Room::Available, without, Room::Available]
+        );
+        assert_eq!(rooms(&[8, 7], SECOND), [Room::Available, without]);
+        assert_eq!(cluster.update(&7_u64, SECOND, keep), Ok(Room::Available));
+        assert_eq!(rooms(&[3, 8], SECOND), [Room::Available, without]);
+        assert_eq!(rooms(&[8], 9 * SECOND), [Room::Available], "all have expired");
         assert_eq!(cluster.stats().refused, 0);
         assert_eq!(cluster.stats().evicted_live, 0);
     }

@@ -562,22 +562,22 @@ fn a_file_cut_short_under_an_open_cluster_is_noticed() {
             set_length(&path, length);
 
             let since = Instant::now();
-            assert_eq!(use_all(&cluster), Err(UpdateError::Lost), "{name}");
+            assert_eq!(use_all(&cluster), Err(UpdateError::DataLoss), "{name}");
             assert!(cluster.is_lost());
             // Also what is of another file.
             for key in 0..20 {
-                assert_eq!(count(&cluster, key), Err(UpdateError::Lost));
+                assert_eq!(count(&cluster, key), Err(UpdateError::DataLoss));
             }
             let keys = [Hashed::wide(1), Hashed::narrow(1 << 127)];
-            assert_eq!(cluster.update_many(&keys, SECOND, |_| ()), Err(UpdateError::Lost));
+            assert_eq!(cluster.update_many(&keys, SECOND, |_| ()), Err(UpdateError::DataLoss));
             let mut told = [false; 2];
             cluster.update_each(&keys, SECOND, |index, entry| told[index] |= entry.is_err());
             assert_eq!(told, [true; 2]);
-            assert_eq!(cluster.find(&1_u64, SECOND), Err(UpdateError::Lost));
-            assert_eq!(cluster.erase(&1_u64, SECOND), Err(UpdateError::Lost));
-            assert_eq!(cluster.sweep(SECOND), Err(UpdateError::Lost));
-            assert_eq!(cluster.reset_all(), Err(UpdateError::Lost));
-            assert_eq!(cluster.for_each(|_, _, _| {}), Err(UpdateError::Lost));
+            assert_eq!(cluster.find(&1_u64, SECOND), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.erase(&1_u64, SECOND), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.sweep(SECOND), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.reset_all(), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.for_each(|_, _, _| {}), Err(UpdateError::DataLoss));
             assert!(cluster.sync().is_err(), "what is lost is not saved");
             let _ = (cluster.stats(), cluster.occupancy(Class::Narrow));
             assert!(since.elapsed() < LONG);
@@ -588,10 +588,10 @@ fn a_file_cut_short_under_an_open_cluster_is_noticed() {
             // Grown again, with zeros where something was, it is still lost.
             set_length(&path, whole);
             assert!(cluster.check_files().is_err());
-            assert_eq!(count(&cluster, 1), Err(UpdateError::Lost));
+            assert_eq!(count(&cluster, 1), Err(UpdateError::DataLoss));
             // Also for those who come now, who are told that somebody is there whom they cannot join.
             let error = Cluster::open(dir.path(), &options()).unwrap_err();
-            assert!(matches!(error, OpenError::Elsewhere { .. }), "{error}");
+            assert!(matches!(error, OpenError::ServedElsewhere { .. }), "{error}");
             drop(cluster);
             assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
         }
@@ -620,7 +620,7 @@ fn a_hole_in_the_memory_is_noticed() {
         for cluster in &clusters {
             cluster.check_files().unwrap_err();
             assert!(cluster.is_lost());
-            assert_eq!(count(cluster, 1), Err(UpdateError::Lost));
+            assert_eq!(count(cluster, 1), Err(UpdateError::DataLoss));
         }
         drop(clusters);
         assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
@@ -650,7 +650,7 @@ fn memory_that_was_written_over_is_noticed() {
             assert!(clusters[0].is_lost());
             // The other process hears of it with its next look.
             clusters[1].check_files().unwrap_err();
-            assert_eq!(count(&clusters[1], 1), Err(UpdateError::Lost));
+            assert_eq!(count(&clusters[1], 1), Err(UpdateError::DataLoss));
             drop(clusters);
             assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
         }
@@ -684,14 +684,14 @@ fn check_damaged_node(is_updated: bool) {
     let data = OpenOptions::new().write(true).open(memory_file(dir.path(), &name)).unwrap();
     data.write_all_at(&1000_u64.to_le_bytes(), 8 * word as u64).unwrap();
     if is_updated {
-        assert_eq!(count(&cluster, 3), Err(UpdateError::Lost));
+        assert_eq!(count(&cluster, 3), Err(UpdateError::DataLoss));
         assert!(cluster.is_lost());
     } else {
         let error = cluster.sync().unwrap_err().to_string();
         let text = format!("node {slot} of narrow key-node {number} was damaged in memory");
         assert_eq!((error, cluster.is_lost()), (text, true));
     }
-    assert_eq!(count(&cluster, 3), Err(UpdateError::Lost));
+    assert_eq!(count(&cluster, 3), Err(UpdateError::DataLoss));
     drop(cluster);
     assert_eq!(count(&open(dir.path()), 3), Ok(3), "as the last snapshot has it");
 }
@@ -727,8 +727,8 @@ fn what_was_lost_is_noticed_when_it_is_missed() {
     set_length(&path, 4096 + 62 * options.narrow.key_node_bytes());
     let update = |key: &StoredKey| cluster.update(key, SECOND, |_| ());
     assert_eq!((update(&near), cluster.is_lost()), (Ok(()), false));
-    assert_eq!((update(&far), cluster.is_lost()), (Err(UpdateError::Lost), true));
-    assert_eq!(update(&near), Err(UpdateError::Lost));
+    assert_eq!((update(&far), cluster.is_lost()), (Err(UpdateError::DataLoss), true));
+    assert_eq!(update(&near), Err(UpdateError::DataLoss));
 }
 
 #[test]
@@ -795,11 +795,11 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
     let (pointer, hidden) = (file(dir.path(), "memory"), file(dir.path(), "hidden"));
     fs::rename(&pointer, &hidden).unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err();
-    assert!(matches!(error, OpenError::Elsewhere { .. }), "{error}");
+    assert!(matches!(error, OpenError::ServedElsewhere { .. }), "{error}");
     let text = "served already, by a process whose shared memory cannot be joined from here";
     assert!(error.to_string().starts_with(&format!("{}: {text}", dir.path().display())), "{error}");
     let view = View::open(dir.path()).unwrap();
-    assert!(view.is_elsewhere());
+    assert!(view.is_served_elsewhere());
     assert_eq!(view.find(&3_u64, SECOND).unwrap().map(|entry| entry.state[0]), Some(1));
     fs::rename(&hidden, &pointer).unwrap();
     assert_eq!(count(&open(dir.path()), 3), Ok(3));

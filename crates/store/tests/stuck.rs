@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::Signal;
 
 use tidegate_store::{
-    Class, Cluster, EntryMut, Hashed, Options, StoredKey, Stuck, UpdateError, View, blocked_here,
+    Class, Cluster, EntryMut, Hashed, Options, StoredKey, StuckProcess, UpdateError, View,
+    blocked_in_this_thread,
 };
 
 use common::child::{Child, hear, leave, raise, role, say};
@@ -102,7 +103,7 @@ fn check_busy<T: std::fmt::Debug>(result: Result<T, UpdateError>, expected: u32)
 }
 
 /// Waits until the store says this of stuck holders.
-fn until(cluster: &Cluster, is_wanted: impl Fn(&[Stuck]) -> bool) -> Vec<Stuck> {
+fn until(cluster: &Cluster, is_wanted: impl Fn(&[StuckProcess]) -> bool) -> Vec<StuckProcess> {
     let since = Instant::now();
     loop {
         let found = cluster.stuck();
@@ -122,7 +123,7 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
     }
     for end in ["continue", "kill"] {
         let (dir, cluster, mut child) = stopped(TEST);
-        let (before, blocked) = (Instant::now(), blocked_here());
+        let (before, blocked) = (Instant::now(), blocked_in_this_thread());
         let mut times: Vec<Duration> = Vec::new();
         for _ in 0..1000 {
             let began = Instant::now();
@@ -136,7 +137,7 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
         }
         let others = before.elapsed();
         times.sort_unstable();
-        let blocked = blocked_here() - blocked;
+        let blocked = blocked_in_this_thread() - blocked;
         println!(
             "{end}: a thousand to the held key {held:?} (p50 {:?}, p99 {:?}), to another {others:?}; \
              blocked {blocked:?}",
@@ -145,7 +146,7 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
         assert!(held < THOUSAND_MAX && others < THOUSAND_MAX, "{held:?} {others:?}");
         // The first of them waited, and that is known.
         assert!(blocked >= Duration::from_millis(4) && blocked <= held, "{blocked:?}");
-        assert!(cluster.blocked() >= blocked);
+        assert!(cluster.blocked_time() >= blocked);
 
         let stuck = until(&cluster, |stuck| !stuck.is_empty());
         assert_eq!((stuck.len(), stuck[0].pid, stuck[0].locks), (1, u64::from(child.id()), 1));
@@ -170,7 +171,7 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
             2
         };
         assert_eq!(until_decided(|| cluster.update(&key(HELD), 1, count)), Ok(expected));
-        until(&cluster, <[Stuck]>::is_empty);
+        until(&cluster, <[StuckProcess]>::is_empty);
         assert_eq!(View::open(dir.path()).unwrap().holders(), []);
         let stats = cluster.stats();
         assert_eq!((dropped(&stats), stats.recovered > 0), (0, end == "kill"), "{stats:?}");
@@ -209,7 +210,7 @@ fn who_waits_holds_nothing_that_others_need() {
             // As a process that has not met the holder yet, and so waits for all of its patience.
             let waiter = open(dir.path());
             let before = updates.load(Ordering::Relaxed);
-            let began = blocked_here();
+            let began = blocked_in_this_thread();
             let both = || {
                 waiter.update_many(&[key(FREE), key(HELD)], 1, |entries| {
                     (0..2).for_each(|index| _ = count(entries.get(index)));
@@ -225,7 +226,10 @@ fn who_waits_holds_nothing_that_others_need() {
                 result = both();
             }
             check_busy(result, child.id());
-            assert!(blocked_here() - began >= Duration::from_millis(4), "it did not wait");
+            assert!(
+                blocked_in_this_thread() - began >= Duration::from_millis(4),
+                "it did not wait"
+            );
             meanwhile += updates.load(Ordering::Relaxed) - before;
         }
         println!("{meanwhile} updates of the other key while {ROUNDS} waited for 5 ms each");

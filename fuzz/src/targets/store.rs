@@ -277,7 +277,8 @@ fn look(dir: &Path) {
     for number in 0..KEYS {
         let _ = view.find(&key(number), NOW);
     }
-    let _ = (view.processes(), view.ages(Class::Narrow, NOW), view.areas(Class::Wide, 2));
+    let _ =
+        (view.processes(), view.entry_counts(Class::Narrow, NOW), view.range_stats(Class::Wide, 2));
 }
 
 fn entries(cluster: &Cluster) -> Vec<(Class, StoredKey, Entry)> {

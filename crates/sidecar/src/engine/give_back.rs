@@ -51,7 +51,7 @@ impl Engine {
     ) -> Result<Answer, UpdateError> {
         match self.give_back_at_once(request, back, now) {
             // Counters in many parts: what is too much together is not one by one.
-            Err(UpdateError::TooMuch { .. }) if request.descriptors.len() > 1 => {
+            Err(UpdateError::TooLarge { .. }) if request.descriptors.len() > 1 => {
                 let (verdict, metadata) = (Verdict::Allow, None);
                 let mut answer = Answer { verdict, statuses: Vec::new(), metadata };
                 for (descriptor, lease) in request.descriptors.iter().zip(&back.leases) {

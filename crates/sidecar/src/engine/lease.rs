@@ -94,7 +94,7 @@ impl Engine {
                 plan.decide_leasing(entries, now, &mut decisions, &mut leasing)
             });
             match decided {
-                Err(UpdateError::TooMuch { .. }) if plan.keys.len() > counter_keys => {
+                Err(UpdateError::TooLarge { .. }) if plan.keys.len() > counter_keys => {
                     plan.keys.truncate(counter_keys);
                     leasing.offers.clear();
                     leasing.users.fill(None);
@@ -255,7 +255,7 @@ impl Leasing<'_> {
         let mut tokens = Lease::FREE;
         let mut until = now.saturating_add(self.ttl);
         for (ask, counter) in asks.iter().zip(counters) {
-            if hand.entries.get(self.users[*counter]?).room() != Room::There {
+            if hand.entries.get(self.users[*counter]?).room() != Room::Available {
                 return None;
             }
             let state = &mut hand.words[ask.state.clone()];
@@ -266,7 +266,10 @@ impl Leasing<'_> {
         }
         let time_left = until.saturating_since(now);
         let record = hand.entries.get(record_key);
-        if tokens == 0 || time_left < LEASE_MIN || !record.is_new() || record.room() != Room::There
+        if tokens == 0
+            || time_left < LEASE_MIN
+            || !record.is_new()
+            || record.room() != Room::Available
         {
             return None;
         }

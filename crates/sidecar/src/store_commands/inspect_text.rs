@@ -6,7 +6,7 @@ use super::time::{bytes, grouped};
 use crate::metrics::store_help;
 use crate::neighbour::{self, Neighbour};
 use std::io::{self, Write};
-use tidegate_store::{Area, Holder, Process};
+use tidegate_store::{LockHolder, Process, RangeStats};
 
 pub(crate) fn print(
     out: &mut impl Write,
@@ -70,7 +70,7 @@ fn class(out: &mut impl Write, canvas: &Canvas, look: &ClassLook) -> io::Result<
         grouped(ages.live),
         grouped(ages.expired)
     )?;
-    let (crowded, looked_at) = (grouped(occupancy.crowded), grouped(occupancy.looked_at));
+    let (crowded, looked_at) = (grouped(occupancy.crowded), grouped(occupancy.sampled));
     writeln!(
         out,
         "  crowded   {crowded} of {looked_at} key-nodes, with keys that live in another"
@@ -80,7 +80,12 @@ fn class(out: &mut impl Write, canvas: &Canvas, look: &ClassLook) -> io::Result<
     busy(out, canvas, geometry.key_nodes_total(), areas)
 }
 
-fn busy(out: &mut impl Write, canvas: &Canvas, key_nodes: u64, areas: &[Area]) -> io::Result<()> {
+fn busy(
+    out: &mut impl Write,
+    canvas: &Canvas,
+    key_nodes: u64,
+    areas: &[RangeStats],
+) -> io::Result<()> {
     let updates: Vec<u64> = areas.iter().map(|area| area.updates).collect();
     let Some(busiest) = areas.iter().max_by_key(|area| area.updates) else { return Ok(()) };
     if busiest.updates == 0 {
@@ -93,12 +98,16 @@ fn busy(out: &mut impl Write, canvas: &Canvas, key_nodes: u64, areas: &[Area]) -
 }
 
 fn process(out: &mut impl Write, process: &Process) -> io::Result<()> {
-    let seats = counted(process.seats.into(), "seat");
+    let slots = counted(process.writer_slots.into(), "writer slot");
     let state = if process.is_alive { "" } else { ", which is dead and not cleaned up after yet" };
-    writeln!(out, "  number {}: process {}, {seats}{state}", process.number, process.pid)
+    writeln!(out, "  number {}: process {}, {slots}{state}", process.number, process.pid)
 }
 
-fn holder(out: &mut impl Write, holder: &Holder, neighbour: Option<&Neighbour>) -> io::Result<()> {
+fn holder(
+    out: &mut impl Write,
+    holder: &LockHolder,
+    neighbour: Option<&Neighbour>,
+) -> io::Result<()> {
     let (who, locks) =
         (neighbour::told(holder.pid, neighbour), counted(holder.locks.into(), "lock"));
     let since = holder.since.map(|since| since.elapsed().unwrap_or_default().as_secs());

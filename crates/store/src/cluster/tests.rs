@@ -8,13 +8,13 @@ mod regressions;
 use super::*;
 use crate::error::until_decided;
 use crate::format::geometry::{STATE_WORDS_NARROW, STATE_WORDS_WIDE};
-use crate::format::header::Identity;
+use crate::format::header::ClusterInfo;
 use crate::format::key::Hashed;
 use crate::memory::control::CONTROL_WORDS;
 use crate::memory::region::Region;
-use crate::memory::sync::{death, get};
-use crate::writers::liveness::Lives;
-use crate::writers::recovery::clean_up_after;
+use crate::memory::sync::{get, kill};
+use crate::writers::liveness::LivenessLocks;
+use crate::writers::recovery::recover;
 use crate::writers::restore;
 use crate::writers::stats::Stats;
 use std::sync::atomic::AtomicBool;
@@ -26,56 +26,56 @@ const LATER: u64 = NOW + 60 * SECOND;
 /// The memory of a cluster on the heap, and who lives in it.
 struct Heap {
     memory: Arc<Memory>,
-    lives: Arc<Vec<AtomicBool>>,
+    flags: Arc<Vec<AtomicBool>>,
 }
 
 /// Narrow nodes in `key_nodes` chains of eight; wide ones of 33 words in one chain of three.
-fn identity(key_nodes: u64) -> Identity {
+fn info(key_nodes: u64) -> ClusterInfo {
     let narrow = Geometry::by_count(1, key_nodes, 8, STATE_WORDS_NARROW).unwrap();
     let wide = Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap();
-    Identity { cluster: 1, seed: 7, narrow, wide: Some(wide) }
+    ClusterInfo { cluster: 1, seed: 7, narrow, wide: Some(wide) }
 }
 
 impl Heap {
     fn new(key_nodes: u64) -> Self {
-        let identity = identity(key_nodes);
+        let info = info(key_nodes);
         let zeros = |geometry: Geometry| vec![0; (geometry.file_bytes() / 8) as usize];
-        let wide = identity.wide.unwrap();
-        Self::from_words(identity, &vec![0; CONTROL_WORDS], &zeros(identity.narrow), &zeros(wide))
+        let wide = info.wide.unwrap();
+        Self::from_words(info, &vec![0; CONTROL_WORDS], &zeros(info.narrow), &zeros(wide))
     }
 
-    fn from_words(identity: Identity, control: &[u64], narrow: &[u64], wide: &[u64]) -> Self {
+    fn from_words(info: ClusterInfo, control: &[u64], narrow: &[u64], wide: &[u64]) -> Self {
         let class =
             |class, geometry, words| ClassMemory::new(class, geometry, vec![Region::heap(words)]);
         let memory = Memory::new(
-            identity,
+            info,
             Region::heap(control),
-            class(Class::Narrow, identity.narrow, narrow),
-            identity.wide.map(|geometry| class(Class::Wide, geometry, wide)),
+            class(Class::Narrow, info.narrow, narrow),
+            info.wide.map(|geometry| class(Class::Wide, geometry, wide)),
         );
-        let lives = (0..64).map(|_| AtomicBool::new(false)).collect();
-        Self { memory: Arc::new(memory), lives: Arc::new(lives) }
+        let flags = (0..64).map(|_| AtomicBool::new(false)).collect();
+        Self { memory: Arc::new(memory), flags: Arc::new(flags) }
     }
 
     /// Opens the cluster as process number `process`.
     fn open(&self, process: u32, eviction: Eviction) -> Cluster {
-        let lives = Lives::Flags(self.lives.clone());
-        let life = lives.try_take(process).unwrap().expect("nobody else is this process");
-        let crew = Crew::join(&self.memory, lives, life, process);
-        Cluster::over(self.memory.clone(), crew, eviction, None)
+        let flags = LivenessLocks::Flags(self.flags.clone());
+        let claim = flags.try_acquire(process).unwrap().expect("nobody else is this process");
+        let writers = Writers::join(&self.memory, flags, claim, process);
+        Cluster::over(self.memory.clone(), writers, eviction, None)
     }
 
     /// The end of a process that left everything as it was.
-    fn bury(&self, process: u32, cluster: Cluster) {
+    fn kill_process(&self, process: u32, cluster: Cluster) {
         std::mem::forget(cluster);
-        self.lives[process as usize].store(false, Ordering::SeqCst);
+        self.flags[process as usize].store(false, Ordering::SeqCst);
     }
 
     /// What the next process would find, after a restart of the machine's only process.
     fn reopened(&self) -> Self {
         let words = |class| self.memory.class(class).unwrap().words();
         let copy = Self::from_words(
-            self.memory.identity,
+            self.memory.info,
             &self.memory.control.words(),
             &words(Class::Narrow),
             &words(Class::Wide),
@@ -87,7 +87,7 @@ impl Heap {
 
 /// A key of a chosen home: the key-node number `home` of two, and the other one as its alternate.
 fn key_at(home: u64, number: u64) -> Hashed {
-    let layout = crate::format::layout::Layout::new(identity(2).narrow);
+    let layout = crate::format::layout::Layout::new(info(2).narrow);
     let estimates = (0..).map(|mix: u64| (home << 63) | (number << 20) | mix);
     let estimate = estimates
         .map(|estimate| StoredKey { estimate, identity: number })
@@ -208,8 +208,8 @@ fn a_kill_between_any_two_writes_leaves_an_update_whole() {
             let heap = Heap::new(2);
             (case.prepare)(&heap.open(1, case.eviction));
             let victim = heap.open(0, case.eviction);
-            let survived = death::after(writes, || (case.update)(&victim)).is_some();
-            heap.bury(0, victim);
+            let survived = kill::before_write(writes, || (case.update)(&victim)).is_some();
+            heap.kill_process(0, victim);
 
             let story = format!("{}, killed before write {writes}", case.name);
             let next = heap.reopened();
@@ -268,28 +268,28 @@ impl Case {
 fn a_kill_in_the_middle_of_cleaning_up_does_no_harm() {
     let case = &CASES[5];
     let (untouched, updated) = (counts_of(case, |_| {}), counts_of(case, case.update));
-    let moments: &[u64] = if cfg!(miri) { &[200] } else { &[40, 120, 200, 250, 280] };
-    for &writes in moments {
-        for cleaning in (0..120).step_by(if cfg!(miri) { 37 } else { 1 }) {
+    let kills: &[u64] = if cfg!(miri) { &[200] } else { &[40, 120, 200, 250, 280] };
+    for &writes in kills {
+        for recovering in (0..120).step_by(if cfg!(miri) { 37 } else { 1 }) {
             let heap = Heap::new(2);
             (case.prepare)(&heap.open(1, case.eviction));
             let victim = heap.open(0, case.eviction);
-            death::after(writes, || (case.update)(&victim));
-            heap.bury(0, victim);
+            kill::before_write(writes, || (case.update)(&victim));
+            heap.kill_process(0, victim);
             let cleaner = heap.open(1, case.eviction);
-            death::after(cleaning, || {
+            kill::before_write(recovering, || {
                 let _life = cleaner_takes(&heap, 0);
-                let _ = clean_up_after(&heap.memory, 0);
+                let _ = recover(&heap.memory, 0);
             });
-            heap.bury(1, cleaner);
-            let story = format!("killed before write {writes}, cleaner before {cleaning}");
+            heap.kill_process(1, cleaner);
+            let story = format!("killed before write {writes}, cleaner before {recovering}");
             check(&heap, case, &untouched, &updated, &story);
         }
     }
 }
 
-fn cleaner_takes(heap: &Heap, process: u32) -> Option<crate::writers::liveness::Life> {
-    Lives::Flags(heap.lives.clone()).try_take(process).unwrap()
+fn cleaner_takes(heap: &Heap, process: u32) -> Option<crate::writers::liveness::LivenessLock> {
+    LivenessLocks::Flags(heap.flags.clone()).try_acquire(process).unwrap()
 }
 
 #[test]

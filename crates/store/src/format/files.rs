@@ -14,7 +14,7 @@ use rustix::io::retry_on_intr;
 
 use crate::error::OpenError;
 use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::format::header::{self, Identity, Kind, Role};
+use crate::format::header::{self, ClusterInfo, Role, Storage};
 
 /// Whether a file, or its mapping, may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ pub(crate) enum Access {
 }
 
 /// All files of a cluster, the control file first.
-pub(crate) fn roles(identity: &Identity) -> impl Iterator<Item = Role> {
+pub(crate) fn roles(info: &ClusterInfo) -> impl Iterator<Item = Role> {
     let files = Class::ALL
-        .map(|class| (class, identity.geometry(class).map_or(0, |geometry| geometry.files())));
+        .map(|class| (class, info.geometry(class).map_or(0, |geometry| geometry.files())));
     let nodes = files
         .into_iter()
         .flat_map(|(class, files)| (0..files).map(move |file| Role::Nodes { class, file }));
@@ -35,23 +35,23 @@ pub(crate) fn roles(identity: &Identity) -> impl Iterator<Item = Role> {
 
 /// The length of a file: that of a control file, or of a file of nodes by their geometry.
 pub(crate) fn length(
-    identity: &Identity,
+    info: &ClusterInfo,
     role: Role,
     control: u64,
     nodes: impl Fn(&Geometry) -> u64,
 ) -> u64 {
     match role {
         Role::Control => control,
-        Role::Nodes { class, .. } => identity.geometry(class).as_ref().map_or(0, nodes),
+        Role::Nodes { class, .. } => info.geometry(class).as_ref().map_or(0, nodes),
     }
 }
 
 /// Makes a file with its header and all of its space. Space which is missing now would be missed in the
 /// middle of an update, as SIGBUS, or by a snapshot.
-pub(crate) fn make(
+pub(crate) fn create(
     dir: &Path,
-    identity: &Identity,
-    (kind, role): (Kind, Role),
+    info: &ClusterInfo,
+    (storage, role): (Storage, Role),
     bytes: u64,
 ) -> Result<File, OpenError> {
     let path = dir.join(role.file_name());
@@ -62,8 +62,8 @@ pub(crate) fn make(
         .mode(0o600)
         .open(&path)
         .map_err(io_error("create the file", &path))?;
-    set_aside(&file, bytes, &path)?;
-    file.write_all_at(&header::encode(identity, kind, role), 0)
+    allocate(&file, bytes, &path)?;
+    file.write_all_at(&header::encode(info, storage, role), 0)
         .map_err(io_error("write the header", &path))?;
     Ok(file)
 }
@@ -88,31 +88,31 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
 /// Reads and judges the header.
 pub(crate) fn read_header(
     file: &File,
-    kind: Kind,
+    storage: Storage,
     role: Role,
     path: &Path,
-) -> Result<Identity, OpenError> {
+) -> Result<ClusterInfo, OpenError> {
     let found = file.metadata().map_err(io_error("read the length", path))?.len();
     if found < HEADER_BYTES as u64 {
         let expected = HEADER_BYTES as u64;
-        return Err(OpenError::NoHeader { path: path.to_owned(), found, expected });
+        return Err(OpenError::TooShort { path: path.to_owned(), found, expected });
     }
     let mut bytes = [0; HEADER_BYTES];
     file.read_exact_at(&mut bytes, 0).map_err(io_error("read the header", path))?;
-    header::decode(&bytes, kind, role, path)
+    header::decode(&bytes, storage, role, path)
 }
 
 /// As [`read_header`], for a file of the cluster `identity`.
 pub(crate) fn check_header(
     file: &File,
-    identity: &Identity,
-    (kind, role): (Kind, Role),
+    info: &ClusterInfo,
+    (storage, role): (Storage, Role),
     path: &Path,
 ) -> Result<(), OpenError> {
-    if read_header(file, kind, role, path)? == *identity {
+    if read_header(file, storage, role, path)? == *info {
         return Ok(());
     }
-    Err(OpenError::WrongPlace { path: path.to_owned(), what: "a file of another cluster" })
+    Err(OpenError::WrongFile { path: path.to_owned(), what: "a file of another cluster" })
 }
 
 pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<(), OpenError> {
@@ -124,7 +124,7 @@ pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<()
 }
 
 /// Gives the first `bytes` bytes of the file their space, and changes none of them.
-pub(crate) fn set_aside(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
+pub(crate) fn allocate(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
     retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
         .map_err(|errno| OpenError::NoSpace { path: path.to_owned(), bytes, source: errno.into() })
 }
@@ -160,41 +160,41 @@ pub(crate) fn is_whole(file: &File, bytes: u64) -> bool {
 
 /// Which files are in use, so that it can be noticed when others are in their place.
 #[derive(Debug, Default)]
-pub(crate) struct Origin(Vec<Used>);
+pub(crate) struct FilesInUse(Vec<FileInUse>);
 
 #[derive(Debug)]
-struct Used {
+struct FileInUse {
     path: PathBuf,
     device: u64,
     inode: u64,
     bytes: u64,
 }
 
-impl Origin {
-    pub(crate) fn note(&mut self, file: &File, path: PathBuf) -> Result<(), OpenError> {
+impl FilesInUse {
+    pub(crate) fn add(&mut self, file: &File, path: PathBuf) -> Result<(), OpenError> {
         let metadata = file.metadata().map_err(io_error("read the length", &path))?;
         let (device, inode) = (metadata.dev(), metadata.ino());
-        self.0.push(Used { path, device, inode, bytes: metadata.len() });
+        self.0.push(FileInUse { path, device, inode, bytes: metadata.len() });
         Ok(())
     }
 
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(|used| used.path.as_path())
+        self.0.iter().map(|file| file.path.as_path())
     }
 
     /// Whether every file is still in its place, and as long as it was.
     pub(crate) fn check(&self) -> io::Result<()> {
-        for used in &self.0 {
-            let path = used.path.display();
-            let metadata = fs::metadata(&used.path).map_err(|error| {
+        for file in &self.0 {
+            let path = file.path.display();
+            let metadata = fs::metadata(&file.path).map_err(|error| {
                 io::Error::new(error.kind(), format!("{path}: the file in use is gone: {error}"))
             })?;
-            if (metadata.dev(), metadata.ino()) != (used.device, used.inode) {
+            if (metadata.dev(), metadata.ino()) != (file.device, file.inode) {
                 let text = format!("{path}: another file is in the place of the one in use");
                 return Err(io::Error::other(text));
             }
-            if metadata.len() != used.bytes {
-                let (found, expected) = (metadata.len(), used.bytes);
+            if metadata.len() != file.bytes {
+                let (found, expected) = (metadata.len(), file.bytes);
                 let text = format!("{path}: found {found} bytes, expected {expected}");
                 return Err(io::Error::other(text));
             }

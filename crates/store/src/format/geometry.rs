@@ -275,14 +275,14 @@ impl Geometry {
     /// that are in one piece where some are spread, and as large a share elsewhere.
     ///
     /// Of 8k + r nodes, 7k + r have a line each, and leave 7k + r words for k more.
-    pub(super) const fn chain_preferred(&self) -> u32 {
+    pub(super) const fn primary_slots(&self) -> u32 {
         (self.chain * (LINE_WORDS - 1)).div_ceil(LINE_WORDS)
     }
 
     /// The number of words of a key-node: whole lines.
     pub(super) const fn key_node_words(&self) -> usize {
         let nodes = if self.has_spread_nodes() {
-            self.chain_preferred() * LINE_WORDS
+            self.primary_slots() * LINE_WORDS
         } else {
             self.chain * self.node_words() as u32
         };

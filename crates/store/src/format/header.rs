@@ -21,14 +21,14 @@ const FILE: usize = 3;
 const CLUSTER_LOW: usize = 4;
 const CLUSTER_HIGH: usize = 5;
 const SEED: usize = 6;
-const KIND: usize = 7;
+const STORAGE: usize = 7;
 const NARROW: usize = 8;
 const WIDE: usize = 12;
 const CHECKSUM: usize = HEADER_BYTES / 8 - 1;
 
 /// What all files of a cluster say alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ClusterInfo {
     /// Random: tells files of one cluster from those of another.
     pub(crate) cluster: u128,
     /// Random, and secret: see [`crate::Cluster::seed`].
@@ -37,7 +37,7 @@ pub(crate) struct Identity {
     pub(crate) wide: Option<Geometry>,
 }
 
-impl Identity {
+impl ClusterInfo {
     pub(crate) fn geometry(&self, class: Class) -> Option<Geometry> {
         match class {
             Class::Narrow => Some(self.narrow),
@@ -48,7 +48,7 @@ impl Identity {
 
 /// What a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Storage {
     /// Memory that processes share.
     Memory = 0,
     /// A copy of it on a disk.
@@ -80,7 +80,7 @@ impl Role {
     }
 }
 
-pub(crate) fn encode(identity: &Identity, kind: Kind, role: Role) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode(info: &ClusterInfo, storage: Storage, role: Role) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
     let (role, file) = role.words();
@@ -90,11 +90,11 @@ pub(crate) fn encode(identity: &Identity, kind: Kind, role: Role) -> [u8; HEADER
     set(VERSION, FORMAT_VERSION);
     set(ROLE, role);
     set(FILE, file);
-    set(CLUSTER_LOW, identity.cluster as u64);
-    set(CLUSTER_HIGH, (identity.cluster >> 64) as u64);
-    set(SEED, identity.seed);
-    set(KIND, kind as u64);
-    for (at, geometry) in [(NARROW, Some(identity.narrow)), (WIDE, identity.wide)] {
+    set(CLUSTER_LOW, info.cluster as u64);
+    set(CLUSTER_HIGH, (info.cluster >> 64) as u64);
+    set(SEED, info.seed);
+    set(STORAGE, storage as u64);
+    for (at, geometry) in [(NARROW, Some(info.narrow)), (WIDE, info.wide)] {
         let Some(geometry) = geometry else { continue };
         set(at, u64::from(geometry.files()));
         set(at + 1, geometry.key_nodes());
@@ -112,15 +112,15 @@ pub(crate) fn encode(identity: &Identity, kind: Kind, role: Role) -> [u8; HEADER
 /// its owner should read that the file is of another version, not that it is damaged.
 pub(crate) fn decode(
     bytes: &[u8; HEADER_BYTES],
-    kind: Kind,
+    storage: Storage,
     role: Role,
     path: &Path,
-) -> Result<Identity, OpenError> {
+) -> Result<ClusterInfo, OpenError> {
     let (words, _) = bytes.as_chunks::<8>();
     let word = |index: usize| u64::from_le_bytes(words[index]);
     let path = || path.to_owned();
     if words[0] != MAGIC {
-        return Err(OpenError::Foreign { path: path(), found: words[0], expected: MAGIC });
+        return Err(OpenError::NotACounterFile { path: path(), found: words[0], expected: MAGIC });
     }
     if word(VERSION) != FORMAT_VERSION {
         let (found, expected) = (word(VERSION), FORMAT_VERSION);
@@ -131,18 +131,18 @@ pub(crate) fn decode(
         return Err(OpenError::Checksum { path: path(), found, expected });
     }
     if (word(ROLE), word(FILE)) != role.words() {
-        return Err(OpenError::WrongPlace { path: path(), what: "another file of a cluster" });
+        return Err(OpenError::WrongFile { path: path(), what: "another file of a cluster" });
     }
-    if word(KIND) != kind as u64 {
+    if word(STORAGE) != storage as u64 {
         let what = "a file of the same name from elsewhere: memory is no snapshot";
-        return Err(OpenError::WrongPlace { path: path(), what });
+        return Err(OpenError::WrongFile { path: path(), what });
     }
     let geometry = |at: usize| {
         let small = |index: usize| u32::try_from(word(index)).unwrap_or(u32::MAX);
         Geometry::by_count(small(at), word(at + 1), small(at + 2), small(at + 3))
             .map_err(|source| OpenError::Geometry { path: path(), source })
     };
-    Ok(Identity {
+    Ok(ClusterInfo {
         cluster: u128::from(word(CLUSTER_HIGH)) << 64 | u128::from(word(CLUSTER_LOW)),
         seed: word(SEED),
         narrow: geometry(NARROW)?,
@@ -161,8 +161,8 @@ mod tests {
     const PATH: &str = "cluster/narrow-001.tide";
     const ROLE_1: Role = Role::Nodes { class: Class::Narrow, file: 1 };
 
-    fn identity() -> Identity {
-        Identity {
+    fn info() -> ClusterInfo {
+        ClusterInfo {
             cluster: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
             seed: 42,
             narrow: Geometry::by_count(2, 1000, 35, 4).unwrap(),
@@ -172,10 +172,10 @@ mod tests {
 
     #[track_caller]
     fn check_refused(change: impl FnOnce(&mut [u8; HEADER_BYTES]), message: &str) {
-        let mut bytes = encode(&identity(), Kind::Snapshot, ROLE_1);
+        let mut bytes = encode(&info(), Storage::Snapshot, ROLE_1);
         change(&mut bytes);
         let error =
-            decode(&bytes, Kind::Snapshot, ROLE_1, Path::new(PATH)).unwrap_err().to_string();
+            decode(&bytes, Storage::Snapshot, ROLE_1, Path::new(PATH)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{PATH}: {message}")), "{error}");
     }
 
@@ -188,14 +188,14 @@ mod tests {
     #[test]
     fn a_header_reads_as_it_was_written() {
         for role in [Role::Control, ROLE_1, Role::Nodes { class: Class::Wide, file: 0 }] {
-            for kind in [Kind::Memory, Kind::Snapshot] {
-                let bytes = encode(&identity(), kind, role);
-                assert_eq!(decode(&bytes, kind, role, Path::new(PATH)).unwrap(), identity());
+            for storage in [Storage::Memory, Storage::Snapshot] {
+                let bytes = encode(&info(), storage, role);
+                assert_eq!(decode(&bytes, storage, role, Path::new(PATH)).unwrap(), info());
             }
         }
-        let (narrow_only, kind) = (Identity { wide: None, ..identity() }, Kind::Memory);
-        let bytes = encode(&narrow_only, kind, Role::Control);
-        assert_eq!(decode(&bytes, kind, Role::Control, Path::new(PATH)).unwrap(), narrow_only);
+        let (narrow_only, storage) = (ClusterInfo { wide: None, ..info() }, Storage::Memory);
+        let bytes = encode(&narrow_only, storage, Role::Control);
+        assert_eq!(decode(&bytes, storage, Role::Control, Path::new(PATH)).unwrap(), narrow_only);
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         );
         check_refused(|bytes| bytes[4000] = 1, "the header is damaged: found checksum 0x");
         check_refused(|bytes| set(bytes, FILE, 0), "is another file of a cluster");
-        check_refused(|bytes| set(bytes, KIND, 0), "is a file of the same name from elsewhere");
+        check_refused(|bytes| set(bytes, STORAGE, 0), "is a file of the same name from elsewhere");
         check_refused(
             |bytes| set(bytes, NARROW + 2, 41),
             "chain length 41 is not allowed (1 to 40)",
@@ -225,12 +225,12 @@ mod tests {
 
     #[test]
     fn no_byte_of_a_header_can_change_unnoticed() {
-        let whole = encode(&identity(), Kind::Snapshot, ROLE_1);
+        let whole = encode(&info(), Storage::Snapshot, ROLE_1);
         for index in 0..HEADER_BYTES {
             let mut bytes = whole;
             bytes[index] ^= 0x10;
             assert!(
-                decode(&bytes, Kind::Snapshot, ROLE_1, Path::new(PATH)).is_err(),
+                decode(&bytes, Storage::Snapshot, ROLE_1, Path::new(PATH)).is_err(),
                 "byte {index}"
             );
         }

@@ -9,8 +9,8 @@ use crate::format::key::StoredKey;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) geometry: Geometry,
-    /// See [`Geometry::chain_preferred`].
-    pub(crate) preferred: u32,
+    /// See [`Geometry::primary_slots`].
+    pub(crate) primary_slots: u32,
     pub(crate) node_words: usize,
     pub(crate) key_node_words: usize,
     has_spread_nodes: bool,
@@ -30,7 +30,7 @@ impl Layout {
     pub(crate) const fn new(geometry: Geometry) -> Self {
         Self {
             geometry,
-            preferred: geometry.chain_preferred(),
+            primary_slots: geometry.primary_slots(),
             node_words: geometry.node_words(),
             key_node_words: geometry.key_node_words(),
             has_spread_nodes: geometry.has_spread_nodes(),
@@ -40,36 +40,37 @@ impl Layout {
     /// Where the words of a node are within its key-node.
     #[inline]
     pub(crate) const fn node_at(&self, slot: u32) -> NodeAt {
-        let (slot, preferred) = (slot as usize, self.preferred as usize);
+        let (slot, primary_slots) = (slot as usize, self.primary_slots as usize);
         if !self.has_spread_nodes {
-            return NodeAt { first: HEAD_WORDS + slot * self.node_words, step: 1 };
+            return NodeAt { first: HEAD_WORDS + slot * self.node_words, stride: 1 };
         }
         let line = LINE_WORDS as usize;
-        if slot < preferred {
-            NodeAt { first: HEAD_WORDS + slot * line, step: 1 }
+        if slot < primary_slots {
+            NodeAt { first: HEAD_WORDS + slot * line, stride: 1 }
         } else {
             // The last word of each line, from the line 7 × (slot - preferred) on.
-            let first_line = (slot - preferred) * (line - 1);
-            NodeAt { first: HEAD_WORDS + first_line * line + line - 1, step: line }
+            let first_line = (slot - primary_slots) * (line - 1);
+            NodeAt { first: HEAD_WORDS + first_line * line + line - 1, stride: line }
         }
     }
 
     /// The key-node of this number.
     pub(crate) const fn key_node(&self, number: u64) -> KeyNodeAt {
-        let (file, rest) = (number / self.geometry.key_nodes(), number % self.geometry.key_nodes());
-        self.key_node_of(file, rest)
+        let (file, index) =
+            (number / self.geometry.key_nodes(), number % self.geometry.key_nodes());
+        self.key_node_of(file, index)
     }
 
     /// The file of a key-node, and which one of that file it is.
-    pub(crate) const fn split(&self, number: u64) -> (usize, u64) {
+    pub(crate) const fn file_and_index(&self, number: u64) -> (usize, u64) {
         ((number / self.geometry.key_nodes()) as usize, number % self.geometry.key_nodes())
     }
 
     /// The word about the copy of a key-node in the snapshot: its file, and its index there.
-    pub(crate) const fn saved(&self, number: u64) -> (usize, usize) {
-        let (file, rest) = self.split(number);
+    pub(crate) const fn copy_state_at(&self, number: u64) -> (usize, usize) {
+        let (file, index) = self.file_and_index(number);
         let key_nodes = self.geometry.key_nodes() as usize * self.key_node_words;
-        (file, HEADER_WORDS + key_nodes + rest as usize)
+        (file, HEADER_WORDS + key_nodes + index as usize)
     }
 
     /// The key-node in which a key lives, counted over all files: the index estimate scaled, first to
@@ -96,33 +97,33 @@ impl Layout {
 
     /// The slot that a key gets if it is free.
     #[inline]
-    pub(crate) const fn favourite(&self, stored: &StoredKey) -> u32 {
+    pub(crate) const fn first_choice(&self, stored: &StoredKey) -> u32 {
         let low = stored.estimate & u32::MAX as u64;
-        ((low * self.preferred as u64) >> 32) as u32
+        ((low * self.primary_slots as u64) >> 32) as u32
     }
 
     /// The slot that a key gets if its favourite is taken: of narrow nodes, the one whose line processors
     /// fetch along with that of the favourite.
     #[inline]
-    pub(crate) const fn next_to(&self, favourite: u32) -> u32 {
+    pub(crate) const fn second_choice(&self, first_choice: u32) -> u32 {
         // Slot 0 is in line 1, behind the head.
-        let next = ((favourite + 1) ^ 1).saturating_sub(1);
-        if next < self.preferred { next } else { favourite }
+        let next = ((first_choice + 1) ^ 1).saturating_sub(1);
+        if next < self.primary_slots { next } else { first_choice }
     }
 
     #[inline]
     const fn scale(&self, estimate: u64) -> KeyNodeAt {
         let in_files = estimate as u128 * self.geometry.files() as u128;
-        let (file, rest) = ((in_files >> 64) as u64, in_files as u64);
-        self.key_node_of(file, ((rest as u128 * self.geometry.key_nodes() as u128) >> 64) as u64)
+        let (file, index) = ((in_files >> 64) as u64, in_files as u64);
+        self.key_node_of(file, ((index as u128 * self.geometry.key_nodes() as u128) >> 64) as u64)
     }
 
     #[inline]
-    const fn key_node_of(&self, file: u64, rest: u64) -> KeyNodeAt {
+    const fn key_node_of(&self, file: u64, index: u64) -> KeyNodeAt {
         KeyNodeAt {
-            number: file * self.geometry.key_nodes() + rest,
+            number: file * self.geometry.key_nodes() + index,
             file: file as usize,
-            first: HEADER_WORDS + rest as usize * self.key_node_words,
+            first: HEADER_WORDS + index as usize * self.key_node_words,
         }
     }
 }
@@ -131,14 +132,14 @@ impl Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeAt {
     pub(crate) first: usize,
-    pub(crate) step: usize,
+    pub(crate) stride: usize,
 }
 
 /// The name of a key-node of a cluster, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct KeyNodeId {
     pub(crate) class: Class,
-    pub(crate) key_node: u64,
+    pub(crate) number: u64,
 }
 
 const CLASS_BIT: u64 = 1 << 63;
@@ -148,13 +149,13 @@ pub(crate) const KEY_NODE_MASK: u64 = (1 << SLOT_SHIFT) - 1;
 impl KeyNodeId {
     pub(crate) fn to_word(self) -> u64 {
         let class = if self.class == Class::Wide { CLASS_BIT } else { 0 };
-        class | self.key_node
+        class | self.number
     }
 
     /// The key-node that a word names; whether there is one of that number is another question.
     pub(crate) fn from_word(word: u64) -> Self {
         let class = if word & CLASS_BIT == 0 { Class::Narrow } else { Class::Wide };
-        Self { class, key_node: word & KEY_NODE_MASK }
+        Self { class, number: word & KEY_NODE_MASK }
     }
 }
 
@@ -176,7 +177,7 @@ mod tests {
             for slot in 0..chain {
                 let at = layout.node_at(slot);
                 for word in 0..layout.node_words {
-                    let index = at.first + word * at.step;
+                    let index = at.first + word * at.stride;
                     prop_assert!(index >= HEAD_WORDS && index < layout.key_node_words);
                     prop_assert!(seen.insert(index), "word {} of slot {}", word, slot);
                 }
@@ -194,9 +195,9 @@ mod tests {
             let layout = Layout::new(Geometry::by_count(files, key_nodes, 8, 4).unwrap());
             let file_words = (layout.geometry.file_bytes() / WORD_BYTES) as usize;
             let key = StoredKey { estimate, identity: 0 };
-            let favourite = layout.favourite(&key);
-            prop_assert!(favourite < layout.preferred);
-            prop_assert!(layout.next_to(favourite) < layout.preferred);
+            let first_choice = layout.first_choice(&key);
+            prop_assert!(first_choice < layout.primary_slots);
+            prop_assert!(layout.second_choice(first_choice) < layout.primary_slots);
             for at in [layout.home(&key), layout.alternate(&key)] {
                 prop_assert!(at.number < layout.geometry.key_nodes_total());
                 prop_assert!(at.file < files as usize);

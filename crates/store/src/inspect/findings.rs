@@ -29,7 +29,7 @@ pub enum FlawKind {
     /// A key-node is locked, and nobody has the lock.
     Lock,
     /// A seat belongs to a process that cannot be.
-    Seat,
+    WriterSlot,
 }
 
 impl FlawKind {
@@ -41,7 +41,7 @@ impl FlawKind {
         FlawKind::Unreachable,
         FlawKind::Late,
         FlawKind::Lock,
-        FlawKind::Seat,
+        FlawKind::WriterSlot,
     ];
 
     /// One word for it.
@@ -54,7 +54,7 @@ impl FlawKind {
             FlawKind::Unreachable => "unreachable",
             FlawKind::Late => "late",
             FlawKind::Lock => "lock",
-            FlawKind::Seat => "seat",
+            FlawKind::WriterSlot => "seat",
         }
     }
 
@@ -68,7 +68,7 @@ impl FlawKind {
             FlawKind::Unreachable => "the key's home says that no key is away, so it is not found",
             FlawKind::Late => "the head says that no node here expires that early",
             FlawKind::Lock => "the key-node is locked, and nobody has the lock",
-            FlawKind::Seat => "the seat belongs to a process that cannot be",
+            FlawKind::WriterSlot => "the seat belongs to a process that cannot be",
         }
     }
 }
@@ -124,7 +124,7 @@ pub struct Findings {
     /// Key-nodes that are locked by a process which is gone. As for `pending`.
     pub locks_left: u64,
     /// Seats of processes that are gone. The next process that opens the cluster frees them.
-    pub seats_left: u64,
+    pub writer_slots_left: u64,
     /// Whether a process restored the cluster meanwhile, or was killed while it did: then flaws may be
     /// what it is about to repair.
     pub is_being_restored: bool,

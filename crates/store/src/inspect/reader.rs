@@ -14,12 +14,12 @@ use crate::format::journal::read_journal;
 use crate::format::node::key_of;
 use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{Ordering, fence, get};
-use crate::memory::validity::{Fault, judge};
-use crate::memory::{ClassMemory, Memory, Spot};
-use crate::writers::slot::Seat;
+use crate::memory::validity::{NodeFlaw, check_node};
+use crate::memory::{ClassMemory, Memory};
+use crate::writers::slot::WriterSlot;
 
 /// An update takes less than a microsecond, so the next tries nearly always see its end.
-const TRIES_AT_ONCE: u32 = 64;
+const SPINS_MAX: u32 = 64;
 /// Then the writer is not running. 400 pauses, each of which takes a quarter of a millisecond, are some
 /// 100 ms: longer than a scheduler lets a thread wait that is ready.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -30,17 +30,17 @@ const PAUSES_TOTAL: u32 = 2_000;
 
 /// What is in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
+pub(super) enum Reading {
     Free,
     /// A node, whole and where it belongs.
     Sound,
     /// A node half written, by somebody who did not go on. Its journal says what it becomes once
     /// somebody completes it.
     Pending,
-    Flawed(Fault),
+    Flawed(NodeFlaw),
 }
 
-impl Settled {
+impl Reading {
     /// Whether the image that was read is that of a node which counts.
     pub(super) fn is_node(self) -> bool {
         matches!(self, Self::Sound | Self::Pending)
@@ -55,39 +55,39 @@ pub(super) struct Reader<'a> {
 
 /// How often something was tried.
 #[derive(Default)]
-pub(super) struct Tries {
-    tries: u32,
+pub(super) struct Attempts {
+    attempts: u32,
     pauses: u32,
 }
 
 /// What changes in the head of a key-node whenever a node of it is being written.
 #[derive(PartialEq, Eq)]
-struct Moment {
+struct Version {
     lock: u64,
-    activity: u32,
+    changes: u32,
 }
 
-impl Moment {
+impl Version {
     /// Before reading nodes.
-    fn before(node: KeyNode<'_>) -> Self {
-        let moment = Self::now(node);
+    fn begin_read(key_node: KeyNode<'_>) -> Self {
+        let version = Self::now(key_node);
         // Acquire: nothing that is read after this is older than what was read before it.
         fence(Ordering::Acquire);
-        moment
+        version
     }
 
     /// Whether nobody wrote a node since. A slot may have been freed, which is not counted.
-    fn is_still(&self, node: KeyNode<'_>) -> bool {
+    fn is_unchanged(&self, key_node: KeyNode<'_>) -> bool {
         // Acquire: as above, for what was read in between.
         fence(Ordering::Acquire);
-        self.lock as u32 == 0 && *self == Self::now(node)
+        self.lock as u32 == 0 && *self == Self::now(key_node)
     }
 
-    fn now(node: KeyNode<'_>) -> Self {
-        let lock = get(node.lock());
+    fn now(key_node: KeyNode<'_>) -> Self {
+        let lock = get(key_node.lock());
         // Acquire: if the lock was given back since, the count of changes is seen that came before.
         fence(Ordering::Acquire);
-        Self { lock, activity: node.activity() }
+        Self { lock, changes: key_node.changes() }
     }
 }
 
@@ -97,16 +97,16 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether to try again, after a little.
-    pub(super) fn again(&mut self, tries: &mut Tries) -> bool {
-        tries.tries += 1;
-        if tries.tries <= TRIES_AT_ONCE {
+    pub(super) fn retry(&mut self, attempts: &mut Attempts) -> bool {
+        attempts.attempts += 1;
+        if attempts.attempts <= SPINS_MAX {
             std::hint::spin_loop();
             return true;
         }
-        if tries.pauses == PAUSES_MAX || self.pauses_left == 0 {
+        if attempts.pauses == PAUSES_MAX || self.pauses_left == 0 {
             return false;
         }
-        tries.pauses += 1;
+        attempts.pauses += 1;
         self.pauses_left -= 1;
         thread::sleep(PAUSE);
         true
@@ -116,52 +116,53 @@ impl<'a> Reader<'a> {
     pub(super) fn read(
         &mut self,
         class: &ClassMemory,
-        spot: Spot<'_>,
+        key_node: KeyNode<'_>,
         slot: u32,
         image: &mut [u64],
-    ) -> Settled {
-        let mut tries = Tries::default();
+    ) -> Reading {
+        let mut attempts = Attempts::default();
         loop {
-            let moment = Moment::before(spot.node);
-            let settled = self.read_once(class, spot, slot, image);
-            let Settled::Flawed(_) = settled else { return settled };
-            if moment.is_still(spot.node) {
-                return settled;
+            let version = Version::begin_read(key_node);
+            let reading = self.read_once(class, key_node, slot, image);
+            let Reading::Flawed(_) = reading else { return reading };
+            if version.is_unchanged(key_node) {
+                return reading;
             }
-            if !self.again(&mut tries) {
+            if !self.retry(&mut attempts) {
                 break;
             }
         }
         // On both sides of a last try, so that no writer which came to its end meanwhile is missed.
         let mut pending = vec![0; image.len()];
-        let was_pending = self.read_pending(class, spot, slot, &mut pending);
-        let settled = self.read_once(class, spot, slot, image);
-        let Settled::Flawed(_) = settled else { return settled };
-        if was_pending || self.read_pending(class, spot, slot, &mut pending) {
+        let was_pending = self.read_pending(class, key_node, slot, &mut pending);
+        let reading = self.read_once(class, key_node, slot, image);
+        let Reading::Flawed(_) = reading else { return reading };
+        if was_pending || self.read_pending(class, key_node, slot, &mut pending) {
             image.copy_from_slice(&pending);
-            return Settled::Pending;
+            return Reading::Pending;
         }
-        settled
+        reading
     }
 
     fn read_once(
         &self,
         class: &ClassMemory,
-        spot: Spot<'_>,
+        key_node: KeyNode<'_>,
         slot: u32,
         image: &mut [u64],
-    ) -> Settled {
-        let tag = spot.node.tag(slot);
+    ) -> Reading {
+        let tag = key_node.tag(slot);
         if tag == 0 {
-            return Settled::Free;
+            return Reading::Free;
         }
-        spot.node.read(slot, image);
-        let Err(fault) = judge(class, spot.id.key_node, tag, image, self.memory.seed()) else {
-            return Settled::Sound;
+        key_node.read(slot, image);
+        let Err(flaw) = check_node(class, key_node.id.number, tag, image, self.memory.seed())
+        else {
+            return Reading::Sound;
         };
         // Who frees a slot changes the tag first, then the node.
         fence(Ordering::Acquire);
-        if spot.node.tag(slot) == 0 { Settled::Free } else { Settled::Flawed(fault) }
+        if key_node.tag(slot) == 0 { Reading::Free } else { Reading::Flawed(flaw) }
     }
 
     /// Copies what the journal of the one who holds the key-node has for a slot. Says whether there is a
@@ -169,21 +170,21 @@ impl<'a> Reader<'a> {
     fn read_pending(
         &self,
         class: &ClassMemory,
-        spot: Spot<'_>,
+        key_node: KeyNode<'_>,
         slot: u32,
         image: &mut [u64],
     ) -> bool {
         let control = &self.memory.control;
-        let Some(holder) = Seat::of_lock(control, get(spot.node.lock())) else { return false };
+        let Some(holder) = WriterSlot::of_lock(control, get(key_node.lock())) else { return false };
         let words = holder.committed_words();
         let node_words = |class| Some(self.memory.class(class)?.layout.node_words);
         let of_slot = read_journal(&words, node_words)
-            .filter(|record| record.id == spot.id && record.slot == slot)
+            .filter(|record| record.id == key_node.id && record.slot == slot)
             .last();
         let Some(found) = of_slot.and_then(|record| record.image) else { return false };
         image.copy_from_slice(found);
         let tag = key_of(image).tag();
-        judge(class, spot.id.key_node, tag, image, self.memory.seed()).is_ok()
+        check_node(class, key_node.id.number, tag, image, self.memory.seed()).is_ok()
     }
 
     /// Whether something is wrong with the node in a slot, of which `image` is a copy, and not only seems
@@ -192,23 +193,23 @@ impl<'a> Reader<'a> {
     /// If the node changes, or its key-node does not come to rest, nothing is wrong.
     pub(super) fn confirm(
         &mut self,
-        spot: Spot<'_>,
+        key_node: KeyNode<'_>,
         slot: u32,
         image: &[u64],
         is_wrong: impl Fn() -> bool,
     ) -> bool {
-        let mut tries = Tries::default();
-        let is_there = || spot.node.tag(slot) != 0 && spot.node.is(slot, image);
+        let mut attempts = Attempts::default();
+        let is_there = || key_node.tag(slot) != 0 && key_node.equals(slot, image);
         loop {
-            let moment = Moment::before(spot.node);
+            let version = Version::begin_read(key_node);
             // There before and after, and nothing written: so it was there all along.
             if !is_there() || !is_wrong() || !is_there() {
                 return false;
             }
-            if moment.is_still(spot.node) {
+            if version.is_unchanged(key_node) {
                 return true;
             }
-            if !self.again(&mut tries) {
+            if !self.retry(&mut attempts) {
                 return false;
             }
         }

@@ -10,19 +10,20 @@ use std::time::{Duration, SystemTime};
 
 use crate::format::node::expires_secs;
 use crate::memory::control::{PROCESSES_MAX, pid_word};
+use crate::memory::key_node::KeyNode;
 use crate::memory::region::Region;
 use crate::memory::sync::get;
-use crate::memory::{ClassMemory, Memory, Spot};
+use crate::memory::{ClassMemory, Memory};
 use crate::writers::liveness::is_alive;
-use crate::writers::slot::{Seat, owner_word};
-use crate::writers::stall::{locks_held, noted};
+use crate::writers::slot::{WriterSlot, owner_word};
+use crate::writers::stall::{locks_held, stalled_since};
 
 /// So many key-nodes are looked at: enough for shares to be right within a percent.
 const SAMPLE: u64 = 1 << 16;
 
 /// A holder that makes no step between two looks so far apart does not move. An update takes a microsecond, and
 /// a thread that is ready gets a processor sooner.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A process that is noted in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,27 +33,32 @@ pub struct Process {
     /// The process id that it noted, as it is called in its own container.
     pub pid: u64,
     /// How many seats it has: threads that were inside an update at once, at the most.
-    pub seats: u32,
+    pub writer_slots: u32,
     /// Whether it lives, as its lock says; one in another container, too.
     pub is_alive: bool,
 }
 
 /// The processes that are noted in a control file.
 pub(super) fn processes(control: &Region, control_file: &File) -> Vec<Process> {
-    let owners: Vec<u64> = Seat::all(control).map(|seat| seat.owner()).collect();
+    let owners: Vec<u64> = WriterSlot::all(control).map(|writer| writer.owner()).collect();
     let process = |number| {
         let owner = owner_word(number);
         let pid = get(pid_word(control, number));
-        let seats = owners.iter().filter(|found| **found == owner).count() as u32;
+        let writer_slots = owners.iter().filter(|found| **found == owner).count() as u32;
         let is_alive = is_alive(control_file, number);
-        (pid != 0 || seats != 0 || is_alive).then_some(Process { number, pid, seats, is_alive })
+        (pid != 0 || writer_slots != 0 || is_alive).then_some(Process {
+            number,
+            pid,
+            writer_slots,
+            is_alive,
+        })
     };
     (0..PROCESSES_MAX).filter_map(process).collect()
 }
 
 /// A process that lives, holds locks, and does not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// Its number among the processes of the cluster.
     pub process: u32,
     /// The process id that it noted, as it is called in its own container.
@@ -64,27 +70,27 @@ pub struct Holder {
 }
 
 /// The holders of locks that do not move between two looks.
-pub(super) fn holders(memory: &Memory, control_file: &File) -> Vec<Holder> {
-    let seats = Seat::all(&memory.control).filter(|seat| locks_held(memory, seat) > 0);
-    let seen: Vec<_> = seats.map(|seat| (seat, seat.steps())).collect();
+pub(super) fn holders(memory: &Memory, control_file: &File) -> Vec<LockHolder> {
+    let writers = WriterSlot::all(&memory.control).filter(|writer| locks_held(memory, writer) > 0);
+    let seen: Vec<_> = writers.map(|writer| (writer, writer.progress())).collect();
     if seen.is_empty() {
         return Vec::new();
     }
-    thread::sleep(BETWEEN_LOOKS);
-    let mut holders: Vec<Holder> = Vec::new();
-    for (seat, steps) in seen {
-        let locks = locks_held(memory, &seat);
-        let Some(process) = seat.process() else { continue };
-        if locks == 0 || seat.steps() != steps || !is_alive(control_file, process) {
+    thread::sleep(PROBE_INTERVAL);
+    let mut holders: Vec<LockHolder> = Vec::new();
+    for (writer, progress) in seen {
+        let locks = locks_held(memory, &writer);
+        let Some(process) = writer.process() else { continue };
+        if locks == 0 || writer.progress() != progress || !is_alive(control_file, process) {
             continue;
         }
-        let (pid, since) = (get(pid_word(&memory.control, process)), noted(&seat));
+        let (pid, since) = (get(pid_word(&memory.control, process)), stalled_since(&writer));
         match holders.iter_mut().find(|holder| holder.process == process) {
             Some(holder) => {
                 holder.locks += locks;
                 holder.since = holder.since.into_iter().chain(since).min();
             }
-            None => holders.push(Holder { process, pid, locks, since }),
+            None => holders.push(LockHolder { process, pid, locks, since }),
         }
     }
     holders
@@ -98,7 +104,7 @@ pub struct Occupancy {
     /// How many of them have a key, scaled up from those that were looked at.
     pub occupied: u64,
     /// How many key-nodes were looked at.
-    pub looked_at: u64,
+    pub sampled: u64,
     /// Of the key-nodes that were looked at, how many have 0, 1, 2 … nodes occupied.
     pub chains: Vec<u64>,
     /// Of the key-nodes that were looked at, how many have keys that live in their other key-node.
@@ -109,47 +115,47 @@ impl Occupancy {
     pub(crate) fn of(class: &ClassMemory) -> Self {
         let geometry = class.layout.geometry;
         let total = geometry.key_nodes_total();
-        let looked_at = total.min(SAMPLE);
+        let sampled = total.min(SAMPLE);
         let mut chains = vec![0; geometry.chain() as usize + 1];
         let (mut occupied, mut crowded) = (0, 0);
-        for Spot { node, .. } in sample(class, 0..total, SAMPLE) {
-            let len = node.occupied().len();
+        for key_node in sample(class, 0..total, SAMPLE) {
+            let len = key_node.occupied().len();
             chains[len as usize] += 1;
             occupied += u64::from(len);
-            crowded += u64::from(get(node.away()) > 0);
+            crowded += u64::from(get(key_node.displaced()) > 0);
         }
-        let occupied = scale(occupied, total, looked_at);
-        Self { nodes: geometry.nodes(), occupied, looked_at, chains, crowded }
+        let occupied = scale(occupied, total, sampled);
+        Self { nodes: geometry.nodes(), occupied, sampled, chains, crowded }
     }
 }
 
 /// How many entries of a class still count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ages {
+pub struct EntryCounts {
     /// Nodes whose entry has not expired, scaled up from those that were looked at.
     pub live: u64,
     /// Nodes whose entry has expired, and which were not reused yet. Scaled as well.
     pub expired: u64,
 }
 
-impl Ages {
+impl EntryCounts {
     pub(super) fn of(class: &ClassMemory, now_secs: u32) -> Self {
         let total = class.layout.geometry.key_nodes_total();
-        let mut ages = Self::default();
-        for spot in sample(class, 0..total, SAMPLE) {
-            for slot in spot.node.occupied() {
-                let is_live = expires_secs(spot.node.tail(slot)) > now_secs;
-                *(if is_live { &mut ages.live } else { &mut ages.expired }) += 1;
+        let mut entry_counts = Self::default();
+        for key_node in sample(class, 0..total, SAMPLE) {
+            for slot in key_node.occupied() {
+                let is_live = expires_secs(key_node.tail(slot)) > now_secs;
+                *(if is_live { &mut entry_counts.live } else { &mut entry_counts.expired }) += 1;
             }
         }
         let scaled = |count| scale(count, total, total.min(SAMPLE));
-        Self { live: scaled(ages.live), expired: scaled(ages.expired) }
+        Self { live: scaled(entry_counts.live), expired: scaled(entry_counts.expired) }
     }
 }
 
 /// A run of neighbouring key-nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Area {
+pub struct RangeStats {
     /// How many nodes it has.
     pub nodes: u64,
     /// How many of them have a key, scaled up from those that were looked at.
@@ -158,7 +164,7 @@ pub struct Area {
     pub updates: u64,
 }
 
-impl Area {
+impl RangeStats {
     /// All key-nodes in `count` runs.
     pub(super) fn all_of(class: &ClassMemory, count: u64) -> Vec<Self> {
         let total = class.layout.geometry.key_nodes_total();
@@ -171,9 +177,9 @@ impl Area {
     fn of(class: &ClassMemory, range: Range<u64>, limit: u64) -> Self {
         let key_nodes = range.end - range.start;
         let (mut occupied, mut updates) = (0, 0);
-        for spot in sample(class, range, limit) {
-            occupied += u64::from(spot.node.occupied().len());
-            updates += u64::from(spot.node.activity());
+        for key_node in sample(class, range, limit) {
+            occupied += u64::from(key_node.occupied().len());
+            updates += u64::from(key_node.changes());
         }
         let scaled = |count| scale(count, key_nodes, key_nodes.min(limit));
         Self {
@@ -185,10 +191,10 @@ impl Area {
 }
 
 /// The key-nodes of a range, or `limit` of them at even distances.
-fn sample(class: &ClassMemory, range: Range<u64>, limit: u64) -> impl Iterator<Item = Spot<'_>> {
+fn sample(class: &ClassMemory, range: Range<u64>, limit: u64) -> impl Iterator<Item = KeyNode<'_>> {
     let len = range.end - range.start;
     let count = len.min(limit);
-    (0..count).map(move |index| class.spot(range.start + scale(len, index, count)))
+    (0..count).map(move |index| class.key_node(range.start + scale(len, index, count)))
 }
 
 /// `count × numerator / denominator`.

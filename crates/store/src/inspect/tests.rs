@@ -16,10 +16,10 @@ use crate::error::until_decided;
 use crate::format::geometry::{HEADER_BYTES, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::format::key::Hashed;
 use crate::format::layout::Layout;
-use crate::memory::sync::death;
+use crate::memory::sync::kill;
 use crate::open::pointer::Pointer;
 use crate::options::{Eviction, Options};
-use crate::snapshot::Synced;
+use crate::snapshot::SyncReport;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
@@ -163,13 +163,13 @@ fn a_look_tells_what_is_there_and_changes_no_byte() {
         Some([CONTROL, NARROW, WIDE].map(|file| dir.memory().join(file)).to_vec())
     );
     let pid = u64::from(std::process::id());
-    assert_eq!(view.processes(), [Process { number: 0, pid, seats: 1, is_alive: true }]);
-    assert_eq!(view.ages(Class::Narrow, now), Some(Ages { live: 5, expired: 1 }));
-    let area = |occupied, updates| Area { nodes: 8, occupied, updates };
-    assert_eq!(view.areas(Class::Narrow, 100), Some(vec![area(5, 5), area(1, 1)]));
+    assert_eq!(view.processes(), [Process { number: 0, pid, writer_slots: 1, is_alive: true }]);
+    assert_eq!(view.entry_counts(Class::Narrow, now), Some(EntryCounts { live: 5, expired: 1 }));
+    let area = |occupied, updates| RangeStats { nodes: 8, occupied, updates };
+    assert_eq!(view.range_stats(Class::Narrow, 100), Some(vec![area(5, 5), area(1, 1)]));
     assert_eq!(
-        view.areas(Class::Narrow, 1),
-        Some(vec![Area { nodes: 16, occupied: 6, updates: 6 }])
+        view.range_stats(Class::Narrow, 1),
+        Some(vec![RangeStats { nodes: 16, occupied: 6, updates: 6 }])
     );
     let found = view.find(&key_at(0, 3), now).unwrap();
     assert_eq!(found.map(|entry| (value(&entry), entry.expires_at)), Some((4, LATER)));
@@ -189,8 +189,11 @@ fn a_look_tells_what_is_there_and_changes_no_byte() {
     drop((view, cluster));
     let before = bytes(dir.path());
     let view = View::open(dir.path()).unwrap();
-    assert_eq!((view.memory_files(), view.is_elsewhere(), view.processes()), (None, false, vec![]));
-    assert_eq!(view.ages(Class::Narrow, now), Some(Ages { live: 5, expired: 1 }));
+    assert_eq!(
+        (view.memory_files(), view.is_served_elsewhere(), view.processes()),
+        (None, false, vec![])
+    );
+    assert_eq!(view.entry_counts(Class::Narrow, now), Some(EntryCounts { live: 5, expired: 1 }));
     assert_eq!(view.find(&Hashed::wide(4), now).unwrap().map(|entry| value(&entry)), Some(9));
     assert_eq!(entries(&view).len(), 7);
     assert!(view.verify(now, |_, _| {}).is_sound());
@@ -234,7 +237,7 @@ fn a_file_that_is_cut_short_during_a_look_is_told() {
     cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
     let view = View::open(dir.path()).unwrap();
     edit(&dir.memory(), NARROW).set_len(HEADER_BYTES as u64).unwrap();
-    assert_eq!(view.find(&key_at(0, 1), NOW), Err(UpdateError::Lost));
+    assert_eq!(view.find(&key_at(0, 1), NOW), Err(UpdateError::DataLoss));
     assert_eq!(entries(&view).len(), 0);
     assert!(view.check_files().is_err());
 }
@@ -307,8 +310,9 @@ fn what_a_killed_update_left_is_pending_and_no_flaw() {
         for writes in (0..).step_by(step) {
             let (dir, victim) = cluster();
             victim.update(&key, NOW, |entry| add(entry, 5)).unwrap();
-            let survived =
-                death::after(writes, || victim.update(&key, NOW, |entry| add(entry, 1)).unwrap());
+            let survived = kill::before_write(writes, || {
+                victim.update(&key, NOW, |entry| add(entry, 1)).unwrap();
+            });
             // The locks are held, and the journal is there, until the victim is dropped.
             let view = View::open(dir.path()).unwrap();
             let findings = view.verify(NOW, |_, _| {});
@@ -334,14 +338,17 @@ fn locks_of_the_dead_are_told_from_locks_of_nobody() {
     let (dir, cluster) = cluster();
     cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 5)).unwrap();
     let key = key_at(0, 1);
-    death::after(3, || cluster.update(&key, NOW, |entry| add(entry, 1)));
+    kill::before_write(3, || cluster.update(&key, NOW, |entry| add(entry, 1)));
     let control = edit(&dir.memory(), CONTROL);
     let view = View::open(dir.path()).unwrap();
     assert_eq!(view.verify(NOW, |_, _| {}).locks_left, 0);
     // Nobody is process number 1.
     put_word(&control, 1024, 2);
     let findings = view.verify(NOW, |_, _| {});
-    assert_eq!((findings.locks_left, findings.seats_left, findings.is_sound()), (1, 1, true));
+    assert_eq!(
+        (findings.locks_left, findings.writer_slots_left, findings.is_sound()),
+        (1, 1, true)
+    );
     // The seat is somebody else's who does not list the lock.
     put_word(&control, 1024 + 2, 0);
     let findings = view.verify(NOW, |_, _| {});
@@ -376,7 +383,7 @@ fn a_damaged_copy_is_found_and_the_one_before_counts() {
     for expected in [1, 2] {
         cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
         let synced = cluster.sync().unwrap();
-        assert_eq!(synced, Some(Synced { copied: 1, held: 0 }), "{expected}");
+        assert_eq!(synced, Some(SyncReport { copied: 1, locked: 0 }), "{expected}");
     }
     drop(cluster);
     let file = edit(&dir.path().join("cluster"), NARROW);
@@ -417,7 +424,7 @@ fn every_flaw_is_found_where_it_is() {
     check_flaw(FlawKind::Torn, NARROW, |file| {
         let slot = occupied(file, 0).nth(2).unwrap();
         let at = node_at(0, slot);
-        let step = layout().node_at(slot).step as u64;
+        let step = layout().node_at(slot).stride as u64;
         put_word(file, at + 2 * step, word(file, at + 2 * step) ^ 1 << 17);
         at
     });
@@ -454,7 +461,7 @@ fn every_flaw_is_found_where_it_is() {
         put_word(file, key_node_at(1), 77);
         key_node_at(1)
     });
-    check_flaw(FlawKind::Seat, CONTROL, |file| {
+    check_flaw(FlawKind::WriterSlot, CONTROL, |file| {
         put_word(file, 1024 + 4096, 65);
         1024 + 4096
     });
@@ -511,7 +518,7 @@ proptest! {
         let _ = view.processes();
         let _ = view.stats();
         for class in Class::ALL {
-            let _ = (view.ages(class, NOW), view.areas(class, 80), view.occupancy(class));
+            let _ = (view.entry_counts(class, NOW), view.range_stats(class, 80), view.occupancy(class));
         }
     }
 }

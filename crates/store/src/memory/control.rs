@@ -12,7 +12,7 @@ use crate::format::geometry::WORD_BYTES;
 pub(crate) const PROCESSES_MAX: u32 = if cfg!(test) { 3 } else { 64 };
 /// Threads, of all processes, that may be inside an update at once; more wait for one another. Unit
 /// tests, which make control files by the thousand, have few.
-pub(crate) const SEATS_MAX: u64 = if cfg!(miri) {
+pub(crate) const WRITERS_MAX: u64 = if cfg!(miri) {
     4
 } else if cfg!(test) {
     8
@@ -28,14 +28,14 @@ const BOOT: usize = RESTORING + 1;
 const CLOCK: usize = BOOT + 1;
 /// Words about the memory as a whole.
 const NONCE: usize = RESTORING + 16;
-const SPOILED: usize = NONCE + 1;
+const POISONED: usize = NONCE + 1;
 const PASS: usize = NONCE + 2;
 const MARK: usize = NONCE + 3;
-pub(crate) const SEATS: usize = 1024;
+pub(crate) const WRITERS: usize = 1024;
 /// 32 KiB a seat, so 8 MiB in all; only what is used takes memory.
-pub(crate) const SEAT_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
+pub(crate) const WRITER_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
 /// The number of words of the control file.
-pub(crate) const CONTROL_WORDS: usize = SEATS + SEATS_MAX as usize * SEAT_WORDS;
+pub(crate) const CONTROL_WORDS: usize = WRITERS + WRITERS_MAX as usize * WRITER_WORDS;
 /// The size of the control file in bytes.
 pub(crate) const CONTROL_BYTES: u64 = CONTROL_WORDS as u64 * WORD_BYTES;
 
@@ -44,7 +44,7 @@ const MARK_BITS: u64 = u64::MAX << 32;
 
 /// What is in a lock that nobody has; `word` is what is in it when somebody has.
 #[inline]
-pub(crate) const fn free(word: u64) -> u64 {
+pub(crate) const fn unlocked(word: u64) -> u64 {
     word & MARK_BITS
 }
 
@@ -64,8 +64,8 @@ pub(crate) fn nonce_word(control: &Region) -> &AtomicU64 {
 }
 
 /// Not 0 once somebody found that the files were changed from outside.
-pub(crate) fn spoiled_word(control: &Region) -> &AtomicU64 {
-    &control.slice(SPOILED, 1)[0]
+pub(crate) fn poisoned_word(control: &Region) -> &AtomicU64 {
+    &control.slice(POISONED, 1)[0]
 }
 
 /// The mark of this memory, in the high half; what is in the low half means nothing. All of its locks have it, so
@@ -76,8 +76,8 @@ pub(crate) fn mark_word(control: &Region) -> &AtomicU64 {
 
 /// What is in a lock of this memory that nobody has.
 #[inline]
-pub(crate) fn free_lock(control: &Region) -> u64 {
-    free(get(mark_word(control)))
+pub(crate) fn unlocked_word(control: &Region) -> u64 {
+    unlocked(get(mark_word(control)))
 }
 
 /// The number of the last pass that is complete in the snapshot.

@@ -8,13 +8,13 @@ use bytemuck::cast_slice;
 
 use crate::format::geometry::{CHAIN_MAX, HEAD_WORDS};
 use crate::format::key::{Key, StoredKey};
-use crate::format::layout::Layout;
+use crate::format::layout::{KeyNodeId, Layout};
 use crate::format::node::{ESTIMATE, IDENTITY, NARROW_WORDS, expires_secs, key_of};
 use crate::memory::sync::{AtomicU64, get, put};
 
 /// Words of the head: the lock; how many keys of this home live elsewhere; hints; the tags.
 const LOCK: usize = 0;
-const AWAY: usize = 1;
+const DISPLACED: usize = 1;
 const HINTS: usize = 2;
 const TAGS: usize = 3;
 const TAG_WORDS: usize = HEAD_WORDS - TAGS;
@@ -41,7 +41,7 @@ impl Slots {
         self.0.count_ones()
     }
 
-    pub(crate) const fn has(self, slot: u32) -> bool {
+    pub(crate) const fn contains(self, slot: u32) -> bool {
         self.0 >> slot & 1 == 1
     }
 
@@ -49,7 +49,7 @@ impl Slots {
         Self(self.0 & !other.0)
     }
 
-    pub(crate) const fn and(self, slot: u32) -> Self {
+    pub(crate) const fn with(self, slot: u32) -> Self {
         Self(self.0 | 1 << slot)
     }
 }
@@ -68,6 +68,7 @@ impl Iterator for Slots {
 /// A key-node: its words, and how they are laid out.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyNode<'a> {
+    pub(crate) id: KeyNodeId,
     words: &'a [AtomicU64],
     layout: &'a Layout,
 }
@@ -75,8 +76,8 @@ pub(crate) struct KeyNode<'a> {
 impl<'a> KeyNode<'a> {
     /// `words` are all words of the key-node.
     #[inline]
-    pub(crate) const fn new(words: &'a [AtomicU64], layout: &'a Layout) -> Self {
-        Self { words, layout }
+    pub(crate) const fn new(id: KeyNodeId, words: &'a [AtomicU64], layout: &'a Layout) -> Self {
+        Self { id, words, layout }
     }
 
     #[inline]
@@ -96,37 +97,37 @@ impl<'a> KeyNode<'a> {
 
     /// How many keys whose home this is live in their other key-node, at most.
     #[inline]
-    pub(crate) fn away(&self) -> &'a AtomicU64 {
-        &self.words[AWAY]
+    pub(crate) fn displaced(&self) -> &'a AtomicU64 {
+        &self.words[DISPLACED]
     }
 
     /// No node expires before this second, as far as is known; 0 if nothing is known.
     #[inline]
-    pub(crate) fn earliest(&self) -> u32 {
+    pub(crate) fn earliest_expiry(&self) -> u32 {
         get(&self.words[HINTS]) as u32
     }
 
     /// How many changes there were, modulo 2^32.
     #[inline]
-    pub(crate) fn activity(&self) -> u32 {
+    pub(crate) fn changes(&self) -> u32 {
         (get(&self.words[HINTS]) >> 32) as u32
     }
 
     #[inline]
-    fn set_hints(&self, earliest: u32, activity: u32) {
-        put(&self.words[HINTS], u64::from(activity) << 32 | u64::from(earliest));
+    fn set_hints(&self, earliest_expiry: u32, changes: u32) {
+        put(&self.words[HINTS], u64::from(changes) << 32 | u64::from(earliest_expiry));
     }
 
     /// Notes an update of a node which now expires at `expires_secs`.
     #[inline]
-    pub(crate) fn note_update(&self, expires_secs: u32) {
-        let earliest = self.earliest().min(expires_secs);
-        self.set_hints(earliest, self.activity().wrapping_add(1));
+    pub(crate) fn mark_updated(&self, expires_secs: u32) {
+        let earliest_expiry = self.earliest_expiry().min(expires_secs);
+        self.set_hints(earliest_expiry, self.changes().wrapping_add(1));
     }
 
     /// Notes that no node expires before `earliest`.
-    pub(crate) fn set_earliest(&self, earliest: u32) {
-        self.set_hints(earliest, self.activity());
+    pub(crate) fn set_earliest_expiry(&self, earliest_expiry: u32) {
+        self.set_hints(earliest_expiry, self.changes());
     }
 
     /// The slots that have this tag; 0 is the tag of free ones.
@@ -138,7 +139,7 @@ impl<'a> KeyNode<'a> {
             let equal = equal_bytes(get(word), tag) >> 7;
             slots |= (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * index);
         }
-        Slots(slots & self.all())
+        Slots(slots & self.all_slots())
     }
 
     #[inline]
@@ -169,7 +170,7 @@ impl<'a> KeyNode<'a> {
 
     /// The slot in which a key is, if it is here at all. A guess by the tags alone, for a hint.
     #[inline]
-    pub(crate) fn guess(&self, stored: &StoredKey) -> Option<u32> {
+    pub(crate) fn find_by_tag(&self, stored: &StoredKey) -> Option<u32> {
         self.first_tagged(stored.tag(), |_| true)
     }
 
@@ -190,11 +191,11 @@ impl<'a> KeyNode<'a> {
     /// The slots with a node.
     #[inline]
     pub(crate) fn occupied(&self) -> Slots {
-        Slots(self.all() & !self.free().0)
+        Slots(self.all_slots() & !self.free().0)
     }
 
     #[inline]
-    const fn all(&self) -> u64 {
+    const fn all_slots(&self) -> u64 {
         // The chain is 1 to 40 nodes.
         (1 << self.layout.geometry.chain()) - 1
     }
@@ -219,14 +220,14 @@ impl<'a> KeyNode<'a> {
     pub(crate) fn clear(&self, slot: u32) {
         self.set_tag(slot, 0);
         let at = self.layout.node_at(slot);
-        put(&self.words[at.first + (self.layout.node_words - 1) * at.step], 0);
-        self.note_change();
+        put(&self.words[at.first + (self.layout.node_words - 1) * at.stride], 0);
+        self.mark_changed();
     }
 
     /// Notes a change that the snapshot does not have.
     #[inline]
-    pub(crate) fn note_change(&self) {
-        self.set_hints(self.earliest(), self.activity().wrapping_add(1));
+    pub(crate) fn mark_changed(&self) {
+        self.set_hints(self.earliest_expiry(), self.changes().wrapping_add(1));
     }
 
     /// Zeroes the tags behind the end of the chain, if they are not.
@@ -253,7 +254,7 @@ impl<'a> KeyNode<'a> {
     ) -> Option<(u32, &'a [AtomicU64; NARROW_WORDS])> {
         let mut node = None;
         let slot = self.first_tagged(own.tag(), |slot| {
-            node = self.narrow(slot);
+            node = self.contiguous_narrow(slot);
             node.is_some_and(|words| {
                 let found =
                     StoredKey { estimate: get(&words[ESTIMATE]), identity: get(&words[IDENTITY]) };
@@ -269,8 +270,8 @@ impl<'a> KeyNode<'a> {
         let at = self.layout.node_at(slot);
         let words = &self.words[at.first..];
         StoredKey {
-            estimate: get(&words[ESTIMATE * at.step]),
-            identity: get(&words[IDENTITY * at.step]),
+            estimate: get(&words[ESTIMATE * at.stride]),
+            identity: get(&words[IDENTITY * at.stride]),
         }
     }
 
@@ -278,41 +279,42 @@ impl<'a> KeyNode<'a> {
     #[inline]
     pub(crate) fn tail(&self, slot: u32) -> u64 {
         let at = self.layout.node_at(slot);
-        get(&self.words[at.first + (self.layout.node_words - 1) * at.step])
+        get(&self.words[at.first + (self.layout.node_words - 1) * at.stride])
     }
 
     /// Copies a node into `image`, which is as long as a node.
     #[inline]
     pub(crate) fn read(&self, slot: u32, image: &mut [u64]) {
         if let (Some(node), Some(image)) =
-            (self.narrow(slot), image.first_chunk_mut::<NARROW_WORDS>())
+            (self.contiguous_narrow(slot), image.first_chunk_mut::<NARROW_WORDS>())
         {
             for (word, to) in node.iter().zip(image) {
                 *to = get(word);
             }
             return;
         }
-        for (word, to) in self.each(slot).zip(image) {
+        for (word, to) in self.node_words(slot).zip(image) {
             *to = get(word);
         }
     }
 
     /// Whether a node is, word for word, `image`.
     #[inline]
-    pub(crate) fn is(&self, slot: u32, image: &[u64]) -> bool {
-        self.each(slot).zip(image).all(|(word, value)| get(word) == *value)
+    pub(crate) fn equals(&self, slot: u32, image: &[u64]) -> bool {
+        self.node_words(slot).zip(image).all(|(word, value)| get(word) == *value)
     }
 
     /// Puts a sealed image into a slot, and marks the slot as its. Not one step: see [`crate::writers::slot`].
     #[inline(always)]
     pub(crate) fn install(&self, slot: u32, image: &[u64]) {
-        if let (Some(node), Some(image)) = (self.narrow(slot), image.first_chunk::<NARROW_WORDS>())
+        if let (Some(node), Some(image)) =
+            (self.contiguous_narrow(slot), image.first_chunk::<NARROW_WORDS>())
         {
             for (word, value) in node.iter().zip(image) {
                 put(word, *value);
             }
         } else {
-            for (word, value) in self.each(slot).zip(image) {
+            for (word, value) in self.node_words(slot).zip(image) {
                 put(word, *value);
             }
         }
@@ -320,24 +322,24 @@ impl<'a> KeyNode<'a> {
         if self.tag(slot) != tag {
             self.set_tag(slot, tag);
         }
-        self.note_update(expires_secs(image[image.len() - 1]));
+        self.mark_updated(expires_secs(image[image.len() - 1]));
     }
 
     /// The words of a narrow node that is in one piece, so that the loops over them are of a known
     /// length.
     #[inline]
-    pub(crate) fn narrow(&self, slot: u32) -> Option<&'a [AtomicU64; NARROW_WORDS]> {
+    pub(crate) fn contiguous_narrow(&self, slot: u32) -> Option<&'a [AtomicU64; NARROW_WORDS]> {
         let at = self.layout.node_at(slot);
-        if at.step != 1 || self.layout.node_words != NARROW_WORDS {
+        if at.stride != 1 || self.layout.node_words != NARROW_WORDS {
             return None;
         }
         self.words[at.first..].first_chunk()
     }
 
     #[inline]
-    fn each(&self, slot: u32) -> impl Iterator<Item = &'a AtomicU64> {
+    fn node_words(&self, slot: u32) -> impl Iterator<Item = &'a AtomicU64> {
         let at = self.layout.node_at(slot);
-        self.words[at.first..].iter().step_by(at.step).take(self.layout.node_words)
+        self.words[at.first..].iter().step_by(at.stride).take(self.layout.node_words)
     }
 }
 
@@ -360,14 +362,15 @@ const fn tag_at(slot: u32) -> (usize, u32) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::format::geometry::Geometry;
+    use crate::format::geometry::{Class, Geometry};
     use crate::format::node::{is_sealed, seal};
     use crate::memory::region::Region;
     use proptest::prelude::*;
 
     const SEED: u64 = 9;
+    const ID: KeyNodeId = KeyNodeId { class: Class::Narrow, number: 0 };
 
-    fn narrow(chain: u32) -> Layout {
+    fn contiguous_narrow(chain: u32) -> Layout {
         Layout::new(Geometry::by_count(1, 1, chain, 4).unwrap())
     }
 
@@ -382,9 +385,9 @@ mod tests {
         fn tags_are_found_exactly_where_they_are(
             tags in prop::collection::vec(prop_oneof![Just(0), Just(1), Just(0x80), Just(0xff), any::<u8>()], 1..=40),
         ) {
-            let layout = narrow(tags.len() as u32);
+            let layout = contiguous_narrow(tags.len() as u32);
             let region = Region::heap(&vec![0; layout.key_node_words]);
-            let node = KeyNode::new(region.slice(0, layout.key_node_words), &layout);
+            let node = KeyNode::new(ID, region.slice(0, layout.key_node_words), &layout);
             for (slot, &tag) in tags.iter().enumerate() {
                 node.set_tag(slot as u32, tag);
             }
@@ -400,9 +403,9 @@ mod tests {
 
     #[test]
     fn every_slot_keeps_its_node() {
-        let layout = narrow(35);
+        let layout = contiguous_narrow(35);
         let region = Region::heap(&vec![0; layout.key_node_words]);
-        let node = KeyNode::new(region.slice(0, layout.key_node_words), &layout);
+        let node = KeyNode::new(ID, region.slice(0, layout.key_node_words), &layout);
         for slot in 0..35 {
             node.install(slot, &image(u64::from(slot) + 1));
         }
@@ -410,24 +413,24 @@ mod tests {
             let mut found = [0; 7];
             node.read(slot, &mut found);
             assert_eq!(found, image(u64::from(slot) + 1));
-            assert!(is_sealed(&mut found, SEED) && node.is(slot, &found));
+            assert!(is_sealed(&mut found, SEED) && node.equals(slot, &found));
             assert_eq!(node.find(&key_of(&found), &key_of(&found)), Some(slot));
         }
         assert_eq!(node.free(), Slots(0));
-        assert_eq!(node.activity(), 35);
+        assert_eq!(node.changes(), 35);
     }
 
     #[test]
     fn the_earliest_expiry_stays_unknown_until_it_is_set() {
-        let layout = narrow(8);
+        let layout = contiguous_narrow(8);
         let region = Region::heap(&vec![0; layout.key_node_words]);
-        let node = KeyNode::new(region.slice(0, layout.key_node_words), &layout);
-        node.note_update(50);
-        assert_eq!(node.earliest(), 0);
-        node.set_earliest(90);
-        node.note_update(100);
-        assert_eq!(node.earliest(), 90);
-        node.note_update(50);
-        assert_eq!((node.earliest(), node.activity()), (50, 3));
+        let node = KeyNode::new(ID, region.slice(0, layout.key_node_words), &layout);
+        node.mark_updated(50);
+        assert_eq!(node.earliest_expiry(), 0);
+        node.set_earliest_expiry(90);
+        node.mark_updated(100);
+        assert_eq!(node.earliest_expiry(), 90);
+        node.mark_updated(50);
+        assert_eq!((node.earliest_expiry(), node.changes()), (50, 3));
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn get(word: &AtomicU64) -> u64 {
 #[inline]
 pub(crate) fn put(word: &AtomicU64, value: u64) {
     #[cfg(all(test, not(loom)))]
-    if !death::may_write() {
+    if !kill::may_write() {
         return;
     }
     // Release: pairs with the Acquire of the next holder of the lock. Also, after a kill, what is
@@ -39,7 +39,7 @@ pub(crate) fn put(word: &AtomicU64, value: u64) {
 #[inline]
 pub(crate) fn swap_if(word: &AtomicU64, current: u64, value: u64) -> Result<(), u64> {
     #[cfg(all(test, not(loom)))]
-    if !death::may_write() {
+    if !kill::may_write() {
         return Err(!current);
     }
     // Acquire: pairs with the Release of the former holder's last write. Release: as in `put`.
@@ -50,7 +50,7 @@ pub(crate) fn swap_if(word: &AtomicU64, current: u64, value: u64) -> Result<(), 
 #[inline]
 pub(crate) fn add(word: &AtomicU64, value: u64) {
     #[cfg(all(test, not(loom)))]
-    if !death::may_write() {
+    if !kill::may_write() {
         return;
     }
     // Release: in order with the other writes, as in `put`.
@@ -60,7 +60,7 @@ pub(crate) fn add(word: &AtomicU64, value: u64) {
 /// A stand-in for `kill -9`: the thread unwinds at a chosen write, and nothing that it does while it
 /// unwinds, such as giving back locks, has an effect.
 #[cfg(all(test, not(loom)))]
-pub(crate) mod death {
+pub(crate) mod kill {
     use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -88,7 +88,7 @@ pub(crate) mod death {
     }
 
     /// Runs `act`, killed before its write number `writes` (from 0). Nothing if it was killed.
-    pub(crate) fn after<T>(writes: u64, act: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn before_write<T>(writes: u64, act: impl FnOnce() -> T) -> Option<T> {
         WRITES_LEFT.set(Some(writes));
         let result = catch_unwind(AssertUnwindSafe(act));
         WRITES_LEFT.set(None);

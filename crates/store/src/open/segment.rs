@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::error::OpenError;
-use crate::format::files::{self, Access, Origin, io_error};
+use crate::format::files::{self, Access, FilesInUse, io_error};
 use crate::format::geometry::{Geometry, WORD_BYTES};
-use crate::format::header::{Identity, Kind, Role};
-use crate::memory::control::{CONTROL_BYTES, boot_word, mark_word, nonce_word, spoiled_word};
+use crate::format::header::{ClusterInfo, Role, Storage};
+use crate::memory::control::{CONTROL_BYTES, boot_word, mark_word, nonce_word, poisoned_word};
 use crate::memory::region::Region;
 use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
@@ -28,16 +28,16 @@ pub(crate) struct Segment {
     pub(crate) memory: Memory,
     /// The control file, whose bytes show which processes live.
     pub(crate) control: File,
-    pub(crate) files: Files,
+    pub(crate) files: MemoryFiles,
 }
 
 /// The files of a memory that is mapped.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct MemoryFiles {
     pub(crate) dir: PathBuf,
     /// Each with the length that it should have.
     opened: Vec<(File, u64)>,
-    origin: Origin,
+    in_use: FilesInUse,
 }
 
 /// Maps the memory that belongs to a snapshot, if there is any that counts.
@@ -53,24 +53,24 @@ pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment
     if snapshot.paths().next().and_then(|path| own(path).ok()) != Some(owner) {
         return Ok(None);
     }
-    let mapped = match map(&pointer.memory, &snapshot.identity, access) {
+    let mapped = match map(&pointer.memory, &snapshot.info, access) {
         Ok(mapped) => mapped,
         Err(error @ OpenError::Io { .. }) => return Err(error),
         // Not whole, or not ours.
         Err(_) => return Ok(None),
     };
     let control = &mapped.memory.control;
-    let is_ours = get(nonce_word(control)) == pointer.nonce
-        && get(boot_word(control)) == boot()
-        && get(spoiled_word(control)) == 0
+    let is_current = get(nonce_word(control)) == pointer.nonce
+        && get(boot_word(control)) == boot_hash()
+        && get(poisoned_word(control)) == 0
         && mapped.files.are_whole();
-    Ok(is_ours.then_some(mapped))
+    Ok(is_current.then_some(mapped))
 }
 
-/// Makes memory for a snapshot, all zeros. The caller has the right to ([`Snapshot::claim`]), fills it, and
+/// Makes memory for a snapshot, all zeros. The caller has the right to ([`Snapshot::try_lock_exclusive`]), fills it, and
 /// then calls [`Segment::finish`].
 pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, OpenError> {
-    refuse_disk(memory_dir)?;
+    require_tmpfs(memory_dir)?;
     let dir = memory_dir.join(name(snapshot)?);
     files::remove(&dir)?;
     let make = || {
@@ -78,13 +78,13 @@ pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, Op
             .mode(0o700)
             .create(&dir)
             .map_err(io_error("create the directory", &dir))?;
-        snapshot.give(&dir)?;
-        for role in files::roles(&snapshot.identity) {
-            let bytes = file_bytes(&snapshot.identity, role);
-            files::make(&dir, &snapshot.identity, (Kind::Memory, role), bytes)?;
-            snapshot.give(&dir.join(role.file_name()))?;
+        snapshot.give_to_owner(&dir)?;
+        for role in files::roles(&snapshot.info) {
+            let bytes = file_bytes(&snapshot.info, role);
+            files::create(&dir, &snapshot.info, (Storage::Memory, role), bytes)?;
+            snapshot.give_to_owner(&dir.join(role.file_name()))?;
         }
-        let made = map(&dir, &snapshot.identity, Access::Write)?;
+        let made = map(&dir, &snapshot.info, Access::Write)?;
         let [random] = random()?;
         mark(&made.memory, random);
         Ok(made)
@@ -102,8 +102,8 @@ fn mark(memory: &Memory, random: u64) {
     // Not 0, which is in every page that is lost.
     let mark = (random | 1) << 32;
     put(mark_word(&memory.control), mark);
-    for spot in memory.classes().flat_map(ClassMemory::spots) {
-        put(spot.node.lock(), mark);
+    for key_node in memory.classes().flat_map(ClassMemory::key_nodes) {
+        put(key_node.lock(), mark);
     }
 }
 
@@ -112,17 +112,17 @@ impl Segment {
     pub(crate) fn finish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
         let [nonce] = random()?;
         let control = &self.memory.control;
-        put(boot_word(control), boot());
+        put(boot_word(control), boot_hash());
         put(nonce_word(control), nonce);
         let pointer = Pointer { memory: self.files.dir.clone(), nonce };
-        snapshot.give(&pointer.write(snapshot.dir())?)
+        snapshot.give_to_owner(&pointer.write(snapshot.dir())?)
     }
 }
 
-impl Files {
+impl MemoryFiles {
     /// All files, the control file first.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.origin.paths()
+        self.in_use.paths()
     }
 
     fn are_whole(&self) -> bool {
@@ -132,7 +132,7 @@ impl Files {
     /// Whether the files are as they were when the memory was made. If something in them is gone, the memory is
     /// spoiled, for everybody; files that were only removed or replaced live on in the processes that have them.
     pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
-        self.check_or(memory, || memory.spoil())
+        self.check_or(memory, || memory.poison())
     }
 
     /// The same for somebody who only looks.
@@ -140,60 +140,60 @@ impl Files {
         self.check_or(memory, || {})
     }
 
-    fn check_or(&self, memory: &Memory, gone: impl FnOnce()) -> io::Result<()> {
-        let is_spoiled = memory.is_lost() || get(spoiled_word(&memory.control)) != 0;
-        if is_spoiled || !self.are_whole() {
-            gone();
+    fn check_or(&self, memory: &Memory, on_loss: impl FnOnce()) -> io::Result<()> {
+        let is_poisoned = memory.is_lost() || get(poisoned_word(&memory.control)) != 0;
+        if is_poisoned || !self.are_whole() {
+            on_loss();
             let dir = self.dir.display();
             let text = format!(
                 "{dir}: a file in memory was cut short, or has a hole, and counters are gone"
             );
             return Err(io::Error::other(text));
         }
-        self.origin.check()
+        self.in_use.check()
     }
 }
 
 /// Memory that only this process has, for a look at a snapshot.
-pub(crate) fn private(identity: Identity) -> io::Result<Memory> {
-    let words = |role| (file_bytes(&identity, role) / WORD_BYTES) as usize;
-    Memory::of_files(identity, |role| Region::zeros(words(role)))
+pub(crate) fn anonymous(info: ClusterInfo) -> io::Result<Memory> {
+    let words = |role| (file_bytes(&info, role) / WORD_BYTES) as usize;
+    Memory::of_files(info, |role| Region::zeros(words(role)))
 }
 
 /// One name for each snapshot: a copy of a directory is another one.
 fn name(snapshot: &Snapshot) -> Result<String, OpenError> {
     let found = snapshot.control().metadata();
     let found = found.map_err(io_error("look at the file", snapshot.dir()))?;
-    let cluster = snapshot.identity.cluster;
+    let cluster = snapshot.info.cluster;
     let words = [cluster as u64, (cluster >> 64) as u64, found.dev(), found.ino()];
     Ok(format!("tidegate-{:032x}", xxh3_128(bytemuck::cast_slice(&words))))
 }
 
 /// Maps all files in `dir`.
-fn map(dir: &Path, identity: &Identity, access: Access) -> Result<Segment, OpenError> {
-    let (mut origin, mut opened) = (Origin::default(), Vec::new());
-    let memory = Memory::of_files(*identity, |role| {
+fn map(dir: &Path, info: &ClusterInfo, access: Access) -> Result<Segment, OpenError> {
+    let (mut in_use, mut opened) = (FilesInUse::default(), Vec::new());
+    let memory = Memory::of_files(*info, |role| {
         let path = dir.join(role.file_name());
         let file = files::open(&path, access)?;
-        files::check_header(&file, identity, (Kind::Memory, role), &path)?;
-        let bytes = file_bytes(identity, role);
+        files::check_header(&file, info, (Storage::Memory, role), &path)?;
+        let bytes = file_bytes(info, role);
         files::check_length(&file, bytes, &path)?;
         let region = Region::map(&file, (bytes / WORD_BYTES) as usize, access)
             .map_err(io_error("map the file", &path))?;
-        origin.note(&file, path)?;
+        in_use.add(&file, path)?;
         opened.push((file, bytes));
         Ok(region)
     })?;
     let control = opened[0].0.try_clone().map_err(io_error("open the file", dir))?;
-    Ok(Segment { memory, control, files: Files { dir: dir.to_owned(), opened, origin } })
+    Ok(Segment { memory, control, files: MemoryFiles { dir: dir.to_owned(), opened, in_use } })
 }
 
-fn file_bytes(identity: &Identity, role: Role) -> u64 {
-    files::length(identity, role, CONTROL_BYTES, Geometry::file_bytes)
+fn file_bytes(info: &ClusterInfo, role: Role) -> u64 {
+    files::length(info, role, CONTROL_BYTES, Geometry::file_bytes)
 }
 
 /// A number for this boot of the machine. 0 where it cannot be told.
-fn boot() -> u64 {
+fn boot_hash() -> u64 {
     let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if id.is_empty() { 0 } else { xxh3_64(&id).max(1) }
 }
@@ -210,7 +210,7 @@ pub(crate) fn random<const WORDS: usize>() -> Result<[u64; WORDS], OpenError> {
 
 /// Refuses a directory whose files are on a disk: writes to mapped memory would wait for it.
 #[cfg(target_os = "linux")]
-fn refuse_disk(dir: &Path) -> Result<(), OpenError> {
+fn require_tmpfs(dir: &Path) -> Result<(), OpenError> {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
     let found = rustix::fs::statfs(dir)
@@ -222,6 +222,6 @@ fn refuse_disk(dir: &Path) -> Result<(), OpenError> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn refuse_disk(_: &Path) -> Result<(), OpenError> {
+fn require_tmpfs(_: &Path) -> Result<(), OpenError> {
     Ok(())
 }

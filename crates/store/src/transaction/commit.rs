@@ -2,92 +2,97 @@
 //!
 //! Owns the order of the writes, and the short way of an update of one key at home.
 
-use super::{Place, Was};
+use super::{KeySlot, Occupant};
 use crate::format::journal::Record;
 use crate::format::node::{NARROW_WORDS, STATE, expires_secs};
+use crate::memory::Memory;
+use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{AtomicU64, add, get, put};
-use crate::memory::{Memory, Spot};
 use crate::writers::lock::{release, try_acquire};
-use crate::writers::slot::{Count, Seat};
+use crate::writers::slot::{Count, WriterSlot};
 
 /// A change of one node: where it goes, the home of its key, and its sealed image. Without an image, the
 /// slot becomes free.
 #[derive(Clone, Copy)]
 pub(crate) struct Change<'a, 'i> {
-    pub(crate) place: Place<'a>,
-    pub(crate) home: Spot<'a>,
+    pub(crate) key_slot: KeySlot<'a>,
+    pub(crate) home: KeyNode<'a>,
     pub(crate) image: Option<&'i [u64]>,
 }
 
 /// Makes changes to key-nodes that are held from `seat`, all or none of them.
 pub(super) fn commit<'a, 'i>(
     memory: &'a Memory,
-    seat: &Seat<'_>,
+    writer: &WriterSlot<'_>,
     changes: impl Iterator<Item = Change<'a, 'i>> + Clone,
 ) {
-    let mut journal = seat.journal();
-    for Change { place, home, image } in changes.clone() {
-        let before = place.spot.node.tail(place.slot);
-        journal.push(&Record { id: place.spot.id, slot: place.slot, before, image });
-        if place.was == Was::Free && place.spot.id != home.id {
+    let mut journal = writer.journal();
+    for Change { key_slot, home, image } in changes.clone() {
+        let before = key_slot.key_node.tail(key_slot.slot);
+        journal.push(&Record { id: key_slot.key_node.id, slot: key_slot.slot, before, image });
+        if key_slot.occupant == Occupant::Free && key_slot.key_node.id != home.id {
             // Before the node is there: the home must never say 0 while a key is away.
-            add(home.node.away(), 1);
+            add(home.displaced(), 1);
         }
     }
     journal.commit();
     for change in changes {
-        make(memory, seat, change);
+        apply(memory, writer, change);
     }
-    seat.clear_journal();
+    writer.clear_journal();
 }
 
 #[inline(always)]
-fn make<'a>(memory: &'a Memory, seat: &Seat<'_>, Change { place, home, image }: Change<'a, '_>) {
-    let node = place.spot.node;
-    let mut left = None;
+fn apply<'a>(
+    memory: &'a Memory,
+    writer: &WriterSlot<'_>,
+    Change { key_slot, home, image }: Change<'a, '_>,
+) {
+    let key_node = key_slot.key_node;
+    let mut home_of_victim = None;
     let Some(image) = image else {
-        node.clear(place.slot);
-        if place.spot.id != home.id {
-            add(home.node.away(), u64::MAX);
+        key_node.clear(key_slot.slot);
+        if key_slot.key_node.id != home.id {
+            add(home.displaced(), u64::MAX);
         }
-        seat.count(Count::Erased, 1);
+        writer.count(Count::Erased, 1);
         return;
     };
-    seat.count(Count::Updates, 1);
-    match place.was {
-        Was::Live => {}
-        Was::Free => seat.count(Count::Created, 1),
-        Was::Expired => {
-            seat.count(Count::Created, 1);
-            seat.count(Count::EvictedExpired, 1);
+    writer.count(Count::Updates, 1);
+    match key_slot.occupant {
+        Occupant::Live => {}
+        Occupant::Free => writer.count(Count::Created, 1),
+        Occupant::Expired => {
+            writer.count(Count::Created, 1);
+            writer.count(Count::EvictedExpired, 1);
         }
-        Was::Victim => {
-            seat.count(Count::Created, 1);
-            seat.count(Count::EvictedLive, 1);
-            let class = memory.class(place.spot.id.class);
-            left = class.map(|class| class.home(&node.stored(place.slot)));
+        Occupant::Victim => {
+            writer.count(Count::Created, 1);
+            writer.count(Count::EvictedLive, 1);
+            let class = memory.class(key_slot.key_node.id.class);
+            home_of_victim = class.map(|class| class.home(&key_node.stored(key_slot.slot)));
         }
     }
-    node.install(place.slot, image);
+    key_node.install(key_slot.slot, image);
     // After the node is gone, as it came before the node was there.
-    if let Some(home) = left.filter(|home| home.id != place.spot.id) {
-        add(home.node.away(), u64::MAX);
+    if let Some(home) = home_of_victim.filter(|home| home.id != key_slot.key_node.id) {
+        add(home.displaced(), u64::MAX);
     }
 }
 
 /// The home of a key, held by itself: all that most updates need. Given back when dropped.
-pub(crate) struct AtHome<'a> {
-    seat: Seat<'a>,
-    home: Spot<'a>,
+pub(crate) struct HomeLock<'a> {
+    writer: WriterSlot<'a>,
+    home: KeyNode<'a>,
 }
 
-impl<'a> AtHome<'a> {
+impl<'a> HomeLock<'a> {
     /// Locks the home of a key, if that is possible at once.
     #[inline]
-    pub(crate) fn try_hold(seat: Seat<'a>, home: Spot<'a>) -> Option<Self> {
-        seat.list_lock(0, home.id);
-        try_acquire(home.node.lock(), seat.lock_word()).ok()?;
-        Some(Self { seat, home })
+    pub(crate) fn try_acquire(writer: WriterSlot<'a>, home: KeyNode<'a>) -> Option<Self> {
+        writer.list_lock(0, home.id);
+        try_acquire(home.lock(), writer.lock_word()).ok()?;
+        Some(Self { writer, home })
     }
 
     /// Replaces the live narrow node in `slot`, whose words these are, unless it is `image` already. As
@@ -104,30 +109,30 @@ impl<'a> AtHome<'a> {
         if changes().fold(0, |difference, (word, value)| difference | (get(word) ^ value)) == 0 {
             return;
         }
-        let mut journal = self.seat.journal();
+        let mut journal = self.writer.journal();
         let before = get(&words[NARROW_WORDS - 1]);
         journal.push(&Record { id: self.home.id, slot, before, image: Some(image) });
         journal.commit();
         changes().for_each(|(word, value)| put(word, *value));
-        self.home.node.note_update(expires_secs(image[NARROW_WORDS - 1]));
-        self.seat.count(Count::Updates, 1);
-        self.seat.clear_journal();
+        self.home.mark_updated(expires_secs(image[NARROW_WORDS - 1]));
+        self.writer.count(Count::Updates, 1);
+        self.writer.clear_journal();
     }
 
     /// Frees the slot of a live node.
     #[cold]
     pub(crate) fn erase(&self, memory: &'a Memory, slot: u32) {
-        let place = Place { spot: self.home, slot, was: Was::Live };
-        let change = Change { place, home: self.home, image: None };
-        commit(memory, &self.seat, std::iter::once(change));
+        let key_slot = KeySlot { key_node: self.home, slot, occupant: Occupant::Live };
+        let change = Change { key_slot, home: self.home, image: None };
+        commit(memory, &self.writer, std::iter::once(change));
     }
 }
 
-impl Drop for AtHome<'_> {
+impl Drop for HomeLock<'_> {
     #[inline]
     fn drop(&mut self) {
-        release(self.home.node.lock(), self.seat.lock_word());
-        self.seat.clear_locks();
+        release(self.home.lock(), self.writer.lock_word());
+        self.writer.clear_locks();
     }
 }
 

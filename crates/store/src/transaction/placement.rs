@@ -2,91 +2,101 @@
 //!
 //! Owns the search (docs/store-format.md, "A place for a new key"). Writes nothing but that it frees expired nodes.
 
-use super::{Ask, Blocked, Place, Step, Was};
+use super::{KeySlot, Lookup, Occupant, Transaction, WouldBlock};
 use crate::format::key::StoredKey;
 use crate::format::node::expires_secs;
-use crate::memory::key_node::Slots;
+use crate::memory::ClassMemory;
+use crate::memory::key_node::{KeyNode, Slots};
 use crate::memory::sync::add;
-use crate::memory::{ClassMemory, Spot};
 use crate::options::Eviction;
 use crate::writers::slot::Count;
 
 /// Why there is no place.
-pub(crate) enum NoPlace<'a> {
-    Blocked(Blocked<'a>),
+pub(crate) enum NoSlot<'a> {
+    WouldBlock(WouldBlock<'a>),
     Full,
 }
 
-impl<'a> Step<'a> {
+impl<'a> Transaction<'a> {
     /// Finds a place for a key that has no node (docs/store-format.md, "A place for a new key"). All
     /// keys of the step have been looked for. Nodes that expire after `until_secs` are not freed.
-    pub(crate) fn place(
+    pub(crate) fn allocate(
         &mut self,
-        ask: &Ask<'a>,
+        lookup: &Lookup<'a>,
         until_secs: u32,
         eviction: Eviction,
-    ) -> Result<Place<'a>, NoPlace<'a>> {
-        let (preferred, chain) = (ask.class.layout.preferred, ask.class.layout.geometry.chain());
-        let mut in_home = self.occupied(ask.home).len();
-        if in_home >= preferred && self.free_expired(ask.class, ask.home, until_secs) {
-            in_home = self.occupied(ask.home).len();
+    ) -> Result<KeySlot<'a>, NoSlot<'a>> {
+        let (primary_slots, chain) =
+            (lookup.class.layout.primary_slots, lookup.class.layout.geometry.chain());
+        let mut in_home = self.occupied(lookup.home).len();
+        if in_home >= primary_slots && self.free_expired(lookup.class, lookup.home, until_secs) {
+            in_home = self.occupied(lookup.home).len();
         }
-        if in_home < preferred {
-            return Ok(self.mean(self.free_place(ask.home, &ask.stored)));
+        if in_home < primary_slots {
+            return Ok(self.reserve(self.free_slot(lookup.home, &lookup.stored)));
         }
         // With room at home, the other one matters only if it has more.
-        if let Some(other) = ask.alternate()
-            && (in_home == chain || other.node.occupied().len() < in_home)
+        if let Some(other) = lookup.alternate()
+            && (in_home == chain || other.occupied().len() < in_home)
         {
-            self.lock_now(other).map_err(NoPlace::Blocked)?;
+            self.try_lock_unless_held(other).map_err(NoSlot::WouldBlock)?;
             let mut in_other = self.occupied(other).len();
-            if in_other == chain && self.free_expired(ask.class, other, until_secs) {
+            if in_other == chain && self.free_expired(lookup.class, other, until_secs) {
                 in_other = self.occupied(other).len();
             }
             if in_other < in_home {
-                return Ok(self.mean(self.free_place(other, &ask.stored)));
+                return Ok(self.reserve(self.free_slot(other, &lookup.stored)));
             }
         }
         if in_home < chain {
-            return Ok(self.mean(self.free_place(ask.home, &ask.stored)));
+            return Ok(self.reserve(self.free_slot(lookup.home, &lookup.stored)));
         }
         match eviction {
-            Eviction::Refuse => Err(NoPlace::Full),
+            Eviction::Refuse => Err(NoSlot::Full),
             Eviction::EvictSoonestExpiry => {
-                let home = ask.home.node;
-                let candidates = home.occupied().without(self.meant(ask.home));
+                let home = lookup.home;
+                let candidates = home.occupied().without(self.reserved(lookup.home));
                 let soonest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
-                let slot = soonest.ok_or(NoPlace::Full)?;
-                Ok(self.mean(Place { spot: ask.home, slot, was: Was::Victim }))
+                let slot = soonest.ok_or(NoSlot::Full)?;
+                Ok(self.reserve(KeySlot {
+                    key_node: lookup.home,
+                    slot,
+                    occupant: Occupant::Victim,
+                }))
             }
         }
     }
 
     /// The slots that have a node, or are going to.
-    fn occupied(&self, spot: Spot<'a>) -> Slots {
-        Slots(spot.node.occupied().0 | self.meant(spot).0)
+    fn occupied(&self, key_node: KeyNode<'a>) -> Slots {
+        Slots(key_node.occupied().0 | self.reserved(key_node).0)
     }
 
     /// A free slot; there is one. If possible one of the two that the key would like best, which are
     /// fetched before the tags are known; else the first.
-    fn free_place(&self, spot: Spot<'a>, stored: &StoredKey) -> Place<'a> {
-        let free = spot.node.free().without(self.meant(spot));
-        let layout = spot.node.layout();
-        let favourite = layout.favourite(stored);
-        let likes = [favourite, layout.next_to(favourite)];
-        let liked = likes.into_iter().find(|&slot| free.has(slot));
-        Place { spot, slot: liked.or(free.first()).unwrap_or(0), was: Was::Free }
+    fn free_slot(&self, key_node: KeyNode<'a>, stored: &StoredKey) -> KeySlot<'a> {
+        let free = key_node.free().without(self.reserved(key_node));
+        let layout = key_node.layout();
+        let first_choice = layout.first_choice(stored);
+        let choices = [first_choice, layout.second_choice(first_choice)];
+        let choice = choices.into_iter().find(|&slot| free.contains(slot));
+        KeySlot { key_node, slot: choice.or(free.first()).unwrap_or(0), occupant: Occupant::Free }
     }
 
     /// Frees the nodes that have expired by then, unless nothing can have. Says whether it freed any.
     ///
     /// All of them and not one, so that a key-node is seldom searched.
-    fn free_expired(&mut self, class: &ClassMemory, spot: Spot<'a>, until_secs: u32) -> bool {
-        if spot.node.earliest() > until_secs {
+    fn free_expired(
+        &mut self,
+        class: &ClassMemory,
+        key_node: KeyNode<'a>,
+        until_secs: u32,
+    ) -> bool {
+        if key_node.earliest_expiry() > until_secs {
             return false;
         }
-        let freed = free_expired(class, spot, self.meant(spot), until_secs);
-        self.seat.count(Count::EvictedExpired, freed);
+        let freed = free_expired(class, key_node, self.reserved(key_node), until_secs);
+        self.writer.count(Count::EvictedExpired, freed);
         freed > 0
     }
 }
@@ -95,25 +105,25 @@ impl<'a> Step<'a> {
 /// Returns how many.
 pub(crate) fn free_expired(
     class: &ClassMemory,
-    spot: Spot<'_>,
-    meant: Slots,
+    key_node: KeyNode<'_>,
+    reserved: Slots,
     until_secs: u32,
 ) -> u64 {
-    let (mut freed, mut earliest) = (0, u32::MAX);
-    for slot in spot.node.occupied() {
-        let expires = expires_secs(spot.node.tail(slot));
-        if expires > until_secs || meant.has(slot) {
-            earliest = earliest.min(expires);
+    let (mut freed, mut earliest_expiry) = (0, u32::MAX);
+    for slot in key_node.occupied() {
+        let expires = expires_secs(key_node.tail(slot));
+        if expires > until_secs || reserved.contains(slot) {
+            earliest_expiry = earliest_expiry.min(expires);
             continue;
         }
-        let home = class.home(&spot.node.stored(slot));
-        spot.node.clear(slot);
-        if home.id != spot.id {
-            add(home.node.away(), u64::MAX);
+        let home = class.home(&key_node.stored(slot));
+        key_node.clear(slot);
+        if home.id != key_node.id {
+            add(home.displaced(), u64::MAX);
         }
         freed += 1;
     }
     // 0 says that nothing is known.
-    spot.node.set_earliest(earliest.max(1));
+    key_node.set_earliest_expiry(earliest_expiry.max(1));
     freed
 }

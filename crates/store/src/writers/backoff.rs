@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 /// A lock is held for less than a microsecond, unless its holder is preempted. So many tries take some
 /// microseconds, and are all that a step makes while it holds other locks.
-pub(crate) const SPINS: u32 = 100;
+pub(crate) const SPINS_WITH_LOCKS: u32 = 100;
 /// The same of a step that holds none: some tens of microseconds, in which a lock that is passed on and on comes
 /// free many times. A holder that somebody waits for already is not worth that.
-pub(crate) const SPINS_UNENCUMBERED: u32 = 2_000;
+pub(crate) const SPINS_WITHOUT_LOCKS: u32 = 2_000;
 /// A holder that has not moved for so long has no processor.
-pub(crate) const SPINNING_MAX: Duration = Duration::from_micros(200);
+pub(crate) const SPIN_STALL_MAX: Duration = Duration::from_micros(200);
 /// A yield may cost a time slice, and then all of the patience; a thread that sleeps gets its processor back
 /// soon, and meanwhile a holder that was preempted has one.
 const YIELDS: u32 = 1;
 const PAUSE: Duration = Duration::from_micros(50);
 /// So many looks are made in any case at locks whose holders move: a thread that got no processor itself has not
 /// waited for others. With a processor they take 4 ms.
-const LOOKS_MIN: u32 = 40;
+const POLLS_MIN: u32 = 40;
 /// What a step waits at most, so that a serving thread is never late for all its clients. A ready process is
 /// given a processor within this time unless several others want the same one. Miri is a thousand times slower
 /// than a processor.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(if cfg!(miri) { 1_000_000 } else { 5 });
+pub(crate) const WAIT_MAX: Duration = Duration::from_millis(if cfg!(miri) { 1_000_000 } else { 5 });
 /// What work on the whole cluster waits for one lock: no client waits for it.
-pub(crate) const PATIENCE_OF_UPKEEP: Duration = Duration::from_secs(1);
+pub(crate) const MAINTENANCE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// Nanoseconds that this thread was blocked.
@@ -38,15 +38,15 @@ thread_local! {
 ///
 /// A thread that waits uses no processor time, so whoever estimates its load by that adds this.
 #[must_use]
-pub fn blocked_here() -> Duration {
+pub fn blocked_in_this_thread() -> Duration {
     Duration::from_nanos(BLOCKED.get())
 }
 
 /// How long all threads of this process have been blocked.
 #[derive(Default)]
-pub(crate) struct Blocked(AtomicU64);
+pub(crate) struct BlockedTime(AtomicU64);
 
-impl Blocked {
+impl BlockedTime {
     /// Counts the time that `wait` takes.
     pub(crate) fn count<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Instant::now();
@@ -70,25 +70,25 @@ impl Blocked {
 
 /// How long a step has been waiting.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     rounds: u32,
     since: Option<Instant>,
 }
 
 /// What is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Deadline {
     Some,
     /// Waited long enough.
     None,
 }
 
-impl Patience {
+impl Backoff {
     /// Waits a little.
-    pub(crate) fn pause(&mut self) -> Left {
+    pub(crate) fn pause(&mut self) -> Deadline {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= PATIENCE && self.rounds >= LOOKS_MIN {
-            return Left::None;
+        if since.elapsed() >= WAIT_MAX && self.rounds >= POLLS_MIN {
+            return Deadline::None;
         }
         self.rounds = self.rounds.saturating_add(1);
         if self.rounds <= YIELDS {
@@ -96,11 +96,11 @@ impl Patience {
         } else {
             thread::sleep(PAUSE);
         }
-        Left::Some
+        Deadline::Some
     }
 
     /// Whether it is past the first moments, in which nearly all waits end.
-    pub(crate) fn is_long(&self) -> bool {
+    pub(crate) fn has_yielded(&self) -> bool {
         self.rounds > YIELDS
     }
 }
@@ -111,24 +111,24 @@ mod tests {
 
     #[test]
     fn patience_ends() {
-        let (mut patience, began) = (Patience::default(), Instant::now());
-        while patience.pause() == Left::Some {}
-        assert!(began.elapsed() >= PATIENCE && patience.is_long());
-        assert_eq!(patience.pause(), Left::None, "it does not come back");
+        let (mut backoff, began) = (Backoff::default(), Instant::now());
+        while backoff.pause() == Deadline::Some {}
+        assert!(began.elapsed() >= WAIT_MAX && backoff.has_yielded());
+        assert_eq!(backoff.pause(), Deadline::None, "it does not come back");
     }
 
     #[test]
     fn blocked_time_is_counted_for_the_process_and_for_the_thread() {
-        let blocked = Blocked::default();
-        let before = blocked_here();
+        let blocked = BlockedTime::default();
+        let before = blocked_in_this_thread();
         blocked.add(Duration::from_millis(3));
         thread::scope(|scope| {
             scope.spawn(|| {
                 blocked.add(Duration::from_millis(4));
-                assert_eq!(blocked_here(), Duration::from_millis(4));
+                assert_eq!(blocked_in_this_thread(), Duration::from_millis(4));
             });
         });
-        assert_eq!(blocked_here() - before, Duration::from_millis(3));
+        assert_eq!(blocked_in_this_thread() - before, Duration::from_millis(3));
         assert_eq!(blocked.total(), Duration::from_millis(7));
     }
 }

@@ -12,10 +12,10 @@ use std::os::fd::AsRawFd;
 
 /// Locks a byte, if nobody has it through another open file. Never waits.
 pub(crate) fn try_lock(file: &File, byte: u64) -> io::Result<bool> {
-    is_had(set(file, byte, libc::F_WRLCK as libc::c_short))
+    granted(set(file, byte, libc::F_WRLCK as libc::c_short))
 }
 
-fn is_had(set: io::Result<()>) -> io::Result<bool> {
+fn granted(set: io::Result<()>) -> io::Result<bool> {
     match set {
         Ok(()) => Ok(true),
         Err(error) => match error.raw_os_error() {
@@ -27,8 +27,8 @@ fn is_had(set: io::Result<()>) -> io::Result<bool> {
 
 /// Locks a byte beside others that do the same, if nobody has it alone through another open file. Turns the
 /// lock of a byte that this open file has alone into such a one. Never waits.
-pub(crate) fn try_share(file: &File, byte: u64) -> io::Result<bool> {
-    is_had(set(file, byte, libc::F_RDLCK as libc::c_short))
+pub(crate) fn try_lock_shared(file: &File, byte: u64) -> io::Result<bool> {
+    granted(set(file, byte, libc::F_RDLCK as libc::c_short))
 }
 
 /// Whether somebody has a byte through another open file. Takes nothing; the file need not be open for
@@ -97,9 +97,9 @@ mod tests {
         let open = || OpenOptions::new().read(true).write(true).open(file.path()).unwrap();
         let (one, other) = (open(), open());
         assert!(try_lock(&one, 5).unwrap());
-        assert!(!try_share(&other, 5).unwrap());
-        assert!(try_share(&one, 5).unwrap(), "alone no more");
-        assert!(try_share(&other, 5).unwrap());
+        assert!(!try_lock_shared(&other, 5).unwrap());
+        assert!(try_lock_shared(&one, 5).unwrap(), "alone no more");
+        assert!(try_lock_shared(&other, 5).unwrap());
         assert!(!try_lock(&one, 5).unwrap());
         drop(other);
         assert!(try_lock(&one, 5).unwrap());

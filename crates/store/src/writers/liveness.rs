@@ -14,7 +14,7 @@ use crate::memory::control::CONTROL_BYTES;
 use crate::writers::byte_lock;
 
 /// Where processes show that they live.
-pub(crate) enum Lives {
+pub(crate) enum LivenessLocks {
     /// By bytes of this control file, opened by this process.
     File(Arc<File>),
     /// In tests: by flags. A test lets go of the flag of a process that it declares dead.
@@ -23,26 +23,26 @@ pub(crate) enum Lives {
 }
 
 /// The right to be, or to clean up after, one process; given back when dropped.
-pub(crate) enum Life {
+pub(crate) enum LivenessLock {
     Byte(Arc<File>, u32),
     #[cfg(all(test, not(loom)))]
     Flag(Arc<Vec<std::sync::atomic::AtomicBool>>, u32),
 }
 
-impl Lives {
+impl LivenessLocks {
     /// Takes the lock of process number `process`, if no other process has it. Never waits.
     ///
     /// Does not exclude another thread of this process, nor this process from its own number.
-    pub(crate) fn try_take(&self, process: u32) -> io::Result<Option<Life>> {
+    pub(crate) fn try_acquire(&self, process: u32) -> io::Result<Option<LivenessLock>> {
         match self {
             Self::File(control) => {
                 let is_taken = byte_lock::try_lock(control, byte_of(process))?;
-                Ok(is_taken.then(|| Life::Byte(control.clone(), process)))
+                Ok(is_taken.then(|| LivenessLock::Byte(control.clone(), process)))
             }
             #[cfg(all(test, not(loom)))]
             Self::Flags(flags) => {
                 let was = flags[process as usize].swap(true, std::sync::atomic::Ordering::SeqCst);
-                Ok((!was).then(|| Life::Flag(flags.clone(), process)))
+                Ok((!was).then(|| LivenessLock::Flag(flags.clone(), process)))
             }
         }
     }
@@ -54,7 +54,7 @@ pub(crate) fn is_alive(control: &File, process: u32) -> bool {
     byte_lock::is_locked(control, byte_of(process)).unwrap_or(true)
 }
 
-impl Drop for Life {
+impl Drop for LivenessLock {
     fn drop(&mut self) {
         match self {
             Self::Byte(control, process) => byte_lock::unlock(control, byte_of(*process)),

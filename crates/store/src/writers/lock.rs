@@ -6,21 +6,21 @@
 //! that whoever cleans up after it finds every lock (see [`crate::writers::slot`]). Does not know how to tell
 //! whether a holder lives: it asks.
 
-use crate::memory::control::free;
+use crate::memory::control::unlocked;
 use crate::memory::sync::{AtomicU64, get, put, swap_if};
 
 /// Takes the lock for `me` (never that of a free lock), if nobody has it; else says who.
 #[inline]
 pub(crate) fn try_acquire(lock: &AtomicU64, me: u64) -> Result<(), u64> {
     // The Acquire in it pairs with the Release in `release`: what the former holder wrote is seen.
-    swap_if(lock, free(me), me)
+    swap_if(lock, unlocked(me), me)
 }
 
 /// Takes the lock for `me` if it comes free within so many looks; else says who has it.
-pub(crate) fn acquire_within(lock: &AtomicU64, me: u64, looks: u32) -> Result<(), u64> {
+pub(crate) fn acquire_within(lock: &AtomicU64, me: u64, tries: u32) -> Result<(), u64> {
     let mut holder = get(lock);
-    for _ in 0..looks {
-        if holder == free(me) && try_acquire(lock, me).is_ok() {
+    for _ in 0..tries {
+        if holder == unlocked(me) && try_acquire(lock, me).is_ok() {
             return Ok(());
         }
         std::hint::spin_loop();
@@ -32,21 +32,21 @@ pub(crate) fn acquire_within(lock: &AtomicU64, me: u64, looks: u32) -> Result<()
 /// Gives back a lock which the caller holds as `me`.
 #[inline]
 pub(crate) fn release(lock: &AtomicU64, me: u64) {
-    put(lock, free(me));
+    put(lock, unlocked(me));
 }
 
 /// Gives back a lock that `dead` holds, if it does. Only for the one who cleans up after `dead`.
-pub(crate) fn release_of(lock: &AtomicU64, dead: u64) {
+pub(crate) fn release_dead(lock: &AtomicU64, dead: u64) {
     // Fails if the dead holder never got it, and it is free or another's; that is fine.
-    let _ = swap_if(lock, dead, free(dead));
+    let _ = swap_if(lock, dead, unlocked(dead));
 }
 
 /// Cleans up with the right to, which is given up last: as soon as it is, another process may have the seats
 /// of the dead one, and hold locks from them.
-pub(crate) fn with_right<R, T>(right: R, clean: impl FnOnce() -> T) -> T {
-    let cleaned = clean();
-    drop(right);
-    cleaned
+pub(crate) fn recover_then_release<R, T>(claim: R, recover: impl FnOnce() -> T) -> T {
+    let recovered = recover();
+    drop(claim);
+    recovered
 }
 
 #[cfg(loom)]
@@ -76,7 +76,7 @@ mod tests {
         for word in [0, 3, (mark ^ 1 << 40) | 3] {
             let lock = AtomicU64::new(word);
             assert_eq!(try_acquire(&lock, mark | 4), Err(word));
-            assert_ne!(free(word), mark);
+            assert_ne!(unlocked(word), mark);
         }
         let lock = AtomicU64::new(mark);
         assert_eq!(try_acquire(&lock, mark | 4), Ok(()));
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn only_the_lock_of_the_dead_is_given_back() {
         let lock = AtomicU64::new(3);
-        release_of(&lock, 4);
+        release_dead(&lock, 4);
         assert_eq!(get(&lock), 3);
-        release_of(&lock, 3);
+        release_dead(&lock, 3);
         assert_eq!(get(&lock), 0);
     }
 }

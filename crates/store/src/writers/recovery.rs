@@ -6,26 +6,26 @@ use crate::memory::Memory;
 use crate::memory::control::pid_word;
 use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{get, put};
-use crate::writers::lock::release_of;
-use crate::writers::slot::{Count, Seat, owner_word};
+use crate::writers::lock::release_dead;
+use crate::writers::slot::{Count, WriterSlot, owner_word};
 
 /// What there was to clean up after the dead.
 #[derive(Clone, Copy, Default)]
 #[must_use = "it is to be counted"]
-pub(crate) struct CleanedUp {
-    seats: u64,
+pub(crate) struct Recovered {
+    writers: u64,
     completed: u64,
 }
 
-impl CleanedUp {
+impl Recovered {
     pub(crate) const fn and(self, other: Self) -> Self {
-        Self { seats: self.seats + other.seats, completed: self.completed + other.completed }
+        Self { writers: self.writers + other.writers, completed: self.completed + other.completed }
     }
 
     /// Counts it as done from `seat`.
-    pub(crate) fn count(self, seat: &Seat<'_>) {
-        seat.count(Count::Recovered, self.seats);
-        seat.count(Count::Completed, self.completed);
+    pub(crate) fn count(self, writer: &WriterSlot<'_>) {
+        writer.count(Count::Recovered, self.writers);
+        writer.count(Count::Completed, self.completed);
     }
 }
 
@@ -33,29 +33,29 @@ impl CleanedUp {
 /// back its locks and seats. The caller has the right to.
 ///
 /// Killed in the middle, it can be done again.
-pub(crate) fn clean_up_after(memory: &Memory, process: u32) -> CleanedUp {
+pub(crate) fn recover(memory: &Memory, process: u32) -> Recovered {
     let owner = owner_word(process);
-    let mut cleaned = CleanedUp::default();
-    for dead in Seat::all(&memory.control).filter(|dead| dead.owner() == owner) {
-        cleaned.completed += u64::from(complete(memory, &dead));
+    let mut recovered = Recovered::default();
+    for dead in WriterSlot::all(&memory.control).filter(|dead| dead.owner() == owner) {
+        recovered.completed += u64::from(complete(memory, &dead));
         for id in dead.locks() {
             if let Some(key_node) = memory.key_node(id) {
-                release_of(key_node.lock(), dead.lock_word());
+                release_dead(key_node.lock(), dead.lock_word());
             }
         }
         dead.clear_locks();
-        dead.give_back();
-        cleaned.seats += 1;
+        dead.release();
+        recovered.writers += 1;
     }
     if get(pid_word(&memory.control, process)) != 0 {
         put(pid_word(&memory.control, process), 0);
     }
-    cleaned
+    recovered
 }
 
 /// Does what a committed journal says, up to a record that makes no sense, then forgets it. Says whether there
 /// was one.
-fn complete(memory: &Memory, dead: &Seat<'_>) -> bool {
+fn complete(memory: &Memory, dead: &WriterSlot<'_>) -> bool {
     let words = dead.committed_words();
     let node_words = |class| Some(memory.class(class)?.layout.node_words);
     for record in read_journal(&words, node_words) {
@@ -85,7 +85,7 @@ fn complete_record(
         if tail == before {
             key_node.clear(slot);
         }
-        key_node.note_change();
+        key_node.mark_changed();
         return;
     };
     let mut found = image.to_vec();

@@ -7,14 +7,14 @@
 
 use crate::format::key::StoredKey;
 use crate::format::node::{expires_secs, key_of};
-use crate::memory::control::{PROCESSES_MAX, free, restoring_word};
+use crate::memory::control::{PROCESSES_MAX, restoring_word, unlocked};
 use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{AtomicU64, get, put};
-use crate::memory::{ClassMemory, Memory, Spot};
-use crate::writers::slot::{Count, Seat};
+use crate::memory::{ClassMemory, Memory};
+use crate::writers::slot::{Count, WriterSlot};
 
-use crate::memory::validity::{Fault, is_duplicate, judge};
-use crate::writers::recovery::clean_up_after;
+use crate::memory::validity::{NodeFlaw, check_node, is_duplicate};
+use crate::writers::recovery::recover;
 
 /// Whether a restoration has begun and not come to its end.
 pub(crate) fn is_being_restored(memory: &Memory) -> bool {
@@ -24,16 +24,16 @@ pub(crate) fn is_being_restored(memory: &Memory) -> bool {
 /// Restores a cluster that no other process has open. Killed in the middle, it has to be done again.
 pub(crate) fn restore(memory: &Memory) {
     put(restoring_word(&memory.control), 1);
-    let counts = Seat::new(&memory.control, 0);
+    let counts = WriterSlot::new(&memory.control, 0);
     for process in 0..PROCESSES_MAX {
-        clean_up_after(memory, process).count(&counts);
+        recover(memory, process).count(&counts);
     }
-    for seat in Seat::all(&memory.control) {
+    for writer in WriterSlot::all(&memory.control) {
         // What is left has an owner that cannot be: the file was damaged.
-        if seat.owner() != 0 || seat.committed() != 0 {
-            seat.clear_journal();
-            seat.clear_locks();
-            seat.give_back();
+        if writer.owner() != 0 || writer.committed() != 0 {
+            writer.clear_journal();
+            writer.clear_locks();
+            writer.release();
         }
     }
     for class in memory.classes() {
@@ -42,32 +42,32 @@ pub(crate) fn restore(memory: &Memory) {
     put(restoring_word(&memory.control), 0);
 }
 
-fn restore_class(class: &ClassMemory, seed: u64, counts: &Seat<'_>) {
+fn restore_class(class: &ClassMemory, seed: u64, counts: &WriterSlot<'_>) {
     let mut image = vec![0; class.layout.node_words];
     // First every node by itself, then the keys that are away from home.
-    let mut with_strangers = Vec::new();
-    for spot in class.spots() {
-        if restore_key_node(class, spot, &mut image, seed, counts) {
-            with_strangers.push(spot.id.key_node);
+    let mut with_displaced = Vec::new();
+    for key_node in class.key_nodes() {
+        if restore_key_node(class, key_node, &mut image, seed, counts) {
+            with_displaced.push(key_node.id.number);
         }
     }
-    for number in with_strangers {
-        let spot = class.spot(number);
-        for slot in spot.node.occupied() {
-            let key = spot.node.stored(slot);
+    for number in with_displaced {
+        let key_node = class.key_node(number);
+        for slot in key_node.occupied() {
+            let key = key_node.stored(slot);
             let home = class.home(&key);
-            if home.id == spot.id {
+            if home.id == key_node.id {
                 continue;
             }
-            spot.node.read(slot, &mut image);
+            key_node.read(slot, &mut image);
             if is_duplicate(class, number, slot, &image, seed) {
-                drop_node(spot.node, slot, Fault::Duplicate, counts);
+                drop_node(key_node, slot, NodeFlaw::Duplicate, counts);
                 continue;
             }
-            if let Some(double) = find_stored(home.node, &key) {
-                drop_node(home.node, double, Fault::Duplicate, counts);
+            if let Some(double) = find_stored(home, &key) {
+                drop_node(home, double, NodeFlaw::Duplicate, counts);
             }
-            put(home.node.away(), get(home.node.away()) + 1);
+            put(home.displaced(), get(home.displaced()) + 1);
         }
     }
 }
@@ -75,57 +75,56 @@ fn restore_class(class: &ClassMemory, seed: u64, counts: &Seat<'_>) {
 /// Restores one key-node, as far as it tells by itself. Says whether keys of another home live in it.
 fn restore_key_node(
     class: &ClassMemory,
-    Spot { id, node }: Spot<'_>,
+    key_node: KeyNode<'_>,
     image: &mut [u64],
     seed: u64,
-    counts: &Seat<'_>,
+    counts: &WriterSlot<'_>,
 ) -> bool {
-    let mark = free(counts.lock_word());
-    if free(get(node.lock())) != mark {
+    let mark = unlocked(counts.lock_word());
+    if unlocked(get(key_node.lock())) != mark {
         // The page is not as it was made: what was there is gone.
         counts.count(Count::DroppedTorn, 1);
     }
-    put_if_other(node.lock(), mark);
-    put_if_other(node.away(), 0);
-    node.clear_tags_beyond_chain();
-    let (mut earliest, mut has_strangers) = (u32::MAX, false);
-    for slot in node.occupied() {
-        node.read(slot, image);
-        match judge(class, id.key_node, node.tag(slot), image, seed) {
+    put_if_different(key_node.lock(), mark);
+    put_if_different(key_node.displaced(), 0);
+    key_node.clear_tags_beyond_chain();
+    let (mut earliest_expiry, mut has_displaced) = (u32::MAX, false);
+    for slot in key_node.occupied() {
+        key_node.read(slot, image);
+        match check_node(class, key_node.id.number, key_node.tag(slot), image, seed) {
             Ok(()) => {
-                has_strangers |= class.layout.home(&key_of(image)).number != id.key_node;
-                earliest = earliest.min(expires_secs(image[image.len() - 1]));
+                has_displaced |= class.layout.home(&key_of(image)).number != key_node.id.number;
+                earliest_expiry = earliest_expiry.min(expires_secs(image[image.len() - 1]));
             }
-            Err(fault) => drop_node(node, slot, fault, counts),
+            Err(flaw) => drop_node(key_node, slot, flaw, counts),
         }
     }
-    if node.earliest() > earliest {
-        node.set_earliest(earliest);
+    if key_node.earliest_expiry() > earliest_expiry {
+        key_node.set_earliest_expiry(earliest_expiry);
     }
-    drop_repeated(class, id.key_node, node, image, seed, counts);
-    has_strangers
+    drop_duplicates(class, key_node, image, seed, counts);
+    has_displaced
 }
 
 /// Drops all but one of the nodes that have the same key in one key-node.
-fn drop_repeated(
+fn drop_duplicates(
     class: &ClassMemory,
-    number: u64,
-    node: KeyNode<'_>,
+    key_node: KeyNode<'_>,
     image: &mut [u64],
     seed: u64,
-    counts: &Seat<'_>,
+    counts: &WriterSlot<'_>,
 ) {
     // No two tags alike, no two keys alike: nearly always the end of it. A bit for each tag.
     let (mut seen, mut repeated) = ([0_u64; 4], [0_u64; 4]);
-    for slot in node.occupied() {
-        let tag = node.tag(slot);
+    for slot in key_node.occupied() {
+        let tag = key_node.tag(slot);
         let (word, bit) = (usize::from(tag / 64), 1 << (tag % 64));
         if seen[word] & bit != 0 && repeated[word] & bit == 0 {
             repeated[word] |= bit;
-            for slot in node.tagged(tag) {
-                node.read(slot, image);
-                if is_duplicate(class, number, slot, image, seed) {
-                    drop_node(node, slot, Fault::Duplicate, counts);
+            for slot in key_node.tagged(tag) {
+                key_node.read(slot, image);
+                if is_duplicate(class, key_node.id.number, slot, image, seed) {
+                    drop_node(key_node, slot, NodeFlaw::Duplicate, counts);
                 }
             }
         }
@@ -133,23 +132,23 @@ fn drop_repeated(
     }
 }
 
-fn find_stored(node: KeyNode<'_>, key: &StoredKey) -> Option<u32> {
-    node.tagged(key.tag()).find(|&slot| node.stored(slot) == *key)
+fn find_stored(key_node: KeyNode<'_>, key: &StoredKey) -> Option<u32> {
+    key_node.tagged(key.tag()).find(|&slot| key_node.stored(slot) == *key)
 }
 
-fn drop_node(node: KeyNode<'_>, slot: u32, fault: Fault, counts: &Seat<'_>) {
-    node.set_tag(slot, 0);
-    node.note_change();
-    let count = match fault {
-        Fault::Torn => Count::DroppedTorn,
-        Fault::Foreign => Count::DroppedForeign,
-        Fault::Duplicate => Count::DroppedDuplicate,
+fn drop_node(key_node: KeyNode<'_>, slot: u32, flaw: NodeFlaw, counts: &WriterSlot<'_>) {
+    key_node.set_tag(slot, 0);
+    key_node.mark_changed();
+    let count = match flaw {
+        NodeFlaw::Torn => Count::DroppedTorn,
+        NodeFlaw::Foreign => Count::DroppedForeign,
+        NodeFlaw::Duplicate => Count::DroppedDuplicate,
     };
     counts.count(count, 1);
 }
 
 /// Sets a word unless it is so already, so that the pages of a healthy cluster stay clean.
-fn put_if_other(word: &AtomicU64, value: u64) {
+fn put_if_different(word: &AtomicU64, value: u64) {
     if get(word) != value {
         put(word, value);
     }

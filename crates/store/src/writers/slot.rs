@@ -15,7 +15,7 @@ use crate::writers::stats::Stats;
 
 use crate::format::journal::{RECORD_WORDS_BESIDES_IMAGE, Record};
 use crate::format::layout::KeyNodeId;
-use crate::memory::control::{PROCESSES_MAX, SEAT_WORDS, SEATS, SEATS_MAX, free_lock};
+use crate::memory::control::{PROCESSES_MAX, WRITER_WORDS, WRITERS, WRITERS_MAX, unlocked_word};
 
 /// The most keys of one update. A request of Envoy has up to 128 descriptors. Loom explores every word of a
 /// seat, so there it has few.
@@ -28,23 +28,23 @@ const COMMITTED: usize = 1;
 const LOCK_COUNT: usize = 2;
 /// Above the count of locks, in the same word so that it takes no write of its own: how often the seat has given
 /// back all its locks. Whoever finds that unchanged knows that the seat did not move.
-const STEPS_SHIFT: u32 = 16;
-const LOCK_COUNT_MASK: u64 = (1 << STEPS_SHIFT) - 1;
+const PROGRESS_SHIFT: u32 = 16;
+const LOCK_COUNT_MASK: u64 = (1 << PROGRESS_SHIFT) - 1;
 const _: () = assert!(LOCKS_MAX as u64 <= LOCK_COUNT_MASK);
 /// Notes of others, for people: at which count of steps the seat was found to stand still, plus one, and
 /// since when, in milliseconds since the Unix epoch.
-const STILL_STEPS: usize = 3;
-const STILL_SINCE: usize = 4;
+const STALL_PROGRESS: usize = 3;
+const STALL_SINCE: usize = 4;
 const COUNTS: usize = 8;
 const LOCKS: usize = 32;
 /// A key has two key-nodes.
 const LOCKS_MAX: usize = 2 * KEYS_MAX;
 const JOURNAL: usize = LOCKS + LOCKS_MAX;
 /// Room for 256 narrow nodes, each with two words of where it goes, or for 93 of 33 state words.
-pub(crate) const JOURNAL_WORDS: usize = SEAT_WORDS - JOURNAL;
+pub(crate) const JOURNAL_WORDS: usize = WRITER_WORDS - JOURNAL;
 const _: () = assert!(COUNTS + Stats::COUNTS <= LOCKS);
 #[cfg(loom)]
-pub(crate) const SEAT_WORDS_OF_LOOM: usize = SEAT_WORDS;
+pub(crate) const LOOM_WRITER_WORDS: usize = WRITER_WORDS;
 const _: () = assert!(JOURNAL_WORDS >= KEYS_MAX * (RECORD_WORDS_BESIDES_IMAGE + 7));
 
 /// The process that has seats, as the words of the control file name it: its number plus one.
@@ -76,20 +76,20 @@ pub(crate) enum Count {
 
 /// One seat.
 #[derive(Clone, Copy)]
-pub(crate) struct Seat<'a> {
+pub(crate) struct WriterSlot<'a> {
     words: &'a [AtomicU64],
     number: u64,
     /// See [`mark_word`].
     mark: u64,
 }
 
-impl<'a> Seat<'a> {
-    /// Seat `number`, which is less than [`SEATS_MAX`].
+impl<'a> WriterSlot<'a> {
+    /// Seat `number`, which is less than [`WRITERS_MAX`].
     #[inline]
     pub(crate) fn new(control: &'a Region, number: u64) -> Self {
-        let start = SEATS + number as usize * SEAT_WORDS;
-        let mark = free_lock(control);
-        Self { words: control.slice(start, SEAT_WORDS), number, mark }
+        let start = WRITERS + number as usize * WRITER_WORDS;
+        let mark = unlocked_word(control);
+        Self { words: control.slice(start, WRITER_WORDS), number, mark }
     }
 
     /// A seat of words that are in no control file.
@@ -100,12 +100,12 @@ impl<'a> Seat<'a> {
 
     /// The seat that holds a lock with this word, if the word names one.
     pub(crate) fn of_lock(control: &'a Region, word: u64) -> Option<Self> {
-        let number = (word ^ free_lock(control)).checked_sub(1)?;
-        (number < SEATS_MAX).then(|| Self::new(control, number))
+        let number = (word ^ unlocked_word(control)).checked_sub(1)?;
+        (number < WRITERS_MAX).then(|| Self::new(control, number))
     }
 
     pub(crate) fn all(control: &'a Region) -> impl Iterator<Item = Self> {
-        (0..SEATS_MAX).map(move |number| Self::new(control, number))
+        (0..WRITERS_MAX).map(move |number| Self::new(control, number))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -114,7 +114,7 @@ impl<'a> Seat<'a> {
 
     /// Where the seat starts in the control file, in bytes.
     pub(crate) fn offset(&self) -> u64 {
-        (SEATS as u64 + self.number * SEAT_WORDS as u64) * WORD_BYTES
+        (WRITERS as u64 + self.number * WRITER_WORDS as u64) * WORD_BYTES
     }
 
     /// What a lock held from this seat has in its word.
@@ -134,12 +134,12 @@ impl<'a> Seat<'a> {
     }
 
     /// Takes a seat that nobody has.
-    pub(crate) fn take(&self, owner: u64) -> bool {
+    pub(crate) fn try_claim(&self, owner: u64) -> bool {
         swap_if(&self.words[OWNER], 0, owner).is_ok()
     }
 
     /// Gives the seat back. Its locks and its journal are done with.
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn release(&self) {
         put(&self.words[OWNER], 0);
     }
 
@@ -162,27 +162,27 @@ impl<'a> Seat<'a> {
     /// How often the seat has given back all its locks. While this stays and a lock is held from the seat, its
     /// thread does not move.
     #[inline]
-    pub(crate) fn steps(&self) -> u64 {
-        get(&self.words[LOCK_COUNT]) >> STEPS_SHIFT
+    pub(crate) fn progress(&self) -> u64 {
+        get(&self.words[LOCK_COUNT]) >> PROGRESS_SHIFT
     }
 
     /// Notes that the seat has stood still since then, in milliseconds since the Unix epoch, unless that is
     /// noted already.
-    pub(crate) fn note_still(&self, steps: u64, since: u64) {
-        if get(&self.words[STILL_STEPS]) != steps.wrapping_add(1) {
-            put(&self.words[STILL_SINCE], since);
-            put(&self.words[STILL_STEPS], steps.wrapping_add(1));
+    pub(crate) fn note_stall(&self, progress: u64, since: u64) {
+        if get(&self.words[STALL_PROGRESS]) != progress.wrapping_add(1) {
+            put(&self.words[STALL_SINCE], since);
+            put(&self.words[STALL_PROGRESS], progress.wrapping_add(1));
         }
     }
 
     /// Since when the seat has stood still, if somebody noted that of its present step.
-    pub(crate) fn still_since(&self) -> Option<u64> {
-        let is_noted = get(&self.words[STILL_STEPS]) == self.steps().wrapping_add(1);
-        is_noted.then(|| get(&self.words[STILL_SINCE]))
+    pub(crate) fn stalled_since(&self) -> Option<u64> {
+        let is_noted = get(&self.words[STALL_PROGRESS]) == self.progress().wrapping_add(1);
+        is_noted.then(|| get(&self.words[STALL_SINCE]))
     }
 
     /// Whether locks are listed: they may be held.
-    pub(crate) fn lists_locks(&self) -> bool {
+    pub(crate) fn has_listed_locks(&self) -> bool {
         get(&self.words[LOCK_COUNT]) & LOCK_COUNT_MASK != 0
     }
 
@@ -269,8 +269,8 @@ mod tests {
     use crate::format::layout::KEY_NODE_MASK;
     use crate::memory::control::CONTROL_WORDS;
 
-    const WIDE: KeyNodeId = KeyNodeId { class: Class::Wide, key_node: KEY_NODE_MASK };
-    const NARROW: KeyNodeId = KeyNodeId { class: Class::Narrow, key_node: 5 };
+    const WIDE: KeyNodeId = KeyNodeId { class: Class::Wide, number: KEY_NODE_MASK };
+    const NARROW: KeyNodeId = KeyNodeId { class: Class::Narrow, number: 5 };
 
     fn control() -> Region {
         Region::heap(&vec![0; CONTROL_WORDS])
@@ -279,14 +279,14 @@ mod tests {
     #[test]
     fn a_journal_reads_as_it_was_written() {
         let control = control();
-        let seat = Seat::new(&control, SEATS_MAX - 1);
-        let mut journal = seat.journal();
+        let writer = WriterSlot::new(&control, WRITERS_MAX - 1);
+        let mut journal = writer.journal();
         journal.push(&Record { id: NARROW, slot: 39, before: 1, image: Some(&[1; 7]) });
         journal.push(&Record { id: WIDE, slot: 2, before: 2, image: None });
         journal.push(&Record { id: WIDE, slot: 0, before: 3, image: Some(&[2; 83]) });
-        assert_eq!(seat.committed(), 0);
+        assert_eq!(writer.committed(), 0);
         journal.commit();
-        let words = seat.committed_words();
+        let words = writer.committed_words();
         let lengths = |class| Some(if class == Class::Wide { 83 } else { 7 });
         let read: Vec<_> = read_journal(&words, lengths)
             .map(|record| (record.id, record.slot, record.before, record.image.map(<[u64]>::len)))
@@ -296,42 +296,42 @@ mod tests {
         assert_eq!(read_journal(cut, lengths).count(), 2);
         let narrow_only = |class| (class == Class::Narrow).then_some(7);
         assert_eq!(read_journal(&words, narrow_only).count(), 1);
-        seat.clear_journal();
-        assert_eq!(seat.committed(), 0);
+        writer.clear_journal();
+        assert_eq!(writer.committed(), 0);
     }
 
     #[test]
     fn counts_of_a_damaged_seat_are_bounded() {
         let control = Region::heap(&vec![u64::MAX; CONTROL_WORDS]);
-        let seat = Seat::new(&control, 0);
-        assert_eq!(seat.committed(), JOURNAL_WORDS);
-        assert_eq!(seat.locks().count(), LOCKS_MAX);
+        let writer = WriterSlot::new(&control, 0);
+        assert_eq!(writer.committed(), JOURNAL_WORDS);
+        assert_eq!(writer.locks().count(), LOCKS_MAX);
     }
 
     #[test]
     fn a_step_ends_with_its_list_of_locks() {
         let control = control();
-        let seat = Seat::new(&control, 1);
-        for steps in 0..3 {
-            assert_eq!((seat.steps(), seat.lists_locks()), (steps, false));
-            seat.list_lock(0, NARROW);
-            seat.list_lock(1, WIDE);
-            assert_eq!((seat.steps(), seat.lists_locks()), (steps, true));
-            assert_eq!(seat.locks().collect::<Vec<_>>(), [NARROW, WIDE]);
-            seat.clear_locks();
+        let writer = WriterSlot::new(&control, 1);
+        for progress in 0..3 {
+            assert_eq!((writer.progress(), writer.has_listed_locks()), (progress, false));
+            writer.list_lock(0, NARROW);
+            writer.list_lock(1, WIDE);
+            assert_eq!((writer.progress(), writer.has_listed_locks()), (progress, true));
+            assert_eq!(writer.locks().collect::<Vec<_>>(), [NARROW, WIDE]);
+            writer.clear_locks();
         }
     }
 
     #[test]
     fn a_seat_has_one_owner() {
         let control = control();
-        let seat = Seat::new(&control, 3);
-        assert!(seat.take(owner_word(0)) && !seat.take(owner_word(1)));
-        assert_eq!(seat.owner(), 1);
-        seat.give_back();
-        assert!(seat.take(owner_word(1)));
-        assert_eq!(Seat::of_lock(&control, seat.lock_word()).unwrap().number(), 3);
-        assert!(Seat::of_lock(&control, 0).is_none());
-        assert!(Seat::of_lock(&control, SEATS_MAX + 1).is_none());
+        let writer = WriterSlot::new(&control, 3);
+        assert!(writer.try_claim(owner_word(0)) && !writer.try_claim(owner_word(1)));
+        assert_eq!(writer.owner(), 1);
+        writer.release();
+        assert!(writer.try_claim(owner_word(1)));
+        assert_eq!(WriterSlot::of_lock(&control, writer.lock_word()).unwrap().number(), 3);
+        assert!(WriterSlot::of_lock(&control, 0).is_none());
+        assert!(WriterSlot::of_lock(&control, WRITERS_MAX + 1).is_none());
     }
 }

@@ -4,7 +4,7 @@
 //! that is killed may leave out the last update that it made.
 
 use crate::memory::region::Region;
-use crate::writers::slot::{Count, Seat};
+use crate::writers::slot::{Count, WriterSlot};
 
 /// What a cluster has done since it was made, by all processes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,9 +41,9 @@ impl Stats {
 
     pub(crate) fn of(control: &Region) -> Self {
         let mut counts = [0_u64; Self::COUNTS];
-        for seat in Seat::all(control) {
+        for writer in WriterSlot::all(control) {
             for (index, count) in counts.iter_mut().enumerate() {
-                *count = count.wrapping_add(seat.counted(index));
+                *count = count.wrapping_add(writer.counted(index));
             }
         }
         let of = |count: Count| counts[count as usize];

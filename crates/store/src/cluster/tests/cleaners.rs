@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::memory::sync::halt::{self, Halt};
-use crate::writers::slot::{Seat, owner_word};
+use crate::writers::slot::{WriterSlot, owner_word};
 use std::sync::mpsc;
 
 /// The process that dies, and those who find it.
@@ -13,12 +13,12 @@ const WAITER: u32 = 1;
 /// The dead process's number is taken again as by a process that opens the cluster: it cleans up, and joins.
 /// Nothing if the right to is not to be had.
 fn successor(heap: &Heap) -> Option<Cluster> {
-    let lives = Lives::Flags(heap.lives.clone());
-    let life = lives.try_take(DEAD).unwrap()?;
-    let _ = clean_up_after(&heap.memory, DEAD);
-    let crew = Crew::join(&heap.memory, lives, life, DEAD);
+    let locks = LivenessLocks::Flags(heap.flags.clone());
+    let claim = locks.try_acquire(DEAD).unwrap()?;
+    let _ = recover(&heap.memory, DEAD);
+    let writers = Writers::join(&heap.memory, locks, claim, DEAD);
     let memory = heap.memory.clone();
-    Some(Cluster::over(memory, crew, Eviction::Refuse, None))
+    Some(Cluster::over(memory, writers, Eviction::Refuse, None))
 }
 
 /// A thread of another process waits for a lock of the dead one, and cleans up. It is halted before one of its
@@ -28,14 +28,14 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
     let story = format!("killed before write {dies_before}, halted before {halts_before}");
     let heap = Heap::new(2);
     let key = key_at(0, 1);
-    let seat = Seat::new(&heap.memory.control, u64::from(DEAD));
-    let lock = heap.memory.class(Class::Narrow).unwrap().spot(0).node.lock();
+    let writer = WriterSlot::new(&heap.memory.control, u64::from(DEAD));
+    let lock = heap.memory.class(Class::Narrow).unwrap().key_node(0).lock();
     heap.open(WAITER, Eviction::Refuse).update(&key, NOW, |entry| add(entry, 1)).unwrap();
     let victim = heap.open(DEAD, Eviction::Refuse);
-    death::after(dies_before, || victim.update(&key, NOW, |entry| add(entry, 1)).unwrap());
-    let committed = u64::from(seat.committed() > 0);
+    kill::before_write(dies_before, || victim.update(&key, NOW, |entry| add(entry, 1)).unwrap());
+    let committed = u64::from(writer.committed() > 0);
     // What was made before the kill may be there already; what was committed must be in the end.
-    heap.bury(DEAD, victim);
+    heap.kill_process(DEAD, victim);
     let waiter = heap.open(WAITER, Eviction::Refuse);
 
     let (halted, is_halted) = mpsc::channel();
@@ -62,8 +62,8 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
                     let _ = go.send(());
                     result = Some(waiting.join().unwrap());
                 }
-                assert_eq!(get(lock), seat.lock_word(), "the lock was given back: {story}");
-                assert_eq!(seat.owner(), owner_word(DEAD), "the seat was given back: {story}");
+                assert_eq!(get(lock), writer.lock_word(), "the lock was given back: {story}");
+                assert_eq!(writer.owner(), owner_word(DEAD), "the seat was given back: {story}");
                 add(entry, 1);
             })
         };

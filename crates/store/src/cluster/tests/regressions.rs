@@ -1,9 +1,9 @@
 //! Mistakes that were found, each with its story.
 
 use super::*;
-use crate::memory::control::{SEATS_MAX, mark_word};
+use crate::memory::control::{WRITERS_MAX, mark_word};
 use crate::memory::sync::put;
-use crate::writers::slot::Seat;
+use crate::writers::slot::WriterSlot;
 
 /// A tag behind the end of the chain, which only a damaged file has, was taken for a node: reading it
 /// went past the end of the key-node, and panicked. Such tags are ignored now, and zeroed on open.
@@ -13,11 +13,11 @@ fn a_tag_behind_the_chain_is_no_node() {
     let key = key_at(0, 1);
     let tag = u64::from(StoredKey::from_bits(key.hash).tag());
     // Of a chain of eight, slot 30 would lie outside of the key-node.
-    let words = heap.memory.class(Class::Narrow).unwrap().spot(0).node.words();
+    let words = heap.memory.class(Class::Narrow).unwrap().key_node(0).words();
     put(&words[3 + 30 / 8], tag << (30 % 8 * 8));
     assert_eq!(heap.open(0, Eviction::Refuse).find(&key, NOW), Ok(None));
     let reopened = heap.reopened();
-    let words = reopened.memory.class(Class::Narrow).unwrap().spot(0).node.words();
+    let words = reopened.memory.class(Class::Narrow).unwrap().key_node(0).words();
     assert_eq!(get(&words[3 + 30 / 8]), 0);
 }
 
@@ -32,15 +32,15 @@ fn a_completed_update_is_noted_in_the_head() {
         // Nothing is there, and it is known.
         heap.open(1, Eviction::Refuse).sweep(NOW).unwrap();
         let victim = heap.open(0, Eviction::Refuse);
-        let survived = death::after(writes, || {
+        let survived = kill::before_write(writes, || {
             let brief = |entry: EntryMut<'_>| {
                 entry.state[0] = 1;
                 *entry.expires_at = NOW + SECOND;
             };
             victim.update(&key(1), NOW, brief).unwrap();
         });
-        heap.bury(0, victim);
-        let _ = clean_up_after(&heap.memory, 0);
+        heap.kill_process(0, victim);
+        let _ = recover(&heap.memory, 0);
         let cluster = heap.open(0, Eviction::Refuse);
         for number in 2..9 {
             cluster.update(&key(number), NOW, |entry| add(entry, 1)).unwrap();
@@ -61,11 +61,12 @@ fn no_process_can_take_the_last_seat_of_another() {
     let heap = Heap::new(2);
     let hog = heap.open(0, Eviction::Refuse);
     // As many as there are for it, without those that are kept for others.
-    let seats = SEATS_MAX - u64::from(crate::memory::control::PROCESSES_MAX) + 1;
-    let seated: Vec<_> = (0..seats).map(|_| hog.crew.sit(&hog.memory).unwrap()).collect();
+    let writers = WRITERS_MAX - u64::from(crate::memory::control::PROCESSES_MAX) + 1;
+    let held_slot: Vec<_> =
+        (0..writers).map(|_| hog.writers.acquire(&hog.memory).unwrap()).collect();
     assert_eq!(
-        Seat::all(&heap.memory.control).filter(|seat| seat.owner() == 1).count(),
-        seated.len()
+        WriterSlot::all(&heap.memory.control).filter(|writer| writer.owner() == 1).count(),
+        held_slot.len()
     );
     let other = heap.open(1, Eviction::Refuse);
     assert_eq!(other.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
@@ -87,7 +88,7 @@ fn an_erased_entry_does_not_come_back() {
     // The head, behind the header of the file, is new; the rest is as it was at the sync.
     mixed[512..520].copy_from_slice(&words()[512..520]);
     let narrow = heap.memory.class(Class::Narrow).unwrap().words();
-    let lost = Heap::from_words(heap.memory.identity, &vec![0; CONTROL_WORDS], &narrow, &mixed);
+    let lost = Heap::from_words(heap.memory.info, &vec![0; CONTROL_WORDS], &narrow, &mixed);
     restore::restore(&lost.memory);
     assert_eq!(count(&lost.open(0, Eviction::Refuse), &key), None);
 }
@@ -101,7 +102,7 @@ fn a_killed_restoration_is_known_and_can_be_done_again() {
     fill_both(&heap.open(0, Eviction::Refuse));
     let keys = || (0..8).flat_map(|number| [key_at(0, number), key_at(1, number)]);
     for writes in (0..).step_by(if cfg!(miri) { 13 } else { 1 }) {
-        let survived = death::after(writes, || restore::restore(&heap.memory)).is_some();
+        let survived = kill::before_write(writes, || restore::restore(&heap.memory)).is_some();
         assert_eq!(restore::is_being_restored(&heap.memory), !survived && writes > 0);
         restore::restore(&heap.memory);
         let cluster = heap.open(0, Eviction::Refuse);
@@ -121,7 +122,8 @@ fn a_kill_never_mixes_what_is_known_of_the_clock() {
             let heap = Heap::new(1);
             let cluster = heap.open(0, Eviction::Refuse);
             assert!(cluster.replace_clock_words([0, 0], before));
-            let replaced = death::after(writes, || cluster.replace_clock_words(before, after));
+            let replaced =
+                kill::before_write(writes, || cluster.replace_clock_words(before, after));
             let [value, valid_for] = cluster.clock_words();
             let is_whole = [before, after].contains(&[value, valid_for]);
             assert!(is_whole || valid_for == 0, "{value} {valid_for}");
@@ -140,15 +142,15 @@ fn a_lock_that_is_free_by_now_is_not_waited_for() {
     let heap = Heap::new(2);
     let mark = 0x1234_5679 << 32;
     put(mark_word(&heap.memory.control), mark);
-    for spot in heap.memory.classes().flat_map(ClassMemory::spots) {
-        put(spot.node.lock(), mark);
+    for key_node in heap.memory.classes().flat_map(ClassMemory::key_nodes) {
+        put(key_node.lock(), mark);
     }
     let cluster = heap.open(0, Eviction::Refuse);
     assert_eq!(cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
-    let seated = cluster.crew.sit(&cluster.memory).unwrap();
-    let spot = cluster.memory.class(Class::Narrow).unwrap().spot(0);
-    let mut patience = crate::writers::backoff::Patience::default();
+    let held_slot = cluster.writers.acquire(&cluster.memory).unwrap();
+    let key_node = cluster.memory.class(Class::Narrow).unwrap().key_node(0);
+    let mut backoff = crate::writers::backoff::Backoff::default();
     let waited =
-        cluster.crew.wait_for(&cluster.memory, &seated.seat, spot.node.lock(), &mut patience);
+        cluster.writers.wait(&cluster.memory, &held_slot.writer, key_node.lock(), &mut backoff);
     assert_eq!(waited, Ok(()));
 }

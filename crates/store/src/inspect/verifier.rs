@@ -11,24 +11,25 @@ use crate::format::header::Role;
 use crate::format::key::StoredKey;
 use crate::format::layout::KeyNodeId;
 use crate::format::node::{expires_secs, key_of};
-use crate::memory::control::free_lock;
+use crate::memory::control::unlocked_word;
+use crate::memory::key_node::KeyNode;
 use crate::memory::sync::get;
-use crate::memory::validity::{Fault, is_duplicate};
-use crate::memory::{ClassMemory, Memory, Spot};
+use crate::memory::validity::{NodeFlaw, is_duplicate};
+use crate::memory::{ClassMemory, Memory};
 use crate::snapshot;
 use crate::writers::liveness::is_alive;
 use crate::writers::restore::is_being_restored;
-use crate::writers::slot::{Seat, process_of};
+use crate::writers::slot::{WriterSlot, process_of};
 
 use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
-use super::reader::{Reader, Settled, Tries};
+use super::reader::{Attempts, Reader, Reading};
 
 /// How many key-nodes are checked between two reports of progress: about a millisecond.
-const STRETCH: u64 = 1024;
+const PROGRESS_INTERVAL: u64 = 1024;
 
 /// A check under way.
-pub(super) struct Check<'a> {
+pub(super) struct Verifier<'a> {
     pub(super) view: &'a View,
     pub(super) memory: &'a Memory,
     pub(super) now_secs: u32,
@@ -38,7 +39,7 @@ pub(super) struct Check<'a> {
 
 /// Who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Holder {
+enum LockState {
     Nobody,
     Alive,
     Gone,
@@ -46,20 +47,20 @@ enum Holder {
     Stray,
 }
 
-impl Check<'_> {
+impl Verifier<'_> {
     /// Checks everything. See [`super::View::verify`].
     pub(super) fn run(mut self, mut progress: impl FnMut(u64, u64)) -> Findings {
         self.findings.is_being_restored = is_being_restored(self.memory);
-        self.seats();
+        self.writers();
         self.copies();
         let classes = self.memory.classes();
         let total = classes.map(|class| class.layout.geometry.key_nodes_total()).sum();
         for class in self.memory.classes() {
             let mut image = vec![0; class.layout.node_words];
-            for spot in class.spots() {
-                self.key_node(class, spot, &mut image);
+            for key_node in class.key_nodes() {
+                self.key_node(class, key_node, &mut image);
                 self.findings.key_nodes += 1;
-                if self.findings.key_nodes.is_multiple_of(STRETCH) {
+                if self.findings.key_nodes.is_multiple_of(PROGRESS_INTERVAL) {
                     progress(self.findings.key_nodes, total);
                 }
             }
@@ -79,12 +80,12 @@ impl Check<'_> {
     }
 
     /// Where the key-node `number` of a class starts: a file, and an offset in bytes.
-    fn place_of(&self, class: &ClassMemory, number: u64) -> (PathBuf, u64) {
+    fn location(&self, class: &ClassMemory, number: u64) -> (PathBuf, u64) {
         let at = class.layout.key_node(number);
         let name = Role::Nodes { class: class.class, file: at.file as u32 }.file_name();
         match self.memory_dir() {
             Some(dir) => (dir.join(name), at.first as u64 * WORD_BYTES),
-            None => (self.view.snapshot.dir().join(name), snapshot::place_of(class, number)),
+            None => (self.view.snapshot.dir().join(name), snapshot::copy_offset(class, number)),
         }
     }
 
@@ -97,28 +98,28 @@ impl Check<'_> {
         self.view.live.as_ref().is_some_and(|(control, _)| is_alive(control, process))
     }
 
-    fn seats(&mut self) {
+    fn writers(&mut self) {
         let control = &self.memory.control;
-        for seat in Seat::all(control) {
+        for writer in WriterSlot::all(control) {
             // Read once: a process may take the seat meanwhile.
-            let owner = seat.owner();
+            let owner = writer.owner();
             match process_of(owner) {
                 None if owner == 0 => {}
                 None => self.findings.add(Flaw {
-                    kind: FlawKind::Seat,
+                    kind: FlawKind::WriterSlot,
                     file: self.memory_dir().unwrap_or_default().join(Role::Control.file_name()),
-                    offset: seat.offset(),
+                    offset: writer.offset(),
                     key_node: None,
                     slot: None,
                     key: None,
                 }),
                 Some(process) => {
-                    self.findings.seats_left += u64::from(!self.is_alive(process));
+                    self.findings.writer_slots_left += u64::from(!self.is_alive(process));
                 }
             }
-            let mut tries = Tries::default();
-            while seat.committed() != 0 {
-                if !self.reader.again(&mut tries) {
+            let mut attempts = Attempts::default();
+            while writer.committed() != 0 {
+                if !self.reader.retry(&mut attempts) {
                     self.findings.updates_pending += 1;
                     break;
                 }
@@ -126,32 +127,32 @@ impl Check<'_> {
         }
     }
 
-    fn key_node(&mut self, class: &ClassMemory, spot: Spot<'_>, image: &mut [u64]) {
-        match self.holder(spot) {
-            Holder::Nobody | Holder::Alive => {}
-            Holder::Gone => self.findings.locks_left += 1,
-            Holder::Stray => self.flaw(FlawKind::Lock, class, spot.id, None, None),
+    fn key_node(&mut self, class: &ClassMemory, key_node: KeyNode<'_>, image: &mut [u64]) {
+        match self.holder(key_node) {
+            LockState::Nobody | LockState::Alive => {}
+            LockState::Gone => self.findings.locks_left += 1,
+            LockState::Stray => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
         }
-        for slot in spot.node.occupied() {
-            let settled = self.reader.read(class, spot, slot, image);
-            let flaw = match settled {
-                Settled::Free => continue,
-                Settled::Sound => self.flaw_among_others(class, spot, slot, image),
-                Settled::Pending => None,
-                Settled::Flawed(fault) => Some(kind_of(fault)),
+        for slot in key_node.occupied() {
+            let reading = self.reader.read(class, key_node, slot, image);
+            let flaw = match reading {
+                Reading::Free => continue,
+                Reading::Sound => self.flaw_among_others(class, key_node, slot, image),
+                Reading::Pending => None,
+                Reading::Flawed(flaw) => Some(kind_of(flaw)),
             };
             self.findings.nodes += 1;
-            self.findings.pending += u64::from(settled == Settled::Pending);
-            if settled.is_node() {
+            self.findings.pending += u64::from(reading == Reading::Pending);
+            if reading.is_node() {
                 let is_live = expires_secs(image[image.len() - 1]) > self.now_secs;
                 self.findings.live += u64::from(is_live);
                 self.findings.expired += u64::from(!is_live);
             }
             match flaw {
-                None => self.findings.sound += u64::from(settled == Settled::Sound),
+                None => self.findings.sound += u64::from(reading == Reading::Sound),
                 Some(kind) => {
                     let key = (kind != FlawKind::Torn).then(|| key_of(image));
-                    self.flaw(kind, class, spot.id, Some(slot), key);
+                    self.flaw(kind, class, key_node.id, Some(slot), key);
                 }
             }
         }
@@ -161,55 +162,57 @@ impl Check<'_> {
     fn flaw_among_others(
         &mut self,
         class: &ClassMemory,
-        spot: Spot<'_>,
+        key_node: KeyNode<'_>,
         slot: u32,
         image: &[u64],
     ) -> Option<FlawKind> {
-        let (node, number, seed) = (spot.node, spot.id.key_node, self.memory.seed());
+        let (node, number, seed) = (key_node, key_node.id.number, self.memory.seed());
         let key = key_of(image);
         let home = class.home(&key);
-        let is_away = home.id != spot.id;
+        let is_away = home.id != key_node.id;
         // The same key can be here under the same tag, or in the other key-node of the key.
-        let may_be_twice = node.tagged(key.tag()).len() > 1 || is_away || get(home.node.away()) > 0;
+        let may_be_twice = node.tagged(key.tag()).len() > 1 || is_away || get(home.displaced()) > 0;
         let duplicate = || is_duplicate(class, number, slot, image, seed);
-        if may_be_twice && duplicate() && self.reader.confirm(spot, slot, image, duplicate) {
+        if may_be_twice && duplicate() && self.reader.confirm(key_node, slot, image, duplicate) {
             return Some(FlawKind::Duplicate);
         }
-        let unreachable = || is_away && get(home.node.away()) == 0;
-        if unreachable() && self.reader.confirm(spot, slot, image, unreachable) {
+        let unreachable = || is_away && get(home.displaced()) == 0;
+        if unreachable() && self.reader.confirm(key_node, slot, image, unreachable) {
             return Some(FlawKind::Unreachable);
         }
-        let late = || node.earliest() > expires_secs(image[image.len() - 1]);
-        if late() && self.reader.confirm(spot, slot, image, late) {
+        let is_late = || node.earliest_expiry() > expires_secs(image[image.len() - 1]);
+        if is_late() && self.reader.confirm(key_node, slot, image, is_late) {
             return Some(FlawKind::Late);
         }
         None
     }
 
-    fn holder(&mut self, spot: Spot<'_>) -> Holder {
-        let mut tries = Tries::default();
+    fn holder(&mut self, key_node: KeyNode<'_>) -> LockState {
+        let mut attempts = Attempts::default();
         loop {
-            let holder = self.holder_now(spot);
+            let holder = self.holder_now(key_node);
             // The others may be a moment's look at somebody who comes or goes.
-            if matches!(holder, Holder::Nobody | Holder::Alive) || !self.reader.again(&mut tries) {
+            if matches!(holder, LockState::Nobody | LockState::Alive)
+                || !self.reader.retry(&mut attempts)
+            {
                 return holder;
             }
         }
     }
 
-    fn holder_now(&self, spot: Spot<'_>) -> Holder {
+    fn holder_now(&self, key_node: KeyNode<'_>) -> LockState {
         let control = &self.memory.control;
-        let word = get(spot.node.lock());
-        if word == free_lock(control) {
-            return Holder::Nobody;
+        let word = get(key_node.lock());
+        if word == unlocked_word(control) {
+            return LockState::Nobody;
         }
         // A holder lists the lock in its seat before it takes it.
-        let seat = Seat::of_lock(control, word)
-            .filter(|seat| seat.locks().any(|listed| listed == spot.id));
-        match seat.and_then(|seat| seat.process()) {
-            None => Holder::Stray,
-            Some(process) if self.is_alive(process) => Holder::Alive,
-            Some(_) => Holder::Gone,
+        let writer = WriterSlot::of_lock(control, word)
+            .filter(|writer| writer.locks().any(|listed| listed == key_node.id));
+        match writer.and_then(|writer| writer.process()) {
+            None => LockState::Stray,
+            Some(process) if self.is_alive(process) => LockState::Alive,
+            Some(_) => LockState::Gone,
         }
     }
 
@@ -221,23 +224,23 @@ impl Check<'_> {
         slot: Option<u32>,
         key: Option<StoredKey>,
     ) {
-        let (file, start) = self.place_of(class, id.key_node);
+        let (file, start) = self.location(class, id.number);
         let word = slot.map_or(0, |slot| class.layout.node_at(slot).first);
         self.findings.add(Flaw {
             kind,
             file,
             offset: start + word as u64 * WORD_BYTES,
-            key_node: Some(id.key_node),
+            key_node: Some(id.number),
             slot,
             key,
         });
     }
 }
 
-fn kind_of(fault: Fault) -> FlawKind {
-    match fault {
-        Fault::Torn => FlawKind::Torn,
-        Fault::Foreign => FlawKind::Foreign,
-        Fault::Duplicate => FlawKind::Duplicate,
+fn kind_of(flaw: NodeFlaw) -> FlawKind {
+    match flaw {
+        NodeFlaw::Torn => FlawKind::Torn,
+        NodeFlaw::Foreign => FlawKind::Foreign,
+        NodeFlaw::Duplicate => FlawKind::Duplicate,
     }
 }
