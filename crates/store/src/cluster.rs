@@ -1,8 +1,8 @@
-//! The MMAP cluster: what callers do with keys and entries.
+//! The operations of a cluster.
 //!
-//! Owns the operations. Every one of them that changes something is a [`Transaction`] over the key-nodes
-//! of its keys: all or nothing for other threads, for other processes, and for a kill. Where nodes are
-//! and how they are written is elsewhere.
+//! Owns what callers do with keys and entries. Every operation that changes something is a [`Transaction`]
+//! over the key-nodes of its keys: all or nothing for other threads, other processes and after a kill. Where
+//! nodes are and how they are written is elsewhere.
 
 use std::fmt;
 use std::io;
@@ -40,13 +40,13 @@ use crate::writers::stats::Stats;
 use crate::writers::{HeldSlot, Writers};
 use update::{lock_one, prefetch_single, prefetch_tagged};
 
-/// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few
-/// enough to stay in its first cache.
+/// How many keys of a batch are prefetched: more than a processor has lines in flight, and few enough to stay
+/// in its L1 cache.
 const BATCH: usize = 32;
-/// How often work on the whole cluster looks again whether a stuck holder goes on.
+/// How often maintenance checks again whether a stuck holder has moved on.
 const MAINTENANCE_PAUSE: Duration = Duration::from_millis(1);
 
-/// An open cluster. Threads share it; processes each open it.
+/// An open cluster. Threads share one; each process opens its own.
 pub struct Cluster {
     memory: Arc<Memory>,
     writers: Writers,
@@ -56,15 +56,15 @@ pub struct Cluster {
     /// See [`Cluster::trust_clock_until`].
     trusted_secs: AtomicU32,
     opened: Instant,
-    /// When the last pass of this process was complete, in milliseconds since it was opened.
+    /// When this process last completed a snapshot pass, in milliseconds since it opened the cluster.
     synced_millis: AtomicU64,
 }
 
 impl Cluster {
-    /// Opens the cluster in `dir`, and makes the directory and the cluster if they are missing.
+    /// Opens the cluster in `dir`. Creates the directory and the cluster if they are missing.
     ///
-    /// The geometry of an existing cluster wins over `options`. Who opens it while nobody else has it
-    /// open checks every node; what is torn or out of place is dropped, and counted in [`Stats`].
+    /// The geometry of an existing cluster wins over `options`. The first process to open a cluster checks
+    /// every node; torn or misplaced nodes are dropped, and counted in [`Stats`].
     ///
     /// ```
     /// use tidegate_store::{Cluster, Geometry, Options};
@@ -85,8 +85,8 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If the files are not those of a cluster of this format (they stay as they are), or the system
-    /// refuses something.
+    /// If the files are not those of a cluster of this format (they stay unchanged), or the system refuses an
+    /// operation.
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
         let Opened { memory, writers, files } = open::open(dir, options)?;
         Ok(Self::over(Arc::new(memory), writers, options.eviction, Some(files)))
@@ -103,8 +103,8 @@ impl Cluster {
         Self { memory, writers, eviction, files, trusted_secs, opened, synced_millis }
     }
 
-    /// How many bytes of memory [`Cluster::open`] would make with these arguments; 0 if another process has them
-    /// already, or left them when it was killed.
+    /// How many bytes of memory [`Cluster::open`] would allocate with these arguments; 0 if the memory of a
+    /// running or killed process is there.
     ///
     /// # Errors
     ///
@@ -113,10 +113,9 @@ impl Cluster {
         open::memory_needed(dir, options)
     }
 
-    /// Frees no node of another key that expires after this second since the Unix epoch, whatever `now`
-    /// a caller brings: a clock that is ahead for a moment erases no live entry. The key of an update
-    /// itself goes by `now` as ever. Holds for this process, and until it is said anew; without it, `now`
-    /// is trusted.
+    /// Never frees another key's node that expires after this second since the Unix epoch, whatever `now` a
+    /// caller passes. So a clock that is briefly ahead erases no live entry. The updated key itself still
+    /// goes by `now`. Applies to this process until the next call; by default `now` is trusted.
     ///
     /// ```
     /// use tidegate_store::{Cluster, Entry, Geometry, Options};
@@ -133,7 +132,7 @@ impl Cluster {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trust_clock_until(&self, secs: u32) {
-        // Relaxed: a bound that is a moment old is as good.
+        // Relaxed: a slightly stale bound is as good.
         self.trusted_secs.store(secs, Ordering::Relaxed);
     }
 
@@ -142,18 +141,18 @@ impl Cluster {
         now_secs.min(self.trusted_secs.load(Ordering::Relaxed))
     }
 
-    /// Two words for the processes of this cluster to keep what they know of the clock in: a value, and
-    /// what it is valid for. Zeros at first; the cluster makes no sense of them.
+    /// Two words in which the processes of this cluster keep what they know about the clock: a value, and
+    /// what it is valid for. Initially zero; the cluster does not interpret them.
     #[must_use]
     pub fn clock_words(&self) -> [u64; 2] {
         clock_words(&self.memory.control).map(get)
     }
 
-    /// Replaces the words of [`Cluster::clock_words`], unless another process has replaced the value since
-    /// they were `before`. Says whether it did.
+    /// Replaces [`Cluster::clock_words`], unless another process has replaced the value since it was
+    /// `before`. Returns whether it did.
     ///
-    /// A process that is killed in it leaves the words as they were, or as they are to be, or a second word
-    /// of 0, which is valid for nothing.
+    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is valid for
+    /// nothing.
     pub fn replace_clock_words(&self, before: [u64; 2], after: [u64; 2]) -> bool {
         let [value, valid_for] = clock_words(&self.memory.control);
         let is_other = before[1] != after[1];
@@ -167,7 +166,7 @@ impl Cluster {
         is_replaced
     }
 
-    /// The random seed of this cluster, to hash keys with. Never changes during its life.
+    /// The random seed of this cluster, for hashing keys. Never changes.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.memory.seed()
@@ -179,27 +178,27 @@ impl Cluster {
         self.memory.info.geometry(class)
     }
 
-    /// What the cluster has done since it was made, by all processes together.
+    /// Counts since the cluster was created, over all processes.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.memory.control)
     }
 
-    /// How full a class is: a look at every head, or at an even sample of them if they are many.
+    /// How full a class is, from every head, or from an even sample of a large class.
     #[must_use]
     pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
         Some(Occupancy::of(self.memory.class(class)?))
     }
 
-    /// Copies what changed since the last time to the snapshot in the data directory, and waits until it is on
-    /// the disk. Says nothing if another process is doing so.
+    /// Copies what changed since the last pass to the snapshot in the data directory, and waits until it is
+    /// on disk. Returns nothing if another process is doing so.
     ///
-    /// Only against the end of the machine: what a killed process wrote is safe without. Updates go on
+    /// This guards only against the end of the machine; a kill loses nothing anyway. Updates proceed
     /// meanwhile, and wait for nothing.
     ///
     /// # Errors
     ///
-    /// If the disk fails, or the memory was found damaged. What the snapshot had before still counts.
+    /// If the disk fails, or the memory is found damaged. The previous snapshot remains valid.
     pub fn sync(&self) -> io::Result<Option<SyncReport>> {
         let Some(files) = &self.files else { return Ok(None) };
         files.check_memory(&self.memory)?;
@@ -220,72 +219,73 @@ impl Cluster {
         synced
     }
 
-    /// For how long [`Cluster::sync`] has not come to its end in this process, or not been called.
+    /// How long ago this process last completed [`Cluster::sync`], or opened the cluster.
     #[must_use]
     pub fn unsaved_for(&self) -> Duration {
         let synced = Duration::from_millis(self.synced_millis.load(Ordering::Relaxed));
         self.opened.elapsed().saturating_sub(synced)
     }
 
-    /// Asks the system to keep the memory in large pages, which makes updates of many counters faster, if it was made
-    /// by this process; else it was asked already. Takes some 2 ms for each MiB.
+    /// Asks the system to use large pages, which makes updates of many counters faster. Does nothing unless
+    /// this process created the memory. Takes some 2 ms per MiB.
     ///
-    /// Whoever updates meanwhile may wait for milliseconds, so this is for the time before.
+    /// Concurrent updates may wait for milliseconds, so call this before serving.
     pub fn use_large_pages(&self) {
         if self.files.as_ref().is_some_and(|files| files.created_memory) {
             self.memory.use_large_pages();
         }
     }
 
-    /// Checks that the files of the memory and of the snapshot are still where they were, and that nobody
-    /// changed them from outside.
+    /// Checks that the files of the memory and of the snapshot are in place, and were not changed from
+    /// outside.
     ///
-    /// If the memory was changed, every update fails from now on, in all processes: see
-    /// [`Cluster::is_lost`]. Whoever opens the cluster once they have ended gets the last snapshot. If the
-    /// snapshot was moved or replaced, updates go on, but no later process will know of them.
+    /// If the memory was changed, every later update fails, in all processes: see [`Cluster::is_lost`]. Once
+    /// they have all ended, the next process to open the cluster gets the last snapshot. If the snapshot was
+    /// moved or replaced, updates go on, but no later process will see them.
     ///
     /// # Errors
     ///
-    /// Says which file is gone, replaced, of another length or changed.
+    /// Names the file that is gone, replaced, changed or of another length.
     pub fn check_files(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
         files.check(&self.memory)
     }
 
-    /// The processes that hold locks and do not move: stopped, in a debugger, frozen, or without a
-    /// processor. Whoever needs one of these locks gets [`UpdateError::Busy`] at once.
+    /// The processes that hold locks and make no progress: stopped, in a debugger, frozen, or without a
+    /// processor. Updates that need one of these locks fail with [`UpdateError::Busy`] at once.
     ///
-    /// Cheap: a look at every seat. One that nobody has waited for yet is found by the second call.
+    /// Cheap: reads every writer slot. A holder that nobody has waited for yet is found by the second call.
     #[must_use]
     pub fn stuck(&self) -> Vec<StuckProcess> {
         self.writers.stuck(&self.memory)
     }
 
-    /// How long the threads of this process have waited for locks and seats since it opened the cluster, all
-    /// together.
+    /// How long the threads of this process have waited for locks and writer slots since it opened the
+    /// cluster, in total.
     #[must_use]
     pub fn blocked_time(&self) -> Duration {
         self.writers.blocked()
     }
 
-    /// Whether a file of the memory was cut short or changed from outside: no update can be made.
+    /// Whether a file of the memory was truncated or changed from outside. If so, every update fails.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.memory.is_lost()
     }
 
-    /// Gives the entry of `key` to `decide`, then writes it if it changed.
+    /// Passes the entry of `key` to `decide`, then writes it if it changed.
     ///
-    /// A key that is new, or whose entry has expired at `now` (nanoseconds since the Unix epoch), has
-    /// an entry of zeros; it takes up a node only if `decide` leaves something to remember.
+    /// A new key, or one whose entry has expired at `now` (nanoseconds since the Unix epoch), has an entry of
+    /// zeros. It takes a node only if `decide` leaves something to remember.
     ///
-    /// `decide` runs under the lock of the key, so it must be quick, and must not call the cluster. If
-    /// it panics, nothing is written.
+    /// `decide` runs under the key's lock, so it must be quick and must not call the cluster. If it panics,
+    /// nothing is written.
     ///
     /// # Errors
     ///
-    /// If there is no place for a new key ([`UpdateError::Full`]), another process stands in the way
-    /// ([`UpdateError::Busy`], after 5 ms at most), or the cluster cannot be used. No entry changes then.
+    /// If there is no room for a new key ([`UpdateError::Full`]), another writer holds the lock
+    /// ([`UpdateError::is_contention`], after 5 ms at most), or the cluster is unusable. No entry changes
+    /// then.
     #[inline]
     pub fn update<K: Key + ?Sized, T>(
         &self,
@@ -299,12 +299,11 @@ impl Cluster {
         self.update_one(&held_slot, key, &lookup, secs_down(now), decide)
     }
 
-    /// Updates many keys, each as a step of its own, with the memory of later ones fetched while
-    /// earlier ones are decided.
+    /// Updates many keys, each in its own transaction. Prefetches the memory of later keys while earlier ones
+    /// are decided.
     ///
-    /// `decide` gets the index of each key with its entry, as [`Cluster::update`] does, or with the
-    /// error which stands in the way of this one key. If a file is lost under it, a key that was decided
-    /// is told so as well.
+    /// `decide` gets the index of each key with its entry, as in [`Cluster::update`], or with the error for
+    /// this key. If a file is lost in the middle, a key already decided gets that error too.
     pub fn update_each<K: Key>(
         &self,
         keys: &[K],
@@ -342,19 +341,18 @@ impl Cluster {
         }
     }
 
-    /// Gives the entries of `keys`, in their order, to `decide`, then writes those it changed: all or
-    /// none of them, for other threads and processes and for a kill. A key may come several times; its
-    /// entry is one. Keys of both classes may come together.
+    /// Passes the entries of `keys`, in their order, to `decide`, then writes the changed ones: all or none,
+    /// for other threads and processes and after a kill. A repeated key has one entry. Keys of both classes
+    /// may be mixed.
     ///
-    /// A new key that there is no room for has an entry of zeros as well: so a caller can find out by the
-    /// other keys that there is nothing to remember. Only if `decide` leaves something in it, the update
-    /// fails.
+    /// A new key without room has an entry of zeros as well, so that a caller can find out from the other
+    /// keys that there is nothing to remember. The update fails only if `decide` leaves something in it.
     ///
-    /// Otherwise as [`Cluster::update`]. One update has at most 256 narrow keys, or some 90 wide ones.
+    /// Otherwise as [`Cluster::update`]. One update takes at most 256 narrow keys, or some 90 wide ones.
     ///
     /// # Errors
     ///
-    /// As [`Cluster::update`], and if the keys are too many.
+    /// As [`Cluster::update`], and if there are too many keys.
     pub fn update_many<K: Key, T>(
         &self,
         keys: &[K],
@@ -364,13 +362,13 @@ impl Cluster {
         self.update_keys(keys, now, decide)
     }
 
-    /// The entry of a key, if it has one which has not expired at `now`.
+    /// The entry of a key, if it has one that has not expired at `now`.
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or another writer holds the lock.
     pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
-        // A look that leaves everything as it is: nothing is written, and no node is taken.
+        // Read-only: takes the lock, but writes no node and allocates none.
         let lookup = self.lookup(key)?;
         let held_slot = self.acquire()?;
         let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
@@ -384,7 +382,7 @@ impl Cluster {
         Ok(entry)
     }
 
-    /// Gives a key that has no entry this one. Says whether it did. Words that the state lacks are zero.
+    /// Creates the entry of a key that has none. Returns whether it did. Missing state words are zero.
     ///
     /// # Errors
     ///
@@ -408,11 +406,11 @@ impl Cluster {
         })?
     }
 
-    /// Erases the entry of a key. Says whether there was one that had not expired.
+    /// Erases the entry of a key. Returns whether there was one that had not expired.
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or another writer holds the lock.
     pub fn erase<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<bool, UpdateError> {
         let lookup = self.lookup(key)?;
         let now_secs = secs_down(now);
@@ -433,12 +431,12 @@ impl Cluster {
         Ok(key_slot.is_some_and(|key_slot| key_slot.occupant == Occupant::Live))
     }
 
-    /// Visits every node, also those that have expired, key-node after key-node. An entry that is
-    /// created or erased meanwhile may or may not be visited. `visit` may call the cluster.
+    /// Visits every node, expired ones included, one key-node after the other. May miss an entry that is
+    /// created or erased meanwhile. `visit` may call the cluster.
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or a lock was held for a second.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(Class, StoredKey, Entry),
@@ -460,12 +458,12 @@ impl Cluster {
     /// Frees every node that has expired at `now`, as far as the clock is trusted
     /// ([`Cluster::trust_clock_until`]). Returns how many.
     ///
-    /// Not needed for correctness: a new key reuses expired nodes. It makes occupancy tell of live
-    /// entries alone.
+    /// Not needed for correctness, as new keys reuse expired nodes. Afterwards occupancy counts live entries
+    /// only.
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or a lock was held for a second.
     pub fn sweep(&self, now: u64) -> Result<u64, UpdateError> {
         self.free_all(self.freed_until(secs_down(now)), Count::EvictedExpired)
     }
@@ -474,7 +472,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or a lock was held for a second.
     pub fn reset_all(&self) -> Result<u64, UpdateError> {
         // At the end of time, everything has expired.
         self.free_all(u32::MAX, Count::Erased)
@@ -492,7 +490,7 @@ impl Cluster {
         Ok(total)
     }
 
-    /// A seat for this thread, unless nothing can be relied on any more.
+    /// Acquires a writer slot for this thread, unless the memory is lost.
     #[inline]
     fn acquire(&self) -> Result<HeldSlot<'_>, UpdateError> {
         self.check_intact()?;
@@ -519,10 +517,10 @@ impl Cluster {
         self.with_locked_within(MAINTENANCE_WAIT_MAX, key_node, act)
     }
 
-    /// The same, trying again for so long.
+    /// The same with another limit for the retries.
     fn with_locked_within<T>(
         &self,
-        backoff: Duration,
+        wait_max: Duration,
         key_node: KeyNode<'_>,
         act: impl FnOnce(&WriterSlot<'_>) -> T,
     ) -> Result<T, UpdateError> {
@@ -537,7 +535,7 @@ impl Cluster {
                     self.check_intact()?;
                     return Ok(answer);
                 }
-                Err(error) if since.elapsed() >= backoff => return Err(error),
+                Err(error) if since.elapsed() >= wait_max => return Err(error),
                 Err(_) => {}
             }
             drop(transaction);
@@ -559,7 +557,7 @@ impl Drop for Cluster {
 }
 
 impl fmt::Debug for Cluster {
-    /// Leaves out the seed: who reads a log must not learn how to aim keys.
+    /// Omits the seed: readers of a log must not learn how to aim keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (narrow, wide) = (self.geometry(Class::Narrow), self.geometry(Class::Wide));
         f.debug_struct("Cluster")

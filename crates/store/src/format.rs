@@ -1,6 +1,7 @@
-//! The format of the files: where everything is and what it means (docs/store-format.md).
+//! The format of a cluster's files (docs/store-format.md).
 //!
-//! Owns geometry, headers, keys and how files are made and opened. Maps nothing and locks nothing.
+//! Owns geometry, the encoding of headers, keys, nodes and journals, and how files are created and opened.
+//! Maps no memory and takes no lock.
 
 pub(crate) mod files;
 pub(crate) mod geometry;

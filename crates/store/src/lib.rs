@@ -1,22 +1,21 @@
-//! The MMAP cluster: the counter store of Tidegate, in mapped memory that several processes share, with a
-//! snapshot on a disk.
+//! The counter store of Tidegate: the MMAP cluster, in memory that several processes map, with a snapshot on
+//! disk.
 //!
-//! A [`Cluster`] keeps a few words of state under each key, for a bounded number of keys, in memory of
-//! fixed size. It is found with one hash and in two cache misses, several keys change as one step, and a
-//! process that is killed in the middle of it neither blocks the others nor leaves anything half
-//! done. It knows no limit and no algorithm.
+//! A [`Cluster`] keeps a few words of state for each key, for a bounded number of keys, in memory of fixed
+//! size. A lookup takes one hash and two cache misses. Several keys change in one transaction, which survives
+//! `kill -9`: a process killed in the middle neither blocks the others nor leaves a partial change. The store
+//! knows no limit and no algorithm.
 //!
-//! - `files` × `key-nodes` × `chain`: see [`Geometry`]. The bytes are in docs/store-format.md.
-//! - A key is anything that has an index estimate and can be compared: see [`Key`].
-//! - [`View`] looks at a cluster, live or at rest, without touching it.
+//! - `files` × `key-nodes` × `chain`: see [`Geometry`]. The bytes are specified in docs/store-format.md.
+//! - A key is any type with an index estimate and a comparison: see [`Key`].
+//! - [`View`] reads a cluster, live or at rest, and changes nothing.
 //!
-//! From the bottom: `region` (mapped words) and `guard` (files cut short); `geometry` and `key_node`
-//! (where things are); `lock`, `seat`, `process` and `crew` (who may write, and what is left when they
-//! die); `patience` and `stuck` (how long they wait, and for whom not); `step` (one update); `cluster`
-//! (operations). `open` is how a cluster comes to be: `segment` (its memory), `snapshot` (its copy), `pointer`
-//! (from one to the other), `files` and `header` (what both have in common), `verify`.
+//! Imports point one way, from the bottom: `format` (what the bytes mean), `memory` (mapped words), `writers`
+//! (who may write, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on
+//! disk), `open` (how a cluster comes into being), `inspect` (reading without locks), `cluster` (the
+//! operations).
 //!
-//! Invariant: all unsafe code of the workspace is in `region`, `guard` and `byte_lock`.
+//! Invariant: all unsafe code is in `memory/region.rs`, `memory/sigbus.rs` and `writers/byte_lock.rs`.
 
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
 compile_error!("the files are little-endian, and may be larger than a 32-bit process can map");

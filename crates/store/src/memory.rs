@@ -1,7 +1,7 @@
-//! The words of a whole cluster: the control file, and the key-nodes of both classes.
+//! The memory of a cluster: the control file and the key-nodes of both classes, as shared words.
 //!
-//! Owns the way from the name of a key-node to its words, and the completion of what a killed process
-//! left. Knows no file. Takes no lock, except to give back those of the dead.
+//! Owns the mapping of files to words, and finds the words of a key-node. Creates no file, decides nothing
+//! about keys, and takes no lock.
 
 pub(crate) mod control;
 pub(crate) mod key_node;
@@ -21,7 +21,7 @@ use key_node::KeyNode;
 use region::Region;
 use sync::{AtomicU64, put};
 
-/// One class of nodes, over all its files.
+/// One class of nodes, in all its files.
 pub(crate) struct ClassMemory {
     pub(crate) class: Class,
     pub(crate) layout: Layout,
@@ -29,13 +29,13 @@ pub(crate) struct ClassMemory {
 }
 
 impl ClassMemory {
-    /// `files` are as many and as long as the geometry says.
+    /// `files` must match the geometry in number and length.
     pub(crate) fn new(class: Class, geometry: Geometry, files: Vec<Region>) -> Self {
         debug_assert!(files.len() == geometry.files() as usize);
         Self { class, layout: Layout::new(geometry), files }
     }
 
-    /// The key-node of this number, which is less than there are.
+    /// The key-node with this number, which must exist.
     pub(crate) fn key_node(&self, number: u64) -> KeyNode<'_> {
         self.key_node_at(self.layout.key_node(number))
     }
@@ -59,7 +59,7 @@ impl ClassMemory {
         KeyNode::new(id, words, &self.layout)
     }
 
-    /// What is known of the copy of a key-node in the snapshot: see [`crate::snapshot`].
+    /// The word about a key-node's snapshot copy: see [`crate::snapshot`].
     pub(crate) fn copy_state(&self, number: u64) -> &AtomicU64 {
         let (file, index) = self.layout.copy_state_at(number);
         &self.files[file].slice(index, 1)[0]
@@ -75,13 +75,13 @@ impl ClassMemory {
     }
 }
 
-/// A whole cluster.
+/// The memory of a whole cluster.
 pub(crate) struct Memory {
     pub(crate) info: ClusterInfo,
     pub(crate) control: Region,
     narrow: ClassMemory,
     wide: Option<ClassMemory>,
-    /// Whether somebody changed the files from outside.
+    /// Whether this process found that the files were changed from outside.
     is_poisoned: AtomicBool,
 }
 
@@ -95,7 +95,7 @@ impl Memory {
         Self { info, control, narrow, wide, is_poisoned: AtomicBool::new(false) }
     }
 
-    /// Of the words of each file, the control file first.
+    /// Built from the words of each file, the control file first.
     pub(crate) fn of_files<E>(
         info: ClusterInfo,
         mut words: impl FnMut(Role) -> Result<Region, E>,
@@ -128,7 +128,7 @@ impl Memory {
         Class::ALL.into_iter().filter_map(|class| self.class(class))
     }
 
-    /// A key-node, if there is one of this name.
+    /// A key-node, if it exists.
     pub(crate) fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
         let class = self.class(id.class)?;
         let total = class.layout.geometry.key_nodes_total();
@@ -140,13 +140,13 @@ impl Memory {
         self.classes().flat_map(|class| &class.files).for_each(Region::use_large_pages);
     }
 
-    /// Nothing that is read here counts any more, in this process and all others.
+    /// Marks the memory as corrupted. From now on every process refuses it.
     pub(crate) fn poison(&self) {
         put(poisoned_word(&self.control), 1);
         self.is_poisoned.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing that is read here counts: a file was cut short, or changed from outside.
+    /// Whether the memory is unusable: a file was truncated, or changed from outside.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         if self.is_poisoned.load(Ordering::Relaxed) {

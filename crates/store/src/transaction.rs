@@ -1,12 +1,12 @@
-//! One update in the making: which key-nodes it holds, where its keys live, and how it is written.
+//! A transaction: one atomic change of one or several nodes.
 //!
-//! Owns the order in which key-nodes are locked, the search for a place for a new key, and the order of
-//! the writes. Nothing of any node changes before [`Transaction::commit`] but that expired ones are freed, and
-//! locks are given back when the step is dropped, also by a panic.
+//! Owns the order in which key-nodes are locked, where keys are found, and when changes are committed. Before
+//! [`Transaction::commit`], only expired nodes are freed. Dropping a transaction releases its locks, also on
+//! panic.
 //!
-//! Invariant: a step waits for a key-node only while it holds none. With some held, it tries for the next
-//! one for some microseconds; if that fails, it lets go of everything, waits, and starts again with the one that
-//! it waited for.
+//! Invariant: a transaction waits for a lock only while it holds none. While it holds some, it spins for the
+//! next one for some microseconds. If that fails, it releases everything, waits, and starts again with the
+//! lock it waited for. So waits form no cycle.
 
 pub(crate) mod commit;
 pub(crate) mod placement;
@@ -39,18 +39,18 @@ impl<'a> Lookup<'a> {
         Self { class, stored, home: class.home(&stored) }
     }
 
-    /// The other key-node in which the key may live, if it has one.
+    /// The other key-node where the key may be, if there is one.
     fn alternate(&self) -> Option<KeyNode<'a>> {
         Some(self.class.alternate(&self.stored)).filter(|key_node| key_node.id != self.home.id)
     }
 
-    /// How many nodes there are in which the key may live.
+    /// The number of nodes where the key may be.
     pub(crate) fn nodes(&self) -> u32 {
         self.class.layout.geometry.chain() * (1 + u32::from(self.alternate().is_some()))
     }
 }
 
-/// Where the node of a key is, or is going to be.
+/// The slot of a key: where its node is, or will be.
 #[derive(Clone, Copy)]
 pub(crate) struct KeySlot<'a> {
     pub(crate) key_node: KeyNode<'a>,
@@ -58,7 +58,7 @@ pub(crate) struct KeySlot<'a> {
     pub(crate) occupant: Occupant,
 }
 
-/// What is in the slot of a place.
+/// What the slot holds before the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupant {
     /// The key's own live node.
@@ -71,22 +71,22 @@ pub(crate) enum Occupant {
     Victim,
 }
 
-/// A key-node that is needed could not be had without waiting.
+/// Locking this key-node would mean waiting.
 pub(crate) struct WouldBlock<'a>(pub(crate) KeyNode<'a>);
 
-/// A key-node that a step has locked, and the slots there that are meant for keys of the step.
+/// A locked key-node, and its slots that are reserved for keys of this transaction.
 struct LockedKeyNode<'a> {
     key_node: KeyNode<'a>,
     reserved: Slots,
 }
 
-/// One update in the making.
+/// A transaction that has not ended.
 pub(crate) struct Transaction<'a> {
     memory: &'a Memory,
     writers: &'a Writers,
     writer: WriterSlot<'a>,
     locked: SmallVec<[LockedKeyNode<'a>; 4]>,
-    /// For all that it waits for together.
+    /// Shared by all waits of this transaction.
     backoff: Backoff,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Transaction<'a> {
         Self { memory, writers, writer, locked: SmallVec::new(), backoff: Backoff::default() }
     }
 
-    /// Locks key-nodes, which are in the order of their names, while none is held.
+    /// Locks key-nodes, sorted by id, while none is held.
     #[inline(always)]
     pub(crate) fn lock_all(&mut self, key_nodes: &[KeyNode<'a>]) -> Result<(), UpdateError> {
         debug_assert!(self.locked.is_empty() && key_nodes.is_sorted_by(|a, b| a.id < b.id));
@@ -106,8 +106,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Waits for what was missing, takes that first, and then tries for the others. Else the one that everybody
-    /// wants would have to be free just when its turn comes.
+    /// Waits for the missing lock and takes it first, then tries the others. In the fixed order, a contended
+    /// lock would have to be free at the very moment of its turn.
     #[cold]
     fn lock_all_slow(
         &mut self,
@@ -145,16 +145,16 @@ impl<'a> Transaction<'a> {
 
     #[cold]
     fn spin(&self, key_node: KeyNode<'a>, holder: u64) -> Result<(), WouldBlock<'a>> {
-        let looks = match self.locked.is_empty() {
+        let tries = match self.locked.is_empty() {
             _ if self.writers.is_stalled(self.memory, holder) => 0,
             true => SPINS_WITHOUT_LOCKS,
             false => SPINS_WITH_LOCKS,
         };
-        acquire_within(key_node.lock(), self.writer.lock_word(), looks)
+        acquire_within(key_node.lock(), self.writer.lock_word(), tries)
             .map_err(|_| WouldBlock(key_node))
     }
 
-    /// Locks a key-node if it is free or held by this step already.
+    /// Locks a key-node without waiting, unless this transaction holds it already.
     fn try_lock_unless_held(&mut self, key_node: KeyNode<'a>) -> Result<(), WouldBlock<'a>> {
         if self.locked.iter().any(|locked| locked.key_node.id == key_node.id) {
             return Ok(());
@@ -165,7 +165,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Lets go of all key-nodes.
+    /// Releases all locks.
     #[inline]
     pub(crate) fn unlock_all(&mut self) {
         for locked in &self.locked {
@@ -179,7 +179,7 @@ impl<'a> Transaction<'a> {
         self.writer.count(count, 1);
     }
 
-    /// Finds the node of a key, whose home is held.
+    /// Finds the node of a key whose home is locked.
     #[inline]
     pub(crate) fn find<K: Key + ?Sized>(
         &mut self,
@@ -216,7 +216,7 @@ impl<'a> Transaction<'a> {
         self.reserve(KeySlot { key_node, slot, occupant })
     }
 
-    /// Keeps a slot for its key, so that no other key of this step gets it.
+    /// Reserves a slot, so that no other key of this transaction gets it.
     #[inline]
     fn reserve(&mut self, key_slot: KeySlot<'a>) -> KeySlot<'a> {
         if let Some(locked) =
@@ -232,7 +232,7 @@ impl<'a> Transaction<'a> {
         locked.map_or(Slots::default(), |locked| locked.reserved)
     }
 
-    /// Makes changes to key-nodes that are held, all or none of them.
+    /// Writes changes of locked key-nodes, all or none.
     pub(crate) fn commit<'i>(&mut self, changes: impl Iterator<Item = Change<'a, 'i>> + Clone) {
         commit(self.memory, &self.writer, changes);
     }

@@ -26,11 +26,11 @@ const FILES: [&str; 4] = [CONTROL, "narrow-000.tide", "narrow-001.tide", "wide-0
 const LONG: Duration = Duration::from_secs(10);
 
 /// What to do about a file that is not as it should be.
-const RESTORE: &str = "restore the whole file, or move the directory it is in away to start with empty \
+const RESTORE: &str = "restore the whole file, or move its directory away to start with empty \
                        counters";
-const PUT_BACK: &str = "put back the file that was here, or move the directory it is in away to start \
+const PUT_BACK: &str = "put back the file that was here, or move its directory away to start \
                         with empty counters";
-const OTHER_RELEASE: &str = "use the release that wrote it, or move the directory it is in away to \
+const OTHER_RELEASE: &str = "use the release that wrote it, or move its directory away to \
                              start with empty counters";
 
 fn options() -> Options {
@@ -242,7 +242,7 @@ fn a_damaged_header_is_refused() {
             let path = file(dir.path(), name);
             let message = format!(
                 "{}: the header is damaged: found checksum {found:#018x}, expected \
-                 {expected:#018x}; restore the file, or move the directory it is in away to start \
+                 {expected:#018x}; restore the file, or move its directory away to start \
                  with empty counters",
                 path.display()
             );
@@ -387,7 +387,7 @@ fn a_missing_file_is_not_made_again() {
 
 #[test]
 fn what_is_not_a_file_is_refused() {
-    let message = "found something that is not a regular file; move it away";
+    let message = "not a regular file; move it away";
     for name in FILES {
         let replace_by_directory = |dir: &Path| {
             fs::remove_file(file(dir, name)).unwrap();
@@ -481,7 +481,7 @@ fn a_gate_that_is_not_a_file_is_refused_at_once() {
             let _ = fs::remove_file(&gate);
             make(&gate);
             let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
-            let text = "found something that is not a regular file; move it away";
+            let text = "not a regular file; move it away";
             assert_eq!(error, format!("{}: {text}", gate.display()), "{kind}");
             assert_eq!(dir.path().join("cluster").exists(), has_cluster, "{kind}");
         }
@@ -796,7 +796,7 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
     fs::rename(&pointer, &hidden).unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err();
     assert!(matches!(error, OpenError::ServedElsewhere { .. }), "{error}");
-    let text = "served already, by a process whose shared memory cannot be joined from here";
+    let text = "already served by a process whose shared memory is not reachable from here";
     assert!(error.to_string().starts_with(&format!("{}: {text}", dir.path().display())), "{error}");
     let view = View::open(dir.path()).unwrap();
     assert!(view.is_served_elsewhere());
@@ -851,7 +851,7 @@ fn a_directory_on_a_disk_is_no_place_for_memory() {
     let opened = Cluster::open(dir.path(), &options);
     match opened {
         Err(error @ OpenError::NotInMemory { .. }) => {
-            let text = "is not in memory, so that counters there would wait for a disk; choose a \
+            let text = "is not on a tmpfs, so counters there would wait for a disk; choose a \
                         directory on a tmpfs, such as /dev/shm";
             assert_eq!(error.to_string(), format!("{}: {text}", disk.path().display()));
         }
@@ -888,7 +888,7 @@ fn a_limit_on_files_is_no_surprise() {
     shell.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = Child::of(&mut shell);
     let said = child.next_line().unwrap();
-    let text = "control.tide: cannot set aside 8396800 bytes: File too large (os error 27); free some \
+    let text = "control.tide: cannot reserve 8396800 bytes: File too large (os error 27); free some \
                 space, choose a directory on another file system, or lower the capacity if the \
                 cluster is a new one";
     assert!(said.starts_with(&memory.display().to_string()) && said.ends_with(text), "{said}");
@@ -904,7 +904,7 @@ fn a_full_disk_is_no_surprise() {
         let error = Cluster::open(&dir, &narrow(4000, 35)).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
         let path = dir.join("cluster.new").join(FILES[1]);
-        let text = "cannot set aside 16388096 bytes: No space left on device (os error 28); free some \
+        let text = "cannot reserve 16388096 bytes: No space left on device (os error 28); free some \
                     space, ";
         assert!(error.to_string().starts_with(&format!("{}: {text}", path.display())), "{error}");
         assert_eq!(tree(&dir).into_keys().collect::<Vec<_>>(), [dir.join("cluster.lock")]);

@@ -147,7 +147,7 @@ fn a_process_too_many_is_refused() {
     for _ in 0..2 {
         let error = Cluster::open(dir.path(), &options).unwrap_err();
         assert!(matches!(error, OpenError::TooManyProcesses { .. }), "{error:?}");
-        let text = "64 processes have this cluster open, and more cannot; stop one of them";
+        let text = "64 processes have this cluster open, the maximum; stop one of them";
         assert_eq!(error.to_string(), format!("{}: {text}", dir.path().display()));
     }
     clusters.remove(20);

@@ -1,6 +1,6 @@
-//! How an update of one key, or of several together, goes: from keys to places, to the caller, to a commit.
+//! The update of one key or of several: from keys to slots, to the caller, to the commit.
 //!
-//! Owns the two ways of an update: the short one, which nearly all take, and the one that can do
+//! Owns the two paths of an update: the fast one, which nearly all take, and the slow one, which handles
 //! everything. Where a new key goes and how nodes are written is in [`crate::transaction`].
 
 use smallvec::SmallVec;
@@ -20,7 +20,7 @@ use crate::transaction::{KeySlot, Lookup, Occupant, Transaction, WouldBlock};
 use crate::writers::HeldSlot;
 use crate::writers::slot::{Count, JOURNAL_WORDS, KEYS_MAX};
 
-/// Updates with up to this many keys do not allocate. A request seldom meets more limits.
+/// Updates of up to this many keys do not allocate. Few requests meet more limits.
 const KEYS_INLINE: usize = 4;
 
 impl Cluster {
@@ -29,7 +29,7 @@ impl Cluster {
         self.try_lookup(key).ok_or_else(|| self.no_class(key))
     }
 
-    /// Nothing if there are no nodes of the key's class.
+    /// None if the cluster has no nodes of the key's class.
     #[inline]
     pub(super) fn try_lookup<K: Key + ?Sized>(&self, key: &K) -> Option<Lookup<'_>> {
         Some(Lookup::new(self.memory.class(key.class())?, key.stored(self.seed())))
@@ -58,8 +58,8 @@ impl Cluster {
         }
     }
 
-    /// The update that nearly all are: of a live narrow node in one piece, at home, with nobody there.
-    /// As [`Cluster::update_slow`], which does the same if this gives `decide` back.
+    /// The fast path of nearly all updates: a live narrow node, contiguous, at home, with the lock free.
+    /// Returns `decide` if the node is another one; then [`Cluster::update_slow`] does the same.
     #[inline(always)]
     fn update_fast<'a, K: Key + ?Sized, T, D: FnOnce(EntryMut<'_>) -> T>(
         &'a self,
@@ -82,7 +82,7 @@ impl Cluster {
         Ok(answer)
     }
 
-    /// The live narrow node of a key, if it is in one piece at home and nobody is there.
+    /// The live narrow node of a key, if it is contiguous, at home, and its lock is free.
     #[inline(always)]
     fn find_live_at_home<'a, K: Key + ?Sized>(
         &'a self,
@@ -96,7 +96,7 @@ impl Cluster {
         let mut image = words.each_ref().map(get);
         let expires = expires_secs(image[NARROW_WORDS - 1]);
         let expires_at = nanos(expires);
-        // A damaged node is for the other way, too.
+        // The slow path also handles damaged nodes.
         let is_live = expires > now_secs && is_sealed(&mut image, self.seed());
         is_live.then_some(LiveNode { lock, slot, words, image, expires_at })
     }
@@ -159,8 +159,8 @@ impl Cluster {
         Ok(answer)
     }
 
-    /// Locks the key-nodes of all keys, and finds the place of each, if it has one or there is room for
-    /// it. Of a repeated key, the place is that of its first mention.
+    /// Locks the key-nodes of all keys and finds the slot of each, or allocates one if there is room. A
+    /// repeated key shares the slot of its first occurrence.
     fn lock_many<'a, K: Key>(
         &'a self,
         transaction: &mut Transaction<'a>,
@@ -193,8 +193,8 @@ impl Cluster {
         entries: &[PendingEntry],
         now_secs: u32,
     ) -> Result<KeySlots<'a>, WouldBlock<'a>> {
-        // All keys are looked for before any gets a new place: an expired node in which a later key
-        // lives must not be given to an earlier one.
+        // Find all keys before allocating any slot: an expired node of a later key must not go to an earlier
+        // one.
         let mut found: SmallVec<[Option<KeySlot<'a>>; KEYS_INLINE]> =
             SmallVec::with_capacity(keys.len());
         for (index, (key, lookup)) in keys.iter().zip(lookups).enumerate() {
@@ -219,7 +219,7 @@ impl Cluster {
         Ok(key_slots)
     }
 
-    /// A place for a key that has none; nothing if there is no room.
+    /// Allocates a slot for a key that has none; none if there is no room.
     #[cold]
     fn allocate<'a>(
         &self,
@@ -234,8 +234,8 @@ impl Cluster {
         }
     }
 
-    /// Fills in the image of a node as it is before the update. Says whether the key is new, and when its
-    /// entry expires. A node that is damaged must not be sealed anew, and nothing can be relied on any more.
+    /// Fills in the image of the node before the update. Returns whether the key is new, and its expiry. A
+    /// damaged node poisons the memory: sealing it again would hide the damage.
     #[inline]
     fn load(
         &self,
@@ -256,7 +256,7 @@ impl Cluster {
         Ok((true, 0))
     }
 
-    /// A key that is to be written has no place.
+    /// The error for a key to be written that has no slot.
     #[cold]
     fn full(&self, transaction: &Transaction<'_>, lookup: &Lookup<'_>) -> UpdateError {
         transaction.count(Count::Refused);
@@ -264,7 +264,7 @@ impl Cluster {
         UpdateError::Full { key, class, nodes: lookup.nodes() }
     }
 
-    /// Completes the image of a node, and says what is to be done with it.
+    /// Completes the image of a node, and decides what to do with it.
     #[inline]
     fn outcome(
         &self,
@@ -291,7 +291,7 @@ impl Cluster {
         decide: impl FnOnce(&mut Entries<'_>) -> T,
     ) -> Result<T, UpdateError> {
         if let [key] = keys {
-            // Nearly all updates are of one key that has its node.
+            // Nearly all updates are of one key that has a node.
             let (lookup, now_secs) = (self.lookup(key)?, secs_down(now));
             prefetch_single(&lookup);
             let held_slot = self.acquire()?;
@@ -315,7 +315,7 @@ impl Cluster {
         let mut entries: SmallVec<[PendingEntry; KEYS_INLINE]> =
             SmallVec::with_capacity(keys.len());
         let mut words = 0;
-        // Before anything that takes longer the more keys there are.
+        // First, as the work below grows with the number of keys.
         check_size(keys.len(), keys.len() * NARROW_WORDS)?;
         for (index, key) in keys.iter().enumerate() {
             let lookup = self.lookup(key)?;
@@ -382,7 +382,7 @@ impl Cluster {
     }
 }
 
-/// A live narrow node that is in one piece at the home of its key, held.
+/// A live narrow node, contiguous and at the home of its key, with the lock held.
 struct LiveNode<'a> {
     lock: HomeLock<'a>,
     slot: u32,
@@ -404,7 +404,7 @@ impl LiveNode<'_> {
 
 type KeySlots<'a> = SmallVec<[Option<KeySlot<'a>>; KEYS_INLINE]>;
 
-/// Locks the home of a key, and its other key-node if `act` needs it and cannot get it as it is.
+/// Locks the home of a key. Locks its alternate too if `act` needs it and cannot get it directly.
 #[inline]
 pub(super) fn lock_one<'a, T>(
     transaction: &mut Transaction<'a>,
@@ -437,8 +437,8 @@ fn room(key_slot: Option<&KeySlot<'_>>) -> Room {
     }
 }
 
-/// Fetches the head of a key's home and, before the tags in it can say where the node is, the place
-/// that it most likely has.
+/// Prefetches the head of a key's home and, before its tags are known, the two slots where the node most
+/// likely is.
 #[inline]
 pub(super) fn prefetch_single(lookup: &Lookup<'_>) {
     let (words, layout) = (lookup.home.words(), lookup.home.layout());
@@ -448,8 +448,8 @@ pub(super) fn prefetch_single(lookup: &Lookup<'_>) {
     prefetch(words, layout.node_at(layout.second_choice(first_choice)).first);
 }
 
-/// Fetches the node that the head of a key's home, which is there already, names for the key. Only a
-/// hint: no lock is held.
+/// Prefetches the node that the tags in the head of a key's home point to. The head is cached by now. A hint
+/// only: no lock is held.
 #[inline]
 pub(super) fn prefetch_tagged(lookup: &Lookup<'_>) {
     let (key_node, layout) = (lookup.home, lookup.home.layout());

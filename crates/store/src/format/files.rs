@@ -1,8 +1,8 @@
-//! Files of a cluster, in memory and on a disk: making them, opening them, judging their headers, noticing
-//! when they change.
+//! The files of a cluster, in memory and on disk: creating them, opening them, checking their headers,
+//! noticing changes from outside.
 //!
-//! Owns what both kinds have in common. Which of them there are, and in what order they are opened, is in
-//! [`crate::open::segment`], [`crate::snapshot`] and [`crate::open`]. Never changes a file that it refuses.
+//! Owns what both kinds have in common. Which files there are is in [`crate::open::segment`] and
+//! [`crate::snapshot`], the order of opening in [`crate::open`]. Never changes a file that it refuses.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use crate::error::OpenError;
 use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::format::header::{self, ClusterInfo, Role, Storage};
 
-/// Whether a file, or its mapping, may be changed.
+/// Whether a file or a mapping may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -33,7 +33,7 @@ pub(crate) fn roles(info: &ClusterInfo) -> impl Iterator<Item = Role> {
     std::iter::once(Role::Control).chain(nodes)
 }
 
-/// The length of a file: that of a control file, or of a file of nodes by their geometry.
+/// The length of a file: that of a control file, or that of a node file from its geometry.
 pub(crate) fn length(
     info: &ClusterInfo,
     role: Role,
@@ -46,8 +46,8 @@ pub(crate) fn length(
     }
 }
 
-/// Makes a file with its header and all of its space. Space which is missing now would be missed in the
-/// middle of an update, as SIGBUS, or by a snapshot.
+/// Creates a file with its header, and reserves all of its space. Space missing later would raise SIGBUS in
+/// the middle of an update, or fail a snapshot.
 pub(crate) fn create(
     dir: &Path,
     info: &ClusterInfo,
@@ -68,7 +68,7 @@ pub(crate) fn create(
     Ok(file)
 }
 
-/// Opens a regular file. Anything else, such as a pipe, is refused and not waited for.
+/// Opens a regular file. Refuses anything else, such as a pipe, without waiting for it.
 pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => {}
@@ -85,7 +85,7 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
         .map_err(io_error("open the file", path))
 }
 
-/// Reads and judges the header.
+/// Reads and checks the header.
 pub(crate) fn read_header(
     file: &File,
     storage: Storage,
@@ -102,7 +102,7 @@ pub(crate) fn read_header(
     header::decode(&bytes, storage, role, path)
 }
 
-/// As [`read_header`], for a file of the cluster `identity`.
+/// As [`read_header`], for a file of the cluster `info`.
 pub(crate) fn check_header(
     file: &File,
     info: &ClusterInfo,
@@ -123,7 +123,7 @@ pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<()
     Err(OpenError::Length { path: path.to_owned(), found, expected })
 }
 
-/// Gives the first `bytes` bytes of the file their space, and changes none of them.
+/// Reserves space for the first `bytes` bytes of the file, and changes none of them.
 pub(crate) fn allocate(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
     retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
         .map_err(|errno| OpenError::NoSpace { path: path.to_owned(), bytes, source: errno.into() })
@@ -135,7 +135,7 @@ pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
         .map_err(io_error("write the directory to the disk", dir))
 }
 
-/// Removes a directory with all that is in it, if it is there.
+/// Removes a directory and its content, if it exists.
 pub(crate) fn remove(dir: &Path) -> Result<(), OpenError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -149,8 +149,8 @@ pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
     move |source| OpenError::Io { action, path: path.to_owned(), source }
 }
 
-/// Whether all of a file in memory is there. Its space was set aside, so a hole, or a missing end, means that
-/// somebody cut it, or punched a hole, and that what was there is gone.
+/// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that
+/// somebody truncated it or punched a hole, and that data is gone.
 pub(crate) fn is_whole(file: &File, bytes: u64) -> bool {
     let is_all = |found: fs::Metadata| {
         found.len() == bytes && (cfg!(not(target_os = "linux")) || 512 * found.blocks() >= bytes)
@@ -158,7 +158,7 @@ pub(crate) fn is_whole(file: &File, bytes: u64) -> bool {
     file.metadata().is_ok_and(is_all)
 }
 
-/// Which files are in use, so that it can be noticed when others are in their place.
+/// The files in use, so that a replaced file is noticed.
 #[derive(Debug, Default)]
 pub(crate) struct FilesInUse(Vec<FileInUse>);
 
@@ -182,7 +182,7 @@ impl FilesInUse {
         self.0.iter().map(|file| file.path.as_path())
     }
 
-    /// Whether every file is still in its place, and as long as it was.
+    /// Whether every file is still in place and has the same length.
     pub(crate) fn check(&self) -> io::Result<()> {
         for file in &self.0 {
             let path = file.path.display();

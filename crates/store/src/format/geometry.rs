@@ -1,52 +1,52 @@
-//! The geometry of a class of nodes: how many there are, and where each one is.
+//! The geometry of a class of nodes: how many there are.
 //!
-//! A cluster is *n* files of *m* key-nodes, each a chain of *L* nodes; `size = node_size × L × m × n`,
-//! and a cache line of head for each key-node. Pure arithmetic: touches no file.
+//! A cluster is *n* files of *m* key-nodes, each a chain of *L* nodes: `size = node_size × L × m × n`, plus a
+//! head of one cache line for each key-node. Pure arithmetic: touches no file.
 //!
-//! A key-node is a head of one line, then its nodes. A node of four state words is seven words long,
-//! one less than a line. So each of the first nodes has a line to itself, and the words that are left
-//! over, one of each line, make up further nodes: the *spread* nodes, one for seven lines. They take
-//! seven cache misses instead of one, and are given out last.
+//! A key-node is a head of one line, then its nodes. A node with four state words is seven words long, one
+//! less than a line. So each *primary* slot has a line to itself, and the last words of seven lines make up
+//! one *spread* node. A spread node takes seven cache misses instead of one, so spread nodes are allocated
+//! last.
 
 /// The size of a word in bytes.
 pub(crate) const WORD_BYTES: u64 = 8;
 /// State words of a narrow node.
 pub const STATE_WORDS_NARROW: u32 = 4;
-/// State words of a wide node unless told otherwise: 61 buckets of 4 bytes, and two words besides.
+/// Default state words of a wide node: 61 buckets of 4 bytes, and two more words.
 pub const STATE_WORDS_WIDE: u32 = 33;
-/// The most state words of a node: 4 KiB.
+/// The maximum of state words per node: 4 KiB.
 pub const STATE_WORDS_MAX: u32 = 512;
-/// The longest chain: so many tags fit into a head of one cache line.
+/// The longest chain: the number of tags that fit in a head of one cache line.
 pub const CHAIN_MAX: u32 = 40;
 
 /// A narrow key-node of 35 nodes is 2 KiB, so that none crosses a page.
 const CHAIN_NARROW: u32 = 35;
 /// A wide key-node of 28 nodes is just under two pages.
 const CHAIN_WIDE: u32 = 28;
-/// The most bytes of one file when the number of files is left to us.
+/// The target size of a file when the number of files is not given.
 const FILE_BYTES_WANTED: u64 = 1 << 30;
-/// The largest cluster that is made: 64 TiB, well below what a process can map.
+/// The largest cluster: 64 TiB, well below what a process can map.
 const TOTAL_BYTES_MAX: u64 = 1 << 46;
-/// More files than this are nobody's wish, and each is a mapping.
+/// The maximum number of files; each takes a mapping.
 pub(super) const FILES_MAX: u32 = 128;
 
 /// Words of a cache line.
 pub(super) const LINE_WORDS: u32 = 8;
 /// Words of a head: one line (docs/store-format.md, "Key-node").
 pub(crate) const HEAD_WORDS: usize = 8;
-/// Words of a node besides its state: two of key, one of expiry and check.
+/// Words of a node besides its state: two for the key, one for expiry and check.
 pub(crate) const NODE_WORDS_BESIDES_STATE: usize = 3;
 /// Bytes of the header of every file: a page, so that key-nodes start on one.
 pub(crate) const HEADER_BYTES: usize = 4096;
 pub(super) const HEADER_WORDS: usize = HEADER_BYTES / WORD_BYTES as usize;
 
-/// The kind of nodes that a key lives in.
+/// A class of nodes. Each key lives in one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Four state words: the algorithms that fit into 32 bytes.
+    /// Four state words: for algorithms whose state fits in 32 bytes.
     #[default]
     Narrow,
-    /// As many state words as the cluster was made with: rings of buckets.
+    /// More state words, fixed when the cluster is created: for rings of buckets.
     Wide,
 }
 
@@ -68,35 +68,35 @@ impl Class {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// A number is out of its range.
+    /// A number is out of range.
     #[error("{what} {found} is not allowed ({min} to {max})")]
     Range {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         found: u64,
-        /// The smallest value that is allowed.
+        /// The smallest allowed value.
         min: u64,
-        /// The largest value that is allowed.
+        /// The largest allowed value.
         max: u64,
     },
-    /// The load is not a share that leaves room.
+    /// The load is out of range.
     #[error("load {found} is not allowed (0.05 to 0.95)")]
     Load {
-        /// The load that was asked for.
+        /// The requested load.
         found: f64,
     },
     /// All numbers are in range, but their product is too large.
     #[error("{bytes} bytes are too much for one cluster (at most {max})")]
     Total {
-        /// The size that it would have.
+        /// The size of the cluster.
         bytes: u64,
-        /// The largest size that is allowed.
+        /// The largest allowed size.
         max: u64,
     },
 }
 
-/// How many nodes a class has, and how they are laid out: files × key-nodes × chain × node size.
+/// How many nodes a class has: files × key-nodes × chain × node size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     files: u32,
@@ -107,11 +107,11 @@ pub struct Geometry {
 
 impl Geometry {
     /// By count: `files` (1 to 128) of `key_nodes` each, with a chain of `chain` (1 to 40) nodes of
-    /// `state_words` (1 to 512) words of state.
+    /// `state_words` (1 to 512) state words.
     ///
     /// # Errors
     ///
-    /// If a number is out of range, or the whole is larger than 64 TiB.
+    /// If a number is out of range, or the total exceeds 64 TiB.
     pub fn by_count(
         files: u32,
         key_nodes: u64,
@@ -137,11 +137,10 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// By capacity: narrow nodes for `capacity` keys when a share of `load` (0.05 to 0.95) of them is
-    /// in use. Files are of at most about 1 GiB.
+    /// By capacity: narrow nodes for `capacity` keys at a load of `load` (0.05 to 0.95), in files of at most
+    /// about 1 GiB.
     ///
-    /// Up to a load of 0.8, a new key practically always finds a place; at 0.9, all but a few in a
-    /// million do.
+    /// Up to a load of 0.8, practically every new key finds a slot; at 0.9, all but a few in a million do.
     ///
     /// # Errors
     ///
@@ -150,7 +149,7 @@ impl Geometry {
         Self::of_class(capacity, load, CHAIN_NARROW, STATE_WORDS_NARROW)
     }
 
-    /// As [`Geometry::by_capacity`], for wide nodes of `state_words` words of state.
+    /// As [`Geometry::by_capacity`], for wide nodes of `state_words` state words.
     ///
     /// # Errors
     ///
@@ -195,7 +194,7 @@ impl Geometry {
         self.key_nodes
     }
 
-    /// The number of key-nodes of all files, *m × n*.
+    /// The number of key-nodes in all files, *m × n*.
     #[must_use]
     pub const fn key_nodes_total(&self) -> u64 {
         self.key_nodes * self.files as u64
@@ -207,7 +206,7 @@ impl Geometry {
         self.chain
     }
 
-    /// The number of nodes of all files, *L × m × n*: how many keys can be live at the very most.
+    /// The number of nodes in all files, *L × m × n*: the upper bound on live keys.
     #[must_use]
     pub const fn nodes(&self) -> u64 {
         self.key_nodes_total() * self.chain as u64
@@ -219,7 +218,7 @@ impl Geometry {
         self.state_words
     }
 
-    /// The size of a node in bytes: its key, its state, its expiry and check.
+    /// The size of a node in bytes: key, state, expiry and check.
     #[must_use]
     pub const fn node_bytes(&self) -> u64 {
         self.node_words() as u64 * WORD_BYTES
@@ -237,20 +236,20 @@ impl Geometry {
         self.key_node_words() as u64 * WORD_BYTES
     }
 
-    /// The size of a file in bytes: its header, its key-nodes, and a word for each of these about its copy
-    /// in the snapshot.
+    /// The size of a memory file in bytes: its header, its key-nodes, and for each a word about its snapshot
+    /// copy.
     #[must_use]
     pub const fn file_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + (self.key_node_bytes() + WORD_BYTES) * self.key_nodes
     }
 
-    /// The size in bytes of a file of the snapshot: its header, and two places for each key-node.
+    /// The size of a snapshot file in bytes: its header, and two copies of each key-node.
     #[must_use]
     pub const fn snapshot_file_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + 2 * self.key_node_bytes() * self.key_nodes
     }
 
-    /// The size of all files in bytes.
+    /// The size of all memory files in bytes.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.file_bytes() * self.files as u64
@@ -266,20 +265,20 @@ impl Geometry {
         NODE_WORDS_BESIDES_STATE + self.state_words as usize
     }
 
-    /// Whether nodes are one word less than a line, so that some are spread over the lines.
+    /// Whether nodes are one word shorter than a line, so that some are spread over the lines.
     pub(super) const fn has_spread_nodes(&self) -> bool {
         self.node_words() as u32 == LINE_WORDS - 1
     }
 
-    /// How many nodes of a chain are given out before a new key also looks at its other key-node: all
-    /// that are in one piece where some are spread, and as large a share elsewhere.
+    /// How many slots of a chain are filled before a new key also considers its alternate. All contiguous
+    /// slots if some nodes are spread, and the same share otherwise.
     ///
     /// Of 8k + r nodes, 7k + r have a line each, and leave 7k + r words for k more.
     pub(super) const fn primary_slots(&self) -> u32 {
         (self.chain * (LINE_WORDS - 1)).div_ceil(LINE_WORDS)
     }
 
-    /// The number of words of a key-node: whole lines.
+    /// The number of words of a key-node, rounded up to whole lines.
     pub(super) const fn key_node_words(&self) -> usize {
         let nodes = if self.has_spread_nodes() {
             self.primary_slots() * LINE_WORDS

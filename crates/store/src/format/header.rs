@@ -1,8 +1,7 @@
-//! The header of every file of a cluster: what the file is, which cluster it belongs to, and its
-//! geometry.
+//! The header of every file of a cluster: what the file is, which cluster it belongs to, and its geometry.
 //!
-//! Owns the encoding (docs/store-format.md, "Header") and the judgement of a header that somebody
-//! else wrote. Pure: bytes in, bytes or an error out. Never repairs a header.
+//! Owns the encoding (docs/store-format.md, "Header") and the check of a header from outside. Pure: bytes in,
+//! bytes or an error out. Never repairs a header.
 
 use std::path::Path;
 
@@ -26,12 +25,12 @@ const NARROW: usize = 8;
 const WIDE: usize = 12;
 const CHECKSUM: usize = HEADER_BYTES / 8 - 1;
 
-/// What all files of a cluster say alike.
+/// What the headers of all files of a cluster have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
-    /// Random: tells files of one cluster from those of another.
+    /// Random: distinguishes the files of one cluster from those of another.
     pub(crate) cluster: u128,
-    /// Random, and secret: see [`crate::Cluster::seed`].
+    /// Random and secret: see [`crate::Cluster::seed`].
     pub(crate) seed: u64,
     pub(crate) narrow: Geometry,
     pub(crate) wide: Option<Geometry>,
@@ -46,16 +45,16 @@ impl ClusterInfo {
     }
 }
 
-/// What a file is for.
+/// Where the files of a directory are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// Memory that processes share.
+    /// In shared memory.
     Memory = 0,
-    /// A copy of it on a disk.
+    /// On disk, as a copy of the memory.
     Snapshot = 1,
 }
 
-/// What a file is within its cluster.
+/// The role of a file in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Control,
@@ -71,7 +70,7 @@ impl Role {
         }
     }
 
-    /// The name of the file in the directory of the cluster.
+    /// The name of the file in its directory.
     pub(crate) fn file_name(self) -> String {
         match self {
             Self::Control => "control.tide".to_owned(),
@@ -106,10 +105,10 @@ pub(crate) fn encode(info: &ClusterInfo, storage: Storage, role: Role) -> [u8; H
     bytes
 }
 
-/// Reads the header of the file at `path`, which only the errors need.
+/// Decodes the header of the file at `path`, which is used in errors only.
 ///
-/// The version is judged before the checksum: another format may keep its checksum elsewhere, and
-/// its owner should read that the file is of another version, not that it is damaged.
+/// Checks the version before the checksum: another version may keep its checksum elsewhere, and the error
+/// should name the version, not damage.
 pub(crate) fn decode(
     bytes: &[u8; HEADER_BYTES],
     storage: Storage,

@@ -1,6 +1,7 @@
-//! The records of a journal.
+//! The records of a journal: the changes of a committed transaction.
 //!
-//! Owns their encoding (docs/store-format.md, "Control file"). Knows no seat.
+//! Owns their encoding (docs/store-format.md, "Control file"). Where a journal is, is for
+//! [`crate::writers::slot`].
 
 use crate::format::geometry::Class;
 use crate::format::layout::{KeyNodeId, SLOT_SHIFT};
@@ -9,18 +10,18 @@ const ERASE_BIT: u64 = 1 << 62;
 /// Words of a record besides the image of the node.
 pub(crate) const RECORD_WORDS_BESIDES_IMAGE: usize = 2;
 
-/// A change of one node, as a journal has it.
+/// The change of one node.
 pub(crate) struct Record<'a> {
     pub(crate) id: KeyNodeId,
     pub(crate) slot: u32,
-    /// The tail that the slot had before, whether there was a node or not.
+    /// The tail of the slot before the change, whether it held a node or not.
     pub(crate) before: u64,
-    /// The new node; nothing if the slot becomes free.
+    /// The new node; none if the slot is freed.
     pub(crate) image: Option<&'a [u64]>,
 }
 
 impl Record<'_> {
-    /// The first word: which slot changes, and how.
+    /// The first word: the slot and the kind of the change.
     #[inline(always)]
     pub(crate) fn target_word(&self) -> u64 {
         let erase = if self.image.is_none() { ERASE_BIT } else { 0 };
@@ -28,18 +29,18 @@ impl Record<'_> {
     }
 }
 
-/// Reads the records of a committed journal. `node_words` says how long an image is, and whether there
-/// is such a class. Stops where the words make no sense: they are not ours then.
+/// Reads the records of a committed journal. `node_words` returns the length of an image, or none if the
+/// cluster has no such class. Stops at words that make no sense, which only damage explains.
 pub(crate) fn read_journal<'a>(
     mut words: &'a [u64],
     node_words: impl Fn(Class) -> Option<usize>,
 ) -> impl Iterator<Item = Record<'a>> {
     std::iter::from_fn(move || {
-        let [place, before, rest @ ..] = words else { return None };
-        let id = KeyNodeId::from_word(*place);
-        let slot = (place >> SLOT_SHIFT) as u32 & 0x3f;
+        let [target, before, rest @ ..] = words else { return None };
+        let id = KeyNodeId::from_word(*target);
+        let slot = (target >> SLOT_SHIFT) as u32 & 0x3f;
         let node_words = node_words(id.class)?;
-        let image = if place & ERASE_BIT == 0 {
+        let image = if target & ERASE_BIT == 0 {
             let (image, after) = rest.split_at_checked(node_words)?;
             words = after;
             Some(image)

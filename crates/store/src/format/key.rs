@@ -1,8 +1,8 @@
-//! What can be a key, and what a node keeps of it.
+//! Keys, and what a node stores of them.
 //!
-//! A key type joins by its *index estimate* (a number that says where to look) and its *compare*
-//! (whether what is found there is it). Nodes are of a fixed size, so they keep two words of a key:
-//! the estimate, and an identity. Nothing here touches a file.
+//! A key type provides an *index estimate* (a number that says where to look) and a *comparison* (whether a
+//! node found there is the right one). As nodes have a fixed size, they store two words of a key: the
+//! estimate and an identity. Touches no file.
 
 use std::fmt;
 
@@ -10,31 +10,30 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 
 use crate::format::geometry::Class;
 
-/// The two words that a node keeps of a key.
+/// The two words of a key that a node stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredKey {
-    /// The index estimate: a seeded hash, even over all 64 bits. Says in which key-nodes the key
-    /// lives.
+    /// The index estimate: a seeded hash, uniform over all 64 bits. Determines the two key-nodes of the key.
     pub estimate: u64,
-    /// What tells apart the keys of one estimate.
+    /// Distinguishes keys with equal estimates.
     pub identity: u64,
 }
 
 impl StoredKey {
-    /// The key that keeps these 128 bits.
+    /// The key with these 128 bits.
     #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
         Self { estimate: (bits >> 64) as u64, identity: bits as u64 }
     }
 
-    /// All 128 bits, the estimate first. Displays as such, in hexadecimal.
+    /// All 128 bits, the estimate first. `Display` prints them in hexadecimal.
     #[must_use]
     pub const fn bits(self) -> u128 {
         (self.estimate as u128) << 64 | self.identity as u128
     }
 
-    /// The byte that marks this key's node in the head of its key-node: 1 to 255, as 0 marks a free
-    /// node. From the low bits; key-nodes come from the high ones.
+    /// The byte in the head of a key-node that marks this key's node: 1 to 255, as 0 marks a free slot. Taken
+    /// from the low bits, while key-nodes are selected by the high ones.
     #[inline]
     pub(crate) const fn tag(&self) -> u8 {
         (self.estimate % 255) as u8 + 1
@@ -66,13 +65,13 @@ impl fmt::Display for StoredKey {
 /// assert!(card("Ada Lovelace").compare(&other, &one));
 /// ```
 pub trait Key {
-    /// What a node of a cluster with this seed keeps of the key.
+    /// What a node of a cluster with this seed stores of the key.
     ///
-    /// The estimate decides where the key lives, so it must be a hash which depends on the seed (or
-    /// somebody could aim many keys at one chain) and is even over all 64 bits.
+    /// The estimate determines where the key lives. So it must be a hash that depends on the seed, or else an
+    /// attacker could aim many keys at one chain, and it must be uniform over all 64 bits.
     fn stored(&self, seed: u64) -> StoredKey;
 
-    /// Whether `found`, kept by a node, is this key, of which a node would keep `own`.
+    /// Whether `found`, stored in a node, is this key. `own` is what a node would store of this key.
     ///
     /// Keys that compare equal must have equal estimates.
     #[inline]
@@ -80,7 +79,7 @@ pub trait Key {
         own == found
     }
 
-    /// The class of nodes that the key lives in. Each class is a space of keys of its own.
+    /// The class of nodes that the key lives in. Keys of different classes are different keys.
     #[inline]
     fn class(&self) -> Class {
         Class::Narrow
@@ -104,7 +103,7 @@ impl<K: Key + ?Sized> Key for &K {
     }
 }
 
-/// Already what a node keeps, made with the seed of the cluster.
+/// Already in stored form, hashed with the seed of the cluster.
 impl Key for StoredKey {
     #[inline]
     fn stored(&self, _seed: u64) -> StoredKey {
@@ -112,7 +111,7 @@ impl Key for StoredKey {
     }
 }
 
-/// A number: the identity is the number itself, so that it can be read back from a node.
+/// A number: the identity is the number itself, so that it can be read back.
 impl Key for u64 {
     #[inline]
     fn stored(&self, seed: u64) -> StoredKey {
@@ -121,7 +120,7 @@ impl Key for u64 {
     }
 }
 
-/// Bytes: kept as their xxh3-128. Two different ones meet once in 2^128 pairs.
+/// Bytes: stored as their xxh3-128. Two different values collide once in 2^128 pairs.
 impl Key for [u8] {
     #[inline]
     fn stored(&self, seed: u64) -> StoredKey {
@@ -129,7 +128,7 @@ impl Key for [u8] {
     }
 }
 
-/// As its bytes.
+/// Like its bytes.
 impl Key for str {
     #[inline]
     fn stored(&self, seed: u64) -> StoredKey {
@@ -137,8 +136,8 @@ impl Key for str {
     }
 }
 
-/// A key of several parts, such as the entries of a descriptor. Each part is hashed with its length
-/// before it, so that `(a, bc)` and `(ab, c)` differ.
+/// A key of several parts, such as the entries of a descriptor. Each part is hashed after its length, so that
+/// `(a, bc)` and `(ab, c)` differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a>(pub &'a [&'a [u8]]);
 
@@ -153,23 +152,23 @@ impl Key for Parts<'_> {
     }
 }
 
-/// A 128-bit hash which the caller made with the seed of the cluster, and the class it lives in.
+/// A 128-bit hash made by the caller with the seed of the cluster, and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hashed {
     /// The hash.
     pub hash: u128,
-    /// Where its state fits.
+    /// The class whose nodes fit its state.
     pub class: Class,
 }
 
 impl Hashed {
-    /// The key of a hash whose state fits into a narrow node.
+    /// The key of a hash whose state fits in a narrow node.
     #[must_use]
     pub const fn narrow(hash: u128) -> Self {
         Self { hash, class: Class::Narrow }
     }
 
-    /// The key of a hash whose state takes a wide node.
+    /// The key of a hash whose state needs a wide node.
     #[must_use]
     pub const fn wide(hash: u128) -> Self {
         Self { hash, class: Class::Wide }

@@ -1,11 +1,11 @@
-//! Where the words of each key-node and node are.
+//! The layout of a class: where the words of each key-node and node are.
 //!
-//! Pure arithmetic over a [`Geometry`], worked out once for all accesses. Touches no file.
+//! Pure arithmetic over a [`Geometry`]. Touches no file.
 
 use crate::format::geometry::{Class, Geometry, HEAD_WORDS, HEADER_WORDS, LINE_WORDS};
 use crate::format::key::StoredKey;
 
-/// Where everything is: the numbers of a geometry that every access needs, worked out once.
+/// The numbers of a geometry that every access needs, computed once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) geometry: Geometry,
@@ -16,13 +16,13 @@ pub(crate) struct Layout {
     has_spread_nodes: bool,
 }
 
-/// Which key-node of a class, and where it is.
+/// The position of a key-node in its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyNodeAt {
     /// Counted over all files.
     pub(crate) number: u64,
     pub(crate) file: usize,
-    /// The index of its first word in the file.
+    /// The index in the file of its first word.
     pub(crate) first: usize,
 }
 
@@ -37,7 +37,7 @@ impl Layout {
         }
     }
 
-    /// Where the words of a node are within its key-node.
+    /// The position of a node's words within its key-node.
     #[inline]
     pub(crate) const fn node_at(&self, slot: u32) -> NodeAt {
         let (slot, primary_slots) = (slot as usize, self.primary_slots as usize);
@@ -48,43 +48,42 @@ impl Layout {
         if slot < primary_slots {
             NodeAt { first: HEAD_WORDS + slot * line, stride: 1 }
         } else {
-            // The last word of each line, from the line 7 × (slot - preferred) on.
+            // The last words of seven lines, starting at line 7 × (slot - primary slots).
             let first_line = (slot - primary_slots) * (line - 1);
             NodeAt { first: HEAD_WORDS + first_line * line + line - 1, stride: line }
         }
     }
 
-    /// The key-node of this number.
+    /// The position of a key-node, given its number over all files.
     pub(crate) const fn key_node(&self, number: u64) -> KeyNodeAt {
-        let (file, index) =
-            (number / self.geometry.key_nodes(), number % self.geometry.key_nodes());
-        self.key_node_of(file, index)
+        let (file, index) = self.file_and_index(number);
+        self.key_node_of(file as u64, index)
     }
 
-    /// The file of a key-node, and which one of that file it is.
+    /// The file of a key-node, and its index in that file.
     pub(crate) const fn file_and_index(&self, number: u64) -> (usize, u64) {
         ((number / self.geometry.key_nodes()) as usize, number % self.geometry.key_nodes())
     }
 
-    /// The word about the copy of a key-node in the snapshot: its file, and its index there.
+    /// The position of the word about a key-node's snapshot copy: its file, and its index there.
     pub(crate) const fn copy_state_at(&self, number: u64) -> (usize, usize) {
         let (file, index) = self.file_and_index(number);
         let key_nodes = self.geometry.key_nodes() as usize * self.key_node_words;
         (file, HEADER_WORDS + key_nodes + index as usize)
     }
 
-    /// The key-node in which a key lives, counted over all files: the index estimate scaled, first to
-    /// the files, and what is left of it to the key-nodes of a file.
+    /// The home of a key: its estimate scaled to the files, and the remainder scaled to the key-nodes of a
+    /// file.
     #[inline]
     pub(crate) const fn home(&self, stored: &StoredKey) -> KeyNodeAt {
         self.scale(stored.estimate)
     }
 
-    /// The key-node in which a key lives if its home is crowded: any other one. Its home, if that is the
-    /// only one.
+    /// The alternate of a key, for when its home is crowded: never the home, unless that is the only
+    /// key-node.
     ///
-    /// The multiplier (2^64 divided by the golden ratio, made odd) brings the low bits of the
-    /// estimate to the top, so that keys that share a home do not share this one.
+    /// The multiplier (2^64 divided by the golden ratio, made odd) moves the low bits of the estimate to the
+    /// top, so that keys that share a home do not share their alternate.
     #[inline]
     pub(crate) const fn alternate(&self, stored: &StoredKey) -> KeyNodeAt {
         let (home, total) = (self.home(stored).number, self.geometry.key_nodes_total());
@@ -95,15 +94,15 @@ impl Layout {
         self.key_node(if number < total { number } else { number - total })
     }
 
-    /// The slot that a key gets if it is free.
+    /// The slot that a new key gets if it is free.
     #[inline]
     pub(crate) const fn first_choice(&self, stored: &StoredKey) -> u32 {
         let low = stored.estimate & u32::MAX as u64;
         ((low * self.primary_slots as u64) >> 32) as u32
     }
 
-    /// The slot that a key gets if its favourite is taken: of narrow nodes, the one whose line processors
-    /// fetch along with that of the favourite.
+    /// The slot that a new key gets if its first choice is taken. Of narrow nodes, the one in the line that
+    /// processors prefetch together with the first choice's.
     #[inline]
     pub(crate) const fn second_choice(&self, first_choice: u32) -> u32 {
         // Slot 0 is in line 1, behind the head.
@@ -128,14 +127,14 @@ impl Layout {
     }
 }
 
-/// Where the words of a node are within its key-node: every `step`th from `first` on.
+/// The position of a node's words within its key-node: every `stride`th word from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeAt {
     pub(crate) first: usize,
     pub(crate) stride: usize,
 }
 
-/// The name of a key-node of a cluster, in one word.
+/// The identity of a key-node in its cluster; encoded in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct KeyNodeId {
     pub(crate) class: Class,
@@ -152,7 +151,7 @@ impl KeyNodeId {
         class | self.number
     }
 
-    /// The key-node that a word names; whether there is one of that number is another question.
+    /// Decodes a word. The key-node need not exist.
     pub(crate) fn from_word(word: u64) -> Self {
         let class = if word & CLASS_BIT == 0 { Class::Narrow } else { Class::Wide };
         Self { class, number: word & KEY_NODE_MASK }

@@ -1,20 +1,21 @@
-//! The words of one node, and the check that tells a whole one from a torn one.
+//! The words of one node, and the check that distinguishes a whole node from a torn one.
 //!
-//! Owns the encoding (docs/store-format.md, "Key-node"). Works on copies; knows no memory.
+//! Owns the encoding (docs/store-format.md, "Key-node"). Works on copies of nodes.
 
 use bytemuck::cast_slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::format::key::StoredKey;
 
-/// Words of a node: the key, then the state, and last the tail: expiry above, check below.
+/// Words of a node: the key, the state, and the tail, with the expiry in its high half and the check in its
+/// low half.
 pub(crate) const ESTIMATE: usize = 0;
 pub(crate) const IDENTITY: usize = 1;
 pub(crate) const STATE: usize = 2;
-/// The words of a narrow node.
+/// Words of a narrow node.
 pub(crate) const NARROW_WORDS: usize = 7;
 
-/// The key of an image of a node.
+/// The key in an image of a node.
 #[inline]
 pub(crate) const fn key_of(image: &[u64]) -> StoredKey {
     StoredKey { estimate: image[ESTIMATE], identity: image[IDENTITY] }
@@ -26,7 +27,7 @@ pub(crate) const fn expires_secs(tail: u64) -> u32 {
     (tail >> 32) as u32
 }
 
-/// Completes an image, whose key and state are set, with its expiry and its check.
+/// Completes an image that has its key and state: sets expiry and check.
 #[inline]
 pub(crate) fn seal(image: &mut [u64], expires_secs: u32, seed: u64) {
     let last = image.len() - 1;
@@ -34,7 +35,7 @@ pub(crate) fn seal(image: &mut [u64], expires_secs: u32, seed: u64) {
     image[last] |= u64::from(check(image, seed));
 }
 
-/// Whether an image is one that [`seal`] made, whatever bytes it is.
+/// Whether [`seal`] made this image. Accepts any bytes.
 #[inline]
 pub(crate) fn is_sealed(image: &mut [u64], seed: u64) -> bool {
     let last = image.len() - 1;
@@ -45,8 +46,8 @@ pub(crate) fn is_sealed(image: &mut [u64], seed: u64) -> bool {
     tail as u32 == expected
 }
 
-/// xxh3-64 with the seed of the cluster, folded to 32 bits. Every bit of the image reaches every bit
-/// of it, so a torn node passes once in 2^32.
+/// xxh3-64 with the seed of the cluster, folded to 32 bits. Every bit of the image affects every bit of the
+/// check, so a torn node passes once in 2^32.
 #[inline]
 fn check(image: &[u64], seed: u64) -> u32 {
     let hash = xxh3_64_with_seed(cast_slice(image), seed);

@@ -1,8 +1,7 @@
-//! One key-node in memory: a head of one cache line, and a chain of nodes behind it.
+//! One key-node in memory: a head of one cache line, and its chain of nodes.
 //!
-//! Owns the meaning of the words (docs/store-format.md, "Key-node" and "Node"): where the tags are,
-//! how a node is sealed with its check. Takes no lock: whoever calls holds the one in the head, or
-//! only wants a hint. Finds no place for a key and evicts nothing by itself.
+//! Owns the meaning of the words (docs/store-format.md, "Key-node"). Takes no lock: the caller holds the one
+//! in the head, or wants only a hint. Does not decide where a key goes or what is evicted.
 
 use bytemuck::cast_slice;
 
@@ -12,7 +11,7 @@ use crate::format::layout::{KeyNodeId, Layout};
 use crate::format::node::{ESTIMATE, IDENTITY, NARROW_WORDS, expires_secs, key_of};
 use crate::memory::sync::{AtomicU64, get, put};
 
-/// Words of the head: the lock; how many keys of this home live elsewhere; hints; the tags.
+/// Words of the head: the lock; the displaced keys of this home; hints; tags.
 const LOCK: usize = 0;
 const DISPLACED: usize = 1;
 const HINTS: usize = 2;
@@ -20,7 +19,7 @@ const TAGS: usize = 3;
 const TAG_WORDS: usize = HEAD_WORDS - TAGS;
 const _: () = assert!(TAG_WORDS * 8 == CHAIN_MAX as usize);
 
-/// Every byte of a word 0x01, and every byte 0x7f.
+/// A word of bytes 0x01, and one of bytes 0x7f.
 const ONES: u64 = 0x0101_0101_0101_0101;
 const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
@@ -65,7 +64,7 @@ impl Iterator for Slots {
     }
 }
 
-/// A key-node: its words, and how they are laid out.
+/// A key-node: its id, its words and their layout.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyNode<'a> {
     pub(crate) id: KeyNodeId,
@@ -95,19 +94,19 @@ impl<'a> KeyNode<'a> {
         &self.words[LOCK]
     }
 
-    /// How many keys whose home this is live in their other key-node, at most.
+    /// An upper bound on the displaced keys: those whose home this is and whose node is in their alternate.
     #[inline]
     pub(crate) fn displaced(&self) -> &'a AtomicU64 {
         &self.words[DISPLACED]
     }
 
-    /// No node expires before this second, as far as is known; 0 if nothing is known.
+    /// No node expires before this second; 0 if unknown.
     #[inline]
     pub(crate) fn earliest_expiry(&self) -> u32 {
         get(&self.words[HINTS]) as u32
     }
 
-    /// How many changes there were, modulo 2^32.
+    /// The number of changes, modulo 2^32.
     #[inline]
     pub(crate) fn changes(&self) -> u32 {
         (get(&self.words[HINTS]) >> 32) as u32
@@ -118,24 +117,24 @@ impl<'a> KeyNode<'a> {
         put(&self.words[HINTS], u64::from(changes) << 32 | u64::from(earliest_expiry));
     }
 
-    /// Notes an update of a node which now expires at `expires_secs`.
+    /// Records an update of a node that now expires at `expires_secs`.
     #[inline]
     pub(crate) fn mark_updated(&self, expires_secs: u32) {
         let earliest_expiry = self.earliest_expiry().min(expires_secs);
         self.set_hints(earliest_expiry, self.changes().wrapping_add(1));
     }
 
-    /// Notes that no node expires before `earliest`.
+    /// Records that no node expires before `earliest_expiry`.
     pub(crate) fn set_earliest_expiry(&self, earliest_expiry: u32) {
         self.set_hints(earliest_expiry, self.changes());
     }
 
-    /// The slots that have this tag; 0 is the tag of free ones.
+    /// The slots with this tag; 0 is the tag of a free slot.
     #[inline]
     pub(crate) fn tagged(&self, tag: u8) -> Slots {
         let mut slots = 0;
         for (index, word) in self.tags().iter().enumerate() {
-            // Brings the top bits of the eight bytes together in the top byte.
+            // Gathers the top bits of the eight bytes in the top byte.
             let equal = equal_bytes(get(word), tag) >> 7;
             slots |= (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * index);
         }
@@ -150,15 +149,15 @@ impl<'a> KeyNode<'a> {
         }
     }
 
-    /// The first slot with this tag for which `is_it` holds. As [`KeyNode::tagged`], for when the first
-    /// one is nearly always it.
+    /// The first slot with this tag for which `is_it` holds. Faster than [`KeyNode::tagged`] if that is
+    /// nearly always the first one.
     #[inline]
     fn first_tagged(&self, tag: u8, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         for (index, word) in self.tags().iter().enumerate() {
             let mut equal = equal_bytes(get(word), tag);
             while equal != 0 {
                 let slot = (8 * index) as u32 + equal.trailing_zeros() / 8;
-                // Tags behind the end of the chain are 0, unless the file was damaged.
+                // Tags beyond the chain are 0, unless the file was damaged.
                 if slot < self.layout.geometry.chain() && is_it(slot) {
                     return Some(slot);
                 }
@@ -168,7 +167,7 @@ impl<'a> KeyNode<'a> {
         None
     }
 
-    /// The slot in which a key is, if it is here at all. A guess by the tags alone, for a hint.
+    /// The slot of a key, guessed from the tags alone. A hint.
     #[inline]
     pub(crate) fn find_by_tag(&self, stored: &StoredKey) -> Option<u32> {
         self.first_tagged(stored.tag(), |_| true)
@@ -196,7 +195,7 @@ impl<'a> KeyNode<'a> {
 
     #[inline]
     const fn all_slots(&self) -> u64 {
-        // The chain is 1 to 40 nodes.
+        // The chain is 1 to 40 nodes long.
         (1 << self.layout.geometry.chain()) - 1
     }
 
@@ -206,7 +205,7 @@ impl<'a> KeyNode<'a> {
         (get(&self.words[word]) >> shift) as u8
     }
 
-    /// Marks a slot as one with a node of this tag, or as free with 0. One write.
+    /// Sets the tag of a slot; 0 frees it. One write.
     #[inline]
     pub(crate) fn set_tag(&self, slot: u32, tag: u8) {
         let (word, shift) = tag_at(slot);
@@ -214,8 +213,8 @@ impl<'a> KeyNode<'a> {
         put(&self.words[word], others | u64::from(tag) << shift);
     }
 
-    /// Frees a slot, and forgets what was in it: the tail makes sure that no old copy of the node, brought
-    /// back by a loss of power, passes for a new one of the same tag.
+    /// Frees a slot and zeroes its tail, so that a stale copy of the node restored after power loss cannot
+    /// pass for a newer one with the same tag.
     #[inline]
     pub(crate) fn clear(&self, slot: u32) {
         self.set_tag(slot, 0);
@@ -224,13 +223,13 @@ impl<'a> KeyNode<'a> {
         self.mark_changed();
     }
 
-    /// Notes a change that the snapshot does not have.
+    /// Records a change that the snapshot does not have.
     #[inline]
     pub(crate) fn mark_changed(&self) {
         self.set_hints(self.earliest_expiry(), self.changes().wrapping_add(1));
     }
 
-    /// Zeroes the tags behind the end of the chain, if they are not.
+    /// Zeroes the tags beyond the chain, unless they are zero.
     pub(crate) fn clear_tags_beyond_chain(&self) {
         for slot in self.layout.geometry.chain()..CHAIN_MAX {
             if self.tag(slot) != 0 {
@@ -239,13 +238,13 @@ impl<'a> KeyNode<'a> {
         }
     }
 
-    /// The slot of a key, whether its node has expired or not.
+    /// The slot of a key, live or expired.
     #[inline]
     pub(crate) fn find<K: Key + ?Sized>(&self, key: &K, own: &StoredKey) -> Option<u32> {
         self.first_tagged(own.tag(), |slot| key.compare(own, &self.stored(slot)))
     }
 
-    /// The slot and the words of a key's node, if it is a narrow one in one piece.
+    /// The slot and the words of a key's node, if it is narrow and contiguous.
     #[inline]
     pub(crate) fn find_narrow<K: Key + ?Sized>(
         &self,
@@ -282,7 +281,7 @@ impl<'a> KeyNode<'a> {
         get(&self.words[at.first + (self.layout.node_words - 1) * at.stride])
     }
 
-    /// Copies a node into `image`, which is as long as a node.
+    /// Copies a node to `image`, which has the length of a node.
     #[inline]
     pub(crate) fn read(&self, slot: u32, image: &mut [u64]) {
         if let (Some(node), Some(image)) =
@@ -298,13 +297,13 @@ impl<'a> KeyNode<'a> {
         }
     }
 
-    /// Whether a node is, word for word, `image`.
+    /// Whether a node equals `image`, word for word.
     #[inline]
     pub(crate) fn equals(&self, slot: u32, image: &[u64]) -> bool {
         self.node_words(slot).zip(image).all(|(word, value)| get(word) == *value)
     }
 
-    /// Puts a sealed image into a slot, and marks the slot as its. Not one step: see [`crate::writers::slot`].
+    /// Writes a sealed image to a slot and sets its tag. Not atomic: see [`crate::transaction::commit`].
     #[inline(always)]
     pub(crate) fn install(&self, slot: u32, image: &[u64]) {
         if let (Some(node), Some(image)) =
@@ -325,8 +324,8 @@ impl<'a> KeyNode<'a> {
         self.mark_updated(expires_secs(image[image.len() - 1]));
     }
 
-    /// The words of a narrow node that is in one piece, so that the loops over them are of a known
-    /// length.
+    /// The words of a contiguous narrow node. Their number is known at compile time, which makes loops over
+    /// them fast.
     #[inline]
     pub(crate) fn contiguous_narrow(&self, slot: u32) -> Option<&'a [AtomicU64; NARROW_WORDS]> {
         let at = self.layout.node_at(slot);
@@ -343,10 +342,10 @@ impl<'a> KeyNode<'a> {
     }
 }
 
-/// The top bits of the bytes of a word that are `byte`.
+/// The top bits of those bytes of a word that equal `byte`.
 ///
-/// A byte of the difference is zero where they are equal. Adding 0x7f carries into the top bit of every
-/// byte that is not zero; no byte carries into the next, so none is named wrongly.
+/// A byte of the difference is zero where they are equal. Adding 0x7f to a non-zero byte carries into its top
+/// bit. No byte carries into the next one, so there are no false matches.
 #[inline]
 const fn equal_bytes(word: u64, byte: u8) -> u64 {
     let difference = word ^ (ONES * byte as u64);

@@ -1,10 +1,10 @@
-//! Runs of shared 64-bit words, mapped from a file.
+//! Regions: shared 64-bit words, mapped from a file.
 //!
-//! Owns the mappings. Memory which another process also maps cannot be reached through references to
-//! plain data, so a pointer has to become references to atomics somewhere, and that is here alone.
-//! Bounds are checked once for each run that is handed out. Knows nothing of what the words mean.
+//! Owns the mappings. Memory that another process also maps must not be reached through references to plain
+//! data. So this module alone turns pointers into references to atomics. Bounds are checked once for each
+//! slice handed out. Does not know what the words mean.
 //!
-//! A file that is cut short while it is mapped does not end the process: see [`crate::memory::sigbus`].
+//! Truncating a mapped file does not kill the process: see [`crate::memory::sigbus`].
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -24,18 +24,18 @@ use crate::memory::sync::AtomicU64;
 /// The size of a cache line in words.
 const LINE_WORDS: usize = 8;
 
-/// A run of words that threads and processes may load and store concurrently.
+/// Words that threads and processes may load and store concurrently.
 pub(crate) struct Region {
-    /// The first word. Valid, aligned and unmoved for `words` words as long as `_memory` lives.
+    /// The first word. Valid, aligned and unmoved for `words` words while `_memory` lives.
     base: NonNull<AtomicU64>,
     words: usize,
-    /// Declared before the memory, so dropped before it is unmapped.
+    /// Declared before the memory, so dropped before the memory is unmapped.
     guard: Option<Guard>,
     /// Held for its drop.
     _memory: Memory,
 }
 
-/// What the words live in; dropping it gives them back.
+/// The memory behind the words; freed on drop.
 enum Memory {
     Mapped(#[expect(dead_code, reason = "held for its drop")] Mapping),
     Private(#[expect(dead_code, reason = "held for its drop")] MmapRaw),
@@ -51,9 +51,9 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the first `words` words of `file`, shared. Refuses a file that is shorter.
+    /// Maps the first `words` words of `file`, shared. Refuses a shorter file.
     ///
-    /// With [`Access::Read`] a write to a word would end the process; the caller makes none.
+    /// With [`Access::Read`], writing a word would kill the process; the caller writes none.
     pub(crate) fn map(file: &File, words: usize, access: Access) -> io::Result<Self> {
         let bytes = words as u64 * WORD_BYTES;
         let length = file.metadata()?.len();
@@ -67,7 +67,7 @@ impl Region {
         Ok(Self { base, words, guard, _memory: Memory::Mapped(map) })
     }
 
-    /// Zeros that only this process has.
+    /// Anonymous memory of this process, zeroed.
     pub(crate) fn zeros(words: usize) -> io::Result<Self> {
         let map = MmapRaw::from(MmapOptions::new().len(words * WORD_BYTES as usize).map_anon()?);
         let base = NonNull::new(map.as_mut_ptr().cast::<AtomicU64>())
@@ -75,11 +75,11 @@ impl Region {
         Ok(Self { base, words, guard: None, _memory: Memory::Private(map) })
     }
 
-    /// `len` words from `start` on.
+    /// `len` words, starting at `start`.
     ///
     /// # Panics
     ///
-    /// If they are not all inside the region.
+    /// If the range exceeds the region.
     #[inline]
     pub(crate) fn slice(&self, start: usize, len: usize) -> &[AtomicU64] {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.words);
@@ -87,29 +87,28 @@ impl Region {
         // SAFETY: start <= self.words (checked above), and `base` is valid for that many words of
         // one allocation, so the offset stays inside it.
         let first = unsafe { self.base.add(start) };
-        // SAFETY: `len` words from `first` on are in bounds and aligned (the base is, and words are
-        // 8 bytes apart), every bit pattern is a valid AtomicU64, nobody makes a plain reference to
-        // this memory, and it lives as long as `self`, to which the result is bound.
+        // SAFETY: `len` words from `first` on are in bounds and aligned (the base is, and words are 8 bytes
+        // apart). Every bit pattern is a valid AtomicU64, no code makes a plain reference to this memory, and
+        // it lives as long as `self`, to which the result is bound.
         unsafe { slice::from_raw_parts(first.as_ptr(), len) }
     }
 
-    /// Asks the system to keep these words in large pages, which spares the processor most of its lookups of
-    /// addresses. A hint: they stay as they are where it cannot be done. Takes some 2 ms for each MiB, and whoever
-    /// uses a page meanwhile waits until it is done.
+    /// Asks the system to use large pages, which saves the processor most of its TLB misses. A hint: without
+    /// effect where it is unsupported. Takes some 2 ms per MiB; accesses to a page wait until it is moved.
     pub(crate) fn use_large_pages(&self) {
         let page_words = LARGE_PAGE / WORD_BYTES as usize;
         let mut pages = (0..self.words / page_words).map(|page| page * page_words);
         let _ = pages.all(|first| self.use_large_page(first));
     }
 
-    /// Says whether it is of use to ask for more.
+    /// Whether asking for more pages makes sense.
     #[cfg(all(target_os = "linux", not(miri), not(loom)))]
     fn use_large_page(&self, first: usize) -> bool {
         let words = self.slice(first, LARGE_PAGE / WORD_BYTES as usize);
         let start = words.as_ptr().cast_mut().cast::<c_void>();
-        // SAFETY: the range is mapped (it is a slice of ours), and what is in it stays as it is.
+        // SAFETY: the range is mapped (it is one of our slices), and its content does not change.
         let asked = unsafe { libc::madvise(start, LARGE_PAGE, libc::MADV_COLLAPSE) };
-        // Not now (no memory in one piece), rather than never.
+        // Other errors are temporary, such as a lack of contiguous memory.
         asked == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
     }
 
@@ -119,7 +118,7 @@ impl Region {
         false
     }
 
-    /// Whether a part of the file has gone, so that words read and written since are worthless.
+    /// Whether part of the file is gone, so that words read and written since are worthless.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
@@ -129,7 +128,7 @@ impl Region {
 /// The size of a large page.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// A file that is mapped where large pages can be, within a piece of addresses that is ours.
+/// A mapped file, aligned for large pages, inside a reserved range of addresses.
 struct Mapping {
     base: NonNull<u8>,
     reserved: *mut c_void,
@@ -140,7 +139,7 @@ impl Mapping {
     fn of(file: &File, bytes: usize, access: Access) -> io::Result<Self> {
         let reserved_bytes = bytes.max(1).saturating_add(LARGE_PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping of no file, where the system likes it.
+        // SAFETY: a new anonymous mapping at an address of the system's choice.
         let reserved = unsafe {
             libc::mmap(std::ptr::null_mut(), reserved_bytes, libc::PROT_NONE, flags, -1, 0)
         };
@@ -157,8 +156,8 @@ impl Mapping {
             Access::Write => libc::PROT_READ | libc::PROT_WRITE,
         };
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: `bytes` bytes from `start` on are within what was just reserved, which is nobody else's; the
-        // descriptor is open.
+        // SAFETY: the `bytes` bytes from `start` on lie within the range reserved above, which nothing else
+        // uses; the descriptor is open.
         let mapped = unsafe { libc::mmap(start, bytes, protection, flags, file.as_raw_fd(), 0) };
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapping) }
     }
@@ -166,12 +165,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: what was reserved, and mapped within it, is this mapping's alone.
+        // SAFETY: the reserved range, and what is mapped in it, belong to this mapping alone.
         unsafe { libc::munmap(self.reserved, self.reserved_bytes) };
     }
 }
 
-/// Asks the processor to fetch the cache line of the word `index` of `words`, if there is one.
+/// Prefetches the cache line of word `index`, if the word exists.
 #[inline]
 pub(crate) fn prefetch(words: &[AtomicU64], index: usize) {
     let Some(word) = words.get(index) else { return };
@@ -179,13 +178,13 @@ pub(crate) fn prefetch(words: &[AtomicU64], index: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let pointer: *const AtomicU64 = word;
-        // SAFETY: a prefetch is a hint which cannot fault; x86-64 always has it.
+        // SAFETY: a prefetch is a hint that cannot fault; x86-64 always has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast()) };
     }
     #[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
     {
         let pointer: *const AtomicU64 = word;
-        // SAFETY: a prefetch is a hint which cannot fault and touches no register or flag.
+        // SAFETY: a prefetch is a hint that cannot fault and touches no register or flag.
         unsafe {
             std::arch::asm!("prfm pstl1keep, [{0}]", in(reg) pointer, options(nostack, preserves_flags));
         }
@@ -194,7 +193,7 @@ pub(crate) fn prefetch(words: &[AtomicU64], index: usize) {
     let _ = word;
 }
 
-/// Asks for every line of a run of `len` words that starts at `start`.
+/// Prefetches every line of the `len` words from `start` on.
 #[inline]
 pub(crate) fn prefetch_run(words: &[AtomicU64], start: usize, len: usize) {
     let mut index = start;
@@ -205,7 +204,7 @@ pub(crate) fn prefetch_run(words: &[AtomicU64], start: usize, len: usize) {
     prefetch(words, start + len - 1);
 }
 
-/// Words on the heap, so that tests, also under Miri and loom, can run over any state.
+/// Words on the heap, so that tests can start from any state, also under Miri.
 #[cfg(all(test, not(loom)))]
 struct HeapWords(NonNull<[AtomicU64]>);
 
@@ -219,7 +218,7 @@ impl Drop for HeapWords {
 
 #[cfg(all(test, not(loom)))]
 impl Region {
-    /// A region that starts as a copy of `words`.
+    /// A region with a copy of `words`.
     pub(crate) fn heap(words: &[u64]) -> Self {
         let memory: Box<[AtomicU64]> = words.iter().copied().map(AtomicU64::new).collect();
         let memory = NonNull::from(Box::leak(memory));

@@ -1,28 +1,25 @@
-//! The guard of a mapped file: makes a flag of the SIGBUS that a missing page raises.
+//! The SIGBUS handler: turns the signal of a missing page into a flag.
 //!
-//! Somebody may shorten a file while it is mapped, or its file system may fail to read a page or to
-//! find room for one. The next access to the page raises SIGBUS, which ends the process. This
-//! module owns a SIGBUS handler, one for the process, which maps a page of zeros over a missing
-//! page of a guarded range, sets the flag of the range, and has the access made again. Any other
-//! SIGBUS goes to the handler that was there before, which is Rust's own for stack overflows if
-//! nobody else's.
+//! A mapped file may be truncated, or its file system may fail to read a page or to find room for one. The
+//! next access to the page raises SIGBUS, which would kill the process. This module owns the process-wide
+//! SIGBUS handler. It maps a page of zeros over a missing page of a guarded range, sets the flag of the
+//! range, and lets the access be retried. Any other SIGBUS goes to the previous handler, by default Rust's
+//! own for stack overflows.
 //!
-//! Owns `unsafe` code besides `region.rs`: a signal handler can only be installed, and a page only
-//! be replaced, through libc.
+//! Contains `unsafe` code: only libc can install a signal handler and replace a page.
 //!
-//! Invariant: the handler allocates nothing, takes no lock and waits for nobody.
+//! Invariant: the handler allocates nothing, takes no lock and never waits.
 //! Invariant: nothing is ever mapped over an address outside the guarded ranges.
 //! Invariant: the flag of a range is set before its first page of zeros can be read.
 //!
-//! Refuses to make sense of a lost range: what it holds means nothing. Two threads that meet the
-//! same missing page may each map one, and a value stored in between is gone. Its user should let
-//! go of it soon: every scattered page of zeros takes up to two of the mappings that a process may
-//! have (65530 on Linux), and when there are none left the next missing page ends the process after
-//! all.
+//! Gives no meaning to a lost range. Two threads that meet the same missing page may each map one, and a
+//! value stored in between is lost. Drop a lost range soon: every scattered page of zeros takes up to two of
+//! the process's mappings (65530 on Linux), and once they are used up, the next missing page kills the
+//! process after all.
 //!
-//! Not guarded against: a system call that is given a pointer into the range (it fails with
-//! EFAULT), and a handler installed later that does not pass on what it does not know. Under Miri
-//! and loom, which have no signals, nothing is guarded at all.
+//! Not guarded against: a system call with a pointer into the range (it fails with EFAULT), and a handler
+//! that is installed later and does not pass on what it does not know. Miri and loom have no signals, so
+//! nothing is guarded there.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -37,35 +34,35 @@ use libc::__errno_location as errno_location;
 #[cfg(target_os = "macos")]
 use libc::__error as errno_location;
 
-/// How many ranges can be guarded at a time. A process has a few stores, with a range or two each;
-/// 1024 ranges of 32 bytes are 32 KiB, which the handler looks through faster than its mmap works.
+/// How many ranges can be guarded at a time. A process has a few stores with a few ranges each. 1024 ranges
+/// of 32 bytes are 32 KiB, which the handler scans faster than its mmap takes.
 const RANGE_COUNT: usize = 1024;
 
 static RANGES: [Range; RANGE_COUNT] = [const { Range::new() }; RANGE_COUNT];
 
-/// What guards nothing refers to: no range that the handler would look at.
+/// The range of guards that guard nothing. The handler does not look at it.
 static UNGUARDED: Range = Range::new();
 
-/// Held while a range is registered. The context, once the handler is installed.
+/// Held while a range is registered. Contains the context once the handler is installed.
 static REGISTRATION: Mutex<Option<&Context>> = Mutex::new(None);
 
-/// What the handler needs to know, set before it is installed.
+/// What the handler needs, set before it is installed.
 static CONTEXT: OnceLock<Context> = OnceLock::new();
 
-/// A guarded range; the range is no longer guarded once this is dropped (drop it before unmapping).
+/// A guarded range. Dropping this ends the guarding; drop it before unmapping.
 pub(crate) struct Guard {
     range: &'static Range,
 }
 
 impl Guard {
-    /// Guards a mapping: the `bytes` bytes from `base`, which has to be the start of a page.
+    /// Guards the `bytes` bytes of a mapping from `base`, which must be the start of a page.
     ///
-    /// The caller lets nobody access them while the guard is dropped, or later.
+    /// The caller makes sure that no access happens during or after the drop of the guard.
     pub(crate) fn new(base: *const u8, bytes: usize) -> io::Result<Self> {
         if cfg!(any(miri, loom)) {
             return Ok(Self { range: &UNGUARDED });
         }
-        // A panic leaves nothing half done in here, so a poisoned lock is taken as any other.
+        // A panic leaves nothing half done here, so a poisoned mutex is taken like any other.
         let mut installed = REGISTRATION.lock().unwrap_or_else(PoisonError::into_inner);
         let page_bytes = match *installed {
             Some(context) => context.page_bytes,
@@ -82,12 +79,11 @@ impl Guard {
         Ok(Self { range })
     }
 
-    /// Whether an access met a missing page. Takes in all that this thread has accessed before.
+    /// Whether an access met a missing page. Covers all earlier accesses of this thread.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
-        // SeqCst, for the compiler alone: pairs with the handler on this thread. What comes before
-        // may raise the signal, so this load must not be moved above it; less than SeqCst would let
-        // the load pass a store.
+        // SeqCst, for the compiler alone: pairs with the handler on this thread. Earlier accesses may raise
+        // the signal, so this load must not move above them; a weaker fence would let the load pass a store.
         compiler_fence(Ordering::SeqCst);
         self.range.lost.load(Ordering::Relaxed)
     }
@@ -99,13 +95,12 @@ impl Drop for Guard {
     }
 }
 
-/// One guarded range, or room for one.
+/// One guarded range, or an unused entry.
 ///
-/// The handler may read it at any time, also in the middle of a change. It is sure to see the range
-/// that it is after, as that one does not change: its guard outlives the access that the handler
-/// interrupts. About any other range it only has to be sure that two halves do not make a third,
-/// and that is what `generation` is for: it was the same, and odd, before and after the rest was
-/// read.
+/// The handler may read it at any time, even during a change. It always sees the range it looks for, as that
+/// range does not change: its guard outlives the interrupted access. For other ranges it must only not
+/// combine two halves of different ranges, which `generation` rules out: it is the same, and odd, before and
+/// after the other reads.
 struct Range {
     /// How often the range was registered or released: odd while it is guarded.
     generation: AtomicUsize,
@@ -125,18 +120,18 @@ impl Range {
     }
 
     fn is_free(&self) -> bool {
-        // Acquire: pairs with `release`, so that the former guard is done with its range.
+        // Acquire: pairs with `release`, so that the previous guard has finished with the range.
         self.generation.load(Ordering::Acquire).is_multiple_of(2)
     }
 
-    /// Guards a range. The caller holds the lock, and has found this one free.
+    /// Registers a range. The caller holds the lock and has found this entry free.
     fn register(&self, base: usize, bytes: usize) {
         self.lost.store(false, Ordering::Relaxed);
-        // Release, both: pairs with the loads in `contains`. Who sees one of these values sees also
-        // that the generation has moved on from the former range.
+        // Release, both: pairs with the loads in `contains`. A reader of one of these values also sees that
+        // the generation has moved on from the previous range.
         self.base.store(base, Ordering::Release);
         self.bytes.store(bytes, Ordering::Release);
-        // Release: pairs with the first load in `contains`, which is to see this base and length.
+        // Release: pairs with the first load in `contains`, which must see this base and length.
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -148,7 +143,7 @@ impl Range {
     fn contains(&self, address: usize) -> bool {
         // Acquire: pairs with the last store in `register`.
         let generation = self.generation.load(Ordering::Acquire);
-        // Acquire, both: pairs with the first stores in `register`, and keeps the load of the
+        // Acquire, both: pairs with the first stores in `register`, and keeps the second load of the
         // generation below these two.
         let base = self.base.load(Ordering::Acquire);
         let bytes = self.bytes.load(Ordering::Acquire);
@@ -161,35 +156,35 @@ type PlainHandler = unsafe extern "C" fn(c_int);
 type InfoHandler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 struct Context {
-    /// What was done about SIGBUS before.
+    /// The previous SIGBUS action.
     previous: libc::sigaction,
     page_bytes: usize,
 }
 
-/// Installs the handler. The caller holds the lock, and nobody has installed it.
+/// Installs the handler. The caller holds the lock; the handler is not yet installed.
 fn install() -> io::Result<&'static Context> {
     let context = Context { previous: present_action()?, page_bytes: page_bytes()? };
     let context = CONTEXT.get_or_init(|| context);
-    // The mask and the other flags are those of the previous handler, so that it runs as it did.
-    // SA_RESETHAND is left to `pass_on`: its turn comes with the first signal that is passed on.
+    // Keeps the mask and the other flags of the previous handler, so that it runs as before. SA_RESETHAND is
+    // left to `pass_on`: it applies to the first signal that is passed on.
     let flags = context.previous.sa_flags & !libc::SA_RESETHAND;
     let action = libc::sigaction {
         sa_sigaction: (on_sigbus as *const ()).expose_provenance(),
         sa_flags: flags | libc::SA_SIGINFO | libc::SA_ONSTACK,
         ..context.previous
     };
-    // SAFETY: `on_sigbus` has the signature that SA_SIGINFO calls for, does only what a signal
-    // handler may do, and passes on what is not its own.
+    // SAFETY: `on_sigbus` has the signature that SA_SIGINFO requires, does only what a signal handler may do,
+    // and passes on signals that are not its own.
     match unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } {
         0 => Ok(context),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// What is done about SIGBUS at present.
+/// The current SIGBUS action.
 fn present_action() -> io::Result<libc::sigaction> {
     let mut action = MaybeUninit::uninit();
-    // SAFETY: without a new action this only writes the present one, to where there is room for it.
+    // SAFETY: without a new action this only writes the current one, into memory of the right size.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), action.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -205,9 +200,9 @@ fn page_bytes() -> io::Result<usize> {
 
 /// # Safety
 ///
-/// Called as the handler of a signal, with what the kernel passes to one that has SA_SIGINFO.
+/// Must be called as a signal handler, with the arguments that the kernel passes with SA_SIGINFO.
 unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, frame: *mut c_void) {
-    // The context was set before this was installed. No `expect`: a handler must not panic.
+    // The context was set before the handler was installed. No `expect`: a handler must not panic.
     let Some(context) = CONTEXT.get() else { return };
     // SAFETY: the kernel passes a valid siginfo (this function's duty), on this thread's stack.
     let fault = unsafe { &*info };
@@ -217,21 +212,21 @@ unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, frame:
     }
 }
 
-/// Puts a page of zeros where the fault was, if that is in a guarded range.
+/// Maps a page of zeros at the fault, if that is in a guarded range.
 fn recover(fault: &libc::siginfo_t, page_bytes: usize) -> bool {
-    // What was sent has no address, and a misaligned access is no better on a page of zeros. macOS
-    // does not tell: it has BUS_ADRALN for everything, with the address of the thread's last fault.
+    // A sent signal has no address, and a misaligned access also fails on a page of zeros. macOS does not
+    // distinguish these: it reports BUS_ADRALN for everything, with the address of the thread's last fault.
     let has_page = !is_sent(fault) && fault.si_code != libc::BUS_ADRALN;
     if !has_page && cfg!(not(target_os = "macos")) {
         return false;
     }
-    // SAFETY: on Linux the code (checked above) is one that comes with an address; on macOS the
-    // address is a field of its own, always there.
+    // SAFETY: on Linux, the code (checked above) comes with an address; on macOS, the address is a separate
+    // field that always exists.
     let address = unsafe { fault.si_addr() };
     let Some(range) = RANGES.iter().find(|range| range.contains(address.addr())) else {
         return false;
     };
-    // Relaxed: the system call below is in between this and the page being there for any thread.
+    // Relaxed: the system call below orders this before any thread's access to the page.
     range.lost.store(true, Ordering::Relaxed);
     map_zeros(address.map_addr(|address| address & !(page_bytes - 1)), page_bytes)
 }
@@ -240,29 +235,29 @@ fn recover(fault: &libc::siginfo_t, page_bytes: usize) -> bool {
 fn map_zeros(page: *mut c_void, page_bytes: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: takes nothing, and gives the address of this thread's errno.
+    // SAFETY: takes no argument, and returns the address of this thread's errno.
     let errno = unsafe { errno_location() };
     // SAFETY: the address is valid as long as the thread lives, and only this thread uses it.
     let errno_before = unsafe { errno.read() };
-    // SAFETY: the page is in a guarded range, so it belongs to a mapped file, and nobody unmaps it
-    // before the interrupted access was made. What was there is lost, so this is no more than
-    // another process storing zeros, which those who share a file have to bear at any time.
+    // SAFETY: the page is in a guarded range, so it belongs to a mapped file that stays mapped until the
+    // interrupted access is retried. Its content is lost already. To others this is no more than another
+    // process storing zeros, which all users of a shared file must expect at any time.
     let mapped = unsafe { libc::mmap(page, page_bytes, protection, flags, -1, 0) };
     // SAFETY: as for the read above.
     unsafe { errno.write(errno_before) };
     mapped != libc::MAP_FAILED
 }
 
-/// Whether a process sent the signal, rather than an access raising it. Never known on macOS.
+/// Whether the signal was sent by a process rather than raised by an access. Unknown on macOS.
 fn is_sent(fault: &libc::siginfo_t) -> bool {
     fault.si_code <= 0
 }
 
-/// Does with a signal what would have been done with it before the handler was installed.
+/// Handles a signal as it would have been handled before this handler was installed.
 ///
 /// # Safety
 ///
-/// The last three are what the kernel passed to the handler that calls this.
+/// The last three arguments are those that the kernel passed to the calling handler.
 unsafe fn pass_on(
     previous: &libc::sigaction,
     signal: c_int,
@@ -276,10 +271,10 @@ unsafe fn pass_on(
         return;
     }
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // Ends the process once the handler has returned: by the signal raised here, or if that is
-        // ignored by the access, made again, whose signal cannot be.
+        // Kills the process once the handler has returned: by the signal raised here or, if that is ignored,
+        // by the retried access, whose signal cannot be ignored.
         restore(previous);
-        // SAFETY: sends a signal to this thread, which is meant to end the process.
+        // SAFETY: sends a signal to this thread, in order to kill the process.
         unsafe { libc::raise(signal) };
         return;
     }
@@ -300,10 +295,9 @@ unsafe fn pass_on(
     }
 }
 
-/// Has the kernel do this about SIGBUS instead of calling the handler.
+/// Restores a SIGBUS action in place of the handler.
 fn restore(action: &libc::sigaction) {
-    // SAFETY: the action is the one that was in place before, or the default one. It cannot fail,
-    // as the signal exists.
+    // SAFETY: the action is the previous or the default one. The call cannot fail, as the signal exists.
     unsafe { libc::sigaction(libc::SIGBUS, action, ptr::null_mut()) };
 }
 
@@ -320,8 +314,8 @@ mod tests {
 
     use super::*;
 
-    /// Set in a child of a test, which is this test binary told to run that test in a role. A child
-    /// does not return into the test harness, unless to fail.
+    /// Set in a child of a test: the same test binary, running only that test in a given role. A child
+    /// returns into the test harness only to fail.
     const CHILD_ROLE: &str = "TIDEGATE_STORE_TEST_GUARD_ROLE";
 
     /// A mapped file; the first word of each page is the page's number plus 100.
@@ -365,7 +359,7 @@ mod tests {
 
     const RELAXED: Ordering = Ordering::Relaxed;
 
-    /// Runs a test of this module in a process of its own.
+    /// Runs a test of this module in a separate process.
     fn child(test: &str, role: &str) -> Output {
         let module = module_path!().split_once("::").unwrap().1;
         Command::new(env::current_exe().unwrap())
@@ -454,14 +448,14 @@ mod tests {
             });
             for file in &files {
                 assert_eq!(file.load(0), 100);
-                // Half of the threads added 1, and what all but the last one did may be gone.
+                // Half of the threads added 1 each, and all additions but the last may be lost.
                 let sums = 1..=THREADS as u64 / 2;
                 (1..PAGES).for_each(|page| assert!(sums.contains(&file.load(page))));
             }
         }
     }
 
-    /// Guards of ranges where no memory is.
+    /// Guards of ranges without memory.
     fn guards_of_nothing(count: usize) -> Vec<Guard> {
         let page_bytes = page_bytes().unwrap();
         (1..=count)
@@ -495,7 +489,7 @@ mod tests {
         assert_eq!(error.to_string(), expected);
     }
 
-    /// In a process of its own, as the other tests would find no room.
+    /// In a separate process, as it uses up the table for all tests.
     #[test]
     fn one_range_too_many_is_refused() {
         if role().is_none() {
@@ -517,7 +511,7 @@ mod tests {
         exit(0);
     }
 
-    /// How a child ends that comes through what was to end it.
+    /// Exit code of a child that survives its signal.
     const SURVIVED: Option<i32> = Some(40);
     const IN_PLAIN_HANDLER: Option<i32> = Some(41);
     const IN_INFO_HANDLER: Option<i32> = Some(42);
@@ -569,7 +563,7 @@ mod tests {
 
     extern "C" fn idle_handler(_: c_int) {}
 
-    /// Ends this process by a SIGBUS that is not for the guard, which found `previous` in place.
+    /// Ends this process by a SIGBUS that is not the guard's, with `previous` installed before the guard.
     fn end(previous: &str, cause: &str) -> ! {
         let action = match previous {
             "rust's" => None,

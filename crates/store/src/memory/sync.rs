@@ -1,9 +1,9 @@
-//! The atomics of the crate, and the two ways in which shared words are written.
+//! The atomics of the crate, and the ways in which shared words are written.
 //!
-//! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests
-//! a thread can be told to die after so many writes (`death`), which stands for a kill between any
-//! two instructions, or to halt before one (`halt`), which stands for a scheduler. Knows nothing of what
-//! the words mean.
+//! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests, a
+//! thread can be killed before a chosen write (`kill`), which stands for a `kill -9` between two
+//! instructions, or halted before one (`halt`), which stands for preemption. Does not know what the words
+//! mean.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64;
@@ -15,50 +15,49 @@ pub(crate) use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::fence;
 
-/// The value of a word.
+/// Loads a word.
 #[inline]
 pub(crate) fn get(word: &AtomicU64) -> u64 {
     // Relaxed: the lock of the key-node orders this with the writes of others.
     word.load(Ordering::Relaxed)
 }
 
-/// Sets a word, after every word that this thread has set before.
+/// Stores a word, after every word that this thread has stored before.
 #[inline]
 pub(crate) fn put(word: &AtomicU64, value: u64) {
     #[cfg(all(test, not(loom)))]
     if !kill::may_write() {
         return;
     }
-    // Release: pairs with the Acquire of the next holder of the lock. Also, after a kill, what is
-    // found is always the first k writes of an update for some k, since neither compiler nor
-    // processor moves an earlier write below this one.
+    // Release: pairs with the Acquire of the next lock holder. Also, a kill leaves exactly the first k writes
+    // of an update, for some k, since neither compiler nor processor moves an earlier write below this one.
     word.store(value, Ordering::Release);
 }
 
-/// Sets a word if it still has the value `current`.
+/// Stores a word if it still has the value `current`; otherwise returns the value found.
 #[inline]
 pub(crate) fn swap_if(word: &AtomicU64, current: u64, value: u64) -> Result<(), u64> {
     #[cfg(all(test, not(loom)))]
     if !kill::may_write() {
         return Err(!current);
     }
-    // Acquire: pairs with the Release of the former holder's last write. Release: as in `put`.
+    // Acquire: pairs with the Release of the previous holder's last write. Release: as in `put`.
     word.compare_exchange(current, value, Ordering::AcqRel, Ordering::Relaxed).map(|_| ())
 }
 
-/// Adds to a word that is not under a lock which the caller holds.
+/// Adds to a word that is not protected by a lock of the caller.
 #[inline]
 pub(crate) fn add(word: &AtomicU64, value: u64) {
     #[cfg(all(test, not(loom)))]
     if !kill::may_write() {
         return;
     }
-    // Release: in order with the other writes, as in `put`.
+    // Release: ordered with the other writes, as in `put`.
     word.fetch_add(value, Ordering::Release);
 }
 
-/// A stand-in for `kill -9`: the thread unwinds at a chosen write, and nothing that it does while it
-/// unwinds, such as giving back locks, has an effect.
+/// Stands for `kill -9`: the thread unwinds at a chosen write, and nothing that it does while unwinding, such
+/// as releasing locks, takes effect.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod kill {
     use std::cell::Cell;
@@ -87,7 +86,7 @@ pub(crate) mod kill {
         }
     }
 
-    /// Runs `act`, killed before its write number `writes` (from 0). Nothing if it was killed.
+    /// Runs `act`, killing it before write number `writes` (from 0). None if it was killed.
     pub(crate) fn before_write<T>(writes: u64, act: impl FnOnce() -> T) -> Option<T> {
         WRITES_LEFT.set(Some(writes));
         let result = catch_unwind(AssertUnwindSafe(act));
@@ -100,13 +99,13 @@ pub(crate) mod kill {
     }
 }
 
-/// A stand-in for a scheduler that takes the processor from a thread before a chosen write.
+/// Stands for a scheduler that preempts a thread before a chosen write.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod halt {
     use std::cell::RefCell;
     use std::sync::mpsc::{Receiver, Sender};
 
-    /// Where a thread halts, and how it says so and hears that it may go on.
+    /// Where a thread halts, how it reports that, and how it is told to continue.
     pub(crate) struct Halt {
         pub(crate) writes_left: u64,
         pub(crate) halted: Sender<()>,

@@ -1,24 +1,24 @@
-//! Whether a node counts, after whatever happened to the files.
+//! Whether a node is valid, whatever happened to the files.
 //!
-//! A node counts only if it is sealed, marked by its own tag, in one of the two key-nodes of its key,
-//! and the only one of its key. Owns this judgement; changes nothing.
+//! A valid node is sealed, has the tag of its key, is in one of the key's two key-nodes, and is the only node
+//! of its key. Owns this judgement; changes nothing.
 
 use super::ClassMemory;
 use super::sync::get;
 use crate::format::node::{expires_secs, is_sealed, key_of};
 
-/// Why a node does not count.
+/// Why a node is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeFlaw {
-    /// Its check does not match its words.
+    /// The check does not match the words.
     Torn,
-    /// Its key does not belong into this key-node, or its tag is not that of its key.
+    /// The key belongs in other key-nodes, or the tag is not the key's.
     Foreign,
-    /// Another node, which is kept, has the same key.
+    /// Another valid node, which wins, has the same key.
     Duplicate,
 }
 
-/// Judges the image of the node in `slot`, as far as it tells by itself.
+/// Checks the image of a node by itself.
 pub(crate) fn check_node(
     class: &ClassMemory,
     number: u64,
@@ -35,8 +35,8 @@ pub(crate) fn check_node(
     if belongs && tag == key.tag() { Ok(()) } else { Err(NodeFlaw::Foreign) }
 }
 
-/// Whether the node in `slot`, which is sealed and belongs, has to give way to another one of its key.
-/// Of two, the one that expires later is kept; of equals the one at home, then the lower slot.
+/// Whether another valid node of the same key wins over the valid node in `slot`: the one that expires later,
+/// then the one at home, then the lower slot.
 pub(crate) fn is_duplicate(
     class: &ClassMemory,
     number: u64,
@@ -50,8 +50,8 @@ pub(crate) fn is_duplicate(
     let own = rank(number, slot, image[image.len() - 1]);
     let mut others = vec![number];
     let other = if number == home { alternate } else { home };
-    // From home, the other one matters only if keys are away; that count is right again by now, or a
-    // bound from above.
+    // From home, look at the alternate only if keys are displaced. By now that count is exact or an upper
+    // bound.
     if other != number && (number != home || get(class.key_node(home).displaced()) > 0) {
         others.push(other);
     }

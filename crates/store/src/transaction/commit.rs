@@ -1,6 +1,7 @@
-//! How changes of nodes are written: all or none of them.
+//! How changes of nodes are written: all or none.
 //!
-//! Owns the order of the writes, and the short way of an update of one key at home.
+//! Owns the order of the writes (docs/store-format.md, "Updates"), and the fast path for one key at home.
+//! Waits for nothing.
 
 use super::{KeySlot, Occupant};
 use crate::format::journal::Record;
@@ -11,8 +12,8 @@ use crate::memory::sync::{AtomicU64, add, get, put};
 use crate::writers::lock::{release, try_acquire};
 use crate::writers::slot::{Count, WriterSlot};
 
-/// A change of one node: where it goes, the home of its key, and its sealed image. Without an image, the
-/// slot becomes free.
+/// A change of one node: its slot, the home of its key, and its sealed image. Without an image, the slot is
+/// freed.
 #[derive(Clone, Copy)]
 pub(crate) struct Change<'a, 'i> {
     pub(crate) key_slot: KeySlot<'a>,
@@ -20,7 +21,7 @@ pub(crate) struct Change<'a, 'i> {
     pub(crate) image: Option<&'i [u64]>,
 }
 
-/// Makes changes to key-nodes that are held from `seat`, all or none of them.
+/// Writes changes of key-nodes that `writer` has locked, all or none.
 pub(super) fn commit<'a, 'i>(
     memory: &'a Memory,
     writer: &WriterSlot<'_>,
@@ -31,7 +32,7 @@ pub(super) fn commit<'a, 'i>(
         let before = key_slot.key_node.tail(key_slot.slot);
         journal.push(&Record { id: key_slot.key_node.id, slot: key_slot.slot, before, image });
         if key_slot.occupant == Occupant::Free && key_slot.key_node.id != home.id {
-            // Before the node is there: the home must never say 0 while a key is away.
+            // Before the node exists: the count must never be 0 while a key is displaced.
             add(home.displaced(), 1);
         }
     }
@@ -74,20 +75,20 @@ fn apply<'a>(
         }
     }
     key_node.install(key_slot.slot, image);
-    // After the node is gone, as it came before the node was there.
+    // After the node is gone, just as the count rose before the node existed.
     if let Some(home) = home_of_victim.filter(|home| home.id != key_slot.key_node.id) {
         add(home.displaced(), u64::MAX);
     }
 }
 
-/// The home of a key, held by itself: all that most updates need. Given back when dropped.
+/// The lock of a key's home alone, which is all that most updates need. Dropping it releases the lock.
 pub(crate) struct HomeLock<'a> {
     writer: WriterSlot<'a>,
     home: KeyNode<'a>,
 }
 
 impl<'a> HomeLock<'a> {
-    /// Locks the home of a key, if that is possible at once.
+    /// Locks the home of a key if the lock is free.
     #[inline]
     pub(crate) fn try_acquire(writer: WriterSlot<'a>, home: KeyNode<'a>) -> Option<Self> {
         writer.list_lock(0, home.id);
@@ -95,8 +96,8 @@ impl<'a> HomeLock<'a> {
         Some(Self { writer, home })
     }
 
-    /// Replaces the live narrow node in `slot`, whose words these are, unless it is `image` already. As
-    /// [`commit`], which does the same for whatever else can happen.
+    /// Replaces the live narrow node in `slot`, whose words are `words`, unless it equals `image`. The fast
+    /// form of [`commit`].
     #[inline(always)]
     pub(crate) fn replace(
         &self,
@@ -104,7 +105,7 @@ impl<'a> HomeLock<'a> {
         words: &[AtomicU64; NARROW_WORDS],
         image: &[u64; NARROW_WORDS],
     ) {
-        // Key and tag stay as they are.
+        // The key and its tag do not change.
         let changes = || words[STATE..].iter().zip(&image[STATE..]);
         if changes().fold(0, |difference, (word, value)| difference | (get(word) ^ value)) == 0 {
             return;
@@ -136,7 +137,7 @@ impl Drop for HomeLock<'_> {
     }
 }
 
-/// Whether an image is worth a node: something to remember, for longer than now.
+/// Whether an image deserves a node: it has state, and expires in the future.
 #[inline]
 pub(crate) fn is_worth_keeping(image: &[u64], expires_secs: u32, now_secs: u32) -> bool {
     expires_secs > now_secs && image[STATE..image.len() - 1].iter().any(|word| *word != 0)

@@ -1,6 +1,7 @@
-//! Where a new key goes, and what gives way for it.
+//! Where a new key goes, and what is evicted for it.
 //!
-//! Owns the search (docs/store-format.md, "A place for a new key"). Writes nothing but that it frees expired nodes.
+//! Owns the search for a slot (docs/store-format.md, "A place for a new key"). Writes nothing except to free
+//! expired nodes.
 
 use super::{KeySlot, Lookup, Occupant, Transaction, WouldBlock};
 use crate::format::key::StoredKey;
@@ -11,15 +12,15 @@ use crate::memory::sync::add;
 use crate::options::Eviction;
 use crate::writers::slot::Count;
 
-/// Why there is no place.
+/// Why there is no slot.
 pub(crate) enum NoSlot<'a> {
     WouldBlock(WouldBlock<'a>),
     Full,
 }
 
 impl<'a> Transaction<'a> {
-    /// Finds a place for a key that has no node (docs/store-format.md, "A place for a new key"). All
-    /// keys of the step have been looked for. Nodes that expire after `until_secs` are not freed.
+    /// Finds a slot for a key that has no node. All keys of the transaction have been looked up before. Does
+    /// not free nodes that expire after `until_secs`.
     pub(crate) fn allocate(
         &mut self,
         lookup: &Lookup<'a>,
@@ -35,7 +36,7 @@ impl<'a> Transaction<'a> {
         if in_home < primary_slots {
             return Ok(self.reserve(self.free_slot(lookup.home, &lookup.stored)));
         }
-        // With room at home, the other one matters only if it has more.
+        // While home has room, the alternate is of use only if it has more.
         if let Some(other) = lookup.alternate()
             && (in_home == chain || other.occupied().len() < in_home)
         {
@@ -67,13 +68,13 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The slots that have a node, or are going to.
+    /// The slots that have a node or are reserved.
     fn occupied(&self, key_node: KeyNode<'a>) -> Slots {
         Slots(key_node.occupied().0 | self.reserved(key_node).0)
     }
 
-    /// A free slot; there is one. If possible one of the two that the key would like best, which are
-    /// fetched before the tags are known; else the first.
+    /// A free slot; the caller has checked that there is one. Prefers the two that are prefetched before the
+    /// tags are known, then the lowest.
     fn free_slot(&self, key_node: KeyNode<'a>, stored: &StoredKey) -> KeySlot<'a> {
         let free = key_node.free().without(self.reserved(key_node));
         let layout = key_node.layout();
@@ -83,9 +84,10 @@ impl<'a> Transaction<'a> {
         KeySlot { key_node, slot: choice.or(free.first()).unwrap_or(0), occupant: Occupant::Free }
     }
 
-    /// Frees the nodes that have expired by then, unless nothing can have. Says whether it freed any.
+    /// Frees the nodes that have expired by then, unless the hint rules that out. Returns whether it freed
+    /// any.
     ///
-    /// All of them and not one, so that a key-node is seldom searched.
+    /// Frees all of them, so that a key-node is searched seldom.
     fn free_expired(
         &mut self,
         class: &ClassMemory,
@@ -101,8 +103,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Frees the nodes of a key-node, which is held, that have expired by then, but for those in `meant`.
-/// Returns how many.
+/// Frees the nodes of a locked key-node that have expired by then, except `reserved` slots. Returns how many.
 pub(crate) fn free_expired(
     class: &ClassMemory,
     key_node: KeyNode<'_>,
@@ -123,7 +124,7 @@ pub(crate) fn free_expired(
         }
         freed += 1;
     }
-    // 0 says that nothing is known.
+    // 0 means unknown.
     key_node.set_earliest_expiry(earliest_expiry.max(1));
     freed
 }
