@@ -264,7 +264,7 @@ impl Cluster {
     /// cluster, in total.
     #[must_use]
     pub fn blocked_time(&self) -> Duration {
-        self.writers.blocked()
+        self.writers.blocked_time()
     }
 
     /// Whether a file of the memory was truncated or changed from outside. If so, every update fails.
@@ -548,7 +548,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(files) = &self.files {
-            files.leave(&self.memory, self.writers.locks(), || {
+            files.leave(&self.memory, self.writers.liveness(), || {
                 matches!(self.sync(), Ok(Some(SyncReport { locked: 0, .. })))
             });
         }

@@ -145,7 +145,7 @@ impl View {
     /// Says which file is gone, replaced, or of another length.
     pub fn check_files(&self) -> io::Result<()> {
         if let Some((_, files)) = &self.live {
-            files.check_seen(&self.memory)?;
+            files.check_read_only(&self.memory)?;
         }
         self.snapshot.check()
     }

@@ -1,13 +1,12 @@
-//! The snapshot: the files of a cluster on a disk, a copy of its memory that outlives the machine.
+//! The snapshot: a copy of the memory in files on disk, which outlives the machine.
 //!
-//! Each key-node has two places in its file. A pass copies the key-nodes that changed since the one before,
-//! each to the place that does not have its last copy, syncs, and then notes that it is complete. So
-//! whatever a loss of power makes of the places that were just being written, there is a whole copy of
-//! every key-node from the last complete pass. A copy has a checksum, and is of one moment: no update of
-//! its key-node is half in it.
+//! Each key-node has two copy positions in its file. A pass writes each changed key-node to the position that
+//! does not have its latest copy, syncs, and then writes a checkpoint. So whatever power loss does to the
+//! positions being written, a whole copy of every key-node from the last complete pass remains. A copy has a
+//! checksum and is consistent: it never contains part of an update.
 //!
-//! Owns these files, and who may use them; `copy` is one place of one key-node, `pass` writes, `load` reads
-//! (docs/store-format.md, "Snapshot"). Nobody who decides a request waits for any of it.
+//! Owns these files and their locks. `copy` is one copy or checkpoint, `pass` writes, `load` reads
+//! (docs/store-format.md, "Snapshot"). No update waits for any of it.
 
 mod copy;
 mod load;
@@ -28,15 +27,15 @@ use crate::writers::byte_lock;
 pub(crate) use copy::copy_offset;
 pub use pass::SyncReport;
 
-/// The directory of the snapshot, within that of the cluster.
+/// The directory of the snapshot in the data directory.
 pub(crate) const SNAPSHOT_DIR: &str = "cluster";
-/// The control file: a header, and two places for what is said of a pass.
+/// The control file: a header and two checkpoints.
 const CONTROL_BYTES: u64 = 3 * HEADER_BYTES as u64;
-/// Bytes of the control file, behind its end: held by every process that has the cluster open, and by the
-/// one that makes a pass.
+/// Bytes beyond the end of the control file, for locks: one shared by every process that has the cluster
+/// open, one for the process that makes a pass.
 const USERS_BYTE: u64 = CONTROL_BYTES;
 const PASS_BYTE: u64 = CONTROL_BYTES + 1;
-/// The snapshot of a cluster.
+/// The snapshot of a cluster, opened.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) info: ClusterInfo,
@@ -45,13 +44,13 @@ pub(crate) struct Snapshot {
     narrow: Vec<File>,
     wide: Vec<File>,
     in_use: FilesInUse,
-    /// Held by the thread that makes a pass: the lock on the file does not exclude threads from each other.
+    /// Held by the thread that makes a pass, as the file lock does not exclude threads from each other.
     pass: Mutex<()>,
 }
 
 impl Snapshot {
-    /// Makes the files in `dir`, a new directory, and writes each to the disk.
-    pub(crate) fn make(dir: &Path, info: &ClusterInfo) -> Result<(), OpenError> {
+    /// Creates the files in `dir`, a new directory, and syncs each to disk.
+    pub(crate) fn create(dir: &Path, info: &ClusterInfo) -> Result<(), OpenError> {
         for role in files::roles(info) {
             let bytes = file_bytes(info, role);
             let file = files::create(dir, info, (Storage::Snapshot, role), bytes)?;
@@ -76,7 +75,7 @@ impl Snapshot {
             let bytes = file_bytes(&info, role);
             files::check_length(file, bytes, &path)?;
             if access == Access::Write {
-                // A copy of a cluster, as from a backup, may have holes where the cluster had zeros.
+                // A restored backup may have holes where the original had zeros.
                 files::allocate(file, bytes, &path)?;
             }
             in_use.add(file, path)?;
@@ -100,7 +99,7 @@ impl Snapshot {
         self.in_use.paths()
     }
 
-    /// Whether every file is still where it was.
+    /// Whether every file is still in place.
     pub(crate) fn check(&self) -> io::Result<()> {
         self.in_use.check()
     }
@@ -109,28 +108,29 @@ impl Snapshot {
         &self.control
     }
 
-    /// Takes the right to make memory for this snapshot: nobody else, on any machine, has any. Once taken,
-    /// [`Snapshot::try_lock_shared`] lets others in.
+    /// Acquires the right to create memory for this snapshot: no process, on any machine, has any. Afterwards
+    /// [`Snapshot::try_lock_shared`] admits others.
     pub(crate) fn try_lock_exclusive(&self) -> io::Result<bool> {
         byte_lock::try_lock(&self.control, USERS_BYTE)
     }
 
-    /// Shows, for as long as this process lives, that there is memory for this snapshot.
+    /// Shows, while this process lives, that memory for this snapshot exists.
     pub(crate) fn try_lock_shared(&self) -> io::Result<bool> {
         byte_lock::try_lock_shared(&self.control, USERS_BYTE)
     }
 
-    /// There is no memory any more, as far as this process is concerned.
+    /// This process no longer has memory for this snapshot.
     pub(crate) fn unlock(&self) {
         byte_lock::unlock(&self.control, USERS_BYTE);
     }
 
-    /// Whether some process has the cluster open.
+    /// Whether a process has the cluster open.
     pub(crate) fn is_locked(&self) -> bool {
         byte_lock::is_locked(&self.control, USERS_BYTE).unwrap_or(true)
     }
 
-    /// Gives a file to the owner of the snapshot: root may open what a sidecar that is another user then joins.
+    /// Gives a file to the owner of the snapshot, so that root may open a cluster that a sidecar of another
+    /// user joins.
     pub(crate) fn give_to_owner(&self, path: &Path) -> Result<(), OpenError> {
         let give_to_owner = || {
             let owner = self.control.metadata()?;
@@ -150,7 +150,7 @@ impl Snapshot {
     }
 }
 
-/// The size of a file of the snapshot.
+/// The length of a snapshot file.
 fn file_bytes(info: &ClusterInfo, role: Role) -> u64 {
     files::length(info, role, CONTROL_BYTES, Geometry::snapshot_file_bytes)
 }

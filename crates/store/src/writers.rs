@@ -1,8 +1,9 @@
-//! The threads of this process in a cluster: which seat each has, and whom it waits for.
+//! The writers of a cluster: which threads may write, how they exclude each other, and recovery after a
+//! death.
 //!
-//! Owns the process's number, its seats, and the decisions that another process is dead, or does not move.
-//! A thread takes a seat for one update, or one batch, and gives it back. It waits for a lock only while it
-//! holds none.
+//! Owns the writer slots of this process, and the decisions that another process is dead or stuck. A thread
+//! holds a slot for one update or one batch. It waits for a lock only while it holds none. Does not know what
+//! is written.
 
 pub(crate) mod backoff;
 pub(crate) mod byte_lock;
@@ -30,13 +31,13 @@ use crate::writers::recovery::recover;
 use crate::writers::slot::{WriterSlot, owner_word};
 use crate::writers::stall::{StallDetector, StuckProcess, is_stuck, locks_held, note_stall};
 
-/// This process in a cluster.
+/// This process as a writer of a cluster.
 pub(crate) struct Writers {
     process: u32,
-    locks: LivenessLocks,
-    /// Shows that this process lives. Given up last.
-    _claim: LivenessLock,
-    /// The seats of this process, of which the first `taken` are there.
+    liveness: LivenessLocks,
+    /// Proves that this process is alive. Released last.
+    _own_lock: LivenessLock,
+    /// The slots of this process; the first `claimed` are in use.
     pool: Box<[PooledSlot]>,
     claimed: AtomicUsize,
     growing: Mutex<()>,
@@ -45,7 +46,7 @@ pub(crate) struct Writers {
     blocked: BlockedTime,
 }
 
-/// A seat of this process. Alone on its cache line, as threads take and give back theirs all the time.
+/// A writer slot of this process. On its own cache line, as threads acquire and release slots all the time.
 #[derive(Default)]
 #[repr(align(64))]
 struct PooledSlot {
@@ -53,7 +54,7 @@ struct PooledSlot {
     number: AtomicU64,
 }
 
-/// A seat that this thread has for now.
+/// A writer slot held by this thread.
 pub(crate) struct HeldSlot<'a> {
     pub(crate) writer: WriterSlot<'a>,
     slot: &'a PooledSlot,
@@ -62,24 +63,25 @@ pub(crate) struct HeldSlot<'a> {
 impl Drop for HeldSlot<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `try_sit`; the next thread sees the seat as we leave it.
+        // Release: pairs with the Acquire in `try_acquire`; the next thread sees the slot as this one left
+        // it.
         self.slot.is_taken.store(false, Ordering::Release);
     }
 }
 
 impl Writers {
-    /// Joins as process number `process`, which `life` gives the right to.
+    /// Joins as process number `process`, whose liveness lock is `own_lock`.
     pub(crate) fn join(
         memory: &Memory,
-        locks: LivenessLocks,
-        claim: LivenessLock,
+        liveness: LivenessLocks,
+        own_lock: LivenessLock,
         process: u32,
     ) -> Self {
         put(pid_word(&memory.control, process), u64::from(std::process::id()));
         Self {
             process,
-            locks,
-            _claim: claim,
+            liveness,
+            _own_lock: own_lock,
             pool: (0..WRITERS_MAX).map(|_| PooledSlot::default()).collect(),
             claimed: AtomicUsize::new(0),
             growing: Mutex::new(()),
@@ -89,7 +91,7 @@ impl Writers {
         }
     }
 
-    /// A seat for this thread.
+    /// Acquires a writer slot for this thread.
     #[inline]
     pub(crate) fn acquire<'a>(&'a self, memory: &'a Memory) -> Result<HeldSlot<'a>, UpdateError> {
         match self.try_acquire(memory) {
@@ -100,7 +102,7 @@ impl Writers {
 
     #[inline]
     fn try_acquire<'a>(&'a self, memory: &'a Memory) -> Option<HeldSlot<'a>> {
-        // Acquire: pairs with the Release in `grow`; the number of the last seat is there.
+        // Acquire: pairs with the Release in `claim_another`; the number of the last slot is visible.
         let claimed = self.claimed.load(Ordering::Acquire);
         let mut index = thread_number();
         if index >= claimed {
@@ -108,7 +110,7 @@ impl Writers {
         }
         for _ in 0..claimed {
             let slot = &self.pool[index];
-            // Acquire: pairs with the Release of the former user of the seat.
+            // Acquire: pairs with the Release of the slot's previous user.
             if !slot.is_taken.swap(true, Ordering::Acquire) {
                 let number = slot.number.load(Ordering::Relaxed);
                 return Some(HeldSlot { writer: WriterSlot::new(&memory.control, number), slot });
@@ -125,12 +127,12 @@ impl Writers {
         self.blocked.count(|| {
             loop {
                 if backoff.has_yielded() {
-                    // The dead need no seats.
+                    // Recovery frees the slots of dead processes.
                     (0..PROCESSES_MAX)
                         .for_each(|process| self.recover_if_due(memory, process, None));
                 }
                 if !self.claim_another(memory) {
-                    is_last = backoff.pause() == Deadline::None;
+                    is_last = backoff.pause() == Deadline::Passed;
                 }
                 if let Some(held_slot) = self.try_acquire(memory) {
                     return Ok(held_slot);
@@ -142,26 +144,27 @@ impl Writers {
         })
     }
 
-    /// Takes one more seat for this process, if there is one and no other thread is at it.
+    /// Claims one more slot for this process, if there is one and no other thread is doing so.
     fn claim_another(&self, memory: &Memory) -> bool {
-        let Ok(_growth) = self.growing.try_lock() else { return false };
+        let Ok(_growing) = self.growing.try_lock() else { return false };
         let claimed = self.claimed.load(Ordering::Relaxed);
         let owner = owner_word(self.process);
         if claimed == self.pool.len() {
             return false;
         }
-        // The first seats are kept for one process each, so that each has one at least.
+        // The first slots are reserved, one per process, so that each process has at least one.
         let own = WriterSlot::new(&memory.control, u64::from(self.process));
         let shared = WriterSlot::all(&memory.control).skip(PROCESSES_MAX as usize);
         let free = std::iter::once(own).chain(shared).find(|writer| writer.try_claim(owner));
         let Some(writer) = free else { return false };
         self.pool[claimed].number.store(writer.number(), Ordering::Relaxed);
-        // Release: pairs with the Acquire in `try_sit`.
+        // Release: pairs with the Acquire in `try_acquire`.
         self.claimed.store(claimed + 1, Ordering::Release);
         true
     }
 
-    /// Waits until a lock is free or its holder has moved. The thread is on `seat`, and holds no lock.
+    /// Waits until a lock is free or its holder makes progress. The thread holds the slot `writer`, and no
+    /// lock.
     #[cold]
     pub(crate) fn wait(
         &self,
@@ -183,13 +186,13 @@ impl Writers {
         loop {
             let holder = get(lock);
             if unlocked(holder) != unlocked(writer.lock_word()) {
-                // Not a page of this memory, as it was made.
+                // The page is not the one of this memory.
                 memory.poison();
                 return Err(UpdateError::DataLoss);
             }
-            let held_from = WriterSlot::of_lock(&memory.control, holder);
-            let progress = held_from.map_or(0, |held_from| held_from.progress());
-            let stalled_for = held_from.map(|held_from| self.stalls.stalled_for(&held_from));
+            let holder_slot = WriterSlot::of_lock(&memory.control, holder);
+            let progress = holder_slot.map_or(0, |holder_slot| holder_slot.progress());
+            let stalled_for = holder_slot.map(|holder_slot| self.stalls.stalled_for(&holder_slot));
             let is_stuck = stalled_for.is_some_and(is_stuck);
             if (is_stuck || backoff.has_yielded())
                 && let Some(process) = holder_process(memory, holder)
@@ -199,46 +202,49 @@ impl Writers {
                     return Ok(());
                 }
             }
-            if let (true, Some(held_from), Some(stalled_for)) = (is_stuck, held_from, stalled_for) {
-                note_stall(&held_from, stalled_for);
+            if let (true, Some(holder_slot), Some(stalled_for)) =
+                (is_stuck, holder_slot, stalled_for)
+            {
+                note_stall(&holder_slot, stalled_for);
                 return Err(busy(memory, holder, stalled_for));
             }
-            // Also where the lock has come free: who starts again and again has waited as well.
-            if backoff.pause() == Deadline::None {
-                // Holders that move, and are as fast as ever, are no reason to look for one that does not.
+            // Pause even if the lock is free by now: repeated attempts count as waiting.
+            if backoff.pause() == Deadline::Passed {
+                // If holders make progress at the usual speed, the cause is contention, not a stuck holder.
                 return Err(match stalled_for {
                     Some(stalled_for) if stalled_for >= WAIT_MAX / 2 => {
                         busy(memory, holder, stalled_for)
                     }
                     Some(_) => crowded(),
                     None if holder == unlocked(holder) => crowded(),
-                    // A word that names no seat: the file is damaged.
+                    // The word names no slot: the file is damaged.
                     None => busy(memory, holder, WAIT_MAX),
                 });
             }
-            let has_moved = held_from.is_some_and(|held_from| held_from.progress() != progress);
+            let has_moved =
+                holder_slot.is_some_and(|holder_slot| holder_slot.progress() != progress);
             if holder == unlocked(holder) || get(lock) != holder || has_moved {
                 return Ok(());
             }
         }
     }
 
-    /// Whether somebody has waited for this holder of a lock for so long that there is no use in spinning.
+    /// Whether the holder of a lock has stalled for so long that spinning is useless.
     pub(crate) fn is_stalled(&self, memory: &Memory, holder: u64) -> bool {
         WriterSlot::of_lock(&memory.control, holder).is_some_and(|writer| {
             self.stalls.has_seen(&writer) && self.stalls.stalled_for(&writer) >= SPIN_STALL_MAX
         })
     }
 
-    /// How long the threads of this process have waited for others.
-    pub(crate) fn blocked(&self) -> Duration {
+    /// How long the threads of this process have waited, in total.
+    pub(crate) fn blocked_time(&self) -> Duration {
         self.blocked.total()
     }
 
-    /// The processes that hold locks and have not moved for longer than waiters put up with. Those that
-    /// are dead are cleaned up after.
+    /// The processes that hold locks and have made no progress for longer than waiters tolerate. Recovers the
+    /// dead.
     ///
-    /// A seat that nobody waits for is first seen by one call, and found to stand still by the next.
+    /// A slot that nobody waits for is first seen by one call, and found stalled by the next.
     pub(crate) fn stuck(&self, memory: &Memory) -> Vec<StuckProcess> {
         let mut found: Vec<StuckProcess> = Vec::new();
         for writer in WriterSlot::all(&memory.control).filter(WriterSlot::has_listed_locks) {
@@ -267,7 +273,7 @@ impl Writers {
         found
     }
 
-    /// Cleans up after a process if it is dead, unless that was looked at a moment ago.
+    /// Recovers a process if it is dead, unless that was checked a moment ago.
     fn recover_if_due(&self, memory: &Memory, process: u32, writer: Option<&WriterSlot<'_>>) {
         if process == self.process || !self.stalls.may_probe(process) {
             return;
@@ -282,27 +288,27 @@ impl Writers {
         }
     }
 
-    /// Cleans up after a process if it is dead.
+    /// Recovers a process if it is dead.
     fn recover_if_dead(&self, memory: &Memory, process: u32, writer: Option<&WriterSlot<'_>>) {
         if process == self.process {
             return;
         }
-        // The lock of a process does not exclude the threads of this one from each other.
-        let Ok(_cleaning) = self.recovering.try_lock() else { return };
-        // If the lock cannot be asked for, the process counts as alive.
-        let Ok(Some(claim)) = self.locks.try_acquire(process) else { return };
+        // The lock of a process does not exclude threads of this one from each other.
+        let Ok(_recovering) = self.recovering.try_lock() else { return };
+        // If the lock cannot be queried, the process counts as alive.
+        let Ok(Some(claim)) = self.liveness.try_acquire(process) else { return };
         let recovered = recover_then_release(claim, || recover(memory, process));
         if let Some(writer) = writer {
             recovered.count(writer);
         }
     }
 
-    /// Where processes show that they live.
-    pub(crate) fn locks(&self) -> &LivenessLocks {
-        &self.locks
+    /// The liveness locks of all processes.
+    pub(crate) fn liveness(&self) -> &LivenessLocks {
+        &self.liveness
     }
 
-    /// Leaves: gives the seats back, which no thread uses any more.
+    /// Leaves the cluster and releases its slots, which no thread uses any more.
     pub(crate) fn leave(&mut self, memory: &Memory) {
         for slot in &self.pool[..self.claimed.load(Ordering::Acquire)] {
             WriterSlot::new(&memory.control, slot.number.load(Ordering::Relaxed)).release();
@@ -312,12 +318,12 @@ impl Writers {
     }
 }
 
-/// The process whose seat is named by the word of a lock.
+/// The process whose slot the word of a lock names.
 fn holder_process(memory: &Memory, holder: u64) -> Option<u32> {
     WriterSlot::of_lock(&memory.control, holder)?.process()
 }
 
-/// What is known of the holder of a lock that did not come free.
+/// The error for a lock that stayed held.
 fn busy(memory: &Memory, holder: u64, stalled_for: Duration) -> UpdateError {
     let pid =
         holder_process(memory, holder).map_or(0, |process| get(pid_word(&memory.control, process)));
@@ -328,7 +334,7 @@ fn crowded() -> UpdateError {
     UpdateError::Crowded { millis: u64::try_from(WAIT_MAX.as_millis()).unwrap_or(u64::MAX) }
 }
 
-/// A small number for each thread, so that threads look for their seats at different places.
+/// A small number per thread, so that threads start their search for a slot at different places.
 #[inline]
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -1,7 +1,7 @@
-//! The pointer: a file in the directory of a snapshot that says where the memory is, while there is one.
+//! The pointer: a file in the snapshot directory that names the directory of the memory, while there is one.
 //!
-//! Written in place, and as long as ever, so that it can be where no space is left. Whether what it names counts is
-//! for [`crate::open::segment`] to say.
+//! Written in place with a fixed length, so that it can be written on a full disk. Whether the memory it
+//! names is valid is for [`crate::open::segment`] to decide.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -14,10 +14,10 @@ use crate::error::OpenError;
 use crate::format::files::io_error;
 
 const POINTER: &str = "memory";
-/// A line, and empty lines up to this length.
+/// One line, padded with newlines to this length.
 const POINTER_BYTES: usize = 4096;
 
-/// Where the memory of a cluster is, as the directory of its snapshot says.
+/// The memory of a cluster, as recorded in its snapshot directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pointer {
     pub(crate) memory: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Pointer {
 }
 
 impl Pointer {
-    /// Nothing if there is none that makes sense: then there is no memory either.
+    /// None if there is no valid pointer, and so no memory.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let path = dir.join(POINTER);
         let is_pointer =
@@ -50,7 +50,7 @@ impl Pointer {
     }
 }
 
-/// There is no memory any more.
+/// Records that there is no memory.
 pub(crate) fn clear(dir: &Path) -> io::Result<()> {
     write_line(&dir.join(POINTER), Vec::new())
 }

@@ -1,8 +1,8 @@
-//! The memory of a cluster: files on a tmpfs, which all processes map.
+//! The shared memory segment of a cluster: files on a tmpfs, mapped by all processes.
 //!
-//! It outlives the processes, so that a kill loses nothing, and ends with the machine, so that no page of it
-//! is ever older than another. Owns its making and its finding. Memory that somebody changed from outside, or
-//! that was not filled to its end, is found by nobody.
+//! It outlives the processes, so a kill loses nothing, and ends with the machine, so no page is ever older
+//! than another. Owns its creation and lookup. Refuses memory that was changed from outside or not filled
+//! completely.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -26,29 +26,29 @@ use crate::snapshot::Snapshot;
 /// The memory of a cluster, mapped.
 pub(crate) struct Segment {
     pub(crate) memory: Memory,
-    /// The control file, whose bytes show which processes live.
+    /// The control file, whose bytes are the liveness locks.
     pub(crate) control: File,
     pub(crate) files: MemoryFiles,
 }
 
-/// The files of a memory that is mapped.
+/// The files of a mapped memory.
 #[derive(Debug)]
 pub(crate) struct MemoryFiles {
     pub(crate) dir: PathBuf,
-    /// Each with the length that it should have.
+    /// Each file with its expected length.
     opened: Vec<(File, u64)>,
     in_use: FilesInUse,
 }
 
-/// Maps the memory that belongs to a snapshot, if there is any that counts.
+/// Maps the memory of a snapshot, if there is a valid one.
 pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment>, OpenError> {
     let Some(pointer) = Pointer::read(snapshot.dir()) else { return Ok(None) };
-    // Of a copy of the directory, it is the memory of the other one.
-    if pointer.memory.file_name() != Some(OsStr::new(&name(snapshot)?)) {
+    // In a copied directory, the pointer names the memory of the original.
+    if pointer.memory.file_name() != Some(OsStr::new(&directory_name(snapshot)?)) {
         return Ok(None);
     }
     let own = |path: &Path| fs::symlink_metadata(path).map(|found| found.uid());
-    // Memory directories are open to all users. What somebody else put there is not ours.
+    // All users may write to memory directories. Ignore what another user put there.
     let Ok(owner) = own(&pointer.memory) else { return Ok(None) };
     if snapshot.paths().next().and_then(|path| own(path).ok()) != Some(owner) {
         return Ok(None);
@@ -56,7 +56,7 @@ pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment
     let mapped = match map(&pointer.memory, &snapshot.info, access) {
         Ok(mapped) => mapped,
         Err(error @ OpenError::Io { .. }) => return Err(error),
-        // Not whole, or not ours.
+        // Incomplete, or of another cluster.
         Err(_) => return Ok(None),
     };
     let control = &mapped.memory.control;
@@ -67,13 +67,13 @@ pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment
     Ok(is_current.then_some(mapped))
 }
 
-/// Makes memory for a snapshot, all zeros. The caller has the right to ([`Snapshot::try_lock_exclusive`]), fills it, and
-/// then calls [`Segment::finish`].
-pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, OpenError> {
+/// Creates memory for a snapshot, all zeros. The caller holds [`Snapshot::try_lock_exclusive`], fills the
+/// memory, and then calls [`Segment::publish`].
+pub(crate) fn create(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, OpenError> {
     require_tmpfs(memory_dir)?;
-    let dir = memory_dir.join(name(snapshot)?);
+    let dir = memory_dir.join(directory_name(snapshot)?);
     files::remove(&dir)?;
-    let make = || {
+    let create = || {
         DirBuilder::new()
             .mode(0o700)
             .create(&dir)
@@ -84,22 +84,22 @@ pub(crate) fn make(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, Op
             files::create(&dir, &snapshot.info, (Storage::Memory, role), bytes)?;
             snapshot.give_to_owner(&dir.join(role.file_name()))?;
         }
-        let made = map(&dir, &snapshot.info, Access::Write)?;
+        let created = map(&dir, &snapshot.info, Access::Write)?;
         let [random] = random()?;
-        mark(&made.memory, random);
-        Ok(made)
+        mark(&created.memory, random);
+        Ok(created)
     };
-    let made = make();
-    if made.is_err() {
-        // Best effort, so that memory which was too small is not left full; the first error counts.
+    let created = create();
+    if created.is_err() {
+        // Best effort, so that a full tmpfs does not stay full; the first error is returned.
         let _ = files::remove(&dir);
     }
-    made
+    created
 }
 
-/// Marks all locks of new memory.
+/// Writes the mark into all locks of new memory.
 fn mark(memory: &Memory, random: u64) {
-    // Not 0, which is in every page that is lost.
+    // Never 0, which is what a lost page contains.
     let mark = (random | 1) << 32;
     put(mark_word(&memory.control), mark);
     for key_node in memory.classes().flat_map(ClassMemory::key_nodes) {
@@ -108,8 +108,8 @@ fn mark(memory: &Memory, random: u64) {
 }
 
 impl Segment {
-    /// From here on, others find it.
-    pub(crate) fn finish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
+    /// From now on, other processes find it.
+    pub(crate) fn publish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
         let [nonce] = random()?;
         let control = &self.memory.control;
         put(boot_word(control), boot_hash());
@@ -129,14 +129,14 @@ impl MemoryFiles {
         self.opened.iter().all(|(file, bytes)| files::is_whole(file, *bytes))
     }
 
-    /// Whether the files are as they were when the memory was made. If something in them is gone, the memory is
-    /// spoiled, for everybody; files that were only removed or replaced live on in the processes that have them.
+    /// Whether the files are as they were created. If data is gone, poisons the memory for all processes.
+    /// Removed or replaced files live on in the processes that have them open.
     pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
         self.check_or(memory, || memory.poison())
     }
 
-    /// The same for somebody who only looks.
-    pub(crate) fn check_seen(&self, memory: &Memory) -> io::Result<()> {
+    /// The same without poisoning, for views.
+    pub(crate) fn check_read_only(&self, memory: &Memory) -> io::Result<()> {
         self.check_or(memory, || {})
     }
 
@@ -154,14 +154,14 @@ impl MemoryFiles {
     }
 }
 
-/// Memory that only this process has, for a look at a snapshot.
+/// Memory of this process alone, for viewing a snapshot.
 pub(crate) fn anonymous(info: ClusterInfo) -> io::Result<Memory> {
     let words = |role| (file_bytes(&info, role) / WORD_BYTES) as usize;
     Memory::of_files(info, |role| Region::zeros(words(role)))
 }
 
-/// One name for each snapshot: a copy of a directory is another one.
-fn name(snapshot: &Snapshot) -> Result<String, OpenError> {
+/// The directory name for a snapshot's memory. A copy of the snapshot has another one.
+fn directory_name(snapshot: &Snapshot) -> Result<String, OpenError> {
     let found = snapshot.control().metadata();
     let found = found.map_err(io_error("look at the file", snapshot.dir()))?;
     let cluster = snapshot.info.cluster;
@@ -192,7 +192,7 @@ fn file_bytes(info: &ClusterInfo, role: Role) -> u64 {
     files::length(info, role, CONTROL_BYTES, Geometry::file_bytes)
 }
 
-/// A number for this boot of the machine. 0 where it cannot be told.
+/// Identifies this boot of the machine; 0 if unknown.
 fn boot_hash() -> u64 {
     let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if id.is_empty() { 0 } else { xxh3_64(&id).max(1) }
@@ -208,7 +208,7 @@ pub(crate) fn random<const WORDS: usize>() -> Result<[u64; WORDS], OpenError> {
     Ok(words)
 }
 
-/// Refuses a directory whose files are on a disk: writes to mapped memory would wait for it.
+/// Refuses a directory on a disk: writes to mapped memory would wait for it.
 #[cfg(target_os = "linux")]
 fn require_tmpfs(dir: &Path) -> Result<(), OpenError> {
     const TMPFS: i64 = 0x0102_1994;

@@ -1,6 +1,6 @@
-//! One copy of a key-node, and one note about a pass: where they are, when they count, how they come to be.
+//! Copies of key-nodes, and checkpoints: their words, positions and validity.
 //!
-//! Owns their words and checksums. Reads and writes no file.
+//! Owns their checksums. Accesses no file.
 
 use bytemuck::cast_slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -9,24 +9,24 @@ use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
 use crate::memory::ClassMemory;
 use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{Ordering, fence, get, put};
-use crate::writers::stats::Stats;
+use crate::writers::slot::Count;
 
 pub(super) const CHECKPOINT_WORDS: usize = HEADER_BYTES / 8;
 pub(super) type Checkpoint = [u64; CHECKPOINT_WORDS];
-/// Words of a note besides the counts, and of a copy: in the place of the lock and of `away`, which mean
-/// nothing there.
+/// Words that copies and checkpoints have in common. In a copy they replace the lock and the count of
+/// displaced keys, which have no meaning there.
 pub(super) const PASS: usize = 0;
 pub(super) const CHECKSUM: usize = 1;
 pub(super) const COUNTS: usize = 2;
-/// Of a note: how many key-nodes have a copy.
-pub(super) const COPIES: usize = COUNTS + Stats::COUNTS;
-/// Of a note: what processes know of the clock, as long as the machine runs.
+/// In a checkpoint: the number of key-nodes that have a copy.
+pub(super) const COPIES: usize = COUNTS + Count::KINDS;
+/// In a checkpoint: what processes know about the clock of this boot.
 pub(super) const CLOCK: usize = COPIES + 1;
-/// How often a key-node is copied in vain, as somebody changes it meanwhile, before it is locked.
+/// How often a copy is tried while others change the key-node, before it is locked.
 const TRIES: u32 = if cfg!(loom) { 1 } else { 20 };
 
-/// The place that has the last copy of a key-node, and the changes that are in it: the low half of a word is
-/// the count of changes, the high half the place plus 1, or 0 where there is no copy.
+/// The position of a key-node's latest copy, and the changes in it. As a word: the count of changes in the
+/// low half, and in the high half the position plus 1, or 0 if there is no copy.
 #[derive(Clone, Copy)]
 pub(super) struct CopyState {
     pub(super) changes: u32,
@@ -53,30 +53,30 @@ impl CopyState {
     }
 }
 
-/// Where the copy of the key-node `rest` of a file is: all first places, then all second ones, so that
-/// they are far apart on the disk.
+/// The offset of a copy of key-node `index` of a file. All first positions precede all second ones, so that
+/// the two are far apart on disk.
 pub(super) fn offset(geometry: &Geometry, position: u32, index: u64) -> u64 {
     let copy = u64::from(position) * geometry.key_nodes() + index;
     HEADER_BYTES as u64 + copy * geometry.key_node_bytes()
 }
 
-/// Where the copy of a key-node of a loaded snapshot is, in its file.
+/// The offset in its file of a key-node's copy in a loaded snapshot.
 pub(crate) fn copy_offset(class: &ClassMemory, number: u64) -> u64 {
     let copy_state = CopyState::from_word(get(class.copy_state(number)));
     let (_, index) = class.layout.file_and_index(number);
     offset(&class.layout.geometry, copy_state.position.unwrap_or(0), index)
 }
 
-/// A copy, as far as it tells by itself.
+/// The validity of a copy or a checkpoint by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyStatus {
     Empty,
-    /// Made in this pass.
+    /// Written in this pass.
     Whole(u64),
     Damaged,
 }
 
-/// What the checksum of a copy is made with besides the seed of the cluster: where it is, so that it does not count
+/// The seed of a copy's checksum: that of the cluster, mixed with the position, so that a copy is invalid
 /// elsewhere.
 pub(super) fn seed_at(seed: u64, class: &ClassMemory, number: u64, position: u32) -> u64 {
     let class = if class.class == Class::Wide { 2 } else { 1 };
@@ -84,26 +84,26 @@ pub(super) fn seed_at(seed: u64, class: &ClassMemory, number: u64, position: u32
     seed ^ at.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Judges a copy or a note.
+/// Checks a copy or a checkpoint.
 pub(super) fn status_of(words: &mut [u64], seed: u64) -> CopyStatus {
     if words.iter().all(|word| *word == 0) {
         return CopyStatus::Empty;
     }
     let found = std::mem::take(&mut words[CHECKSUM]);
-    let check_memory = found == xxh3_64_with_seed(cast_slice(words), seed);
+    let is_whole = found == xxh3_64_with_seed(cast_slice(words), seed);
     words[CHECKSUM] = found;
-    if check_memory { CopyStatus::Whole(words[PASS]) } else { CopyStatus::Damaged }
+    if is_whole { CopyStatus::Whole(words[PASS]) } else { CopyStatus::Damaged }
 }
 
-/// Makes a copy or a note one of `pass`.
+/// Completes a copy or a checkpoint with the number of its pass and its checksum.
 pub(super) fn stamp(words: &mut [u64], pass: u64, seed: u64) {
     words[PASS] = pass;
     words[CHECKSUM] = 0;
     words[CHECKSUM] = xxh3_64_with_seed(cast_slice(words), seed);
 }
 
-/// The place of the copy that counts: the last one of a complete pass. If there is none, as in the copy of a
-/// directory that was being written all along, the earliest later one.
+/// The position of the valid copy: the latest of a complete pass. If there is none, as in a directory copied
+/// while being written, the earliest later one.
 pub(super) fn choose_position(statuses: &[CopyStatus; 2], complete: u64) -> Option<u32> {
     let pass = |position: u32| match statuses[position as usize] {
         CopyStatus::Whole(pass) => Some(pass),
@@ -114,8 +114,8 @@ pub(super) fn choose_position(statuses: &[CopyStatus; 2], complete: u64) -> Opti
     of_complete.or_else(|| whole().min()).map(|(_, position)| position)
 }
 
-/// Puts a copy into memory, and notes where it is from. If the other place has something that must not count
-/// once the next pass is complete, the key-node counts as changed, so that this pass replaces it.
+/// Puts a copy into memory and records its position. If the other position must not count after the next
+/// pass, marks the key-node as changed, so that the pass overwrites it.
 pub(super) fn restore_copy(
     class: &ClassMemory,
     number: u64,
@@ -130,7 +130,7 @@ pub(super) fn restore_copy(
     put(class.copy_state(number), CopyState { changes, position: Some(position) }.to_word());
 }
 
-/// Copies a key-node, and says which changes are in it.
+/// Copies a key-node, and returns the changes in the copy.
 pub(super) fn copy(key_node: KeyNode<'_>, image: &mut [u64]) -> u32 {
     for (word, to) in key_node.words().iter().zip(image) {
         *to = get(word);
@@ -142,13 +142,13 @@ pub(super) fn copy(key_node: KeyNode<'_>, image: &mut [u64]) -> u32 {
 pub(super) fn try_copy(key_node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> {
     for _ in 0..TRIES {
         let before = (get(key_node.lock()) as u32, key_node.changes());
-        // Acquire: what is copied is no older than this look.
+        // Acquire: the copy is no older than these loads.
         fence(Ordering::Acquire);
         let changes = copy(key_node, image);
-        // Acquire: if any of it is of an update under way, its lock is seen, or what came after.
+        // Acquire: if the copy contains part of an update, the load below sees its lock, or something later.
         fence(Ordering::Acquire);
         let lock = get(key_node.lock()) as u32;
-        // Acquire: if the lock was given back since, the count of changes is seen that came before.
+        // Acquire: if the lock was released since, the changes made before are visible.
         fence(Ordering::Acquire);
         if before == (0, changes) && lock == 0 && key_node.changes() == changes {
             return Some(changes);
@@ -172,7 +172,7 @@ mod loom_tests {
 
     const ID: KeyNodeId = KeyNodeId { class: Class::Narrow, number: 0 };
 
-    /// A copy that counts is of one moment: all of an update, or nothing, and it says which changes are in it.
+    /// A valid copy contains all of an update or nothing, and reports exactly the changes in it.
     #[test]
     fn no_copy_has_half_an_update() {
         loom::model(|| {

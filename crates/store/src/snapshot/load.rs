@@ -1,4 +1,4 @@
-//! From the snapshot to memory: which copies count, and what is missing.
+//! Loading: from the snapshot to memory. Decides which copies are valid, and notices missing ones.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,23 +17,22 @@ use crate::memory::control::{clock_words, pass_word};
 use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
 use crate::writers::slot::{Count, WriterSlot};
-use crate::writers::stats::Stats;
 
-/// By how many passes a copy of a directory that was written meanwhile can be ahead of its own note.
+/// By how many passes a directory copied while being written can be ahead of its checkpoint.
 const PASSES_AHEAD_MAX: u64 = 1 << 32;
 
-/// What was found in a snapshot.
+/// What a snapshot contains.
 #[derive(Clone, Copy, Default)]
 struct Loaded {
-    /// The last one of which there is any copy.
+    /// The latest pass of any copy.
     last_pass: u64,
-    /// Key-nodes that have one, whole or damaged.
+    /// Key-nodes with a copy, whole or damaged.
     copies: u64,
 }
 
 impl Snapshot {
-    /// Fills `memory`, which is all zeros, with the copies that count. `damaged` gets each place whose copy
-    /// is torn or damaged: the file, and where in it.
+    /// Fills `memory`, which is all zeros, with the valid copies. Calls `damaged` with the file, key-node and
+    /// offset of each torn or damaged copy.
     pub(crate) fn load(
         &self,
         memory: &Memory,
@@ -45,17 +44,18 @@ impl Snapshot {
             torn += 1;
             damaged(role, number, offset);
         };
-        let note_at = |position: u64| (1 + position) * HEADER_BYTES as u64;
-        let checkpoint =
-            self.last_checkpoint(|position| damaged(Role::Control, position, note_at(position)))?;
+        let checkpoint_at = |position: u64| (1 + position) * HEADER_BYTES as u64;
+        let checkpoint = self.last_checkpoint(|position| {
+            damaged(Role::Control, position, checkpoint_at(position));
+        })?;
         let (_, checkpoint) = checkpoint.unwrap_or((0, [0; CHECKPOINT_WORDS]));
-        for (index, count) in checkpoint[COUNTS..][..Stats::COUNTS].iter().enumerate() {
+        for (index, count) in checkpoint[COUNTS..][..Count::KINDS].iter().enumerate() {
             counts.set_counted(index, *count);
         }
         for (word, value) in clock_words(&memory.control).into_iter().zip(&checkpoint[CLOCK..]) {
             put(word, *value);
         }
-        // Before the first pass was complete, or where no note can be read, the last whole copy counts.
+        // Without a checkpoint, before the first pass or after damage, the latest whole copy counts.
         let complete = if checkpoint[PASS] == 0 { u64::MAX } else { checkpoint[PASS] };
         let mut loaded = Loaded { last_pass: checkpoint[PASS], copies: 0 };
         for class in memory.classes() {
@@ -63,13 +63,13 @@ impl Snapshot {
             loaded.last_pass = loaded.last_pass.max(of_class.last_pass);
             loaded.copies += of_class.copies;
         }
-        // So that the next pass is later than everything that is there.
+        // The next pass must be later than everything on disk.
         put(pass_word(&memory.control), loaded.last_pass);
-        // Some are gone without a trace, or all notes are.
+        // Some copies have vanished, or all checkpoints have.
         let missing = checkpoint[COPIES].saturating_sub(loaded.copies);
-        let is_note_missing = checkpoint[PASS] == 0 && loaded.last_pass > 1;
-        if missing > 0 || is_note_missing {
-            damaged(Role::Control, 0, note_at(0));
+        let has_no_checkpoint = checkpoint[PASS] == 0 && loaded.last_pass > 1;
+        if missing > 0 || has_no_checkpoint {
+            damaged(Role::Control, 0, checkpoint_at(0));
         }
         counts.count(Count::DroppedTorn, torn + missing);
         Ok(())
@@ -85,23 +85,23 @@ impl Snapshot {
         let mut loaded = Loaded::default();
         let geometry = class.layout.geometry;
         let words = class.layout.key_node_words;
-        let buffer = (BUFFER_BYTES / (8 * words)).max(1) as u64;
-        let mut positions =
-            [vec![0_u64; words * buffer as usize], vec![0_u64; words * buffer as usize]];
+        let batch = (BUFFER_BYTES / (8 * words)).max(1) as u64;
+        let mut buffers =
+            [vec![0_u64; words * batch as usize], vec![0_u64; words * batch as usize]];
         for (file, opened) in self.files(class.class).iter().enumerate() {
             let role = Role::Nodes { class: class.class, file: file as u32 };
             let mut first = 0;
             while first < geometry.key_nodes() {
-                let count = buffer.min(geometry.key_nodes() - first) as usize;
-                for (position, copies) in (0..).zip(&mut positions) {
+                let count = batch.min(geometry.key_nodes() - first) as usize;
+                for (position, copies) in (0..).zip(&mut buffers) {
                     let bytes = cast_slice_mut(&mut copies[..count * words]);
                     opened.read_exact_at(bytes, offset(&geometry, position, first))?;
                 }
                 for index in 0..count {
-                    let rest = first + index as u64;
-                    let number = file as u64 * geometry.key_nodes() + rest;
+                    let in_file = first + index as u64;
+                    let number = file as u64 * geometry.key_nodes() + in_file;
                     let copies =
-                        positions.each_mut().map(|copies| &mut copies[index * words..][..words]);
+                        buffers.each_mut().map(|copies| &mut copies[index * words..][..words]);
                     let mut position = 0..;
                     let statuses = copies.map(|copy| {
                         let position = position.next().unwrap_or(0);
@@ -110,7 +110,7 @@ impl Snapshot {
                     let mut is_newest = true;
                     for (position, found) in (0..).zip(&statuses) {
                         match found {
-                            // The first copy went to both.
+                            // The first copy is written to both buffers.
                             CopyStatus::Empty if statuses == [CopyStatus::Empty; 2] => {}
                             CopyStatus::Whole(pass) => {
                                 loaded.last_pass = loaded.last_pass.max(*pass);
@@ -118,13 +118,13 @@ impl Snapshot {
                             }
                             CopyStatus::Empty | CopyStatus::Damaged => {
                                 is_newest = false;
-                                damaged(role, number, offset(&geometry, position, rest));
+                                damaged(role, number, offset(&geometry, position, in_file));
                             }
                         }
                     }
                     loaded.copies += u64::from(statuses != [CopyStatus::Empty; 2]);
                     if let Some(position) = choose_position(&statuses, complete) {
-                        let copy = &positions[position as usize][index * words..][..words];
+                        let copy = &buffers[position as usize][index * words..][..words];
                         restore_copy(class, number, copy, (position, is_newest));
                     }
                 }
@@ -134,8 +134,8 @@ impl Snapshot {
         Ok(loaded)
     }
 
-    /// The note of the last pass that is complete, if one can be read. All zeros before the first pass.
-    /// With its place. `damaged` gets the place of each note that is torn or damaged.
+    /// The checkpoint of the last complete pass with its position; all zeros before the first pass, none if
+    /// neither can be read. Calls `damaged` with the position of each torn or damaged checkpoint.
     pub(super) fn last_checkpoint(
         &self,
         mut damaged: impl FnMut(u64),
@@ -154,7 +154,7 @@ impl Snapshot {
                 CopyStatus::Damaged => None,
             }
         });
-        // As with copies, the first note went to both places.
+        // Like copies, the first checkpoint is written to both buffers.
         let is_new = passes == [Some(0); 2];
         for (position, pass) in (0..).zip(passes) {
             if pass.is_none_or(|pass| pass == 0 && !is_new) {
@@ -169,7 +169,7 @@ impl Snapshot {
         })
     }
 
-    /// Goes on with memory that killed processes left. Its number of the last pass may be damaged.
+    /// Continues with the memory of killed processes, in which the number of the last pass may be damaged.
     pub(crate) fn resume(&self, memory: &Memory) -> io::Result<()> {
         let complete = self.last_checkpoint(|_| {})?.map_or(0, |(_, checkpoint)| checkpoint[PASS]);
         let known = get(pass_word(&memory.control));

@@ -1,6 +1,7 @@
-//! A pass: from memory to the snapshot, beside everybody who updates.
+//! A pass: from memory to the snapshot, beside all updates.
 //!
-//! Reads memory without locks, unless a key-node never rests. Nothing counts before its last write.
+//! Reads memory without locks, unless a key-node is never at rest. Nothing counts before the checkpoint is
+//! written.
 
 use std::fs::File;
 use std::io;
@@ -23,23 +24,23 @@ use crate::memory::sync::{get, put};
 use crate::writers::byte_lock;
 use crate::writers::stats::Stats;
 
-/// What is read or written at a time.
+/// How much is read or written at a time.
 pub(super) const BUFFER_BYTES: usize = 1 << 18;
 
-/// What a pass came to.
+/// What a pass did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Key-nodes that had changed, and were copied.
+    /// Changed key-nodes that were copied.
     pub copied: u64,
-    /// Key-nodes that had changed and could not be copied, as a process that does not move holds them.
+    /// Changed key-nodes that could not be copied, as a stuck process holds their locks.
     pub locked: u64,
 }
 
 impl Snapshot {
-    /// Makes a pass: copies what changed since the last one. `hold` copies a key-node under its lock, and says
-    /// whether it could have it.
+    /// Makes a pass: copies what changed since the last one. `with_lock` runs its argument under the lock of
+    /// a key-node, and returns whether it got the lock.
     ///
-    /// Waits for another thread that makes one; says nothing if another process does.
+    /// Waits for another thread that makes a pass; returns nothing if another process makes one.
     pub(crate) fn save(
         &self,
         memory: &Memory,
@@ -50,12 +51,12 @@ impl Snapshot {
         if !byte_lock::try_lock(&self.control, PASS_BYTE)? {
             return Ok(None);
         }
-        let copy_state = self.make_pass(memory, &mut with_lock, check_memory);
+        let report = self.run_pass(memory, &mut with_lock, check_memory);
         byte_lock::unlock(&self.control, PASS_BYTE);
-        copy_state.map(Some)
+        report.map(Some)
     }
 
-    fn make_pass(
+    fn run_pass(
         &self,
         memory: &Memory,
         with_lock: &mut impl FnMut(KeyNode<'_>, &mut dyn FnMut(KeyNode<'_>)) -> bool,
@@ -68,7 +69,7 @@ impl Snapshot {
         let (mut synced, mut done, mut copies) = (SyncReport::default(), Vec::new(), 0);
         for class in memory.classes() {
             let mut image = vec![0; class.layout.key_node_words];
-            // One for each place.
+            // One per position.
             let mut buffers = [WriteBuffer::default(), WriteBuffer::default()];
             let total = class.layout.geometry.key_nodes_total();
             for number in 0..total {
@@ -92,7 +93,7 @@ impl Snapshot {
                 let position = copy_state.next_position();
                 let (file, index) = class.layout.file_and_index(number);
                 for (to, buffer) in (0..).zip(&mut buffers) {
-                    // The first copy goes to both, so that one that is gone is missed.
+                    // The first copy goes to both positions, so that a lost one is noticed.
                     if to == position || copy_state.position.is_none() {
                         let at = offset(&class.layout.geometry, to, index);
                         stamp(&mut image, pass, seed_at(self.info.seed, class, number, to));
@@ -119,13 +120,13 @@ impl Snapshot {
         for file in self.narrow.iter().chain(&self.wide) {
             file.sync_data()?;
         }
-        // What was copied counts only if nobody put something else in the place of the memory meanwhile.
+        // Copies are worthless if the memory was replaced meanwhile.
         check_memory()?;
         let mut checkpoint = [0; CHECKPOINT_WORDS];
         checkpoint[COUNTS..][..counts.len()].copy_from_slice(&counts);
         checkpoint[COPIES] = copies;
         checkpoint[CLOCK..][..clock.len()].copy_from_slice(&clock);
-        // As with copies: not where the last one is, and the first one to both places.
+        // As with copies: not over the last one, and the first one to both positions.
         let last = last.filter(|(_, checkpoint)| checkpoint[PASS] > 0);
         for position in 0..2 {
             if last.is_none_or(|(of_last, _)| of_last != position) {
@@ -143,7 +144,7 @@ impl Snapshot {
     }
 }
 
-/// A node that is not whole in a key-node at rest was damaged in memory: it must not get a checksum.
+/// A torn node in a key-node at rest was damaged in memory: it must not get a valid checksum.
 fn check_nodes(key_node: KeyNode<'_>, image: &[u64], (mark, seed): (u64, u64)) -> io::Result<()> {
     let (class, number) = (key_node.id.class.name(), key_node.id.number);
     if unlocked(get(key_node.lock())) != mark {
@@ -151,13 +152,13 @@ fn check_nodes(key_node: KeyNode<'_>, image: &[u64], (mark, seed): (u64, u64)) -
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let layout = key_node.layout();
-    let mut key_node = vec![0; layout.node_words];
+    let mut node = vec![0; layout.node_words];
     for slot in KeyNode::occupied_in(image, layout) {
         let at = layout.node_at(slot);
-        for (to, from) in key_node.iter_mut().zip(image[at.first..].iter().step_by(at.stride)) {
+        for (to, from) in node.iter_mut().zip(image[at.first..].iter().step_by(at.stride)) {
             *to = *from;
         }
-        if !is_sealed(&mut key_node, seed) {
+        if !is_sealed(&mut node, seed) {
             let text = format!("node {slot} of {class} key-node {number} was damaged in memory");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
@@ -165,7 +166,7 @@ fn check_nodes(key_node: KeyNode<'_>, image: &[u64], (mark, seed): (u64, u64)) -
     Ok(())
 }
 
-/// Copies that follow one another in a file, written as one.
+/// Adjacent copies of a file, written in one go.
 #[derive(Default)]
 struct WriteBuffer {
     file: usize,

@@ -1,53 +1,53 @@
-//! How long a step waits for others: 5 ms in all, however many locks it meets.
+//! How long a transaction waits: 5 ms in total, however many locks it meets.
 //!
-//! Owns the pace of waiting, and the time that threads have been blocked. Knows nothing of locks and seats.
+//! Owns the pace of waiting, and the time that threads spent blocked. Knows no locks and no slots.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A lock is held for less than a microsecond, unless its holder is preempted. So many tries take some
-/// microseconds, and are all that a step makes while it holds other locks.
+/// A lock is held for less than a microsecond, unless its holder is preempted. These spins take some
+/// microseconds, and are all that a transaction waits while it holds other locks.
 pub(crate) const SPINS_WITH_LOCKS: u32 = 100;
-/// The same of a step that holds none: some tens of microseconds, in which a lock that is passed on and on comes
-/// free many times. A holder that somebody waits for already is not worth that.
+/// Spins without holding locks: some tens of microseconds, in which a contended lock becomes free many times.
+/// Not worth it for a holder known to have stalled.
 pub(crate) const SPINS_WITHOUT_LOCKS: u32 = 2_000;
-/// A holder that has not moved for so long has no processor.
+/// A holder without progress for this long is not running.
 pub(crate) const SPIN_STALL_MAX: Duration = Duration::from_micros(200);
-/// A yield may cost a time slice, and then all of the patience; a thread that sleeps gets its processor back
-/// soon, and meanwhile a holder that was preempted has one.
+/// A yield may cost a time slice, and with it the whole wait. A sleeping thread gets its processor back soon,
+/// and leaves it to a preempted holder meanwhile.
 const YIELDS: u32 = 1;
 const PAUSE: Duration = Duration::from_micros(50);
-/// So many looks are made in any case at locks whose holders move: a thread that got no processor itself has not
-/// waited for others. With a processor they take 4 ms.
+/// A minimum of polls, so that a thread which got no processor itself does not blame others. On a free
+/// processor they take 4 ms.
 const POLLS_MIN: u32 = 40;
-/// What a step waits at most, so that a serving thread is never late for all its clients. A ready process is
-/// given a processor within this time unless several others want the same one. Miri is a thousand times slower
+/// How long a transaction waits at most, so that a serving thread is never late for all its clients. The
+/// scheduler runs a ready process within this time unless several compete. Miri is a thousand times slower
 /// than a processor.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(if cfg!(miri) { 1_000_000 } else { 5 });
-/// What work on the whole cluster waits for one lock: no client waits for it.
+/// How long maintenance waits for one lock. No client waits for it.
 pub(crate) const MAINTENANCE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Nanoseconds that this thread was blocked.
+    /// Nanoseconds for which this thread was blocked.
     static BLOCKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How long this thread has waited for locks and seats in all, of any cluster.
+/// How long this thread has waited for locks and writer slots in total, in any cluster.
 ///
-/// A thread that waits uses no processor time, so whoever estimates its load by that adds this.
+/// A waiting thread uses no processor time, so estimates of its load must add this.
 #[must_use]
 pub fn blocked_in_this_thread() -> Duration {
     Duration::from_nanos(BLOCKED.get())
 }
 
-/// How long all threads of this process have been blocked.
+/// How long all threads of this process were blocked.
 #[derive(Default)]
 pub(crate) struct BlockedTime(AtomicU64);
 
 impl BlockedTime {
-    /// Counts the time that `wait` takes.
+    /// Adds the duration of `wait`.
     pub(crate) fn count<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let waited = wait();
@@ -55,10 +55,10 @@ impl BlockedTime {
         waited
     }
 
-    /// This thread was blocked for so long.
+    /// Adds to the blocked time of this thread and of the process.
     fn add(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed: a count that stands for itself.
+        // Relaxed: an independent counter.
         self.0.fetch_add(nanos, Ordering::Relaxed);
         BLOCKED.set(BLOCKED.get().saturating_add(nanos));
     }
@@ -68,27 +68,27 @@ impl BlockedTime {
     }
 }
 
-/// How long a step has been waiting.
+/// How long a transaction has been waiting.
 #[derive(Default)]
 pub(crate) struct Backoff {
     rounds: u32,
     since: Option<Instant>,
 }
 
-/// What is left of it.
+/// Whether a wait may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    Some,
-    /// Waited long enough.
-    None,
+    Ahead,
+    /// The wait has taken long enough.
+    Passed,
 }
 
 impl Backoff {
-    /// Waits a little.
+    /// Pauses briefly.
     pub(crate) fn pause(&mut self) -> Deadline {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= WAIT_MAX && self.rounds >= POLLS_MIN {
-            return Deadline::None;
+            return Deadline::Passed;
         }
         self.rounds = self.rounds.saturating_add(1);
         if self.rounds <= YIELDS {
@@ -96,10 +96,10 @@ impl Backoff {
         } else {
             thread::sleep(PAUSE);
         }
-        Deadline::Some
+        Deadline::Ahead
     }
 
-    /// Whether it is past the first moments, in which nearly all waits end.
+    /// Whether the first moments, in which nearly all waits end, are over.
     pub(crate) fn has_yielded(&self) -> bool {
         self.rounds > YIELDS
     }
@@ -110,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends() {
+    fn a_wait_ends() {
         let (mut backoff, began) = (Backoff::default(), Instant::now());
-        while backoff.pause() == Deadline::Some {}
+        while backoff.pause() == Deadline::Ahead {}
         assert!(began.elapsed() >= WAIT_MAX && backoff.has_yielded());
-        assert_eq!(backoff.pause(), Deadline::None, "it does not come back");
+        assert_eq!(backoff.pause(), Deadline::Passed, "it stays over");
     }
 
     #[test]

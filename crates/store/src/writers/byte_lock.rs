@@ -1,16 +1,15 @@
-//! A lock on one byte of an open file, which the kernel takes back from whoever dies.
+//! Locks on single bytes of an open file. The kernel releases them when the holder dies.
 //!
-//! Owns `unsafe` code besides `region.rs` and `guard.rs`: the standard library locks whole files only, and
-//! locks of this kind (of the open file, not of the process) can only be had through libc. The byte need
-//! not be there: locks beyond the end of a file are as good. Two locks made through one open file do not
-//! exclude each other.
+//! Contains `unsafe` code: the standard library locks whole files only, and locks of the open file (not of
+//! the process) are available only through libc. The byte need not exist: locks beyond the end of a file work
+//! as well. Two locks through the same open file do not exclude each other.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Locks a byte, if nobody has it through another open file. Never waits.
+/// Locks a byte exclusively, unless another open file has locked it. Never waits.
 pub(crate) fn try_lock(file: &File, byte: u64) -> io::Result<bool> {
     granted(set(file, byte, libc::F_WRLCK as libc::c_short))
 }
@@ -25,24 +24,23 @@ fn granted(set: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Locks a byte beside others that do the same, if nobody has it alone through another open file. Turns the
-/// lock of a byte that this open file has alone into such a one. Never waits.
+/// Locks a byte shared, unless another open file has locked it exclusively. Turns an exclusive lock of this
+/// open file into a shared one. Never waits.
 pub(crate) fn try_lock_shared(file: &File, byte: u64) -> io::Result<bool> {
     granted(set(file, byte, libc::F_RDLCK as libc::c_short))
 }
 
-/// Whether somebody has a byte through another open file. Takes nothing; the file need not be open for
-/// writing.
+/// Whether another open file has locked a byte. Acquires nothing; read access suffices.
 pub(crate) fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
     let mut lock = lock_of(byte, libc::F_WRLCK as libc::c_short)?;
-    // SAFETY: the descriptor is open as long as `file`, and the kernel writes no more than the lock.
+    // SAFETY: the descriptor is open as long as `file`, and the kernel writes only the lock.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
         0 => Ok(lock.l_type != libc::F_UNLCK as libc::c_short),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Gives a byte back. Fails only for a file that is closed.
+/// Unlocks a byte. Fails only for a closed file.
 pub(crate) fn unlock(file: &File, byte: u64) {
     let _ = set(file, byte, libc::F_UNLCK as libc::c_short);
 }
@@ -56,9 +54,9 @@ fn set(file: &File, byte: u64, kind: libc::c_short) -> io::Result<()> {
     }
 }
 
-/// What the kernel is told of one byte.
+/// The description of one byte for the kernel.
 fn lock_of(byte: u64, kind: libc::c_short) -> io::Result<libc::flock> {
-    // SAFETY: all fields are numbers, for which zero is a value.
+    // SAFETY: all fields are numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -67,7 +65,7 @@ fn lock_of(byte: u64, kind: libc::c_short) -> io::Result<libc::flock> {
     Ok(lock)
 }
 
-// These touch the disk, which Miri does not.
+// These need a disk, which Miri does not have.
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;

@@ -1,10 +1,8 @@
-//! The processes that have a cluster open: each holds a lock on a byte of the control file for as long as
-//! it lives.
+//! Liveness locks: each process that has a cluster open holds a lock on one byte of the control file.
 //!
-//! The kernel takes such a lock back when its holder dies, however it dies. So whoever can take the
-//! lock of another process knows that it is dead, and at the same time is the only one to clean up
-//! after it. The lock is on the file that is mapped, not on a name that somebody could remove or
-//! reuse. Owns these locks; knows nothing of what there is to clean up.
+//! The kernel releases the lock when its holder dies, however it dies. So acquiring another process's lock
+//! proves that it is dead, and makes the acquirer the only one to recover it. The lock is on the mapped file,
+//! not on a name that could be removed or reused. Owns these locks; does not know what recovery does.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +11,16 @@ use std::sync::Arc;
 use crate::memory::control::CONTROL_BYTES;
 use crate::writers::byte_lock;
 
-/// Where processes show that they live.
+/// The liveness locks of all processes.
 pub(crate) enum LivenessLocks {
-    /// By bytes of this control file, opened by this process.
+    /// Bytes of this control file, opened by this process.
     File(Arc<File>),
-    /// In tests: by flags. A test lets go of the flag of a process that it declares dead.
+    /// In tests: flags. A test clears the flag of a process that it declares dead.
     #[cfg(all(test, not(loom)))]
     Flags(Arc<Vec<std::sync::atomic::AtomicBool>>),
 }
 
-/// The right to be, or to clean up after, one process; given back when dropped.
+/// The liveness lock of one process; released on drop. Whoever has it is the process, or may recover it.
 pub(crate) enum LivenessLock {
     Byte(Arc<File>, u32),
     #[cfg(all(test, not(loom)))]
@@ -30,9 +28,9 @@ pub(crate) enum LivenessLock {
 }
 
 impl LivenessLocks {
-    /// Takes the lock of process number `process`, if no other process has it. Never waits.
+    /// Acquires the lock of process number `process`, unless another process has it. Never waits.
     ///
-    /// Does not exclude another thread of this process, nor this process from its own number.
+    /// Does not exclude other threads of this process, nor its own number.
     pub(crate) fn try_acquire(&self, process: u32) -> io::Result<Option<LivenessLock>> {
         match self {
             Self::File(control) => {
@@ -48,8 +46,8 @@ impl LivenessLocks {
     }
 }
 
-/// Whether process number `process` lives, for somebody who only looks: takes nothing. If it cannot be
-/// told, it does.
+/// Whether process number `process` is alive, without acquiring anything. If that is unknown, it counts as
+/// alive.
 pub(crate) fn is_alive(control: &File, process: u32) -> bool {
     byte_lock::is_locked(control, byte_of(process)).unwrap_or(true)
 }
@@ -66,7 +64,7 @@ impl Drop for LivenessLock {
     }
 }
 
-/// Behind the end of the file, so that a lock is in nobody's way.
+/// Beyond the end of the file, where no other lock can be.
 const fn byte_of(process: u32) -> u64 {
     CONTROL_BYTES + process as u64
 }

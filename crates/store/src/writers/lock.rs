@@ -1,22 +1,22 @@
-//! The lock in the head of a key-node: a word that names the seat that holds it, or none. Its high half is the mark of
-//! the memory, always.
+//! The lock in the head of a key-node: a word that names the writer slot that holds it, or none. Its high
+//! half is always the mark of the memory.
 //!
-//! Owns the protocol by which threads and processes exclude one another, and by which a lock whose
-//! holder was killed is taken back. A holder writes down what it is about to lock before it does, so
-//! that whoever cleans up after it finds every lock (see [`crate::writers::slot`]). Does not know how to tell
-//! whether a holder lives: it asks.
+//! Owns the protocol by which threads and processes exclude each other, and by which locks of a killed holder
+//! are released. A holder lists a lock before it takes it, so that recovery finds every lock (see
+//! [`crate::writers::slot`]). Does not know whether a holder is alive.
 
 use crate::memory::control::unlocked;
 use crate::memory::sync::{AtomicU64, get, put, swap_if};
 
-/// Takes the lock for `me` (never that of a free lock), if nobody has it; else says who.
+/// Acquires the lock for `me` (a lock word, never the unlocked one) if it is free; otherwise returns its
+/// word.
 #[inline]
 pub(crate) fn try_acquire(lock: &AtomicU64, me: u64) -> Result<(), u64> {
-    // The Acquire in it pairs with the Release in `release`: what the former holder wrote is seen.
+    // Its Acquire pairs with the Release in `release`: the previous holder's writes are visible.
     swap_if(lock, unlocked(me), me)
 }
 
-/// Takes the lock for `me` if it comes free within so many looks; else says who has it.
+/// Acquires the lock for `me` if it becomes free within `tries`; otherwise returns its word.
 pub(crate) fn acquire_within(lock: &AtomicU64, me: u64, tries: u32) -> Result<(), u64> {
     let mut holder = get(lock);
     for _ in 0..tries {
@@ -29,20 +29,20 @@ pub(crate) fn acquire_within(lock: &AtomicU64, me: u64, tries: u32) -> Result<()
     try_acquire(lock, me)
 }
 
-/// Gives back a lock which the caller holds as `me`.
+/// Releases a lock that `me` holds.
 #[inline]
 pub(crate) fn release(lock: &AtomicU64, me: u64) {
     put(lock, unlocked(me));
 }
 
-/// Gives back a lock that `dead` holds, if it does. Only for the one who cleans up after `dead`.
+/// Releases a lock if `dead` holds it. Only for the recovery of `dead`.
 pub(crate) fn release_dead(lock: &AtomicU64, dead: u64) {
-    // Fails if the dead holder never got it, and it is free or another's; that is fine.
+    // Fails if the dead holder never got the lock; that is fine.
     let _ = swap_if(lock, dead, unlocked(dead));
 }
 
-/// Cleans up with the right to, which is given up last: as soon as it is, another process may have the seats
-/// of the dead one, and hold locks from them.
+/// Recovers a dead process and then releases the claim to it. This order matters: without the claim, another
+/// process may reuse the dead one's slots and hold locks from them.
 pub(crate) fn recover_then_release<R, T>(claim: R, recover: impl FnOnce() -> T) -> T {
     let recovered = recover();
     drop(claim);

@@ -1,4 +1,6 @@
-//! What a killed process left: committed updates to complete, locks and seats to give back.
+//! Recovery of a dead process: completes its committed updates, and releases its locks and writer slots.
+//!
+//! Owns the redo of a journal (docs/store-format.md, "Updates"). Does not decide which process is dead.
 
 use crate::format::journal::read_journal;
 use crate::format::node::is_sealed;
@@ -9,7 +11,7 @@ use crate::memory::sync::{get, put};
 use crate::writers::lock::release_dead;
 use crate::writers::slot::{Count, WriterSlot, owner_word};
 
-/// What there was to clean up after the dead.
+/// What the recovery of dead processes did.
 #[derive(Clone, Copy, Default)]
 #[must_use = "it is to be counted"]
 pub(crate) struct Recovered {
@@ -22,17 +24,16 @@ impl Recovered {
         Self { writers: self.writers + other.writers, completed: self.completed + other.completed }
     }
 
-    /// Counts it as done from `seat`.
+    /// Adds it to the counts of `writer`.
     pub(crate) fn count(self, writer: &WriterSlot<'_>) {
         writer.count(Count::Recovered, self.writers);
         writer.count(Count::Completed, self.completed);
     }
 }
 
-/// Cleans up after process number `process`, which is dead: completes its committed updates and gives
-/// back its locks and seats. The caller has the right to.
+/// Recovers process number `process`, which is dead. The caller holds its liveness lock.
 ///
-/// Killed in the middle, it can be done again.
+/// Idempotent: can be repeated after a kill in the middle.
 pub(crate) fn recover(memory: &Memory, process: u32) -> Recovered {
     let owner = owner_word(process);
     let mut recovered = Recovered::default();
@@ -53,8 +54,7 @@ pub(crate) fn recover(memory: &Memory, process: u32) -> Recovered {
     recovered
 }
 
-/// Does what a committed journal says, up to a record that makes no sense, then forgets it. Says whether there
-/// was one.
+/// Applies a committed journal up to the first invalid record, then clears it. Returns whether there was one.
 fn complete(memory: &Memory, dead: &WriterSlot<'_>) -> bool {
     let words = dead.committed_words();
     let node_words = |class| Some(memory.class(class)?.layout.node_words);
@@ -71,8 +71,8 @@ fn complete(memory: &Memory, dead: &WriterSlot<'_>) -> bool {
     !words.is_empty()
 }
 
-/// Makes one change of a journal, unless the node is neither as the journal found it nor torn. Then
-/// the journal is older than the node: a copy of a live cluster, or a loss of power.
+/// Applies one record, unless the node is whole and is not the one that the journal replaces. Then the
+/// journal is older than the node, as in a copy of a live cluster or after power loss.
 fn complete_record(
     key_node: &KeyNode<'_>,
     slot: u32,
@@ -91,8 +91,8 @@ fn complete_record(
     let mut found = image.to_vec();
     key_node.read(slot, &mut found);
     if tail != before && is_sealed(&mut found, seed) {
-        // Whole, and not what was to be replaced: newer, or done already, though perhaps not yet
-        // marked and noted in the head.
+        // A whole node, but not the one to be replaced: newer, or written already, perhaps without its tag
+        // and hints.
         if found == image {
             key_node.install(slot, image);
         }

@@ -1,27 +1,24 @@
-//! The check of every node: what is trusted after whatever happened to the files.
+//! Restoration of a whole cluster that no other process has open, whatever happened to its files.
 //!
-//! A node counts only if it is sealed, marked by its own tag, in one of the two key-nodes of its key,
-//! and the only one of its key. Owns this judgement, and the restoration of a cluster that nobody else
-//! has open: complete what was committed, free all locks, drop what does not count, count anew which
-//! keys are away. Bounded by the size of the files, whatever bytes are in them.
+//! Completes what was committed, frees all locks, drops invalid nodes ([`crate::memory::validity`]), and
+//! recounts the displaced keys. Bounded by the size of the files, whatever bytes are in them.
 
 use crate::format::key::StoredKey;
 use crate::format::node::{expires_secs, key_of};
 use crate::memory::control::{PROCESSES_MAX, restoring_word, unlocked};
 use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{AtomicU64, get, put};
+use crate::memory::validity::{NodeFlaw, check_node, is_duplicate};
 use crate::memory::{ClassMemory, Memory};
+use crate::writers::recovery::recover;
 use crate::writers::slot::{Count, WriterSlot};
 
-use crate::memory::validity::{NodeFlaw, check_node, is_duplicate};
-use crate::writers::recovery::recover;
-
-/// Whether a restoration has begun and not come to its end.
+/// Whether a restoration has begun and not ended.
 pub(crate) fn is_being_restored(memory: &Memory) -> bool {
     get(restoring_word(&memory.control)) != 0
 }
 
-/// Restores a cluster that no other process has open. Killed in the middle, it has to be done again.
+/// Restores a cluster that no other process has open. Must be repeated after a kill in the middle.
 pub(crate) fn restore(memory: &Memory) {
     put(restoring_word(&memory.control), 1);
     let counts = WriterSlot::new(&memory.control, 0);
@@ -29,7 +26,7 @@ pub(crate) fn restore(memory: &Memory) {
         recover(memory, process).count(&counts);
     }
     for writer in WriterSlot::all(&memory.control) {
-        // What is left has an owner that cannot be: the file was damaged.
+        // Its owner cannot exist: the file was damaged.
         if writer.owner() != 0 || writer.committed() != 0 {
             writer.clear_journal();
             writer.clear_locks();
@@ -44,7 +41,7 @@ pub(crate) fn restore(memory: &Memory) {
 
 fn restore_class(class: &ClassMemory, seed: u64, counts: &WriterSlot<'_>) {
     let mut image = vec![0; class.layout.node_words];
-    // First every node by itself, then the keys that are away from home.
+    // First each node by itself, then the displaced keys.
     let mut with_displaced = Vec::new();
     for key_node in class.key_nodes() {
         if restore_key_node(class, key_node, &mut image, seed, counts) {
@@ -72,7 +69,7 @@ fn restore_class(class: &ClassMemory, seed: u64, counts: &WriterSlot<'_>) {
     }
 }
 
-/// Restores one key-node, as far as it tells by itself. Says whether keys of another home live in it.
+/// Restores one key-node by itself. Returns whether it holds displaced keys.
 fn restore_key_node(
     class: &ClassMemory,
     key_node: KeyNode<'_>,
@@ -82,7 +79,7 @@ fn restore_key_node(
 ) -> bool {
     let mark = unlocked(counts.lock_word());
     if unlocked(get(key_node.lock())) != mark {
-        // The page is not as it was made: what was there is gone.
+        // The page was lost or replaced, and its content with it.
         counts.count(Count::DroppedTorn, 1);
     }
     put_if_different(key_node.lock(), mark);
@@ -106,7 +103,7 @@ fn restore_key_node(
     has_displaced
 }
 
-/// Drops all but one of the nodes that have the same key in one key-node.
+/// Drops all but one of the nodes with the same key in one key-node.
 fn drop_duplicates(
     class: &ClassMemory,
     key_node: KeyNode<'_>,
@@ -114,7 +111,7 @@ fn drop_duplicates(
     seed: u64,
     counts: &WriterSlot<'_>,
 ) {
-    // No two tags alike, no two keys alike: nearly always the end of it. A bit for each tag.
+    // Different tags mean different keys, which nearly always settles it. One bit per tag.
     let (mut seen, mut repeated) = ([0_u64; 4], [0_u64; 4]);
     for slot in key_node.occupied() {
         let tag = key_node.tag(slot);
@@ -147,7 +144,7 @@ fn drop_node(key_node: KeyNode<'_>, slot: u32, flaw: NodeFlaw, counts: &WriterSl
     counts.count(count, 1);
 }
 
-/// Sets a word unless it is so already, so that the pages of a healthy cluster stay clean.
+/// Sets a word unless it has the value, so that the pages of a healthy cluster stay clean.
 fn put_if_different(word: &AtomicU64, value: u64) {
     if get(word) != value {
         put(word, value);

@@ -1,38 +1,35 @@
-//! Seats: what a thread that updates keeps in the control file, so that its death does no harm.
+//! Writer slots: what an updating thread keeps in the control file, so that its death does no harm.
 //!
-//! A seat has three parts. The list of locks is written before a lock is taken, so that whoever cleans
-//! up finds them. The journal gets the new nodes of an update before any node is touched; once it is
-//! committed, the update counts, and is completed by whoever comes (docs/store-format.md,
-//! "Updates"). The counts are statistics. One thread at a time writes to a seat, but for the note that it
-//! stands still, which others write about it.
+//! A slot has three parts. The list of locks is written before a lock is taken, so that recovery finds them.
+//! The journal receives the new nodes of an update before any node is touched. Once the journal is committed,
+//! the update counts, and recovery completes it (docs/store-format.md, "Updates"). The counts are statistics.
+//! One thread at a time writes to a slot; only the record of a stall is written by others.
 //!
 //! Owns these words and their order. Does not know which process is alive, nor what is in a node.
 
 use crate::format::geometry::WORD_BYTES;
-use crate::memory::region::Region;
-use crate::memory::sync::{AtomicU64, get, put, swap_if};
-use crate::writers::stats::Stats;
-
 use crate::format::journal::{RECORD_WORDS_BESIDES_IMAGE, Record};
 use crate::format::layout::KeyNodeId;
 use crate::memory::control::{PROCESSES_MAX, WRITER_WORDS, WRITERS, WRITERS_MAX, unlocked_word};
+use crate::memory::region::Region;
+use crate::memory::sync::{AtomicU64, get, put, swap_if};
 
-/// The most keys of one update. A request of Envoy has up to 128 descriptors. Loom explores every word of a
-/// seat, so there it has few.
+/// The maximum of keys per update. A request of Envoy has up to 128 descriptors. Loom explores every word of
+/// a slot, so there it has few.
 pub const KEYS_MAX: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// Words of a seat: who has it, how many words of journal count, how many locks are listed, the
-/// counts, the locks, the journal.
+/// Words of a slot: its owner, the committed words of the journal, the number of listed locks, the counts,
+/// the locks, the journal.
 const OWNER: usize = 0;
 const COMMITTED: usize = 1;
 const LOCK_COUNT: usize = 2;
-/// Above the count of locks, in the same word so that it takes no write of its own: how often the seat has given
-/// back all its locks. Whoever finds that unchanged knows that the seat did not move.
+/// Above the number of locks, in the same word to save a write: the progress, that is how often the slot has
+/// released all its locks.
 const PROGRESS_SHIFT: u32 = 16;
 const LOCK_COUNT_MASK: u64 = (1 << PROGRESS_SHIFT) - 1;
 const _: () = assert!(LOCKS_MAX as u64 <= LOCK_COUNT_MASK);
-/// Notes of others, for people: at which count of steps the seat was found to stand still, plus one, and
-/// since when, in milliseconds since the Unix epoch.
+/// Written by waiters, for operators: the progress at which they found the slot stalled, plus one, and since
+/// when, in milliseconds since the Unix epoch.
 const STALL_PROGRESS: usize = 3;
 const STALL_SINCE: usize = 4;
 const COUNTS: usize = 8;
@@ -40,25 +37,25 @@ const LOCKS: usize = 32;
 /// A key has two key-nodes.
 const LOCKS_MAX: usize = 2 * KEYS_MAX;
 const JOURNAL: usize = LOCKS + LOCKS_MAX;
-/// Room for 256 narrow nodes, each with two words of where it goes, or for 93 of 33 state words.
+/// Room for 256 narrow nodes, each with two more words, or for 93 nodes of 33 state words.
 pub(crate) const JOURNAL_WORDS: usize = WRITER_WORDS - JOURNAL;
-const _: () = assert!(COUNTS + Stats::COUNTS <= LOCKS);
+const _: () = assert!(COUNTS + Count::KINDS <= LOCKS);
 #[cfg(loom)]
 pub(crate) const LOOM_WRITER_WORDS: usize = WRITER_WORDS;
 const _: () = assert!(JOURNAL_WORDS >= KEYS_MAX * (RECORD_WORDS_BESIDES_IMAGE + 7));
 
-/// The process that has seats, as the words of the control file name it: its number plus one.
+/// The owner of a slot, as a word of the control file: the process number plus one.
 pub(crate) fn owner_word(process: u32) -> u64 {
     u64::from(process) + 1
 }
 
-/// The number of the process that an [`owner_word`] names, if there can be such a process.
+/// The process number in an [`owner_word`], if such a process can exist.
 pub(crate) fn process_of(owner: u64) -> Option<u32> {
     let process = u32::try_from(owner.checked_sub(1)?).ok()?;
     (process < PROCESSES_MAX).then_some(process)
 }
 
-/// The counts of a seat, in the order of their words.
+/// The counts of a slot, in the order of their words.
 #[derive(Clone, Copy)]
 pub(crate) enum Count {
     Updates,
@@ -74,17 +71,22 @@ pub(crate) enum Count {
     Completed,
 }
 
-/// One seat.
+impl Count {
+    /// How many counts there are.
+    pub(crate) const KINDS: usize = Self::Completed as usize + 1;
+}
+
+/// One writer slot.
 #[derive(Clone, Copy)]
 pub(crate) struct WriterSlot<'a> {
     words: &'a [AtomicU64],
     number: u64,
-    /// See [`mark_word`].
+    /// The word of a free lock of this memory.
     mark: u64,
 }
 
 impl<'a> WriterSlot<'a> {
-    /// Seat `number`, which is less than [`WRITERS_MAX`].
+    /// Slot `number`, which is less than [`WRITERS_MAX`].
     #[inline]
     pub(crate) fn new(control: &'a Region, number: u64) -> Self {
         let start = WRITERS + number as usize * WRITER_WORDS;
@@ -92,13 +94,13 @@ impl<'a> WriterSlot<'a> {
         Self { words: control.slice(start, WRITER_WORDS), number, mark }
     }
 
-    /// A seat of words that are in no control file.
+    /// A slot outside of a control file.
     #[cfg(loom)]
     pub(crate) fn of_words(words: &'a [AtomicU64], number: u64) -> Self {
         Self { words, number, mark: 0 }
     }
 
-    /// The seat that holds a lock with this word, if the word names one.
+    /// The slot that the word of a lock names, if it names one.
     pub(crate) fn of_lock(control: &'a Region, word: u64) -> Option<Self> {
         let number = (word ^ unlocked_word(control)).checked_sub(1)?;
         (number < WRITERS_MAX).then(|| Self::new(control, number))
@@ -112,38 +114,38 @@ impl<'a> WriterSlot<'a> {
         self.number
     }
 
-    /// Where the seat starts in the control file, in bytes.
+    /// The offset of the slot in the control file in bytes.
     pub(crate) fn offset(&self) -> u64 {
         (WRITERS as u64 + self.number * WRITER_WORDS as u64) * WORD_BYTES
     }
 
-    /// What a lock held from this seat has in its word.
+    /// The word of a lock held from this slot.
     #[inline]
     pub(crate) fn lock_word(&self) -> u64 {
         self.mark | (self.number + 1)
     }
 
-    /// The [`owner_word`] of the process that has the seat; 0 if none has.
+    /// The [`owner_word`] of the slot's process; 0 if there is none.
     pub(crate) fn owner(&self) -> u64 {
         get(&self.words[OWNER])
     }
 
-    /// The number of the process that has the seat, if there can be such a process.
+    /// The number of the slot's process, if such a process can exist.
     pub(crate) fn process(&self) -> Option<u32> {
         process_of(self.owner())
     }
 
-    /// Takes a seat that nobody has.
+    /// Claims the slot if it has no owner.
     pub(crate) fn try_claim(&self, owner: u64) -> bool {
         swap_if(&self.words[OWNER], 0, owner).is_ok()
     }
 
-    /// Gives the seat back. Its locks and its journal are done with.
+    /// Gives the slot up. Its locks and its journal are done with.
     pub(crate) fn release(&self) {
         put(&self.words[OWNER], 0);
     }
 
-    /// Lists a lock that is about to be taken; `index` counts from 0.
+    /// Lists a lock about to be taken, as number `index`, counted from 0.
     #[inline]
     pub(crate) fn list_lock(&self, index: usize, id: KeyNodeId) {
         put(&self.words[LOCKS + index], id.to_word());
@@ -151,23 +153,23 @@ impl<'a> WriterSlot<'a> {
         put(count, get(count) & !LOCK_COUNT_MASK | (index as u64 + 1));
     }
 
-    /// Forgets the listed locks, which are released.
+    /// Clears the list of locks, which have been released.
     #[inline]
     pub(crate) fn clear_locks(&self) {
-        // The next step, with a count of 0.
+        // Carries into the progress, and zeroes the number of locks.
         let count = &self.words[LOCK_COUNT];
         put(count, (get(count) | LOCK_COUNT_MASK).wrapping_add(1));
     }
 
-    /// How often the seat has given back all its locks. While this stays and a lock is held from the seat, its
-    /// thread does not move.
+    /// How often the slot has released all its locks. While this does not change and the slot holds a lock,
+    /// its thread makes no progress.
     #[inline]
     pub(crate) fn progress(&self) -> u64 {
         get(&self.words[LOCK_COUNT]) >> PROGRESS_SHIFT
     }
 
-    /// Notes that the seat has stood still since then, in milliseconds since the Unix epoch, unless that is
-    /// noted already.
+    /// Records since when the slot has stalled, in milliseconds since the Unix epoch, unless that is recorded
+    /// for this `progress`.
     pub(crate) fn note_stall(&self, progress: u64, since: u64) {
         if get(&self.words[STALL_PROGRESS]) != progress.wrapping_add(1) {
             put(&self.words[STALL_SINCE], since);
@@ -175,36 +177,36 @@ impl<'a> WriterSlot<'a> {
         }
     }
 
-    /// Since when the seat has stood still, if somebody noted that of its present step.
+    /// Since when the slot has stalled, if a waiter recorded that for the current progress.
     pub(crate) fn stalled_since(&self) -> Option<u64> {
         let is_noted = get(&self.words[STALL_PROGRESS]) == self.progress().wrapping_add(1);
         is_noted.then(|| get(&self.words[STALL_SINCE]))
     }
 
-    /// Whether locks are listed: they may be held.
+    /// Whether locks are listed, and so may be held.
     pub(crate) fn has_listed_locks(&self) -> bool {
         get(&self.words[LOCK_COUNT]) & LOCK_COUNT_MASK != 0
     }
 
-    /// The locks that are listed. Anything may be in a damaged file.
+    /// The listed locks. A damaged file may list anything.
     pub(crate) fn locks(&self) -> impl Iterator<Item = KeyNodeId> {
         let count = get(&self.words[LOCK_COUNT]) & LOCK_COUNT_MASK;
         let count = count.min(LOCKS_MAX as u64) as usize;
         self.words[LOCKS..][..count].iter().map(|word| KeyNodeId::from_word(get(word)))
     }
 
-    /// Starts a journal, which is empty.
+    /// Starts an empty journal.
     #[inline]
     pub(crate) fn journal(&self) -> Journal<'a> {
         Journal { words: self.words, len: 0 }
     }
 
-    /// How many words of journal are committed: an update that has to be completed.
+    /// The number of committed journal words. If not 0, an update must be completed.
     pub(crate) fn committed(&self) -> usize {
         get(&self.words[COMMITTED]).min(JOURNAL_WORDS as u64) as usize
     }
 
-    /// Forgets the journal: its update is complete.
+    /// Clears the journal, whose update is complete.
     #[inline]
     pub(crate) fn clear_journal(&self) {
         put(&self.words[COMMITTED], 0);
@@ -228,20 +230,20 @@ impl<'a> WriterSlot<'a> {
         get(&self.words[COUNTS + count])
     }
 
-    /// Sets a count, in a cluster that nobody else has yet.
+    /// Sets a count, in a cluster that no other process has yet.
     pub(crate) fn set_counted(&self, count: usize, value: u64) {
         put(&self.words[COUNTS + count], value);
     }
 }
 
-/// A journal in the making.
+/// A journal that is being written.
 pub(crate) struct Journal<'a> {
     words: &'a [AtomicU64],
     len: usize,
 }
 
 impl Journal<'_> {
-    /// Adds a record. There is room: the caller has counted.
+    /// Appends a record. The caller has checked that it fits.
     #[inline(always)]
     pub(crate) fn push(&mut self, record: &Record<'_>) {
         let image = record.image.unwrap_or_default();
@@ -254,7 +256,7 @@ impl Journal<'_> {
         self.len += RECORD_WORDS_BESIDES_IMAGE + image.len();
     }
 
-    /// From this write on, the update counts.
+    /// The commit: from this write on, the update counts.
     #[inline]
     pub(crate) fn commit(&self) {
         put(&self.words[COMMITTED], self.len as u64);
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_damaged_seat_are_bounded() {
+    fn counts_of_a_damaged_slot_are_bounded() {
         let control = Region::heap(&vec![u64::MAX; CONTROL_WORDS]);
         let writer = WriterSlot::new(&control, 0);
         assert_eq!(writer.committed(), JOURNAL_WORDS);
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_ends_with_its_list_of_locks() {
+    fn progress_is_made_when_the_list_of_locks_is_cleared() {
         let control = control();
         let writer = WriterSlot::new(&control, 1);
         for progress in 0..3 {
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_has_one_owner() {
+    fn a_slot_has_one_owner() {
         let control = control();
         let writer = WriterSlot::new(&control, 3);
         assert!(writer.try_claim(owner_word(0)) && !writer.try_claim(owner_word(1)));

@@ -1,8 +1,8 @@
-//! Which holders of locks do not move, as far as this process has seen.
+//! The stall detector: which lock holders make no progress, as observed by this process.
 //!
-//! Owns a table with a word for each seat: how many steps the seat had made when it was first seen to hold a
-//! lock that somebody needs, and when that was. While the seat has made no step since, it stands still. A
-//! step forward ends that at once, with no write of the holder but its own. Never waits, takes no lock.
+//! Owns a table with a word per writer slot: its progress when it was first seen holding a needed lock, and
+//! when that was. The slot is stalled while its progress does not change, so a holder ends a stall without
+//! any extra write. Never waits, takes no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,34 +14,35 @@ use crate::memory::sync::get;
 use crate::writers::backoff::WAIT_MAX;
 use crate::writers::slot::WriterSlot;
 
-/// How often it is looked whether a holder is alive, by one of all threads: it costs two system calls.
+/// How often the threads of this process together probe whether a holder is alive. A probe is two system
+/// calls.
 const PROBE_INTERVAL_TICKS: u64 = 16;
-/// A tick, in microseconds. 40 bits of them are two years; 24 bits of steps repeat after 16 million, some
-/// seconds of a thread that does nothing else, and would have to be met in the very same one.
+/// A tick in microseconds. 40 bits of ticks are two years. 24 bits of progress wrap after 16 million updates,
+/// some seconds of a busy thread; a false match would need the exact same value.
 const TICK_MICROS: u64 = 64;
 const PROGRESS_BITS: u32 = 24;
 const PROGRESS_MASK: u64 = (1 << PROGRESS_BITS) - 1;
 
-/// A process that holds locks and does not move.
+/// A live process that holds locks and makes no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StuckProcess {
-    /// Its number among the processes of the cluster.
+    /// Its number in the cluster.
     pub process: u32,
-    /// The process id that it noted, as it is called in its own container.
+    /// The process id that it recorded, as seen in its own container.
     pub pid: u64,
-    /// How many locks it holds.
+    /// The number of locks that it holds.
     pub locks: u32,
-    /// Since when it is known not to have moved.
+    /// Since when it is known to make no progress.
     pub since: SystemTime,
 }
 
-/// When seats were first seen where they still are.
+/// When slots were first seen at their current progress.
 pub(crate) struct StallDetector {
     epoch: Instant,
-    /// Of each seat: the tick in the high bits, its steps in the low ones; 0 if it was never seen.
+    /// Per slot: the tick in the high bits, the progress in the low bits; 0 if never seen.
     writers: Box<[AtomicU64]>,
-    /// Of each process: the tick at which it was last looked whether it lives.
+    /// Per process: the tick of the last liveness probe.
     probes: Box<[AtomicU64]>,
 }
 
@@ -55,17 +56,17 @@ impl StallDetector {
         }
     }
 
-    /// Ticks since the start. Never 0.
+    /// Ticks since the start; never 0.
     fn tick(&self) -> u64 {
         let micros = u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX);
         (micros / TICK_MICROS + 1) & (u64::MAX >> PROGRESS_BITS)
     }
 
-    /// For how long a seat, which holds a lock, is known not to have moved. This look counts.
+    /// For how long a slot that holds a lock is known to have stalled. Counts as an observation.
     pub(crate) fn stalled_for(&self, writer: &WriterSlot<'_>) -> Duration {
         let (progress, now) = (writer.progress() & PROGRESS_MASK, self.tick());
         let Some(word) = self.writers.get(writer.number() as usize) else { return Duration::ZERO };
-        // Relaxed: one word, which stands for itself.
+        // Relaxed: one independent word.
         let known = word.load(Ordering::Relaxed);
         if known != 0 && known & PROGRESS_MASK == progress {
             return Duration::from_micros(now.saturating_sub(known >> PROGRESS_BITS) * TICK_MICROS);
@@ -76,14 +77,14 @@ impl StallDetector {
         Duration::ZERO
     }
 
-    /// Whether somebody has waited for a seat where it still is. Reads no clock.
+    /// Whether a slot has been seen at its current progress. Reads no clock.
     pub(crate) fn has_seen(&self, writer: &WriterSlot<'_>) -> bool {
         let word = self.writers.get(writer.number() as usize);
         let known = word.map_or(0, |word| word.load(Ordering::Relaxed));
         known != 0 && known & PROGRESS_MASK == writer.progress() & PROGRESS_MASK
     }
 
-    /// Whether the caller is the one to look now whether a process lives.
+    /// Whether the caller is the one to probe now whether a process is alive.
     pub(crate) fn may_probe(&self, process: u32) -> bool {
         let Some(word) = self.probes.get(process as usize) else { return false };
         let (now, last) = (self.tick(), word.load(Ordering::Relaxed));
@@ -92,12 +93,12 @@ impl StallDetector {
     }
 }
 
-/// Whether so long without a step is more than waiters put up with.
+/// Whether a stall is longer than waiters tolerate.
 pub(crate) fn is_stuck(stalled_for: Duration) -> bool {
     stalled_for >= WAIT_MAX
 }
 
-/// Notes for people, in the cluster, that a seat stands still. Returns since when.
+/// Records a stall in the cluster, for operators. Returns since when.
 pub(crate) fn note_stall(writer: &WriterSlot<'_>, stalled_for: Duration) -> SystemTime {
     let now = SystemTime::now();
     let since = now.checked_sub(stalled_for).unwrap_or(now);
@@ -106,12 +107,12 @@ pub(crate) fn note_stall(writer: &WriterSlot<'_>, stalled_for: Duration) -> Syst
     stalled_since(writer).unwrap_or(since)
 }
 
-/// Since when a seat stands still, if a waiter noted it.
+/// Since when a slot has stalled, if a waiter recorded it.
 pub(crate) fn stalled_since(writer: &WriterSlot<'_>) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_millis(writer.stalled_since()?))
 }
 
-/// How many of the locks that a seat lists it really holds.
+/// How many of its listed locks a slot really holds.
 pub(crate) fn locks_held(memory: &Memory, writer: &WriterSlot<'_>) -> u32 {
     let holds = |id: &KeyNodeId| {
         memory.key_node(*id).is_some_and(|node| get(node.lock()) == writer.lock_word())

@@ -1,46 +1,42 @@
-//! What a cluster has done since it was made, by all processes together.
+//! Statistics of a cluster since its creation, over all processes.
 //!
-//! The counts are kept in the seats, so that they cost no shared write and outlive a process. A process
-//! that is killed may leave out the last update that it made.
+//! The counts are kept in the writer slots, so they cost no shared write and outlive a process. A kill may
+//! lose the counts of the last update.
 
 use crate::memory::region::Region;
 use crate::writers::slot::{Count, WriterSlot};
 
-/// What a cluster has done since it was made, by all processes together.
+/// Counts since the cluster was created, over all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Nodes written.
     pub updates: u64,
-    /// Nodes given to a key that had none.
+    /// Nodes allocated to a key that had none.
     pub created: u64,
-    /// Nodes taken back because their entry had expired.
+    /// Nodes freed because their entry had expired.
     pub evicted_expired: u64,
-    /// Live nodes taken from their key for a new one ([`Eviction::EvictSoonestExpiry`](crate::Eviction)).
+    /// Live nodes evicted for a new key ([`Eviction::EvictSoonestExpiry`](crate::Eviction)).
     pub evicted_live: u64,
-    /// Nodes erased because the caller left nothing to remember, or said so.
+    /// Nodes erased on request, or because an update left nothing to remember.
     pub erased: u64,
-    /// Updates refused because there was no place for a new key
-    /// ([`Eviction::Refuse`](crate::Eviction)).
+    /// Updates refused for lack of room for a new key ([`Eviction::Refuse`](crate::Eviction)).
     pub refused: u64,
-    /// Nodes dropped on open because their check did not match: torn by a loss of power, or damaged.
+    /// Nodes dropped on open because of their check: torn by power loss, or damaged.
     pub dropped_torn: u64,
-    /// Nodes dropped on open because their key does not belong where they are.
+    /// Nodes dropped on open because their key belongs elsewhere.
     pub dropped_foreign: u64,
-    /// Nodes dropped on open because their key had another one.
+    /// Nodes dropped on open because another node had the same key.
     pub dropped_duplicate: u64,
-    /// Seats of killed processes that were cleaned up.
+    /// Writer slots of killed processes that were recovered.
     pub recovered: u64,
-    /// Updates of killed processes that were completed from their journal.
+    /// Updates of killed processes that were completed from the journal.
     pub completed: u64,
 }
 
 impl Stats {
-    /// How many counts there are.
-    pub(crate) const COUNTS: usize = Count::Completed as usize + 1;
-
     pub(crate) fn of(control: &Region) -> Self {
-        let mut counts = [0_u64; Self::COUNTS];
+        let mut counts = [0_u64; Count::KINDS];
         for writer in WriterSlot::all(control) {
             for (index, count) in counts.iter_mut().enumerate() {
                 *count = count.wrapping_add(writer.counted(index));
@@ -62,9 +58,9 @@ impl Stats {
         }
     }
 
-    /// Every count with its name, in the order of the fields.
+    /// Each count with its name, in the order of the fields.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); Self::COUNTS] {
+    pub fn named(&self) -> [(&'static str, u64); Count::KINDS] {
         [
             ("updates", self.updates),
             ("created", self.created),
