@@ -25,7 +25,7 @@ const CLUSTER: &str = "cluster";
 /// How often the files and the clock are looked after: a few system calls.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a holder of locks does not move: a look at the seats, some microseconds.
+/// How often it is looked whether a holder of locks does not move: a look at the writer slots, some microseconds.
 const STUCK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Only a holder that has stood still for so long is told of. A busy machine lets one that is ready wait for some

@@ -1,9 +1,9 @@
-//! A look at a cluster, live or at rest, which leaves it exactly as it is.
+//! Views: reading a cluster from outside, live or at rest, without changing it.
 //!
-//! Owns the questions that people ask of a cluster from outside. Every answer is read without a lock,
-//! while others write at full speed: see [`reader`] for why no half-written node is believed.
+//! Owns what operators ask about a cluster. Everything is read without a lock, while others write at full
+//! speed; [`reader`] explains why no half-written node is believed.
 //!
-//! Invariant: writes nothing, joins nothing, holds nobody up. The mapping is read-only.
+//! Invariant: writes nothing, joins nothing, blocks nobody. The mapping is read-only.
 //! Invariant: every loop is bounded by the size of the files, whatever bytes are in them.
 
 mod findings;
@@ -36,8 +36,8 @@ use reader::{Reader, Reading};
 pub use survey::{EntryCounts, LockHolder, Occupancy, Process, RangeStats};
 use verifier::Verifier;
 
-/// A look at a cluster: at its memory where it is open, or was when its processes were killed, and else at
-/// its snapshot.
+/// A view of a cluster: of its memory while that exists, also after its processes were killed, and otherwise
+/// of its snapshot.
 ///
 /// ```
 /// use tidegate_store::{Class, Cluster, Options, View};
@@ -58,18 +58,18 @@ use verifier::Verifier;
 pub struct View {
     memory: Memory,
     snapshot: Snapshot,
-    /// The control file and the files of the memory, if it is there and not a copy of the snapshot.
+    /// The control file and the memory files; none if this is a view of the snapshot.
     live: Option<(File, segment::MemoryFiles)>,
-    /// Places of the snapshot whose copy is torn or damaged.
+    /// The file, key-node and offset of each torn or damaged copy in the snapshot.
     damaged: Vec<(Role, u64, u64)>,
 }
 
 impl View {
-    /// Opens the cluster in `dir` for a look. Takes permission to read, and no more.
+    /// Opens a view of the cluster in `dir`. Needs read access only.
     ///
     /// # Errors
     ///
-    /// If there is no cluster of this format, or the system refuses something.
+    /// If there is no cluster of this format, or the system refuses an operation.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let cluster = dir.join(SNAPSHOT_DIR);
         match fs::metadata(&cluster) {
@@ -88,7 +88,7 @@ impl View {
         let memory = segment::anonymous(snapshot.info).map_err(read_error())?;
         let load = snapshot.load(&memory, |role, key_node, at| damaged.push((role, key_node, at)));
         load.map_err(read_error())?;
-        // As whoever opens it does: so that keys away from home are found.
+        // As on opening a cluster, so that displaced keys are found.
         restore::restore(&memory);
         Ok(Self { memory, snapshot, live: None, damaged })
     }
@@ -123,26 +123,25 @@ impl View {
         self.snapshot.paths().map(Path::to_owned).collect()
     }
 
-    /// All files of the memory, the control file first. None if there is none, and this is a look at the
-    /// snapshot.
+    /// All files of the memory, the control file first. None if this is a view of the snapshot.
     #[must_use]
     pub fn memory_files(&self) -> Option<Vec<PathBuf>> {
         let (_, files) = self.live.as_ref()?;
         Some(files.paths().map(Path::to_owned).collect())
     }
 
-    /// Whether some process has the cluster open, and keeps its counters where they cannot be seen from here:
-    /// in another container, or on another machine. This is a look at its last snapshot then.
+    /// Whether a process has the cluster open in memory that cannot be seen from here, in another container
+    /// or on another machine. If so, this is a view of the last snapshot.
     #[must_use]
     pub fn is_served_elsewhere(&self) -> bool {
         self.live.is_none() && self.snapshot.is_locked()
     }
 
-    /// See [`Cluster::check_files`](crate::Cluster::check_files): whether all that was read counts.
+    /// Whether everything that was read is valid: see [`Cluster::check_files`](crate::Cluster::check_files).
     ///
     /// # Errors
     ///
-    /// Says which file is gone, replaced, or of another length.
+    /// Names the file that is gone, replaced, or of another length.
     pub fn check_files(&self) -> io::Result<()> {
         if let Some((_, files)) = &self.live {
             files.check_read_only(&self.memory)?;
@@ -150,8 +149,8 @@ impl View {
         self.snapshot.check()
     }
 
-    /// The processes that are noted in the cluster: those that have it open, and those that were killed
-    /// and not cleaned up after yet.
+    /// The processes recorded in the cluster: those that have it open, and those that were killed and not yet
+    /// recovered.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         let processes = |(file, _): &(File, segment::MemoryFiles)| {
@@ -160,8 +159,8 @@ impl View {
         self.live.as_ref().map(processes).unwrap_or_default()
     }
 
-    /// The processes that live, hold locks and do not move: each stands in the way of the keys that share its
-    /// key-nodes. Takes 50 ms if any lock is held.
+    /// The live processes that hold locks and make no progress. Each blocks the keys in the key-nodes it has
+    /// locked. Takes 50 ms if any lock is held.
     #[must_use]
     pub fn holders(&self) -> Vec<LockHolder> {
         let holders =
@@ -169,24 +168,24 @@ impl View {
         self.live.as_ref().map(holders).unwrap_or_default()
     }
 
-    /// How many entries of a class are live at `now`: of all key-nodes, or of an even sample of them.
+    /// How many entries of a class are live at `now`, from all key-nodes or an even sample.
     #[must_use]
     pub fn entry_counts(&self, class: Class, now: u64) -> Option<EntryCounts> {
         Some(EntryCounts::of(self.memory.class(class)?, secs_down(now)))
     }
 
-    /// The key-nodes of a class in `count` runs of equal length, or as many as there are if that is
-    /// fewer: all of their heads, or an even sample of each run.
+    /// Statistics of the key-nodes of a class in `count` ranges of equal length, or fewer if there are fewer
+    /// key-nodes. From all heads, or an even sample of each range.
     #[must_use]
     pub fn range_stats(&self, class: Class, count: u64) -> Option<Vec<RangeStats>> {
         Some(RangeStats::all_of(self.memory.class(class)?, count))
     }
 
-    /// The entry of a key, if it has one which has not expired at `now`.
+    /// The entry of a key, if it has one that has not expired at `now`.
     ///
     /// # Errors
     ///
-    /// If the cluster has no nodes of the key's class, or a file was cut short.
+    /// If the cluster has no nodes of the key's class, or a file was truncated.
     pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
         let (class, own) = (key.class(), key.stored(self.seed()));
         let Some(class) = self.memory.class(class) else {
@@ -219,10 +218,10 @@ impl View {
         })
     }
 
-    /// Visits every node, also those that have expired, key-node after key-node, until `visit` fails. An
-    /// entry that is created or erased meanwhile may or may not be visited.
+    /// Visits every node, expired ones included, one key-node after the other, until `visit` fails. May miss
+    /// an entry that is created or erased meanwhile.
     ///
-    /// Returns how many nodes were left out, as they are not sound: [`View::verify`] says which.
+    /// Returns the number of flawed nodes, which it skips; [`View::verify`] names them.
     ///
     /// # Errors
     ///
@@ -250,11 +249,12 @@ impl View {
         Ok(left_out)
     }
 
-    /// Checks every node, every head, every lock and every seat, and of a snapshot every copy. Entries count as live at `now`.
-    /// `progress` is told, after each stretch of key-nodes, how many were checked and how many there are.
+    /// Checks every node, head, lock and writer slot, and every copy of a snapshot. Entries are live or
+    /// expired at `now`. Calls `progress` from time to time with the number of checked key-nodes and their
+    /// total.
     ///
-    /// A process that opens the cluster alone at the same time restores it; what it is about to repair
-    /// may be found flawed, and [`Findings::is_being_restored`] says so.
+    /// If a process restores the cluster at the same time, flaws may be what it is about to repair;
+    /// [`Findings::is_being_restored`] reports that.
     #[must_use]
     pub fn verify(&self, now: u64, progress: impl FnMut(u64, u64)) -> Findings {
         let reader = Reader::new(&self.memory);
@@ -265,13 +265,13 @@ impl View {
 }
 
 impl fmt::Debug for View {
-    /// Leaves out the seed: who reads a log must not learn how to aim keys.
+    /// Omits the seed: readers of a log must not learn how to aim keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("View").field("dir", &self.snapshot.dir()).finish_non_exhaustive()
     }
 }
 
-/// The entry that an image of a node holds.
+/// The entry in an image of a node.
 fn entry_of(image: &[u64]) -> Entry {
     let last = image.len() - 1;
     Entry::new(&image[STATE..last], nanos(expires_secs(image[last])))

@@ -1,4 +1,4 @@
-//! `tidegate store verify`: every node, lock and seat, and what is wrong with it.
+//! `tidegate store verify`: every node, lock and writer slot, and what is wrong with it.
 
 use super::args::LookOptions;
 use super::output::Output;

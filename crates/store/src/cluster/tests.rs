@@ -1,8 +1,8 @@
-//! Clusters on the heap: every kill between two writes, and threads. Miri runs these as well.
+//! Clusters on the heap: a kill before every write, and races between threads. Miri runs these too.
 
-// Those who wait here wait for their patience to end, which takes Miri too long.
+// These tests wait for timeouts, which takes too long under Miri.
 #[cfg(not(miri))]
-mod cleaners;
+mod recoveries;
 mod regressions;
 
 use super::*;
@@ -23,13 +23,13 @@ const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
 const LATER: u64 = NOW + 60 * SECOND;
 
-/// The memory of a cluster on the heap, and who lives in it.
+/// The memory of a cluster on the heap, and the liveness flags of its processes.
 struct Heap {
     memory: Arc<Memory>,
     flags: Arc<Vec<AtomicBool>>,
 }
 
-/// Narrow nodes in `key_nodes` chains of eight; wide ones of 33 words in one chain of three.
+/// Narrow nodes in `key_nodes` chains of eight, and wide ones of 33 words in one chain of three.
 fn info(key_nodes: u64) -> ClusterInfo {
     let narrow = Geometry::by_count(1, key_nodes, 8, STATE_WORDS_NARROW).unwrap();
     let wide = Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap();
@@ -65,13 +65,13 @@ impl Heap {
         Cluster::over(self.memory.clone(), writers, eviction, None)
     }
 
-    /// The end of a process that left everything as it was.
+    /// Kills a process, leaving everything as it is.
     fn kill_process(&self, process: u32, cluster: Cluster) {
         std::mem::forget(cluster);
         self.flags[process as usize].store(false, Ordering::SeqCst);
     }
 
-    /// What the next process would find, after a restart of the machine's only process.
+    /// A copy of the memory as the next process restores it, after the only process has ended.
     fn reopened(&self) -> Self {
         let words = |class| self.memory.class(class).unwrap().words();
         let copy = Self::from_words(
@@ -85,7 +85,7 @@ impl Heap {
     }
 }
 
-/// A key of a chosen home: the key-node number `home` of two, and the other one as its alternate.
+/// A key with a chosen home: key-node `home` of two. The other one is its alternate.
 fn key_at(home: u64, number: u64) -> Hashed {
     let layout = crate::format::layout::Layout::new(info(2).narrow);
     let estimates = (0..).map(|mix: u64| (home << 63) | (number << 20) | mix);
@@ -109,7 +109,7 @@ fn count(cluster: &Cluster, key: &Hashed) -> Option<u64> {
     Some(entry.state[0])
 }
 
-/// What an update is about, and what may be found after it was killed.
+/// An update, and the keys that it affects.
 struct Case {
     name: &'static str,
     eviction: Eviction,
@@ -148,14 +148,14 @@ const CASES: &[Case] = &[
         keys: || vec![key_at(1, 1)],
     },
     Case {
-        name: "a new key away from its crowded home",
+        name: "a new key displaced from its crowded home",
         eviction: Eviction::Refuse,
         prepare: fill_home,
         update: |cluster| cluster.update(&key_at(0, 9), NOW, |entry| add(entry, 1)).unwrap(),
         keys: || vec![key_at(0, 9)],
     },
     Case {
-        name: "an erasure of a key away from home",
+        name: "an erasure of a displaced key",
         eviction: Eviction::Refuse,
         prepare: |cluster| {
             fill_home(cluster);
@@ -194,11 +194,11 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Kills the update before each of its writes. Whoever comes next, another process or the first one after
-/// a restart, finds all of it or nothing, waits for nobody, and can go on.
+/// Kills the update before each of its writes. The next process, after a restart or not, finds all of it or
+/// nothing, does not wait, and can continue.
 #[test]
 fn a_kill_between_any_two_writes_leaves_an_update_whole() {
-    // Miri, which is slow, looks at a sample of the case that has everything.
+    // Miri is slow: it runs a sample of the most complex case.
     for case in &CASES[if cfg!(miri) { 5 } else { 0 }..] {
         let untouched = counts_of(case, |_| {});
         let updated = counts_of(case, case.update);
@@ -242,7 +242,7 @@ fn check(heap: &Heap, case: &Case, before: &[Option<u64>], after: &[Option<u64>]
     let cluster = heap.open(2, case.eviction);
     let found: Vec<_> = (case.keys)().iter().map(|key| count(&cluster, key)).collect();
     assert!(found == before || found == after, "{story}: {found:?}");
-    // The same update once more, by another process; and nothing is found torn afterwards.
+    // Another process can update the same keys, and nothing is found torn afterwards.
     (case.update_again(&cluster))();
     drop(cluster);
     let stats = Stats::of(&heap.reopened().memory.control);
@@ -263,9 +263,9 @@ impl Case {
     }
 }
 
-/// A process that is killed while it cleans up after another is itself cleaned up after.
+/// A process that is killed during a recovery is itself recovered.
 #[test]
-fn a_kill_in_the_middle_of_cleaning_up_does_no_harm() {
+fn a_kill_in_the_middle_of_a_recovery_does_no_harm() {
     let case = &CASES[5];
     let (untouched, updated) = (counts_of(case, |_| {}), counts_of(case, case.update));
     let kills: &[u64] = if cfg!(miri) { &[200] } else { &[40, 120, 200, 250, 280] };
@@ -278,17 +278,17 @@ fn a_kill_in_the_middle_of_cleaning_up_does_no_harm() {
             heap.kill_process(0, victim);
             let cleaner = heap.open(1, case.eviction);
             kill::before_write(recovering, || {
-                let _life = cleaner_takes(&heap, 0);
+                let _life = claim_of(&heap, 0);
                 let _ = recover(&heap.memory, 0);
             });
             heap.kill_process(1, cleaner);
-            let story = format!("killed before write {writes}, cleaner before {recovering}");
+            let story = format!("killed before write {writes}, recovery before {recovering}");
             check(&heap, case, &untouched, &updated, &story);
         }
     }
 }
 
-fn cleaner_takes(heap: &Heap, process: u32) -> Option<crate::writers::liveness::LivenessLock> {
+fn claim_of(heap: &Heap, process: u32) -> Option<crate::writers::liveness::LivenessLock> {
     LivenessLocks::Flags(heap.flags.clone()).try_acquire(process).unwrap()
 }
 

@@ -1,34 +1,33 @@
-//! What a check of a whole cluster reports: what is sound, what is flawed and where, and what a killed
-//! process left for the next one to clean up.
+//! The findings of a verification: what is sound, what is flawed and where, and what a killed process left
+//! for recovery.
 //!
-//! Owns the words for it. Looks at nothing: see [`super::check`].
+//! Owns the words for it. Reads no memory: see [`super::verifier`].
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::format::key::StoredKey;
 
-/// More flaws than this are counted, but not kept one by one: nobody reads them, and a file of random
-/// bytes has millions.
+/// Further flaws are counted but not kept: nobody reads them, and a file of random bytes has millions.
 const FLAWS_KEPT: usize = 1000;
 
-/// What is wrong with a place in a file.
+/// A kind of flaw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FlawKind {
     /// The check of a node does not match its words.
     Torn,
-    /// A node's key does not belong in its key-node, or the tag in the head is not its key's.
+    /// The node's key belongs in other key-nodes, or its tag in the head is not the key's.
     Foreign,
-    /// Another node, which counts, has the same key.
+    /// Another valid node has the same key.
     Duplicate,
-    /// The home of a node's key says that none of its keys is away, so the node is not found.
+    /// The home of the node's key has no displaced keys, so the node is not found.
     Unreachable,
-    /// The head says that no node expires that early.
+    /// The hint in the head says that no node expires this early.
     Late,
-    /// A key-node is locked, and nobody has the lock.
+    /// A key-node is locked without a holder.
     Lock,
-    /// A seat belongs to a process that cannot be.
+    /// A writer slot belongs to a process that cannot exist.
     WriterSlot,
 }
 
@@ -44,7 +43,7 @@ impl FlawKind {
         FlawKind::WriterSlot,
     ];
 
-    /// One word for it.
+    /// The name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,39 +53,41 @@ impl FlawKind {
             FlawKind::Unreachable => "unreachable",
             FlawKind::Late => "late",
             FlawKind::Lock => "lock",
-            FlawKind::WriterSlot => "seat",
+            FlawKind::WriterSlot => "writer",
         }
     }
 
-    /// What that means.
+    /// What the kind means.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             FlawKind::Torn => "the check of the node does not match its words",
-            FlawKind::Foreign => "the key of the node belongs elsewhere, or its tag is another's",
-            FlawKind::Duplicate => "another node, which counts, has the same key",
-            FlawKind::Unreachable => "the key's home says that no key is away, so it is not found",
+            FlawKind::Foreign => {
+                "the key of the node belongs elsewhere, or its tag is another key's"
+            }
+            FlawKind::Duplicate => "another valid node has the same key",
+            FlawKind::Unreachable => "the key's home has no displaced keys, so it is not found",
             FlawKind::Late => "the head says that no node here expires that early",
-            FlawKind::Lock => "the key-node is locked, and nobody has the lock",
-            FlawKind::WriterSlot => "the seat belongs to a process that cannot be",
+            FlawKind::Lock => "the key-node is locked, but no process holds the lock",
+            FlawKind::WriterSlot => "the writer slot belongs to a process that cannot exist",
         }
     }
 }
 
-/// A flaw, and where it is.
+/// A flaw and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
-    /// What is wrong.
+    /// The kind of flaw.
     pub kind: FlawKind,
     /// The file.
     pub file: PathBuf,
-    /// Where in the file: of a node, its first word; of a lock, its key-node; of a seat, the seat.
+    /// The offset in the file: of a node's first word, of a locked key-node, or of a writer slot.
     pub offset: u64,
-    /// The key-node, counted over all files of its class; none for a seat.
+    /// The key-node, counted over all files of its class; none for a writer slot.
     pub key_node: Option<u64>,
-    /// The slot of the node in its key-node; none if it is not about a node.
+    /// The slot of the node; none if the flaw is not about a node.
     pub slot: Option<u32>,
-    /// The key that the node has, if that can be said of it.
+    /// The key of the node, if it is known.
     pub key: Option<StoredKey>,
 }
 
@@ -103,7 +104,7 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// What a check of a whole cluster found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Findings {
@@ -117,18 +118,18 @@ pub struct Findings {
     pub live: u64,
     /// Those of them whose entry has expired.
     pub expired: u64,
-    /// Nodes half written by somebody who did not go on; the next who needs them completes them.
+    /// Half-written nodes whose writer does not continue; the next process that needs one completes it.
     pub pending: u64,
-    /// Updates that are committed and were not completed. As for `pending`.
+    /// Committed updates that were not completed. Completed like `pending` nodes.
     pub updates_pending: u64,
-    /// Key-nodes that are locked by a process which is gone. As for `pending`.
+    /// Key-nodes locked by a dead process. Released like `pending` nodes are completed.
     pub locks_left: u64,
-    /// Seats of processes that are gone. The next process that opens the cluster frees them.
+    /// Writer slots of dead processes. The next process that opens the cluster frees them.
     pub writer_slots_left: u64,
-    /// Whether a process restored the cluster meanwhile, or was killed while it did: then flaws may be
-    /// what it is about to repair.
+    /// Whether a process restored the cluster meanwhile, or was killed doing so. Flaws may be what it is
+    /// about to repair.
     pub is_being_restored: bool,
-    /// How many flaws there are of each kind, in the order of [`FlawKind::ALL`].
+    /// The number of flaws of each kind, in the order of [`FlawKind::ALL`].
     counts: [u64; FlawKind::ALL.len()],
     /// The flaws, or the first thousand.
     pub flaws: Vec<Flaw>,
@@ -141,13 +142,13 @@ impl Findings {
         self.flaws_total() == 0
     }
 
-    /// How many flaws there are of this kind.
+    /// The number of flaws of this kind.
     #[must_use]
     pub fn flaws_of(&self, kind: FlawKind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// How many flaws there are.
+    /// The number of flaws.
     #[must_use]
     pub fn flaws_total(&self) -> u64 {
         self.counts.iter().sum()

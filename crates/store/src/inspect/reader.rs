@@ -1,11 +1,11 @@
 //! Reading a node that others may be writing, without a lock.
 //!
-//! A node is believed once it passes its check and belongs where it is. Writers change a node only
-//! while they hold its key-node, and only once their journal says so. So a node that fails is a flaw if
-//! nobody held the key-node while it was read. If somebody does, it is read again; and if that does not
-//! end, as the writer was killed or stopped, the writer's journal tells what the node is going to be.
+//! A node is believed once it passes its check and is in the right place. Writers change a node only while
+//! they hold the lock of its key-node, and after committing their journal. So a failing node is flawed if the
+//! lock was free while it was read. Otherwise it is read again. If that does not help, as the writer was
+//! killed or stopped, the writer's journal contains what the node will be.
 //!
-//! Owns this patience, which is bounded for each node and for a whole pass. Writes nothing.
+//! Owns the retries, which are bounded for each node and for a whole pass. Writes nothing.
 
 use std::thread;
 use std::time::Duration;
@@ -18,49 +18,48 @@ use crate::memory::validity::{NodeFlaw, check_node};
 use crate::memory::{ClassMemory, Memory};
 use crate::writers::slot::WriterSlot;
 
-/// An update takes less than a microsecond, so the next tries nearly always see its end.
+/// An update takes less than a microsecond, so these attempts nearly always see its end.
 const SPINS_MAX: u32 = 64;
-/// Then the writer is not running. 400 pauses, each of which takes a quarter of a millisecond, are some
-/// 100 ms: longer than a scheduler lets a thread wait that is ready.
+/// Otherwise the writer is not running. 400 pauses of a quarter of a millisecond each are some 100 ms, longer
+/// than a ready thread waits for a processor.
 const PAUSE: Duration = Duration::from_micros(200);
 const PAUSES_MAX: u32 = 400;
-/// Of one pass, so that a file in which nothing settles does not take for ever: some 0.5 seconds. Only
-/// what a killed or stopped writer left takes any.
+/// The limit of a whole pass, some 0.5 seconds, for files in which nothing comes to rest. Only killed or
+/// stopped writers use it up.
 const PAUSES_TOTAL: u32 = 2_000;
 
-/// What is in a slot.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     Free,
-    /// A node, whole and where it belongs.
+    /// A whole node in the right place.
     Sound,
-    /// A node half written, by somebody who did not go on. Its journal says what it becomes once
-    /// somebody completes it.
+    /// A half-written node whose writer does not continue. The image is that of the writer's journal.
     Pending,
     Flawed(NodeFlaw),
 }
 
 impl Reading {
-    /// Whether the image that was read is that of a node which counts.
+    /// Whether the image is that of a valid node.
     pub(super) fn is_node(self) -> bool {
         matches!(self, Self::Sound | Self::Pending)
     }
 }
 
-/// Reads nodes, with so much patience left.
+/// Reads nodes with a limited number of pauses.
 pub(super) struct Reader<'a> {
     memory: &'a Memory,
     pauses_left: u32,
 }
 
-/// How often something was tried.
+/// How often something was attempted.
 #[derive(Default)]
 pub(super) struct Attempts {
     attempts: u32,
     pauses: u32,
 }
 
-/// What changes in the head of a key-node whenever a node of it is being written.
+/// The words of a head that change whenever a node of the key-node is written.
 #[derive(PartialEq, Eq)]
 struct Version {
     lock: u64,
@@ -68,24 +67,24 @@ struct Version {
 }
 
 impl Version {
-    /// Before reading nodes.
+    /// The version before reading nodes.
     fn begin_read(key_node: KeyNode<'_>) -> Self {
         let version = Self::now(key_node);
-        // Acquire: nothing that is read after this is older than what was read before it.
+        // Acquire: what is read below is no older than the version.
         fence(Ordering::Acquire);
         version
     }
 
-    /// Whether nobody wrote a node since. A slot may have been freed, which is not counted.
+    /// Whether the lock was free and nothing was written since.
     fn is_unchanged(&self, key_node: KeyNode<'_>) -> bool {
-        // Acquire: as above, for what was read in between.
+        // Acquire: what was read above is no newer than the version below.
         fence(Ordering::Acquire);
         self.lock as u32 == 0 && *self == Self::now(key_node)
     }
 
     fn now(key_node: KeyNode<'_>) -> Self {
         let lock = get(key_node.lock());
-        // Acquire: if the lock was given back since, the count of changes is seen that came before.
+        // Acquire: if the lock was released since, the changes made before are visible.
         fence(Ordering::Acquire);
         Self { lock, changes: key_node.changes() }
     }
@@ -96,7 +95,7 @@ impl<'a> Reader<'a> {
         Self { memory, pauses_left: PAUSES_TOTAL }
     }
 
-    /// Whether to try again, after a little.
+    /// Whether to try again, after a short wait.
     pub(super) fn retry(&mut self, attempts: &mut Attempts) -> bool {
         attempts.attempts += 1;
         if attempts.attempts <= SPINS_MAX {
@@ -112,7 +111,7 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Copies the node in a slot to `image`, which is as long as one, and judges it.
+    /// Copies the node in a slot to `image`, which has the length of a node, and checks it.
     pub(super) fn read(
         &mut self,
         class: &ClassMemory,
@@ -132,7 +131,8 @@ impl<'a> Reader<'a> {
                 break;
             }
         }
-        // On both sides of a last try, so that no writer which came to its end meanwhile is missed.
+        // Look at the journal on both sides of a last attempt, so that a writer that finishes meanwhile is
+        // not missed.
         let mut pending = vec![0; image.len()];
         let was_pending = self.read_pending(class, key_node, slot, &mut pending);
         let reading = self.read_once(class, key_node, slot, image);
@@ -160,13 +160,12 @@ impl<'a> Reader<'a> {
         else {
             return Reading::Sound;
         };
-        // Who frees a slot changes the tag first, then the node.
+        // Freeing a slot changes the tag first, then the node.
         fence(Ordering::Acquire);
         if key_node.tag(slot) == 0 { Reading::Free } else { Reading::Flawed(flaw) }
     }
 
-    /// Copies what the journal of the one who holds the key-node has for a slot. Says whether there is a
-    /// whole node.
+    /// Copies what the journal of the lock's holder has for a slot. Returns whether that is a valid node.
     fn read_pending(
         &self,
         class: &ClassMemory,
@@ -187,10 +186,10 @@ impl<'a> Reader<'a> {
         check_node(class, key_node.id.number, tag, image, self.memory.seed()).is_ok()
     }
 
-    /// Whether something is wrong with the node in a slot, of which `image` is a copy, and not only seems
-    /// so because somebody is writing. `is_wrong` looks at whatever else it takes.
+    /// Whether a node really has a fault, rather than appearing so during a write. `image` is a copy of the
+    /// node, `is_wrong` evaluates the fault.
     ///
-    /// If the node changes, or its key-node does not come to rest, nothing is wrong.
+    /// If the node changes, or its key-node is never at rest, there is no fault.
     pub(super) fn confirm(
         &mut self,
         key_node: KeyNode<'_>,
@@ -202,7 +201,7 @@ impl<'a> Reader<'a> {
         let is_there = || key_node.tag(slot) != 0 && key_node.equals(slot, image);
         loop {
             let version = Version::begin_read(key_node);
-            // There before and after, and nothing written: so it was there all along.
+            // Present before and after, and nothing written: present all along.
             if !is_there() || !is_wrong() || !is_there() {
                 return false;
             }

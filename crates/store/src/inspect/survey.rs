@@ -1,7 +1,8 @@
-//! What a cluster is like as a whole: how many entries still count, where it is busy, who has it open.
+//! Surveys of a whole cluster: how full it is, how many entries are live, where it is busy, which processes
+//! have it open.
 //!
-//! Counted from heads and tails, each of which is one word or as good as one, so that no node has to
-//! come to rest. A large class is sampled.
+//! Reads heads and tails only, so it need not wait for any node. Takes no lock. Samples large classes. An
+//! expired node counts as occupied until it is reused or swept.
 
 use std::fs::File;
 use std::ops::Range;
@@ -18,27 +19,27 @@ use crate::writers::liveness::is_alive;
 use crate::writers::slot::{WriterSlot, owner_word};
 use crate::writers::stall::{locks_held, stalled_since};
 
-/// So many key-nodes are looked at: enough for shares to be right within a percent.
+/// The number of sampled key-nodes: enough for shares to be right within a percent, in about a millisecond.
 const SAMPLE: u64 = 1 << 16;
 
-/// A holder that makes no step between two looks so far apart does not move. An update takes a microsecond, and
-/// a thread that is ready gets a processor sooner.
+/// A holder without progress for this long is stuck. An update takes a microsecond, and a ready thread gets a
+/// processor sooner.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A process that is noted in a cluster.
+/// A process recorded in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number among the processes of the cluster.
+    /// Its number in the cluster.
     pub number: u32,
-    /// The process id that it noted, as it is called in its own container.
+    /// The process id that it recorded, as seen in its own container.
     pub pid: u64,
-    /// How many seats it has: threads that were inside an update at once, at the most.
+    /// Its writer slots: the most threads that were inside an update at once.
     pub writer_slots: u32,
-    /// Whether it lives, as its lock says; one in another container, too.
+    /// Whether its liveness lock is held, also from another container.
     pub is_alive: bool,
 }
 
-/// The processes that are noted in a control file.
+/// The processes recorded in a control file.
 pub(super) fn processes(control: &Region, control_file: &File) -> Vec<Process> {
     let owners: Vec<u64> = WriterSlot::all(control).map(|writer| writer.owner()).collect();
     let process = |number| {
@@ -56,20 +57,20 @@ pub(super) fn processes(control: &Region, control_file: &File) -> Vec<Process> {
     (0..PROCESSES_MAX).filter_map(process).collect()
 }
 
-/// A process that lives, holds locks, and does not move.
+/// A live process that holds locks and makes no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Its number among the processes of the cluster.
+    /// Its number in the cluster.
     pub process: u32,
-    /// The process id that it noted, as it is called in its own container.
+    /// The process id that it recorded, as seen in its own container.
     pub pid: u64,
-    /// How many locks it holds.
+    /// The number of locks that it holds.
     pub locks: u32,
-    /// Since when, as those who waited for it noted; nothing if nobody has.
+    /// Since when, as recorded by waiters; none if nobody has waited.
     pub since: Option<SystemTime>,
 }
 
-/// The holders of locks that do not move between two looks.
+/// The holders of locks that make no progress between two readings.
 pub(super) fn holders(memory: &Memory, control_file: &File) -> Vec<LockHolder> {
     let writers = WriterSlot::all(&memory.control).filter(|writer| locks_held(memory, writer) > 0);
     let seen: Vec<_> = writers.map(|writer| (writer, writer.progress())).collect();
@@ -99,15 +100,15 @@ pub(super) fn holders(memory: &Memory, control_file: &File) -> Vec<LockHolder> {
 /// How full a class of nodes is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: u64,
-    /// How many of them have a key, scaled up from those that were looked at.
+    /// The number of occupied nodes, scaled up from the sample.
     pub occupied: u64,
-    /// How many key-nodes were looked at.
+    /// The number of sampled key-nodes.
     pub sampled: u64,
-    /// Of the key-nodes that were looked at, how many have 0, 1, 2 … nodes occupied.
+    /// Of the sampled key-nodes, how many have 0, 1, 2 … occupied nodes.
     pub chains: Vec<u64>,
-    /// Of the key-nodes that were looked at, how many have keys that live in their other key-node.
+    /// Of the sampled key-nodes, how many have displaced keys.
     pub crowded: u64,
 }
 
@@ -129,12 +130,12 @@ impl Occupancy {
     }
 }
 
-/// How many entries of a class still count.
+/// How many entries of a class are live and expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryCounts {
-    /// Nodes whose entry has not expired, scaled up from those that were looked at.
+    /// Nodes with a live entry, scaled up from the sample.
     pub live: u64,
-    /// Nodes whose entry has expired, and which were not reused yet. Scaled as well.
+    /// Nodes with an expired entry, not yet reused; scaled up as well.
     pub expired: u64,
 }
 
@@ -153,19 +154,19 @@ impl EntryCounts {
     }
 }
 
-/// A run of neighbouring key-nodes.
+/// Statistics of a range of adjacent key-nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeStats {
-    /// How many nodes it has.
+    /// The number of nodes.
     pub nodes: u64,
-    /// How many of them have a key, scaled up from those that were looked at.
+    /// The number of occupied nodes, scaled up from the sample.
     pub occupied: u64,
-    /// How often nodes of it were written, scaled up as well. Each key-node counts modulo 2^32.
+    /// The number of writes to nodes, scaled up as well. Each key-node counts modulo 2^32.
     pub updates: u64,
 }
 
 impl RangeStats {
-    /// All key-nodes in `count` runs.
+    /// All key-nodes in `count` ranges.
     pub(super) fn all_of(class: &ClassMemory, count: u64) -> Vec<Self> {
         let total = class.layout.geometry.key_nodes_total();
         let count = count.clamp(1, total);
@@ -190,7 +191,7 @@ impl RangeStats {
     }
 }
 
-/// The key-nodes of a range, or `limit` of them at even distances.
+/// The key-nodes of a range, or `limit` of them, evenly spaced.
 fn sample(class: &ClassMemory, range: Range<u64>, limit: u64) -> impl Iterator<Item = KeyNode<'_>> {
     let len = range.end - range.start;
     let count = len.min(limit);

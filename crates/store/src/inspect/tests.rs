@@ -1,4 +1,4 @@
-//! Views of clusters in files: at rest, under full speed, after a kill, and over damage of every kind.
+//! Views of clusters in files: at rest, at full speed, after a kill, and with every kind of damage.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -42,7 +42,7 @@ fn layout() -> Layout {
     Layout::new(options().narrow)
 }
 
-/// A data directory. Takes away what is left in memory.
+/// A data directory. Removes the memory that is left on drop.
 struct Dir(TempDir);
 
 impl Dir {
@@ -50,7 +50,7 @@ impl Dir {
         self.0.path()
     }
 
-    /// Where the memory of its cluster is.
+    /// The directory of its cluster's memory.
     fn memory(&self) -> PathBuf {
         Pointer::read(&self.path().join("cluster")).expect("it is open").memory
     }
@@ -70,7 +70,7 @@ fn cluster() -> (Dir, Cluster) {
     (dir, cluster)
 }
 
-/// A key that lives in the key-node `home` of two, and has the other one as its alternate.
+/// A key whose home is key-node `home` of two, and whose alternate is the other one.
 fn key_at(home: u64, number: u64) -> Hashed {
     let estimate = (0..)
         .map(|mix: u64| StoredKey { estimate: home << 63 | number << 20 | mix, identity: number })
@@ -91,7 +91,7 @@ fn add_until(entry: EntryMut<'_>, by: u64, until: u64) {
     *expires_at = until;
 }
 
-/// The value of an entry that [`add`] made, all of it.
+/// The value of an entry made by [`add`]; checks that the entry is whole.
 fn value(entry: &Entry) -> u64 {
     assert!(entry.state[1..].iter().all(|word| *word == !entry.state[0]), "{entry:?}");
     entry.state[0]
@@ -107,7 +107,7 @@ fn entries(view: &View) -> BTreeMap<(Class, StoredKey), u64> {
     entries
 }
 
-/// The bytes of every file in `dir`, and of the directory below it.
+/// The content of every file in `dir` and below.
 fn bytes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -136,7 +136,7 @@ fn word(file: &File, word: u64) -> u64 {
 }
 
 #[test]
-fn a_look_tells_what_is_there_and_changes_no_byte() {
+fn a_view_shows_what_is_there_and_changes_no_byte() {
     let (dir, cluster) = cluster();
     for number in 0..5 {
         cluster.update(&key_at(0, number), NOW, |entry| add(entry, number + 1)).unwrap();
@@ -185,7 +185,7 @@ fn a_look_tells_what_is_there_and_changes_no_byte() {
     view.check_files().unwrap();
     assert_eq!((bytes(dir.path()), bytes(&dir.memory())), before);
 
-    // The snapshot has it all once the last process has left.
+    // Once the last process has left, the snapshot contains everything.
     drop((view, cluster));
     let before = bytes(dir.path());
     let view = View::open(dir.path()).unwrap();
@@ -232,7 +232,7 @@ fn what_is_no_cluster_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_during_a_look_is_told() {
+fn a_file_truncated_during_a_view_is_reported() {
     let (dir, cluster) = cluster();
     cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
     let view = View::open(dir.path()).unwrap();
@@ -242,7 +242,7 @@ fn a_file_that_is_cut_short_during_a_look_is_told() {
     assert!(view.check_files().is_err());
 }
 
-/// Ends the writers also when the test fails, or it would wait for them.
+/// Stops the writers even if the test fails, which would otherwise wait for them.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -251,14 +251,14 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Four threads write as fast as they can, keys come and go and change places; no look finds a flaw,
-/// or half of an entry, or a key missing that is there all the time.
+/// Four threads write at full speed, while keys come, go and move. No view finds a flaw or part of an entry,
+/// or misses a key that is always there.
 #[test]
-fn a_look_at_full_speed_finds_whole_entries_and_no_flaw() {
+fn a_view_at_full_speed_finds_whole_entries_and_no_flaw() {
     let (dir, first) = cluster();
     let evicting = Options { eviction: Eviction::EvictSoonestExpiry, ..options() };
     let second = Cluster::open(dir.path(), &evicting).unwrap();
-    // Never the first to be evicted.
+    // Never evicted first.
     let keep = |entry: EntryMut<'_>| add_until(entry, 1, LATER + SECOND);
     let stays = [key_at(0, 1), key_at(1, 1), Hashed::wide(1)];
     stays.iter().for_each(|key| first.update(key, NOW, keep).unwrap());
@@ -273,14 +273,14 @@ fn a_look_at_full_speed_finds_whole_entries_and_no_flaw() {
                     let stays_too = &stays[number as usize >> 40 & 1];
                     until_decided(|| cluster.update(stays_too, NOW, keep));
                     until_decided(|| cluster.update(&stays[2], NOW, keep));
-                    // More than fit at home, so that some are away; erased, so that they come again.
+                    // More keys than fit at home, so that some are displaced; erased, so that they return.
                     let passing = key_at(number >> 33 & 1, 2 + (number >> 50) % 14);
                     let until = LATER - (number >> 20 & 31) * SECOND;
                     let _ = cluster.update(&passing, NOW, |entry| add_until(entry, 1, until));
                     let erased = key_at(number >> 34 & 1, 2 + (number >> 45) % 14);
                     until_decided(|| cluster.erase(&erased, NOW));
                     if number >> 60 == 0 {
-                        // So that the heads know when the next entry expires.
+                        // So that the heads have hints about the next expiry.
                         until_decided(|| cluster.sweep(NOW));
                     }
                 }
@@ -300,12 +300,12 @@ fn a_look_at_full_speed_finds_whole_entries_and_no_flaw() {
     });
 }
 
-/// Whatever write an update was killed before, a look finds the entry as it was or as it is going to be,
-/// and no flaw.
+/// Before whatever write an update was killed, a view finds the entry before or after the update, and no
+/// flaw.
 #[test]
 fn what_a_killed_update_left_is_pending_and_no_flaw() {
     let mut pending = 0;
-    // A look waits for a writer that does not go on, so of the many writes of a wide node a sample.
+    // A view waits for a stopped writer, so test only a sample of the many writes of a wide node.
     for (key, step) in [(key_at(0, 1), 1), (Hashed::wide(1), 11)] {
         for writes in (0..).step_by(step) {
             let (dir, victim) = cluster();
@@ -313,7 +313,7 @@ fn what_a_killed_update_left_is_pending_and_no_flaw() {
             let survived = kill::before_write(writes, || {
                 victim.update(&key, NOW, |entry| add(entry, 1)).unwrap();
             });
-            // The locks are held, and the journal is there, until the victim is dropped.
+            // The locks are held and the journal exists until the victim is dropped.
             let view = View::open(dir.path()).unwrap();
             let findings = view.verify(NOW, |_, _| {});
             assert!(findings.is_sound(), "killed before write {writes}: {findings:?}");
@@ -334,7 +334,7 @@ fn what_a_killed_update_left_is_pending_and_no_flaw() {
 }
 
 #[test]
-fn locks_of_the_dead_are_told_from_locks_of_nobody() {
+fn locks_of_the_dead_are_distinguished_from_invalid_locks() {
     let (dir, cluster) = cluster();
     cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 5)).unwrap();
     let key = key_at(0, 1);
@@ -342,24 +342,25 @@ fn locks_of_the_dead_are_told_from_locks_of_nobody() {
     let control = edit(&dir.memory(), CONTROL);
     let view = View::open(dir.path()).unwrap();
     assert_eq!(view.verify(NOW, |_, _| {}).locks_left, 0);
-    // Nobody is process number 1.
+    // There is no process number 1.
     put_word(&control, 1024, 2);
     let findings = view.verify(NOW, |_, _| {});
     assert_eq!(
         (findings.locks_left, findings.writer_slots_left, findings.is_sound()),
         (1, 1, true)
     );
-    // The seat is somebody else's who does not list the lock.
+    // The slot belongs to another process, which does not list the lock.
     put_word(&control, 1024 + 2, 0);
     let findings = view.verify(NOW, |_, _| {});
     assert_eq!((findings.locks_left, findings.flaws_of(FlawKind::Lock)), (0, 1));
 }
 
-/// Damages a cluster, and checks that exactly this is found, at this word of the file, and left alone.
+/// Damages a cluster, and checks that exactly this flaw is found, at this word of the file, and is not
+/// repaired.
 #[track_caller]
 fn check_flaw(kind: FlawKind, file: &str, damage: impl FnOnce(&File) -> u64) {
     let (dir, cluster) = cluster();
-    // Eight keys of one home: the last one lives in the other key-node.
+    // Eight keys of one home: the last one is displaced.
     for number in 0..8 {
         cluster.update(&key_at(0, number), NOW, |entry| add(entry, 1)).unwrap();
     }
@@ -376,9 +377,9 @@ fn check_flaw(kind: FlawKind, file: &str, damage: impl FnOnce(&File) -> u64) {
     assert_eq!(bytes(&dir.memory()), before);
 }
 
-/// A copy of a key-node in the snapshot that is damaged is found, and the one before it counts.
+/// A damaged copy in the snapshot is found, and the previous one is used.
 #[test]
-fn a_damaged_copy_is_found_and_the_one_before_counts() {
+fn a_damaged_copy_is_found_and_the_previous_one_is_used() {
     let (dir, cluster) = cluster();
     for expected in [1, 2] {
         cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)).unwrap();
@@ -387,7 +388,7 @@ fn a_damaged_copy_is_found_and_the_one_before_counts() {
     }
     drop(cluster);
     let file = edit(&dir.path().join("cluster"), NARROW);
-    // The second copy went to the second place: behind the first ones of both key-nodes.
+    // The second copy is at the second position, after the first positions of both key-nodes.
     let at = (HEADER_BYTES as u64 + 2 * options().narrow.key_node_bytes()) / 8;
     let found = |expected: u64| {
         let view = View::open(dir.path()).unwrap();
@@ -405,7 +406,7 @@ fn a_damaged_copy_is_found_and_the_one_before_counts() {
     assert_eq!(flaw.file, dir.path().join("cluster").join(NARROW));
 }
 
-/// The first word of a key-node, of a node of it, and which node has a key.
+/// Word offsets of a key-node and of a node, and the slots with a node.
 fn key_node_at(number: u64) -> u64 {
     layout().key_node(number).first as u64
 }
@@ -439,7 +440,7 @@ fn every_flaw_is_found_where_it_is() {
     });
     check_flaw(FlawKind::Duplicate, NARROW, |file| {
         let (from, tags_at) = (node_at(1, 0), key_node_at(1) + 3);
-        let [only] = occupied(file, 1).collect::<Vec<_>>()[..] else { panic!("one is away") };
+        let [only] = occupied(file, 1).collect::<Vec<_>>()[..] else { panic!("one is displaced") };
         let to = (only + 1) % 7;
         for index in 0..7 {
             put_word(file, node_at(1, to) + index, word(file, from + 8 * u64::from(only) + index));
@@ -479,7 +480,7 @@ fn a_flawed_node_is_no_entry() {
     assert_eq!(view.try_for_each(|_, _, _| Err(())), Ok(1));
 }
 
-/// Overwrites all of a file behind its header.
+/// Overwrites everything after the header of a file.
 fn scramble(dir: &Path, file: &str, mut next: impl FnMut() -> u64) {
     let file = edit(dir, file);
     let words = file.metadata().unwrap().len() / 8;
@@ -492,14 +493,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_bytes_make_a_look_panic_or_run_for_ever(
+    fn no_bytes_make_a_view_panic_or_run_forever(
         seed: u64,
         mask in prop_oneof![Just(u64::MAX), Just(0xff), Just(0x1ff_0000_0000_01ff)],
     ) {
         let (dir, cluster) = cluster();
         let is_memory = seed.is_multiple_of(2);
         let of = if is_memory { dir.memory() } else { dir.path().join("cluster") };
-        // The snapshot is scrambled when nobody writes it any more.
+        // Scramble the snapshot after its last writer has left.
         let _cluster = is_memory.then_some(cluster);
         let opened = is_memory.then(|| View::open(dir.path()).unwrap());
         for (index, file) in [CONTROL, NARROW, WIDE].into_iter().enumerate() {

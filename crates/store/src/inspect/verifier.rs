@@ -1,8 +1,7 @@
-//! The check of a whole cluster from outside.
+//! The verification of a whole cluster from outside.
 //!
-//! Judges nodes as [`crate::writers::restore`] does, which would drop what is flawed here; and heads, locks and
-//! seats besides. Whatever may only seem wrong, as somebody is writing, is looked at again. Repairs
-//! nothing.
+//! Checks nodes as [`crate::writers::restore`] does, and also heads, locks and writer slots. Rechecks what a
+//! concurrent write may have caused. Repairs nothing.
 
 use std::path::PathBuf;
 
@@ -25,10 +24,10 @@ use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
 use super::reader::{Attempts, Reader, Reading};
 
-/// How many key-nodes are checked between two reports of progress: about a millisecond.
+/// How many key-nodes are checked between two reports of progress: about a millisecond's worth.
 const PROGRESS_INTERVAL: u64 = 1024;
 
-/// A check under way.
+/// A verification in progress.
 pub(super) struct Verifier<'a> {
     pub(super) view: &'a View,
     pub(super) memory: &'a Memory,
@@ -37,18 +36,19 @@ pub(super) struct Verifier<'a> {
     pub(super) findings: Findings,
 }
 
-/// Who holds a lock.
+/// The state of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockState {
-    Nobody,
-    Alive,
-    Gone,
-    /// A number that is nobody's.
-    Stray,
+    Free,
+    Held,
+    /// Held by a dead process.
+    Orphaned,
+    /// Held by no possible writer slot.
+    Invalid,
 }
 
 impl Verifier<'_> {
-    /// Checks everything. See [`super::View::verify`].
+    /// Checks everything; see [`super::View::verify`].
     pub(super) fn run(mut self, mut progress: impl FnMut(u64, u64)) -> Findings {
         self.findings.is_being_restored = is_being_restored(self.memory);
         self.writers();
@@ -69,7 +69,7 @@ impl Verifier<'_> {
         self.findings
     }
 
-    /// The copies of a snapshot that are torn or damaged.
+    /// The torn or damaged copies of a snapshot.
     fn copies(&mut self) {
         for (role, key_node, offset) in &self.view.damaged {
             let file = self.view.snapshot.dir().join(role.file_name());
@@ -79,7 +79,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Where the key-node `number` of a class starts: a file, and an offset in bytes.
+    /// The file and the byte offset of a key-node.
     fn location(&self, class: &ClassMemory, number: u64) -> (PathBuf, u64) {
         let at = class.layout.key_node(number);
         let name = Role::Nodes { class: class.class, file: at.file as u32 }.file_name();
@@ -101,7 +101,7 @@ impl Verifier<'_> {
     fn writers(&mut self) {
         let control = &self.memory.control;
         for writer in WriterSlot::all(control) {
-            // Read once: a process may take the seat meanwhile.
+            // Read once: a process may claim the slot meanwhile.
             let owner = writer.owner();
             match process_of(owner) {
                 None if owner == 0 => {}
@@ -128,10 +128,10 @@ impl Verifier<'_> {
     }
 
     fn key_node(&mut self, class: &ClassMemory, key_node: KeyNode<'_>, image: &mut [u64]) {
-        match self.holder(key_node) {
-            LockState::Nobody | LockState::Alive => {}
-            LockState::Gone => self.findings.locks_left += 1,
-            LockState::Stray => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
+        match self.lock_state(key_node) {
+            LockState::Free | LockState::Held => {}
+            LockState::Orphaned => self.findings.locks_left += 1,
+            LockState::Invalid => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
         }
         for slot in key_node.occupied() {
             let reading = self.reader.read(class, key_node, slot, image);
@@ -158,7 +158,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// What is wrong with a node that is sound by itself.
+    /// The flaw of a node that is sound by itself, in relation to other nodes and its heads.
     fn flaw_among_others(
         &mut self,
         class: &ClassMemory,
@@ -166,53 +166,54 @@ impl Verifier<'_> {
         slot: u32,
         image: &[u64],
     ) -> Option<FlawKind> {
-        let (node, number, seed) = (key_node, key_node.id.number, self.memory.seed());
+        let (number, seed) = (key_node.id.number, self.memory.seed());
         let key = key_of(image);
         let home = class.home(&key);
-        let is_away = home.id != key_node.id;
+        let is_displaced = home.id != key_node.id;
         // The same key can be here under the same tag, or in the other key-node of the key.
-        let may_be_twice = node.tagged(key.tag()).len() > 1 || is_away || get(home.displaced()) > 0;
+        let may_be_twice =
+            key_node.tagged(key.tag()).len() > 1 || is_displaced || get(home.displaced()) > 0;
         let duplicate = || is_duplicate(class, number, slot, image, seed);
         if may_be_twice && duplicate() && self.reader.confirm(key_node, slot, image, duplicate) {
             return Some(FlawKind::Duplicate);
         }
-        let unreachable = || is_away && get(home.displaced()) == 0;
+        let unreachable = || is_displaced && get(home.displaced()) == 0;
         if unreachable() && self.reader.confirm(key_node, slot, image, unreachable) {
             return Some(FlawKind::Unreachable);
         }
-        let is_late = || node.earliest_expiry() > expires_secs(image[image.len() - 1]);
+        let is_late = || key_node.earliest_expiry() > expires_secs(image[image.len() - 1]);
         if is_late() && self.reader.confirm(key_node, slot, image, is_late) {
             return Some(FlawKind::Late);
         }
         None
     }
 
-    fn holder(&mut self, key_node: KeyNode<'_>) -> LockState {
+    fn lock_state(&mut self, key_node: KeyNode<'_>) -> LockState {
         let mut attempts = Attempts::default();
         loop {
-            let holder = self.holder_now(key_node);
-            // The others may be a moment's look at somebody who comes or goes.
-            if matches!(holder, LockState::Nobody | LockState::Alive)
+            let state = self.lock_state_now(key_node);
+            // The other states may be a glimpse of a process that is joining or leaving.
+            if matches!(state, LockState::Free | LockState::Held)
                 || !self.reader.retry(&mut attempts)
             {
-                return holder;
+                return state;
             }
         }
     }
 
-    fn holder_now(&self, key_node: KeyNode<'_>) -> LockState {
+    fn lock_state_now(&self, key_node: KeyNode<'_>) -> LockState {
         let control = &self.memory.control;
         let word = get(key_node.lock());
         if word == unlocked_word(control) {
-            return LockState::Nobody;
+            return LockState::Free;
         }
-        // A holder lists the lock in its seat before it takes it.
+        // A holder lists the lock in its slot before it takes it.
         let writer = WriterSlot::of_lock(control, word)
             .filter(|writer| writer.locks().any(|listed| listed == key_node.id));
         match writer.and_then(|writer| writer.process()) {
-            None => LockState::Stray,
-            Some(process) if self.is_alive(process) => LockState::Alive,
-            Some(_) => LockState::Gone,
+            None => LockState::Invalid,
+            Some(process) if self.is_alive(process) => LockState::Held,
+            Some(_) => LockState::Orphaned,
         }
     }
 

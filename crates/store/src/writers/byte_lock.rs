@@ -81,8 +81,8 @@ mod tests {
         assert!(try_lock(&other, 6).unwrap());
         let look = File::open(file.path()).unwrap();
         assert_eq!([4, 5, 6].map(|byte| is_locked(&look, byte).unwrap()), [false, true, true]);
-        assert!(!is_locked(&one, 5).unwrap(), "one's own lock is no obstacle");
-        assert!(try_lock(&one, 5).unwrap(), "through the same file it is no obstacle");
+        assert!(!is_locked(&one, 5).unwrap(), "its own lock does not count");
+        assert!(try_lock(&one, 5).unwrap(), "the same open file may lock again");
         unlock(&one, 5);
         assert!(try_lock(&other, 5).unwrap());
         drop(other);
@@ -90,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_is_shared_or_had_alone() {
+    fn a_byte_is_locked_shared_or_exclusively() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let open = || OpenOptions::new().read(true).write(true).open(file.path()).unwrap();
         let (one, other) = (open(), open());
         assert!(try_lock(&one, 5).unwrap());
         assert!(!try_lock_shared(&other, 5).unwrap());
-        assert!(try_lock_shared(&one, 5).unwrap(), "alone no more");
+        assert!(try_lock_shared(&one, 5).unwrap(), "downgraded");
         assert!(try_lock_shared(&other, 5).unwrap());
         assert!(!try_lock(&one, 5).unwrap());
         drop(other);

@@ -69,9 +69,9 @@ mod tests {
         assert_eq!(get(&lock), 5);
     }
 
-    /// A page of zeros, or of some other memory, is no lock that anybody could have.
+    /// A page of zeros, or of another memory, is not a lock that anybody can acquire.
     #[test]
-    fn a_lock_without_the_mark_is_nobodys() {
+    fn a_lock_without_the_mark_cannot_be_acquired() {
         let mark = 0x1234_5678 << 32;
         for word in [0, 3, (mark ^ 1 << 40) | 3] {
             let lock = AtomicU64::new(word);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_lock_of_the_dead_is_given_back() {
+    fn only_a_lock_of_the_dead_holder_is_released() {
         let lock = AtomicU64::new(3);
         release_dead(&lock, 4);
         assert_eq!(get(&lock), 3);

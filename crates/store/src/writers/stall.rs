@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_stands_still_until_it_makes_a_step() {
+    fn a_slot_is_stalled_until_it_makes_progress() {
         let control = Region::heap(&vec![0; CONTROL_WORDS]);
         let stalls = StallDetector::new();
         let (writer, other) =
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_threads_looks_whether_a_process_lives() {
+    fn one_of_many_threads_probes_whether_a_process_is_alive() {
         let stalls = StallDetector::new();
         let probes = AtomicU64::new(0);
         let began = Instant::now();
@@ -168,13 +168,13 @@ mod tests {
         let most =
             1 + began.elapsed().as_micros() as u64 / (PROBE_INTERVAL_TICKS * TICK_MICROS) + 1;
         let probes = probes.into_inner();
-        assert!((1..=most).contains(&probes), "{probes} looks, at most {most}");
-        assert!(stalls.may_probe(2), "each process is looked after by itself");
+        assert!((1..=most).contains(&probes), "{probes} probes, at most {most}");
+        assert!(stalls.may_probe(2), "each process is probed by itself");
         assert!(!stalls.may_probe(PROCESSES_MAX), "there is no such process");
     }
 
     #[test]
-    fn the_first_note_of_a_step_counts_and_ends_with_the_step() {
+    fn the_first_record_of_a_stall_counts_and_ends_with_it() {
         let control = Region::heap(&vec![0; CONTROL_WORDS]);
         let writer = WriterSlot::new(&control, 0);
         assert_eq!(stalled_since(&writer), None);

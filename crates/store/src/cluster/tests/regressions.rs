@@ -1,18 +1,18 @@
-//! Mistakes that were found, each with its story.
+//! Fixed bugs, each with its story.
 
 use super::*;
 use crate::memory::control::{WRITERS_MAX, mark_word};
 use crate::memory::sync::put;
 use crate::writers::slot::WriterSlot;
 
-/// A tag behind the end of the chain, which only a damaged file has, was taken for a node: reading it
-/// went past the end of the key-node, and panicked. Such tags are ignored now, and zeroed on open.
+/// A tag beyond the end of the chain, which only a damaged file has, was taken for a node. Reading it went
+/// past the end of the key-node and panicked. Such tags are now ignored, and zeroed on open.
 #[test]
 fn a_tag_behind_the_chain_is_no_node() {
     let heap = Heap::new(2);
     let key = key_at(0, 1);
     let tag = u64::from(StoredKey::from_bits(key.hash).tag());
-    // Of a chain of eight, slot 30 would lie outside of the key-node.
+    // In a chain of eight, slot 30 lies outside of the key-node.
     let words = heap.memory.class(Class::Narrow).unwrap().key_node(0).words();
     put(&words[3 + 30 / 8], tag << (30 % 8 * 8));
     assert_eq!(heap.open(0, Eviction::Refuse).find(&key, NOW), Ok(None));
@@ -21,15 +21,15 @@ fn a_tag_behind_the_chain_is_no_node() {
     assert_eq!(get(&words[3 + 30 / 8]), 0);
 }
 
-/// A kill between the last word of a new node and the hint in the head left a hint that was too late:
-/// whoever completed the journal found the node done, and did not look at the head. The key-node then
-/// refused new keys although one of its nodes had expired.
+/// A kill between the last word of a new node and the hint in the head left a hint that was too late.
+/// Recovery found the node written, and ignored the head. The key-node then refused new keys although one of
+/// its nodes had expired.
 #[test]
-fn a_completed_update_is_noted_in_the_head() {
+fn a_completed_update_corrects_the_hint_in_the_head() {
     for writes in (0..).step_by(if cfg!(miri) { 13 } else { 1 }) {
         let heap = Heap::new(1);
         let key = |number: u128| Hashed::narrow(number << 90 | number);
-        // Nothing is there, and it is known.
+        // The key-node is empty, and its hint says so.
         heap.open(1, Eviction::Refuse).sweep(NOW).unwrap();
         let victim = heap.open(0, Eviction::Refuse);
         let survived = kill::before_write(writes, || {
@@ -54,13 +54,13 @@ fn a_completed_update_is_noted_in_the_head() {
     }
 }
 
-/// A process whose threads were once all in an update at the same time kept all seats for good, and the
-/// updates of every other process failed. Each process has a seat of its own now.
+/// A process whose threads were all in an update once kept all writer slots forever, and the updates of every
+/// other process failed. Now one slot is reserved for each process.
 #[test]
-fn no_process_can_take_the_last_seat_of_another() {
+fn no_process_can_take_the_last_slot_of_another() {
     let heap = Heap::new(2);
     let hog = heap.open(0, Eviction::Refuse);
-    // As many as there are for it, without those that are kept for others.
+    // All slots available to this process, without those reserved for others.
     let writers = WRITERS_MAX - u64::from(crate::memory::control::PROCESSES_MAX) + 1;
     let held_slot: Vec<_> =
         (0..writers).map(|_| hog.writers.acquire(&hog.memory).unwrap()).collect();
@@ -72,9 +72,9 @@ fn no_process_can_take_the_last_seat_of_another() {
     assert_eq!(other.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
 }
 
-/// An entry was erased and synced, its key came back, and power was lost when the head was on the disk and
-/// the new node was not: the old node, whole and in the right place, counted again. Erasing a node
-/// also forgets its tail now.
+/// An entry was erased and synced, its key returned, and power was lost when the head was on disk and the new
+/// node was not. The old node, whole and in the right place, counted again. Erasing a node now also zeroes
+/// its tail.
 #[test]
 fn an_erased_entry_does_not_come_back() {
     let heap = Heap::new(2);
@@ -85,7 +85,7 @@ fn an_erased_entry_does_not_come_back() {
     let words = || heap.memory.class(Class::Wide).unwrap().words();
     let mut mixed = words();
     cluster.update(&key, NOW, |entry| add(entry, 1)).unwrap();
-    // The head, behind the header of the file, is new; the rest is as it was at the sync.
+    // The head, after the header of the file, is new; the rest is as synced.
     mixed[512..520].copy_from_slice(&words()[512..520]);
     let narrow = heap.memory.class(Class::Narrow).unwrap().words();
     let lost = Heap::from_words(heap.memory.info, &vec![0; CONTROL_WORDS], &narrow, &mixed);
@@ -93,9 +93,9 @@ fn an_erased_entry_does_not_come_back() {
     assert_eq!(count(&lost.open(0, Eviction::Refuse), &key), None);
 }
 
-/// A restoration that was killed after it had forgotten which keys are away, and before it knew again, was
-/// taken for a whole one by a process that came just before the killed one was quite gone. It is marked
-/// now, and done again.
+/// A restoration was killed after it had zeroed the counts of displaced keys and before it had recounted
+/// them. A process that opened the cluster just before the killed one was gone took the result for complete.
+/// A restoration is now marked, and repeated.
 #[test]
 fn a_killed_restoration_is_known_and_can_be_done_again() {
     let heap = Heap::new(2);
@@ -113,8 +113,8 @@ fn a_killed_restoration_is_known_and_can_be_done_again() {
     }
 }
 
-/// A kill between the two words of the clock left a value of this boot that passed for one of another: no
-/// clock could be right by it.
+/// A kill between the two words of the clock left a value of this boot marked as one of another, which no
+/// clock could match.
 #[test]
 fn a_kill_never_mixes_what_is_known_of_the_clock() {
     for (before, after) in [([0, 0], [5, 7]), ([3, 6], [5, 7]), ([3, 7], [5, 7])] {
@@ -135,8 +135,8 @@ fn a_kill_never_mixes_what_is_known_of_the_clock() {
     }
 }
 
-/// A lock that had come free just when somebody began to wait for it was taken for one that is held, as a free one has
-/// the mark of its memory: the wait ended after 5 ms, without an answer.
+/// A lock that became free just when a thread began to wait for it was taken for a held one, since a free
+/// lock contains the mark of its memory. The wait ended after 5 ms without a result.
 #[test]
 fn a_lock_that_is_free_by_now_is_not_waited_for() {
     let heap = Heap::new(2);

@@ -1,5 +1,5 @@
-//! Every interleaving of two or three threads over one lock, and over the seat of a dead process. Run by
-//! `make test-loom`.
+//! Every interleaving of two or three threads over one lock, and over the writer slot of a dead process. Run
+//! by `make test-loom`.
 
 use super::*;
 use crate::format::geometry::Class;
@@ -44,7 +44,7 @@ fn two_holders_exclude_each_other() {
 }
 
 #[test]
-fn a_lock_that_is_not_waited_for_is_taken_or_not() {
+fn a_bounded_attempt_takes_the_lock_or_not() {
     loom::model(|| {
         let shared = Shared::new();
         let other = shared.clone();
@@ -62,21 +62,21 @@ fn a_lock_that_is_not_waited_for_is_taken_or_not() {
     });
 }
 
-/// The process that died, as seats name it.
+/// The number of the dead process.
 const DEAD: u32 = 0;
 const KEY_NODE: KeyNodeId = KeyNodeId { class: Class::Narrow, number: 0 };
-/// What its committed journal makes of the value.
+/// The value after its committed journal.
 const DONE: u64 = 10;
 
-/// A process that died with a lock, after it had committed an update and before it made it.
+/// What a process left that died holding a lock, after committing an update and before applying it.
 struct Remains {
     lock: AtomicU64,
     value: AtomicU64,
     writer: Box<[AtomicU64]>,
-    /// Stands for the lock on the byte of the dead process: who has it may clean up.
+    /// Stands for the liveness lock of the dead process: its holder may recover.
     claim: Mutex<()>,
-    /// Threads that are in the seat, other than the dead one.
-    in_seat: AtomicU64,
+    /// The number of threads using the slot, other than the dead one.
+    users: AtomicU64,
 }
 
 impl Remains {
@@ -86,7 +86,7 @@ impl Remains {
             value: AtomicU64::new(0),
             writer: (0..LOOM_WRITER_WORDS).map(|_| AtomicU64::new(0)).collect(),
             claim: Mutex::new(()),
-            in_seat: AtomicU64::new(0),
+            users: AtomicU64::new(0),
         };
         let writer = remains.writer();
         assert!(writer.try_claim(owner_word(DEAD)));
@@ -102,8 +102,8 @@ impl Remains {
         WriterSlot::of_words(&self.writer, 0)
     }
 
-    /// What [`crate::memory::Memory::clean_up_after`] does, over one seat and a key-node of one word. The
-    /// whole of it is raced in `cluster/tests/cleaners.rs`.
+    /// The steps of [`crate::writers::recovery::recover`], over one slot and a key-node of one word. The real
+    /// function is raced in `cluster/tests/recoveries.rs`.
     fn recover(&self) {
         let Ok(claim) = self.claim.try_lock() else { return };
         recover_then_release(claim, || {
@@ -129,40 +129,40 @@ impl Remains {
         });
     }
 
-    /// Meets the dead holder, cleans up after it, takes the seat if it is free, and counts under the lock.
-    /// Says whether it came that far.
-    fn count_from_its_seat(&self, process: u32) -> bool {
+    /// Finds the dead holder, recovers it, claims its slot if that is free, and counts under the lock.
+    /// Returns whether it counted.
+    fn count_from_its_slot(&self, process: u32) -> bool {
         self.recover();
         let writer = self.writer();
         if !writer.try_claim(owner_word(process)) {
             return false;
         }
-        assert_eq!(swap_if(&self.in_seat, 0, 1), Ok(()), "two threads are in one seat");
+        assert_eq!(swap_if(&self.users, 0, 1), Ok(()), "two threads use one slot");
         writer.list_lock(0, KEY_NODE);
-        // The other thread has no seat, so nobody has the lock.
+        // The other thread has no slot, so nobody holds the lock.
         assert_eq!(try_acquire(&self.lock, writer.lock_word()), Ok(()));
         let value = get(&self.value);
         assert!(value >= DONE, "the update of the dead process is not complete");
         put(&self.value, value + 1);
-        assert_eq!(get(&self.lock), writer.lock_word(), "another thread gave back the lock");
-        assert_eq!(writer.owner(), owner_word(process), "another thread gave back the seat");
+        assert_eq!(get(&self.lock), writer.lock_word(), "another thread released the lock");
+        assert_eq!(writer.owner(), owner_word(process), "another thread released the slot");
         release(&self.lock, writer.lock_word());
         writer.clear_locks();
-        assert_eq!(swap_if(&self.in_seat, 1, 0), Ok(()));
+        assert_eq!(swap_if(&self.users, 1, 0), Ok(()));
         writer.release();
         true
     }
 }
 
 #[test]
-fn of_two_cleaners_one_cleans_up_and_neither_disturbs_who_comes_next() {
+fn one_of_two_recovers_and_neither_disturbs_the_successor() {
     loom::model(|| {
         let remains = Remains::new();
         let other = remains.clone();
-        let thread = thread::spawn(move || other.count_from_its_seat(2));
-        let mut counted = u64::from(remains.count_from_its_seat(1));
+        let thread = thread::spawn(move || other.count_from_its_slot(2));
+        let mut counted = u64::from(remains.count_from_its_slot(1));
         counted += u64::from(thread.join().unwrap());
-        // Whoever could not have the right may have left it to the other.
+        // A thread that did not get the claim may have left recovery to the other.
         remains.recover();
         assert_eq!(get(&remains.value), DONE + counted);
         assert_eq!(get(&remains.lock), 0);

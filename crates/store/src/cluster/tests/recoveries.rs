@@ -1,17 +1,17 @@
-//! Two cleaners of one dead process, in every order: one is halted before each of its writes in turn,
-//! while the other one does all that it may.
+//! Two processes recover the same dead one, in every order: one is halted before each of its writes in turn,
+//! while the other proceeds as far as it can.
 
 use super::*;
 use crate::memory::sync::halt::{self, Halt};
 use crate::writers::slot::{WriterSlot, owner_word};
 use std::sync::mpsc;
 
-/// The process that dies, and those who find it.
+/// The process that dies, and one that finds it.
 const DEAD: u32 = 0;
 const WAITER: u32 = 1;
 
-/// The dead process's number is taken again as by a process that opens the cluster: it cleans up, and joins.
-/// Nothing if the right to is not to be had.
+/// Claims the dead process's number, as on opening a cluster: recovers, and joins. None if the claim is
+/// taken.
 fn successor(heap: &Heap) -> Option<Cluster> {
     let locks = LivenessLocks::Flags(heap.flags.clone());
     let claim = locks.try_acquire(DEAD).unwrap()?;
@@ -21,9 +21,9 @@ fn successor(heap: &Heap) -> Option<Cluster> {
     Some(Cluster::over(memory, writers, Eviction::Refuse, None))
 }
 
-/// A thread of another process waits for a lock of the dead one, and cleans up. It is halted before one of its
-/// writes; meanwhile a successor of the dead process tries to join, and holds the same lock from what may be
-/// the same seat when the waiter goes on. Says whether the waiter was halted at all.
+/// A thread of another process waits for a lock of the dead one, and recovers it. It is halted before one of
+/// its writes. Meanwhile a successor tries to join under the dead process's number; when the waiter resumes,
+/// the successor may hold the same lock from the same slot. Returns whether the waiter was halted at all.
 fn race(dies_before: u64, halts_before: u64) -> bool {
     let story = format!("killed before write {dies_before}, halted before {halts_before}");
     let heap = Heap::new(2);
@@ -34,7 +34,7 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
     let victim = heap.open(DEAD, Eviction::Refuse);
     kill::before_write(dies_before, || victim.update(&key, NOW, |entry| add(entry, 1)).unwrap());
     let committed = u64::from(writer.committed() > 0);
-    // What was made before the kill may be there already; what was committed must be in the end.
+    // Writes before the kill may be visible already; a committed update must be visible in the end.
     heap.kill_process(DEAD, victim);
     let waiter = heap.open(WAITER, Eviction::Refuse);
 
@@ -45,7 +45,7 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
             let halt = Halt { writes_left: halts_before, halted, go: may_go };
             halt::during(halt, || waiter.update(&key, NOW, |entry| add(entry, 1)))
         });
-        // Fails if it came to its end.
+        // Fails if the waiter finished.
         let was_halted = is_halted.recv().is_ok();
         let early = successor(&heap);
         let mut waiting = Some(waiting);
@@ -54,16 +54,17 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
             let _ = go.send(());
             result = waiting.take().map(|waiting| waiting.join().unwrap());
         }
-        let successor = early.or_else(|| successor(&heap)).expect("nobody else has the right");
+        let successor = early.or_else(|| successor(&heap)).expect("nobody else has the claim");
         let mut update = || {
             successor.update(&key, NOW, |entry| {
                 if let Some(waiting) = waiting.take() {
-                    // The waiter goes on while this thread is inside. It finds the lock taken, and gives up.
+                    // The waiter resumes while this thread is inside the update. It finds the lock held, and
+                    // gives up.
                     let _ = go.send(());
                     result = Some(waiting.join().unwrap());
                 }
-                assert_eq!(get(lock), writer.lock_word(), "the lock was given back: {story}");
-                assert_eq!(writer.owner(), owner_word(DEAD), "the seat was given back: {story}");
+                assert_eq!(get(lock), writer.lock_word(), "the lock was released: {story}");
+                assert_eq!(writer.owner(), owner_word(DEAD), "the slot was released: {story}");
                 add(entry, 1);
             })
         };
@@ -77,7 +78,7 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
     });
     let expected = 1 + committed + counted + u64::from(result.is_ok());
     let found = count(&waiter, &key).unwrap();
-    // Killed after the update was made and before it was forgotten, or after all of it.
+    // Killed between the last write of the update and clearing the journal, or after everything.
     let is_made = committed == 0 && found == expected + 1 && dies_before > 0;
     assert!(found == expected || is_made, "{story}: {found}, expected {expected}");
     assert_eq!(get(lock), 0, "{story}");
@@ -85,9 +86,9 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
 }
 
 #[test]
-fn a_cleaner_that_is_overtaken_disturbs_nobody() {
+fn an_overtaken_recovery_disturbs_nobody() {
     let mut races = 0;
-    // Before the lock is taken, and so on to the end of the update.
+    // From before the lock is taken to the end of the update.
     for dies_before in 0..24 {
         for halts_before in 0.. {
             races += 1;
