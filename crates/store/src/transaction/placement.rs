@@ -1,6 +1,6 @@
 //! Where a new key goes, and what is evicted for it.
 //!
-//! Owns the search for a slot (docs/store-format.md, "A place for a new key"). Writes nothing except to free
+//! Owns the search for a slot (docs/store-format.md, "A slot for a new key"). Writes nothing except to free
 //! expired nodes.
 
 use super::{KeySlot, Lookup, Occupant, Transaction, WouldBlock};
