@@ -16,28 +16,22 @@ use smallvec::SmallVec;
 
 mod update;
 
-use crate::entry::{Entries, Entry, EntryMut, nanos, secs_down};
+use crate::entry::{Entry, EntryMut, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
-use crate::format::geometry::{Class, Geometry};
-use crate::format::key::{Key, StoredKey};
 use crate::format::node::{NARROW_WORDS, STATE, expires_secs};
+use crate::format::{Class, Geometry, Key, StoredKey};
 use crate::inspect::Occupancy;
 use crate::memory::control::clock_words;
-use crate::memory::key_node::{KeyNode, Slots};
 use crate::memory::region::prefetch;
 use crate::memory::sync::{get, put, swap_if};
-use crate::memory::{ClassMemory, Memory};
+use crate::memory::{ClassMemory, KeyNode, Memory, Slots};
 use crate::open::{self, ClusterFiles, Opened};
 use crate::options::{Eviction, Options};
 use crate::snapshot::SyncReport;
-use crate::transaction::commit::Change;
-use crate::transaction::placement::free_expired;
-use crate::transaction::{Lookup, Occupant, Transaction};
+use crate::transaction::{Change, Lookup, Transaction, free_expired};
 use crate::writers::backoff::MAINTENANCE_WAIT_MAX;
-use crate::writers::slot::{Count, WriterSlot};
 use crate::writers::stall::StuckProcess;
-use crate::writers::stats::Stats;
-use crate::writers::{HeldSlot, Writers};
+use crate::writers::{Count, HeldSlot, Stats, WriterSlot, Writers};
 use update::{lock_one, prefetch_single, prefetch_tagged};
 
 /// How many keys of a batch are prefetched: more than a processor has lines in flight, and few enough to stay
@@ -151,8 +145,7 @@ impl Cluster {
     /// Replaces [`Cluster::clock_words`], unless another process has replaced the value since it was
     /// `before`. Returns whether it did.
     ///
-    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is valid for
-    /// nothing.
+    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is valid for nothing.
     pub fn replace_clock_words(&self, before: [u64; 2], after: [u64; 2]) -> bool {
         let [value, valid_for] = clock_words(&self.memory.control);
         let is_other = before[1] != after[1];
@@ -202,11 +195,10 @@ impl Cluster {
     pub fn sync(&self) -> io::Result<Option<SyncReport>> {
         let Some(files) = &self.files else { return Ok(None) };
         files.check_memory(&self.memory)?;
-        let with_locked = |key_node: KeyNode<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
-            self.with_locked_within(Duration::ZERO, key_node, |_| copy(key_node)).is_ok()
+        let locked = |key_node: KeyNode<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
+            self.with_locked(Duration::ZERO, key_node, |_| copy(key_node)).is_ok()
         };
-        let synced =
-            files.snapshot.save(&self.memory, with_locked, || files.check_memory(&self.memory));
+        let synced = files.snapshot.save(&self.memory, locked, || files.check_memory(&self.memory));
         if let Err(error) = &synced
             && error.kind() == io::ErrorKind::InvalidData
         {
@@ -236,8 +228,7 @@ impl Cluster {
         }
     }
 
-    /// Checks that the files of the memory and of the snapshot are in place, and were not changed from
-    /// outside.
+    /// Checks that the files of the memory and of the snapshot are in place, and were not changed from outside.
     ///
     /// If the memory was changed, every later update fails, in all processes: see [`Cluster::is_lost`]. Once
     /// they have all ended, the next process to open the cluster gets the last snapshot. If the snapshot was
@@ -284,8 +275,7 @@ impl Cluster {
     /// # Errors
     ///
     /// If there is no room for a new key ([`UpdateError::Full`]), another writer holds the lock
-    /// ([`UpdateError::is_contention`], after 5 ms at most), or the cluster is unusable. No entry changes
-    /// then.
+    /// ([`UpdateError::is_contention`], after 5 ms at most), or the cluster is unusable. No entry changes then.
     #[inline]
     pub fn update<K: Key + ?Sized, T>(
         &self,
@@ -295,8 +285,8 @@ impl Cluster {
     ) -> Result<T, UpdateError> {
         let lookup = self.lookup(key)?;
         prefetch_single(&lookup);
-        let held_slot = self.acquire()?;
-        self.update_one(&held_slot, key, &lookup, secs_down(now), decide)
+        let held = self.acquire()?;
+        self.update_one(&held, key, &lookup, secs_down(now), decide)
     }
 
     /// Updates many keys, each in its own transaction. Prefetches the memory of later keys while earlier ones
@@ -311,8 +301,8 @@ impl Cluster {
         mut decide: impl FnMut(usize, Result<EntryMut<'_>, UpdateError>),
     ) {
         let now_secs = secs_down(now);
-        let held_slot = match self.acquire() {
-            Ok(held_slot) => held_slot,
+        let held = match self.acquire() {
+            Ok(held) => held,
             Err(error) => {
                 return (0..keys.len()).for_each(|index| decide(index, Err(error.clone())));
             }
@@ -331,7 +321,7 @@ impl Cluster {
                 let index = batch * BATCH + index;
                 let decide_one = |entry: EntryMut<'_>| decide(index, Ok(entry));
                 let result = match lookup {
-                    Some(lookup) => self.update_one(&held_slot, key, lookup, now_secs, decide_one),
+                    Some(lookup) => self.update_one(&held, key, lookup, now_secs, decide_one),
                     None => Err(self.no_class(key)),
                 };
                 if let Err(error) = result {
@@ -339,27 +329,6 @@ impl Cluster {
                 }
             }
         }
-    }
-
-    /// Passes the entries of `keys`, in their order, to `decide`, then writes the changed ones: all or none,
-    /// for other threads and processes and after a kill. A repeated key has one entry. Keys of both classes
-    /// may be mixed.
-    ///
-    /// A new key without room has an entry of zeros as well, so that a caller can find out from the other
-    /// keys that there is nothing to remember. The update fails only if `decide` leaves something in it.
-    ///
-    /// Otherwise as [`Cluster::update`]. One update takes at most 256 narrow keys, or some 90 wide ones.
-    ///
-    /// # Errors
-    ///
-    /// As [`Cluster::update`], and if there are too many keys.
-    pub fn update_many<K: Key, T>(
-        &self,
-        keys: &[K],
-        now: u64,
-        decide: impl FnOnce(&mut Entries<'_>) -> T,
-    ) -> Result<T, UpdateError> {
-        self.update_keys(keys, now, decide)
     }
 
     /// The entry of a key, if it has one that has not expired at `now`.
@@ -370,12 +339,12 @@ impl Cluster {
     pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
         // Read-only: takes the lock, but writes no node and allocates none.
         let lookup = self.lookup(key)?;
-        let held_slot = self.acquire()?;
-        let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+        let held = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
         let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
             transaction.find(key, &lookup, secs_down(now))
         })?;
-        let live = key_slot.filter(|key_slot| key_slot.occupant == Occupant::Live);
+        let live = key_slot.filter(|key_slot| key_slot.is_live());
         let entry = live.map(|key_slot| entry_at(key_slot.key_node, key_slot.slot));
         drop(transaction);
         self.check_intact()?;
@@ -414,21 +383,18 @@ impl Cluster {
     pub fn erase<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<bool, UpdateError> {
         let lookup = self.lookup(key)?;
         let now_secs = secs_down(now);
-        let held_slot = self.acquire()?;
-        let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+        let held = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
         let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
             transaction.find(key, &lookup, now_secs)
         })?;
         if let Some(key_slot) = key_slot {
-            transaction.commit(std::iter::once(Change {
-                key_slot,
-                home: lookup.home,
-                image: None,
-            }));
+            let change = Change { key_slot, home: lookup.home, image: None };
+            transaction.commit(std::iter::once(change));
         }
         drop(transaction);
         self.check_intact()?;
-        Ok(key_slot.is_some_and(|key_slot| key_slot.occupant == Occupant::Live))
+        Ok(key_slot.is_some_and(|key_slot| key_slot.is_live()))
     }
 
     /// Visits every node, expired ones included, one key-node after the other. May miss an entry that is
@@ -443,12 +409,9 @@ impl Cluster {
     ) -> Result<(), UpdateError> {
         let mut found = Vec::new();
         for (class, key_node) in self.key_nodes() {
-            self.with_locked(key_node, |_| {
-                found.extend(
-                    key_node
-                        .occupied()
-                        .map(|slot| (key_node.stored(slot), entry_at(key_node, slot))),
-                );
+            self.with_locked(MAINTENANCE_WAIT_MAX, key_node, |_| {
+                let entry = |slot| (key_node.stored(slot), entry_at(key_node, slot));
+                found.extend(key_node.occupied().map(entry));
             })?;
             found.drain(..).for_each(|(key, entry)| visit(class.class, key, entry));
         }
@@ -458,8 +421,7 @@ impl Cluster {
     /// Frees every node that has expired at `now`, as far as the clock is trusted
     /// ([`Cluster::trust_clock_until`]). Returns how many.
     ///
-    /// Not needed for correctness, as new keys reuse expired nodes. Afterwards occupancy counts live entries
-    /// only.
+    /// Not needed for correctness, as new keys reuse expired nodes. Afterwards occupancy counts live entries only.
     ///
     /// # Errors
     ///
@@ -481,7 +443,7 @@ impl Cluster {
     fn free_all(&self, now_secs: u32, count: Count) -> Result<u64, UpdateError> {
         let mut total = 0;
         for (class, key_node) in self.key_nodes() {
-            total += self.with_locked(key_node, |writer| {
+            total += self.with_locked(MAINTENANCE_WAIT_MAX, key_node, |writer| {
                 let freed = free_expired(class, key_node, Slots::default(), now_secs);
                 writer.count(count, freed);
                 freed
@@ -508,17 +470,8 @@ impl Cluster {
             .flat_map(|class| class.key_nodes().map(move |key_node| (class, key_node)))
     }
 
-    /// Runs `act` with one key-node locked. Waits longer than an update, as no client waits for it.
+    /// Runs `act` with one key-node locked, retrying for `wait_max`.
     fn with_locked<T>(
-        &self,
-        key_node: KeyNode<'_>,
-        act: impl FnOnce(&WriterSlot<'_>) -> T,
-    ) -> Result<T, UpdateError> {
-        self.with_locked_within(MAINTENANCE_WAIT_MAX, key_node, act)
-    }
-
-    /// The same with another limit for the retries.
-    fn with_locked_within<T>(
         &self,
         wait_max: Duration,
         key_node: KeyNode<'_>,
@@ -526,11 +479,11 @@ impl Cluster {
     ) -> Result<T, UpdateError> {
         let since = Instant::now();
         loop {
-            let held_slot = self.acquire()?;
-            let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+            let held = self.acquire()?;
+            let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
             match transaction.lock_all(&[key_node]) {
                 Ok(()) => {
-                    let answer = act(&held_slot.writer);
+                    let answer = act(&held.writer);
                     drop(transaction);
                     self.check_intact()?;
                     return Ok(answer);
@@ -539,7 +492,7 @@ impl Cluster {
                 Err(_) => {}
             }
             drop(transaction);
-            drop(held_slot);
+            drop(held);
             thread::sleep(MAINTENANCE_PAUSE);
         }
     }

@@ -41,8 +41,7 @@ impl EntryMut<'_> {
         self.is_new
     }
 
-    /// Whether there is a node for the entry. Callers that can do without an entry check this before they
-    /// change it.
+    /// Whether there is a node for the entry. Callers that can do without an entry check this before they change it.
     #[must_use]
     pub const fn room(&self) -> Room {
         self.room

@@ -6,8 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::format::geometry::{Class, GeometryError};
-use crate::format::key::StoredKey;
+use crate::format::{Class, GeometryError, StoredKey};
 
 /// Why a cluster could not be opened. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +67,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A view was opened where no cluster is.
-    #[error(
-        "{}: there is no cluster here; `tidegate serve --data-dir` makes one",
-        path.display()
-    )]
+    #[error("{}: there is no cluster here; `tidegate serve --data-dir` makes one", path.display())]
     NoCluster {
         /// The directory.
         path: PathBuf,
@@ -272,8 +268,7 @@ pub enum UpdateError {
 }
 
 impl UpdateError {
-    /// Whether other threads or processes held what the update needed. Nothing has changed; a retry may
-    /// succeed.
+    /// Whether other threads or processes held what the update needed. Nothing has changed; a retry may succeed.
     pub fn is_contention(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Crowded { .. })
     }

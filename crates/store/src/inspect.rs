@@ -12,24 +12,19 @@ mod survey;
 mod verifier;
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::entry::{Entry, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
-use crate::format::files::{Access, io_error};
-use crate::format::geometry::{Class, Geometry};
-use crate::format::header::Role;
-use crate::format::key::{Key, StoredKey};
 use crate::format::node::{STATE, expires_secs, key_of};
-use crate::memory::key_node::KeyNode;
+use crate::format::{Access, Class, Geometry, Key, Role, StoredKey, io_error};
 use crate::memory::sync::get;
-use crate::memory::{ClassMemory, Memory};
-use crate::open::segment::{self, Segment};
+use crate::memory::{KeyNode, Memory};
+use crate::open::segment::{self, MemoryFiles, Segment};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
-use crate::writers::restore;
-use crate::writers::stats::Stats;
+use crate::writers::{Stats, restore};
 
 pub use findings::{Findings, Flaw, FlawKind};
 use reader::{Reader, Reading};
@@ -58,8 +53,8 @@ use verifier::Verifier;
 pub struct View {
     memory: Memory,
     snapshot: Snapshot,
-    /// The control file and the memory files; none if this is a view of the snapshot.
-    live: Option<(File, segment::MemoryFiles)>,
+    /// The memory files; none if this is a view of the snapshot.
+    live: Option<MemoryFiles>,
     /// The file, key-node and offset of each torn or damaged copy in the snapshot.
     damaged: Vec<(Role, u64, u64)>,
 }
@@ -81,8 +76,8 @@ impl View {
         }
         let snapshot = Snapshot::open(&cluster, Access::Read)?;
         let mut damaged = Vec::new();
-        if let Some(Segment { memory, control, files }) = segment::find(&snapshot, Access::Read)? {
-            return Ok(Self { memory, snapshot, live: Some((control, files)), damaged });
+        if let Some(Segment { memory, files }) = segment::find(&snapshot, Access::Read)? {
+            return Ok(Self { memory, snapshot, live: Some(files), damaged });
         }
         let read_error = || io_error("read the snapshot", snapshot.dir());
         let memory = segment::anonymous(snapshot.info).map_err(read_error())?;
@@ -126,8 +121,7 @@ impl View {
     /// All files of the memory, the control file first. None if this is a view of the snapshot.
     #[must_use]
     pub fn memory_files(&self) -> Option<Vec<PathBuf>> {
-        let (_, files) = self.live.as_ref()?;
-        Some(files.paths().map(Path::to_owned).collect())
+        Some(self.live.as_ref()?.paths().map(Path::to_owned).collect())
     }
 
     /// Whether a process has the cluster open in memory that cannot be seen from here, in another container
@@ -143,8 +137,8 @@ impl View {
     ///
     /// Names the file that is gone, replaced, or of another length.
     pub fn check_files(&self) -> io::Result<()> {
-        if let Some((_, files)) = &self.live {
-            files.check_read_only(&self.memory)?;
+        if let Some(files) = &self.live {
+            files.check(&self.memory, Access::Read)?;
         }
         self.snapshot.check()
     }
@@ -153,9 +147,7 @@ impl View {
     /// recovered.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        let processes = |(file, _): &(File, segment::MemoryFiles)| {
-            survey::processes(&self.memory.control, file)
-        };
+        let processes = |files: &MemoryFiles| survey::processes(&self.memory, files.control());
         self.live.as_ref().map(processes).unwrap_or_default()
     }
 
@@ -163,8 +155,7 @@ impl View {
     /// locked. Takes 50 ms if any lock is held.
     #[must_use]
     pub fn holders(&self) -> Vec<LockHolder> {
-        let holders =
-            |(file, _): &(File, segment::MemoryFiles)| survey::holders(&self.memory, file);
+        let holders = |files: &MemoryFiles| survey::holders(&self.memory, files.control());
         self.live.as_ref().map(holders).unwrap_or_default()
     }
 
@@ -192,9 +183,9 @@ impl View {
             return Err(UpdateError::NoClass { key: own, class });
         };
         let home = class.home(&own);
-        let mut entry = self.find_in(class, home, key, &own);
+        let mut entry = self.find_in(home, key, &own);
         if entry.is_none() && get(home.displaced()) > 0 {
-            entry = self.find_in(class, class.alternate(&own), key, &own);
+            entry = self.find_in(class.alternate(&own), key, &own);
         }
         if self.memory.is_lost() {
             return Err(UpdateError::DataLoss);
@@ -204,15 +195,14 @@ impl View {
 
     fn find_in<K: Key + ?Sized>(
         &self,
-        class: &ClassMemory,
         key_node: KeyNode<'_>,
         key: &K,
         own: &StoredKey,
     ) -> Option<Entry> {
         let mut reader = Reader::new(&self.memory);
-        let mut image = vec![0; class.layout.node_words];
+        let mut image = vec![0; key_node.layout().node_words];
         key_node.tagged(own.tag()).find_map(|slot| {
-            let reading = reader.read(class, key_node, slot, &mut image);
+            let reading = reader.read(key_node, slot, &mut image);
             let is_it = reading.is_node() && key.compare(own, &key_of(&image));
             is_it.then(|| entry_of(&image))
         })
@@ -236,7 +226,7 @@ impl View {
             let mut image = vec![0; class.layout.node_words];
             for key_node in class.key_nodes() {
                 for slot in key_node.occupied() {
-                    match reader.read(class, key_node, slot, &mut image) {
+                    match reader.read(key_node, slot, &mut image) {
                         Reading::Free => {}
                         Reading::Sound | Reading::Pending => {
                             visit(class.class, key_of(&image), entry_of(&image))?;
@@ -249,9 +239,8 @@ impl View {
         Ok(left_out)
     }
 
-    /// Checks every node, head, lock and writer slot, and every copy of a snapshot. Entries are live or
-    /// expired at `now`. Calls `progress` from time to time with the number of checked key-nodes and their
-    /// total.
+    /// Checks every node, head, lock and writer slot, and every copy of a snapshot. Entries are live or expired at
+    /// `now`. Calls `progress` from time to time with the number of checked key-nodes and their total.
     ///
     /// If a process restores the cluster at the same time, flaws may be what it is about to repair;
     /// [`Findings::is_being_restored`] reports that.

@@ -1,5 +1,4 @@
-//! The counter store of Tidegate: the MMAP cluster, in memory that several processes map, with a snapshot on
-//! disk.
+//! The counter store of Tidegate: the MMAP cluster, in memory that several processes map, with a snapshot on disk.
 //!
 //! A [`Cluster`] keeps a few words of state for each key, for a bounded number of keys, in memory of fixed
 //! size. A lookup takes one hash and two cache misses. Several keys change in one transaction, which survives
@@ -10,10 +9,9 @@
 //! - A key is any type with an index estimate and a comparison: see [`Key`].
 //! - [`View`] reads a cluster, live or at rest, and changes nothing.
 //!
-//! Imports point one way, from the bottom: `format` (what the bytes mean), `memory` (mapped words), `writers`
-//! (who may write, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on
-//! disk), `open` (how a cluster comes into being), `inspect` (reading without locks), `cluster` (the
-//! operations).
+//! Imports point one way, from the bottom: `format` (what the bytes mean), `memory` (mapped words), `writers` (who
+//! may write, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on disk), `open`
+//! (how a cluster comes into being), `inspect` (reading without locks), `cluster` (the operations).
 //!
 //! Invariant: all unsafe code is in `memory/region.rs`, `memory/sigbus.rs` and `writers/byte_lock.rs`.
 
@@ -35,17 +33,14 @@ mod writers;
 pub use cluster::Cluster;
 pub use entry::{Entries, Entry, EntryMut, Room};
 pub use error::{OpenError, UpdateError};
-pub use format::geometry::{
-    CHAIN_MAX, Class, Geometry, GeometryError, STATE_WORDS_MAX, STATE_WORDS_NARROW,
-    STATE_WORDS_WIDE,
+pub use format::{
+    CHAIN_MAX, Class, Geometry, GeometryError, Hashed, Key, Parts, STATE_WORDS_MAX,
+    STATE_WORDS_NARROW, STATE_WORDS_WIDE, StoredKey,
 };
-pub use format::key::{Hashed, Key, Parts, StoredKey};
 pub use inspect::{
     EntryCounts, Findings, Flaw, FlawKind, LockHolder, Occupancy, Process, RangeStats, View,
 };
 pub use options::{Eviction, Options, default_memory_dir};
 pub use snapshot::SyncReport;
-pub use writers::backoff::blocked_in_this_thread;
 pub use writers::slot::KEYS_MAX as UPDATE_KEYS_MAX;
-pub use writers::stall::StuckProcess;
-pub use writers::stats::Stats;
+pub use writers::{Stats, StuckProcess, blocked_in_this_thread};

@@ -10,15 +10,14 @@ pub(crate) mod sigbus;
 pub(crate) mod sync;
 pub(crate) mod validity;
 
+pub(crate) use key_node::{KeyNode, Slots};
+pub(crate) use region::Region;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::format::geometry::{Class, Geometry};
-use crate::format::header::{ClusterInfo, Role};
-use crate::format::key::StoredKey;
-use crate::format::layout::{KeyNodeAt, KeyNodeId, Layout};
-use control::poisoned_word;
-use key_node::KeyNode;
-use region::Region;
+use crate::format::layout::KeyNodeAt;
+use crate::format::{Class, ClusterInfo, Geometry, KeyNodeId, Layout, Role, StoredKey};
+use control::{POISONED, word};
 use sync::{AtomicU64, put};
 
 /// One class of nodes, in all its files.
@@ -86,17 +85,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(
-        info: ClusterInfo,
-        control: Region,
-        narrow: ClassMemory,
-        wide: Option<ClassMemory>,
-    ) -> Self {
-        Self { info, control, narrow, wide, is_poisoned: AtomicBool::new(false) }
-    }
-
     /// Built from the words of each file, the control file first.
-    pub(crate) fn of_files<E>(
+    pub(crate) fn new<E>(
         info: ClusterInfo,
         mut words: impl FnMut(Role) -> Result<Region, E>,
     ) -> Result<Self, E> {
@@ -107,7 +97,7 @@ impl Memory {
         };
         let narrow = class(Class::Narrow, info.narrow)?;
         let wide = info.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
-        Ok(Self::new(info, control, narrow, wide))
+        Ok(Self { info, control, narrow, wide, is_poisoned: AtomicBool::new(false) })
     }
 
     /// The seed of the cluster.
@@ -142,7 +132,7 @@ impl Memory {
 
     /// Marks the memory as corrupted. From now on every process refuses it.
     pub(crate) fn poison(&self) {
-        put(poisoned_word(&self.control), 1);
+        put(word(&self.control, POISONED), 1);
         self.is_poisoned.store(true, Ordering::Relaxed);
     }
 

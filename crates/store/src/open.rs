@@ -22,8 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 
 use crate::error::OpenError;
-use crate::format::files::{self, Access, io_error};
-use crate::format::header::{ClusterInfo, Role};
+use crate::format::{Access, ClusterInfo, Role, files, io_error};
 use crate::memory::Memory;
 use crate::memory::control::PROCESSES_MAX;
 use crate::options::{Options, default_memory_dir};
@@ -70,7 +69,7 @@ impl ClusterFiles {
 
     /// The same for the memory alone.
     pub(crate) fn check_memory(&self, memory: &Memory) -> io::Result<()> {
-        self.memory.check(memory)
+        self.memory.check(memory, Access::Write)
     }
 
     /// Removes the memory if no other process has it and `save` has put everything into the snapshot. Does
@@ -112,7 +111,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     // The files are checked again later, whatever the working directory is then.
     let dir = &path::absolute(dir).map_err(io_error("make sense of the path", dir))?;
     create_directory(dir)?;
-    let _open_lock = acquire_open_lock(dir)?;
+    let _lock = acquire_open_lock(dir)?;
     let cluster = dir.join(SNAPSHOT_DIR);
     let mut is_new = false;
     if let Err(error) = fs::symlink_metadata(&cluster) {
@@ -138,10 +137,10 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     if !snapshot.try_lock_shared().map_err(lock_error)? {
         return Err(elsewhere());
     }
-    let Segment { memory, control, files } = segment;
+    let Segment { memory, files } = segment;
+    let control = files.control().try_clone().map_err(io_error("open the file", &files.dir))?;
     let liveness = LivenessLocks::File(Arc::new(control));
-    let FreeProcesses { mut free, is_alone } =
-        claim_free_processes(&files.dir, &memory, &liveness)?;
+    let FreeProcesses { mut free, is_alone } = claim_processes(&files.dir, &memory, &liveness)?;
     if is_alone {
         restore::restore(&memory);
         snapshot.resume(&memory).map_err(io_error("read the snapshot", snapshot.dir()))?;
@@ -154,8 +153,8 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         return Err(OpenError::TooManyProcesses { path: dir.to_owned(), max: PROCESSES_MAX });
     };
     let writers = Writers::join(&memory, liveness, claim, process);
-    if let Ok(held_slot) = writers.acquire(&memory) {
-        recovered.count(&held_slot.writer);
+    if let Ok(held) = writers.acquire(&memory) {
+        recovered.count(&held.writer);
     }
     let files = ClusterFiles { snapshot, memory: files, created_memory, dir: dir.to_owned() };
     Ok(Opened { memory, writers, files })
@@ -165,8 +164,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
 pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenError> {
     let cluster = dir.join(SNAPSHOT_DIR);
     // Let a process that is creating the cluster finish.
-    let _open_lock =
-        if dir.join(OPEN_LOCK).exists() { Some(acquire_open_lock(dir)?) } else { None };
+    let _lock = if dir.join(OPEN_LOCK).exists() { Some(acquire_open_lock(dir)?) } else { None };
     if fs::symlink_metadata(&cluster).is_err() {
         return Ok(options.total_bytes());
     }
@@ -257,7 +255,7 @@ struct FreeProcesses {
 
 /// Claims the numbers of all processes that are not alive. Waits while a process killed during a restoration
 /// still exists: what it left must be restored again first.
-fn claim_free_processes(
+fn claim_processes(
     memory_dir: &Path,
     memory: &Memory,
     liveness: &LivenessLocks,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::format::geometry::{Geometry, STATE_WORDS_WIDE};
+use crate::format::{Geometry, STATE_WORDS_WIDE};
 use crate::memory::control::CONTROL_BYTES;
 
 /// What happens to a new key if its key-nodes are full of live entries.

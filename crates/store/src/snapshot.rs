@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::error::OpenError;
-use crate::format::files::{self, Access, FilesInUse, io_error};
-use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::format::header::{ClusterInfo, Role, Storage};
+use crate::format::{
+    Access, Class, ClusterInfo, FilesInUse, Geometry, HEADER_BYTES, Role, Storage, files, io_error,
+};
 use crate::writers::byte_lock;
 
 pub(crate) use copy::copy_offset;

@@ -1,8 +1,7 @@
 //! A transaction: one atomic change of one or several nodes.
 //!
 //! Owns the order in which key-nodes are locked, where keys are found, and when changes are committed. Before
-//! [`Transaction::commit`], only expired nodes are freed. Dropping a transaction releases its locks, also on
-//! panic.
+//! [`Transaction::commit`], only expired nodes are freed. Dropping a transaction releases its locks, also on panic.
 //!
 //! Invariant: a transaction waits for a lock only while it holds none. While it holds some, it spins for the
 //! next one for some microseconds. If that fails, it releases everything, waits, and starts again with the
@@ -11,19 +10,20 @@
 pub(crate) mod commit;
 pub(crate) mod placement;
 
+pub(crate) use commit::{Change, HomeLock, is_worth_keeping};
+pub(crate) use placement::{NoSlot, free_expired};
+
 use smallvec::SmallVec;
 
 use crate::error::UpdateError;
-use crate::format::key::{Key, StoredKey};
 use crate::format::node::expires_secs;
-use crate::memory::key_node::{KeyNode, Slots};
+use crate::format::{Key, StoredKey};
 use crate::memory::sync::get;
-use crate::memory::{ClassMemory, Memory};
-use crate::writers::Writers;
+use crate::memory::{ClassMemory, KeyNode, Memory, Slots};
 use crate::writers::backoff::{Backoff, SPINS_WITH_LOCKS, SPINS_WITHOUT_LOCKS};
 use crate::writers::lock::{acquire_within, release, try_acquire};
-use crate::writers::slot::{Count, WriterSlot};
-use commit::{Change, commit};
+use crate::writers::{Count, WriterSlot, Writers};
+use commit::commit;
 
 /// A key of an update, as far as it is known before any lock is taken.
 #[derive(Clone, Copy)]
@@ -56,6 +56,14 @@ pub(crate) struct KeySlot<'a> {
     pub(crate) key_node: KeyNode<'a>,
     pub(crate) slot: u32,
     pub(crate) occupant: Occupant,
+}
+
+impl KeySlot<'_> {
+    /// Whether the slot holds the key's own live node.
+    #[inline]
+    pub(crate) fn is_live(&self) -> bool {
+        self.occupant == Occupant::Live
+    }
 }
 
 /// What the slot holds before the update.
@@ -100,7 +108,7 @@ impl<'a> Transaction<'a> {
     #[inline(always)]
     pub(crate) fn lock_all(&mut self, key_nodes: &[KeyNode<'a>]) -> Result<(), UpdateError> {
         debug_assert!(self.locked.is_empty() && key_nodes.is_sorted_by(|a, b| a.id < b.id));
-        match self.try_lock_all(key_nodes) {
+        match key_nodes.iter().try_for_each(|key_node| self.try_lock(*key_node)) {
             Ok(()) => Ok(()),
             Err(blocked) => self.lock_all_slow(key_nodes, blocked),
         }
@@ -126,11 +134,6 @@ impl<'a> Transaction<'a> {
                 Err(next) => blocked = next,
             }
         }
-    }
-
-    #[inline(always)]
-    fn try_lock_all(&mut self, key_nodes: &[KeyNode<'a>]) -> Result<(), WouldBlock<'a>> {
-        key_nodes.iter().try_for_each(|key_node| self.try_lock(*key_node))
     }
 
     #[inline(always)]
@@ -219,9 +222,8 @@ impl<'a> Transaction<'a> {
     /// Reserves a slot, so that no other key of this transaction gets it.
     #[inline]
     fn reserve(&mut self, key_slot: KeySlot<'a>) -> KeySlot<'a> {
-        if let Some(locked) =
-            self.locked.iter_mut().find(|locked| locked.key_node.id == key_slot.key_node.id)
-        {
+        let id = key_slot.key_node.id;
+        if let Some(locked) = self.locked.iter_mut().find(|locked| locked.key_node.id == id) {
             locked.reserved = locked.reserved.with(key_slot.slot);
         }
         key_slot

@@ -1,9 +1,7 @@
-//! The writers of a cluster: which threads may write, how they exclude each other, and recovery after a
-//! death.
+//! The writers of a cluster: which threads may write, how they exclude each other, and recovery after a death.
 //!
-//! Owns the writer slots of this process, and the decisions that another process is dead or stuck. A thread
-//! holds a slot for one update or one batch. It waits for a lock only while it holds none. Does not know what
-//! is written.
+//! Owns the writer slots of this process, and the decisions that another process is dead or stuck. A thread holds a
+//! slot for one update or one batch. It waits for a lock only while it holds none. Does not know what is written.
 
 pub(crate) mod backoff;
 pub(crate) mod byte_lock;
@@ -15,6 +13,11 @@ pub(crate) mod slot;
 pub(crate) mod stall;
 pub(crate) mod stats;
 
+pub use backoff::blocked_in_this_thread;
+pub(crate) use slot::{Count, WriterSlot};
+pub use stall::StuckProcess;
+pub use stats::Stats;
+
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,12 +27,12 @@ use crate::error::UpdateError;
 use crate::memory::Memory;
 use crate::memory::control::{PROCESSES_MAX, WRITERS_MAX, pid_word, unlocked};
 use crate::memory::sync::{AtomicU64 as Word, get, put};
-use crate::writers::backoff::{Backoff, BlockedTime, Deadline, SPIN_STALL_MAX, WAIT_MAX};
-use crate::writers::liveness::{LivenessLock, LivenessLocks};
-use crate::writers::lock::recover_then_release;
-use crate::writers::recovery::recover;
-use crate::writers::slot::{WriterSlot, owner_word};
-use crate::writers::stall::{StallDetector, StuckProcess, is_stuck, locks_held, note_stall};
+use backoff::{Backoff, BlockedTime, Deadline, SPIN_STALL_MAX, WAIT_MAX};
+use liveness::{LivenessLock, LivenessLocks};
+use lock::recover_then_release;
+use recovery::recover;
+use slot::owner_word;
+use stall::{StallDetector, is_stuck, locks_held, note_stall};
 
 /// This process as a writer of a cluster.
 pub(crate) struct Writers {
@@ -63,8 +66,7 @@ pub(crate) struct HeldSlot<'a> {
 impl Drop for HeldSlot<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `try_acquire`; the next thread sees the slot as this one left
-        // it.
+        // Release: pairs with the Acquire in `try_acquire`; the next thread sees the slot as this one left it.
         self.slot.is_taken.store(false, Ordering::Release);
     }
 }
@@ -95,7 +97,7 @@ impl Writers {
     #[inline]
     pub(crate) fn acquire<'a>(&'a self, memory: &'a Memory) -> Result<HeldSlot<'a>, UpdateError> {
         match self.try_acquire(memory) {
-            Some(held_slot) => Ok(held_slot),
+            Some(held) => Ok(held),
             None => self.acquire_slow(memory),
         }
     }
@@ -129,13 +131,13 @@ impl Writers {
                 if backoff.has_yielded() {
                     // Recovery frees the slots of dead processes.
                     (0..PROCESSES_MAX)
-                        .for_each(|process| self.recover_if_due(memory, process, None));
+                        .for_each(|process| self.recover_if_dead(memory, process, None));
                 }
                 if !self.claim_another(memory) {
                     is_last = backoff.pause() == Deadline::Passed;
                 }
-                if let Some(held_slot) = self.try_acquire(memory) {
-                    return Ok(held_slot);
+                if let Some(held) = self.try_acquire(memory) {
+                    return Ok(held);
                 }
                 if is_last {
                     return Err(crowded());
@@ -163,8 +165,7 @@ impl Writers {
         true
     }
 
-    /// Waits until a lock is free or its holder makes progress. The thread holds the slot `writer`, and no
-    /// lock.
+    /// Waits until a lock is free or its holder makes progress. The thread holds the slot `writer`, and no lock.
     #[cold]
     pub(crate) fn wait(
         &self,
@@ -173,60 +174,47 @@ impl Writers {
         lock: &Word,
         backoff: &mut Backoff,
     ) -> Result<(), UpdateError> {
-        self.blocked.count(|| self.wait_until_free(memory, writer, lock, backoff))
-    }
-
-    fn wait_until_free(
-        &self,
-        memory: &Memory,
-        writer: &WriterSlot<'_>,
-        lock: &Word,
-        backoff: &mut Backoff,
-    ) -> Result<(), UpdateError> {
-        loop {
-            let holder = get(lock);
-            if unlocked(holder) != unlocked(writer.lock_word()) {
-                // The page is not the one of this memory.
-                memory.poison();
-                return Err(UpdateError::DataLoss);
-            }
-            let holder_slot = WriterSlot::of_lock(&memory.control, holder);
-            let progress = holder_slot.map_or(0, |holder_slot| holder_slot.progress());
-            let stalled_for = holder_slot.map(|holder_slot| self.stalls.stalled_for(&holder_slot));
-            let is_stuck = stalled_for.is_some_and(is_stuck);
-            if (is_stuck || backoff.has_yielded())
-                && let Some(process) = holder_process(memory, holder)
-            {
-                self.recover_if_due(memory, process, Some(writer));
-                if get(lock) != holder {
+        self.blocked.count(|| {
+            loop {
+                let holder = get(lock);
+                if unlocked(holder) != unlocked(writer.lock_word()) {
+                    // The page is not the one of this memory.
+                    memory.poison();
+                    return Err(UpdateError::DataLoss);
+                }
+                let held_by = WriterSlot::of_lock(&memory.control, holder);
+                let progress = held_by.map_or(0, |slot| slot.progress());
+                let stalled_for = held_by.map(|slot| self.stalls.stalled_for(&slot));
+                let is_stuck = stalled_for.is_some_and(is_stuck);
+                if (is_stuck || backoff.has_yielded())
+                    && let Some(process) = holder_process(memory, holder)
+                {
+                    self.recover_if_dead(memory, process, Some(writer));
+                    if get(lock) != holder {
+                        return Ok(());
+                    }
+                }
+                if let (true, Some(slot), Some(stalled_for)) = (is_stuck, held_by, stalled_for) {
+                    note_stall(&slot, stalled_for);
+                    return Err(busy(memory, holder, stalled_for));
+                }
+                // Pause even if the lock is free by now: repeated attempts count as waiting.
+                if backoff.pause() == Deadline::Passed {
+                    // If holders make progress at the usual speed, the cause is contention, not a stuck holder.
+                    return Err(match stalled_for {
+                        Some(stalled) if stalled >= WAIT_MAX / 2 => busy(memory, holder, stalled),
+                        Some(_) => crowded(),
+                        None if holder == unlocked(holder) => crowded(),
+                        // The word names no slot: the file is damaged.
+                        None => busy(memory, holder, WAIT_MAX),
+                    });
+                }
+                let has_moved = held_by.is_some_and(|slot| slot.progress() != progress);
+                if holder == unlocked(holder) || get(lock) != holder || has_moved {
                     return Ok(());
                 }
             }
-            if let (true, Some(holder_slot), Some(stalled_for)) =
-                (is_stuck, holder_slot, stalled_for)
-            {
-                note_stall(&holder_slot, stalled_for);
-                return Err(busy(memory, holder, stalled_for));
-            }
-            // Pause even if the lock is free by now: repeated attempts count as waiting.
-            if backoff.pause() == Deadline::Passed {
-                // If holders make progress at the usual speed, the cause is contention, not a stuck holder.
-                return Err(match stalled_for {
-                    Some(stalled_for) if stalled_for >= WAIT_MAX / 2 => {
-                        busy(memory, holder, stalled_for)
-                    }
-                    Some(_) => crowded(),
-                    None if holder == unlocked(holder) => crowded(),
-                    // The word names no slot: the file is damaged.
-                    None => busy(memory, holder, WAIT_MAX),
-                });
-            }
-            let has_moved =
-                holder_slot.is_some_and(|holder_slot| holder_slot.progress() != progress);
-            if holder == unlocked(holder) || get(lock) != holder || has_moved {
-                return Ok(());
-            }
-        }
+        })
     }
 
     /// Whether the holder of a lock has stalled for so long that spinning is useless.
@@ -241,8 +229,7 @@ impl Writers {
         self.blocked.total()
     }
 
-    /// The processes that hold locks and have made no progress for longer than waiters tolerate. Recovers the
-    /// dead.
+    /// The processes that hold locks and have made no progress for longer than waiters tolerate. Recovers the dead.
     ///
     /// A slot that nobody waits for is first seen by one call, and found stalled by the next.
     pub(crate) fn stuck(&self, memory: &Memory) -> Vec<StuckProcess> {
@@ -253,7 +240,7 @@ impl Writers {
             if !is_stuck(stalled_for) {
                 continue;
             }
-            self.recover_if_due(memory, process, None);
+            self.recover_if_dead(memory, process, None);
             let locks = locks_held(memory, &writer);
             if locks == 0 {
                 continue;
@@ -273,32 +260,18 @@ impl Writers {
         found
     }
 
-    /// Recovers a process if it is dead, unless that was checked a moment ago.
-    fn recover_if_due(&self, memory: &Memory, process: u32, writer: Option<&WriterSlot<'_>>) {
+    /// Recovers a process if it is dead, unless that was checked a moment ago. Counts that in `writer`, or in any slot.
+    fn recover_if_dead(&self, memory: &Memory, process: u32, writer: Option<&WriterSlot<'_>>) {
         if process == self.process || !self.stalls.may_probe(process) {
             return;
         }
-        match writer {
-            Some(writer) => self.recover_if_dead(memory, process, Some(writer)),
-            None => {
-                let held_slot = self.try_acquire(memory);
-                let writer = held_slot.as_ref().map(|held_slot| &held_slot.writer);
-                self.recover_if_dead(memory, process, writer);
-            }
-        }
-    }
-
-    /// Recovers a process if it is dead.
-    fn recover_if_dead(&self, memory: &Memory, process: u32, writer: Option<&WriterSlot<'_>>) {
-        if process == self.process {
-            return;
-        }
+        let held = if writer.is_none() { self.try_acquire(memory) } else { None };
         // The lock of a process does not exclude threads of this one from each other.
         let Ok(_recovering) = self.recovering.try_lock() else { return };
         // If the lock cannot be queried, the process counts as alive.
         let Ok(Some(claim)) = self.liveness.try_acquire(process) else { return };
         let recovered = recover_then_release(claim, || recover(memory, process));
-        if let Some(writer) = writer {
+        if let Some(writer) = writer.or(held.as_ref().map(|held| &held.writer)) {
             recovered.count(writer);
         }
     }

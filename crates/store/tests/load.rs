@@ -52,8 +52,7 @@ fn no_key_is_refused_at_four_fifths() {
     }
 }
 
-/// With few key-nodes too, a key has two of them to choose from. One cluster is filled with many sets of
-/// keys.
+/// With few key-nodes too, a key has two of them to choose from. One cluster is filled with many sets of keys.
 #[test]
 fn no_key_is_refused_in_a_small_cluster_at_four_fifths() {
     let sets = 50 * repetitions(CLUSTERS, 3);

@@ -534,8 +534,7 @@ fn a_new_key_without_room_does_not_hide_the_others() {
     assert_eq!(cluster.find(&3_u64, SECOND).unwrap().unwrap().state[0], 4);
 }
 
-/// Before changing an entry, a caller sees whether it has no node, or only by evicting another key's live
-/// entry.
+/// Before changing an entry, a caller sees whether it has no node, or only by evicting another key's live entry.
 #[test]
 fn an_entry_says_whether_it_has_room() {
     use tidegate_store::{Entries, Room};

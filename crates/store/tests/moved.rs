@@ -50,8 +50,7 @@ fn check_holder_is_respected(first: &Cluster, second: &Cluster) {
         let holder = scope.spawn(|| {
             first.update("k", NOW, |entry| {
                 held.wait();
-                // Long enough for the other process to wait, to check whether this one is alive, and to give
-                // up.
+                // Long enough for the other process to wait, to check whether this one is alive, and to give up.
                 let since = std::time::Instant::now();
                 while since.elapsed().as_millis() < 50 {
                     thread::yield_now();

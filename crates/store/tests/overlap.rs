@@ -451,9 +451,8 @@ fn read_word(path: &Path, word: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// A process was killed after writing the last word of a node and before the hint about the first expiry.
-/// Recovery must correct the hint, or an expired node is not found when it is needed, and a new key is
-/// refused.
+/// A process was killed after writing the last word of a node and before the hint about the first expiry. Recovery
+/// must correct the hint, or an expired node is not found when it is needed, and a new key is refused.
 #[test]
 fn a_completed_update_is_known_to_expire() {
     let (dir, options) = (directory(), narrow(1, 8));

@@ -196,8 +196,7 @@ fn who_waits_holds_nothing_that_others_need() {
             while !is_over.load(Ordering::Relaxed) {
                 match third.update(&key(FREE), 1, count) {
                     Ok(_) => _ = updates.fetch_add(1, Ordering::Relaxed),
-                    // A waiter may lose its processor at any time, which is not the fault of the stopped
-                    // process.
+                    // A waiter may lose its processor at any time, which is not the fault of the stopped process.
                     Err(UpdateError::Busy { pid, .. }) => assert_ne!(pid, u64::from(child.id())),
                     Err(UpdateError::Crowded { .. }) => {}
                     Err(error) => panic!("{error}"),

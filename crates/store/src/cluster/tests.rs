@@ -7,16 +7,13 @@ mod regressions;
 
 use super::*;
 use crate::error::until_decided;
-use crate::format::geometry::{STATE_WORDS_NARROW, STATE_WORDS_WIDE};
-use crate::format::header::ClusterInfo;
-use crate::format::key::Hashed;
+use crate::format::{ClusterInfo, Hashed, Role, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use crate::memory::Region;
 use crate::memory::control::CONTROL_WORDS;
-use crate::memory::region::Region;
 use crate::memory::sync::{get, kill};
 use crate::writers::liveness::LivenessLocks;
 use crate::writers::recovery::recover;
-use crate::writers::restore;
-use crate::writers::stats::Stats;
+use crate::writers::{Stats, restore};
 use std::sync::atomic::AtomicBool;
 
 const SECOND: u64 = 1_000_000_000;
@@ -45,14 +42,12 @@ impl Heap {
     }
 
     fn from_words(info: ClusterInfo, control: &[u64], narrow: &[u64], wide: &[u64]) -> Self {
-        let class =
-            |class, geometry, words| ClassMemory::new(class, geometry, vec![Region::heap(words)]);
-        let memory = Memory::new(
-            info,
-            Region::heap(control),
-            class(Class::Narrow, info.narrow, narrow),
-            info.wide.map(|geometry| class(Class::Wide, geometry, wide)),
-        );
+        let words = |role| match role {
+            Role::Control => Ok::<_, ()>(Region::heap(control)),
+            Role::Nodes { class: Class::Narrow, .. } => Ok(Region::heap(narrow)),
+            Role::Nodes { class: Class::Wide, .. } => Ok(Region::heap(wide)),
+        };
+        let memory = Memory::new(info, words).unwrap();
         let flags = (0..64).map(|_| AtomicBool::new(false)).collect();
         Self { memory: Arc::new(memory), flags: Arc::new(flags) }
     }

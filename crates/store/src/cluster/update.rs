@@ -8,17 +8,16 @@ use smallvec::SmallVec;
 use super::Cluster;
 use crate::entry::{Entries, EntryMut, Outcome, PendingEntry, Room, nanos, secs_down, secs_up};
 use crate::error::UpdateError;
-use crate::format::journal::RECORD_WORDS_BESIDES_IMAGE;
-use crate::format::key::{Key, StoredKey};
 use crate::format::node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal};
-use crate::memory::key_node::KeyNode;
+use crate::format::{Key, RECORD_WORDS_BESIDES_IMAGE, StoredKey};
+use crate::memory::KeyNode;
 use crate::memory::region::{prefetch, prefetch_run};
 use crate::memory::sync::{AtomicU64, get};
-use crate::transaction::commit::{Change, HomeLock, is_worth_keeping};
-use crate::transaction::placement::NoSlot;
-use crate::transaction::{KeySlot, Lookup, Occupant, Transaction, WouldBlock};
-use crate::writers::HeldSlot;
-use crate::writers::slot::{Count, JOURNAL_WORDS, KEYS_MAX};
+use crate::transaction::{
+    Change, HomeLock, KeySlot, Lookup, NoSlot, Occupant, Transaction, WouldBlock, is_worth_keeping,
+};
+use crate::writers::slot::{JOURNAL_WORDS, KEYS_MAX};
+use crate::writers::{Count, HeldSlot};
 
 /// Updates of up to this many keys do not allocate. Few requests meet more limits.
 const KEYS_INLINE: usize = 4;
@@ -43,18 +42,18 @@ impl Cluster {
     #[inline]
     pub(super) fn update_one<'a, K: Key + ?Sized, T>(
         &'a self,
-        held_slot: &HeldSlot<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
         lookup: &Lookup<'a>,
         now_secs: u32,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        match self.update_fast(held_slot, key, lookup, now_secs, decide) {
+        match self.update_fast(held, key, lookup, now_secs, decide) {
             Ok(answer) => {
                 self.check_intact()?;
                 Ok(answer)
             }
-            Err(decide) => self.update_slow(held_slot, key, lookup, now_secs, decide),
+            Err(decide) => self.update_slow(held, key, lookup, now_secs, decide),
         }
     }
 
@@ -63,13 +62,13 @@ impl Cluster {
     #[inline(always)]
     fn update_fast<'a, K: Key + ?Sized, T, D: FnOnce(EntryMut<'_>) -> T>(
         &'a self,
-        held_slot: &HeldSlot<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
         lookup: &Lookup<'a>,
         now_secs: u32,
         decide: D,
     ) -> Result<T, D> {
-        let Some(mut live) = self.find_live_at_home(held_slot, key, lookup, now_secs) else {
+        let Some(mut live) = self.find_live_at_home(held, key, lookup, now_secs) else {
             return Err(decide);
         };
         let answer = decide(EntryMut {
@@ -86,12 +85,12 @@ impl Cluster {
     #[inline(always)]
     fn find_live_at_home<'a, K: Key + ?Sized>(
         &'a self,
-        held_slot: &HeldSlot<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
         lookup: &Lookup<'a>,
         now_secs: u32,
     ) -> Option<LiveNode<'a>> {
-        let lock = HomeLock::try_acquire(held_slot.writer, lookup.home)?;
+        let lock = HomeLock::try_acquire(held.writer, lookup.home)?;
         let (slot, words) = lookup.home.find_narrow(key, &lookup.stored)?;
         let mut image = words.each_ref().map(get);
         let expires = expires_secs(image[NARROW_WORDS - 1]);
@@ -116,13 +115,13 @@ impl Cluster {
     #[cold]
     fn update_slow<'a, K: Key + ?Sized, T>(
         &'a self,
-        held_slot: &HeldSlot<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
         lookup: &Lookup<'a>,
         now_secs: u32,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
         let key_slot = lock_one(&mut transaction, lookup, |transaction| {
             match transaction.find(key, lookup, now_secs)? {
                 Some(key_slot) => Ok(Some(key_slot)),
@@ -193,18 +192,16 @@ impl Cluster {
         entries: &[PendingEntry],
         now_secs: u32,
     ) -> Result<KeySlots<'a>, WouldBlock<'a>> {
-        // Find all keys before allocating any slot: an expired node of a later key must not go to an earlier
-        // one.
-        let mut found: SmallVec<[Option<KeySlot<'a>>; KEYS_INLINE]> =
-            SmallVec::with_capacity(keys.len());
+        // Find all keys before allocating any slot: an expired node of a later key must not go to an earlier one.
+        let mut found = KeySlots::with_capacity(keys.len());
         for (index, (key, lookup)) in keys.iter().zip(lookups).enumerate() {
             let first = entries[index].first;
-            let key_slot = if first == index {
+            let is_first = first == index;
+            found.push(if is_first {
                 transaction.find(key, lookup, now_secs)?
             } else {
                 found[first]
-            };
-            found.push(key_slot);
+            });
         }
         let mut key_slots = KeySlots::with_capacity(keys.len());
         for (index, (lookup, found)) in lookups.iter().zip(found).enumerate() {
@@ -243,7 +240,7 @@ impl Cluster {
         stored: &StoredKey,
         image: &mut [u64],
     ) -> Result<(bool, u64), UpdateError> {
-        if let Some(key_slot) = key_slot.filter(|key_slot| key_slot.occupant == Occupant::Live) {
+        if let Some(key_slot) = key_slot.filter(|key_slot| key_slot.is_live()) {
             key_slot.key_node.read(key_slot.slot, image);
             if !is_sealed(image, self.seed()) {
                 self.memory.poison();
@@ -274,7 +271,7 @@ impl Cluster {
         image: &mut [u64],
     ) -> Outcome {
         let expires = secs_up(expires_at);
-        let live = key_slot.filter(|key_slot| key_slot.occupant == Occupant::Live);
+        let live = key_slot.filter(|key_slot| key_slot.is_live());
         if !is_worth_keeping(image, expires, now_secs) {
             return if live.is_some() { Outcome::Erase } else { Outcome::Keep };
         }
@@ -283,8 +280,18 @@ impl Cluster {
         if is_same { Outcome::Keep } else { Outcome::Write }
     }
 
-    /// [`Cluster::update_many`].
-    pub(super) fn update_keys<K: Key, T>(
+    /// Passes the entries of `keys`, in their order, to `decide`, then writes the changed ones: all or none, for
+    /// other threads and processes and after a kill. A repeated key has one entry. Keys of both classes may be mixed.
+    ///
+    /// A new key without room has an entry of zeros as well, so that a caller can find out from the other
+    /// keys that there is nothing to remember. The update fails only if `decide` leaves something in it.
+    ///
+    /// Otherwise as [`Cluster::update`]. One update takes at most 256 narrow keys, or some 90 wide ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::update`], and if there are too many keys.
+    pub fn update_many<K: Key, T>(
         &self,
         keys: &[K],
         now: u64,
@@ -294,26 +301,25 @@ impl Cluster {
             // Nearly all updates are of one key that has a node.
             let (lookup, now_secs) = (self.lookup(key)?, secs_down(now));
             prefetch_single(&lookup);
-            let held_slot = self.acquire()?;
-            if let Some(mut live) = self.find_live_at_home(&held_slot, key, &lookup, now_secs) {
+            let held = self.acquire()?;
+            if let Some(mut live) = self.find_live_at_home(&held, key, &lookup, now_secs) {
                 let answer = live.decide(decide);
                 self.write_back(live, now_secs);
                 self.check_intact()?;
                 return Ok(answer);
             }
         }
-        self.update_keys_slow(keys, now, decide)
+        self.update_many_slow(keys, now, decide)
     }
 
-    fn update_keys_slow<K: Key, T>(
+    fn update_many_slow<K: Key, T>(
         &self,
         keys: &[K],
         now: u64,
         decide: impl FnOnce(&mut Entries<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        let mut lookups: SmallVec<[Lookup<'_>; KEYS_INLINE]> = SmallVec::with_capacity(keys.len());
-        let mut entries: SmallVec<[PendingEntry; KEYS_INLINE]> =
-            SmallVec::with_capacity(keys.len());
+        let mut lookups = SmallVec::<[Lookup<'_>; KEYS_INLINE]>::with_capacity(keys.len());
+        let mut entries = SmallVec::<[PendingEntry; KEYS_INLINE]>::with_capacity(keys.len());
         let mut words = 0;
         // First, as the work below grows with the number of keys.
         check_size(keys.len(), keys.len() * NARROW_WORDS)?;
@@ -330,7 +336,7 @@ impl Cluster {
                 first,
                 start: words,
                 end: words + len,
-                ..PendingEntry::default()
+                ..Default::default()
             });
             words += len;
             lookups.push(lookup);
@@ -339,8 +345,8 @@ impl Cluster {
         lookups.iter().for_each(prefetch_tagged);
         let mut images: SmallVec<[u64; KEYS_INLINE * NARROW_WORDS]> = SmallVec::from_elem(0, words);
         let now_secs = secs_down(now);
-        let held_slot = self.acquire()?;
-        let mut transaction = Transaction::new(&self.memory, &self.writers, held_slot.writer);
+        let held = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
         let key_slots = self.lock_many(&mut transaction, keys, &lookups, &entries, now_secs)?;
         for (index, (entry, key_slot)) in entries.iter_mut().zip(&key_slots).enumerate() {
             if entry.first == index {
@@ -437,8 +443,7 @@ fn room(key_slot: Option<&KeySlot<'_>>) -> Room {
     }
 }
 
-/// Prefetches the head of a key's home and, before its tags are known, the two slots where the node most
-/// likely is.
+/// Prefetches the head of a key's home and, before its tags are known, the two slots where the node most likely is.
 #[inline]
 pub(super) fn prefetch_single(lookup: &Lookup<'_>) {
     let (words, layout) = (lookup.home.words(), lookup.home.layout());

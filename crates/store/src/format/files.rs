@@ -13,8 +13,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 
 use crate::error::OpenError;
-use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::format::header::{self, ClusterInfo, Role, Storage};
+use crate::format::{Class, ClusterInfo, Geometry, HEADER_BYTES, Role, Storage, header};
 
 /// Whether a file or a mapping may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 //! A cluster is *n* files of *m* key-nodes, each a chain of *L* nodes: `size = node_size × L × m × n`, plus a
 //! head of one cache line for each key-node. Pure arithmetic: touches no file.
 //!
-//! A key-node is a head of one line, then its nodes. A node with four state words is seven words long, one
-//! less than a line. So each *primary* slot has a line to itself, and the last words of seven lines make up
-//! one *spread* node. A spread node takes seven cache misses instead of one, so spread nodes are allocated
-//! last.
+//! A key-node is a head of one line, then its nodes. A node with four state words is seven words long, one less than
+//! a line. So each *primary* slot has a line to itself, and the last words of seven lines make up one *spread* node.
+//! A spread node takes seven cache misses instead of one, so spread nodes are allocated last.
 
 /// The size of a word in bytes.
 pub(crate) const WORD_BYTES: u64 = 8;
@@ -236,8 +235,7 @@ impl Geometry {
         self.key_node_words() as u64 * WORD_BYTES
     }
 
-    /// The size of a memory file in bytes: its header, its key-nodes, and for each a word about its snapshot
-    /// copy.
+    /// The size of a memory file in bytes: its header, its key-nodes, and for each a word about its snapshot copy.
     #[must_use]
     pub const fn file_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + (self.key_node_bytes() + WORD_BYTES) * self.key_nodes

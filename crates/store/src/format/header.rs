@@ -8,7 +8,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::OpenError;
-use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
+use crate::format::{Class, Geometry, HEADER_BYTES};
 
 const MAGIC: [u8; 8] = *b"TIDEGATE";
 const FORMAT_VERSION: u64 = 3;

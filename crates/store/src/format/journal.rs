@@ -1,10 +1,9 @@
 //! The records of a journal: the changes of a committed transaction.
 //!
-//! Owns their encoding (docs/store-format.md, "Control file"). Where a journal is, is for
-//! [`crate::writers::slot`].
+//! Owns their encoding (docs/store-format.md, "Control file"). Where a journal is, is for [`crate::writers::slot`].
 
-use crate::format::geometry::Class;
-use crate::format::layout::{KeyNodeId, SLOT_SHIFT};
+use crate::format::layout::SLOT_SHIFT;
+use crate::format::{Class, KeyNodeId};
 
 const ERASE_BIT: u64 = 1 << 62;
 /// Words of a record besides the image of the node.

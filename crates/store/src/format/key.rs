@@ -8,7 +8,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::format::geometry::Class;
+use crate::format::Class;
 
 /// The two words of a key that a node stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

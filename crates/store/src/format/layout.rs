@@ -2,8 +2,8 @@
 //!
 //! Pure arithmetic over a [`Geometry`]. Touches no file.
 
-use crate::format::geometry::{Class, Geometry, HEAD_WORDS, HEADER_WORDS, LINE_WORDS};
-use crate::format::key::StoredKey;
+use crate::format::geometry::{HEAD_WORDS, HEADER_WORDS, LINE_WORDS};
+use crate::format::{Class, Geometry, StoredKey};
 
 /// The numbers of a geometry that every access needs, computed once.
 #[derive(Clone, Copy, Debug)]
@@ -72,15 +72,13 @@ impl Layout {
         (file, HEADER_WORDS + key_nodes + index as usize)
     }
 
-    /// The home of a key: its estimate scaled to the files, and the remainder scaled to the key-nodes of a
-    /// file.
+    /// The home of a key: its estimate scaled to the files, and the remainder scaled to the key-nodes of a file.
     #[inline]
     pub(crate) const fn home(&self, stored: &StoredKey) -> KeyNodeAt {
         self.scale(stored.estimate)
     }
 
-    /// The alternate of a key, for when its home is crowded: never the home, unless that is the only
-    /// key-node.
+    /// The alternate of a key, for when its home is crowded: never the home, unless that is the only key-node.
     ///
     /// The multiplier (2^64 divided by the golden ratio, made odd) moves the low bits of the estimate to the
     /// top, so that keys that share a home do not share their alternate.
@@ -161,7 +159,8 @@ impl KeyNodeId {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::format::geometry::{CHAIN_MAX, FILES_MAX, WORD_BYTES};
+    use crate::format::geometry::FILES_MAX;
+    use crate::format::{CHAIN_MAX, WORD_BYTES};
     use proptest::prelude::*;
     use std::collections::HashSet;
 

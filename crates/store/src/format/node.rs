@@ -5,10 +5,9 @@
 use bytemuck::cast_slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::format::key::StoredKey;
+use crate::format::StoredKey;
 
-/// Words of a node: the key, the state, and the tail, with the expiry in its high half and the check in its
-/// low half.
+/// Words of a node: the key, the state, and the tail, with the expiry in its high half and the check in its low half.
 pub(crate) const ESTIMATE: usize = 0;
 pub(crate) const IDENTITY: usize = 1;
 pub(crate) const STATE: usize = 2;

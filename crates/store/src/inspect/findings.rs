@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::format::key::StoredKey;
+use crate::format::StoredKey;
 
 /// Further flaws are counted but not kept: nobody reads them, and a file of random bytes has millions.
 const FLAWS_KEPT: usize = 1000;

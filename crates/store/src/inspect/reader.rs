@@ -10,13 +10,12 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::format::journal::read_journal;
 use crate::format::node::key_of;
-use crate::memory::key_node::KeyNode;
+use crate::format::read_journal;
 use crate::memory::sync::{Ordering, fence, get};
 use crate::memory::validity::{NodeFlaw, check_node};
-use crate::memory::{ClassMemory, Memory};
-use crate::writers::slot::WriterSlot;
+use crate::memory::{KeyNode, Memory};
+use crate::writers::WriterSlot;
 
 /// An update takes less than a microsecond, so these attempts nearly always see its end.
 const SPINS_MAX: u32 = 64;
@@ -112,17 +111,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Copies the node in a slot to `image`, which has the length of a node, and checks it.
-    pub(super) fn read(
-        &mut self,
-        class: &ClassMemory,
-        key_node: KeyNode<'_>,
-        slot: u32,
-        image: &mut [u64],
-    ) -> Reading {
+    pub(super) fn read(&mut self, key_node: KeyNode<'_>, slot: u32, image: &mut [u64]) -> Reading {
         let mut attempts = Attempts::default();
         loop {
             let version = Version::begin_read(key_node);
-            let reading = self.read_once(class, key_node, slot, image);
+            let reading = self.read_once(key_node, slot, image);
             let Reading::Flawed(_) = reading else { return reading };
             if version.is_unchanged(key_node) {
                 return reading;
@@ -134,30 +127,23 @@ impl<'a> Reader<'a> {
         // Look at the journal on both sides of a last attempt, so that a writer that finishes meanwhile is
         // not missed.
         let mut pending = vec![0; image.len()];
-        let was_pending = self.read_pending(class, key_node, slot, &mut pending);
-        let reading = self.read_once(class, key_node, slot, image);
+        let was_pending = self.read_pending(key_node, slot, &mut pending);
+        let reading = self.read_once(key_node, slot, image);
         let Reading::Flawed(_) = reading else { return reading };
-        if was_pending || self.read_pending(class, key_node, slot, &mut pending) {
+        if was_pending || self.read_pending(key_node, slot, &mut pending) {
             image.copy_from_slice(&pending);
             return Reading::Pending;
         }
         reading
     }
 
-    fn read_once(
-        &self,
-        class: &ClassMemory,
-        key_node: KeyNode<'_>,
-        slot: u32,
-        image: &mut [u64],
-    ) -> Reading {
+    fn read_once(&self, key_node: KeyNode<'_>, slot: u32, image: &mut [u64]) -> Reading {
         let tag = key_node.tag(slot);
         if tag == 0 {
             return Reading::Free;
         }
         key_node.read(slot, image);
-        let Err(flaw) = check_node(class, key_node.id.number, tag, image, self.memory.seed())
-        else {
+        let Err(flaw) = check_node(key_node, tag, image, self.memory.seed()) else {
             return Reading::Sound;
         };
         // Freeing a slot changes the tag first, then the node.
@@ -166,13 +152,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Copies what the journal of the lock's holder has for a slot. Returns whether that is a valid node.
-    fn read_pending(
-        &self,
-        class: &ClassMemory,
-        key_node: KeyNode<'_>,
-        slot: u32,
-        image: &mut [u64],
-    ) -> bool {
+    fn read_pending(&self, key_node: KeyNode<'_>, slot: u32, image: &mut [u64]) -> bool {
         let control = &self.memory.control;
         let Some(holder) = WriterSlot::of_lock(control, get(key_node.lock())) else { return false };
         let words = holder.committed_words();
@@ -183,7 +163,7 @@ impl<'a> Reader<'a> {
         let Some(found) = of_slot.and_then(|record| record.image) else { return false };
         image.copy_from_slice(found);
         let tag = key_of(image).tag();
-        check_node(class, key_node.id.number, tag, image, self.memory.seed()).is_ok()
+        check_node(key_node, tag, image, self.memory.seed()).is_ok()
     }
 
     /// Whether a node really has a fault, rather than appearing so during a write. `image` is a copy of the

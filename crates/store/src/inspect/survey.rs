@@ -11,12 +11,11 @@ use std::time::{Duration, SystemTime};
 
 use crate::format::node::expires_secs;
 use crate::memory::control::{PROCESSES_MAX, pid_word};
-use crate::memory::key_node::KeyNode;
-use crate::memory::region::Region;
 use crate::memory::sync::get;
-use crate::memory::{ClassMemory, Memory};
+use crate::memory::{ClassMemory, KeyNode, Memory};
+use crate::writers::WriterSlot;
 use crate::writers::liveness::is_alive;
-use crate::writers::slot::{WriterSlot, owner_word};
+use crate::writers::slot::owner_word;
 use crate::writers::stall::{locks_held, stalled_since};
 
 /// The number of sampled key-nodes: enough for shares to be right within a percent, in about a millisecond.
@@ -40,11 +39,11 @@ pub struct Process {
 }
 
 /// The processes recorded in a control file.
-pub(super) fn processes(control: &Region, control_file: &File) -> Vec<Process> {
-    let owners: Vec<u64> = WriterSlot::all(control).map(|writer| writer.owner()).collect();
+pub(super) fn processes(memory: &Memory, control_file: &File) -> Vec<Process> {
+    let owners: Vec<u64> = WriterSlot::all(&memory.control).map(|writer| writer.owner()).collect();
     let process = |number| {
         let owner = owner_word(number);
-        let pid = get(pid_word(control, number));
+        let pid = get(pid_word(&memory.control, number));
         let writer_slots = owners.iter().filter(|found| **found == owner).count() as u32;
         let is_alive = is_alive(control_file, number);
         (pid != 0 || writer_slots != 0 || is_alive).then_some(Process {

@@ -13,9 +13,7 @@ use super::*;
 use crate::cluster::Cluster;
 use crate::entry::EntryMut;
 use crate::error::until_decided;
-use crate::format::geometry::{HEADER_BYTES, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
-use crate::format::key::Hashed;
-use crate::format::layout::Layout;
+use crate::format::{HEADER_BYTES, Hashed, Layout, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
 use crate::memory::sync::kill;
 use crate::open::pointer::Pointer;
 use crate::options::{Eviction, Options};
@@ -300,8 +298,7 @@ fn a_view_at_full_speed_finds_whole_entries_and_no_flaw() {
     });
 }
 
-/// Before whatever write an update was killed, a view finds the entry before or after the update, and no
-/// flaw.
+/// Before whatever write an update was killed, a view finds the entry before or after the update, and no flaw.
 #[test]
 fn what_a_killed_update_left_is_pending_and_no_flaw() {
     let mut pending = 0;
@@ -355,8 +352,7 @@ fn locks_of_the_dead_are_distinguished_from_invalid_locks() {
     assert_eq!((findings.locks_left, findings.flaws_of(FlawKind::Lock)), (0, 1));
 }
 
-/// Damages a cluster, and checks that exactly this flaw is found, at this word of the file, and is not
-/// repaired.
+/// Damages a cluster, and checks that exactly this flaw is found, at this word of the file, and is not repaired.
 #[track_caller]
 fn check_flaw(kind: FlawKind, file: &str, damage: impl FnOnce(&File) -> u64) {
     let (dir, cluster) = cluster();

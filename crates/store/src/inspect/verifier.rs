@@ -3,22 +3,19 @@
 //! Checks nodes as [`crate::writers::restore`] does, and also heads, locks and writer slots. Rechecks what a
 //! concurrent write may have caused. Repairs nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::format::geometry::WORD_BYTES;
-use crate::format::header::Role;
-use crate::format::key::StoredKey;
-use crate::format::layout::KeyNodeId;
 use crate::format::node::{expires_secs, key_of};
+use crate::format::{KeyNodeId, Role, StoredKey, WORD_BYTES};
 use crate::memory::control::unlocked_word;
-use crate::memory::key_node::KeyNode;
 use crate::memory::sync::get;
 use crate::memory::validity::{NodeFlaw, is_duplicate};
-use crate::memory::{ClassMemory, Memory};
+use crate::memory::{ClassMemory, KeyNode, Memory};
 use crate::snapshot;
+use crate::writers::WriterSlot;
 use crate::writers::liveness::is_alive;
 use crate::writers::restore::is_being_restored;
-use crate::writers::slot::{WriterSlot, process_of};
+use crate::writers::slot::process_of;
 
 use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
@@ -89,13 +86,12 @@ impl Verifier<'_> {
         }
     }
 
-    fn memory_dir(&self) -> Option<PathBuf> {
-        let (_, files) = self.view.live.as_ref()?;
-        Some(files.dir.clone())
+    fn memory_dir(&self) -> Option<&Path> {
+        Some(&self.view.live.as_ref()?.dir)
     }
 
     fn is_alive(&self, process: u32) -> bool {
-        self.view.live.as_ref().is_some_and(|(control, _)| is_alive(control, process))
+        self.view.live.as_ref().is_some_and(|files| is_alive(files.control(), process))
     }
 
     fn writers(&mut self) {
@@ -107,7 +103,10 @@ impl Verifier<'_> {
                 None if owner == 0 => {}
                 None => self.findings.add(Flaw {
                     kind: FlawKind::WriterSlot,
-                    file: self.memory_dir().unwrap_or_default().join(Role::Control.file_name()),
+                    file: self
+                        .memory_dir()
+                        .unwrap_or(Path::new(""))
+                        .join(Role::Control.file_name()),
                     offset: writer.offset(),
                     key_node: None,
                     slot: None,
@@ -134,7 +133,7 @@ impl Verifier<'_> {
             LockState::Invalid => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
         }
         for slot in key_node.occupied() {
-            let reading = self.reader.read(class, key_node, slot, image);
+            let reading = self.reader.read(key_node, slot, image);
             let flaw = match reading {
                 Reading::Free => continue,
                 Reading::Sound => self.flaw_among_others(class, key_node, slot, image),

@@ -1,12 +1,11 @@
 //! The control file: words about the memory as a whole, and the position of the writer slots.
 //!
 //! Owns these positions (docs/store-format.md, "Control file"). The content of a writer slot is for
-//! [`crate::writers::slot`].
-//! [`crate::writers::slot`].
+//! [`crate::writers::slot`]. [`crate::writers::slot`].
 
 use super::region::Region;
 use super::sync::{AtomicU64, get};
-use crate::format::geometry::WORD_BYTES;
+use crate::format::WORD_BYTES;
 
 /// The maximum of processes that have a cluster open. One writer slot is reserved for each, so that no
 /// process can take the last one from another.
@@ -20,18 +19,25 @@ pub(crate) const WRITERS_MAX: u64 = if cfg!(miri) {
 } else {
     256
 };
-/// Words of the control file before the writer slots: a page of header, and a page that starts with a word
-/// for each process.
+/// Words of the control file before the writer slots: a page of header, and a page that starts with a word for each
+/// process.
 const PROCESSES: usize = 512;
-const RESTORING: usize = PROCESSES + 64;
-const BOOT: usize = RESTORING + 1;
+/// Not 0 while a process, alone, restores the cluster.
+pub(crate) const RESTORING: usize = PROCESSES + 64;
+/// Identifies the boot of the machine during which the memory was created.
+pub(crate) const BOOT: usize = RESTORING + 1;
 /// What the processes know about the clock; not interpreted here.
 const CLOCK: usize = BOOT + 1;
-/// Words about the memory as a whole.
-const NONCE: usize = RESTORING + 16;
-const POISONED: usize = NONCE + 1;
-const PASS: usize = NONCE + 2;
-const MARK: usize = NONCE + 3;
+/// A random number that distinguishes this memory from earlier ones of the cluster; set once it is filled.
+pub(crate) const NONCE: usize = RESTORING + 16;
+/// Not 0 once a process found that the files were changed from outside.
+pub(crate) const POISONED: usize = NONCE + 1;
+/// The number of the last complete snapshot pass.
+pub(crate) const PASS: usize = NONCE + 2;
+/// The mark of this memory, in the high half; ignore the low half. All its locks contain the mark, so that a lost or
+/// replaced page is noticed as soon as a lock there is needed.
+pub(crate) const MARK: usize = NONCE + 3;
+/// The first writer slot.
 pub(crate) const WRITERS: usize = 1024;
 /// 32 KiB per slot, 8 MiB in total; only used pages take memory.
 pub(crate) const WRITER_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
@@ -49,49 +55,24 @@ pub(crate) const fn unlocked(word: u64) -> u64 {
     word & MARK_BITS
 }
 
-/// Not 0 while a process, alone, restores the cluster.
-pub(crate) fn restoring_word(control: &Region) -> &AtomicU64 {
-    &control.slice(RESTORING, 1)[0]
-}
-
-/// Identifies the boot of the machine during which the memory was created.
-pub(crate) fn boot_word(control: &Region) -> &AtomicU64 {
-    &control.slice(BOOT, 1)[0]
-}
-
-/// A random number that distinguishes this memory from earlier ones of the cluster; set once it is filled.
-pub(crate) fn nonce_word(control: &Region) -> &AtomicU64 {
-    &control.slice(NONCE, 1)[0]
-}
-
-/// Not 0 once a process found that the files were changed from outside.
-pub(crate) fn poisoned_word(control: &Region) -> &AtomicU64 {
-    &control.slice(POISONED, 1)[0]
-}
-
-/// The mark of this memory, in the high half; ignore the low half. All its locks contain the mark, so that a
-/// lost or replaced page is noticed as soon as a lock there is needed.
-pub(crate) fn mark_word(control: &Region) -> &AtomicU64 {
-    &control.slice(MARK, 1)[0]
+/// One of the words about the memory as a whole.
+#[inline]
+pub(crate) fn word(control: &Region, index: usize) -> &AtomicU64 {
+    &control.slice(index, 1)[0]
 }
 
 /// The word of a free lock of this memory.
 #[inline]
 pub(crate) fn unlocked_word(control: &Region) -> u64 {
-    unlocked(get(mark_word(control)))
-}
-
-/// The number of the last complete snapshot pass.
-pub(crate) fn pass_word(control: &Region) -> &AtomicU64 {
-    &control.slice(PASS, 1)[0]
+    unlocked(get(word(control, MARK)))
 }
 
 /// Two words for what the processes know about the clock.
 pub(crate) fn clock_words(control: &Region) -> [&AtomicU64; 2] {
-    [CLOCK, CLOCK + 1].map(|at| &control.slice(at, 1)[0])
+    [CLOCK, CLOCK + 1].map(|index| word(control, index))
 }
 
 /// The word with the process id of process number `process`, for operators.
 pub(crate) fn pid_word(control: &Region, process: u32) -> &AtomicU64 {
-    &control.slice(PROCESSES + process as usize, 1)[0]
+    word(control, PROCESSES + process as usize)
 }

@@ -5,10 +5,9 @@
 
 use bytemuck::cast_slice;
 
-use crate::format::geometry::{CHAIN_MAX, HEAD_WORDS};
-use crate::format::key::{Key, StoredKey};
-use crate::format::layout::{KeyNodeId, Layout};
+use crate::format::geometry::HEAD_WORDS;
 use crate::format::node::{ESTIMATE, IDENTITY, NARROW_WORDS, expires_secs, key_of};
+use crate::format::{CHAIN_MAX, Key, KeyNodeId, Layout, StoredKey};
 use crate::memory::sync::{AtomicU64, get, put};
 
 /// Words of the head: the lock; the displaced keys of this home; hints; tags.
@@ -253,7 +252,7 @@ impl<'a> KeyNode<'a> {
     ) -> Option<(u32, &'a [AtomicU64; NARROW_WORDS])> {
         let mut node = None;
         let slot = self.first_tagged(own.tag(), |slot| {
-            node = self.contiguous_narrow(slot);
+            node = self.narrow(slot);
             node.is_some_and(|words| {
                 let found =
                     StoredKey { estimate: get(&words[ESTIMATE]), identity: get(&words[IDENTITY]) };
@@ -285,7 +284,7 @@ impl<'a> KeyNode<'a> {
     #[inline]
     pub(crate) fn read(&self, slot: u32, image: &mut [u64]) {
         if let (Some(node), Some(image)) =
-            (self.contiguous_narrow(slot), image.first_chunk_mut::<NARROW_WORDS>())
+            (self.narrow(slot), image.first_chunk_mut::<NARROW_WORDS>())
         {
             for (word, to) in node.iter().zip(image) {
                 *to = get(word);
@@ -306,8 +305,7 @@ impl<'a> KeyNode<'a> {
     /// Writes a sealed image to a slot and sets its tag. Not atomic: see [`crate::transaction::commit`].
     #[inline(always)]
     pub(crate) fn install(&self, slot: u32, image: &[u64]) {
-        if let (Some(node), Some(image)) =
-            (self.contiguous_narrow(slot), image.first_chunk::<NARROW_WORDS>())
+        if let (Some(node), Some(image)) = (self.narrow(slot), image.first_chunk::<NARROW_WORDS>())
         {
             for (word, value) in node.iter().zip(image) {
                 put(word, *value);
@@ -327,7 +325,7 @@ impl<'a> KeyNode<'a> {
     /// The words of a contiguous narrow node. Their number is known at compile time, which makes loops over
     /// them fast.
     #[inline]
-    pub(crate) fn contiguous_narrow(&self, slot: u32) -> Option<&'a [AtomicU64; NARROW_WORDS]> {
+    pub(crate) fn narrow(&self, slot: u32) -> Option<&'a [AtomicU64; NARROW_WORDS]> {
         let at = self.layout.node_at(slot);
         if at.stride != 1 || self.layout.node_words != NARROW_WORDS {
             return None;
@@ -361,15 +359,15 @@ const fn tag_at(slot: u32) -> (usize, u32) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::format::geometry::{Class, Geometry};
     use crate::format::node::{is_sealed, seal};
-    use crate::memory::region::Region;
+    use crate::format::{Class, Geometry};
+    use crate::memory::Region;
     use proptest::prelude::*;
 
     const SEED: u64 = 9;
     const ID: KeyNodeId = KeyNodeId { class: Class::Narrow, number: 0 };
 
-    fn contiguous_narrow(chain: u32) -> Layout {
+    fn narrow(chain: u32) -> Layout {
         Layout::new(Geometry::by_count(1, 1, chain, 4).unwrap())
     }
 
@@ -384,7 +382,7 @@ mod tests {
         fn tags_are_found_exactly_where_they_are(
             tags in prop::collection::vec(prop_oneof![Just(0), Just(1), Just(0x80), Just(0xff), any::<u8>()], 1..=40),
         ) {
-            let layout = contiguous_narrow(tags.len() as u32);
+            let layout = narrow(tags.len() as u32);
             let region = Region::heap(&vec![0; layout.key_node_words]);
             let node = KeyNode::new(ID, region.slice(0, layout.key_node_words), &layout);
             for (slot, &tag) in tags.iter().enumerate() {
@@ -402,7 +400,7 @@ mod tests {
 
     #[test]
     fn every_slot_keeps_its_node() {
-        let layout = contiguous_narrow(35);
+        let layout = narrow(35);
         let region = Region::heap(&vec![0; layout.key_node_words]);
         let node = KeyNode::new(ID, region.slice(0, layout.key_node_words), &layout);
         for slot in 0..35 {
@@ -421,7 +419,7 @@ mod tests {
 
     #[test]
     fn the_earliest_expiry_stays_unknown_until_it_is_set() {
-        let layout = contiguous_narrow(8);
+        let layout = narrow(8);
         let region = Region::heap(&vec![0; layout.key_node_words]);
         let node = KeyNode::new(ID, region.slice(0, layout.key_node_words), &layout);
         node.mark_updated(50);

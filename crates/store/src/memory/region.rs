@@ -16,8 +16,7 @@ use std::slice;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::format::files::Access;
-use crate::format::geometry::WORD_BYTES;
+use crate::format::{Access, WORD_BYTES};
 use crate::memory::sigbus::Guard;
 use crate::memory::sync::AtomicU64;
 
@@ -43,11 +42,9 @@ enum Memory {
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapWords),
 }
 
-// SAFETY: the region owns its memory, which is not tied to a thread, and reaches it only through
-// atomic words.
+// SAFETY: the region owns its memory, which is not tied to a thread, and reaches it only through atomic words.
 unsafe impl Send for Region {}
-// SAFETY: `&Region` gives access to the words only by atomic operations, and `words` and `base`
-// never change.
+// SAFETY: `&Region` gives access to the words only by atomic operations, and `words` and `base` never change.
 unsafe impl Sync for Region {}
 
 impl Region {

@@ -1,10 +1,9 @@
 //! The SIGBUS handler: turns the signal of a missing page into a flag.
 //!
-//! A mapped file may be truncated, or its file system may fail to read a page or to find room for one. The
-//! next access to the page raises SIGBUS, which would kill the process. This module owns the process-wide
-//! SIGBUS handler. It maps a page of zeros over a missing page of a guarded range, sets the flag of the
-//! range, and lets the access be retried. Any other SIGBUS goes to the previous handler, by default Rust's
-//! own for stack overflows.
+//! A mapped file may be truncated, or its file system may fail to read a page or to find room for one. The next
+//! access to the page raises SIGBUS, which would kill the process. This module owns the process-wide SIGBUS handler.
+//! It maps a page of zeros over a missing page of a guarded range, sets the flag of the range, and lets the access be
+//! retried. Any other SIGBUS goes to the previous handler, by default Rust's own for stack overflows.
 //!
 //! Contains `unsafe` code: only libc can install a signal handler and replace a page.
 //!
@@ -12,10 +11,9 @@
 //! Invariant: nothing is ever mapped over an address outside the guarded ranges.
 //! Invariant: the flag of a range is set before its first page of zeros can be read.
 //!
-//! Gives no meaning to a lost range. Two threads that meet the same missing page may each map one, and a
-//! value stored in between is lost. Drop a lost range soon: every scattered page of zeros takes up to two of
-//! the process's mappings (65530 on Linux), and once they are used up, the next missing page kills the
-//! process after all.
+//! Gives no meaning to a lost range. Two threads that meet the same missing page may each map one, and a value stored
+//! in between is lost. Drop a lost range soon: every scattered page of zeros takes up to two of the process's
+//! mappings (65530 on Linux), and once they are used up, the next missing page kills the process after all.
 //!
 //! Not guarded against: a system call with a pointer into the range (it fails with EFAULT), and a handler
 //! that is installed later and does not pass on what it does not know. Miri and loom have no signals, so
@@ -97,10 +95,9 @@ impl Drop for Guard {
 
 /// One guarded range, or an unused entry.
 ///
-/// The handler may read it at any time, even during a change. It always sees the range it looks for, as that
-/// range does not change: its guard outlives the interrupted access. For other ranges it must only not
-/// combine two halves of different ranges, which `generation` rules out: it is the same, and odd, before and
-/// after the other reads.
+/// The handler may read it at any time, even during a change. It always sees the range it looks for, as that range
+/// does not change: its guard outlives the interrupted access. For other ranges it must only not combine two halves
+/// of different ranges, which `generation` rules out: it is the same, and odd, before and after the other reads.
 struct Range {
     /// How often the range was registered or released: odd while it is guarded.
     generation: AtomicUsize,
@@ -343,8 +340,7 @@ mod tests {
             assert!(offset < self.map.len());
             // SAFETY: in bounds (checked above).
             let word = unsafe { self.map.as_mut_ptr().add(offset) };
-            // SAFETY: in bounds, aligned to its page, mapped as long as `self`, and only ever
-            // accessed as an atomic.
+            // SAFETY: in bounds, aligned to its page, mapped as long as `self`, and only ever accessed as an atomic.
             unsafe { AtomicU64::from_ptr(word.cast()) }
         }
 

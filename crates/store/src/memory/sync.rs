@@ -1,9 +1,8 @@
 //! The atomics of the crate, and the ways in which shared words are written.
 //!
-//! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests, a
-//! thread can be killed before a chosen write (`kill`), which stands for a `kill -9` between two
-//! instructions, or halted before one (`halt`), which stands for preemption. Does not know what the words
-//! mean.
+//! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests, a thread can
+//! be killed before a chosen write (`kill`), which stands for a `kill -9` between two instructions, or halted before
+//! one (`halt`), which stands for preemption. Does not know what the words mean.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64;

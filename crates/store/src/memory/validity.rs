@@ -3,8 +3,8 @@
 //! A valid node is sealed, has the tag of its key, is in one of the key's two key-nodes, and is the only node
 //! of its key. Owns this judgement; changes nothing.
 
-use super::ClassMemory;
 use super::sync::get;
+use super::{ClassMemory, KeyNode};
 use crate::format::node::{expires_secs, is_sealed, key_of};
 
 /// Why a node is invalid.
@@ -20,8 +20,7 @@ pub(crate) enum NodeFlaw {
 
 /// Checks the image of a node by itself.
 pub(crate) fn check_node(
-    class: &ClassMemory,
-    number: u64,
+    key_node: KeyNode<'_>,
     tag: u8,
     image: &mut [u64],
     seed: u64,
@@ -29,9 +28,9 @@ pub(crate) fn check_node(
     if !is_sealed(image, seed) {
         return Err(NodeFlaw::Torn);
     }
-    let key = key_of(image);
-    let belongs =
-        number == class.layout.home(&key).number || number == class.layout.alternate(&key).number;
+    let (key, layout) = (key_of(image), key_node.layout());
+    let numbers = [layout.home(&key).number, layout.alternate(&key).number];
+    let belongs = numbers.contains(&key_node.id.number);
     if belongs && tag == key.tag() { Ok(()) } else { Err(NodeFlaw::Foreign) }
 }
 
@@ -50,8 +49,7 @@ pub(crate) fn is_duplicate(
     let own = rank(number, slot, image[image.len() - 1]);
     let mut others = vec![number];
     let other = if number == home { alternate } else { home };
-    // From home, look at the alternate only if keys are displaced. By now that count is exact or an upper
-    // bound.
+    // From home, look at the alternate only if keys are displaced. By now that count is exact or an upper bound.
     if other != number && (number != home || get(class.key_node(home).displaced()) > 0) {
         others.push(other);
     }

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
-use crate::format::files::io_error;
+use crate::format::io_error;
 
 const POINTER: &str = "memory";
 /// One line, padded with newlines to this length.

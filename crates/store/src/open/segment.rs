@@ -1,8 +1,7 @@
 //! The shared memory segment of a cluster: files on a tmpfs, mapped by all processes.
 //!
-//! It outlives the processes, so a kill loses nothing, and ends with the machine, so no page is ever older
-//! than another. Owns its creation and lookup. Refuses memory that was changed from outside or not filled
-//! completely.
+//! It outlives the processes, so a kill loses nothing, and ends with the machine, so no page is ever older than
+//! another. Owns its creation and lookup. Refuses memory that was changed from outside or not filled completely.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -13,21 +12,18 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::error::OpenError;
-use crate::format::files::{self, Access, FilesInUse, io_error};
-use crate::format::geometry::{Geometry, WORD_BYTES};
-use crate::format::header::{ClusterInfo, Role, Storage};
-use crate::memory::control::{CONTROL_BYTES, boot_word, mark_word, nonce_word, poisoned_word};
-use crate::memory::region::Region;
+use crate::format::{
+    Access, ClusterInfo, FilesInUse, Geometry, Role, Storage, WORD_BYTES, files, io_error,
+};
+use crate::memory::control::{BOOT, CONTROL_BYTES, MARK, NONCE, POISONED, word};
 use crate::memory::sync::{get, put};
-use crate::memory::{ClassMemory, Memory};
+use crate::memory::{ClassMemory, Memory, Region};
 use crate::open::pointer::Pointer;
 use crate::snapshot::Snapshot;
 
 /// The memory of a cluster, mapped.
 pub(crate) struct Segment {
     pub(crate) memory: Memory,
-    /// The control file, whose bytes are the liveness locks.
-    pub(crate) control: File,
     pub(crate) files: MemoryFiles,
 }
 
@@ -60,9 +56,9 @@ pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment
         Err(_) => return Ok(None),
     };
     let control = &mapped.memory.control;
-    let is_current = get(nonce_word(control)) == pointer.nonce
-        && get(boot_word(control)) == boot_hash()
-        && get(poisoned_word(control)) == 0
+    let is_current = get(word(control, NONCE)) == pointer.nonce
+        && get(word(control, BOOT)) == boot_hash()
+        && get(word(control, POISONED)) == 0
         && mapped.files.are_whole();
     Ok(is_current.then_some(mapped))
 }
@@ -101,7 +97,7 @@ pub(crate) fn create(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, 
 fn mark(memory: &Memory, random: u64) {
     // Never 0, which is what a lost page contains.
     let mark = (random | 1) << 32;
-    put(mark_word(&memory.control), mark);
+    put(word(&memory.control, MARK), mark);
     for key_node in memory.classes().flat_map(ClassMemory::key_nodes) {
         put(key_node.lock(), mark);
     }
@@ -112,14 +108,19 @@ impl Segment {
     pub(crate) fn publish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
         let [nonce] = random()?;
         let control = &self.memory.control;
-        put(boot_word(control), boot_hash());
-        put(nonce_word(control), nonce);
+        put(word(control, BOOT), boot_hash());
+        put(word(control, NONCE), nonce);
         let pointer = Pointer { memory: self.files.dir.clone(), nonce };
         snapshot.give_to_owner(&pointer.write(snapshot.dir())?)
     }
 }
 
 impl MemoryFiles {
+    /// The control file, whose bytes are the liveness locks.
+    pub(crate) fn control(&self) -> &File {
+        &self.opened[0].0
+    }
+
     /// All files, the control file first.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.in_use.paths()
@@ -129,26 +130,16 @@ impl MemoryFiles {
         self.opened.iter().all(|(file, bytes)| files::is_whole(file, *bytes))
     }
 
-    /// Whether the files are as they were created. If data is gone, poisons the memory for all processes.
-    /// Removed or replaced files live on in the processes that have them open.
-    pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
-        self.check_or(memory, || memory.poison())
-    }
-
-    /// The same without poisoning, for views.
-    pub(crate) fn check_read_only(&self, memory: &Memory) -> io::Result<()> {
-        self.check_or(memory, || {})
-    }
-
-    fn check_or(&self, memory: &Memory, on_loss: impl FnOnce()) -> io::Result<()> {
-        let is_poisoned = memory.is_lost() || get(poisoned_word(&memory.control)) != 0;
+    /// Whether the files are as they were created. If data is gone, poisons the memory for all processes, unless the
+    /// access is read-only. Removed or replaced files live on in the processes that have them open.
+    pub(crate) fn check(&self, memory: &Memory, access: Access) -> io::Result<()> {
+        let is_poisoned = memory.is_lost() || get(word(&memory.control, POISONED)) != 0;
         if is_poisoned || !self.are_whole() {
-            on_loss();
-            let dir = self.dir.display();
-            let text = format!(
-                "{dir}: a file in memory was cut short, or has a hole, and counters are gone"
-            );
-            return Err(io::Error::other(text));
+            if access == Access::Write {
+                memory.poison();
+            }
+            let text = "a file in memory was cut short, or has a hole, and counters are gone";
+            return Err(io::Error::other(format!("{}: {text}", self.dir.display())));
         }
         self.in_use.check()
     }
@@ -157,7 +148,7 @@ impl MemoryFiles {
 /// Memory of this process alone, for viewing a snapshot.
 pub(crate) fn anonymous(info: ClusterInfo) -> io::Result<Memory> {
     let words = |role| (file_bytes(&info, role) / WORD_BYTES) as usize;
-    Memory::of_files(info, |role| Region::zeros(words(role)))
+    Memory::new(info, |role| Region::zeros(words(role)))
 }
 
 /// The directory name for a snapshot's memory. A copy of the snapshot has another one.
@@ -172,7 +163,7 @@ fn directory_name(snapshot: &Snapshot) -> Result<String, OpenError> {
 /// Maps all files in `dir`.
 fn map(dir: &Path, info: &ClusterInfo, access: Access) -> Result<Segment, OpenError> {
     let (mut in_use, mut opened) = (FilesInUse::default(), Vec::new());
-    let memory = Memory::of_files(*info, |role| {
+    let memory = Memory::new(*info, |role| {
         let path = dir.join(role.file_name());
         let file = files::open(&path, access)?;
         files::check_header(&file, info, (Storage::Memory, role), &path)?;
@@ -184,8 +175,7 @@ fn map(dir: &Path, info: &ClusterInfo, access: Access) -> Result<Segment, OpenEr
         opened.push((file, bytes));
         Ok(region)
     })?;
-    let control = opened[0].0.try_clone().map_err(io_error("open the file", dir))?;
-    Ok(Segment { memory, control, files: MemoryFiles { dir: dir.to_owned(), opened, in_use } })
+    Ok(Segment { memory, files: MemoryFiles { dir: dir.to_owned(), opened, in_use } })
 }
 
 fn file_bytes(info: &ClusterInfo, role: Role) -> u64 {

@@ -5,11 +5,10 @@
 use bytemuck::cast_slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::format::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::memory::ClassMemory;
-use crate::memory::key_node::KeyNode;
+use crate::format::{Class, Geometry, HEADER_BYTES};
 use crate::memory::sync::{Ordering, fence, get, put};
-use crate::writers::slot::Count;
+use crate::memory::{ClassMemory, KeyNode};
+use crate::writers::Count;
 
 pub(super) const CHECKPOINT_WORDS: usize = HEADER_BYTES / 8;
 pub(super) type Checkpoint = [u64; CHECKPOINT_WORDS];
@@ -76,8 +75,7 @@ pub(super) enum CopyStatus {
     Damaged,
 }
 
-/// The seed of a copy's checksum: that of the cluster, mixed with the position, so that a copy is invalid
-/// elsewhere.
+/// The seed of a copy's checksum: that of the cluster, mixed with the position, so that a copy is invalid elsewhere.
 pub(super) fn seed_at(seed: u64, class: &ClassMemory, number: u64, position: u32) -> u64 {
     let class = if class.class == Class::Wide { 2 } else { 1 };
     let at = number.wrapping_mul(8).wrapping_add(2 * class + u64::from(position));
@@ -163,8 +161,8 @@ mod loom_tests {
     //! Every interleaving of a copy with an update of the same key-node. Run by `make test-loom`.
 
     use super::*;
-    use crate::format::layout::{KeyNodeId, Layout};
     use crate::format::node::STATE;
+    use crate::format::{KeyNodeId, Layout};
     use crate::memory::sync::AtomicU64;
     use crate::writers::lock::{release, try_acquire};
     use loom::sync::Arc;

@@ -11,12 +11,11 @@ use super::copy::{
     restore_copy, seed_at, status_of,
 };
 use super::pass::BUFFER_BYTES;
-use crate::format::geometry::HEADER_BYTES;
-use crate::format::header::Role;
-use crate::memory::control::{clock_words, pass_word};
+use crate::format::{HEADER_BYTES, Role};
+use crate::memory::control::{self, clock_words};
 use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
-use crate::writers::slot::{Count, WriterSlot};
+use crate::writers::{Count, WriterSlot};
 
 /// By how many passes a directory copied while being written can be ahead of its checkpoint.
 const PASSES_AHEAD_MAX: u64 = 1 << 32;
@@ -64,7 +63,7 @@ impl Snapshot {
             loaded.copies += of_class.copies;
         }
         // The next pass must be later than everything on disk.
-        put(pass_word(&memory.control), loaded.last_pass);
+        put(control::word(&memory.control, control::PASS), loaded.last_pass);
         // Some copies have vanished, or all checkpoints have.
         let missing = checkpoint[COPIES].saturating_sub(loaded.copies);
         let has_no_checkpoint = checkpoint[PASS] == 0 && loaded.last_pass > 1;
@@ -86,8 +85,7 @@ impl Snapshot {
         let geometry = class.layout.geometry;
         let words = class.layout.key_node_words;
         let batch = (BUFFER_BYTES / (8 * words)).max(1) as u64;
-        let mut buffers =
-            [vec![0_u64; words * batch as usize], vec![0_u64; words * batch as usize]];
+        let mut buffers = [0, 1].map(|_| vec![0_u64; words * batch as usize]);
         for (file, opened) in self.files(class.class).iter().enumerate() {
             let role = Role::Nodes { class: class.class, file: file as u32 };
             let mut first = 0;
@@ -172,9 +170,9 @@ impl Snapshot {
     /// Continues with the memory of killed processes, in which the number of the last pass may be damaged.
     pub(crate) fn resume(&self, memory: &Memory) -> io::Result<()> {
         let complete = self.last_checkpoint(|_| {})?.map_or(0, |(_, checkpoint)| checkpoint[PASS]);
-        let known = get(pass_word(&memory.control));
+        let known = get(control::word(&memory.control, control::PASS));
         if !(complete..complete.saturating_add(PASSES_AHEAD_MAX)).contains(&known) {
-            put(pass_word(&memory.control), complete);
+            put(control::word(&memory.control, control::PASS), complete);
         }
         Ok(())
     }

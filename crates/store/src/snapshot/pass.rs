@@ -1,7 +1,6 @@
 //! A pass: from memory to the snapshot, beside all updates.
 //!
-//! Reads memory without locks, unless a key-node is never at rest. Nothing counts before the checkpoint is
-//! written.
+//! Reads memory without locks, unless a key-node is never at rest. Nothing counts before the checkpoint is written.
 
 use std::fs::File;
 use std::io;
@@ -15,14 +14,12 @@ use super::copy::{
     stamp, try_copy,
 };
 use super::{PASS_BYTE, Snapshot};
-use crate::format::geometry::HEADER_BYTES;
+use crate::format::HEADER_BYTES;
 use crate::format::node::is_sealed;
-use crate::memory::Memory;
-use crate::memory::control::{clock_words, pass_word, unlocked, unlocked_word};
-use crate::memory::key_node::KeyNode;
+use crate::memory::control::{self, clock_words, unlocked, unlocked_word};
 use crate::memory::sync::{get, put};
-use crate::writers::byte_lock;
-use crate::writers::stats::Stats;
+use crate::memory::{KeyNode, Memory};
+use crate::writers::{Stats, byte_lock};
 
 /// How much is read or written at a time.
 pub(super) const BUFFER_BYTES: usize = 1 << 18;
@@ -62,7 +59,7 @@ impl Snapshot {
         with_lock: &mut impl FnMut(KeyNode<'_>, &mut dyn FnMut(KeyNode<'_>)) -> bool,
         check_memory: impl Fn() -> io::Result<()>,
     ) -> io::Result<SyncReport> {
-        let Some(pass) = get(pass_word(&memory.control)).checked_add(1) else {
+        let Some(pass) = get(control::word(&memory.control, control::PASS)).checked_add(1) else {
             let text = "the number of the last pass was damaged in memory";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         };
@@ -139,7 +136,7 @@ impl Snapshot {
         for (class, number, copy_state) in done {
             put(class.copy_state(number), copy_state.to_word());
         }
-        put(pass_word(&memory.control), pass);
+        put(control::word(&memory.control, control::PASS), pass);
         Ok(synced)
     }
 }

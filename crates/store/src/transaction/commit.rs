@@ -4,16 +4,14 @@
 //! Waits for nothing.
 
 use super::{KeySlot, Occupant};
-use crate::format::journal::Record;
+use crate::format::Record;
 use crate::format::node::{NARROW_WORDS, STATE, expires_secs};
-use crate::memory::Memory;
-use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{AtomicU64, add, get, put};
+use crate::memory::{KeyNode, Memory};
 use crate::writers::lock::{release, try_acquire};
-use crate::writers::slot::{Count, WriterSlot};
+use crate::writers::{Count, WriterSlot};
 
-/// A change of one node: its slot, the home of its key, and its sealed image. Without an image, the slot is
-/// freed.
+/// A change of one node: its slot, the home of its key, and its sealed image. Without an image, the slot is freed.
 #[derive(Clone, Copy)]
 pub(crate) struct Change<'a, 'i> {
     pub(crate) key_slot: KeySlot<'a>,
@@ -44,23 +42,19 @@ pub(super) fn commit<'a, 'i>(
 }
 
 #[inline(always)]
-fn apply<'a>(
-    memory: &'a Memory,
-    writer: &WriterSlot<'_>,
-    Change { key_slot, home, image }: Change<'a, '_>,
-) {
-    let key_node = key_slot.key_node;
+fn apply<'a>(memory: &'a Memory, writer: &WriterSlot<'_>, change: Change<'a, '_>) {
+    let Change { key_slot: KeySlot { key_node, slot, occupant }, home, image } = change;
     let mut home_of_victim = None;
     let Some(image) = image else {
-        key_node.clear(key_slot.slot);
-        if key_slot.key_node.id != home.id {
+        key_node.clear(slot);
+        if key_node.id != home.id {
             add(home.displaced(), u64::MAX);
         }
         writer.count(Count::Erased, 1);
         return;
     };
     writer.count(Count::Updates, 1);
-    match key_slot.occupant {
+    match occupant {
         Occupant::Live => {}
         Occupant::Free => writer.count(Count::Created, 1),
         Occupant::Expired => {
@@ -70,13 +64,13 @@ fn apply<'a>(
         Occupant::Victim => {
             writer.count(Count::Created, 1);
             writer.count(Count::EvictedLive, 1);
-            let class = memory.class(key_slot.key_node.id.class);
-            home_of_victim = class.map(|class| class.home(&key_node.stored(key_slot.slot)));
+            let class = memory.class(key_node.id.class);
+            home_of_victim = class.map(|class| class.home(&key_node.stored(slot)));
         }
     }
-    key_node.install(key_slot.slot, image);
+    key_node.install(slot, image);
     // After the node is gone, just as the count rose before the node existed.
-    if let Some(home) = home_of_victim.filter(|home| home.id != key_slot.key_node.id) {
+    if let Some(home) = home_of_victim.filter(|home| home.id != key_node.id) {
         add(home.displaced(), u64::MAX);
     }
 }

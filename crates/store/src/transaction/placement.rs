@@ -4,13 +4,12 @@
 //! expired nodes.
 
 use super::{KeySlot, Lookup, Occupant, Transaction, WouldBlock};
-use crate::format::key::StoredKey;
+use crate::format::StoredKey;
 use crate::format::node::expires_secs;
-use crate::memory::ClassMemory;
-use crate::memory::key_node::{KeyNode, Slots};
 use crate::memory::sync::add;
+use crate::memory::{ClassMemory, KeyNode, Slots};
 use crate::options::Eviction;
-use crate::writers::slot::Count;
+use crate::writers::Count;
 
 /// Why there is no slot.
 pub(crate) enum NoSlot<'a> {
@@ -27,14 +26,14 @@ impl<'a> Transaction<'a> {
         until_secs: u32,
         eviction: Eviction,
     ) -> Result<KeySlot<'a>, NoSlot<'a>> {
-        let (primary_slots, chain) =
-            (lookup.class.layout.primary_slots, lookup.class.layout.geometry.chain());
-        let mut in_home = self.occupied(lookup.home).len();
-        if in_home >= primary_slots && self.free_expired(lookup.class, lookup.home, until_secs) {
-            in_home = self.occupied(lookup.home).len();
+        let (home, class, layout) = (lookup.home, lookup.class, &lookup.class.layout);
+        let (primary_slots, chain) = (layout.primary_slots, layout.geometry.chain());
+        let mut in_home = self.occupied(home).len();
+        if in_home >= primary_slots && self.free_expired(class, home, until_secs) {
+            in_home = self.occupied(home).len();
         }
         if in_home < primary_slots {
-            return Ok(self.reserve(self.free_slot(lookup.home, &lookup.stored)));
+            return Ok(self.reserve(self.free_slot(home, &lookup.stored)));
         }
         // While home has room, the alternate is of use only if it has more.
         if let Some(other) = lookup.alternate()
@@ -42,7 +41,7 @@ impl<'a> Transaction<'a> {
         {
             self.try_lock_unless_held(other).map_err(NoSlot::WouldBlock)?;
             let mut in_other = self.occupied(other).len();
-            if in_other == chain && self.free_expired(lookup.class, other, until_secs) {
+            if in_other == chain && self.free_expired(class, other, until_secs) {
                 in_other = self.occupied(other).len();
             }
             if in_other < in_home {
@@ -50,20 +49,15 @@ impl<'a> Transaction<'a> {
             }
         }
         if in_home < chain {
-            return Ok(self.reserve(self.free_slot(lookup.home, &lookup.stored)));
+            return Ok(self.reserve(self.free_slot(home, &lookup.stored)));
         }
         match eviction {
             Eviction::Refuse => Err(NoSlot::Full),
             Eviction::EvictSoonestExpiry => {
-                let home = lookup.home;
-                let candidates = home.occupied().without(self.reserved(lookup.home));
+                let candidates = home.occupied().without(self.reserved(home));
                 let soonest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
                 let slot = soonest.ok_or(NoSlot::Full)?;
-                Ok(self.reserve(KeySlot {
-                    key_node: lookup.home,
-                    slot,
-                    occupant: Occupant::Victim,
-                }))
+                Ok(self.reserve(KeySlot { key_node: home, slot, occupant: Occupant::Victim }))
             }
         }
     }
@@ -84,16 +78,10 @@ impl<'a> Transaction<'a> {
         KeySlot { key_node, slot: choice.or(free.first()).unwrap_or(0), occupant: Occupant::Free }
     }
 
-    /// Frees the nodes that have expired by then, unless the hint rules that out. Returns whether it freed
-    /// any.
+    /// Frees the nodes that have expired by then, unless the hint rules that out. Returns whether it freed any.
     ///
     /// Frees all of them, so that a key-node is searched seldom.
-    fn free_expired(
-        &mut self,
-        class: &ClassMemory,
-        key_node: KeyNode<'a>,
-        until_secs: u32,
-    ) -> bool {
+    fn free_expired(&self, class: &ClassMemory, key_node: KeyNode<'a>, until_secs: u32) -> bool {
         if key_node.earliest_expiry() > until_secs {
             return false;
         }

@@ -22,9 +22,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// A minimum of polls, so that a thread which got no processor itself does not blame others. On a free
 /// processor they take 4 ms.
 const POLLS_MIN: u32 = 40;
-/// How long a transaction waits at most, so that a serving thread is never late for all its clients. The
-/// scheduler runs a ready process within this time unless several compete. Miri is a thousand times slower
-/// than a processor.
+/// How long a transaction waits at most, so that a serving thread is never late for all its clients. The scheduler
+/// runs a ready process within this time unless several compete. Miri is a thousand times slower than a processor.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(if cfg!(miri) { 1_000_000 } else { 5 });
 /// How long maintenance waits for one lock. No client waits for it.
 pub(crate) const MAINTENANCE_WAIT_MAX: Duration = Duration::from_secs(1);

@@ -46,8 +46,7 @@ impl LivenessLocks {
     }
 }
 
-/// Whether process number `process` is alive, without acquiring anything. If that is unknown, it counts as
-/// alive.
+/// Whether process number `process` is alive, without acquiring anything. If that is unknown, it counts as alive.
 pub(crate) fn is_alive(control: &File, process: u32) -> bool {
     byte_lock::is_locked(control, byte_of(process)).unwrap_or(true)
 }

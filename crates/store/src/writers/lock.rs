@@ -8,8 +8,7 @@
 use crate::memory::control::unlocked;
 use crate::memory::sync::{AtomicU64, get, put, swap_if};
 
-/// Acquires the lock for `me` (a lock word, never the unlocked one) if it is free; otherwise returns its
-/// word.
+/// Acquires the lock for `me` (a lock word, never the unlocked one) if it is free; otherwise returns its word.
 #[inline]
 pub(crate) fn try_acquire(lock: &AtomicU64, me: u64) -> Result<(), u64> {
     // Its Acquire pairs with the Release in `release`: the previous holder's writes are visible.

@@ -2,14 +2,14 @@
 //!
 //! Owns the redo of a journal (docs/store-format.md, "Updates"). Does not decide which process is dead.
 
-use crate::format::journal::read_journal;
 use crate::format::node::is_sealed;
-use crate::memory::Memory;
+use crate::format::{Record, read_journal};
 use crate::memory::control::pid_word;
-use crate::memory::key_node::KeyNode;
 use crate::memory::sync::{get, put};
+use crate::memory::{KeyNode, Memory};
 use crate::writers::lock::release_dead;
-use crate::writers::slot::{Count, WriterSlot, owner_word};
+use crate::writers::slot::owner_word;
+use crate::writers::{Count, WriterSlot};
 
 /// What the recovery of dead processes did.
 #[derive(Clone, Copy, Default)]
@@ -63,7 +63,7 @@ fn complete(memory: &Memory, dead: &WriterSlot<'_>) -> bool {
         if record.slot >= key_node.layout().geometry.chain() {
             break;
         }
-        complete_record(&key_node, record.slot, record.before, record.image, memory.seed());
+        complete_record(&key_node, &record, memory.seed());
     }
     if !words.is_empty() {
         dead.clear_journal();
@@ -73,13 +73,8 @@ fn complete(memory: &Memory, dead: &WriterSlot<'_>) -> bool {
 
 /// Applies one record, unless the node is whole and is not the one that the journal replaces. Then the
 /// journal is older than the node, as in a copy of a live cluster or after power loss.
-fn complete_record(
-    key_node: &KeyNode<'_>,
-    slot: u32,
-    before: u64,
-    image: Option<&[u64]>,
-    seed: u64,
-) {
+fn complete_record(key_node: &KeyNode<'_>, record: &Record<'_>, seed: u64) {
+    let Record { slot, before, image, .. } = *record;
     let tail = key_node.tail(slot);
     let Some(image) = image else {
         if tail == before {
@@ -91,8 +86,7 @@ fn complete_record(
     let mut found = image.to_vec();
     key_node.read(slot, &mut found);
     if tail != before && is_sealed(&mut found, seed) {
-        // A whole node, but not the one to be replaced: newer, or written already, perhaps without its tag
-        // and hints.
+        // A whole node, but not the one to be replaced: newer, or written already, perhaps without its tag and hints.
         if found == image {
             key_node.install(slot, image);
         }

@@ -3,24 +3,23 @@
 //! Completes what was committed, frees all locks, drops invalid nodes ([`crate::memory::validity`]), and
 //! recounts the displaced keys. Bounded by the size of the files, whatever bytes are in them.
 
-use crate::format::key::StoredKey;
+use crate::format::StoredKey;
 use crate::format::node::{expires_secs, key_of};
-use crate::memory::control::{PROCESSES_MAX, restoring_word, unlocked};
-use crate::memory::key_node::KeyNode;
+use crate::memory::control::{PROCESSES_MAX, RESTORING, unlocked, word};
 use crate::memory::sync::{AtomicU64, get, put};
 use crate::memory::validity::{NodeFlaw, check_node, is_duplicate};
-use crate::memory::{ClassMemory, Memory};
+use crate::memory::{ClassMemory, KeyNode, Memory};
 use crate::writers::recovery::recover;
-use crate::writers::slot::{Count, WriterSlot};
+use crate::writers::{Count, WriterSlot};
 
 /// Whether a restoration has begun and not ended.
 pub(crate) fn is_being_restored(memory: &Memory) -> bool {
-    get(restoring_word(&memory.control)) != 0
+    get(word(&memory.control, RESTORING)) != 0
 }
 
 /// Restores a cluster that no other process has open. Must be repeated after a kill in the middle.
 pub(crate) fn restore(memory: &Memory) {
-    put(restoring_word(&memory.control), 1);
+    put(word(&memory.control, RESTORING), 1);
     let counts = WriterSlot::new(&memory.control, 0);
     for process in 0..PROCESSES_MAX {
         recover(memory, process).count(&counts);
@@ -36,7 +35,7 @@ pub(crate) fn restore(memory: &Memory) {
     for class in memory.classes() {
         restore_class(class, memory.seed(), &counts);
     }
-    put(restoring_word(&memory.control), 0);
+    put(word(&memory.control, RESTORING), 0);
 }
 
 fn restore_class(class: &ClassMemory, seed: u64, counts: &WriterSlot<'_>) {
@@ -88,7 +87,7 @@ fn restore_key_node(
     let (mut earliest_expiry, mut has_displaced) = (u32::MAX, false);
     for slot in key_node.occupied() {
         key_node.read(slot, image);
-        match check_node(class, key_node.id.number, key_node.tag(slot), image, seed) {
+        match check_node(key_node, key_node.tag(slot), image, seed) {
             Ok(()) => {
                 has_displaced |= class.layout.home(&key_of(image)).number != key_node.id.number;
                 earliest_expiry = earliest_expiry.min(expires_secs(image[image.len() - 1]));

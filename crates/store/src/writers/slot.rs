@@ -7,11 +7,9 @@
 //!
 //! Owns these words and their order. Does not know which process is alive, nor what is in a node.
 
-use crate::format::geometry::WORD_BYTES;
-use crate::format::journal::{RECORD_WORDS_BESIDES_IMAGE, Record};
-use crate::format::layout::KeyNodeId;
+use crate::format::{KeyNodeId, RECORD_WORDS_BESIDES_IMAGE, Record, WORD_BYTES};
+use crate::memory::Region;
 use crate::memory::control::{PROCESSES_MAX, WRITER_WORDS, WRITERS, WRITERS_MAX, unlocked_word};
-use crate::memory::region::Region;
 use crate::memory::sync::{AtomicU64, get, put, swap_if};
 
 /// The maximum of keys per update. A request of Envoy has up to 128 descriptors. Loom explores every word of
@@ -266,9 +264,8 @@ impl Journal<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::format::geometry::Class;
-    use crate::format::journal::read_journal;
     use crate::format::layout::KEY_NODE_MASK;
+    use crate::format::{Class, read_journal};
     use crate::memory::control::CONTROL_WORDS;
 
     const WIDE: KeyNodeId = KeyNodeId { class: Class::Wide, number: KEY_NODE_MASK };

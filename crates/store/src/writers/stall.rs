@@ -7,15 +7,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::format::layout::KeyNodeId;
+use crate::format::KeyNodeId;
 use crate::memory::Memory;
 use crate::memory::control::{PROCESSES_MAX, WRITERS_MAX};
 use crate::memory::sync::get;
+use crate::writers::WriterSlot;
 use crate::writers::backoff::WAIT_MAX;
-use crate::writers::slot::WriterSlot;
 
-/// How often the threads of this process together probe whether a holder is alive. A probe is two system
-/// calls.
+/// How often the threads of this process together probe whether a holder is alive. A probe is two system calls.
 const PROBE_INTERVAL_TICKS: u64 = 16;
 /// A tick in microseconds. 40 bits of ticks are two years. 24 bits of progress wrap after 16 million updates,
 /// some seconds of a busy thread; a false match would need the exact same value.
@@ -123,8 +122,8 @@ pub(crate) fn locks_held(memory: &Memory, writer: &WriterSlot<'_>) -> u32 {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
+    use crate::memory::Region;
     use crate::memory::control::CONTROL_WORDS;
-    use crate::memory::region::Region;
 
     fn wait(time: Duration) {
         let since = Instant::now();

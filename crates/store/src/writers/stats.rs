@@ -3,8 +3,8 @@
 //! The counts are kept in the writer slots, so they cost no shared write and outlive a process. A kill may
 //! lose the counts of the last update.
 
-use crate::memory::region::Region;
-use crate::writers::slot::{Count, WriterSlot};
+use crate::memory::Region;
+use crate::writers::{Count, WriterSlot};
 
 /// Counts since the cluster was created, over all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

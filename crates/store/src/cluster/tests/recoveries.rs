@@ -3,15 +3,15 @@
 
 use super::*;
 use crate::memory::sync::halt::{self, Halt};
-use crate::writers::slot::{WriterSlot, owner_word};
+use crate::writers::WriterSlot;
+use crate::writers::slot::owner_word;
 use std::sync::mpsc;
 
 /// The process that dies, and one that finds it.
 const DEAD: u32 = 0;
 const WAITER: u32 = 1;
 
-/// Claims the dead process's number, as on opening a cluster: recovers, and joins. None if the claim is
-/// taken.
+/// Claims the dead process's number, as on opening a cluster: recovers, and joins. None if the claim is taken.
 fn successor(heap: &Heap) -> Option<Cluster> {
     let locks = LivenessLocks::Flags(heap.flags.clone());
     let claim = locks.try_acquire(DEAD).unwrap()?;

@@ -1,9 +1,9 @@
 //! Fixed bugs, each with its story.
 
 use super::*;
-use crate::memory::control::{WRITERS_MAX, mark_word};
+use crate::memory::control::{MARK, WRITERS_MAX, word};
 use crate::memory::sync::put;
-use crate::writers::slot::WriterSlot;
+use crate::writers::WriterSlot;
 
 /// A tag beyond the end of the chain, which only a damaged file has, was taken for a node. Reading it went
 /// past the end of the key-node and panicked. Such tags are now ignored, and zeroed on open.
@@ -21,9 +21,8 @@ fn a_tag_behind_the_chain_is_no_node() {
     assert_eq!(get(&words[3 + 30 / 8]), 0);
 }
 
-/// A kill between the last word of a new node and the hint in the head left a hint that was too late.
-/// Recovery found the node written, and ignored the head. The key-node then refused new keys although one of
-/// its nodes had expired.
+/// A kill between the last word of a new node and the hint in the head left a hint that was too late. Recovery found
+/// the node written, and ignored the head. The key-node then refused new keys although one of its nodes had expired.
 #[test]
 fn a_completed_update_corrects_the_hint_in_the_head() {
     for writes in (0..).step_by(if cfg!(miri) { 13 } else { 1 }) {
@@ -62,19 +61,17 @@ fn no_process_can_take_the_last_slot_of_another() {
     let hog = heap.open(0, Eviction::Refuse);
     // All slots available to this process, without those reserved for others.
     let writers = WRITERS_MAX - u64::from(crate::memory::control::PROCESSES_MAX) + 1;
-    let held_slot: Vec<_> =
-        (0..writers).map(|_| hog.writers.acquire(&hog.memory).unwrap()).collect();
+    let held: Vec<_> = (0..writers).map(|_| hog.writers.acquire(&hog.memory).unwrap()).collect();
     assert_eq!(
         WriterSlot::all(&heap.memory.control).filter(|writer| writer.owner() == 1).count(),
-        held_slot.len()
+        held.len()
     );
     let other = heap.open(1, Eviction::Refuse);
     assert_eq!(other.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
 }
 
-/// An entry was erased and synced, its key returned, and power was lost when the head was on disk and the new
-/// node was not. The old node, whole and in the right place, counted again. Erasing a node now also zeroes
-/// its tail.
+/// An entry was erased and synced, its key returned, and power was lost when the head was on disk and the new node
+/// was not. The old node, whole and in the right place, counted again. Erasing a node now also zeroes its tail.
 #[test]
 fn an_erased_entry_does_not_come_back() {
     let heap = Heap::new(2);
@@ -141,16 +138,15 @@ fn a_kill_never_mixes_what_is_known_of_the_clock() {
 fn a_lock_that_is_free_by_now_is_not_waited_for() {
     let heap = Heap::new(2);
     let mark = 0x1234_5679 << 32;
-    put(mark_word(&heap.memory.control), mark);
+    put(word(&heap.memory.control, MARK), mark);
     for key_node in heap.memory.classes().flat_map(ClassMemory::key_nodes) {
         put(key_node.lock(), mark);
     }
     let cluster = heap.open(0, Eviction::Refuse);
     assert_eq!(cluster.update(&key_at(0, 1), NOW, |entry| add(entry, 1)), Ok(()));
-    let held_slot = cluster.writers.acquire(&cluster.memory).unwrap();
+    let held = cluster.writers.acquire(&cluster.memory).unwrap();
     let key_node = cluster.memory.class(Class::Narrow).unwrap().key_node(0);
     let mut backoff = crate::writers::backoff::Backoff::default();
-    let waited =
-        cluster.writers.wait(&cluster.memory, &held_slot.writer, key_node.lock(), &mut backoff);
+    let waited = cluster.writers.wait(&cluster.memory, &held.writer, key_node.lock(), &mut backoff);
     assert_eq!(waited, Ok(()));
 }

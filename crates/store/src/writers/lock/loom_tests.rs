@@ -2,10 +2,9 @@
 //! by `make test-loom`.
 
 use super::*;
-use crate::format::geometry::Class;
-use crate::format::journal::{Record, read_journal};
-use crate::format::layout::KeyNodeId;
-use crate::writers::slot::{LOOM_WRITER_WORDS, WriterSlot, owner_word};
+use crate::format::{Class, KeyNodeId, Record, read_journal};
+use crate::writers::WriterSlot;
+use crate::writers::slot::{LOOM_WRITER_WORDS, owner_word};
 use loom::sync::{Arc, Mutex};
 use loom::thread::{self, yield_now};
 
