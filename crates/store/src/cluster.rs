@@ -245,7 +245,7 @@ impl Cluster {
     /// The processes that hold locks and make no progress: stopped, in a debugger, frozen, or without a
     /// processor. Updates that need one of these locks fail with [`UpdateError::Busy`] at once.
     ///
-    /// Cheap: reads every writer slot. A holder that nobody has waited for yet is found by the second call.
+    /// Cheap: reads every writer slot. A holder without waiters so far is found by the second call.
     #[must_use]
     pub fn stuck(&self) -> Vec<StuckProcess> {
         self.writers.stuck(&self.memory)

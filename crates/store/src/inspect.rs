@@ -3,7 +3,7 @@
 //! Owns what operators ask about a cluster. Everything is read without a lock, while others write at full
 //! speed; [`reader`] explains why no half-written node is believed.
 //!
-//! Invariant: writes nothing, joins nothing, blocks nobody. The mapping is read-only.
+//! Invariant: writes nothing, joins nothing, blocks no writer. The mapping is read-only.
 //! Invariant: every loop is bounded by the size of the files, whatever bytes are in them.
 
 mod findings;

@@ -231,7 +231,7 @@ impl Writers {
 
     /// The processes that hold locks and have made no progress for longer than waiters tolerate. Recovers the dead.
     ///
-    /// A slot that nobody waits for is first seen by one call, and found stalled by the next.
+    /// A slot without waiters is first seen by one call, and found stalled by the next.
     pub(crate) fn stuck(&self, memory: &Memory) -> Vec<StuckProcess> {
         let mut found: Vec<StuckProcess> = Vec::new();
         for writer in WriterSlot::all(&memory.control).filter(WriterSlot::has_listed_locks) {

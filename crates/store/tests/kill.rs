@@ -26,7 +26,7 @@ use common::format::{dropped, layouts};
 use common::random::{Random, mixed};
 use common::{SECOND, check_sound, directory, geometry, repetitions, test_seed, until_decided};
 
-const TEST: &str = "a_kill_at_any_moment_loses_nothing_and_stops_nobody";
+const TEST: &str = "a_kill_at_any_moment_loses_nothing_and_stops_no_other_process";
 /// The total number of kills.
 const KILLS: &str = "TIDEGATE_STORE_TEST_KILLS";
 const KILLS_DEFAULT: u64 = 600;
@@ -425,7 +425,7 @@ fn check(
 }
 
 #[test]
-fn a_kill_at_any_moment_loses_nothing_and_stops_nobody() {
+fn a_kill_at_any_moment_loses_nothing_and_stops_no_other_process() {
     if let Some((role, dir)) = role() {
         let mut numbers = role.split(' ').map(|number| number.parse().unwrap());
         let mut number = || numbers.next().unwrap();

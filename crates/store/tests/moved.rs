@@ -146,5 +146,5 @@ fn a_pass_over_a_file_cut_short_does_not_say_that_it_is_done() {
     assert!(cluster.reset_all().is_err());
     assert!(cluster.is_lost());
     drop(cluster);
-    assert!(!memory.exists(), "nobody needs it any more");
+    assert!(!memory.exists(), "no process needs it any more");
 }

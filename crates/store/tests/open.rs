@@ -465,7 +465,7 @@ fn files_without_permission_are_refused() {
 /// A FIFO under the name of the lock file blocked the start forever, as opening it waits for a reader. Only a
 /// regular file is accepted.
 #[test]
-fn a_gate_that_is_not_a_file_is_refused_at_once() {
+fn a_lock_that_is_not_a_file_is_refused_at_once() {
     type Make = fn(&Path);
     let make: [(&str, Make); 4] = [
         ("FIFO", |path| mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap()),
@@ -476,12 +476,12 @@ fn a_gate_that_is_not_a_file_is_refused_at_once() {
     for (kind, make) in make {
         for has_cluster in [false, true] {
             let dir = if has_cluster { good().0 } else { directory() };
-            let gate = dir.path().join("cluster.lock");
-            let _ = fs::remove_file(&gate);
-            make(&gate);
+            let lock = dir.path().join("cluster.lock");
+            let _ = fs::remove_file(&lock);
+            make(&lock);
             let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
             let text = "not a regular file; move it away";
-            assert_eq!(error, format!("{}: {text}", gate.display()), "{kind}");
+            assert_eq!(error, format!("{}: {text}", lock.display()), "{kind}");
             assert_eq!(dir.path().join("cluster").exists(), has_cluster, "{kind}");
         }
     }
@@ -489,10 +489,10 @@ fn a_gate_that_is_not_a_file_is_refused_at_once() {
 
 /// Another process is just opening the cluster.
 #[test]
-fn one_process_at_a_time_passes_the_gate() {
+fn one_process_at_a_time_opens_the_cluster() {
     let (dir, _) = good();
-    let gate = OpenOptions::new().write(true).open(dir.path().join("cluster.lock")).unwrap();
-    gate.lock().unwrap();
+    let lock = OpenOptions::new().write(true).open(dir.path().join("cluster.lock")).unwrap();
+    lock.lock().unwrap();
     thread::scope(|scope| {
         let opener = scope.spawn(|| open(dir.path()));
         // Other clusters are not affected.
@@ -500,7 +500,7 @@ fn one_process_at_a_time_passes_the_gate() {
             good();
         }
         assert!(!opener.is_finished());
-        gate.unlock().unwrap();
+        lock.unlock().unwrap();
         assert_eq!(count(&opener.join().unwrap(), 1), Ok(2));
     });
 }
@@ -537,11 +537,11 @@ fn an_unfinished_restoration_is_waited_for() {
 
 #[test]
 #[ignore = "waits for a minute"]
-fn a_gate_that_stays_closed_is_reported() {
+fn a_lock_that_stays_held_is_reported() {
     let (dir, _) = good();
     let path = dir.path().join("cluster.lock");
-    let gate = OpenOptions::new().write(true).open(&path).unwrap();
-    gate.lock().unwrap();
+    let lock = OpenOptions::new().write(true).open(&path).unwrap();
+    lock.lock().unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err();
     let text = "another process has been opening this cluster for 60 s; wait for it, or stop it";
     assert_eq!(error.to_string(), format!("{}: {text}", path.display()));
@@ -569,9 +569,9 @@ fn a_file_cut_short_under_an_open_cluster_is_noticed() {
             }
             let keys = [Hashed::wide(1), Hashed::narrow(1 << 127)];
             assert_eq!(cluster.update_many(&keys, SECOND, |_| ()), Err(UpdateError::DataLoss));
-            let mut told = [false; 2];
-            cluster.update_each(&keys, SECOND, |index, entry| told[index] |= entry.is_err());
-            assert_eq!(told, [true; 2]);
+            let mut failed = [false; 2];
+            cluster.update_each(&keys, SECOND, |index, entry| failed[index] |= entry.is_err());
+            assert_eq!(failed, [true; 2]);
             assert_eq!(cluster.find(&1_u64, SECOND), Err(UpdateError::DataLoss));
             assert_eq!(cluster.erase(&1_u64, SECOND), Err(UpdateError::DataLoss));
             assert_eq!(cluster.sweep(SECOND), Err(UpdateError::DataLoss));
@@ -812,7 +812,7 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
 /// A process that opens a cluster while the last one leaves finds its memory or none, and never that it is
 /// served elsewhere.
 #[test]
-fn coming_and_going_meet_nobody_elsewhere() {
+fn opening_and_leaving_never_report_elsewhere() {
     let (dir, _) = good();
     let since = Instant::now();
     thread::scope(|scope| {

@@ -99,7 +99,7 @@ fn an_upgrade_carries_the_counts_over() {
 }
 
 #[test]
-fn whoever_comes_and_goes_does_not_disturb() {
+fn opening_and_leaving_disturbs_no_process() {
     let (dir, options) = (directory(), narrow(2, 8));
     let keys: Vec<_> = (0..12_u64).collect();
     let (is_over, updates) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -159,7 +159,7 @@ fn a_process_too_many_is_refused() {
 /// Writer slots are for threads inside an update. A process that once had many such threads must leave slots
 /// for others.
 #[test]
-fn a_process_with_many_threads_leaves_seats_for_others() {
+fn a_process_with_many_threads_leaves_slots_for_others() {
     const THREADS: u64 = 256;
     let (dir, options) = (directory(), narrow(THREADS, 4));
     let layout = Layout::new(Class::Narrow, options.narrow);

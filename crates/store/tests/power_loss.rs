@@ -151,18 +151,18 @@ fn pair(dir: &Path, random: &mut Random) -> Pair {
     for _ in 0..random.below(4) {
         let updates = 1 + random.below(200);
         update(&cluster, random, updates);
-        cluster.sync().unwrap().expect("nobody else saves it");
+        cluster.sync().unwrap().expect("no other process saves it");
     }
     let updates = 1 + random.below(200);
     update(&cluster, random, updates);
     let floors = values(&cluster);
-    cluster.sync().unwrap().expect("nobody else saves it");
+    cluster.sync().unwrap().expect("no other process saves it");
     let before = Image::of_snapshot(dir);
     let updates = *random.one_of(&[1, 20, 400]);
     update(&cluster, random, updates);
     let (last, dropped) = (values(&cluster), cluster.stats().dropped_torn);
     let memory = memory_dir(dir).unwrap();
-    cluster.sync().unwrap().expect("nobody else saves it");
+    cluster.sync().unwrap().expect("no other process saves it");
     let after = Image::of_snapshot(dir);
     // As at the end of the machine: no memory, and nothing saved on leaving.
     drop(cluster);

@@ -116,8 +116,8 @@ fn until(cluster: &Cluster, is_wanted: impl Fn(&[StuckProcess]) -> bool) -> Vec<
 }
 
 #[test]
-fn a_held_key_is_answered_at_once_and_others_as_ever() {
-    const TEST: &str = "a_held_key_is_answered_at_once_and_others_as_ever";
+fn a_held_key_fails_at_once_and_others_are_not_delayed() {
+    const TEST: &str = "a_held_key_fails_at_once_and_others_are_not_delayed";
     if let Some(dir) = child_dir() {
         stop_inside(&dir);
     }
@@ -182,8 +182,8 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
 /// A process that waited for a stopped one used to keep its other locks, for a second each time. So others
 /// waited for it, and yet others for those.
 #[test]
-fn who_waits_holds_nothing_that_others_need() {
-    const TEST: &str = "who_waits_holds_nothing_that_others_need";
+fn a_waiter_holds_nothing_that_others_need() {
+    const TEST: &str = "a_waiter_holds_nothing_that_others_need";
     const ROUNDS: u64 = 20;
     if let Some(dir) = child_dir() {
         stop_inside(&dir);

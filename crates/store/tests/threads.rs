@@ -236,7 +236,7 @@ fn come_or_go(
 
 /// More threads than writer slots, each under the lock of a key-node of its own.
 #[test]
-fn threads_without_a_seat_wait_for_one() {
+fn threads_without_a_slot_wait_for_one() {
     const MANY: u64 = 320;
     const WRITERS: u64 = 256;
     /// Longer than a transaction waits, so that threads without a slot try again.

@@ -349,7 +349,7 @@ fn seeds() -> Vec<Vec<u8>> {
         vec![0, 0, 1, 2, 0, 3, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8],
         vec![0, 0, 1, 2, 0, 4, 2, 1, 7],
         vec![0, 1, 1, 1, 0, 4, 0, 2, 9],
-        // A seat, a process, a journal, an erasure.
+        // A writer slot, a process, a journal, an erasure.
         vec![0, 0, 0, 0, 3, 5, 0, 0, 4, 9],
         vec![0, 0, 0, 0, 3, 6, 0, 0, 1],
         vec![0, 0, 1, 1, 2, 7, 5, 1, 0, 9, 3, 0],

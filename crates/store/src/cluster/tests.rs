@@ -55,7 +55,7 @@ impl Heap {
     /// Opens the cluster as process number `process`.
     fn open(&self, process: u32, eviction: Eviction) -> Cluster {
         let flags = LivenessLocks::Flags(self.flags.clone());
-        let claim = flags.try_acquire(process).unwrap().expect("nobody else is this process");
+        let claim = flags.try_acquire(process).unwrap().expect("no other process has this number");
         let writers = Writers::join(&self.memory, flags, claim, process);
         Cluster::over(self.memory.clone(), writers, eviction, None)
     }

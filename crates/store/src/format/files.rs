@@ -149,7 +149,7 @@ pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
 }
 
 /// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that
-/// somebody truncated it or punched a hole, and that data is gone.
+/// the file was truncated or punched, and that data is gone.
 pub(crate) fn is_whole(file: &File, bytes: u64) -> bool {
     let is_all = |found: fs::Metadata| {
         found.len() == bytes && (cfg!(not(target_os = "linux")) || 512 * found.blocks() >= bytes)

@@ -65,7 +65,7 @@ pub struct LockHolder {
     pub pid: u64,
     /// The number of locks that it holds.
     pub locks: u32,
-    /// Since when, as recorded by waiters; none if nobody has waited.
+    /// Since when, as recorded by waiters; none without waiters.
     pub since: Option<SystemTime>,
 }
 

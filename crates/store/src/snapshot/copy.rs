@@ -136,7 +136,7 @@ pub(super) fn copy(key_node: KeyNode<'_>, image: &mut [u64]) -> u32 {
     key_node.changes()
 }
 
-/// Copies a key-node if nobody changes it meanwhile.
+/// Copies a key-node if it does not change meanwhile.
 pub(super) fn try_copy(key_node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> {
     for _ in 0..TRIES {
         let before = (get(key_node.lock()) as u32, key_node.changes());

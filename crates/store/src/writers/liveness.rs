@@ -20,7 +20,7 @@ pub(crate) enum LivenessLocks {
     Flags(Arc<Vec<std::sync::atomic::AtomicBool>>),
 }
 
-/// The liveness lock of one process; released on drop. Whoever has it is the process, or may recover it.
+/// The liveness lock of one process; released on drop. Its holder is the process, or may recover it.
 pub(crate) enum LivenessLock {
     Byte(Arc<File>, u32),
     #[cfg(all(test, not(loom)))]

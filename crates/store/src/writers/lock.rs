@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(get(&lock), 5);
     }
 
-    /// A page of zeros, or of another memory, is not a lock that anybody can acquire.
+    /// A page of zeros, or of another memory, is not a lock that can be acquired.
     #[test]
     fn a_lock_without_the_mark_cannot_be_acquired() {
         let mark = 0x1234_5678 << 32;

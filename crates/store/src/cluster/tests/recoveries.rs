@@ -54,7 +54,7 @@ fn race(dies_before: u64, halts_before: u64) -> bool {
             let _ = go.send(());
             result = waiting.take().map(|waiting| waiting.join().unwrap());
         }
-        let successor = early.or_else(|| successor(&heap)).expect("nobody else has the claim");
+        let successor = early.or_else(|| successor(&heap)).expect("no other process has the claim");
         let mut update = || {
             successor.update(&key, NOW, |entry| {
                 if let Some(waiting) = waiting.take() {

@@ -138,7 +138,7 @@ impl Remains {
         }
         assert_eq!(swap_if(&self.users, 0, 1), Ok(()), "two threads use one slot");
         writer.list_lock(0, KEY_NODE);
-        // The other thread has no slot, so nobody holds the lock.
+        // The other thread has no slot, so the lock is free.
         assert_eq!(try_acquire(&self.lock, writer.lock_word()), Ok(()));
         let value = get(&self.value);
         assert!(value >= DONE, "the update of the dead process is not complete");
