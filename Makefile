@@ -82,7 +82,7 @@ miri: ## The store's unit tests over heap memory, under Miri (needs a nightly to
 	@rustup +nightly component add miri rust-src
 	PROPTEST_CASES=3 RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
 		cargo +nightly miri test --locked --target-dir target/miri -p tidegate-store --lib -- \
-		cluster:: region:: lock:: seat:: entry::
+		cluster:: region:: lock:: slot:: entry::
 
 test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and wire on wasm32 under Node
 	@command -v node >/dev/null || { echo "Node (20 or newer) is needed for these tests"; exit 1; }

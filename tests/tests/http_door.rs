@@ -217,7 +217,7 @@ async fn what_cannot_be_decided_is_unavailable() -> anyhow::Result<()> {
     ensure!(post(sidecar.http, ask("client", "a")).await?.status == 200);
     let refused = post(sidecar.http, ask("client", "b")).await?;
     let told = String::from_utf8_lossy(&refused.body).into_owned();
-    ensure!(refused.status == 503 && told.starts_with("no decision: no place for key"), "{told}");
+    ensure!(refused.status == 503 && told.starts_with("no decision: no room for key"), "{told}");
     Ok(())
 }
 

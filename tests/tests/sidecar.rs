@@ -439,7 +439,7 @@ async fn a_full_store_refuses_new_counters_or_forgets_those_that_expire_soonest(
             (Ok(answer), Some(code)) => ensure!(answer.overall_code() == code),
             (Err(status), None) => {
                 ensure!(status.code() == tonic::Code::ResourceExhausted, "{status:?}");
-                ensure!(status.message().contains("no place for key"), "{status:?}");
+                ensure!(status.message().contains("no room for key"), "{status:?}");
             }
             (found, expected) => anyhow::bail!("{policy}: {found:?}, expected {expected:?}"),
         }

@@ -348,11 +348,11 @@ async fn what_a_killed_sidecar_left_is_sound_and_told() -> anyhow::Result<()> {
     ensure!(line.is_some_and(|line| line.contains("which is dead")), "{inspect:?}");
     let verify = home.store("verify").await?;
     ensure!(verify.code == Some(0) && verify.out.ends_with("\nsound\n"), "{verify:?}");
-    ensure!(verify.out.contains("seats belong to processes that are dead"), "{verify:?}");
+    ensure!(verify.out.contains("writer slots belong to processes that are dead"), "{verify:?}");
     ensure!(home.bytes()? == before, "a look changed something");
     ensure!(home.of_descriptor("erase many=7").await?.code == Some(0));
     let verified = home.store_json("verify").await?;
-    ensure!(verified["seats_left"] == 0 && verified["nodes"] == 99, "{verified}");
+    ensure!(verified["writer_slots_left"] == 0 && verified["nodes"] == 99, "{verified}");
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub use settings::{NodeCounts, Settings};
 use size::Room;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tidegate_store::{Class, Cluster, Options, Stuck, Synced};
+use tidegate_store::{Class, Cluster, Options, StuckProcess, SyncReport};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -41,7 +41,7 @@ const STUCK_MIN: Duration = Duration::from_millis(500);
 pub struct StoreHealth {
     pub files: Files,
     /// The processes that hold counters and do not move.
-    pub stuck: Vec<StuckProcess>,
+    pub stuck: Vec<StalledProcess>,
     /// Whether the last snapshot could not be written.
     pub is_unsaved: bool,
 }
@@ -59,16 +59,16 @@ pub enum Files {
 
 /// A process that holds counters and does not move.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StuckProcess {
+pub struct StalledProcess {
     pub pid: u64,
     /// None where this process does not see it, as from another container.
     pub info: Option<ProcessInfo>,
     pub since: SystemTime,
 }
 
-impl StuckProcess {
-    fn of(stuck: &Stuck) -> StuckProcess {
-        StuckProcess { pid: stuck.pid, info: process_info::look(stuck.pid), since: stuck.since }
+impl StalledProcess {
+    fn of(stuck: &StuckProcess) -> StalledProcess {
+        StalledProcess { pid: stuck.pid, info: process_info::look(stuck.pid), since: stuck.since }
     }
 
     /// In words, at `now`.
@@ -80,7 +80,7 @@ impl StuckProcess {
 }
 
 /// The processes that have stood still with a counter for longer than a machine lets them wait.
-pub fn stuck(store: &Cluster) -> Vec<Stuck> {
+pub fn stuck(store: &Cluster) -> Vec<StuckProcess> {
     let now = SystemTime::now();
     let mut stuck = store.stuck();
     stuck.retain(|stuck| now.duration_since(stuck.since).is_ok_and(|still| still >= STUCK_MIN));
@@ -188,9 +188,9 @@ async fn sync(store: &Arc<Cluster>, every: Option<Duration>, found: &watch::Send
             std::mem::replace(&mut health.is_unsaved, is_unsaved) != is_unsaved
         });
         match synced {
-            Ok(Some(Synced { held, .. })) if held > 0 => {
+            Ok(Some(SyncReport { locked, .. })) if locked > 0 => {
                 tracing::warn!(
-                    key_nodes = held,
+                    key_nodes = locked,
                     "held by a process that does not move, and not saved"
                 );
             }
@@ -241,17 +241,17 @@ async fn check(store: &Arc<Cluster>, found: &watch::Sender<StoreHealth>) {
 async fn look_for_stuck(store: &Arc<Cluster>, found: &watch::Sender<StoreHealth>) {
     let mut ticks = tokio::time::interval(STUCK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before: Vec<Stuck> = Vec::new();
-    let mut known: Vec<StuckProcess> = Vec::new();
+    let mut before: Vec<StuckProcess> = Vec::new();
+    let mut known: Vec<StalledProcess> = Vec::new();
     loop {
         ticks.tick().await;
         let seen = stuck(store);
         // Seen twice in the same step: a machine that stood still as a whole makes one look wrong.
-        let is_again = |now: &&Stuck| {
+        let is_again = |now: &&StuckProcess| {
             before.iter().any(|then| (then.process, then.since) == (now.process, now.since))
         };
-        let holders: Vec<StuckProcess> =
-            seen.iter().filter(is_again).map(StuckProcess::of).collect();
+        let holders: Vec<StalledProcess> =
+            seen.iter().filter(is_again).map(StalledProcess::of).collect();
         before.clone_from(&seen);
         if holders == known {
             continue;
@@ -263,8 +263,8 @@ async fn look_for_stuck(store: &Arc<Cluster>, found: &watch::Sender<StoreHealth>
 }
 
 /// One line for a process that stands still, and one when it does not any more.
-fn tell(before: &[StuckProcess], now: &[StuckProcess]) {
-    let is_in = |holders: &[StuckProcess], pid| holders.iter().any(|holder| holder.pid == pid);
+fn tell(before: &[StalledProcess], now: &[StalledProcess]) {
+    let is_in = |holders: &[StalledProcess], pid| holders.iter().any(|holder| holder.pid == pid);
     for holder in now.iter().filter(|holder| !is_in(before, holder.pid)) {
         let pid = holder.pid;
         let (command, state) = match &holder.info {

@@ -26,7 +26,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_store::blocked_here;
+use tidegate_store::blocked_in_this_thread;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -134,7 +134,7 @@ impl Turn {
             CPU.set(Some(now));
             now
         });
-        Turn { began, cpu, blocked: blocked_here() }
+        Turn { began, cpu, blocked: blocked_in_this_thread() }
     }
 
     /// When it began.
@@ -144,7 +144,7 @@ impl Turn {
 
     /// For how long it kept its thread from others, give or take [`CPU_KNOWN_MAX`].
     fn busy_time(&self) -> Duration {
-        self.processor_time().saturating_add(blocked_here().saturating_sub(self.blocked))
+        self.processor_time().saturating_add(blocked_in_this_thread().saturating_sub(self.blocked))
     }
 
     /// What it used of a processor so far, give or take [`CPU_KNOWN_MAX`].

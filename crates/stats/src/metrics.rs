@@ -266,8 +266,8 @@ fn cause_of(error: &UpdateError) -> &'static str {
         UpdateError::Busy { .. } => "busy",
         UpdateError::Crowded { .. } => "crowded",
         UpdateError::Full { .. } => "full",
-        UpdateError::Lost => "lost",
-        UpdateError::TooMuch { .. } => "too_much",
+        UpdateError::DataLoss => "lost",
+        UpdateError::TooLarge { .. } => "too_much",
         _ => "other",
     }
 }

@@ -20,7 +20,7 @@ impl fmt::Debug for BlockedCollector {
 
 impl Collector for BlockedCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counter = ConstCounter::new(self.0.blocked().as_secs_f64());
+        let counter = ConstCounter::new(self.0.blocked_time().as_secs_f64());
         let help = "Time that threads waited for locks of other threads and processes";
         let kind = counter.metric_type();
         counter.encode(encoder.encode_descriptor("blocked_seconds", help, None, kind)?)

@@ -1,8 +1,8 @@
-//! The MMAP cluster: what callers do with keys and entries.
+//! The operations of a cluster.
 //!
-//! Owns the operations. Every one of them that changes something is a [`Step`] over the key-nodes
-//! of its keys: all or nothing for other threads, for other processes, and for a kill. Where nodes are
-//! and how they are written is elsewhere.
+//! Owns what callers do with keys and entries. Every operation that changes something is a [`Transaction`]
+//! over the key-nodes of its keys: all or nothing for other threads, other processes and after a kill. Where
+//! nodes are and how they are written is elsewhere.
 
 use std::fmt;
 use std::io;
@@ -16,51 +16,49 @@ use smallvec::SmallVec;
 
 mod update;
 
-use crate::crew::{Crew, Seated};
-use crate::entry::{Entries, Entry, EntryMut, nanos, secs_down};
+use crate::entry::{Entry, EntryMut, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
-use crate::geometry::{Class, Geometry};
-use crate::key::{Key, StoredKey};
-use crate::key_node::{KeyNode, NARROW_WORDS, STATE, Slots, expires_secs};
-use crate::memory::{ClassMemory, Memory, Spot};
-use crate::occupancy::Occupancy;
-use crate::open::{self, Opened, Place};
+use crate::format::node::{NARROW_WORDS, STATE, expires_secs};
+use crate::format::{Class, Geometry, Key, StoredKey};
+use crate::inspect::Occupancy;
+use crate::memory::control::clock_words;
+use crate::memory::region::prefetch;
+use crate::memory::sync::{get, put, swap_if};
+use crate::memory::{ClassMemory, KeyNode, Memory, Slots};
+use crate::open::{self, ClusterFiles, Opened};
 use crate::options::{Eviction, Options};
-use crate::patience::PATIENCE_OF_UPKEEP;
-use crate::region::prefetch;
-use crate::seat::{Seat, clock_words};
-use crate::snapshot::Synced;
-use crate::stats::{Count, Stats};
-use crate::step::{Ask, Change, Step, Was, free_expired};
-use crate::stuck::Stuck;
-use crate::sync::{get, put, swap_if};
-use update::{hold_one, prefetch_single, prefetch_tagged};
+use crate::snapshot::SyncReport;
+use crate::transaction::{Change, Lookup, Transaction, free_expired};
+use crate::writers::backoff::MAINTENANCE_WAIT_MAX;
+use crate::writers::stall::StuckProcess;
+use crate::writers::{Count, HeldSlot, Stats, WriterSlot, Writers};
+use update::{lock_one, prefetch_single, prefetch_tagged};
 
-/// How many keys of a batch are fetched ahead: more than a processor has lines in flight, and few
-/// enough to stay in its first cache.
+/// How many keys of a batch are prefetched: more than a processor has lines in flight, and few enough to stay
+/// in its L1 cache.
 const BATCH: usize = 32;
-/// How often work on the whole cluster looks again whether a stuck holder goes on.
-const PAUSE_OF_UPKEEP: Duration = Duration::from_millis(1);
+/// How often maintenance checks again whether a stuck holder has moved on.
+const MAINTENANCE_PAUSE: Duration = Duration::from_millis(1);
 
-/// An open cluster. Threads share it; processes each open it.
+/// An open cluster. Threads share one; each process opens its own.
 pub struct Cluster {
     memory: Arc<Memory>,
-    crew: Crew,
+    writers: Writers,
     eviction: Eviction,
     /// None in tests over memory without files.
-    place: Option<Place>,
+    files: Option<ClusterFiles>,
     /// See [`Cluster::trust_clock_until`].
     trusted_secs: AtomicU32,
     opened: Instant,
-    /// When the last pass of this process was complete, in milliseconds since it was opened.
-    saved_millis: AtomicU64,
+    /// When this process last completed a snapshot pass, in milliseconds since it opened the cluster.
+    synced_millis: AtomicU64,
 }
 
 impl Cluster {
-    /// Opens the cluster in `dir`, and makes the directory and the cluster if they are missing.
+    /// Opens the cluster in `dir`. Creates the directory and the cluster if they are missing.
     ///
-    /// The geometry of an existing cluster wins over `options`. Who opens it while nobody else has it
-    /// open checks every node; what is torn or out of place is dropped, and counted in [`Stats`].
+    /// The geometry of an existing cluster wins over `options`. The first process to open a cluster checks
+    /// every node; torn or misplaced nodes are dropped, and counted in [`Stats`].
     ///
     /// ```
     /// use tidegate_store::{Cluster, Geometry, Options};
@@ -81,21 +79,26 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If the files are not those of a cluster of this format (they stay as they are), or the system
-    /// refuses something.
+    /// If the files are not those of a cluster of this format (they stay unchanged), or the system refuses an
+    /// operation.
     pub fn open(dir: &Path, options: &Options) -> Result<Self, OpenError> {
-        let Opened { memory, crew, place } = open::open(dir, options)?;
-        Ok(Self::over(Arc::new(memory), crew, options.eviction, Some(place)))
+        let Opened { memory, writers, files } = open::open(dir, options)?;
+        Ok(Self::over(Arc::new(memory), writers, options.eviction, Some(files)))
     }
 
-    fn over(memory: Arc<Memory>, crew: Crew, eviction: Eviction, place: Option<Place>) -> Self {
-        let (opened, saved_millis) = (Instant::now(), AtomicU64::new(0));
+    fn over(
+        memory: Arc<Memory>,
+        writers: Writers,
+        eviction: Eviction,
+        files: Option<ClusterFiles>,
+    ) -> Self {
+        let (opened, synced_millis) = (Instant::now(), AtomicU64::new(0));
         let trusted_secs = AtomicU32::new(u32::MAX);
-        Self { memory, crew, eviction, place, trusted_secs, opened, saved_millis }
+        Self { memory, writers, eviction, files, trusted_secs, opened, synced_millis }
     }
 
-    /// How many bytes of memory [`Cluster::open`] would make with these arguments; 0 if another process has them
-    /// already, or left them when it was killed.
+    /// How many bytes of memory [`Cluster::open`] would allocate with these arguments; 0 if the memory of a
+    /// running or killed process is there.
     ///
     /// # Errors
     ///
@@ -104,10 +107,9 @@ impl Cluster {
         open::memory_needed(dir, options)
     }
 
-    /// Frees no node of another key that expires after this second since the Unix epoch, whatever `now`
-    /// a caller brings: a clock that is ahead for a moment erases no live entry. The key of an update
-    /// itself goes by `now` as ever. Holds for this process, and until it is said anew; without it, `now`
-    /// is trusted.
+    /// Never frees another key's node that expires after this second since the Unix epoch, whatever `now` a
+    /// caller passes. So a clock that is briefly ahead erases no live entry. The updated key itself still
+    /// goes by `now`. Applies to this process until the next call; by default `now` is trusted.
     ///
     /// ```
     /// use tidegate_store::{Cluster, Entry, Geometry, Options};
@@ -124,7 +126,7 @@ impl Cluster {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trust_clock_until(&self, secs: u32) {
-        // Relaxed: a bound that is a moment old is as good.
+        // Relaxed: a slightly stale bound is as good.
         self.trusted_secs.store(secs, Ordering::Relaxed);
     }
 
@@ -133,18 +135,17 @@ impl Cluster {
         now_secs.min(self.trusted_secs.load(Ordering::Relaxed))
     }
 
-    /// Two words for the processes of this cluster to keep what they know of the clock in: a value, and
-    /// what it is valid for. Zeros at first; the cluster makes no sense of them.
+    /// Two words in which the processes of this cluster keep what they know about the clock: a value, and
+    /// what it is valid for. Initially zero; the cluster does not interpret them.
     #[must_use]
     pub fn clock_words(&self) -> [u64; 2] {
         clock_words(&self.memory.control).map(get)
     }
 
-    /// Replaces the words of [`Cluster::clock_words`], unless another process has replaced the value since
-    /// they were `before`. Says whether it did.
+    /// Replaces [`Cluster::clock_words`], unless another process has replaced the value since it was
+    /// `before`. Returns whether it did.
     ///
-    /// A process that is killed in it leaves the words as they were, or as they are to be, or a second word
-    /// of 0, which is valid for nothing.
+    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is valid for nothing.
     pub fn replace_clock_words(&self, before: [u64; 2], after: [u64; 2]) -> bool {
         let [value, valid_for] = clock_words(&self.memory.control);
         let is_other = before[1] != after[1];
@@ -158,7 +159,7 @@ impl Cluster {
         is_replaced
     }
 
-    /// The random seed of this cluster, to hash keys with. Never changes during its life.
+    /// The random seed of this cluster, for hashing keys. Never changes.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.memory.seed()
@@ -167,115 +168,114 @@ impl Cluster {
     /// The geometry of a class of nodes, if the cluster has it.
     #[must_use]
     pub fn geometry(&self, class: Class) -> Option<Geometry> {
-        self.memory.identity.geometry(class)
+        self.memory.info.geometry(class)
     }
 
-    /// What the cluster has done since it was made, by all processes together.
+    /// Counts since the cluster was created, over all processes.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.memory.control)
     }
 
-    /// How full a class is: a look at every head, or at an even sample of them if they are many.
+    /// How full a class is, from every head, or from an even sample of a large class.
     #[must_use]
     pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
         Some(Occupancy::of(self.memory.class(class)?))
     }
 
-    /// Copies what changed since the last time to the snapshot in the data directory, and waits until it is on
-    /// the disk. Says nothing if another process is doing so.
+    /// Copies what changed since the last pass to the snapshot in the data directory, and waits until it is
+    /// on disk. Returns nothing if another process is doing so.
     ///
-    /// Only against the end of the machine: what a killed process wrote is safe without. Updates go on
+    /// This guards only against the end of the machine; a kill loses nothing anyway. Updates proceed
     /// meanwhile, and wait for nothing.
     ///
     /// # Errors
     ///
-    /// If the disk fails, or the memory was found damaged. What the snapshot had before still counts.
-    pub fn sync(&self) -> io::Result<Option<Synced>> {
-        let Some(place) = &self.place else { return Ok(None) };
-        place.check_memory(&self.memory)?;
-        let hold = |spot: Spot<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
-            self.hold_within(Duration::ZERO, spot, |_| copy(spot.node)).is_ok()
+    /// If the disk fails, or the memory is found damaged. The previous snapshot remains valid.
+    pub fn sync(&self) -> io::Result<Option<SyncReport>> {
+        let Some(files) = &self.files else { return Ok(None) };
+        files.check_memory(&self.memory)?;
+        let locked = |key_node: KeyNode<'_>, copy: &mut dyn FnMut(KeyNode<'_>)| {
+            self.with_locked(Duration::ZERO, key_node, |_| copy(key_node)).is_ok()
         };
-        let saved = place.snapshot.save(&self.memory, hold, || place.check_memory(&self.memory));
-        if let Err(error) = &saved
+        let synced = files.snapshot.save(&self.memory, locked, || files.check_memory(&self.memory));
+        if let Err(error) = &synced
             && error.kind() == io::ErrorKind::InvalidData
         {
-            self.memory.spoil();
+            self.memory.poison();
         }
-        if let Ok(Some(_)) = &saved {
+        if let Ok(Some(_)) = &synced {
             let millis = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-            self.saved_millis.store(millis, Ordering::Relaxed);
+            self.synced_millis.store(millis, Ordering::Relaxed);
         }
-        saved
+        synced
     }
 
-    /// For how long [`Cluster::sync`] has not come to its end in this process, or not been called.
+    /// How long ago this process last completed [`Cluster::sync`], or opened the cluster.
     #[must_use]
     pub fn unsaved_for(&self) -> Duration {
-        let saved = Duration::from_millis(self.saved_millis.load(Ordering::Relaxed));
-        self.opened.elapsed().saturating_sub(saved)
+        let synced = Duration::from_millis(self.synced_millis.load(Ordering::Relaxed));
+        self.opened.elapsed().saturating_sub(synced)
     }
 
-    /// Asks the system to keep the memory in large pages, which makes updates of many counters faster, if it was made
-    /// by this process; else it was asked already. Takes some 2 ms for each MiB.
+    /// Asks the system to use large pages, which makes updates of many counters faster. Does nothing unless
+    /// this process created the memory. Takes some 2 ms per MiB.
     ///
-    /// Whoever updates meanwhile may wait for milliseconds, so this is for the time before.
+    /// Concurrent updates may wait for milliseconds, so call this before serving.
     pub fn use_large_pages(&self) {
-        if self.place.as_ref().is_some_and(|place| place.is_made) {
+        if self.files.as_ref().is_some_and(|files| files.created_memory) {
             self.memory.use_large_pages();
         }
     }
 
-    /// Checks that the files of the memory and of the snapshot are still where they were, and that nobody
-    /// changed them from outside.
+    /// Checks that the files of the memory and of the snapshot are in place, and were not changed from outside.
     ///
-    /// If the memory was changed, every update fails from now on, in all processes: see
-    /// [`Cluster::is_lost`]. Whoever opens the cluster once they have ended gets the last snapshot. If the
-    /// snapshot was moved or replaced, updates go on, but no later process will know of them.
+    /// If the memory was changed, every later update fails, in all processes: see [`Cluster::is_lost`]. Once
+    /// they have all ended, the next process to open the cluster gets the last snapshot. If the snapshot was
+    /// moved or replaced, updates go on, but no later process will see them.
     ///
     /// # Errors
     ///
-    /// Says which file is gone, replaced, of another length or changed.
+    /// Names the file that is gone, replaced, changed or of another length.
     pub fn check_files(&self) -> io::Result<()> {
-        let Some(place) = &self.place else { return Ok(()) };
-        place.check(&self.memory)
+        let Some(files) = &self.files else { return Ok(()) };
+        files.check(&self.memory)
     }
 
-    /// The processes that hold locks and do not move: stopped, in a debugger, frozen, or without a
-    /// processor. Whoever needs one of these locks gets [`UpdateError::Busy`] at once.
+    /// The processes that hold locks and make no progress: stopped, in a debugger, frozen, or without a
+    /// processor. Updates that need one of these locks fail with [`UpdateError::Busy`] at once.
     ///
-    /// Cheap: a look at every seat. One that nobody has waited for yet is found by the second call.
+    /// Cheap: reads every writer slot. A holder without waiters so far is found by the second call.
     #[must_use]
-    pub fn stuck(&self) -> Vec<Stuck> {
-        self.crew.stuck(&self.memory)
+    pub fn stuck(&self) -> Vec<StuckProcess> {
+        self.writers.stuck(&self.memory)
     }
 
-    /// How long the threads of this process have waited for locks and seats since it opened the cluster, all
-    /// together.
+    /// How long the threads of this process have waited for locks and writer slots since it opened the
+    /// cluster, in total.
     #[must_use]
-    pub fn blocked(&self) -> Duration {
-        self.crew.blocked()
+    pub fn blocked_time(&self) -> Duration {
+        self.writers.blocked_time()
     }
 
-    /// Whether a file of the memory was cut short or changed from outside: no update can be made.
+    /// Whether a file of the memory was truncated or changed from outside. If so, every update fails.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.memory.is_lost()
     }
 
-    /// Gives the entry of `key` to `decide`, then writes it if it changed.
+    /// Passes the entry of `key` to `decide`, then writes it if it changed.
     ///
-    /// A key that is new, or whose entry has expired at `now` (nanoseconds since the Unix epoch), has
-    /// an entry of zeros; it takes up a node only if `decide` leaves something to remember.
+    /// A new key, or one whose entry has expired at `now` (nanoseconds since the Unix epoch), has an entry of
+    /// zeros. It takes a node only if `decide` leaves something to remember.
     ///
-    /// `decide` runs under the lock of the key, so it must be quick, and must not call the cluster. If
-    /// it panics, nothing is written.
+    /// `decide` runs under the key's lock, so it must be quick and must not call the cluster. If it panics,
+    /// nothing is written.
     ///
     /// # Errors
     ///
-    /// If there is no place for a new key ([`UpdateError::Full`]), another process stands in the way
-    /// ([`UpdateError::Busy`], after 5 ms at most), or the cluster cannot be used. No entry changes then.
+    /// If there is no room for a new key ([`UpdateError::Full`]), another writer holds the lock
+    /// ([`UpdateError::is_contention`], after 5 ms at most), or the cluster is unusable. No entry changes then.
     #[inline]
     pub fn update<K: Key + ?Sized, T>(
         &self,
@@ -283,18 +283,17 @@ impl Cluster {
         now: u64,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        let ask = self.ask(key)?;
-        prefetch_single(&ask);
-        let seated = self.sit()?;
-        self.update_asked(&seated, key, &ask, secs_down(now), decide)
+        let lookup = self.lookup(key)?;
+        prefetch_single(&lookup);
+        let held = self.acquire()?;
+        self.update_one(&held, key, &lookup, secs_down(now), decide)
     }
 
-    /// Updates many keys, each as a step of its own, with the memory of later ones fetched while
-    /// earlier ones are decided.
+    /// Updates many keys, each in its own transaction. Prefetches the memory of later keys while earlier ones
+    /// are decided.
     ///
-    /// `decide` gets the index of each key with its entry, as [`Cluster::update`] does, or with the
-    /// error which stands in the way of this one key. If a file is lost under it, a key that was decided
-    /// is told so as well.
+    /// `decide` gets the index of each key with its entry, as in [`Cluster::update`], or with the error for
+    /// this key. If a file is lost in the middle, a key already decided gets that error too.
     pub fn update_each<K: Key>(
         &self,
         keys: &[K],
@@ -302,27 +301,27 @@ impl Cluster {
         mut decide: impl FnMut(usize, Result<EntryMut<'_>, UpdateError>),
     ) {
         let now_secs = secs_down(now);
-        let seated = match self.sit() {
-            Ok(seated) => seated,
+        let held = match self.acquire() {
+            Ok(held) => held,
             Err(error) => {
                 return (0..keys.len()).for_each(|index| decide(index, Err(error.clone())));
             }
         };
         for (batch, keys) in keys.chunks(BATCH).enumerate() {
-            let mut asks: SmallVec<[Option<Ask<'_>>; BATCH]> = SmallVec::new();
+            let mut lookups: SmallVec<[Option<Lookup<'_>>; BATCH]> = SmallVec::new();
             for key in keys {
-                let ask = self.ask_if_any(key);
-                if let Some(ask) = &ask {
-                    prefetch(ask.home.node.words(), 0);
+                let lookup = self.try_lookup(key);
+                if let Some(lookup) = &lookup {
+                    prefetch(lookup.home.words(), 0);
                 }
-                asks.push(ask);
+                lookups.push(lookup);
             }
-            asks.iter().flatten().for_each(prefetch_tagged);
-            for (index, (key, ask)) in keys.iter().zip(&asks).enumerate() {
+            lookups.iter().flatten().for_each(prefetch_tagged);
+            for (index, (key, lookup)) in keys.iter().zip(&lookups).enumerate() {
                 let index = batch * BATCH + index;
                 let decide_one = |entry: EntryMut<'_>| decide(index, Ok(entry));
-                let result = match ask {
-                    Some(ask) => self.update_asked(&seated, key, ask, now_secs, decide_one),
+                let result = match lookup {
+                    Some(lookup) => self.update_one(&held, key, lookup, now_secs, decide_one),
                     None => Err(self.no_class(key)),
                 };
                 if let Err(error) = result {
@@ -332,47 +331,27 @@ impl Cluster {
         }
     }
 
-    /// Gives the entries of `keys`, in their order, to `decide`, then writes those it changed: all or
-    /// none of them, for other threads and processes and for a kill. A key may come several times; its
-    /// entry is one. Keys of both classes may come together.
-    ///
-    /// A new key that there is no room for has an entry of zeros as well: so a caller can find out by the
-    /// other keys that there is nothing to remember. Only if `decide` leaves something in it, the update
-    /// fails.
-    ///
-    /// Otherwise as [`Cluster::update`]. One update has at most 256 narrow keys, or some 90 wide ones.
+    /// The entry of a key, if it has one that has not expired at `now`.
     ///
     /// # Errors
     ///
-    /// As [`Cluster::update`], and if the keys are too many.
-    pub fn update_many<K: Key, T>(
-        &self,
-        keys: &[K],
-        now: u64,
-        decide: impl FnOnce(&mut Entries<'_>) -> T,
-    ) -> Result<T, UpdateError> {
-        self.update_together(keys, now, decide)
-    }
-
-    /// The entry of a key, if it has one which has not expired at `now`.
-    ///
-    /// # Errors
-    ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or another writer holds the lock.
     pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
-        // A look that leaves everything as it is: nothing is written, and no node is taken.
-        let ask = self.ask(key)?;
-        let seated = self.sit()?;
-        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-        let place = hold_one(&mut step, &ask, |step| step.find(key, &ask, secs_down(now)))?;
-        let live = place.filter(|place| place.was == Was::Live);
-        let entry = live.map(|place| entry_at(place.spot.node, place.slot));
-        drop(step);
-        self.refuse_if_lost()?;
+        // Read-only: takes the lock, but writes no node and allocates none.
+        let lookup = self.lookup(key)?;
+        let held = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
+        let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
+            transaction.find(key, &lookup, secs_down(now))
+        })?;
+        let live = key_slot.filter(|key_slot| key_slot.is_live());
+        let entry = live.map(|key_slot| entry_at(key_slot.key_node, key_slot.slot));
+        drop(transaction);
+        self.check_intact()?;
         Ok(entry)
     }
 
-    /// Gives a key that has no entry this one. Says whether it did. Words that the state lacks are zero.
+    /// Creates the entry of a key that has none. Returns whether it did. Missing state words are zero.
     ///
     /// # Errors
     ///
@@ -396,40 +375,43 @@ impl Cluster {
         })?
     }
 
-    /// Erases the entry of a key. Says whether there was one that had not expired.
+    /// Erases the entry of a key. Returns whether there was one that had not expired.
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or another writer holds the lock.
     pub fn erase<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<bool, UpdateError> {
-        let ask = self.ask(key)?;
+        let lookup = self.lookup(key)?;
         let now_secs = secs_down(now);
-        let seated = self.sit()?;
-        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-        let place = hold_one(&mut step, &ask, |step| step.find(key, &ask, now_secs))?;
-        if let Some(place) = place {
-            step.commit(std::iter::once(Change { place, home: ask.home, image: None }));
+        let held = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
+        let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
+            transaction.find(key, &lookup, now_secs)
+        })?;
+        if let Some(key_slot) = key_slot {
+            let change = Change { key_slot, home: lookup.home, image: None };
+            transaction.commit(std::iter::once(change));
         }
-        drop(step);
-        self.refuse_if_lost()?;
-        Ok(place.is_some_and(|place| place.was == Was::Live))
+        drop(transaction);
+        self.check_intact()?;
+        Ok(key_slot.is_some_and(|key_slot| key_slot.is_live()))
     }
 
-    /// Visits every node, also those that have expired, key-node after key-node. An entry that is
-    /// created or erased meanwhile may or may not be visited. `visit` may call the cluster.
+    /// Visits every node, expired ones included, one key-node after the other. May miss an entry that is
+    /// created or erased meanwhile. `visit` may call the cluster.
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or a lock was held for a second.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(Class, StoredKey, Entry),
     ) -> Result<(), UpdateError> {
         let mut found = Vec::new();
-        for (class, spot) in self.spots() {
-            self.hold(spot, |_| {
-                let node = spot.node;
-                found.extend(node.occupied().map(|slot| (node.stored(slot), entry_at(node, slot))));
+        for (class, key_node) in self.key_nodes() {
+            self.with_locked(MAINTENANCE_WAIT_MAX, key_node, |_| {
+                let entry = |slot| (key_node.stored(slot), entry_at(key_node, slot));
+                found.extend(key_node.occupied().map(entry));
             })?;
             found.drain(..).for_each(|(key, entry)| visit(class.class, key, entry));
         }
@@ -439,12 +421,11 @@ impl Cluster {
     /// Frees every node that has expired at `now`, as far as the clock is trusted
     /// ([`Cluster::trust_clock_until`]). Returns how many.
     ///
-    /// Not needed for correctness: a new key reuses expired nodes. It makes occupancy tell of live
-    /// entries alone.
+    /// Not needed for correctness, as new keys reuse expired nodes. Afterwards occupancy counts live entries only.
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or a lock was held for a second.
     pub fn sweep(&self, now: u64) -> Result<u64, UpdateError> {
         self.free_all(self.freed_until(secs_down(now)), Count::EvictedExpired)
     }
@@ -453,7 +434,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If the cluster cannot be used.
+    /// If the cluster is unusable, or a lock was held for a second.
     pub fn reset_all(&self) -> Result<u64, UpdateError> {
         // At the end of time, everything has expired.
         self.free_all(u32::MAX, Count::Erased)
@@ -461,78 +442,75 @@ impl Cluster {
 
     fn free_all(&self, now_secs: u32, count: Count) -> Result<u64, UpdateError> {
         let mut total = 0;
-        for (class, spot) in self.spots() {
-            total += self.hold(spot, |seat| {
-                let freed = free_expired(class, spot, Slots::default(), now_secs);
-                seat.count(count, freed);
+        for (class, key_node) in self.key_nodes() {
+            total += self.with_locked(MAINTENANCE_WAIT_MAX, key_node, |writer| {
+                let freed = free_expired(class, key_node, Slots::default(), now_secs);
+                writer.count(count, freed);
                 freed
             })?;
         }
         Ok(total)
     }
 
-    /// A seat for this thread, unless nothing can be relied on any more.
+    /// Acquires a writer slot for this thread, unless the memory is lost.
     #[inline]
-    fn sit(&self) -> Result<Seated<'_>, UpdateError> {
-        self.refuse_if_lost()?;
-        self.crew.sit(&self.memory)
+    fn acquire(&self) -> Result<HeldSlot<'_>, UpdateError> {
+        self.check_intact()?;
+        self.writers.acquire(&self.memory)
     }
 
     #[inline]
-    fn refuse_if_lost(&self) -> Result<(), UpdateError> {
-        if self.memory.is_lost() { Err(UpdateError::Lost) } else { Ok(()) }
+    fn check_intact(&self) -> Result<(), UpdateError> {
+        if self.memory.is_lost() { Err(UpdateError::DataLoss) } else { Ok(()) }
     }
 
-    fn spots(&self) -> impl Iterator<Item = (&ClassMemory, Spot<'_>)> {
-        self.memory.classes().flat_map(|class| class.spots().map(move |spot| (class, spot)))
+    fn key_nodes(&self) -> impl Iterator<Item = (&ClassMemory, KeyNode<'_>)> {
+        self.memory
+            .classes()
+            .flat_map(|class| class.key_nodes().map(move |key_node| (class, key_node)))
     }
 
-    /// Runs `act` with one key-node locked. Waits longer than an update, as no client waits for it.
-    fn hold<T>(&self, spot: Spot<'_>, act: impl FnOnce(&Seat<'_>) -> T) -> Result<T, UpdateError> {
-        self.hold_within(PATIENCE_OF_UPKEEP, spot, act)
-    }
-
-    /// The same, trying again for so long.
-    fn hold_within<T>(
+    /// Runs `act` with one key-node locked, retrying for `wait_max`.
+    fn with_locked<T>(
         &self,
-        patience: Duration,
-        spot: Spot<'_>,
-        act: impl FnOnce(&Seat<'_>) -> T,
+        wait_max: Duration,
+        key_node: KeyNode<'_>,
+        act: impl FnOnce(&WriterSlot<'_>) -> T,
     ) -> Result<T, UpdateError> {
         let since = Instant::now();
         loop {
-            let seated = self.sit()?;
-            let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-            match step.lock_all(&[spot]) {
+            let held = self.acquire()?;
+            let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
+            match transaction.lock_all(&[key_node]) {
                 Ok(()) => {
-                    let answer = act(&seated.seat);
-                    drop(step);
-                    self.refuse_if_lost()?;
+                    let answer = act(&held.writer);
+                    drop(transaction);
+                    self.check_intact()?;
                     return Ok(answer);
                 }
-                Err(error) if since.elapsed() >= patience => return Err(error),
+                Err(error) if since.elapsed() >= wait_max => return Err(error),
                 Err(_) => {}
             }
-            drop(step);
-            drop(seated);
-            thread::sleep(PAUSE_OF_UPKEEP);
+            drop(transaction);
+            drop(held);
+            thread::sleep(MAINTENANCE_PAUSE);
         }
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let Some(place) = &self.place {
-            place.leave(&self.memory, self.crew.lives(), || {
-                matches!(self.sync(), Ok(Some(Synced { held: 0, .. })))
+        if let Some(files) = &self.files {
+            files.leave(&self.memory, self.writers.liveness(), || {
+                matches!(self.sync(), Ok(Some(SyncReport { locked: 0, .. })))
             });
         }
-        self.crew.leave(&self.memory);
+        self.writers.leave(&self.memory);
     }
 }
 
 impl fmt::Debug for Cluster {
-    /// Leaves out the seed: who reads a log must not learn how to aim keys.
+    /// Omits the seed: readers of a log must not learn how to aim keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (narrow, wide) = (self.geometry(Class::Narrow), self.geometry(Class::Wide));
         f.debug_struct("Cluster")
@@ -544,9 +522,10 @@ impl fmt::Debug for Cluster {
 }
 
 /// A copy of the entry of a node.
-fn entry_at(node: KeyNode<'_>, slot: u32) -> Entry {
-    let mut image: SmallVec<[u64; NARROW_WORDS]> = SmallVec::from_elem(0, node.layout().node_words);
-    node.read(slot, &mut image);
+fn entry_at(key_node: KeyNode<'_>, slot: u32) -> Entry {
+    let mut image: SmallVec<[u64; NARROW_WORDS]> =
+        SmallVec::from_elem(0, key_node.layout().node_words);
+    key_node.read(slot, &mut image);
     let last = image.len() - 1;
     Entry::new(&image[STATE..last], nanos(expires_secs(image[last])))
 }

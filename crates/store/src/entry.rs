@@ -1,47 +1,47 @@
-//! What a caller gets to see and change: the state of a key, and when it stops to count.
+//! The entry of a key: its state and its expiry, as callers read and change them.
 
 use smallvec::SmallVec;
 
-use crate::key_node::STATE;
+use crate::format::node::STATE;
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
-/// The entry of a key, to be read and changed.
+/// The entry of a key, to read and change.
 ///
-/// A key that is new or has expired has a state of zeros and an expiry of 0. An entry whose state is
-/// left all zero, or whose expiry is not after the present, is erased: there is nothing to remember.
+/// A new or expired key has a state of zeros and an expiry of 0. An entry whose state is left all zero, or
+/// whose expiry is not in the future, is erased.
 #[derive(Debug)]
 pub struct EntryMut<'a> {
-    /// The state words, four in a narrow node. They belong to the caller.
+    /// The state words, four in a narrow node. Their meaning is the caller's.
     pub state: &'a mut [u64],
-    /// When the entry stops to count, in nanoseconds since the Unix epoch. Kept in whole seconds,
-    /// rounded up, so it may count up to a second longer; at most until the year 2106.
+    /// When the entry expires, in nanoseconds since the Unix epoch. Stored in whole seconds, rounded up, so
+    /// an entry may live up to a second longer. At most the year 2106.
     pub expires_at: &'a mut u64,
     pub(crate) is_new: bool,
     pub(crate) room: Room,
 }
 
-/// Whether an entry that is to be kept has a node.
+/// Whether there is a node for an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Room {
-    /// It has one.
+    /// There is one.
     #[default]
-    There,
-    /// Only if a live entry of another key gives way ([`Eviction::EvictSoonestExpiry`](crate::Eviction)).
-    Taken,
-    /// No: an update that leaves something in it fails.
+    Available,
+    /// Only by evicting a live entry of another key ([`Eviction::EvictSoonestExpiry`](crate::Eviction)).
+    ByEviction,
+    /// None: an update that leaves something in the entry fails.
     Full,
 }
 
 impl EntryMut<'_> {
-    /// Whether the key had no entry, or one that has expired.
+    /// Whether the key had no entry, or an expired one.
     #[must_use]
     pub const fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Whether there is a node for it. Who can do without an entry looks here before it is changed.
+    /// Whether there is a node for the entry. Callers that can do without an entry check this before they change it.
     #[must_use]
     pub const fn room(&self) -> Room {
         self.room
@@ -53,18 +53,18 @@ impl EntryMut<'_> {
 pub struct Entry {
     /// The state words.
     pub state: SmallVec<[u64; 4]>,
-    /// When the entry stops to count, in nanoseconds since the Unix epoch.
+    /// When the entry expires, in nanoseconds since the Unix epoch.
     pub expires_at: u64,
 }
 
 impl Entry {
-    /// An entry of this state.
+    /// An entry with this state.
     #[must_use]
     pub fn new(state: &[u64], expires_at: u64) -> Self {
         Self { state: SmallVec::from_slice(state), expires_at }
     }
 
-    /// Whether the entry no longer counts at `now`; the moment of expiry itself is past.
+    /// Whether the entry has expired at `now`. It has at the very moment of its expiry.
     #[must_use]
     pub const fn is_expired(&self, now: u64) -> bool {
         self.expires_at <= now
@@ -74,16 +74,16 @@ impl Entry {
 /// The entries of the keys of one update, in the order of the keys.
 #[derive(Debug)]
 pub struct Entries<'a> {
-    pub(crate) drafts: &'a mut [Draft],
+    pub(crate) entries: &'a mut [PendingEntry],
     pub(crate) words: &'a mut [u64],
 }
 
-/// One key of an update, and where the image of its node is being made.
+/// One key of an update, and where the image of its node is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Draft {
-    /// The index of the key's first mention in this update.
+pub(crate) struct PendingEntry {
+    /// The index of the key's first occurrence in this update.
     pub(crate) first: usize,
-    /// The words of the image.
+    /// The range of the image's words.
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) expires_at: u64,
@@ -105,47 +105,47 @@ impl Entries<'_> {
     /// The number of keys of the update.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.drafts.len()
+        self.entries.len()
     }
 
     /// Whether the update has no keys.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.drafts.is_empty()
+        self.entries.is_empty()
     }
 
-    /// The entry of key number `index`. Keys that are the same have the same entry.
+    /// The entry of key number `index`. Equal keys share one entry.
     ///
     /// # Panics
     ///
     /// If there is no such key.
     #[inline]
     pub fn get(&mut self, index: usize) -> EntryMut<'_> {
-        let draft = &mut self.drafts[self.drafts[index].first];
+        let entry = &mut self.entries[self.entries[index].first];
         EntryMut {
-            state: &mut self.words[draft.start + STATE..draft.end - 1],
-            expires_at: &mut draft.expires_at,
-            is_new: draft.is_new,
-            room: draft.room,
+            state: &mut self.words[entry.start + STATE..entry.end - 1],
+            expires_at: &mut entry.expires_at,
+            is_new: entry.is_new,
+            room: entry.room,
         }
     }
 }
 
-/// The second in which a moment is over, at most 2^32 - 1.
+/// A time in seconds, rounded up, at most 2^32 - 1.
 #[inline]
 pub(crate) const fn secs_up(nanos: u64) -> u32 {
     let secs = nanos.div_ceil(SECOND);
     if secs > u32::MAX as u64 { u32::MAX } else { secs as u32 }
 }
 
-/// The second in which a moment is, at most 2^32 - 1.
+/// A time in seconds, rounded down, at most 2^32 - 1.
 #[inline]
 pub(crate) const fn secs_down(nanos: u64) -> u32 {
     let secs = nanos / SECOND;
     if secs > u32::MAX as u64 { u32::MAX } else { secs as u32 }
 }
 
-/// The beginning of a second.
+/// The start of a second, in nanoseconds.
 #[inline]
 pub(crate) const fn nanos(secs: u32) -> u64 {
     secs as u64 * SECOND

@@ -1,55 +1,54 @@
-//! The errors of the boundary: one enum for opening a cluster, one for updating it.
+//! The two error enums of the crate: one for opening a cluster, one for updating it.
 //!
-//! Every message names the file or key at fault, what was found, what was expected, and for a
-//! refused file what an operator can do about it. A refused file is never written to.
+//! Every message names the file or key, what was found and what was expected. For a refused file it also says
+//! what an operator can do. A refused file is never written to.
 
 use std::io;
 use std::path::PathBuf;
 
-use crate::geometry::{Class, GeometryError};
-use crate::key::StoredKey;
+use crate::format::{Class, GeometryError, StoredKey};
 
-/// Why a cluster could not be opened. Its files, if there are any, are untouched.
+/// Why a cluster could not be opened. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process is opening the cluster, and does not come to an end.
+    /// Another process holds the lock for opening the cluster, and did not release it in time.
     #[error(
         "{}: another process has been opening this cluster for {seconds} s; wait for it, or stop it",
         path.display()
     )]
-    Opening {
-        /// The lock file that it holds.
+    OpenTimeout {
+        /// The lock file.
         path: PathBuf,
-        /// How long was waited for it.
+        /// How long this process waited.
         seconds: u64,
     },
-    /// There are as many processes as there can be.
+    /// The maximum number of processes already have the cluster open.
     #[error(
-        "{}: {max} processes have this cluster open, and more cannot; stop one of them",
+        "{}: {max} processes have this cluster open, the maximum; stop one of them",
         path.display()
     )]
     TooManyProcesses {
         /// The directory.
         path: PathBuf,
-        /// How many processes there can be.
+        /// The maximum number of processes.
         max: u32,
     },
-    /// Processes have the cluster open that keep its counters where this one cannot see them: in another
-    /// container, or on another machine.
+    /// Processes have the cluster open whose memory this process cannot see: in another container, or on
+    /// another machine.
     #[error(
-        "{}: served already, by a process whose shared memory cannot be joined from here (another \
+        "{}: already served by a process whose shared memory is not reachable from here (another \
          container, another machine, or memory that was changed from outside); stop it, or let both \
          see one memory directory",
         path.display()
     )]
-    Elsewhere {
+    ServedElsewhere {
         /// The directory.
         path: PathBuf,
     },
-    /// The directory for counters is not one of shared memory.
+    /// The memory directory is not on a tmpfs.
     #[error(
-        "{}: is not in memory, so that counters there would wait for a disk; choose a directory on a \
+        "{}: is not on a tmpfs, so counters there would wait for a disk; choose a directory on a \
          tmpfs, such as /dev/shm",
         path.display()
     )]
@@ -60,41 +59,38 @@ pub enum OpenError {
     /// The operating system refused an operation.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// There is nothing to open for somebody who only wants to look.
-    #[error(
-        "{}: there is no cluster here; `tidegate serve --data-dir` makes one",
-        path.display()
-    )]
+    /// A view was opened where no cluster is.
+    #[error("{}: there is no cluster here; `tidegate serve --data-dir` makes one", path.display())]
     NoCluster {
         /// The directory.
         path: PathBuf,
     },
-    /// The space for a file could not be set aside: a full disk, a quota, or a file system without
-    /// `fallocate`. An existing file asks for space only if it has holes.
+    /// The space of a file could not be reserved: a full disk, a quota, or a file system without `fallocate`.
+    /// An existing file needs space only where it has holes.
     #[error(
-        "{}: cannot set aside {bytes} bytes: {source}; free some space, choose a directory on \
+        "{}: cannot reserve {bytes} bytes: {source}; free some space, choose a directory on \
          another file system, or lower the capacity if the cluster is a new one",
         path.display()
     )]
     NoSpace {
-        /// The file; one that was being made has been removed again.
+        /// The file. A file that was being created has been removed.
         path: PathBuf,
-        /// The size that was asked for.
+        /// The requested size.
         bytes: u64,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// There is something under the file's name which is not a regular file.
-    #[error("{}: found something that is not a regular file; move it away", path.display())]
+    /// The path of a file holds something that is not a regular file.
+    #[error("{}: not a regular file; move it away", path.display())]
     NotAFile {
-        /// What is in the way.
+        /// The path.
         path: PathBuf,
     },
     /// A file of the cluster is missing.
@@ -111,10 +107,10 @@ pub enum OpenError {
     /// The file is shorter than a header.
     #[error(
         "{}: found {found} bytes, expected at least the {expected} bytes of a header; restore the \
-         whole file, or move the directory it is in away to start with empty counters",
+         whole file, or move its directory away to start with empty counters",
         path.display()
     )]
-    NoHeader {
+    TooShort {
         /// The refused file.
         path: PathBuf,
         /// Its length in bytes.
@@ -122,13 +118,13 @@ pub enum OpenError {
         /// The length of a header in bytes.
         expected: u64,
     },
-    /// The file does not start as a counter file does.
+    /// The file does not start with the magic of a counter file.
     #[error(
         "{}: not a counter file: found {found:02x?} at its start, expected {expected:02x?}; move \
          it away, or choose another directory",
         path.display()
     )]
-    Foreign {
+    NotACounterFile {
         /// The refused file.
         path: PathBuf,
         /// Its first bytes.
@@ -136,10 +132,10 @@ pub enum OpenError {
         /// The first bytes of a counter file.
         expected: [u8; 8],
     },
-    /// The file has a format which this version of the crate does not read.
+    /// The file has a format version that this version of the crate does not read.
     #[error(
         "{}: found format version {found}, expected {expected}; use the release that wrote it, or \
-         move the directory it is in away to start with empty counters",
+         move its directory away to start with empty counters",
         path.display()
     )]
     FormatVersion {
@@ -153,7 +149,7 @@ pub enum OpenError {
     /// The header was damaged after it was written.
     #[error(
         "{}: the header is damaged: found checksum {found:#018x}, expected {expected:#018x}; \
-         restore the file, or move the directory it is in away to start with empty counters",
+         restore the file, or move its directory away to start with empty counters",
         path.display()
     )]
     Checksum {
@@ -161,33 +157,33 @@ pub enum OpenError {
         path: PathBuf,
         /// The checksum in the header.
         found: u64,
-        /// The checksum of what the header says.
+        /// The checksum computed from the header.
         expected: u64,
     },
-    /// The file is whole, and does not belong where it is.
+    /// The file is valid, but belongs elsewhere.
     #[error(
-        "{}: is {what}; put back the file that was here, or move the directory it is in away to \
+        "{}: is {what}; put back the file that was here, or move its directory away to \
          start with empty counters",
         path.display()
     )]
-    WrongPlace {
+    WrongFile {
         /// The refused file.
         path: PathBuf,
-        /// What it is.
+        /// A description of the file.
         what: &'static str,
     },
-    /// The header is whole but describes a geometry that this crate does not use.
+    /// The header is valid, but describes a geometry that this crate does not use.
     #[error("{}: {source}; use the release that wrote it", path.display())]
     Geometry {
         /// The refused file.
         path: PathBuf,
-        /// Which number, and what is allowed.
+        /// The number that is out of range, and its range.
         source: GeometryError,
     },
     /// The file is shorter or longer than its header says.
     #[error(
         "{}: found {found} bytes, expected the {expected} bytes that its header describes; restore \
-         the whole file, or move the directory it is in away to start with empty counters",
+         the whole file, or move its directory away to start with empty counters",
         path.display()
     )]
     Length {
@@ -200,85 +196,85 @@ pub enum OpenError {
     },
 }
 
-/// Why nothing was updated: no entry of any key of the call has changed, save after
-/// [`UpdateError::Lost`].
+/// Why an update failed. No entry has changed, except possibly after [`UpdateError::DataLoss`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// A new key has no place: every node of its key-nodes holds a live entry.
-    #[error("no place for key {key}: all {nodes} {} nodes of its key-nodes are live", class.name())]
+    /// There is no room for a new key: every node of its key-nodes holds a live entry.
+    #[error("no room for key {key}: all {nodes} {} nodes of its key-nodes are live", class.name())]
     Full {
-        /// The key without a place.
+        /// The new key.
         key: StoredKey,
         /// The class of its nodes.
         class: Class,
-        /// The number of nodes where it could have been.
+        /// The number of nodes that the key could have used.
         nodes: u32,
     },
     /// The keys of one update are too many, or their nodes too large, for the journal.
     #[error(
         "{keys} keys of {words} words are too much for one update (at most {keys_max} keys and {words_max} words)"
     )]
-    TooMuch {
-        /// How many keys there are.
+    TooLarge {
+        /// The number of keys.
         keys: usize,
-        /// How many words of journal they take.
+        /// The journal words that they take.
         words: usize,
-        /// How many keys there may be.
+        /// The maximum number of keys.
         keys_max: usize,
-        /// How many words of journal they may take.
+        /// The maximum number of journal words.
         words_max: usize,
     },
     /// A state does not fit into a node.
     #[error("a state of {words} words does not fit into a node of {words_max}")]
     StateTooLong {
-        /// How many words the state has.
+        /// The words of the state.
         words: usize,
-        /// How many words of state a node of the key's class has.
+        /// The state words of a node of the key's class.
         words_max: usize,
     },
-    /// The cluster was made without nodes of the key's class.
-    #[error("key {key} needs a {} node, and this cluster was made without", class.name())]
+    /// The cluster has no nodes of the key's class.
+    #[error("key {key} needs a {} node, but this cluster has none", class.name())]
     NoClass {
         /// The key.
         key: StoredKey,
-        /// The class that is missing.
+        /// The missing class.
         class: Class,
     },
-    /// A live process holds a lock and does not move: it is stopped, or starved of CPU time.
+    /// A live process holds a lock and makes no progress: it is stopped, or starved of CPU time.
     #[error(
         "process {pid} holds a key-node and has not moved for {millis} ms; continue or kill it"
     )]
     Busy {
-        /// The process id of the holder, as it noted it; 0 if not known.
+        /// The process id that the holder recorded; 0 if unknown.
         pid: u64,
-        /// For how long it is known not to have moved.
+        /// For how long it is known to have made no progress.
         millis: u64,
     },
-    /// Others were faster, again and again: they move, but this update found no lock or seat free.
-    #[error("no lock or seat came free for {millis} ms; too many threads update the same keys")]
-    Crowded {
-        /// How long was waited.
-        millis: u64,
-    },
-    /// A file of the cluster was cut short, or its pages cannot be had any more. Whether the update
-    /// took place is not known, and nothing that was counted since can be trusted.
+    /// Contention: other writers make progress, but no lock or writer slot became free for this update.
     #[error(
-        "a file of the cluster was cut short or cannot be read any more; stop all \
+        "no lock or writer slot became free within {millis} ms; too many threads update the same keys"
+    )]
+    Crowded {
+        /// How long the update waited.
+        millis: u64,
+    },
+    /// A file of the cluster was truncated, or its pages can no longer be read. It is unknown whether the
+    /// update took place, and counts made since then cannot be trusted.
+    #[error(
+        "a file of the cluster was truncated or can no longer be read; stop all \
          processes that use it, restore it, and start again"
     )]
-    Lost,
+    DataLoss,
 }
 
 impl UpdateError {
-    /// Whether other threads or processes held what the update needed. Nothing has changed, and the same update
-    /// may succeed when it is tried again.
+    /// Whether other threads or processes held what the update needed. Nothing has changed; a retry may succeed.
     pub fn is_contention(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Crowded { .. })
     }
 }
 
-/// Tries an update again as long as it meets contention, as on a machine with fewer processors than threads.
+/// Retries an update while it meets contention, as on a machine with fewer processors than threads.
 #[cfg(all(test, not(loom)))]
 pub(crate) fn until_decided<T>(mut update: impl FnMut() -> Result<T, UpdateError>) -> T {
     loop {

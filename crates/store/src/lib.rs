@@ -1,69 +1,46 @@
-//! The MMAP cluster: the counter store of Tidegate, in mapped memory that several processes share, with a
-//! snapshot on a disk.
+//! The counter store of Tidegate: the MMAP cluster, in memory that several processes map, with a snapshot on disk.
 //!
-//! A [`Cluster`] keeps a few words of state under each key, for a bounded number of keys, in memory of
-//! fixed size. It is found with one hash and in two cache misses, several keys change as one step, and a
-//! process that is killed in the middle of it neither blocks the others nor leaves anything half
-//! done. It knows no limit and no algorithm.
+//! A [`Cluster`] keeps a few words of state for each key, for a bounded number of keys, in memory of fixed
+//! size. A lookup takes one hash and two cache misses. Several keys change in one transaction, which survives
+//! `kill -9`: a process killed in the middle neither blocks the others nor leaves a partial change. The store
+//! knows no limit and no algorithm.
 //!
-//! - `files` × `key-nodes` × `chain`: see [`Geometry`]. The bytes are in docs/internals/store-format.md.
-//! - A key is anything that has an index estimate and can be compared: see [`Key`].
-//! - [`View`] looks at a cluster, live or at rest, without touching it.
+//! - `files` × `key-nodes` × `chain`: see [`Geometry`]. The bytes are specified in docs/internals/store-format.md.
+//! - A key is any type with an index estimate and a comparison: see [`Key`].
+//! - [`View`] reads a cluster, live or at rest, and changes nothing.
 //!
-//! From the bottom: `region` (mapped words) and `guard` (files cut short); `geometry` and `key_node`
-//! (where things are); `lock`, `seat`, `process` and `crew` (who may write, and what is left when they
-//! die); `patience` and `stuck` (how long they wait, and for whom not); `step` (one update); `cluster`
-//! (operations). `open` is how a cluster comes to be: `segment` (its memory), `snapshot` (its copy), `pointer`
-//! (from one to the other), `files` and `header` (what both have in common), `verify`.
+//! Imports point one way, from the bottom: `format` (what the bytes mean), `memory` (mapped words), `writers` (who
+//! may write, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on disk), `open`
+//! (how a cluster comes into being), `inspect` (reading without locks), `cluster` (the operations).
 //!
-//! Invariant: all unsafe code of the workspace is in `region`, `guard` and `byte_lock`.
+//! Invariant: all unsafe code is in `memory/region.rs`, `memory/sigbus.rs` and `writers/byte_lock.rs`.
 
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64")))]
 compile_error!("the files are little-endian, and may be larger than a 32-bit process can map");
 
-mod byte_lock;
 mod cluster;
-mod crew;
 mod entry;
 mod error;
-mod files;
-mod geometry;
-mod guard;
-mod header;
-mod key;
-mod key_node;
-mod lock;
+mod format;
+mod inspect;
 mod memory;
-mod occupancy;
 mod open;
 mod options;
-mod patience;
-mod pointer;
-mod process;
-mod region;
-mod seat;
-mod segment;
 mod snapshot;
-mod stats;
-mod step;
-mod stuck;
-mod sync;
-mod verify;
-mod view;
+mod transaction;
+mod writers;
 
 pub use cluster::Cluster;
 pub use entry::{Entries, Entry, EntryMut, Room};
 pub use error::{OpenError, UpdateError};
-pub use geometry::{
-    CHAIN_MAX, Class, Geometry, GeometryError, STATE_WORDS_MAX, STATE_WORDS_NARROW,
-    STATE_WORDS_WIDE,
+pub use format::{
+    CHAIN_MAX, Class, Geometry, GeometryError, Hashed, Key, Parts, STATE_WORDS_MAX,
+    STATE_WORDS_NARROW, STATE_WORDS_WIDE, StoredKey,
 };
-pub use key::{Hashed, Key, Parts, StoredKey};
-pub use occupancy::Occupancy;
+pub use inspect::{
+    EntryCounts, Findings, Flaw, FlawKind, LockHolder, Occupancy, Process, RangeStats, View,
+};
 pub use options::{Eviction, Options, default_memory_dir};
-pub use patience::blocked_here;
-pub use seat::KEYS_MAX as UPDATE_KEYS_MAX;
-pub use snapshot::Synced;
-pub use stats::Stats;
-pub use stuck::Stuck;
-pub use view::{Ages, Area, Findings, Flaw, FlawKind, Holder, Process, View};
+pub use snapshot::SyncReport;
+pub use writers::slot::KEYS_MAX as UPDATE_KEYS_MAX;
+pub use writers::{Stats, StuckProcess, blocked_in_this_thread};

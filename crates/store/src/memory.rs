@@ -1,67 +1,66 @@
-//! The words of a whole cluster: the control file, and the key-nodes of both classes.
+//! The memory of a cluster: the control file and the key-nodes of both classes, as shared words.
 //!
-//! Owns the way from the name of a key-node to its words, and the completion of what a killed process
-//! left. Knows no file. Takes no lock, except to give back those of the dead.
+//! Owns the mapping of files to words, and finds the words of a key-node. Creates no file, decides nothing
+//! about keys, and takes no lock.
 
-use crate::geometry::{Class, Geometry, KeyNodeAt, Layout};
-use crate::header::{Identity, Role};
-use crate::key::StoredKey;
-use crate::key_node::{KeyNode, is_sealed};
-use crate::lock::release_of;
-use crate::region::Region;
-use crate::seat::{KeyNodeId, Record, Seat, owner_word, pid_word, read_journal, spoiled_word};
-use crate::stats::Count;
-use crate::sync::{AtomicU64, get, put};
+pub(crate) mod control;
+pub(crate) mod key_node;
+pub(crate) mod region;
+pub(crate) mod sigbus;
+pub(crate) mod sync;
+pub(crate) mod validity;
+
+pub(crate) use key_node::{KeyNode, Slots};
+pub(crate) use region::Region;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One class of nodes, over all its files.
+use crate::format::layout::KeyNodeAt;
+use crate::format::{Class, ClusterInfo, Geometry, KeyNodeId, Layout, Role, StoredKey};
+use control::{POISONED, word};
+use sync::{AtomicU64, put};
+
+/// One class of nodes, in all its files.
 pub(crate) struct ClassMemory {
     pub(crate) class: Class,
     pub(crate) layout: Layout,
     files: Vec<Region>,
 }
 
-/// A key-node, with its name.
-#[derive(Clone, Copy)]
-pub(crate) struct Spot<'a> {
-    pub(crate) id: KeyNodeId,
-    pub(crate) node: KeyNode<'a>,
-}
-
 impl ClassMemory {
-    /// `files` are as many and as long as the geometry says.
+    /// `files` must match the geometry in number and length.
     pub(crate) fn new(class: Class, geometry: Geometry, files: Vec<Region>) -> Self {
         debug_assert!(files.len() == geometry.files() as usize);
         Self { class, layout: Layout::new(geometry), files }
     }
 
-    /// The key-node of this number, which is less than there are.
-    pub(crate) fn spot(&self, number: u64) -> Spot<'_> {
-        self.spot_at(self.layout.key_node(number))
+    /// The key-node with this number, which must exist.
+    pub(crate) fn key_node(&self, number: u64) -> KeyNode<'_> {
+        self.key_node_at(self.layout.key_node(number))
     }
 
     /// See [`Layout::home`].
     #[inline]
-    pub(crate) fn home(&self, stored: &StoredKey) -> Spot<'_> {
-        self.spot_at(self.layout.home(stored))
+    pub(crate) fn home(&self, stored: &StoredKey) -> KeyNode<'_> {
+        self.key_node_at(self.layout.home(stored))
     }
 
     /// See [`Layout::alternate`].
     #[inline]
-    pub(crate) fn alternate(&self, stored: &StoredKey) -> Spot<'_> {
-        self.spot_at(self.layout.alternate(stored))
+    pub(crate) fn alternate(&self, stored: &StoredKey) -> KeyNode<'_> {
+        self.key_node_at(self.layout.alternate(stored))
     }
 
     #[inline]
-    fn spot_at(&self, at: KeyNodeAt) -> Spot<'_> {
+    fn key_node_at(&self, at: KeyNodeAt) -> KeyNode<'_> {
         let words = self.files[at.file].slice(at.first, self.layout.key_node_words);
-        let id = KeyNodeId { class: self.class, key_node: at.number };
-        Spot { id, node: KeyNode::new(words, &self.layout) }
+        let id = KeyNodeId { class: self.class, number: at.number };
+        KeyNode::new(id, words, &self.layout)
     }
 
-    /// What is known of the copy of a key-node in the snapshot: see [`crate::snapshot`].
-    pub(crate) fn saved(&self, number: u64) -> &AtomicU64 {
-        let (file, index) = self.layout.saved(number);
+    /// The word about a key-node's snapshot copy: see [`crate::snapshot`].
+    pub(crate) fn copy_state(&self, number: u64) -> &AtomicU64 {
+        let (file, index) = self.layout.copy_state_at(number);
         &self.files[file].slice(index, 1)[0]
     }
 
@@ -70,54 +69,25 @@ impl ClassMemory {
         self.files.iter().flat_map(Region::words).collect()
     }
 
-    pub(crate) fn spots(&self) -> impl Iterator<Item = Spot<'_>> {
-        (0..self.layout.geometry.key_nodes_total()).map(|number| self.spot(number))
+    pub(crate) fn key_nodes(&self) -> impl Iterator<Item = KeyNode<'_>> {
+        (0..self.layout.geometry.key_nodes_total()).map(|number| self.key_node(number))
     }
 }
 
-/// What there was to clean up after the dead.
-#[derive(Clone, Copy, Default)]
-#[must_use = "it is to be counted"]
-pub(crate) struct CleanedUp {
-    seats: u64,
-    completed: u64,
-}
-
-impl CleanedUp {
-    pub(crate) const fn and(self, other: Self) -> Self {
-        Self { seats: self.seats + other.seats, completed: self.completed + other.completed }
-    }
-
-    /// Counts it as done from `seat`.
-    pub(crate) fn count(self, seat: &Seat<'_>) {
-        seat.count(Count::Recovered, self.seats);
-        seat.count(Count::Completed, self.completed);
-    }
-}
-
-/// A whole cluster.
+/// The memory of a whole cluster.
 pub(crate) struct Memory {
-    pub(crate) identity: Identity,
+    pub(crate) info: ClusterInfo,
     pub(crate) control: Region,
     narrow: ClassMemory,
     wide: Option<ClassMemory>,
-    /// Whether somebody changed the files from outside.
-    is_spoiled: AtomicBool,
+    /// Whether this process found that the files were changed from outside.
+    is_poisoned: AtomicBool,
 }
 
 impl Memory {
-    pub(crate) fn new(
-        identity: Identity,
-        control: Region,
-        narrow: ClassMemory,
-        wide: Option<ClassMemory>,
-    ) -> Self {
-        Self { identity, control, narrow, wide, is_spoiled: AtomicBool::new(false) }
-    }
-
-    /// Of the words of each file, the control file first.
-    pub(crate) fn of_files<E>(
-        identity: Identity,
+    /// Built from the words of each file, the control file first.
+    pub(crate) fn new<E>(
+        info: ClusterInfo,
         mut words: impl FnMut(Role) -> Result<Region, E>,
     ) -> Result<Self, E> {
         let control = words(Role::Control)?;
@@ -125,15 +95,15 @@ impl Memory {
             let files = (0..geometry.files()).map(|file| words(Role::Nodes { class, file }));
             Ok(ClassMemory::new(class, geometry, files.collect::<Result<_, E>>()?))
         };
-        let narrow = class(Class::Narrow, identity.narrow)?;
-        let wide = identity.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
-        Ok(Self::new(identity, control, narrow, wide))
+        let narrow = class(Class::Narrow, info.narrow)?;
+        let wide = info.wide.map(|geometry| class(Class::Wide, geometry)).transpose()?;
+        Ok(Self { info, control, narrow, wide, is_poisoned: AtomicBool::new(false) })
     }
 
     /// The seed of the cluster.
     #[inline]
     pub(crate) fn seed(&self) -> u64 {
-        self.identity.seed
+        self.info.seed
     }
 
     #[inline]
@@ -148,11 +118,11 @@ impl Memory {
         Class::ALL.into_iter().filter_map(|class| self.class(class))
     }
 
-    /// A key-node, if there is one of this name.
-    fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
+    /// A key-node, if it exists.
+    pub(crate) fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
         let class = self.class(id.class)?;
         let total = class.layout.geometry.key_nodes_total();
-        (id.key_node < total).then(|| class.spot(id.key_node).node)
+        (id.number < total).then(|| class.key_node(id.number))
     }
 
     /// See [`Region::use_large_pages`].
@@ -160,101 +130,19 @@ impl Memory {
         self.classes().flat_map(|class| &class.files).for_each(Region::use_large_pages);
     }
 
-    /// Nothing that is read here counts any more, in this process and all others.
-    pub(crate) fn spoil(&self) {
-        put(spoiled_word(&self.control), 1);
-        self.is_spoiled.store(true, Ordering::Relaxed);
+    /// Marks the memory as corrupted. From now on every process refuses it.
+    pub(crate) fn poison(&self) {
+        put(word(&self.control, POISONED), 1);
+        self.is_poisoned.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing that is read here counts: a file was cut short, or changed from outside.
+    /// Whether the memory is unusable: a file was truncated, or changed from outside.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
-        if self.is_spoiled.load(Ordering::Relaxed) {
+        if self.is_poisoned.load(Ordering::Relaxed) {
             return true;
         }
         let of = |class: &ClassMemory| class.files.iter().any(Region::is_lost);
         self.control.is_lost() || of(&self.narrow) || self.wide.as_ref().is_some_and(of)
-    }
-
-    /// Cleans up after process number `process`, which is dead: completes its committed updates and gives
-    /// back its locks and seats. The caller has the right to.
-    ///
-    /// Killed in the middle, it can be done again.
-    pub(crate) fn clean_up_after(&self, process: u32) -> CleanedUp {
-        let owner = owner_word(process);
-        let mut cleaned = CleanedUp::default();
-        for dead in Seat::all(&self.control).filter(|dead| dead.owner() == owner) {
-            cleaned.completed += u64::from(self.complete(&dead));
-            for id in dead.locks() {
-                if let Some(key_node) = self.key_node(id) {
-                    release_of(key_node.lock(), dead.lock_word());
-                }
-            }
-            dead.clear_locks();
-            dead.give_back();
-            cleaned.seats += 1;
-        }
-        if get(pid_word(&self.control, process)) != 0 {
-            put(pid_word(&self.control, process), 0);
-        }
-        cleaned
-    }
-
-    /// Does what the journal of a dead seat says, if it was committed.
-    fn complete(&self, dead: &Seat<'_>) -> bool {
-        self.redo(dead, |key_node, record| {
-            self.complete_record(key_node, record.slot, record.before, record.image);
-        })
-    }
-
-    /// Hands the records of a committed journal to `act`, each with its key-node, up to one that makes no
-    /// sense; then forgets the journal. Says whether there was one.
-    fn redo(&self, seat: &Seat<'_>, act: impl Fn(&KeyNode<'_>, &Record<'_>)) -> bool {
-        let words = seat.committed_words();
-        let node_words = |class| Some(self.class(class)?.layout.node_words);
-        for record in read_journal(&words, node_words) {
-            let Some(key_node) = self.key_node(record.id) else { break };
-            if record.slot >= key_node.layout().geometry.chain() {
-                break;
-            }
-            act(&key_node, &record);
-        }
-        if !words.is_empty() {
-            seat.clear_journal();
-        }
-        !words.is_empty()
-    }
-
-    /// Makes one change of a journal, unless the node is neither as the journal found it nor torn. Then
-    /// the journal is older than the node: a copy of a live cluster, or a loss of power.
-    fn complete_record(
-        &self,
-        key_node: &KeyNode<'_>,
-        slot: u32,
-        before: u64,
-        image: Option<&[u64]>,
-    ) {
-        let tail = key_node.tail(slot);
-        let Some(image) = image else {
-            if tail == before {
-                key_node.clear(slot);
-            }
-            key_node.note_change();
-            return;
-        };
-        let mut found = image.to_vec();
-        key_node.read(slot, &mut found);
-        if tail != before && is_sealed(&mut found, self.seed()) {
-            // Whole, and not what was to be replaced: newer, or done already, though perhaps not yet
-            // marked and noted in the head.
-            if found == image {
-                key_node.install(slot, image);
-            }
-            return;
-        }
-        found.copy_from_slice(image);
-        if is_sealed(&mut found, self.seed()) {
-            key_node.install(slot, image);
-        }
     }
 }

@@ -1,10 +1,15 @@
-//! Opening a cluster and leaving it: which files come first, who fills the memory, who takes it away.
+//! Opening a cluster and leaving it: creation, filling the memory, joining, and removal by the last process.
 //!
-//! Invariant: the directory of the snapshot under its final name is whole. It is made under another name, with
-//! all its space set aside, and renamed when it is on the disk.
-//! Invariant: one process at a time opens or leaves a cluster, and who finds nobody else there checks every
-//! node before anybody uses one.
-//! Invariant: there is one memory for a snapshot, whatever containers and machines see its directory.
+//! Owns the order of these steps. Knows no entry and no key.
+//!
+//! Invariant: the snapshot directory under its final name is complete. It is created under another name, with
+//! all its space reserved, and renamed once it is on disk.
+//! Invariant: one process at a time opens or leaves a cluster. A process that is alone checks every node
+//! before any is used.
+//! Invariant: a snapshot has one memory, whatever containers and machines see its directory.
+
+pub(crate) mod pointer;
+pub(crate) mod segment;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -16,167 +21,175 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use crate::crew::Crew;
 use crate::error::OpenError;
-use crate::files::{self, io_error};
-use crate::header::{Identity, Role};
-use crate::memory::{CleanedUp, Memory};
+use crate::format::{Access, ClusterInfo, Role, files, io_error};
+use crate::memory::Memory;
+use crate::memory::control::PROCESSES_MAX;
 use crate::options::{Options, default_memory_dir};
-use crate::pointer;
-use crate::process::{Life, Lives};
-use crate::region::Access;
-use crate::seat::PROCESSES_MAX;
-use crate::segment::{self, Segment};
-use crate::snapshot::Snapshot;
-use crate::verify;
+use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
+use crate::writers::liveness::{LivenessLock, LivenessLocks};
+use crate::writers::recovery::{Recovered, recover};
+use crate::writers::{Writers, restore};
+use segment::Segment;
 
-/// The directory of the snapshot, within the one that was asked for.
-const CLUSTER: &str = "cluster";
-/// The same in the making. One that is left over is replaced.
+/// The snapshot directory while it is being created. A leftover is replaced.
 const CLUSTER_NEW: &str = "cluster.new";
-/// Held while a process opens or leaves the cluster.
-const GATE: &str = "cluster.lock";
+/// Locked while a process opens or leaves the cluster.
+const OPEN_LOCK: &str = "cluster.lock";
 
-/// Opening a cluster takes about a second for each GiB that is read from a disk.
-const GATE_PATIENCE: Duration = Duration::from_secs(60);
-const GATE_PAUSE: Duration = Duration::from_millis(5);
-/// How often a process that leaves tries the gate.
-const LEAVING_TRIES: u32 = 40;
+/// Opening a cluster takes about a second per GiB read from disk.
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(60);
+const OPEN_PAUSE: Duration = Duration::from_millis(5);
+/// How often a leaving process tries the lock.
+const LEAVE_TRIES: u32 = 40;
 
 /// A cluster that this process has joined.
 pub(crate) struct Opened {
     pub(crate) memory: Memory,
-    pub(crate) crew: Crew,
-    pub(crate) place: Place,
+    pub(crate) writers: Writers,
+    pub(crate) files: ClusterFiles,
 }
 
-/// Where the files of an open cluster are.
+/// The files of an open cluster.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ClusterFiles {
     pub(crate) snapshot: Snapshot,
-    memory: segment::Files,
-    /// Whether this process made the memory.
-    pub(crate) is_made: bool,
+    memory: segment::MemoryFiles,
+    /// Whether this process created the memory.
+    pub(crate) created_memory: bool,
     dir: path::PathBuf,
 }
 
-impl Place {
-    /// Whether the files are as they were. What is wrong with the memory spoils it.
+impl ClusterFiles {
+    /// Whether the files are unchanged. A fault in the memory poisons it.
     pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
         self.check_memory(memory)?;
         self.snapshot.check()
     }
 
-    /// The same of the memory alone.
+    /// The same for the memory alone.
     pub(crate) fn check_memory(&self, memory: &Memory) -> io::Result<()> {
-        self.memory.check(memory)
+        self.memory.check(memory, Access::Write)
     }
 
-    /// Takes the memory away if nobody else has it and the snapshot has all that is in it, which `save`
-    /// sees to. Does nothing if somebody is about to come.
-    pub(crate) fn leave(&self, memory: &Memory, lives: &Lives, save: impl FnOnce() -> bool) {
-        let Ok(gate) = open_gate(&self.dir.join(GATE)) else { return };
-        // Somebody may be coming, or a child that was just started still has the gate of this process.
-        let mut tries = 0..LEAVING_TRIES;
-        while gate.try_lock().is_err() {
+    /// Removes the memory if no other process has it and `save` has put everything into the snapshot. Does
+    /// nothing if a process is about to open the cluster.
+    pub(crate) fn leave(
+        &self,
+        memory: &Memory,
+        liveness: &LivenessLocks,
+        save: impl FnOnce() -> bool,
+    ) {
+        let Ok(lock) = open_lock_file(&self.dir.join(OPEN_LOCK)) else { return };
+        // The lock may belong to a process that opens the cluster, or to a child just forked, which has it
+        // until its exec.
+        let mut tries = 0..LEAVE_TRIES;
+        while lock.try_lock().is_err() {
             if tries.next().is_none() {
                 return;
             }
-            thread::sleep(GATE_PAUSE);
+            thread::sleep(OPEN_PAUSE);
         }
-        let mut others = (0..PROCESSES_MAX).map(|process| lives.try_take(process));
+        let mut others = (0..PROCESSES_MAX).map(|process| liveness.try_acquire(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
-        // What was spoiled is of no use to anybody.
+        // A poisoned memory is of no use.
         if !is_alone || !(memory.is_lost() || save()) {
             return;
         }
-        // Elsewhere, if the directory was moved, there is a pointer to nothing, which is as good as none.
+        // If the directory was moved, its pointer stays and points nowhere, which is as good as none.
         if self.snapshot.check().is_ok() {
             let _ = pointer::clear(self.snapshot.dir());
         }
-        // What is left is replaced by whoever comes next, and may be there before this process has ended.
+        // Leftovers are replaced by the next process, which may already be creating its memory.
         let _ = files::remove(&self.memory.dir);
-        self.snapshot.unshare();
+        self.snapshot.unlock();
     }
 }
 
-/// Opens the cluster in `dir`, and makes both if they are missing.
+/// Opens the cluster in `dir`. Creates both if they are missing.
 pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
-    // The files are looked for again later, wherever the process works then.
+    // The files are checked again later, whatever the working directory is then.
     let dir = &path::absolute(dir).map_err(io_error("make sense of the path", dir))?;
-    make_directory(dir)?;
-    let _gate = pass_gate(dir)?;
-    let cluster = dir.join(CLUSTER);
+    create_directory(dir)?;
+    let _lock = acquire_open_lock(dir)?;
+    let cluster = dir.join(SNAPSHOT_DIR);
     let mut is_new = false;
     if let Err(error) = fs::symlink_metadata(&cluster) {
         if error.kind() != io::ErrorKind::NotFound {
             return Err(io_error("look for the directory", &cluster)(error));
         }
-        make(dir, &new_identity(options)?)?;
+        create_snapshot(dir, &new_info(options)?)?;
         is_new = true;
     }
     let snapshot = Snapshot::open(&cluster, Access::Write)?;
-    let elsewhere = || OpenError::Elsewhere { path: dir.to_owned() };
+    let elsewhere = || OpenError::ServedElsewhere { path: dir.to_owned() };
     let lock_error =
         |error| io_error("lock the file", &cluster.join(Role::Control.file_name()))(error);
     let found = segment::find(&snapshot, Access::Write)?;
-    let is_made = found.is_none();
+    let created_memory = found.is_none();
     let segment = match found {
         Some(segment) => segment,
-        None if snapshot.claim().map_err(lock_error)? => fill(&snapshot, options, is_new)?,
+        None if snapshot.try_lock_exclusive().map_err(lock_error)? => {
+            create_memory(&snapshot, options, is_new)?
+        }
         None => return Err(elsewhere()),
     };
-    if !snapshot.share().map_err(lock_error)? {
+    if !snapshot.try_lock_shared().map_err(lock_error)? {
         return Err(elsewhere());
     }
-    let Segment { memory, control, files } = segment;
-    let lives = Lives::File(Arc::new(control));
-    let Roll { mut free, is_alone } = call_the_roll(&files.dir, &memory, &lives)?;
+    let Segment { memory, files } = segment;
+    let control = files.control().try_clone().map_err(io_error("open the file", &files.dir))?;
+    let liveness = LivenessLocks::File(Arc::new(control));
+    let FreeProcesses { mut free, is_alone } = claim_processes(&files.dir, &memory, &liveness)?;
     if is_alone {
-        verify::restore(&memory);
+        restore::restore(&memory);
         snapshot.resume(&memory).map_err(io_error("read the snapshot", snapshot.dir()))?;
     }
-    let cleaned = free
+    let recovered = free
         .iter()
-        .map(|(process, _)| memory.clean_up_after(*process))
-        .fold(CleanedUp::default(), CleanedUp::and);
-    let Some((process, life)) = free.drain(..).next() else {
+        .map(|(process, _)| recover(&memory, *process))
+        .fold(Recovered::default(), Recovered::and);
+    let Some((process, claim)) = free.drain(..).next() else {
         return Err(OpenError::TooManyProcesses { path: dir.to_owned(), max: PROCESSES_MAX });
     };
-    let crew = Crew::join(&memory, lives, life, process);
-    if let Ok(seated) = crew.sit(&memory) {
-        cleaned.count(&seated.seat);
+    let writers = Writers::join(&memory, liveness, claim, process);
+    if let Ok(held) = writers.acquire(&memory) {
+        recovered.count(&held.writer);
     }
-    let place = Place { snapshot, memory: files, is_made, dir: dir.to_owned() };
-    Ok(Opened { memory, crew, place })
+    let files = ClusterFiles { snapshot, memory: files, created_memory, dir: dir.to_owned() };
+    Ok(Opened { memory, writers, files })
 }
 
-/// How much memory [`open`] would make; 0 if it is there already.
+/// How many bytes of memory [`open`] would create; 0 if the memory exists.
 pub(crate) fn memory_needed(dir: &Path, options: &Options) -> Result<u64, OpenError> {
-    let cluster = dir.join(CLUSTER);
-    // Whoever is just making it comes first.
-    let _gate = if dir.join(GATE).exists() { Some(pass_gate(dir)?) } else { None };
+    let cluster = dir.join(SNAPSHOT_DIR);
+    // Let a process that is creating the cluster finish.
+    let _lock = if dir.join(OPEN_LOCK).exists() { Some(acquire_open_lock(dir)?) } else { None };
     if fs::symlink_metadata(&cluster).is_err() {
         return Ok(options.total_bytes());
     }
     let snapshot = Snapshot::open(&cluster, Access::Read)?;
-    let Identity { narrow, wide, .. } = snapshot.identity;
+    let ClusterInfo { narrow, wide, .. } = snapshot.info;
     Ok(match segment::find(&snapshot, Access::Read)? {
         Some(_) => 0,
         None => Options { wide, ..Options::narrow(narrow) }.total_bytes(),
     })
 }
 
-/// Makes the memory, and fills it from the snapshot, unless that is new and has nothing.
-fn fill(snapshot: &Snapshot, options: &Options, is_new: bool) -> Result<Segment, OpenError> {
+/// Creates the memory, and fills it from the snapshot unless that is new.
+fn create_memory(
+    snapshot: &Snapshot,
+    options: &Options,
+    is_new: bool,
+) -> Result<Segment, OpenError> {
     let memory_dir = options.memory_dir.clone().unwrap_or_else(default_memory_dir);
     let memory_dir =
         path::absolute(&memory_dir).map_err(io_error("make sense of the path", &memory_dir))?;
-    let segment = segment::make(snapshot, &memory_dir)?;
+    let segment = segment::create(snapshot, &memory_dir)?;
     let load = || if is_new { Ok(()) } else { snapshot.load(&segment.memory, |_, _, _| {}) };
     let filled = load()
         .map_err(io_error("read the snapshot", snapshot.dir()))
-        .and_then(|()| segment.finish(snapshot));
+        .and_then(|()| segment.publish(snapshot));
     if let Err(error) = filled {
         let _ = files::remove(&segment.files.dir);
         return Err(error);
@@ -184,41 +197,7 @@ fn fill(snapshot: &Snapshot, options: &Options, is_new: bool) -> Result<Segment,
     Ok(segment)
 }
 
-/// A cluster that somebody looks at.
-pub(crate) struct Look {
-    pub(crate) memory: Memory,
-    pub(crate) snapshot: Snapshot,
-    /// The control file and the files of the memory, if it is there and not a copy of the snapshot.
-    pub(crate) live: Option<(File, segment::Files)>,
-    /// Places of the snapshot whose copy is torn or damaged.
-    pub(crate) damaged: Vec<(Role, u64, u64)>,
-}
-
-/// Looks at the cluster in `dir`, and changes nothing.
-pub(crate) fn look(dir: &Path) -> Result<Look, OpenError> {
-    let cluster = dir.join(CLUSTER);
-    match fs::metadata(&cluster) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::NoCluster { path: dir.to_owned() });
-        }
-        Err(error) => return Err(io_error("look for the directory", &cluster)(error)),
-    }
-    let snapshot = Snapshot::open(&cluster, Access::Read)?;
-    let mut damaged = Vec::new();
-    if let Some(Segment { memory, control, files }) = segment::find(&snapshot, Access::Read)? {
-        return Ok(Look { memory, snapshot, live: Some((control, files)), damaged });
-    }
-    let read_error = || io_error("read the snapshot", snapshot.dir());
-    let memory = segment::private(snapshot.identity).map_err(read_error())?;
-    let load = snapshot.load(&memory, |role, number, offset| damaged.push((role, number, offset)));
-    load.map_err(read_error())?;
-    // As whoever opens it does: so that keys away from home are found.
-    verify::restore(&memory);
-    Ok(Look { memory, snapshot, live: None, damaged })
-}
-
-fn make_directory(dir: &Path) -> Result<(), OpenError> {
+fn create_directory(dir: &Path) -> Result<(), OpenError> {
     if dir.is_dir() {
         return Ok(());
     }
@@ -229,15 +208,15 @@ fn make_directory(dir: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Opens the gate, and makes it if it is missing. Never waits: opening a FIFO would, until somebody reads.
-fn open_gate(path: &Path) -> Result<File, OpenError> {
+/// Opens the lock file, creating it if needed. Never waits, as opening a FIFO would.
+fn open_lock_file(path: &Path) -> Result<File, OpenError> {
     let is_other = |metadata: fs::Metadata| !metadata.is_file();
     let not_a_file = || OpenError::NotAFile { path: path.to_owned() };
-    // Before it is opened, which some devices take for an order.
+    // Checked before opening, which has side effects on some devices.
     if fs::metadata(path).is_ok_and(is_other) {
         return Err(not_a_file());
     }
-    let gate = OpenOptions::new()
+    let lock = OpenOptions::new()
         .create(true)
         .write(true)
         .truncate(false)
@@ -245,78 +224,86 @@ fn open_gate(path: &Path) -> Result<File, OpenError> {
         .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed())
         .open(path)
         .map_err(io_error("open the file", path))?;
-    let metadata = gate.metadata().map_err(io_error("look at the file", path))?;
-    if is_other(metadata) { Err(not_a_file()) } else { Ok(gate) }
+    let metadata = lock.metadata().map_err(io_error("look at the file", path))?;
+    if is_other(metadata) { Err(not_a_file()) } else { Ok(lock) }
 }
 
-/// Waits until no other process is opening the cluster.
-fn pass_gate(dir: &Path) -> Result<File, OpenError> {
-    let path = dir.join(GATE);
+/// Waits until no other process is opening or leaving the cluster.
+fn acquire_open_lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join(OPEN_LOCK);
     let since = Instant::now();
     loop {
-        let gate = open_gate(&path)?;
-        match gate.try_lock() {
-            Ok(()) => return Ok(gate),
+        let lock = open_lock_file(&path)?;
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(io_error("lock the file", &path)(error)),
         }
-        if since.elapsed() >= GATE_PATIENCE {
-            return Err(OpenError::Opening { path, seconds: GATE_PATIENCE.as_secs() });
+        if since.elapsed() >= OPEN_WAIT_MAX {
+            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
         }
-        thread::sleep(GATE_PAUSE);
+        thread::sleep(OPEN_PAUSE);
     }
 }
 
-/// Who is there.
-struct Roll {
-    /// The numbers that are not taken by a living process, with the right to them.
-    free: Vec<(u32, Life)>,
+/// The process numbers that this process could claim.
+struct FreeProcesses {
+    /// The numbers without a live process, with their liveness locks.
+    free: Vec<(u32, LivenessLock)>,
     is_alone: bool,
 }
 
-/// Waits while somebody who was killed in the middle of a restoration is not quite gone yet: what it left
-/// may only be used after another one.
-fn call_the_roll(memory_dir: &Path, memory: &Memory, lives: &Lives) -> Result<Roll, OpenError> {
+/// Claims the numbers of all processes that are not alive. Waits while a process killed during a restoration
+/// still exists: what it left must be restored again first.
+fn claim_processes(
+    memory_dir: &Path,
+    memory: &Memory,
+    liveness: &LivenessLocks,
+) -> Result<FreeProcesses, OpenError> {
     let since = Instant::now();
     loop {
-        let mut roll = Roll { free: Vec::new(), is_alone: true };
+        let mut processes = FreeProcesses { free: Vec::new(), is_alone: true };
         let path = memory_dir.join(Role::Control.file_name());
         for process in 0..PROCESSES_MAX {
-            match lives.try_take(process).map_err(io_error("lock the file", &path))? {
-                Some(life) => roll.free.push((process, life)),
-                None => roll.is_alone = false,
+            match liveness.try_acquire(process).map_err(io_error("lock the file", &path))? {
+                Some(claim) => processes.free.push((process, claim)),
+                None => processes.is_alone = false,
             }
         }
-        if roll.is_alone || !verify::is_being_restored(memory) {
-            return Ok(roll);
+        if processes.is_alone || !restore::is_being_restored(memory) {
+            return Ok(processes);
         }
-        if since.elapsed() >= GATE_PATIENCE {
-            return Err(OpenError::Opening { path, seconds: GATE_PATIENCE.as_secs() });
+        if since.elapsed() >= OPEN_WAIT_MAX {
+            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
         }
-        drop(roll);
-        thread::sleep(GATE_PAUSE);
+        drop(processes);
+        thread::sleep(OPEN_PAUSE);
     }
 }
 
-fn new_identity(options: &Options) -> Result<Identity, OpenError> {
+fn new_info(options: &Options) -> Result<ClusterInfo, OpenError> {
     let [high, low, seed] = segment::random()?;
     let cluster = u128::from(high) << 64 | u128::from(low);
-    Ok(Identity { cluster, seed, narrow: options.narrow, wide: options.wide })
+    Ok(ClusterInfo { cluster, seed, narrow: options.narrow, wide: options.wide })
 }
 
-/// Makes the snapshot in `dir`, all at once as far as anybody can see.
-fn make(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
-    let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(CLUSTER));
+/// Creates the snapshot in `dir`, atomically for all observers.
+fn create_snapshot(dir: &Path, info: &ClusterInfo) -> Result<(), OpenError> {
+    let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(SNAPSHOT_DIR));
     files::remove(&new)?;
     fs::create_dir(&new).map_err(io_error("create the directory", &new))?;
-    let made = Snapshot::make(&new, identity).and_then(|()| {
+    let create = || {
+        Snapshot::create(&new, info)?;
+        pointer::clear(&new).map_err(io_error("make room for the pointer to memory", &new))?;
+        files::sync_directory(&new)?;
         fs::rename(&new, &cluster).map_err(io_error("rename the new cluster", &cluster))
-    });
-    if made.is_err() {
-        // Best effort, so that a disk which was too full is not left full; the first error counts.
+    };
+    let created = create();
+    if created.is_err() {
+        // Best effort, so that a full disk does not stay full; the first error is returned.
         let _ = files::remove(&new);
     }
-    made?;
-    // The rename is on the disk once the directory is.
+    created?;
+    // The rename is durable once the directory is.
     files::sync_directory(dir)
 }

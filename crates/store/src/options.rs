@@ -1,50 +1,50 @@
-//! How to make a cluster, and how to treat it.
+//! The options of a cluster: its size, its memory and its eviction policy.
 
 use std::path::PathBuf;
 
-use crate::geometry::{Geometry, STATE_WORDS_WIDE};
-use crate::seat::CONTROL_BYTES;
+use crate::format::{Geometry, STATE_WORDS_WIDE};
+use crate::memory::control::CONTROL_BYTES;
 
-/// What becomes of a new key whose key-nodes are full of live entries.
+/// What happens to a new key if its key-nodes are full of live entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// Its update is refused. No live entry is ever forgotten, so no limit is loosened.
+    /// The update fails. No live entry is ever dropped, so no limit is loosened.
     #[default]
     Refuse,
-    /// The entry of its home that expires soonest gives way (of equals, the one in the lowest slot). The
-    /// key that loses it starts anew, so its limit is loosened; that is counted. A flood of new keys
-    /// pushes out other keys, and each other.
+    /// The entry in its home that expires soonest is evicted (the lowest slot breaks ties). The key that
+    /// loses its entry starts from zero, which loosens its limit and is counted. A flood of new keys evicts
+    /// other keys, and each other.
     EvictSoonestExpiry,
 }
 
-/// How to make a cluster that does not exist yet, and how to treat it.
+/// The options of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Of the narrow nodes. An existing cluster keeps the geometry that it has.
+    /// Geometry of the narrow nodes. An existing cluster keeps its own.
     pub narrow: Geometry,
-    /// Of the wide nodes, if there are to be any. As `narrow`.
+    /// Geometry of the wide nodes, if any. An existing cluster keeps its own.
     pub wide: Option<Geometry>,
-    /// What to do when there is no room; each process has its own mind.
+    /// What to do when there is no room. Each process may choose differently.
     pub eviction: Eviction,
-    /// The directory of shared memory (tmpfs) to keep counters in, unless they are in another one
-    /// already; [`default_memory_dir`] if none.
+    /// The directory of shared memory (tmpfs) for the counters; [`default_memory_dir`] if none. Ignored while
+    /// they are in another one.
     pub memory_dir: Option<PathBuf>,
 }
 
-/// The directory of shared memory that there is on every Linux machine.
+/// The shared memory directory of every Linux machine.
 #[must_use]
 pub fn default_memory_dir() -> PathBuf {
     if cfg!(target_os = "linux") { PathBuf::from("/dev/shm") } else { std::env::temp_dir() }
 }
 
 impl Options {
-    /// Narrow nodes of this geometry, no wide ones, and nothing live is evicted.
+    /// Narrow nodes of this geometry, no wide nodes, no eviction.
     #[must_use]
     pub const fn narrow(narrow: Geometry) -> Self {
         Self { narrow, wide: None, eviction: Eviction::Refuse, memory_dir: None }
     }
 
-    /// The bytes of all files of such a cluster.
+    /// The size of all memory files of such a cluster in bytes.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         let wide = self.wide.map_or(0, |wide| wide.total_bytes());
@@ -53,8 +53,8 @@ impl Options {
 }
 
 impl Default for Options {
-    /// Room for 2^20 keys and 2^12 wide ones, at a load of 0.8: files of 77 MB and 1.5 MB, and 8 MiB
-    /// of control.
+    /// Room for 2^20 narrow and 2^12 wide keys at a load of 0.8: files of 77 MB and 1.5 MB, and a control
+    /// file of 8 MiB.
     fn default() -> Self {
         let of = |geometry: Result<Geometry, _>| match geometry {
             Ok(geometry) => geometry,

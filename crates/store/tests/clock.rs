@@ -1,5 +1,5 @@
-//! A clock that is ahead for a moment, as while somebody sets it: nothing that lives is erased for a new
-//! key, and room is found again as time passes.
+//! A clock that is briefly ahead, as while it is being set: no live entry is erased for a new key, and room
+//! is found again as time passes.
 
 mod common;
 
@@ -12,9 +12,9 @@ use common::{SECOND, check_sound, directory, narrow, narrow_and_wide};
 const NOW_SECS: u64 = 1_700_000_000;
 const NOW: u64 = NOW_SECS * SECOND;
 const TWO_DAYS: u64 = 2 * 86_400 * SECOND;
-/// What the counters of a full cluster live for.
+/// The lifetime of the counters in a full cluster.
 const LIFETIME: u64 = 60 * SECOND;
-/// More keys than there are nodes.
+/// More keys than nodes.
 const KEYS: u64 = 200;
 
 fn key(number: u64) -> Hashed {
@@ -35,7 +35,7 @@ fn trust(cluster: &Cluster, now: u64) {
     cluster.trust_clock_until(u32::try_from(now / SECOND).unwrap());
 }
 
-/// Counts a hit of a key: how many it has now.
+/// Counts a hit of a key, and returns its hits so far.
 fn hit(cluster: &Cluster, number: u64, now: u64) -> Result<u64, UpdateError> {
     cluster.update(&key(number), now, |entry| {
         entry.state[0] += 1;
@@ -44,12 +44,12 @@ fn hit(cluster: &Cluster, number: u64, now: u64) -> Result<u64, UpdateError> {
     })
 }
 
-/// Counts hits of new keys until none finds room: those that did.
+/// Counts hits of new keys until none finds room. Returns the keys that did.
 fn fill(cluster: &Cluster, now: u64) -> Vec<u64> {
     (0..KEYS).filter(|number| hit(cluster, *number, now).is_ok()).collect()
 }
 
-/// The ways in which a new key gets room, or nodes are freed.
+/// All operations that free nodes, or evict for a new key.
 fn press(cluster: &Cluster, now: u64) -> (usize, u64) {
     let alone = (1_000..1_000 + KEYS).filter(|number| hit(cluster, *number, now).is_ok());
     let alone = alone.count();
@@ -68,8 +68,8 @@ fn press(cluster: &Cluster, now: u64) -> (usize, u64) {
     (alone + together.count(), cluster.sweep(now).unwrap())
 }
 
-/// The clock was two days ahead for as long as new keys came, and every counter of a full cluster was
-/// gone for good: each limit started anew. Freeing goes by time that is known to have passed.
+/// The clock was two days ahead while new keys came, and every counter of a full cluster was gone for good:
+/// each limit restarted. Nodes are now freed by time known to have passed.
 #[test]
 fn a_clock_that_is_ahead_for_a_moment_erases_no_live_counter() {
     let dir = directory();
@@ -79,7 +79,7 @@ fn a_clock_that_is_ahead_for_a_moment_erases_no_live_counter() {
     assert!(full.len() > 80 && full.len() < KEYS as usize, "{}", full.len());
 
     assert_eq!(press(&cluster, NOW + TWO_DAYS), (0, 0));
-    // Nor by somebody who comes from elsewhere with the same bound.
+    // Nor can another process with the same bound erase them.
     let other = open(dir.path());
     trust(&other, NOW);
     assert_eq!(press(&other, NOW + TWO_DAYS), (0, 0));
@@ -93,7 +93,7 @@ fn a_clock_that_is_ahead_for_a_moment_erases_no_live_counter() {
     check_sound(dir.path());
 }
 
-/// Without the bound the same clock erases them: the test above would notice.
+/// Without the bound the same clock erases them, so the test above would notice.
 #[test]
 fn a_clock_that_is_trusted_frees_what_has_expired_by_it() {
     let dir = directory();
@@ -105,7 +105,7 @@ fn a_clock_that_is_trusted_frees_what_has_expired_by_it() {
     assert!(kept.count() < full.len() / 4);
 }
 
-/// As time passes, and the bound with it, new keys get the nodes of expired ones, as without a bound.
+/// As time and the bound advance, new keys get the nodes of expired ones, as without a bound.
 #[test]
 fn room_is_found_as_time_passes() {
     let dir = directory();
@@ -118,7 +118,7 @@ fn room_is_found_as_time_passes() {
         made += numbers.filter(|number| hit(&cluster, *number, now).is_ok()).count();
     }
     assert!(made > 800, "{made}");
-    // A bound that lags behind frees that much less.
+    // A bound that lags behind frees less.
     let now = NOW + 10 * (LIFETIME + SECOND);
     trust(&cluster, now - LIFETIME);
     assert_eq!(hit(&cluster, 10_000, now).ok(), None);
@@ -126,7 +126,7 @@ fn room_is_found_as_time_passes() {
     assert_eq!(hit(&cluster, 10_000, now), Ok(1));
 }
 
-/// The key of an update itself goes by the clock of its caller: a window that has ended is a new one.
+/// The updated key itself goes by the caller's clock: when its window has ended, a new one begins.
 #[test]
 fn a_key_is_as_new_as_its_caller_says() {
     let dir = directory();
@@ -136,8 +136,7 @@ fn a_key_is_as_new_as_its_caller_says() {
     assert_eq!(hit(&cluster, 0, NOW + TWO_DAYS), Ok(1));
 }
 
-/// Nobody is locked out where the policy is to evict: then the counter that expires soonest gives way,
-/// and it is counted as live.
+/// With eviction no key is refused: the counter that expires soonest is evicted, and counted as live.
 #[test]
 fn eviction_counts_what_may_be_alive_as_live() {
     let dir = directory();
@@ -151,14 +150,14 @@ fn eviction_counts_what_may_be_alive_as_live() {
     assert_eq!(hit(&cluster, 400, NOW + TWO_DAYS), Ok(1));
     let stats = cluster.stats();
     assert_eq!((stats.evicted_expired, stats.evicted_live), (0, 1));
-    // The first one has given way, and the others have not.
+    // The first one is evicted, the others are not.
     assert_eq!(cluster.find(&key(0), NOW).unwrap(), None);
     for number in 1..8 {
         assert!(cluster.find(&key(4 * number), NOW).unwrap().is_some(), "key {number}");
     }
 }
 
-/// What the processes know of the clock outlives each of them, and is the same for all.
+/// What the processes know about the clock outlives each of them, and is the same for all.
 #[test]
 fn the_words_of_the_clock_are_shared_and_kept() {
     let dir = directory();
@@ -167,7 +166,7 @@ fn the_words_of_the_clock_are_shared_and_kept() {
     assert!(cluster.replace_clock_words([0, 0], [1, 2]));
     let other = open(dir.path());
     assert_eq!(other.clock_words(), [1, 2]);
-    // The first one comes too late, and changes nothing.
+    // The first process is too late, and changes nothing.
     assert!(other.replace_clock_words([1, 2], [3, 2]));
     assert!(!cluster.replace_clock_words([1, 2], [4, 2]));
     drop((cluster, other));

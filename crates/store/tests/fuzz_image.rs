@@ -1,5 +1,4 @@
-//! Any bytes behind a valid header: a cluster opens, in bounded time, believes only what is sealed, and
-//! works.
+//! Any bytes after a valid header: a cluster opens in bounded time, believes only sealed nodes, and works.
 
 mod common;
 
@@ -13,22 +12,22 @@ use tidegate_store::{Class, Cluster, Entry, EntryMut, Eviction, Hashed, Options,
 
 use common::format::{
     COMMITTED, CONTROL, COUNTS, ERASE, Image, JOURNAL, LOCK_COUNT, LOCKS, Layout, OWNER, PAGE,
-    PROCESSES, SEAT_COUNT, key_node_word, layouts, place_word, sealed, seat_word, tag,
+    PROCESSES, WRITER_COUNT, key_node_word, layouts, sealed, tag, target_word, writer_word,
 };
 use common::random::{Random, mixed};
 use common::{SECOND, check_sound, directory, geometry, narrow, repetitions, test_seed};
 
-/// How many images to open.
+/// The number of images to open.
 const CASES: &str = "TIDEGATE_STORE_TEST_IMAGES";
 const CASES_DEFAULT: u64 = 1200;
 /// An image takes some milliseconds.
 const LONG: Duration = Duration::from_secs(10);
 const SEED: u64 = 77;
 
-/// What a cluster may have under a key.
+/// The entries that a cluster may contain.
 type Known = BTreeMap<(Class, StoredKey), BTreeSet<(Vec<u64>, u64)>>;
 
-/// A cluster that is as it should be, to be spoiled.
+/// A valid cluster, to be damaged.
 struct Good {
     options: Options,
     layouts: Vec<Layout>,
@@ -69,7 +68,7 @@ impl Good {
                     known.entry((key.class, stored)).or_default().insert(written);
                 }
             });
-            // Three keys may be too many for one chain, and two of them the same.
+            // Three keys may be too many for one chain, and two of them may be equal.
             assert!(result.is_ok() || keys.len() > layouts[0].chain(), "{result:?}");
         }
         let image = Image::read(dir.path());
@@ -77,28 +76,28 @@ impl Good {
         Self { options, layouts, image, known }
     }
 
-    /// A spoiled copy, and what may be found in it.
-    fn spoiled(&self, random: &mut Random) -> (Image, Known) {
+    /// A damaged copy, and the entries that may be found in it.
+    fn damaged(&self, random: &mut Random) -> (Image, Known) {
         let (mut image, mut known) = (self.image.clone(), self.known.clone());
         for _ in 0..1 + random.below(30) {
-            self.spoil(&mut image, &mut known, random);
+            self.damage(&mut image, &mut known, random);
         }
         (image, known)
     }
 
-    fn spoil(&self, image: &mut Image, known: &mut Known, random: &mut Random) {
+    fn damage(&self, image: &mut Image, known: &mut Known, random: &mut Random) {
         let layout = *random.one_of(&self.layouts);
         let key_node = random.below(layout.geometry.key_nodes_total());
         let (name, head) = layout.key_node_at(key_node);
         let key_node_words = (layout.geometry.key_node_bytes() / 8) as usize;
-        let seat = seat(random);
+        let writer = writer(random);
         match random.below(16) {
-            // Heads: lock, keys that are away, hints, tags.
+            // Heads: lock, displaced keys, hints, tags.
             0..3 => {
                 let word = head + random.below(8) as usize;
                 image.set(&name, word, any_word(image, random));
             }
-            // One tag, also behind the end of the chain.
+            // One tag, possibly beyond the end of the chain.
             3 => {
                 let (slot, tag) = (random.below(40) as usize, random.next() as u8);
                 image.set_tag(&layout, key_node, slot, tag);
@@ -117,7 +116,7 @@ impl Good {
                 let word = head + 8 + random.below(key_node_words as u64 - 8) as usize;
                 image.set(&name, word, any_word(image, random));
             }
-            // A node that is whole, in some other place.
+            // A whole node in another place.
             7..9 => {
                 let from = random.below(layout.geometry.key_nodes_total());
                 let slots = [0, 1].map(|_| random.below(layout.geometry.chain().into()) as usize);
@@ -126,30 +125,30 @@ impl Good {
                 let key = StoredKey { estimate: node[0], identity: node[1] };
                 image.set_tag(&layout, key_node, slots[1], tag(&key));
             }
-            // The words at the start of a seat, and the list of its locks.
+            // The first words of a writer slot, and its list of locks.
             9..11 => {
                 let word =
                     *random.one_of(&[OWNER, OWNER, COMMITTED, LOCK_COUNT, COUNTS, LOCKS, 3, 7]);
                 let word = word + random.below(3) as usize;
-                image.set(CONTROL, seat_word(seat, word), any_word(image, random));
+                image.set(CONTROL, writer_word(writer, word), any_word(image, random));
             }
             11 => {
-                image.set(CONTROL, seat_word(seat, OWNER), 1 + random.below(64));
+                image.set(CONTROL, writer_word(writer, OWNER), 1 + random.below(64));
                 let count = random.below(600) as usize;
-                image.set(CONTROL, seat_word(seat, LOCK_COUNT), count as u64);
+                image.set(CONTROL, writer_word(writer, LOCK_COUNT), count as u64);
                 for index in 0..count.min(512) {
                     let class = *random.one_of(&Class::ALL);
                     let lock = key_node_word(class, random.below(9));
-                    image.set(CONTROL, seat_word(seat, LOCKS + index), lock);
+                    image.set(CONTROL, writer_word(writer, LOCKS + index), lock);
                 }
             }
-            12..14 => self.forge_journal(image, known, seat, random),
+            12..14 => self.forge_journal(image, known, writer, random),
             // Processes.
             14 => {
                 let word = PROCESSES + random.below(512) as usize;
                 image.set(CONTROL, word, any_word(image, random));
             }
-            // A whole area of random bytes, behind the header.
+            // A whole area of random bytes after the header.
             _ => {
                 let is_control = random.once_in(4);
                 let name = if is_control { CONTROL } else { name.as_str() };
@@ -164,12 +163,12 @@ impl Good {
         }
     }
 
-    /// A committed journal of whole nodes, which go anywhere.
+    /// A committed journal of whole nodes, with any targets.
     fn forge_journal(
         &self,
         image: &mut Image,
         known: &mut Known,
-        seat: usize,
+        writer: usize,
         random: &mut Random,
     ) {
         let mut words = Vec::new();
@@ -188,8 +187,8 @@ impl Good {
             let slots = *random.one_of(&[8, 64]);
             let slot = random.below(slots) as usize;
             let erase = if random.once_in(4) { ERASE } else { 0 };
-            words.push(place_word(class, key_node, slot) | erase);
-            // The tail that is there, or any.
+            words.push(target_word(class, key_node, slot) | erase);
+            // The tail that is there, or another one.
             let is_there = class == layout.class
                 && key_node < layout.geometry.key_nodes_total()
                 && slot < layout.chain();
@@ -202,28 +201,28 @@ impl Good {
                 let state = vec![random.next(); layout.geometry.state_words() as usize];
                 let expires = 2 + random.below(100);
                 words.extend(sealed(&stored, &state, expires as u32, SEED));
-                // Where both classes have nodes of one size, it is whole in either.
+                // If nodes of both classes have one size, it is whole in either.
                 for class in Class::ALL {
                     known.entry((class, stored)).or_default().insert((state.clone(), expires));
                 }
             }
         }
-        image.set(CONTROL, seat_word(seat, OWNER), 1 + random.below(65));
+        image.set(CONTROL, writer_word(writer, OWNER), 1 + random.below(65));
         let missing = if random.once_in(4) { random.below(9) } else { 0 };
         let committed = (words.len() as u64).saturating_sub(missing);
-        image.set(CONTROL, seat_word(seat, COMMITTED), committed);
+        image.set(CONTROL, writer_word(writer, COMMITTED), committed);
         for (index, word) in words.into_iter().enumerate() {
-            image.set(CONTROL, seat_word(seat, JOURNAL + index), word);
+            image.set(CONTROL, writer_word(writer, JOURNAL + index), word);
         }
     }
 }
 
-fn seat(random: &mut Random) -> usize {
-    let among = *random.one_of(&[1, 4, SEAT_COUNT as u64]);
+fn writer(random: &mut Random) -> usize {
+    let among = *random.one_of(&[1, 4, WRITER_COUNT as u64]);
     random.below(among) as usize
 }
 
-/// Words that mean something somewhere, or nothing.
+/// Words that are valid somewhere, or nowhere.
 fn any_word(image: &Image, random: &mut Random) -> u64 {
     let names = image.names();
     let name = random.one_of(&names).clone();
@@ -240,7 +239,7 @@ fn any_word(image: &Image, random: &mut Random) -> u64 {
     }
 }
 
-/// Looks at an image from outside. That finds whatever it finds, in bounded time, and changes nothing.
+/// Views an image. Whatever that finds, it takes bounded time and changes nothing.
 fn look(image: &Image) {
     let dir = directory();
     image.write(dir.path());
@@ -250,18 +249,22 @@ fn look(image: &Image) {
     for number in 0..4 {
         let _ = view.find(&key(number), SECOND);
     }
-    let _ = (view.processes(), view.ages(Class::Narrow, SECOND), view.areas(Class::Narrow, 3));
+    let _ = (
+        view.processes(),
+        view.entry_counts(Class::Narrow, SECOND),
+        view.range_stats(Class::Narrow, 3),
+    );
     assert!(Image::read(dir.path()) == before);
 }
 
-/// Opens an image and uses it.
+/// Opens an image and uses the cluster.
 fn check(good: &Good, image: &Image, known: &Known) {
     let dir = directory();
     image.write(dir.path());
     let cluster = Cluster::open(dir.path(), &good.options).unwrap();
     check_sound(dir.path());
     check_entries(&cluster, known, good);
-    // Whatever the counts were, they can be read.
+    // The counts can be read, whatever they were.
     println!("{:?}", cluster.stats().named());
     for number in 0..60 {
         let key = key(number);
@@ -287,7 +290,7 @@ fn check(good: &Good, image: &Image, known: &Known) {
         }
     }
     cluster.for_each(|_, _, _| {}).unwrap();
-    // From here on, it is as healthy as any.
+    // From here on, it is as healthy as any cluster.
     check_sound(dir.path());
     let (stats, before) = (cluster.stats(), all(&cluster));
     let crowded = |cluster: &Cluster| {
@@ -297,7 +300,7 @@ fn check(good: &Good, image: &Image, known: &Known) {
     let occupancy = crowded(&cluster);
     drop(cluster);
     let cluster = Cluster::open(dir.path(), &good.options).unwrap();
-    // Words that say where copies are may have been spoiled: then some are missed, and counted as torn.
+    // Words about copies may have been damaged. Then some copies are missed, and counted as torn.
     let (mut again, torn) = (cluster.stats(), stats.dropped_torn);
     assert!(std::mem::replace(&mut again.dropped_torn, torn) >= torn, "{again:?}");
     assert_eq!(again, stats);
@@ -315,7 +318,7 @@ fn all(cluster: &Cluster) -> Vec<(Class, StoredKey, Entry)> {
     found
 }
 
-/// What is found was sealed by somebody who knew the seed, is there once, and is found by its key.
+/// Every entry was sealed with the seed, exists once, and is found by its key.
 fn check_entries(cluster: &Cluster, known: &Known, good: &Good) {
     let mut keys = BTreeSet::new();
     for (class, key, entry) in all(cluster) {
@@ -333,7 +336,7 @@ fn check_entries(cluster: &Cluster, known: &Known, good: &Good) {
     }
 }
 
-/// Ends the process, and so the test, if a case takes long.
+/// Ends the process, and so the test, if a case takes too long.
 fn watch() -> Sender<String> {
     let (started, cases) = channel::<String>();
     thread::spawn(move || {
@@ -362,9 +365,9 @@ fn run(options: &Options, salt: u64) {
         println!("seed {seed:#x}");
         watched.send(format!("seed {seed:#x} of {options:?}")).unwrap();
         let mut random = Random(seed);
-        let (image, known) = good.spoiled(&mut random);
+        let (image, known) = good.damaged(&mut random);
         check(&good, &image, &known);
-        // It waits a little for nodes that are being written, as they seem to be.
+        // It waits a little for nodes that appear to be being written.
         if random.once_in(40) {
             look(&image);
         }

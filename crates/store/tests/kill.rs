@@ -1,8 +1,9 @@
-//! `kill -9` at any moment, hundreds of times, of one of several processes that share a cluster, and stops in between.
+//! `kill -9` at any moment, hundreds of times, of one of several processes that share a cluster, with stops
+//! in between.
 //!
-//! Every process counts on keys that all of them share, each in a word of its own, and acknowledges what
-//! it has completed through a pipe. Whatever is killed, the others go on: what was acknowledged is there,
-//! what belongs together changes together, and nobody waits for a dead process.
+//! Every process counts on keys that all of them share, each in a word of its own, and acknowledges completed
+//! updates through a pipe. Whatever is killed, the others go on: what was acknowledged is there, what belongs
+//! together changes together, and no process waits for a dead one.
 
 mod common;
 
@@ -25,23 +26,23 @@ use common::format::{dropped, layouts};
 use common::random::{Random, mixed};
 use common::{SECOND, check_sound, directory, geometry, repetitions, test_seed, until_decided};
 
-const TEST: &str = "a_kill_at_any_moment_loses_nothing_and_stops_nobody";
-/// How many processes to kill in all.
+const TEST: &str = "a_kill_at_any_moment_loses_nothing_and_stops_no_other_process";
+/// The total number of kills.
 const KILLS: &str = "TIDEGATE_STORE_TEST_KILLS";
 const KILLS_DEFAULT: u64 = 600;
-/// So often all of them are killed, so that the next one finds nobody there.
+/// How often all processes are killed, so that the next one finds none.
 const ALL_KILLED_EVERY: u64 = 40;
 const SIGKILL: i32 = 9;
 
-/// How many processes there are: as many as a narrow entry has words to count in, and one to spare.
+/// The number of processes: one less than the words of a narrow entry, so that one word is to spare.
 const PROCESSES: usize = 3;
 /// The number of a process that only opens the cluster.
 const IDLE: usize = PROCESSES;
-/// Far longer than anybody should wait for anybody.
+/// Far longer than any process should wait for another.
 const STUCK: Duration = Duration::from_secs(20);
 const CYCLE: u64 = 7;
 
-/// What is counted together: each is a number of keys, which one update changes.
+/// What is counted together: the number of keys that one update changes.
 const SINGLES: usize = 4;
 const WIDE: usize = 4;
 const TRIPLE: usize = 5;
@@ -51,7 +52,7 @@ const COMING_AND_GOING: usize = 8;
 const EACH: usize = 9;
 const UNITS: usize = 10;
 
-/// Small, so that keys which come and go displace one another, and live away from home.
+/// Small, so that passing keys evict one another and are displaced from home.
 fn options() -> Options {
     Options {
         narrow: geometry(2, 3, 8, 4),
@@ -61,8 +62,8 @@ fn options() -> Options {
     }
 }
 
-/// The keys that are counted on. They never expire, so none is ever displaced, as long as fewer than a
-/// chain of them have the same home.
+/// The keys that are counted on. They never expire, so none is ever evicted while fewer than a chain of them
+/// share a home.
 fn key(number: u64, class: Class) -> Hashed {
     let high = mixed(number);
     Hashed { hash: u128::from(high) << 64 | u128::from(number), class }
@@ -82,8 +83,7 @@ fn keys(unit: usize, process: usize) -> Vec<Hashed> {
     }
 }
 
-/// The sum of what the processes have counted in an entry, which it also has in all of its words that
-/// belong to nobody.
+/// The sum of what the processes have counted in an entry. Each word without a process contains the same sum.
 fn sum(state: &[u64]) -> u64 {
     state[..PROCESSES].iter().sum()
 }
@@ -103,7 +103,7 @@ fn check_whole(state: &[u64]) {
     assert!(state[PROCESSES..].iter().all(|word| *word == sum), "a mixed entry: {state:?}");
 }
 
-/// The entries of a unit, which have to agree.
+/// The entries of a unit, which must agree.
 #[track_caller]
 fn check_together(unit: usize, entries: &mut Entries<'_>) -> [u64; PROCESSES] {
     let first: [u64; PROCESSES] = entries.get(0).state[..PROCESSES].try_into().unwrap();
@@ -121,16 +121,15 @@ fn check_together(unit: usize, entries: &mut Entries<'_>) -> [u64; PROCESSES] {
     first
 }
 
-/// The child: counts until it is killed. Anything else ends the process with a status that the parent
-/// does not accept.
+/// The child: counts until it is killed. On any error it exits with a status that the parent does not accept.
 fn count_until_killed(cluster: &Cluster, process: usize, batch: usize, seed: u64) -> ! {
-    // A panic of one thread must not leave the other alone.
+    // A panic of one thread must not leave the other one running.
     std::panic::set_hook(Box::new(move |panic| {
         eprintln!("process {process}: {panic}");
         process::exit(3);
     }));
     thread::scope(|scope| {
-        // One that only displaces, looks and sweeps, so that two seats are left behind.
+        // One thread only evicts, reads and sweeps, so that a kill leaves two writer slots.
         scope.spawn(|| {
             let mut random = Random(!seed);
             for step in 0.. {
@@ -157,7 +156,7 @@ fn count_until_killed(cluster: &Cluster, process: usize, batch: usize, seed: u64
     unreachable!("the threads do not return")
 }
 
-/// One acknowledged step.
+/// One acknowledged operation.
 fn count_once(
     cluster: &Cluster,
     unit: usize,
@@ -168,7 +167,7 @@ fn count_once(
     let keys = keys(unit, process);
     match unit {
         0..SINGLES if random.once_in(2) => {
-            // Between two that come and go, in one update.
+            // Between two passing keys, in one update.
             let keys = [passer(random, Class::Narrow), keys[0], passer(random, Class::Wide)];
             cluster.update_many(&keys, now, |entries| {
                 check_whole(entries.get(1).state);
@@ -222,7 +221,7 @@ fn count_once(
                     again.push(index);
                 }
             });
-            // The others are counted, so these alone are tried again.
+            // The others are counted, so only these are retried.
             again.into_iter().try_for_each(|index| {
                 until_decided(|| cluster.update(&keys[index], now, |entry| count(entry, process)))
             })
@@ -230,12 +229,12 @@ fn count_once(
     }
 }
 
-/// A key that comes and goes. Some come again while they are there.
+/// A key that comes and goes. Some return while they are there.
 fn passer(random: &mut Random, class: Class) -> Hashed {
     key(1000 + random.below(100), class)
 }
 
-/// What a key that comes and goes has in its entry tells which key it is.
+/// The entry of a passing key identifies its key.
 #[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
 fn pass(key: &Hashed, entry: EntryMut<'_>, now: u64) {
     let own = key.hash as u64;
@@ -255,7 +254,7 @@ fn pass(key: &Hashed, entry: EntryMut<'_>, now: u64) {
     *entry.expires_at = now + own % 4 * SECOND;
 }
 
-/// A step that is not acknowledged: of keys that come and go, or a look.
+/// An operation that is not acknowledged: on passing keys, or reading.
 fn pass_by(cluster: &Cluster, now: u64, random: &mut Random) -> Result<(), UpdateError> {
     let class = *random.one_of(&Class::ALL);
     let key = passer(random, class);
@@ -267,7 +266,7 @@ fn pass_by(cluster: &Cluster, now: u64, random: &mut Random) -> Result<(), Updat
             cluster.update_many(&keys(unit, 0), now, |entries| _ = check_together(unit, entries))
         }
         14 => cluster.sweep(now).map(|_| ()),
-        // Killed in the middle of a pass, or in the way of another one.
+        // Killed in the middle of a pass, or excluded by another one.
         15 if random.once_in(4) => {
             cluster.sync().unwrap();
             Ok(())
@@ -276,15 +275,15 @@ fn pass_by(cluster: &Cluster, now: u64, random: &mut Random) -> Result<(), Updat
     }
 }
 
-/// What the parent knows of a child.
+/// What the parent knows about a child.
 #[derive(Default)]
 struct Heard {
-    /// Of each unit, what was acknowledged.
+    /// The acknowledged count of each unit.
     counts: [u64; UNITS],
     is_over: bool,
 }
 
-/// A child, and who listens to it.
+/// A child, and the thread that reads its pipe.
 struct Counter {
     child: process::Child,
     heard: Arc<(Mutex<Heard>, Condvar)>,
@@ -307,7 +306,7 @@ impl Counter {
         Self { child, heard, listener, batch }
     }
 
-    /// Waits until the child has acknowledged so many steps.
+    /// Waits until the child has acknowledged this many operations.
     fn wait_for(&self, steps: u64) {
         let (heard, more) = &*self.heard;
         let too_few =
@@ -318,7 +317,7 @@ impl Counter {
         assert!(!heard.is_over, "a child has ended by itself");
     }
 
-    /// Stops the child where it is, for some spins, and has it go on.
+    /// Stops the child where it is, for some spins, then continues it.
     fn stop_for(&self, spins: u64) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
@@ -341,7 +340,7 @@ fn listen(mut pipe: ChildStdout, (heard, more): &(Mutex<Heard>, Condvar)) {
     loop {
         let len = pipe.read(&mut bytes).unwrap();
         let mut heard = heard.lock().unwrap();
-        // The harness of the child says other things, in ASCII.
+        // The test harness of the child writes other lines, in ASCII.
         for byte in bytes[..len].iter().filter(|byte| **byte >= 0x80) {
             heard.counts[usize::from(byte - 0x80)] += 1;
         }
@@ -353,15 +352,15 @@ fn listen(mut pipe: ChildStdout, (heard, more): &(Mutex<Heard>, Condvar)) {
     }
 }
 
-/// What a process has counted for certain.
+/// What a process has certainly counted.
 #[derive(Debug, Default)]
 struct Counts {
     units: [u64; UNITS],
-    /// Of the keys of [`EACH`], after the last kill.
+    /// For the keys of [`EACH`], as of the last kill.
     each: [u64; 3],
 }
 
-/// What a process has counted in each unit. That of [`EACH`] is of its first key.
+/// What a process has counted in each unit; for [`EACH`], in its first key.
 fn look(cluster: &Cluster, process: usize, each: &mut [u64; 3]) -> [u64; UNITS] {
     let since = Instant::now();
     let found = std::array::from_fn(|unit| {
@@ -372,7 +371,7 @@ fn look(cluster: &Cluster, process: usize, each: &mut [u64; 3]) -> [u64; UNITS] 
                     let before = *each;
                     *each = [0, 1, 2].map(|index| entries.get(index).state[process]);
                     let added: [u64; 3] = std::array::from_fn(|index| each[index] - before[index]);
-                    // A key that others were in the way of comes after those behind it.
+                    // A key that met contention is retried after those behind it.
                     let (least, most) = (added.iter().min().unwrap(), added.iter().max().unwrap());
                     assert!(most - least <= 1, "of update_each, one key twice: {added:?}");
                     each[0]
@@ -391,8 +390,7 @@ fn look(cluster: &Cluster, process: usize, each: &mut [u64; 3]) -> [u64; UNITS] 
     found
 }
 
-/// Compares what is there with what was acknowledged by a process that is dead. From here on, it is what
-/// was found.
+/// Compares what is there with what a dead process had acknowledged. Later checks start from what was found.
 fn check(
     cluster: &Cluster,
     process: usize,
@@ -427,7 +425,7 @@ fn check(
 }
 
 #[test]
-fn a_kill_at_any_moment_loses_nothing_and_stops_nobody() {
+fn a_kill_at_any_moment_loses_nothing_and_stops_no_other_process() {
     if let Some((role, dir)) = role() {
         let mut numbers = role.split(' ').map(|number| number.parse().unwrap());
         let mut number = || numbers.next().unwrap();
@@ -451,12 +449,12 @@ fn a_kill_at_any_moment_loses_nothing_and_stops_nobody() {
     let mut killed = 0;
     while killed < kills {
         let process = random.below(PROCESSES as u64) as usize;
-        // Some are killed while they are just coming.
+        // Some are killed while they open the cluster.
         let steps = if random.once_in(8) { 0 } else { 1 + random.below(300) };
         children[process].wait_for(steps);
         (0..random.below(20_000)).for_each(|_| hint::spin_loop());
         if random.once_in(6) {
-            // Up to some milliseconds: for longer than others wait for its locks, or shorter.
+            // Up to some milliseconds: shorter or longer than others wait for its locks.
             let stopped = &children[random.below(PROCESSES as u64) as usize];
             stopped.stop_for(random.below(1_000_000));
         }
@@ -482,7 +480,7 @@ fn a_kill_at_any_moment_loses_nothing_and_stops_nobody() {
         let child = children.remove(process);
         let batch = child.batch;
         let acknowledged = child.kill();
-        // Mostly, those who wait for its locks clean up after it; now and then, one that joins.
+        // Usually a waiter recovers it; sometimes a process that joins.
         if random.once_in(8) {
             cluster = Cluster::open(dir.path(), &options()).unwrap();
         }
@@ -510,7 +508,7 @@ fn a_kill_at_any_moment_loses_nothing_and_stops_nobody() {
     assert!(counts.iter().flat_map(|counts| counts.units).all(|count| count > 0), "{counts:?}");
 }
 
-/// No key that is counted on may be displaced.
+/// No counted key may be evicted.
 fn check_that_no_chain_is_full() {
     let layouts = layouts(&options());
     let mut homes = std::collections::BTreeMap::new();

@@ -1,5 +1,5 @@
-//! How full a cluster can be: random keys find places up to the load that it is made for, and keys that
-//! somebody chose are no worse than random ones.
+//! How full a cluster can be: random keys find slots up to the load that it is made for, and chosen keys fare
+//! no worse than random ones.
 
 mod common;
 
@@ -9,10 +9,10 @@ use common::format::{Image, Layout};
 use common::random::mixed;
 use common::{directory, narrow, repetitions};
 
-/// How many clusters to fill, of each size.
+/// The number of clusters to fill, of each size.
 const CLUSTERS: &str = "TIDEGATE_STORE_TEST_CLUSTERS";
 
-/// Gives entries to keys until there are so many. Says how many were refused.
+/// Creates entries until there are enough. Returns how many were refused.
 fn fill(cluster: &Cluster, keys: impl Iterator<Item = u64>) -> u64 {
     let mut refused = 0;
     for key in keys {
@@ -29,7 +29,7 @@ fn fill(cluster: &Cluster, keys: impl Iterator<Item = u64>) -> u64 {
     refused
 }
 
-/// Fills a cluster of this seed to a share of its nodes, in percent.
+/// Fills a cluster with this seed to a share of its nodes, in percent.
 fn fill_to(options: &Options, seed: u64, percent: u64) -> (u64, u64) {
     let dir = directory();
     Image::new(options, seed).write(dir.path());
@@ -52,8 +52,7 @@ fn no_key_is_refused_at_four_fifths() {
     }
 }
 
-/// With few key-nodes as with many: a key always has two of them to choose from. One cluster is filled
-/// with many sets of keys.
+/// With few key-nodes too, a key has two of them to choose from. One cluster is filled with many sets of keys.
 #[test]
 fn no_key_is_refused_in_a_small_cluster_at_four_fifths() {
     let sets = 50 * repetitions(CLUSTERS, 3);
@@ -85,7 +84,7 @@ fn hardly_a_key_is_refused_at_nine_tenths() {
     assert!(sums.1 <= 2 + sums.0 / 100_000, "{} of {} keys refused", sums.1, sums.0);
 }
 
-/// As many keys as a cluster was made for, in nodes of both kinds.
+/// As many keys as a cluster was made for, in both classes.
 #[test]
 fn a_capacity_is_kept() {
     for seed in 0..repetitions(CLUSTERS, 3) {
@@ -100,14 +99,14 @@ fn a_capacity_is_kept() {
     }
 }
 
-/// The longest chain, and how many key-nodes are at least this long.
+/// The longest chain.
 fn longest(cluster: &Cluster) -> usize {
     let occupancy = cluster.occupancy(Class::Narrow).unwrap();
     occupancy.chains.iter().rposition(|count| *count > 0).unwrap()
 }
 
-/// Somebody knows the hash, and not the seed: they choose keys that have one home under the seeds that
-/// they can think of.
+/// An attacker who knows the hash but not the seed chooses keys that share a home under the seeds that they
+/// can guess.
 #[test]
 fn chosen_keys_do_not_crowd() {
     const KEY_NODES: u64 = 64;
@@ -120,21 +119,21 @@ fn chosen_keys_do_not_crowd() {
         let is_chosen = |key: &u64| layout.home(&key.stored(seed)) == 7;
         let keys: Vec<u64> = (0..).filter(is_chosen).take(KEYS).collect();
 
-        // Under that seed they do crowd: the test would notice.
+        // Under a guessed seed they do crowd, so the test would notice.
         let crowded = directory();
         Image::new(&options, seed).write(crowded.path());
         let crowded = Cluster::open(crowded.path(), &options).unwrap();
         fill(&crowded, keys.iter().copied());
         assert!(longest(&crowded) > 34, "{:?}", crowded.occupancy(Class::Narrow));
 
-        // Ten keys a chain on average. Poisson: one of 64 chains has more than 34 once in 2.5e7 times.
-        // The seed is another one each time.
+        // Ten keys per chain on average. Poisson: one of 64 chains has more than 34 keys once in 2.5e7 runs.
+        // The seed differs each time.
         let dir = directory();
         let cluster = Cluster::open(dir.path(), &options).unwrap();
         assert_eq!(fill(&cluster, keys.iter().copied()), 0);
         assert!(longest(&cluster) <= 34, "{:?}", cluster.occupancy(Class::Narrow));
         let image = Image::read(dir.path());
-        // Nor does the cluster use a seed that somebody could think of.
+        // Nor does the cluster use a seed that an attacker could guess.
         assert_eq!(image.seed(), cluster.seed());
         assert!(![0, u64::MAX, other.seed()].contains(&cluster.seed()));
     }

@@ -1,4 +1,4 @@
-//! The cluster against its slow, obvious twin: every result, every count and every place of a key.
+//! The cluster against its slow, obvious twin: every result, every count and every slot of a key.
 
 mod common;
 
@@ -18,18 +18,18 @@ use common::twin::{Refused, Room, Seen, Twin};
 use common::{Directory, SECOND, check_sound, directory, geometry, repetitions};
 
 const SEED: u64 = 0x5EED;
-/// How many cases to try.
+/// The number of cases to try.
 const CASES: &str = "TIDEGATE_STORE_TEST_CASES";
 
 /// A key of the model, of one of several kinds.
 #[derive(Clone, Copy, Debug)]
 struct Id(u64);
 
-/// The kinds of keys, by their number.
+/// The kinds of keys, by number.
 enum Kind {
     /// A hash: estimate and identity.
     Hash(StoredKey),
-    /// Compares by what is above the lowest byte of its identity; that byte is a note.
+    /// Compares without the lowest byte of the identity, which is a note.
     Noted(u64),
     Number(u64),
     Text(String),
@@ -43,7 +43,7 @@ impl Id {
             0 | 1 => Kind::Hash(StoredKey::from_bits(
                 u128::from(mixed(number)) << 64 | u128::from(number),
             )),
-            // Three keys of one estimate, which is the least or the largest for some.
+            // Three keys with one estimate, which for some is the least or the largest.
             2 => {
                 let estimate = match number / 3 {
                     0 => 0,
@@ -52,7 +52,7 @@ impl Id {
                 };
                 Kind::Hash(StoredKey { estimate, identity: number % 3 })
             }
-            // Two keys that are the same, with different notes.
+            // Two equal keys with different notes.
             3 | 4 => Kind::Noted(number),
             5 => Kind::Number(number),
             6 => Kind::Text(format!("key {number}")),
@@ -98,7 +98,7 @@ impl Key for Id {
 enum Change {
     Leave,
     Zero,
-    /// Writes every word, and has the entry expire so many nanoseconds from now.
+    /// Writes every word, and sets the expiry this many nanoseconds ahead.
     Set {
         value: u64,
         lifetime: u64,
@@ -139,17 +139,17 @@ enum Act {
     Find(u64),
     Erase(u64),
     Sweep,
-    /// The handle trusts its clock until so many seconds from now, or always.
+    /// The handle trusts its clock until this many seconds ahead, or always.
     Trust(Option<i64>),
     ResetAll,
     Visit,
-    /// One of the handles is closed and opened again.
+    /// One of the handles is closed and reopened.
     Rejoin,
-    /// All are, so that whoever comes first checks every node.
+    /// All handles are, so that the first one to return checks every node.
     Reopen,
 }
 
-/// An act, after so many nanoseconds, by one of two handles.
+/// An action, after this many nanoseconds, by one of two handles.
 #[derive(Clone, Debug)]
 struct Step {
     passed: i64,
@@ -180,11 +180,12 @@ fn case(steps: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
         Just(Some(geometry(2, 1, 12, 4))),
     ];
     let eviction = prop_oneof![Just(Eviction::Refuse), Just(Eviction::EvictSoonestExpiry)];
-    // Before most time there was, in our days, and at the end of it.
+    // At the beginning of time, in our days, and at its end.
     let start = prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(4_294_967_200 * SECOND)];
     (narrow, wide, eviction, start).prop_flat_map(move |(narrow, wide, eviction, start)| {
         let options = Options { narrow, wide, eviction, memory_dir: None };
-        // A third more keys than there are nodes, as every fourth key is wide.
+        // A third more keys than nodes, as every fourth key is wide. A cluster that two processes have open,
+        // and its twin.
         let keys = 4 + 8 * narrow.nodes() / 5;
         let steps = prop::collection::vec(step(keys), steps.clone());
         steps.prop_map(move |steps| Case { options: options.clone(), start, steps })
@@ -237,7 +238,7 @@ struct Pair {
     dir: Directory,
     options: [Options; 2],
     handles: [Option<Cluster>; 2],
-    /// Until which second each trusts its clock.
+    /// The second until which each handle trusts its clock.
     trusted_secs: [u64; 2],
     twin: Twin,
     now: u64,
@@ -247,8 +248,7 @@ impl Pair {
     fn new(case: &Case) -> Self {
         let dir = directory();
         Image::new(&case.options, SEED).write(dir.path());
-        // What an existing cluster is like does not depend on who opens it; what becomes of new keys
-        // does.
+        // The geometry of an existing cluster does not depend on the opening process; its eviction policy does.
         let other = Options { eviction: Eviction::EvictSoonestExpiry, ..Options::default() };
         let options = [case.options.clone(), other];
         let twin = Twin::new(&case.options, SEED);
@@ -359,7 +359,7 @@ impl Pair {
         }
     }
 
-    /// An update that panics leaves everything as it is, save that expired nodes may be freed.
+    /// An update that panics changes nothing, except that expired nodes may be freed.
     fn panic(&mut self, handle: usize, keys: &[u64]) {
         let cluster = self.handles[handle].as_ref().unwrap();
         let ids: Vec<_> = keys.iter().map(|key| Id(*key)).collect();
@@ -384,7 +384,7 @@ impl Pair {
         }
     }
 
-    /// Every node, every count, and how full the chains are.
+    /// Compares every node, every count, and how full the chains are.
     fn check(&self) {
         check_sound(self.dir.path());
         for cluster in self.handles.iter().flatten() {
@@ -456,7 +456,7 @@ proptest! {
     }
 }
 
-/// As many keys as an update can have, and one more.
+/// The maximum number of keys in an update, and one more.
 #[test]
 fn an_update_has_so_many_keys_at_most() {
     let dir = directory();
@@ -477,7 +477,7 @@ fn an_update_has_so_many_keys_at_most() {
             .collect()
     };
     let (narrow, wide) = (|count| keys(Class::Narrow, count), |count| keys(Class::Wide, count));
-    // A node, and two words for where it goes; 3552 words in all.
+    // A node, and two words for its target; 3552 words in all.
     let mut both = narrow(95);
     both.extend(wide(31));
     let mut repeated = wide(40);
@@ -492,19 +492,18 @@ fn an_update_has_so_many_keys_at_most() {
     for keys in [narrow(257), wide(42), both, repeated, million] {
         let count = keys.len();
         let error = update(&keys).unwrap_err();
-        assert!(matches!(error, UpdateError::TooMuch { keys, .. } if keys == count), "{error:?}");
+        assert!(matches!(error, UpdateError::TooLarge { keys, .. } if keys == count), "{error:?}");
         let tail = "are too much for one update (at most 256 keys and 3552 words)";
         assert!(error.to_string().ends_with(tail), "{error}");
     }
-    // What was refused has changed nothing.
+    // The refused update has changed nothing.
     let mut sum = 0;
     cluster.for_each(|_, _, entry| sum += entry.state[0]).unwrap();
     assert_eq!(sum, 256 + 41 + 95 + 31 + 40 + 66);
 }
 
-/// A full chain used to refuse every update that had a new key in it, before anybody looked at the
-/// others. So a caller whose limit was used up got an error, and where errors mean "let it pass" he
-/// passed, as long as he named a new key beside it.
+/// A full chain used to refuse every update with a new key in it before the other keys were considered. So a
+/// caller over its limit got an error, and passed where errors mean "allow", by naming a new key besides.
 #[test]
 fn a_new_key_without_room_does_not_hide_the_others() {
     let dir = directory();
@@ -523,7 +522,7 @@ fn a_new_key_without_room_does_not_hide_the_others() {
     });
     assert_eq!(seen, Ok((4, 0, true)));
     assert_eq!(cluster.stats().refused, 0);
-    // To write it takes a node, and then nothing is written.
+    // Writing it needs a node, and then nothing is written.
     let written = cluster.update_many(&both, SECOND, |entries| {
         for index in 0..2 {
             entries.get(index).state[0] = 99;
@@ -535,14 +534,13 @@ fn a_new_key_without_room_does_not_hide_the_others() {
     assert_eq!(cluster.find(&3_u64, SECOND).unwrap().unwrap().state[0], 4);
 }
 
-/// Who can do without an entry sees beforehand that there is no node for it, or that another key's
-/// live entry would have to go.
+/// Before changing an entry, a caller sees whether it has no node, or only by evicting another key's live entry.
 #[test]
 fn an_entry_says_whether_it_has_room() {
     use tidegate_store::{Entries, Room};
 
     for (eviction, without) in
-        [(Eviction::Refuse, Room::Full), (Eviction::EvictSoonestExpiry, Room::Taken)]
+        [(Eviction::Refuse, Room::Full), (Eviction::EvictSoonestExpiry, Room::ByEviction)]
     {
         let dir = directory();
         let options = Options { eviction, ..Options::narrow(geometry(1, 1, 8, 4)) };
@@ -559,20 +557,23 @@ fn an_entry_says_whether_it_has_room() {
             cluster.update_many(keys, now, look).unwrap()
         };
         for key in 0..7_u64 {
-            assert_eq!(cluster.update(&key, SECOND, keep), Ok(Room::There), "key {key}");
+            assert_eq!(cluster.update(&key, SECOND, keep), Ok(Room::Available), "key {key}");
         }
-        // The last node goes to the first that has none, and to each mention of it.
-        assert_eq!(rooms(&[3, 7, 8, 7], SECOND), [Room::There, Room::There, without, Room::There]);
-        assert_eq!(rooms(&[8, 7], SECOND), [Room::There, without]);
-        assert_eq!(cluster.update(&7_u64, SECOND, keep), Ok(Room::There));
-        assert_eq!(rooms(&[3, 8], SECOND), [Room::There, without]);
-        assert_eq!(rooms(&[8], 9 * SECOND), [Room::There], "all have expired");
+        // The last node goes to the first key without one, and to each occurrence of that key.
+        assert_eq!(
+            rooms(&[3, 7, 8, 7], SECOND),
+            [Room::Available, Room::Available, without, Room::Available]
+        );
+        assert_eq!(rooms(&[8, 7], SECOND), [Room::Available, without]);
+        assert_eq!(cluster.update(&7_u64, SECOND, keep), Ok(Room::Available));
+        assert_eq!(rooms(&[3, 8], SECOND), [Room::Available, without]);
+        assert_eq!(rooms(&[8], 9 * SECOND), [Room::Available], "all have expired");
         assert_eq!(cluster.stats().refused, 0);
         assert_eq!(cluster.stats().evicted_live, 0);
     }
 }
 
-/// At the ends of time: what expires then, and what does not.
+/// The first and the last second of time: what expires then, and what does not.
 #[test]
 fn time_has_ends() {
     const END: u64 = u32::MAX as u64 * SECOND;
@@ -592,13 +593,13 @@ fn time_has_ends() {
     assert_eq!(set(1, SECOND, SECOND), None);
     assert_eq!(set(2, 0, u64::MAX), Some(END));
     assert_eq!(set(2, END - 1, u64::MAX), Some(END));
-    // From then on, nothing is worth keeping.
+    // From then on, no entry is worth keeping.
     for now in [END, END + 1, u64::MAX] {
         assert_eq!(set(3, now, u64::MAX), None);
         assert_eq!(cluster.find(&2_u64, now), Ok(None));
     }
     assert_eq!(set(2, END - SECOND, END - 1), Some(END));
-    // The node of the first key is still there, expired long ago.
+    // The node of the first key is still there, although it expired long ago.
     assert_eq!((cluster.sweep(END - 1), cluster.sweep(u64::MAX)), (Ok(1), Ok(1)));
 }
 
@@ -606,7 +607,7 @@ fn time_has_ends() {
 #[test]
 fn the_twin_meets_everything() {
     let mut runner = TestRunner::deterministic();
-    let [mut refused, mut no_class, mut away, mut found_away, mut repeated] = [0; 5];
+    let [mut refused, mut no_class, mut displaced, mut found_displaced, mut repeated] = [0; 5];
     let mut stats = [0; 6];
     for _ in 0..200 {
         let case = case(100..120).new_tree(&mut runner).unwrap().current();
@@ -628,14 +629,14 @@ fn the_twin_meets_everything() {
             refused += u64::from(matches!(result, Err(Refused::Full { .. })));
             no_class += u64::from(matches!(result, Err(Refused::NoClass { .. })));
         }
-        away += twin.met.placed_away;
-        found_away += twin.met.found_away;
+        displaced += twin.met.placed_displaced;
+        found_displaced += twin.met.found_displaced;
         repeated += twin.met.repeated;
         for (sum, (_, count)) in stats.iter_mut().zip(twin.stats.named()) {
             *sum += count;
         }
     }
-    let met = [refused, no_class, away, found_away, repeated];
+    let met = [refused, no_class, displaced, found_displaced, repeated];
     println!("met {met:?}, counted {stats:?}");
     assert!(met.iter().chain(&stats).all(|count| *count > 50), "{met:?} {stats:?}");
 }

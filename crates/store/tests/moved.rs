@@ -1,9 +1,9 @@
 //! Files and directories that are moved, removed or put back while a cluster is open.
 //!
-//! Once, processes showed that they lived by lock files of their own. Whoever met a lock whose holder's
-//! file had been removed, or whose directory had been moved, took the holder for dead: both wrote, and
-//! acknowledged updates were lost. And who opened a cluster that had been put in the place of one in use
-//! joined it unchecked, since somebody was alive. Now the lock is on the file that is mapped.
+//! Liveness was once proved by separate lock files. If a holder's file was removed, or its directory moved,
+//! others took the holder for dead. Both wrote, and acknowledged updates were lost. And a process that opened
+//! a cluster put in the place of one in use joined it unchecked, since its processes were alive. Now the lock
+//! is on the mapped file.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn add(entry: EntryMut<'_>) -> u64 {
     entry.state[0]
 }
 
-/// Removes every file of a data directory that is not a part of the cluster itself.
+/// Removes every file of a data directory that is not part of the cluster itself.
 fn remove_locks(dir: &Path) {
     for found in fs::read_dir(dir).unwrap() {
         let path = found.unwrap().path();
@@ -41,7 +41,7 @@ fn remove_locks(dir: &Path) {
     }
 }
 
-/// One process holds a key for longer than a waiter waits before it asks whether the holder lives.
+/// One process holds a key for longer than waiters wait before they check whether the holder is alive.
 #[track_caller]
 fn check_holder_is_respected(first: &Cluster, second: &Cluster) {
     let before = first.update("k", NOW, add).unwrap();
@@ -50,7 +50,7 @@ fn check_holder_is_respected(first: &Cluster, second: &Cluster) {
         let holder = scope.spawn(|| {
             first.update("k", NOW, |entry| {
                 held.wait();
-                // Long enough for the other one to come, to ask whether we live, and to give up.
+                // Long enough for the other process to wait, to check whether this one is alive, and to give up.
                 let since = std::time::Instant::now();
                 while since.elapsed().as_millis() < 50 {
                     thread::yield_now();
@@ -71,7 +71,7 @@ fn lock_files_may_be_removed() {
     let (first, second) = (open(dir.path()), open(dir.path()));
     remove_locks(dir.path());
     check_holder_is_respected(&first, &second);
-    // Nor does a newcomer take anybody for dead.
+    // Nor does a newcomer take any process for dead.
     let third = open(dir.path());
     check_holder_is_respected(&first, &third);
     check_holder_is_respected(&third, &second);
@@ -102,7 +102,7 @@ fn a_cluster_put_in_the_place_of_one_in_use_is_checked() {
         let found = found.unwrap();
         fs::copy(found.path(), copy.join(found.file_name())).unwrap();
     }
-    // The copy is damaged: in neither place is a state what its checksum says.
+    // The copy is damaged: at neither position does a state match its checksum.
     let path = copy.join("narrow-000.tide");
     let mut bytes = fs::read(&path).unwrap();
     let key_node_bytes = Geometry::by_count(1, 1, 8, 4).unwrap().key_node_bytes() as usize;
@@ -122,7 +122,7 @@ fn a_cluster_put_in_the_place_of_one_in_use_is_checked() {
     assert_eq!(first.update("k", NOW, add), Ok(2));
 }
 
-/// So many files that the guard of mapped files had no room for them: each opening failed, for ever.
+/// More mapped files than the SIGBUS handler had room for: every later opening failed.
 #[test]
 fn as_many_files_as_are_allowed_can_be_opened() {
     let dir = tempfile::tempdir().unwrap();
@@ -133,8 +133,7 @@ fn as_many_files_as_are_allowed_can_be_opened() {
     assert_eq!(cluster.update("k", NOW, add), Ok(1));
 }
 
-/// A file that was cut short under a pass over the whole cluster was met in the last key-node, and the pass
-/// said that all was well.
+/// A pass over the whole cluster met a truncated file in the last key-node, and reported success.
 #[test]
 fn a_pass_over_a_file_cut_short_does_not_say_that_it_is_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -147,5 +146,5 @@ fn a_pass_over_a_file_cut_short_does_not_say_that_it_is_done() {
     assert!(cluster.reset_all().is_err());
     assert!(cluster.is_lost());
     drop(cluster);
-    assert!(!memory.exists(), "nobody needs it any more");
+    assert!(!memory.exists(), "no process needs it any more");
 }

@@ -1,5 +1,5 @@
-//! Opening: what is made, what is kept, each way in which a directory can be wrong, and what goes on when
-//! somebody touches the files of an open cluster.
+//! Opening: what is created, what is kept, every way in which a directory can be wrong, and what happens when
+//! files of an open cluster are changed.
 
 mod common;
 
@@ -25,12 +25,12 @@ use common::{Directory, SECOND, directory, file, geometry, memory_file, narrow, 
 const FILES: [&str; 4] = [CONTROL, "narrow-000.tide", "narrow-001.tide", "wide-000.tide"];
 const LONG: Duration = Duration::from_secs(10);
 
-/// What to do about a file that is not as it should be.
-const RESTORE: &str = "restore the whole file, or move the directory it is in away to start with empty \
+/// The advice for a damaged file.
+const RESTORE: &str = "restore the whole file, or move its directory away to start with empty \
                        counters";
-const PUT_BACK: &str = "put back the file that was here, or move the directory it is in away to start \
+const PUT_BACK: &str = "put back the file that was here, or move its directory away to start \
                         with empty counters";
-const OTHER_RELEASE: &str = "use the release that wrote it, or move the directory it is in away to \
+const OTHER_RELEASE: &str = "use the release that wrote it, or move its directory away to \
                              start with empty counters";
 
 fn options() -> Options {
@@ -54,7 +54,7 @@ fn count(cluster: &Cluster, key: u64) -> Result<u64, UpdateError> {
     })
 }
 
-/// Some entries, in every file. With some seeds, six short chains have no room for all of them.
+/// Some entries in every file. With some seeds, six short chains have no room for all of them.
 fn fill(cluster: &Cluster) {
     for key in 0..20 {
         let counted = count(cluster, key);
@@ -80,7 +80,7 @@ fn good() -> (Directory, Image) {
     (dir, image)
 }
 
-/// What there is in a directory; of files their bytes.
+/// The content of a directory, with the bytes of its files.
 fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut tree = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -95,12 +95,11 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     tree
 }
 
-/// Opens a cluster that was spoiled: the error is this one, about the file of this name, each time, and
-/// nothing changes.
+/// Opens a damaged cluster twice: each time the error is this one, about this file, and nothing changes.
 #[track_caller]
-fn check_refused(spoil: impl FnOnce(&Path), name: &str, message: &str) {
+fn check_refused(damage: impl FnOnce(&Path), name: &str, message: &str) {
     let (dir, _) = good();
-    spoil(dir.path());
+    damage(dir.path());
     let cluster = dir.path().join("cluster");
     let before = tree(&cluster);
     let other = Options { eviction: Eviction::EvictSoonestExpiry, ..narrow(1, 1) };
@@ -111,13 +110,13 @@ fn check_refused(spoil: impl FnOnce(&Path), name: &str, message: &str) {
     }
 }
 
-/// As [`check_refused`], with a change of the bytes.
+/// As [`check_refused`], for a change of the bytes.
 #[track_caller]
-fn check_refused_image(spoil: impl FnOnce(&mut Image), name: &str, message: &str) {
+fn check_refused_image(damage: impl FnOnce(&mut Image), name: &str, message: &str) {
     check_refused(
         |dir| {
             let mut image = Image::of_snapshot(dir);
-            spoil(&mut image);
+            damage(&mut image);
             for (name, bytes) in &image.0 {
                 fs::write(file(dir, name), bytes).unwrap();
             }
@@ -155,12 +154,12 @@ fn a_new_cluster_is_made_whole() {
     assert_eq!(image.0[name].len() as u64, options().narrow.file_bytes());
     assert_eq!(snapshot.0[name].len() as u64, options().narrow.snapshot_file_bytes());
     assert_eq!((image.seed(), snapshot.seed()), (cluster.seed(), cluster.seed()));
-    // It ends with the last process that has it.
+    // The memory is removed by the last process.
     let second = open(&below);
     drop(cluster);
     assert!(memory.exists());
     let cluster = second;
-    // No two are alike.
+    // No two clusters are alike.
     let other = directory();
     assert_ne!(open(other.path()).seed(), cluster.seed());
 }
@@ -173,7 +172,7 @@ fn what_was_counted_is_kept() {
         (cluster.seed(), entries(&cluster))
     };
     assert_eq!(before.len(), 23);
-    // The geometry that a cluster has wins over the one that is asked for.
+    // The geometry of an existing cluster wins over the requested one.
     for options in [options(), narrow(7, 5), narrow_and_wide((1, 1), (9, 9), 512)] {
         let cluster = Cluster::open(dir.path(), &options).unwrap();
         assert_eq!(cluster.geometry(Class::Narrow), Some(self::options().narrow));
@@ -196,7 +195,7 @@ fn a_copy_with_holes_is_a_cluster() {
     assert!(holes());
     let cluster = Cluster::open(copy.path(), &options).unwrap();
     assert_eq!(count(&cluster, 3), Ok(2));
-    // The space is there now.
+    // Now the space is allocated.
     assert!(!holes());
 }
 
@@ -234,7 +233,7 @@ fn a_damaged_header_is_refused() {
             image.set(name, word, image.get(name, word) ^ 1 << (word % 64));
             let found = image.get(name, CHECKSUM);
             image.seal_header(name);
-            // The checksum of what the header says, damaged as it is.
+            // The checksum computed from the damaged header.
             let expected = if word == CHECKSUM { checksum } else { image.get(name, CHECKSUM) };
             image.set(name, CHECKSUM, found);
             fs::write(file(dir.path(), name), &image.0[name]).unwrap();
@@ -242,7 +241,7 @@ fn a_damaged_header_is_refused() {
             let path = file(dir.path(), name);
             let message = format!(
                 "{}: the header is damaged: found checksum {found:#018x}, expected \
-                 {expected:#018x}; restore the file, or move the directory it is in away to start \
+                 {expected:#018x}; restore the file, or move its directory away to start \
                  with empty counters",
                 path.display()
             );
@@ -280,13 +279,13 @@ fn a_whole_header_that_cannot_be_is_refused() {
         }
         let huge = "140737488355392 bytes are too much for one cluster (at most 70368744177664)";
         let message = format!("{huge}; use the release that wrote it");
-        let spoil = |image: &mut Image| {
+        let damage = |image: &mut Image| {
             image.set(name, 8, 128);
             image.set(name, 9, (1 << 40) / 536 - 8);
             image.seal_header(name);
         };
         let (dir, mut image) = good();
-        spoil(&mut image);
+        damage(&mut image);
         fs::write(file(dir.path(), name), &image.0[name]).unwrap();
         let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
         let tail = message.split_once(" bytes").unwrap().1;
@@ -301,13 +300,13 @@ fn files_of_two_clusters_are_refused() {
     for name in &FILES[1..] {
         let bytes = other.0[*name].clone();
         check_refused(|dir| fs::write(file(dir, name), &bytes).unwrap(), name, &message);
-        // Id, seed and geometry are those of the control file or the file is not of its cluster.
+        // Id, seed and geometry must be those of the control file.
         for word in [4, 5, SEED, 9, 10, 11, 13, 14] {
-            let spoil = |image: &mut Image| {
+            let damage = |image: &mut Image| {
                 image.set(name, word, image.get(name, word) + 1);
                 image.seal_header(name);
             };
-            check_refused_image(spoil, name, &message);
+            check_refused_image(damage, name, &message);
         }
     }
     let bytes = other.0[CONTROL].clone();
@@ -363,9 +362,9 @@ fn a_missing_file_is_not_made_again() {
             remove(dir);
             symlink("nowhere", file(dir, name)).unwrap();
         };
-        for spoil in [&remove as &dyn Fn(&Path), &dangle] {
+        for damage in [&remove as &dyn Fn(&Path), &dangle] {
             let (dir, _) = good();
-            spoil(dir.path());
+            damage(dir.path());
             let error = Cluster::open(dir.path(), &options()).unwrap_err();
             let (path, cluster) = (file(dir.path(), name), dir.path().join("cluster"));
             let message = format!(
@@ -375,10 +374,10 @@ fn a_missing_file_is_not_made_again() {
                 cluster.display()
             );
             assert_eq!(error.to_string(), message);
-            // It does not help either to say so twice.
+            // Trying again does not help.
             Cluster::open(dir.path(), &options()).unwrap_err();
             assert!(!path.exists());
-            // What to do does.
+            // Following the advice does.
             fs::rename(&cluster, dir.path().join("away")).unwrap();
             assert!(entries(&open(dir.path())).is_empty());
         }
@@ -387,7 +386,7 @@ fn a_missing_file_is_not_made_again() {
 
 #[test]
 fn what_is_not_a_file_is_refused() {
-    let message = "found something that is not a regular file; move it away";
+    let message = "not a regular file; move it away";
     for name in FILES {
         let replace_by_directory = |dir: &Path| {
             fs::remove_file(file(dir, name)).unwrap();
@@ -403,7 +402,7 @@ fn what_is_not_a_file_is_refused() {
     }
 }
 
-/// Something else under the name of the directory of the cluster, or in the place of the whole.
+/// Something else under the name of the cluster directory, or in place of the whole directory.
 #[test]
 fn a_file_in_the_place_of_a_directory_is_refused() {
     let dir = directory();
@@ -427,7 +426,7 @@ fn a_cluster_in_the_making_is_made_again() {
     assert_ne!(cluster.seed(), image.seed());
     assert!(!dir.path().join("cluster.new").exists());
 
-    // What is not of our making stays.
+    // Keep what the store did not create.
     let dir = directory();
     fs::write(dir.path().join("cluster.new"), "precious").unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
@@ -463,10 +462,10 @@ fn files_without_permission_are_refused() {
     assert_eq!(error, format!("{}: {text}", below.display()));
 }
 
-/// A FIFO under the name of the gate held up the start for ever, as opening it waits for a reader. Nothing
-/// but a file can be the gate.
+/// A FIFO under the name of the lock file blocked the start forever, as opening it waits for a reader. Only a
+/// regular file is accepted.
 #[test]
-fn a_gate_that_is_not_a_file_is_refused_at_once() {
+fn a_lock_that_is_not_a_file_is_refused_at_once() {
     type Make = fn(&Path);
     let make: [(&str, Make); 4] = [
         ("FIFO", |path| mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap()),
@@ -477,37 +476,37 @@ fn a_gate_that_is_not_a_file_is_refused_at_once() {
     for (kind, make) in make {
         for has_cluster in [false, true] {
             let dir = if has_cluster { good().0 } else { directory() };
-            let gate = dir.path().join("cluster.lock");
-            let _ = fs::remove_file(&gate);
-            make(&gate);
+            let lock = dir.path().join("cluster.lock");
+            let _ = fs::remove_file(&lock);
+            make(&lock);
             let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
-            let text = "found something that is not a regular file; move it away";
-            assert_eq!(error, format!("{}: {text}", gate.display()), "{kind}");
+            let text = "not a regular file; move it away";
+            assert_eq!(error, format!("{}: {text}", lock.display()), "{kind}");
             assert_eq!(dir.path().join("cluster").exists(), has_cluster, "{kind}");
         }
     }
 }
 
-/// Somebody else is just opening the cluster.
+/// Another process is just opening the cluster.
 #[test]
-fn one_process_at_a_time_passes_the_gate() {
+fn one_process_at_a_time_opens_the_cluster() {
     let (dir, _) = good();
-    let gate = OpenOptions::new().write(true).open(dir.path().join("cluster.lock")).unwrap();
-    gate.lock().unwrap();
+    let lock = OpenOptions::new().write(true).open(dir.path().join("cluster.lock")).unwrap();
+    lock.lock().unwrap();
     thread::scope(|scope| {
         let opener = scope.spawn(|| open(dir.path()));
-        // Others elsewhere are not held up.
+        // Other clusters are not affected.
         for _ in 0..5 {
             good();
         }
         assert!(!opener.is_finished());
-        gate.unlock().unwrap();
+        lock.unlock().unwrap();
         assert_eq!(count(&opener.join().unwrap(), 1), Ok(2));
     });
 }
 
-/// Somebody who was restoring the cluster was killed, and is not quite gone. What they left may not be
-/// used before it is restored.
+/// A process was killed while restoring the cluster, and is not quite gone. What it left must not be used
+/// before it is restored.
 #[test]
 fn an_unfinished_restoration_is_waited_for() {
     let (dir, _) = good();
@@ -515,7 +514,7 @@ fn an_unfinished_restoration_is_waited_for() {
     let image = Image::read(dir.path());
     let control = OpenOptions::new().write(true).open(memory_file(dir.path(), CONTROL)).unwrap();
     control.write_all_at(&1_u64.to_le_bytes(), 8 * RESTORING as u64).unwrap();
-    // A node that only a restoration notices.
+    // A fault that only a restoration notices.
     let name = "narrow-000.tide";
     let layout = layouts(&options())[0];
     let slot = (0..8).find(|slot| image.tag(&layout, 0, *slot) != 0).unwrap();
@@ -538,18 +537,18 @@ fn an_unfinished_restoration_is_waited_for() {
 
 #[test]
 #[ignore = "waits for a minute"]
-fn a_gate_that_stays_closed_is_reported() {
+fn a_lock_that_stays_held_is_reported() {
     let (dir, _) = good();
     let path = dir.path().join("cluster.lock");
-    let gate = OpenOptions::new().write(true).open(&path).unwrap();
-    gate.lock().unwrap();
+    let lock = OpenOptions::new().write(true).open(&path).unwrap();
+    lock.lock().unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err();
     let text = "another process has been opening this cluster for 60 s; wait for it, or stop it";
     assert_eq!(error.to_string(), format!("{}: {text}", path.display()));
 }
 
-/// A file of the memory is cut short under a cluster that is open: an error, and no signal ends the process.
-/// Nobody trusts that memory again: the next one to open the cluster gets the last snapshot.
+/// A file of the memory is truncated under an open cluster: an error, and no signal ends the process. That
+/// memory is never trusted again; the next process to open the cluster gets the last snapshot.
 #[test]
 fn a_file_cut_short_under_an_open_cluster_is_noticed() {
     for name in FILES {
@@ -562,22 +561,22 @@ fn a_file_cut_short_under_an_open_cluster_is_noticed() {
             set_length(&path, length);
 
             let since = Instant::now();
-            assert_eq!(use_all(&cluster), Err(UpdateError::Lost), "{name}");
+            assert_eq!(use_all(&cluster), Err(UpdateError::DataLoss), "{name}");
             assert!(cluster.is_lost());
-            // Also what is of another file.
+            // Updates of other files fail too.
             for key in 0..20 {
-                assert_eq!(count(&cluster, key), Err(UpdateError::Lost));
+                assert_eq!(count(&cluster, key), Err(UpdateError::DataLoss));
             }
             let keys = [Hashed::wide(1), Hashed::narrow(1 << 127)];
-            assert_eq!(cluster.update_many(&keys, SECOND, |_| ()), Err(UpdateError::Lost));
-            let mut told = [false; 2];
-            cluster.update_each(&keys, SECOND, |index, entry| told[index] |= entry.is_err());
-            assert_eq!(told, [true; 2]);
-            assert_eq!(cluster.find(&1_u64, SECOND), Err(UpdateError::Lost));
-            assert_eq!(cluster.erase(&1_u64, SECOND), Err(UpdateError::Lost));
-            assert_eq!(cluster.sweep(SECOND), Err(UpdateError::Lost));
-            assert_eq!(cluster.reset_all(), Err(UpdateError::Lost));
-            assert_eq!(cluster.for_each(|_, _, _| {}), Err(UpdateError::Lost));
+            assert_eq!(cluster.update_many(&keys, SECOND, |_| ()), Err(UpdateError::DataLoss));
+            let mut failed = [false; 2];
+            cluster.update_each(&keys, SECOND, |index, entry| failed[index] |= entry.is_err());
+            assert_eq!(failed, [true; 2]);
+            assert_eq!(cluster.find(&1_u64, SECOND), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.erase(&1_u64, SECOND), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.sweep(SECOND), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.reset_all(), Err(UpdateError::DataLoss));
+            assert_eq!(cluster.for_each(|_, _, _| {}), Err(UpdateError::DataLoss));
             assert!(cluster.sync().is_err(), "what is lost is not saved");
             let _ = (cluster.stats(), cluster.occupancy(Class::Narrow));
             assert!(since.elapsed() < LONG);
@@ -585,21 +584,21 @@ fn a_file_cut_short_under_an_open_cluster_is_noticed() {
             let text = "a file in memory was cut short, or has a hole, and counters are gone";
             assert_eq!(error, format!("{}: {text}", path.parent().unwrap().display()));
 
-            // Grown again, with zeros where something was, it is still lost.
+            // Extended again, with zeros in the hole, it is still lost.
             set_length(&path, whole);
             assert!(cluster.check_files().is_err());
-            assert_eq!(count(&cluster, 1), Err(UpdateError::Lost));
-            // Also for those who come now, who are told that somebody is there whom they cannot join.
+            assert_eq!(count(&cluster, 1), Err(UpdateError::DataLoss));
+            // Processes that open it now learn that it is served by a process that they cannot join.
             let error = Cluster::open(dir.path(), &options()).unwrap_err();
-            assert!(matches!(error, OpenError::Elsewhere { .. }), "{error}");
+            assert!(matches!(error, OpenError::ServedElsewhere { .. }), "{error}");
             drop(cluster);
             assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
         }
     }
 }
 
-/// A hole in a file, or a file that was cut and grown again, is noticed by looking at it: nobody needs to touch
-/// what is gone. Somebody else had it noticed: it is known here as well.
+/// A hole in a file, or a file truncated and extended, is noticed by looking at it, without any access to the
+/// missing page. Once one process has noticed it, others know it as well.
 #[test]
 fn a_hole_in_the_memory_is_noticed() {
     for punch in [true, false] {
@@ -620,15 +619,15 @@ fn a_hole_in_the_memory_is_noticed() {
         for cluster in &clusters {
             cluster.check_files().unwrap_err();
             assert!(cluster.is_lost());
-            assert_eq!(count(cluster, 1), Err(UpdateError::Lost));
+            assert_eq!(count(cluster, 1), Err(UpdateError::DataLoss));
         }
         drop(clusters);
         assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
     }
 }
 
-/// Somebody wrote over the memory, as `cp` does: nothing of it is missing, and whoever needs a lock there finds out. A
-/// pass does, too, if nobody else did.
+/// The memory was overwritten, as by `cp`. Nothing is missing, but an update that needs a lock there notices.
+/// So does a pass, if no update did.
 #[test]
 fn memory_that_was_written_over_is_noticed() {
     for is_met in [true, false] {
@@ -648,17 +647,17 @@ fn memory_that_was_written_over_is_noticed() {
                 clusters[0].sync().unwrap_err();
             }
             assert!(clusters[0].is_lost());
-            // The other process hears of it with its next look.
+            // The other process notices with its next check.
             clusters[1].check_files().unwrap_err();
-            assert_eq!(count(&clusters[1], 1), Err(UpdateError::Lost));
+            assert_eq!(count(&clusters[1], 1), Err(UpdateError::DataLoss));
             drop(clusters);
             assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
         }
     }
 }
 
-/// A node of the memory is damaged: the pass that meets it saves nothing, the update that meets it makes no sound
-/// node of it, and nobody trusts that memory again.
+/// A node of the memory is damaged. A pass that meets it saves nothing, an update does not seal it again, and
+/// that memory is never trusted again.
 #[test]
 fn a_damaged_node_is_neither_saved_nor_updated() {
     for is_updated in [true, false] {
@@ -684,19 +683,19 @@ fn check_damaged_node(is_updated: bool) {
     let data = OpenOptions::new().write(true).open(memory_file(dir.path(), &name)).unwrap();
     data.write_all_at(&1000_u64.to_le_bytes(), 8 * word as u64).unwrap();
     if is_updated {
-        assert_eq!(count(&cluster, 3), Err(UpdateError::Lost));
+        assert_eq!(count(&cluster, 3), Err(UpdateError::DataLoss));
         assert!(cluster.is_lost());
     } else {
         let error = cluster.sync().unwrap_err().to_string();
         let text = format!("node {slot} of narrow key-node {number} was damaged in memory");
         assert_eq!((error, cluster.is_lost()), (text, true));
     }
-    assert_eq!(count(&cluster, 3), Err(UpdateError::Lost));
+    assert_eq!(count(&cluster, 3), Err(UpdateError::DataLoss));
     drop(cluster);
     assert_eq!(count(&open(dir.path()), 3), Ok(3), "as the last snapshot has it");
 }
 
-/// Updates keys in all files, until something fails.
+/// Updates keys in all files until one fails.
 fn use_all(cluster: &Cluster) -> Result<(), UpdateError> {
     for key in 0..20 {
         count(cluster, key)?;
@@ -707,7 +706,7 @@ fn use_all(cluster: &Cluster) -> Result<(), UpdateError> {
     Ok(())
 }
 
-/// The last page of a file goes, of which an update needs nothing.
+/// The last page of a file is lost, which updates do not need.
 #[test]
 fn what_was_lost_is_noticed_when_it_is_missed() {
     let dir = directory();
@@ -723,12 +722,12 @@ fn what_was_lost_is_noticed_when_it_is_missed() {
     };
     let (near, far) = (key_at(0..2), key_at(62..64));
     let path = memory_file(dir.path(), FILES[1]);
-    // The words about copies in the snapshot, and the last page of key-nodes.
+    // The words about snapshot copies, and the last page of key-nodes.
     set_length(&path, 4096 + 62 * options.narrow.key_node_bytes());
     let update = |key: &StoredKey| cluster.update(key, SECOND, |_| ());
     assert_eq!((update(&near), cluster.is_lost()), (Ok(()), false));
-    assert_eq!((update(&far), cluster.is_lost()), (Err(UpdateError::Lost), true));
-    assert_eq!(update(&near), Err(UpdateError::Lost));
+    assert_eq!((update(&far), cluster.is_lost()), (Err(UpdateError::DataLoss), true));
+    assert_eq!(update(&near), Err(UpdateError::DataLoss));
 }
 
 #[test]
@@ -754,7 +753,7 @@ fn a_file_that_was_deleted_or_replaced_is_noticed() {
             cluster.reset_all().unwrap();
         }
     }
-    // The directory as a whole.
+    // The whole directory.
     let (dir, _) = good();
     let cluster = open(dir.path());
     fs::rename(dir.path().join("cluster"), dir.path().join("away")).unwrap();
@@ -767,7 +766,7 @@ fn a_file_that_was_deleted_or_replaced_is_noticed() {
     assert_eq!(count(&cluster, 1), Ok(3));
 }
 
-/// A copy of a data directory that is open is a cluster of its own, with what the last snapshot had.
+/// A copy of a data directory in use is a separate cluster, with the content of the last snapshot.
 #[test]
 fn a_copy_of_an_open_directory_is_another_cluster() {
     let (dir, _) = good();
@@ -785,8 +784,8 @@ fn a_copy_of_an_open_directory_is_another_cluster() {
     assert_ne!(memory_dir(dir.path()), memory_dir(copy.path()));
 }
 
-/// Memory that cannot be seen, as in another container or on another machine: whoever comes is refused, for as
-/// long as somebody has it.
+/// Memory that cannot be seen, as in another container or on another machine: opening is refused while a
+/// process has it.
 #[test]
 fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
     let (dir, _) = good();
@@ -795,24 +794,25 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
     let (pointer, hidden) = (file(dir.path(), "memory"), file(dir.path(), "hidden"));
     fs::rename(&pointer, &hidden).unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err();
-    assert!(matches!(error, OpenError::Elsewhere { .. }), "{error}");
-    let text = "served already, by a process whose shared memory cannot be joined from here";
+    assert!(matches!(error, OpenError::ServedElsewhere { .. }), "{error}");
+    let text = "already served by a process whose shared memory is not reachable from here";
     assert!(error.to_string().starts_with(&format!("{}: {text}", dir.path().display())), "{error}");
     let view = View::open(dir.path()).unwrap();
-    assert!(view.is_elsewhere());
+    assert!(view.is_served_elsewhere());
     assert_eq!(view.find(&3_u64, SECOND).unwrap().map(|entry| entry.state[0]), Some(1));
     fs::rename(&hidden, &pointer).unwrap();
     assert_eq!(count(&open(dir.path()), 3), Ok(3));
-    // One that was killed elsewhere is in nobody's way.
+    // A process killed elsewhere does not matter.
     fs::rename(&pointer, &hidden).unwrap();
     cluster.sync().unwrap();
     drop(cluster);
     assert_eq!(count(&open(dir.path()), 3), Ok(4));
 }
 
-/// Whoever comes while the last process leaves finds either its memory or none, and never that it is elsewhere.
+/// A process that opens a cluster while the last one leaves finds its memory or none, and never that it is
+/// served elsewhere.
 #[test]
-fn coming_and_going_meet_nobody_elsewhere() {
+fn opening_and_leaving_never_report_elsewhere() {
     let (dir, _) = good();
     let since = Instant::now();
     thread::scope(|scope| {
@@ -832,7 +832,7 @@ fn coming_and_going_meet_nobody_elsewhere() {
     }
 }
 
-/// A pipe under the name of a file is not waited for.
+/// A pipe under the name of a file is refused without waiting.
 #[test]
 fn a_pipe_is_no_file() {
     for name in FILES {
@@ -851,11 +851,11 @@ fn a_directory_on_a_disk_is_no_place_for_memory() {
     let opened = Cluster::open(dir.path(), &options);
     match opened {
         Err(error @ OpenError::NotInMemory { .. }) => {
-            let text = "is not in memory, so that counters there would wait for a disk; choose a \
+            let text = "is not on a tmpfs, so counters there would wait for a disk; choose a \
                         directory on a tmpfs, such as /dev/shm";
             assert_eq!(error.to_string(), format!("{}: {text}", disk.path().display()));
         }
-        // The sources may be on a tmpfs themselves.
+        // The source directory may be on a tmpfs itself.
         Err(error) => panic!("{error}"),
         Ok(_) => assert!(cfg!(not(target_os = "linux")) || is_tmpfs(disk.path())),
     }
@@ -866,7 +866,7 @@ fn is_tmpfs(path: &Path) -> bool {
     output.stdout.starts_with(b"tmpfs")
 }
 
-/// A process may write no files of the size that is needed.
+/// A process that may not write files of the required size.
 #[test]
 fn a_limit_on_files_is_no_surprise() {
     const TEST: &str = "a_limit_on_files_is_no_surprise";
@@ -882,13 +882,13 @@ fn a_limit_on_files_is_no_surprise() {
     fs::create_dir(&memory).unwrap();
     let child = command(TEST, "", dir.path());
     let mut shell = Command::new("sh");
-    // Without the signal that comes with it, as a service manager does.
+    // Without the signal that comes with the limit, as a service manager does.
     shell.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$0\" \"$@\""]).arg(child.get_program());
     shell.args(child.get_args());
     shell.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = Child::of(&mut shell);
     let said = child.next_line().unwrap();
-    let text = "control.tide: cannot set aside 8396800 bytes: File too large (os error 27); free some \
+    let text = "control.tide: cannot reserve 8396800 bytes: File too large (os error 27); free some \
                 space, choose a directory on another file system, or lower the capacity if the \
                 cluster is a new one";
     assert!(said.starts_with(&memory.display().to_string()) && said.ends_with(text), "{said}");
@@ -896,7 +896,7 @@ fn a_limit_on_files_is_no_surprise() {
     assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "something was left behind");
 }
 
-/// A file system with room for the control file, and not for the nodes.
+/// A file system with room for the control file, but not for the nodes.
 #[test]
 fn a_full_disk_is_no_surprise() {
     const TEST: &str = "a_full_disk_is_no_surprise";
@@ -904,12 +904,12 @@ fn a_full_disk_is_no_surprise() {
         let error = Cluster::open(&dir, &narrow(4000, 35)).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
         let path = dir.join("cluster.new").join(FILES[1]);
-        let text = "cannot set aside 16388096 bytes: No space left on device (os error 28); free some \
+        let text = "cannot reserve 16388096 bytes: No space left on device (os error 28); free some \
                     space, ";
         assert!(error.to_string().starts_with(&format!("{}: {text}", path.display())), "{error}");
         assert_eq!(tree(&dir).into_keys().collect::<Vec<_>>(), [dir.join("cluster.lock")]);
 
-        // A smaller one has room, as long as nothing was left behind. All that it needs is set aside.
+        // A smaller cluster fits, unless something was left behind. All of its space is reserved.
         let cluster = Cluster::open(&dir, &narrow(400, 35)).unwrap();
         fill_disk(&dir.join("other"));
         for key in 0..60 {
@@ -933,7 +933,7 @@ fn a_full_disk_is_no_surprise() {
         fs::remove_file(dir.join("other")).unwrap();
         assert_eq!(count(&open(&dir), 59), Ok(2));
 
-        // Memory that is too small: the file system has less than a control file.
+        // Not enough memory: the file system is smaller than a control file.
         let in_memory = Options { memory_dir: Some(dir.clone()), ..options() };
         let other = directory();
         fill_disk(&dir.join("other"));
@@ -970,7 +970,7 @@ fn is_memory(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tidegate-"))
 }
 
-/// Writes a file until there is no more room.
+/// Writes a file until the disk is full.
 fn fill_disk(path: &Path) {
     let file = File::create(path).unwrap();
     let mut offset = 0;

@@ -18,23 +18,23 @@ use tidegate_store::{
 };
 
 use common::child::{Child, hear, leave, raise, role, say};
-use common::format::{self, Layout, dropped, key_at, seat_word};
+use common::format::{self, Layout, dropped, key_at, writer_word};
 use common::random::Random;
 use common::{
     SECOND, check_sound, directory, geometry, memory_file, narrow, narrow_and_wide, until_decided,
 };
 
 const SIGKILL: i32 = 9;
-/// Far longer than a step waits.
+/// Far longer than a transaction waits.
 const SHORT: Duration = Duration::from_millis(300);
-/// Longer than anybody waits for anything here.
+/// Longer than any wait in here.
 const LONG: Duration = Duration::from_secs(10);
 
 fn open(dir: &Path, options: &Options) -> Cluster {
     Cluster::open(dir, options).unwrap()
 }
 
-/// Counts in every word, and says what it was before.
+/// Adds one to every word, and returns the previous value.
 fn count(entry: &mut EntryMut<'_>) -> u64 {
     let before = entry.state[0];
     assert!(entry.state.iter().all(|word| *word == before), "a mixed entry: {:?}", entry.state);
@@ -99,7 +99,7 @@ fn an_upgrade_carries_the_counts_over() {
 }
 
 #[test]
-fn whoever_comes_and_goes_does_not_disturb() {
+fn opening_and_leaving_disturbs_no_process() {
     let (dir, options) = (directory(), narrow(2, 8));
     let keys: Vec<_> = (0..12_u64).collect();
     let (is_over, updates) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -147,7 +147,7 @@ fn a_process_too_many_is_refused() {
     for _ in 0..2 {
         let error = Cluster::open(dir.path(), &options).unwrap_err();
         assert!(matches!(error, OpenError::TooManyProcesses { .. }), "{error:?}");
-        let text = "64 processes have this cluster open, and more cannot; stop one of them";
+        let text = "64 processes have this cluster open, the maximum; stop one of them";
         assert_eq!(error.to_string(), format!("{}: {text}", dir.path().display()));
     }
     clusters.remove(20);
@@ -156,10 +156,10 @@ fn a_process_too_many_is_refused() {
     assert!(Cluster::open(dir.path(), &options).is_err());
 }
 
-/// Seats are for threads inside an update. A process which once had many of them at a time must not
-/// leave the others without.
+/// Writer slots are for threads inside an update. A process that once had many such threads must leave slots
+/// for others.
 #[test]
-fn a_process_with_many_threads_leaves_seats_for_others() {
+fn a_process_with_many_threads_leaves_slots_for_others() {
     const THREADS: u64 = 256;
     let (dir, options) = (directory(), narrow(THREADS, 4));
     let layout = Layout::new(Class::Narrow, options.narrow);
@@ -177,7 +177,7 @@ fn a_process_with_many_threads_leaves_seats_for_others() {
         for key in &keys {
             scope.spawn(|| {
                 first.update(key, 1, |mut entry| {
-                    // Until all are inside that can be, which may be fewer than there are.
+                    // Until all threads are inside that can be, which may be fewer than all.
                     inside.fetch_add(1, Ordering::Relaxed);
                     let since = Instant::now();
                     while inside.load(Ordering::Relaxed) < THREADS && since.elapsed() < SHORT {
@@ -188,7 +188,7 @@ fn a_process_with_many_threads_leaves_seats_for_others() {
             });
         }
     });
-    // Nobody is inside an update now.
+    // No thread is inside an update now.
     for cluster in [second, open(dir.path(), &options)] {
         for key in &keys {
             cluster.update(key, 1, |mut entry| count(&mut entry)).unwrap();
@@ -245,7 +245,7 @@ fn a_stopped_process_is_named_and_goes_on() {
         let mut child = Child::spawn(TEST, role, dir.path());
         child.wait_until_stopped();
         let pid = u64::from(child.id());
-        // The first one waits for a little, and names the holder.
+        // The first waiter waits a little, and names the holder.
         let error = cluster.update(&held, 1, |mut entry| count(&mut entry)).unwrap_err();
         check_names(&error, pid);
         let UpdateError::Busy { millis, .. } = error else { unreachable!() };
@@ -254,13 +254,13 @@ fn a_stopped_process_is_named_and_goes_on() {
         );
         assert_eq!(error.to_string(), text);
 
-        // Who comes now is not held up, and meets the same.
+        // Later ones are not delayed, and get the same error.
         let newcomer = open(dir.path(), &options);
         if role == "update" {
             check_names(&newcomer.find(&held, 1).unwrap_err(), pid);
             check_names(&newcomer.for_each(|_, _, _| {}).unwrap_err(), pid);
         }
-        // What failed leaves nothing locked, and nothing changed.
+        // The failed updates locked nothing and changed nothing.
         let result = cluster.update_many(&[other, neighbour], 1, |entries| {
             count(&mut entries.get(0));
         });
@@ -292,7 +292,7 @@ fn a_panic_changes_nothing_and_holds_nothing() {
     let clusters = [open(dir.path(), &options), open(dir.path(), &options)];
     let keys = [Hashed::narrow(1 << 70), Hashed::wide(2), Hashed::narrow(3 << 120)];
     let new = Hashed::narrow(1 << 127);
-    let spoil = |entry: EntryMut<'_>| {
+    let damage = |entry: EntryMut<'_>| {
         entry.state.fill(99);
         *entry.expires_at = u64::MAX;
     };
@@ -304,20 +304,20 @@ fn a_panic_changes_nothing_and_holds_nothing() {
         for key in keys.iter().chain([&new]) {
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 cluster.update(key, 1, |entry| {
-                    spoil(entry);
+                    damage(entry);
                     resume_unwind(Box::new("in update"))
                 })
             }));
             assert!(panicked.is_err());
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 cluster.update_many(&[keys[0], *key, keys[1]], 1, |entries| {
-                    (0..3).for_each(|index| spoil(entries.get(index)));
+                    (0..3).for_each(|index| damage(entries.get(index)));
                     resume_unwind(Box::new("in update_many"))
                 })
             }));
             assert!(panicked.is_err());
         }
-        // Those before the panic are updated.
+        // The keys before the panic are updated.
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             cluster.update_each(&[keys[0], keys[1], keys[2], new], 1, |index, entry| {
                 count(&mut entry.unwrap());
@@ -353,7 +353,7 @@ fn a_process_that_dies_while_it_decides_has_done_nothing() {
             count(&mut entry);
             raise(Signal::KILL);
         };
-        // One of them, then, of what is killed itself, nothing.
+        // One of them, and then nothing of the update that is killed.
         let _ = match role.as_str() {
             "narrow" => cluster.update(&keys[0], 1, die),
             "wide" => cluster.update(&keys[1], 1, die),
@@ -384,7 +384,7 @@ fn a_process_that_dies_while_it_decides_has_done_nothing() {
             cluster.update(&key, 1, |mut entry| count(&mut entry)).unwrap();
         }
         if is_crowded {
-            // The new key then looks at both of its key-nodes.
+            // The new key then considers both of its key-nodes.
             for key in &crowd {
                 cluster.update(key, 1, |mut entry| count(&mut entry)).unwrap();
             }
@@ -400,7 +400,7 @@ fn a_process_that_dies_while_it_decides_has_done_nothing() {
         let stats = cluster.stats();
         assert_eq!((stats.recovered, stats.completed, dropped(&stats)), (1, 0, 0), "{role}");
         check_sound(dir.path());
-        // Also for those who come when nobody is there.
+        // Also for a process that opens the cluster alone.
         drop(cluster);
         let cluster = open(dir.path(), &options);
         assert_eq!(keys.map(|key| counted(&cluster, &key)), [first + 1, 2, 2]);
@@ -408,8 +408,7 @@ fn a_process_that_dies_while_it_decides_has_done_nothing() {
     }
 }
 
-/// Whoever cleans up after a killed process counts it: one that waits for it, one that joins others,
-/// and one that comes when nobody is there.
+/// A recovery is counted, whether by a process that waits, by one that joins others, or by one that is alone.
 #[test]
 fn every_recovery_is_counted() {
     const TEST: &str = "every_recovery_is_counted";
@@ -452,9 +451,8 @@ fn read_word(path: &Path, word: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// A process was killed when it had written the last word of a node, and not yet the hint of when the
-/// first node expires. Whoever completes its update has to make up for that, or an expired node
-/// is not found when it is needed, and a new key is refused.
+/// A process was killed after writing the last word of a node and before the hint about the first expiry. Recovery
+/// must correct the hint, or an expired node is not found when it is needed, and a new key is refused.
 #[test]
 fn a_completed_update_is_known_to_expire() {
     let (dir, options) = (directory(), narrow(1, 8));
@@ -470,10 +468,10 @@ fn a_completed_update_is_known_to_expire() {
     for key in &keys[..8] {
         update(key, 1, 1000).unwrap();
     }
-    // Full: nothing is expired, which is noted.
+    // The chain is full, and the hint says that nothing has expired.
     assert!(matches!(update(&keys[8], 1, 1000), Err(UpdateError::Full { .. })));
 
-    // The killed process number 9 had seat number 200.
+    // The killed process number 9 had writer slot number 200.
     let (data, control) =
         (memory_file(dir.path(), "narrow-000.tide"), memory_file(dir.path(), format::CONTROL));
     let (_, head) = layout.key_node_at(0);
@@ -483,17 +481,18 @@ fn a_completed_update_is_known_to_expire() {
     let indexes: Vec<_> = layout.word_indexes(slot).iter().map(|word| head + word).collect();
     let before = read_word(&data, indexes[6]);
     let image = format::sealed(&keys[0], &[7; 4], 100, cluster.seed());
-    let mut seat = vec![
+    let mut writer = vec![
         (format::OWNER, 10),
         (format::LOCK_COUNT, 1),
         (format::LOCKS, format::key_node_word(Class::Narrow, 0)),
-        (format::JOURNAL, format::place_word(Class::Narrow, 0, slot)),
+        (format::JOURNAL, format::target_word(Class::Narrow, 0, slot)),
         (format::JOURNAL + 1, before),
         (format::COMMITTED, 9),
     ];
-    seat.extend(image.iter().enumerate().map(|(at, word)| (format::JOURNAL + 2 + at, *word)));
-    let seat: Vec<_> = seat.into_iter().map(|(at, word)| (seat_word(200, at), word)).collect();
-    write_words(&control, &seat);
+    writer.extend(image.iter().enumerate().map(|(at, word)| (format::JOURNAL + 2 + at, *word)));
+    let writer: Vec<_> =
+        writer.into_iter().map(|(at, word)| (writer_word(200, at), word)).collect();
+    write_words(&control, &writer);
     write_words(&data, &[(head, 201 | read_word(&data, head))]);
     write_words(&data, &indexes.iter().copied().zip(image).collect::<Vec<_>>());
 
@@ -507,7 +506,7 @@ fn a_completed_update_is_known_to_expire() {
     assert_eq!((stats.evicted_expired, stats.evicted_live), (1, 0));
 }
 
-/// The same directory is found from wherever the process has gone since.
+/// A relative directory is found again after the process has changed its own.
 #[test]
 fn a_relative_directory_stays_where_it_was() {
     const TEST: &str = "a_relative_directory_stays_where_it_was";

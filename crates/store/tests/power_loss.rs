@@ -1,8 +1,8 @@
-//! Loss of power: of every page, or sector, or word of the snapshot, the disk has what was written before the
+//! Loss of power: of every page, sector or word of the snapshot, the disk has what was written before the
 //! last sync or what was written after it.
 //!
-//! Counters here only grow, so a wrong one can be told: none may be below its value when the last complete
-//! pass began, and none above its last. A snapshot that was damaged besides may have less, and says so.
+//! Counters only grow here, so wrong ones are recognized: none may be below its value when the last complete
+//! pass began, and none above its last value. A snapshot with further damage may have lost more, and says so.
 
 mod common;
 
@@ -13,23 +13,23 @@ use std::path::Path;
 use tidegate_store::{Class, Cluster, EntryMut, Eviction, Hashed, Options, StoredKey, View};
 
 use common::format::{BOOT, COMMITTED, CONTROL, Image, JOURNAL, LOCK_COUNT, LOCKS, OWNER, PAGE};
-use common::format::{key_node_word, layouts, memory_dir, place_word, sealed, seat_word};
+use common::format::{key_node_word, layouts, memory_dir, sealed, target_word, writer_word};
 use common::random::{Random, mixed};
 use common::{
     Directory, SECOND, check_sound, directory, geometry, memory_file, repetitions, test_seed,
 };
 
-/// How many pairs of moments to mix.
+/// The number of pairs of moments to mix.
 const PAIRS: &str = "TIDEGATE_STORE_TEST_IMAGE_PAIRS";
 const PAIRS_DEFAULT: u64 = 60;
-/// How often each pair is mixed.
+/// The number of mixtures per pair.
 const MIXES: u64 = 40;
-/// How many injuries each pair gets.
+/// The number of injuries per pair.
 const INJURIES: u64 = 40;
 const KEYS: u64 = 150;
 const NOW: u64 = 1000 * SECOND;
 
-/// Wide nodes of 33 words, so that key-nodes, and nodes, cross sectors and pages.
+/// Wide nodes of 33 words, so that key-nodes and nodes cross sectors and pages.
 fn options() -> Options {
     Options {
         narrow: geometry(2, 5, 35, 4),
@@ -75,7 +75,7 @@ fn values(cluster: &Cluster) -> Values {
     values
 }
 
-/// What a look at a snapshot at rest finds. All of a state is of one update.
+/// What a view of a snapshot at rest finds. Each state must come from one update.
 fn look(dir: &Path) -> (Values, View) {
     let view = View::open(dir).unwrap();
     assert_eq!(view.memory_files(), None, "it is at rest");
@@ -89,13 +89,13 @@ fn look(dir: &Path) -> (Values, View) {
     (values, view)
 }
 
-/// How large the pieces are of which each is from one time.
+/// The size of the pieces, each of which is from one of the two times.
 fn piece(random: &mut Random) -> usize {
     *random.one_of(&[PAGE, PAGE, 512, 512, 8])
 }
 
-/// The disk when power is lost in a pass that follows `before` and would lead to `after`: of the nodes, any mixture;
-/// of the note, nothing yet. Or, later in the pass, all of the nodes and any mixture of the note.
+/// The disk when power is lost in a pass from `before` to `after`: any mixture of the nodes, and the old
+/// checkpoint. Or, later in the pass, all of the nodes and any mixture of the checkpoint.
 fn power_loss(before: &Image, after: &Image, random: &mut Random) -> Image {
     let (piece, share, is_late) = (piece(random), random.below(16) + 1, random.once_in(4));
     let mut disk = before.clone();
@@ -117,7 +117,7 @@ fn power_loss(before: &Image, after: &Image, random: &mut Random) -> Image {
     disk
 }
 
-/// None is below its floor, none above its last value.
+/// None is below its floor or above its last value.
 #[track_caller]
 fn check_between(floors: &Values, found: &Values, last: &Values) {
     for (key, floor) in floors {
@@ -135,36 +135,36 @@ fn check_not_above(found: &Values, last: &Values) {
     }
 }
 
-/// A cluster at some moments: saved, changed, saved again.
+/// Moments of a cluster: saved, changed, saved again.
 struct Pair {
     before: Image,
     floors: Values,
     after: Image,
     last: Values,
-    /// How many copies were dropped before, over all time.
+    /// The number of copies dropped before.
     dropped: u64,
 }
 
-/// Goes on with the cluster in `dir`, over several passes.
+/// Continues with the cluster in `dir` for several passes.
 fn pair(dir: &Path, random: &mut Random) -> Pair {
     let cluster = Cluster::open(dir, &options()).unwrap();
     for _ in 0..random.below(4) {
         let updates = 1 + random.below(200);
         update(&cluster, random, updates);
-        cluster.sync().unwrap().expect("nobody else saves it");
+        cluster.sync().unwrap().expect("no other process saves it");
     }
     let updates = 1 + random.below(200);
     update(&cluster, random, updates);
     let floors = values(&cluster);
-    cluster.sync().unwrap().expect("nobody else saves it");
+    cluster.sync().unwrap().expect("no other process saves it");
     let before = Image::of_snapshot(dir);
     let updates = *random.one_of(&[1, 20, 400]);
     update(&cluster, random, updates);
     let (last, dropped) = (values(&cluster), cluster.stats().dropped_torn);
     let memory = memory_dir(dir).unwrap();
-    cluster.sync().unwrap().expect("nobody else saves it");
+    cluster.sync().unwrap().expect("no other process saves it");
     let after = Image::of_snapshot(dir);
-    // As it is when the machine ends: no memory, and nothing saved by those who leave.
+    // As at the end of the machine: no memory, and nothing saved on leaving.
     drop(cluster);
     assert!(!memory.exists());
     Pair { before, floors, after, last, dropped }
@@ -195,8 +195,8 @@ fn no_counter_falls_below_the_last_pass() {
             check_between(&floors, &found, &last);
             mixes += 1;
             if number == 0 {
-                // The machine starts anew with this disk, and what comes is lost and found the same way: nothing
-                // of the time that was lost comes back.
+                // The machine restarts with this disk and loses power again in the same way: nothing of the
+                // lost time returns.
                 assert_eq!(values(&Cluster::open(mixture.path(), &options()).unwrap()), found);
                 dir = mixture;
             }
@@ -205,7 +205,7 @@ fn no_counter_falls_below_the_last_pass() {
     println!("{mixes} mixes");
 }
 
-/// Whatever happens to the bytes of a snapshot behind its headers, nothing is invented; and if a counter is below
+/// Whatever happens to the bytes of a snapshot after its headers, nothing is invented. If a counter is below
 /// its floor, that is counted as dropped.
 #[test]
 fn what_an_injury_takes_is_counted() {
@@ -238,7 +238,7 @@ fn what_an_injury_takes_is_counted() {
     assert!(lost > 0 && unseen < injuries / 2);
 }
 
-/// Damages one place behind the headers.
+/// Damages one piece after the headers.
 fn injure(image: &mut Image, random: &mut Random) {
     let names = image.names();
     let name = random.one_of(&names).clone();
@@ -259,8 +259,8 @@ fn injure(image: &mut Image, random: &mut Random) {
     }
 }
 
-/// A process was killed in an update. Its journal is what the update needs; in another boot of the machine there
-/// is no such memory, and the snapshot counts.
+/// A process was killed in an update. Recovery uses its journal in the same boot; in another boot that memory
+/// does not exist, and the snapshot is used.
 #[test]
 fn a_journal_counts_in_its_own_boot() {
     let options = Options::narrow(geometry(1, 1, 8, 4));
@@ -280,20 +280,20 @@ fn a_journal_counts_in_its_own_boot() {
     let after = sealed(&key, &[2; 4], 200, whole.seed());
 
     let mut committed = whole;
-    // Whoever made the image had a seat.
-    committed.set(CONTROL, seat_word(0, OWNER), 0);
-    let mut set_seat = |word, value| committed.set(CONTROL, seat_word(70, word), value);
-    set_seat(OWNER, 4);
-    set_seat(LOCK_COUNT, 1);
-    set_seat(LOCKS, key_node_word(Class::Narrow, 0));
-    set_seat(JOURNAL, place_word(Class::Narrow, 0, slot));
-    set_seat(JOURNAL + 1, before[6]);
-    (0..7).for_each(|word| set_seat(JOURNAL + 2 + word, after[word]));
-    set_seat(COMMITTED, 9);
+    // The process that made the image had a writer slot.
+    committed.set(CONTROL, writer_word(0, OWNER), 0);
+    let mut set_writer = |word, value| committed.set(CONTROL, writer_word(70, word), value);
+    set_writer(OWNER, 4);
+    set_writer(LOCK_COUNT, 1);
+    set_writer(LOCKS, key_node_word(Class::Narrow, 0));
+    set_writer(JOURNAL, target_word(Class::Narrow, 0, slot));
+    set_writer(JOURNAL + 1, before[6]);
+    (0..7).for_each(|word| set_writer(JOURNAL + 2 + word, after[word]));
+    set_writer(COMMITTED, 9);
     let (name, head) = layout.key_node_at(0);
     committed.set(&name, head, 71 | committed.get(&name, head));
 
-    // So many words of the node are written.
+    // This many words of the node are written.
     for written in 0..=7 {
         for is_same_boot in [true, false] {
             let mut image = committed.clone();

@@ -1,5 +1,5 @@
-//! A process that stops while it holds locks: those who need one of them are told at once, nobody else is
-//! held up, and all is well as soon as it goes on or dies.
+//! A process that stops while it holds locks: updates that need one fail at once, others are not delayed, and
+//! all is well as soon as the process continues or dies.
 
 mod common;
 
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::Signal;
 
 use tidegate_store::{
-    Class, Cluster, EntryMut, Hashed, Options, StoredKey, Stuck, UpdateError, View, blocked_here,
+    Class, Cluster, EntryMut, Hashed, Options, StoredKey, StuckProcess, UpdateError, View,
+    blocked_in_this_thread,
 };
 
 use common::child::{Child, hear, leave, raise, role, say};
@@ -19,16 +20,16 @@ use common::format::{dropped, key_at, layouts};
 use common::random::Random;
 use common::{Directory, check_sound, directory, narrow, until_decided};
 
-/// What a thousand requests may take in all. Waiting for the holder, even for a millisecond each, takes longer.
+/// The time limit for a thousand requests. Waiting for the holder, even for a millisecond each, takes longer.
 const THOUSAND_MAX: Duration = Duration::from_millis(800);
-/// Longer than anything here takes, but for a failure.
+/// Longer than anything in here takes, unless it fails.
 const LONG: Duration = Duration::from_secs(20);
 
 fn options() -> Options {
     narrow(4, 8)
 }
 
-/// A key of this key-node of four.
+/// A key with this home of four.
 fn key(home: u64) -> Hashed {
     let layout = layouts(&options())[0];
     let stored: StoredKey = key_at(&layout, &mut Random(home + 1), home, (home + 1) % 4);
@@ -50,12 +51,12 @@ fn open(dir: &Path) -> Cluster {
     Cluster::open(dir, &options()).unwrap()
 }
 
-/// The child: stops inside an update of the held key, and says so once it goes on.
+/// The child: stops inside an update of the held key, and reports when it continues.
 fn stop_inside(dir: &Path) -> ! {
     let cluster = open(dir);
     let update = cluster.update(&key(HELD), 1, |entry| {
         raise(Signal::STOP);
-        // Other threads may run on for a moment, and this one, until the signal is there.
+        // Other threads, and this one, may run on until the signal arrives.
         hear();
         count(entry)
     });
@@ -81,7 +82,7 @@ fn child_dir() -> Option<PathBuf> {
     role().map(|(_, dir)| dir)
 }
 
-/// Lets the other threads of a scope end, also when a test fails.
+/// Ends the other threads of a scope, even if a test fails.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -101,8 +102,8 @@ fn check_busy<T: std::fmt::Debug>(result: Result<T, UpdateError>, expected: u32)
     }
 }
 
-/// Waits until the store says this of stuck holders.
-fn until(cluster: &Cluster, is_wanted: impl Fn(&[Stuck]) -> bool) -> Vec<Stuck> {
+/// Waits until the store reports such stuck processes.
+fn until(cluster: &Cluster, is_wanted: impl Fn(&[StuckProcess]) -> bool) -> Vec<StuckProcess> {
     let since = Instant::now();
     loop {
         let found = cluster.stuck();
@@ -115,14 +116,14 @@ fn until(cluster: &Cluster, is_wanted: impl Fn(&[Stuck]) -> bool) -> Vec<Stuck> 
 }
 
 #[test]
-fn a_held_key_is_answered_at_once_and_others_as_ever() {
-    const TEST: &str = "a_held_key_is_answered_at_once_and_others_as_ever";
+fn a_held_key_fails_at_once_and_others_are_not_delayed() {
+    const TEST: &str = "a_held_key_fails_at_once_and_others_are_not_delayed";
     if let Some(dir) = child_dir() {
         stop_inside(&dir);
     }
     for end in ["continue", "kill"] {
         let (dir, cluster, mut child) = stopped(TEST);
-        let (before, blocked) = (Instant::now(), blocked_here());
+        let (before, blocked) = (Instant::now(), blocked_in_this_thread());
         let mut times: Vec<Duration> = Vec::new();
         for _ in 0..1000 {
             let began = Instant::now();
@@ -136,16 +137,16 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
         }
         let others = before.elapsed();
         times.sort_unstable();
-        let blocked = blocked_here() - blocked;
+        let blocked = blocked_in_this_thread() - blocked;
         println!(
             "{end}: a thousand to the held key {held:?} (p50 {:?}, p99 {:?}), to another {others:?}; \
              blocked {blocked:?}",
             times[500], times[990]
         );
         assert!(held < THOUSAND_MAX && others < THOUSAND_MAX, "{held:?} {others:?}");
-        // The first of them waited, and that is known.
+        // The first update waited, and that is recorded.
         assert!(blocked >= Duration::from_millis(4) && blocked <= held, "{blocked:?}");
-        assert!(cluster.blocked() >= blocked);
+        assert!(cluster.blocked_time() >= blocked);
 
         let stuck = until(&cluster, |stuck| !stuck.is_empty());
         assert_eq!((stuck.len(), stuck[0].pid, stuck[0].locks), (1, u64::from(child.id()), 1));
@@ -153,7 +154,7 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
         let holders = View::open(dir.path()).unwrap().holders();
         assert_eq!((holders.len(), holders[0].pid, holders[0].locks), (1, stuck[0].pid, 1));
         assert_eq!(holders[0].since, Some(stuck[0].since), "all know of the same moment");
-        // It is known for longer and longer.
+        // The recorded duration grows.
         let millis = check_busy(cluster.update(&key(HELD), 1, count), child.id());
         let since = Instant::now();
         while check_busy(cluster.update(&key(HELD), 1, count), child.id()) <= millis {
@@ -170,7 +171,7 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
             2
         };
         assert_eq!(until_decided(|| cluster.update(&key(HELD), 1, count)), Ok(expected));
-        until(&cluster, <[Stuck]>::is_empty);
+        until(&cluster, <[StuckProcess]>::is_empty);
         assert_eq!(View::open(dir.path()).unwrap().holders(), []);
         let stats = cluster.stats();
         assert_eq!((dropped(&stats), stats.recovered > 0), (0, end == "kill"), "{stats:?}");
@@ -178,11 +179,11 @@ fn a_held_key_is_answered_at_once_and_others_as_ever() {
     }
 }
 
-/// A process that waits for a stopped one used to hold what it had locked already, for a second each time: so
-/// others waited for it, and those others for them.
+/// A process that waited for a stopped one used to keep its other locks, for a second each time. So others
+/// waited for it, and yet others for those.
 #[test]
-fn who_waits_holds_nothing_that_others_need() {
-    const TEST: &str = "who_waits_holds_nothing_that_others_need";
+fn a_waiter_holds_nothing_that_others_need() {
+    const TEST: &str = "a_waiter_holds_nothing_that_others_need";
     const ROUNDS: u64 = 20;
     if let Some(dir) = child_dir() {
         stop_inside(&dir);
@@ -195,8 +196,7 @@ fn who_waits_holds_nothing_that_others_need() {
             while !is_over.load(Ordering::Relaxed) {
                 match third.update(&key(FREE), 1, count) {
                     Ok(_) => _ = updates.fetch_add(1, Ordering::Relaxed),
-                    // Who waits may lose its processor while it looks, as anybody may. The stopped one is
-                    // none of this one's business.
+                    // A waiter may lose its processor at any time, which is not the fault of the stopped process.
                     Err(UpdateError::Busy { pid, .. }) => assert_ne!(pid, u64::from(child.id())),
                     Err(UpdateError::Crowded { .. }) => {}
                     Err(error) => panic!("{error}"),
@@ -206,10 +206,10 @@ fn who_waits_holds_nothing_that_others_need() {
         let _over = OnDrop(|| is_over.store(true, Ordering::Relaxed));
         let mut meanwhile = 0;
         for _ in 0..ROUNDS {
-            // As a process that has not met the holder yet, and so waits for all of its patience.
+            // As a process that has not met the holder yet, and so waits for the full time.
             let waiter = open(dir.path());
             let before = updates.load(Ordering::Relaxed);
-            let began = blocked_here();
+            let began = blocked_in_this_thread();
             let both = || {
                 waiter.update_many(&[key(FREE), key(HELD)], 1, |entries| {
                     (0..2).for_each(|index| _ = count(entries.get(index)));
@@ -220,12 +220,14 @@ fn who_waits_holds_nothing_that_others_need() {
             while matches!(&result, Err(UpdateError::Crowded { .. }))
                 || matches!(&result, Err(UpdateError::Busy { pid, .. }) if *pid == own)
             {
-                // It spent its patience on the other key, whose holder is this process and may lose its
-                // processor.
+                // It waited for the other key, whose holder is in this process and may lose its processor.
                 result = both();
             }
             check_busy(result, child.id());
-            assert!(blocked_here() - began >= Duration::from_millis(4), "it did not wait");
+            assert!(
+                blocked_in_this_thread() - began >= Duration::from_millis(4),
+                "it did not wait"
+            );
             meanwhile += updates.load(Ordering::Relaxed) - before;
         }
         println!("{meanwhile} updates of the other key while {ROUNDS} waited for 5 ms each");
@@ -235,7 +237,7 @@ fn who_waits_holds_nothing_that_others_need() {
     assert_eq!(third.find(&key(FREE), 1).unwrap().unwrap().state[0], 1 + updates.into_inner());
 }
 
-/// A thread of this very process that does not come to an end is named as well, and many may be waited for.
+/// A slow thread of the same process is reported too, and many threads may wait for it.
 #[test]
 fn a_slow_thread_of_the_same_process_is_named_and_nothing_is_wrong_afterwards() {
     let dir = directory();

@@ -1,5 +1,5 @@
-//! Threads that update overlapping sets of keys: nothing is lost, nothing is seen half done, nobody waits
-//! for ever.
+//! Threads that update overlapping sets of keys: nothing is lost, no partial update is visible, no thread
+//! waits forever.
 
 mod common;
 
@@ -21,12 +21,12 @@ fn key(number: u64) -> Hashed {
     Hashed { hash: u128::from(mixed(number)) << 64 | u128::from(number), class }
 }
 
-/// One to twelve keys of the first `count`, in any order, some more than once.
+/// One to twelve of the first `count` keys, in any order, some repeated.
 fn some_keys(random: &mut Random, count: u64) -> Vec<u64> {
     (0..1 + random.below(12)).map(|_| random.below(count)).collect()
 }
 
-/// Every thread adds to sets of keys of all threads, and to keys of its own; two handles share the work.
+/// Every thread adds to sets of shared keys and to keys of its own; two handles share the work.
 #[test]
 fn sums_are_exact() {
     const ROUNDS: u64 = 8_000;
@@ -101,7 +101,7 @@ fn add(entry: EntryMut<'_>) -> u64 {
     before + 1
 }
 
-/// Two keys are always the same for everybody, in whatever order they are named.
+/// Two keys that are always updated together, in either order.
 #[test]
 fn opposite_orders_do_not_wait_for_each_other() {
     const ROUNDS: u64 = 24_000;
@@ -138,7 +138,7 @@ fn opposite_orders_do_not_wait_for_each_other() {
 }
 
 /// Keys that crowd two key-nodes, each the other's alternate, come and go in both orders, so that threads
-/// need the key-node that the other one holds.
+/// need the key-node that another one holds.
 #[test]
 fn keys_that_come_and_go_in_a_crowd_stay_whole() {
     const ROUNDS: u64 = 15_000;
@@ -146,7 +146,7 @@ fn keys_that_come_and_go_in_a_crowd_stay_whole() {
     let options = narrow(2, 3);
     let layout = layouts(&options)[0];
     let mut random = Random(test_seed());
-    // Twelve keys for six nodes. Each has both key-nodes, one half this way, the other that way.
+    // Twelve keys for six nodes. Half of them have one key-node as home, half the other.
     let keys: Vec<StoredKey> =
         (0..12).map(|index| key_at(&layout, &mut random, index % 2, 1 - index % 2)).collect();
     let refused = AtomicU64::new(0);
@@ -173,7 +173,7 @@ fn keys_that_come_and_go_in_a_crowd_stay_whole() {
             }
         });
         check_sound(dir.path());
-        // No key twice, none lost from sight, and nothing to repair.
+        // No key twice, none unreachable, and nothing to repair.
         let mut found = Vec::new();
         clusters[0].for_each(|_, key, _| found.push(key)).unwrap();
         for key in &found {
@@ -212,7 +212,7 @@ fn come_or_go(
     some.truncate(1 + random.below(3) as usize);
     let expires_at = SECOND * random.below(12);
     let change = |key: &StoredKey, entry: EntryMut<'_>| {
-        // The entry says whose it is.
+        // The entry identifies its key.
         assert!(entry.is_new() || entry.state[0] == key.identity);
         assert!(entry.is_new() || entry.state[1] == !key.identity, "{:?}", entry.state);
         (entry.state[0], entry.state[1]) = (key.identity, !key.identity);
@@ -234,12 +234,12 @@ fn come_or_go(
     }
 }
 
-/// More threads than there are seats, each under the lock of a key-node of its own.
+/// More threads than writer slots, each under the lock of a key-node of its own.
 #[test]
-fn threads_without_a_seat_wait_for_one() {
+fn threads_without_a_slot_wait_for_one() {
     const MANY: u64 = 320;
-    const SEATS: u64 = 256;
-    /// Longer than a step waits, so that those without a seat try again.
+    const WRITERS: u64 = 256;
+    /// Longer than a transaction waits, so that threads without a slot try again.
     const SHORT: Duration = Duration::from_millis(300);
     let (dir, options) = (directory(), narrow(4 * MANY, 4));
     let cluster = Cluster::open(dir.path(), &options).unwrap();
@@ -259,7 +259,7 @@ fn threads_without_a_seat_wait_for_one() {
                 let decide = |entry: EntryMut<'_>| {
                     inside.fetch_add(1, Ordering::Relaxed);
                     let since = Instant::now();
-                    while inside.load(Ordering::Relaxed) < SEATS && since.elapsed() < SHORT {
+                    while inside.load(Ordering::Relaxed) < WRITERS && since.elapsed() < SHORT {
                         thread::yield_now();
                     }
                     add(entry)

@@ -8,7 +8,7 @@ use super::Target;
 use crate::input::Input;
 use crate::twin::format::{
     COMMITTED, CONTROL, COUNTS, ERASE, Image, JOURNAL, LOCK_COUNT, Layout, OWNER, PAGE, PROCESSES,
-    SEAT_COUNT, dropped, layouts, memory_dir, place_word, sealed, seat_word,
+    WRITER_COUNT, dropped, layouts, memory_dir, sealed, target_word, writer_word,
 };
 use crate::twin::{Directory, directory};
 use crate::work::Bound;
@@ -79,7 +79,7 @@ fn sound() -> &'static Sound {
         drop(cluster);
         // The process that made it has left.
         image.set(CONTROL, PROCESSES, 0);
-        image.set(CONTROL, seat_word(0, OWNER), 0);
+        image.set(CONTROL, writer_word(0, OWNER), 0);
         Sound { layouts: layouts(&options), options, image, known, live }
     })
 }
@@ -131,7 +131,7 @@ impl Spoiled<'_> {
         let key_node = u64::from(input.byte()) % layout.geometry.key_nodes_total();
         let slot = usize::from(input.byte()) % layout.chain();
         let (name, head) = layout.key_node_at(key_node);
-        let seat = usize::from(input.byte()) % SEAT_COUNT;
+        let writer = usize::from(input.byte()) % WRITER_COUNT;
         let indexes = layout.word_indexes(slot);
         match input.byte() % 12 {
             0..=2 => {
@@ -161,7 +161,7 @@ impl Spoiled<'_> {
             5 => {
                 let word =
                     [OWNER, COMMITTED, LOCK_COUNT, COUNTS, JOURNAL][usize::from(input.byte() % 5)];
-                let word = seat_word(seat, word + usize::from(input.byte() % 4));
+                let word = writer_word(writer, word + usize::from(input.byte() % 4));
                 let value = self.value(input, CONTROL, word);
                 self.set(CONTROL, word, value);
             }
@@ -170,7 +170,7 @@ impl Spoiled<'_> {
                 let value = self.value(input, CONTROL, word);
                 self.set(CONTROL, word, value);
             }
-            7 | 8 => self.forge_journal(input, seat, layout, key_node, slot),
+            7 | 8 => self.forge_journal(input, writer, layout, key_node, slot),
             9 => {
                 let (name, word) =
                     (input.one_of(&[CONTROL, name.as_str()]).to_owned(), input.byte());
@@ -209,7 +209,7 @@ impl Spoiled<'_> {
     fn forge_journal(
         &mut self,
         input: &mut Input<'_>,
-        seat: usize,
+        writer: usize,
         layout: Layout,
         key_node: u64,
         slot: usize,
@@ -223,7 +223,7 @@ impl Spoiled<'_> {
         };
         let is_erase = input.byte() % 4 == 3;
         let erase = if is_erase { ERASE } else { 0 };
-        let mut words = vec![place_word(layout.class, at, slot) | erase, input.byte().into()];
+        let mut words = vec![target_word(layout.class, at, slot) | erase, input.byte().into()];
         if !is_erase {
             let state = vec![7; layout.geometry.state_words() as usize];
             words.extend(sealed(&stored, &state, 500, SEED));
@@ -231,11 +231,11 @@ impl Spoiled<'_> {
                 self.known.entry((class, stored)).or_default().insert((state.clone(), 500));
             }
         }
-        self.set(CONTROL, seat_word(seat, OWNER), 1 + u64::from(input.byte() % 65));
+        self.set(CONTROL, writer_word(writer, OWNER), 1 + u64::from(input.byte() % 65));
         let missing = if input.byte() % 4 == 3 { 1 } else { 0 };
-        self.set(CONTROL, seat_word(seat, COMMITTED), words.len() as u64 - missing);
+        self.set(CONTROL, writer_word(writer, COMMITTED), words.len() as u64 - missing);
         for (index, word) in words.into_iter().enumerate() {
-            self.set(CONTROL, seat_word(seat, JOURNAL + index), word);
+            self.set(CONTROL, writer_word(writer, JOURNAL + index), word);
         }
     }
 }
@@ -277,7 +277,8 @@ fn look(dir: &Path) {
     for number in 0..KEYS {
         let _ = view.find(&key(number), NOW);
     }
-    let _ = (view.processes(), view.ages(Class::Narrow, NOW), view.areas(Class::Wide, 2));
+    let _ =
+        (view.processes(), view.entry_counts(Class::Narrow, NOW), view.range_stats(Class::Wide, 2));
 }
 
 fn entries(cluster: &Cluster) -> Vec<(Class, StoredKey, Entry)> {
@@ -348,7 +349,7 @@ fn seeds() -> Vec<Vec<u8>> {
         vec![0, 0, 1, 2, 0, 3, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8],
         vec![0, 0, 1, 2, 0, 4, 2, 1, 7],
         vec![0, 1, 1, 1, 0, 4, 0, 2, 9],
-        // A seat, a process, a journal, an erasure.
+        // A writer slot, a process, a journal, an erasure.
         vec![0, 0, 0, 0, 3, 5, 0, 0, 4, 9],
         vec![0, 0, 0, 0, 3, 6, 0, 0, 1],
         vec![0, 0, 1, 1, 2, 7, 5, 1, 0, 9, 3, 0],

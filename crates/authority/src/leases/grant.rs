@@ -93,7 +93,7 @@ impl Authority {
                 });
                 match decided {
                     // The records of leases are dropped before the request is.
-                    Err(UpdateError::TooMuch { .. })
+                    Err(UpdateError::TooLarge { .. })
                         if transaction.plan.keys.len() > counter_keys =>
                     {
                         transaction.plan.keys.truncate(counter_keys);
@@ -252,7 +252,7 @@ impl Leasing<'_> {
         let mut tokens = Lease::FREE;
         let mut until = now.saturating_add(self.ttl);
         for (ask, counter) in asks.iter().zip(counters) {
-            if update.entries.get(self.users[*counter]?).room() != Room::There {
+            if update.entries.get(self.users[*counter]?).room() != Room::Available {
                 return None;
             }
             let state = &mut update.words[ask.state.clone()];
@@ -263,7 +263,10 @@ impl Leasing<'_> {
         }
         let time_left = until.saturating_since(now);
         let record = update.entries.get(record_key);
-        if tokens == 0 || time_left < LEASE_MIN || !record.is_new() || record.room() != Room::There
+        if tokens == 0
+            || time_left < LEASE_MIN
+            || !record.is_new()
+            || record.room() != Room::Available
         {
             return None;
         }

@@ -181,7 +181,7 @@ impl CounterUsers {
         slack: Nanos,
         now: Timestamp,
     ) -> bool {
-        if entry.room() != Room::There || entry.is_new() && self.words[3] == 0 {
+        if entry.room() != Room::Available || entry.is_new() && self.words[3] == 0 {
             return false;
         }
         entry.state[..4].copy_from_slice(&self.words);

@@ -52,7 +52,7 @@ impl Authority {
     ) -> Result<Answer, UpdateError> {
         match self.return_at_once(request, back, now) {
             // Counters in many parts are too many keys together, but not one by one.
-            Err(UpdateError::TooMuch { .. }) if request.descriptors.len() > 1 => {
+            Err(UpdateError::TooLarge { .. }) if request.descriptors.len() > 1 => {
                 let (verdict, metadata) = (Verdict::Allow, None);
                 let mut answer = Answer { verdict, statuses: Vec::new(), metadata };
                 for (descriptor, lease) in request.descriptors.iter().zip(&back.leases) {

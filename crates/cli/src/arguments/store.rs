@@ -68,7 +68,7 @@ pub(crate) enum StoreCommand {
     #[command(after_help = "Examples:\n  tidegate store inspect /var/lib/tidegate\n  \
                             tidegate store inspect data --json | jq .counts.refused")]
     Inspect(LookOptions),
-    /// Check every node, lock and seat; exit 1 if there is a flaw
+    /// Check every node, lock and writer slot; exit 1 if there is a flaw
     #[command(after_help = VERIFY_HELP)]
     Verify(LookOptions),
     /// Show the entry of a key; exit 1 if it has none

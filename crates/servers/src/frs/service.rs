@@ -260,7 +260,7 @@ impl Service {
                     }
                 }
             }
-            Err(JointError::Undecided(cause @ UpdateError::TooMuch { .. })) => {
+            Err(JointError::Undecided(cause @ UpdateError::TooLarge { .. })) => {
                 let message = format!("the items are too many to be decided as one: {cause}");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, "too-much", message));
             }

@@ -128,7 +128,7 @@ fn code_of(error: &UpdateError) -> Code {
     match error {
         // About these counters alone: others can be asked about.
         UpdateError::Busy { .. } => Code::Aborted,
-        UpdateError::Lost => Code::DataLoss,
+        UpdateError::DataLoss => Code::DataLoss,
         _ => Code::ResourceExhausted,
     }
 }
@@ -248,10 +248,10 @@ mod tests {
     fn without_a_decision_the_code_says_whether_clients_can_bring_it_about() {
         for (error, code) in [
             (UpdateError::Busy { pid: 1, millis: 5 }, Code::Aborted),
-            (UpdateError::Lost, Code::DataLoss),
+            (UpdateError::DataLoss, Code::DataLoss),
             (UpdateError::Crowded { millis: 5 }, Code::ResourceExhausted),
             (
-                UpdateError::TooMuch { keys: 1, words: 1, keys_max: 1, words_max: 1 },
+                UpdateError::TooLarge { keys: 1, words: 1, keys_max: 1, words_max: 1 },
                 Code::ResourceExhausted,
             ),
         ] {

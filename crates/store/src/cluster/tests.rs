@@ -1,92 +1,88 @@
-//! Clusters on the heap: every kill between two writes, and threads. Miri runs these as well.
+//! Clusters on the heap: a kill before every write, and races between threads. Miri runs these too.
 
-// Those who wait here wait for their patience to end, which takes Miri too long.
+// These tests wait for timeouts, which takes too long under Miri.
 #[cfg(not(miri))]
-mod cleaners;
+mod recoveries;
 mod regressions;
 
 use super::*;
 use crate::error::until_decided;
-use crate::geometry::{STATE_WORDS_NARROW, STATE_WORDS_WIDE};
-use crate::header::Identity;
-use crate::key::Hashed;
-use crate::process::Lives;
-use crate::region::Region;
-use crate::seat::CONTROL_WORDS;
-use crate::stats::Stats;
-use crate::sync::{death, get};
-use crate::verify;
+use crate::format::{ClusterInfo, Hashed, Role, STATE_WORDS_NARROW, STATE_WORDS_WIDE};
+use crate::memory::Region;
+use crate::memory::control::CONTROL_WORDS;
+use crate::memory::sync::{get, kill};
+use crate::writers::liveness::LivenessLocks;
+use crate::writers::recovery::recover;
+use crate::writers::{Stats, restore};
 use std::sync::atomic::AtomicBool;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
 const LATER: u64 = NOW + 60 * SECOND;
 
-/// The memory of a cluster on the heap, and who lives in it.
+/// The memory of a cluster on the heap, and the liveness flags of its processes.
 struct Heap {
     memory: Arc<Memory>,
-    lives: Arc<Vec<AtomicBool>>,
+    flags: Arc<Vec<AtomicBool>>,
 }
 
-/// Narrow nodes in `key_nodes` chains of eight; wide ones of 33 words in one chain of three.
-fn identity(key_nodes: u64) -> Identity {
+/// Narrow nodes in `key_nodes` chains of eight, and wide ones of 33 words in one chain of three.
+fn info(key_nodes: u64) -> ClusterInfo {
     let narrow = Geometry::by_count(1, key_nodes, 8, STATE_WORDS_NARROW).unwrap();
     let wide = Geometry::by_count(1, 1, 3, STATE_WORDS_WIDE).unwrap();
-    Identity { cluster: 1, seed: 7, narrow, wide: Some(wide) }
+    ClusterInfo { cluster: 1, seed: 7, narrow, wide: Some(wide) }
 }
 
 impl Heap {
     fn new(key_nodes: u64) -> Self {
-        let identity = identity(key_nodes);
+        let info = info(key_nodes);
         let zeros = |geometry: Geometry| vec![0; (geometry.file_bytes() / 8) as usize];
-        let wide = identity.wide.unwrap();
-        Self::from_words(identity, &vec![0; CONTROL_WORDS], &zeros(identity.narrow), &zeros(wide))
+        let wide = info.wide.unwrap();
+        Self::from_words(info, &vec![0; CONTROL_WORDS], &zeros(info.narrow), &zeros(wide))
     }
 
-    fn from_words(identity: Identity, control: &[u64], narrow: &[u64], wide: &[u64]) -> Self {
-        let class =
-            |class, geometry, words| ClassMemory::new(class, geometry, vec![Region::heap(words)]);
-        let memory = Memory::new(
-            identity,
-            Region::heap(control),
-            class(Class::Narrow, identity.narrow, narrow),
-            identity.wide.map(|geometry| class(Class::Wide, geometry, wide)),
-        );
-        let lives = (0..64).map(|_| AtomicBool::new(false)).collect();
-        Self { memory: Arc::new(memory), lives: Arc::new(lives) }
+    fn from_words(info: ClusterInfo, control: &[u64], narrow: &[u64], wide: &[u64]) -> Self {
+        let words = |role| match role {
+            Role::Control => Ok::<_, ()>(Region::heap(control)),
+            Role::Nodes { class: Class::Narrow, .. } => Ok(Region::heap(narrow)),
+            Role::Nodes { class: Class::Wide, .. } => Ok(Region::heap(wide)),
+        };
+        let memory = Memory::new(info, words).unwrap();
+        let flags = (0..64).map(|_| AtomicBool::new(false)).collect();
+        Self { memory: Arc::new(memory), flags: Arc::new(flags) }
     }
 
     /// Opens the cluster as process number `process`.
     fn open(&self, process: u32, eviction: Eviction) -> Cluster {
-        let lives = Lives::Flags(self.lives.clone());
-        let life = lives.try_take(process).unwrap().expect("nobody else is this process");
-        let crew = Crew::join(&self.memory, lives, life, process);
-        Cluster::over(self.memory.clone(), crew, eviction, None)
+        let flags = LivenessLocks::Flags(self.flags.clone());
+        let claim = flags.try_acquire(process).unwrap().expect("no other process has this number");
+        let writers = Writers::join(&self.memory, flags, claim, process);
+        Cluster::over(self.memory.clone(), writers, eviction, None)
     }
 
-    /// The end of a process that left everything as it was.
-    fn bury(&self, process: u32, cluster: Cluster) {
+    /// Kills a process, leaving everything as it is.
+    fn kill_process(&self, process: u32, cluster: Cluster) {
         std::mem::forget(cluster);
-        self.lives[process as usize].store(false, Ordering::SeqCst);
+        self.flags[process as usize].store(false, Ordering::SeqCst);
     }
 
-    /// What the next process would find, after a restart of the machine's only process.
+    /// A copy of the memory as the next process restores it, after the only process has ended.
     fn reopened(&self) -> Self {
         let words = |class| self.memory.class(class).unwrap().words();
         let copy = Self::from_words(
-            self.memory.identity,
+            self.memory.info,
             &self.memory.control.words(),
             &words(Class::Narrow),
             &words(Class::Wide),
         );
-        verify::restore(&copy.memory);
+        restore::restore(&copy.memory);
         copy
     }
 }
 
-/// A key of a chosen home: the key-node number `home` of two, and the other one as its alternate.
+/// A key with a chosen home: key-node `home` of two. The other one is its alternate.
 fn key_at(home: u64, number: u64) -> Hashed {
-    let layout = crate::geometry::Layout::new(identity(2).narrow);
+    let layout = crate::format::layout::Layout::new(info(2).narrow);
     let estimates = (0..).map(|mix: u64| (home << 63) | (number << 20) | mix);
     let estimate = estimates
         .map(|estimate| StoredKey { estimate, identity: number })
@@ -108,7 +104,7 @@ fn count(cluster: &Cluster, key: &Hashed) -> Option<u64> {
     Some(entry.state[0])
 }
 
-/// What an update is about, and what may be found after it was killed.
+/// An update, and the keys that it affects.
 struct Case {
     name: &'static str,
     eviction: Eviction,
@@ -147,14 +143,14 @@ const CASES: &[Case] = &[
         keys: || vec![key_at(1, 1)],
     },
     Case {
-        name: "a new key away from its crowded home",
+        name: "a new key displaced from its crowded home",
         eviction: Eviction::Refuse,
         prepare: fill_home,
         update: |cluster| cluster.update(&key_at(0, 9), NOW, |entry| add(entry, 1)).unwrap(),
         keys: || vec![key_at(0, 9)],
     },
     Case {
-        name: "an erasure of a key away from home",
+        name: "an erasure of a displaced key",
         eviction: Eviction::Refuse,
         prepare: |cluster| {
             fill_home(cluster);
@@ -193,11 +189,11 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Kills the update before each of its writes. Whoever comes next, another process or the first one after
-/// a restart, finds all of it or nothing, waits for nobody, and can go on.
+/// Kills the update before each of its writes. The next process, after a restart or not, finds all of it or
+/// nothing, does not wait, and can continue.
 #[test]
 fn a_kill_between_any_two_writes_leaves_an_update_whole() {
-    // Miri, which is slow, looks at a sample of the case that has everything.
+    // Miri is slow: it runs a sample of the most complex case.
     for case in &CASES[if cfg!(miri) { 5 } else { 0 }..] {
         let untouched = counts_of(case, |_| {});
         let updated = counts_of(case, case.update);
@@ -207,8 +203,8 @@ fn a_kill_between_any_two_writes_leaves_an_update_whole() {
             let heap = Heap::new(2);
             (case.prepare)(&heap.open(1, case.eviction));
             let victim = heap.open(0, case.eviction);
-            let survived = death::after(writes, || (case.update)(&victim)).is_some();
-            heap.bury(0, victim);
+            let survived = kill::before_write(writes, || (case.update)(&victim)).is_some();
+            heap.kill_process(0, victim);
 
             let story = format!("{}, killed before write {writes}", case.name);
             let next = heap.reopened();
@@ -241,7 +237,7 @@ fn check(heap: &Heap, case: &Case, before: &[Option<u64>], after: &[Option<u64>]
     let cluster = heap.open(2, case.eviction);
     let found: Vec<_> = (case.keys)().iter().map(|key| count(&cluster, key)).collect();
     assert!(found == before || found == after, "{story}: {found:?}");
-    // The same update once more, by another process; and nothing is found torn afterwards.
+    // Another process can update the same keys, and nothing is found torn afterwards.
     (case.update_again(&cluster))();
     drop(cluster);
     let stats = Stats::of(&heap.reopened().memory.control);
@@ -262,33 +258,33 @@ impl Case {
     }
 }
 
-/// A process that is killed while it cleans up after another is itself cleaned up after.
+/// A process that is killed during a recovery is itself recovered.
 #[test]
-fn a_kill_in_the_middle_of_cleaning_up_does_no_harm() {
+fn a_kill_in_the_middle_of_a_recovery_does_no_harm() {
     let case = &CASES[5];
     let (untouched, updated) = (counts_of(case, |_| {}), counts_of(case, case.update));
-    let moments: &[u64] = if cfg!(miri) { &[200] } else { &[40, 120, 200, 250, 280] };
-    for &writes in moments {
-        for cleaning in (0..120).step_by(if cfg!(miri) { 37 } else { 1 }) {
+    let kills: &[u64] = if cfg!(miri) { &[200] } else { &[40, 120, 200, 250, 280] };
+    for &writes in kills {
+        for recovering in (0..120).step_by(if cfg!(miri) { 37 } else { 1 }) {
             let heap = Heap::new(2);
             (case.prepare)(&heap.open(1, case.eviction));
             let victim = heap.open(0, case.eviction);
-            death::after(writes, || (case.update)(&victim));
-            heap.bury(0, victim);
+            kill::before_write(writes, || (case.update)(&victim));
+            heap.kill_process(0, victim);
             let cleaner = heap.open(1, case.eviction);
-            death::after(cleaning, || {
-                let _life = cleaner_takes(&heap, 0);
-                let _ = heap.memory.clean_up_after(0);
+            kill::before_write(recovering, || {
+                let _life = claim_of(&heap, 0);
+                let _ = recover(&heap.memory, 0);
             });
-            heap.bury(1, cleaner);
-            let story = format!("killed before write {writes}, cleaner before {cleaning}");
+            heap.kill_process(1, cleaner);
+            let story = format!("killed before write {writes}, recovery before {recovering}");
             check(&heap, case, &untouched, &updated, &story);
         }
     }
 }
 
-fn cleaner_takes(heap: &Heap, process: u32) -> Option<crate::process::Life> {
-    Lives::Flags(heap.lives.clone()).try_take(process).unwrap()
+fn claim_of(heap: &Heap, process: u32) -> Option<crate::writers::liveness::LivenessLock> {
+    LivenessLocks::Flags(heap.flags.clone()).try_acquire(process).unwrap()
 }
 
 #[test]

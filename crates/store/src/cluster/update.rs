@@ -1,36 +1,37 @@
-//! How an update of one key, or of several together, goes: from keys to places, to the caller, to a commit.
+//! The update of one key or of several: from keys to slots, to the caller, to the commit.
 //!
-//! Owns the two ways of an update: the short one, which nearly all take, and the one that can do
-//! everything. Where a new key goes and how nodes are written is in [`crate::step`].
+//! Owns the two paths of an update: the fast one, which nearly all take, and the slow one, which handles
+//! everything. Where a new key goes and how nodes are written is in [`crate::transaction`].
 
 use smallvec::SmallVec;
 
 use super::Cluster;
-use crate::crew::Seated;
-use crate::entry::{Draft, Entries, EntryMut, Outcome, Room, nanos, secs_down, secs_up};
+use crate::entry::{Entries, EntryMut, Outcome, PendingEntry, Room, nanos, secs_down, secs_up};
 use crate::error::UpdateError;
-use crate::key::{Key, StoredKey};
-use crate::key_node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal};
-use crate::memory::Spot;
-use crate::region::{prefetch, prefetch_run};
-use crate::seat::{JOURNAL_WORDS, KEYS_MAX, RECORD_WORDS_BESIDES_IMAGE};
-use crate::stats::Count;
-use crate::step::{Ask, AtHome, Blocked, Change, NoPlace, Place, Step, Was, is_worth_keeping};
-use crate::sync::{AtomicU64, get};
+use crate::format::node::{ESTIMATE, IDENTITY, NARROW_WORDS, STATE, expires_secs, is_sealed, seal};
+use crate::format::{Key, RECORD_WORDS_BESIDES_IMAGE, StoredKey};
+use crate::memory::KeyNode;
+use crate::memory::region::{prefetch, prefetch_run};
+use crate::memory::sync::{AtomicU64, get};
+use crate::transaction::{
+    Change, HomeLock, KeySlot, Lookup, NoSlot, Occupant, Transaction, WouldBlock, is_worth_keeping,
+};
+use crate::writers::slot::{JOURNAL_WORDS, KEYS_MAX};
+use crate::writers::{Count, HeldSlot};
 
-/// Updates with up to this many keys do not allocate. A request seldom meets more limits.
+/// Updates of up to this many keys do not allocate. Few requests meet more limits.
 const KEYS_INLINE: usize = 4;
 
 impl Cluster {
     #[inline]
-    pub(super) fn ask<K: Key + ?Sized>(&self, key: &K) -> Result<Ask<'_>, UpdateError> {
-        self.ask_if_any(key).ok_or_else(|| self.no_class(key))
+    pub(super) fn lookup<K: Key + ?Sized>(&self, key: &K) -> Result<Lookup<'_>, UpdateError> {
+        self.try_lookup(key).ok_or_else(|| self.no_class(key))
     }
 
-    /// Nothing if there are no nodes of the key's class.
+    /// None if the cluster has no nodes of the key's class.
     #[inline]
-    pub(super) fn ask_if_any<K: Key + ?Sized>(&self, key: &K) -> Option<Ask<'_>> {
-        Some(Ask::new(self.memory.class(key.class())?, key.stored(self.seed())))
+    pub(super) fn try_lookup<K: Key + ?Sized>(&self, key: &K) -> Option<Lookup<'_>> {
+        Some(Lookup::new(self.memory.class(key.class())?, key.stored(self.seed())))
     }
 
     #[cold]
@@ -39,205 +40,211 @@ impl Cluster {
     }
 
     #[inline]
-    pub(super) fn update_asked<'a, K: Key + ?Sized, T>(
+    pub(super) fn update_one<'a, K: Key + ?Sized, T>(
         &'a self,
-        seated: &Seated<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
-        ask: &Ask<'a>,
+        lookup: &Lookup<'a>,
         now_secs: u32,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        match self.update_at_home(seated, key, ask, now_secs, decide) {
+        match self.update_fast(held, key, lookup, now_secs, decide) {
             Ok(answer) => {
-                self.refuse_if_lost()?;
+                self.check_intact()?;
                 Ok(answer)
             }
-            Err(decide) => self.update_anywhere(seated, key, ask, now_secs, decide),
+            Err(decide) => self.update_slow(held, key, lookup, now_secs, decide),
         }
     }
 
-    /// The update that nearly all are: of a live narrow node in one piece, at home, with nobody there.
-    /// As [`Cluster::update_anywhere`], which does the same if this gives `decide` back.
+    /// The fast path of nearly all updates: a live narrow node, contiguous, at home, with the lock free.
+    /// Returns `decide` if the node is another one; then [`Cluster::update_slow`] does the same.
     #[inline(always)]
-    fn update_at_home<'a, K: Key + ?Sized, T, D: FnOnce(EntryMut<'_>) -> T>(
+    fn update_fast<'a, K: Key + ?Sized, T, D: FnOnce(EntryMut<'_>) -> T>(
         &'a self,
-        seated: &Seated<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
-        ask: &Ask<'a>,
+        lookup: &Lookup<'a>,
         now_secs: u32,
         decide: D,
     ) -> Result<T, D> {
-        let Some(mut live) = self.live_at_home(seated, key, ask, now_secs) else {
+        let Some(mut live) = self.find_live_at_home(held, key, lookup, now_secs) else {
             return Err(decide);
         };
         let answer = decide(EntryMut {
             state: &mut live.image[STATE..NARROW_WORDS - 1],
             expires_at: &mut live.expires_at,
             is_new: false,
-            room: Room::There,
+            room: Room::Available,
         });
-        self.settle_at_home(live, now_secs);
+        self.write_back(live, now_secs);
         Ok(answer)
     }
 
-    /// The live narrow node of a key, if it is in one piece at home and nobody is there.
+    /// The live narrow node of a key, if it is contiguous, at home, and its lock is free.
     #[inline(always)]
-    fn live_at_home<'a, K: Key + ?Sized>(
+    fn find_live_at_home<'a, K: Key + ?Sized>(
         &'a self,
-        seated: &Seated<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
-        ask: &Ask<'a>,
+        lookup: &Lookup<'a>,
         now_secs: u32,
-    ) -> Option<LiveAtHome<'a>> {
-        let held = AtHome::try_hold(seated.seat, ask.home)?;
-        let (slot, words) = ask.home.node.find_narrow(key, &ask.stored)?;
+    ) -> Option<LiveNode<'a>> {
+        let lock = HomeLock::try_acquire(held.writer, lookup.home)?;
+        let (slot, words) = lookup.home.find_narrow(key, &lookup.stored)?;
         let mut image = words.each_ref().map(get);
         let expires = expires_secs(image[NARROW_WORDS - 1]);
         let expires_at = nanos(expires);
-        // A damaged node is for the other way, too.
+        // The slow path also handles damaged nodes.
         let is_live = expires > now_secs && is_sealed(&mut image, self.seed());
-        is_live.then_some(LiveAtHome { held, slot, words, image, expires_at })
+        is_live.then_some(LiveNode { lock, slot, words, image, expires_at })
     }
 
     #[inline(always)]
-    fn settle_at_home(&self, live: LiveAtHome<'_>, now_secs: u32) {
-        let LiveAtHome { held, slot, words, mut image, expires_at } = live;
+    fn write_back(&self, live: LiveNode<'_>, now_secs: u32) {
+        let LiveNode { lock, slot, words, mut image, expires_at } = live;
         let expires = secs_up(expires_at);
         if is_worth_keeping(&image, expires, now_secs) {
             seal(&mut image, expires, self.seed());
-            held.replace(slot, words, &image);
+            lock.replace(slot, words, &image);
         } else {
-            held.erase(&self.memory, slot);
+            lock.erase(&self.memory, slot);
         }
     }
 
     #[cold]
-    fn update_anywhere<'a, K: Key + ?Sized, T>(
+    fn update_slow<'a, K: Key + ?Sized, T>(
         &'a self,
-        seated: &Seated<'a>,
+        held: &HeldSlot<'a>,
         key: &K,
-        ask: &Ask<'a>,
+        lookup: &Lookup<'a>,
         now_secs: u32,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-        let place = hold_one(&mut step, ask, |step| match step.find(key, ask, now_secs)? {
-            Some(place) => Ok(Some(place)),
-            None => self.place_new(step, ask, now_secs),
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
+        let key_slot = lock_one(&mut transaction, lookup, |transaction| {
+            match transaction.find(key, lookup, now_secs)? {
+                Some(key_slot) => Ok(Some(key_slot)),
+                None => self.allocate(transaction, lookup, now_secs),
+            }
         })?;
-        let Some(place) = place else { return Err(self.full(&step, ask)) };
+        let Some(key_slot) = key_slot else { return Err(self.full(&transaction, lookup)) };
         let (mut narrow, mut wide) = ([0; NARROW_WORDS], Vec::new());
-        let words = ask.class.layout.node_words;
+        let words = lookup.class.layout.node_words;
         let image: &mut [u64] = if words == NARROW_WORDS {
             &mut narrow
         } else {
             wide.resize(words, 0);
             &mut wide
         };
-        let (is_new, mut expires_at) = self.load(Some(&place), &ask.stored, image)?;
+        let (is_new, mut expires_at) = self.load(Some(&key_slot), &lookup.stored, image)?;
         let state = &mut image[STATE..words - 1];
         let answer = decide(EntryMut {
             state,
             expires_at: &mut expires_at,
             is_new,
-            room: room(Some(&place)),
+            room: room(Some(&key_slot)),
         });
-        let change = Change { place, home: ask.home, image: None };
-        match self.settle(Some(&place), expires_at, now_secs, image) {
+        let change = Change { key_slot, home: lookup.home, image: None };
+        match self.outcome(Some(&key_slot), expires_at, now_secs, image) {
             Outcome::Keep => {}
-            Outcome::Write => step.commit(std::iter::once(Change { image: Some(image), ..change })),
-            Outcome::Erase => step.commit(std::iter::once(change)),
+            Outcome::Write => {
+                transaction.commit(std::iter::once(Change { image: Some(image), ..change }));
+            }
+            Outcome::Erase => transaction.commit(std::iter::once(change)),
         }
-        drop(step);
-        self.refuse_if_lost()?;
+        drop(transaction);
+        self.check_intact()?;
         Ok(answer)
     }
 
-    /// Locks the key-nodes of all keys, and finds the place of each, if it has one or there is room for
-    /// it. Of a repeated key, the place is that of its first mention.
-    fn hold_many<'a, K: Key>(
+    /// Locks the key-nodes of all keys and finds the slot of each, or allocates one if there is room. A
+    /// repeated key shares the slot of its first occurrence.
+    fn lock_many<'a, K: Key>(
         &'a self,
-        step: &mut Step<'a>,
+        transaction: &mut Transaction<'a>,
         keys: &[K],
-        asks: &[Ask<'a>],
-        drafts: &[Draft],
+        lookups: &[Lookup<'a>],
+        entries: &[PendingEntry],
         now_secs: u32,
-    ) -> Result<Places<'a>, UpdateError> {
-        let mut spots: SmallVec<[Spot<'a>; KEYS_INLINE]> =
-            asks.iter().map(|ask| ask.home).collect();
+    ) -> Result<KeySlots<'a>, UpdateError> {
+        let mut key_nodes: SmallVec<[KeyNode<'a>; KEYS_INLINE]> =
+            lookups.iter().map(|lookup| lookup.home).collect();
         loop {
-            spots.sort_unstable_by_key(|spot| spot.id);
-            spots.dedup_by_key(|spot| spot.id);
-            step.lock_all(&spots)?;
-            match self.find_places(step, keys, asks, drafts, now_secs) {
-                Ok(places) => return Ok(places),
-                Err(Blocked(spot)) => {
-                    step.let_go();
-                    spots.push(spot);
+            key_nodes.sort_unstable_by_key(|key_node| key_node.id);
+            key_nodes.dedup_by_key(|key_node| key_node.id);
+            transaction.lock_all(&key_nodes)?;
+            match self.find_slots(transaction, keys, lookups, entries, now_secs) {
+                Ok(key_slots) => return Ok(key_slots),
+                Err(WouldBlock(key_node)) => {
+                    transaction.unlock_all();
+                    key_nodes.push(key_node);
                 }
             }
         }
     }
 
-    fn find_places<'a, K: Key>(
+    fn find_slots<'a, K: Key>(
         &'a self,
-        step: &mut Step<'a>,
+        transaction: &mut Transaction<'a>,
         keys: &[K],
-        asks: &[Ask<'a>],
-        drafts: &[Draft],
+        lookups: &[Lookup<'a>],
+        entries: &[PendingEntry],
         now_secs: u32,
-    ) -> Result<Places<'a>, Blocked<'a>> {
-        // All keys are looked for before any gets a new place: an expired node in which a later key
-        // lives must not be given to an earlier one.
-        let mut found: SmallVec<[Option<Place<'a>>; KEYS_INLINE]> =
-            SmallVec::with_capacity(keys.len());
-        for (index, (key, ask)) in keys.iter().zip(asks).enumerate() {
-            let first = drafts[index].first;
-            let place = if first == index { step.find(key, ask, now_secs)? } else { found[first] };
-            found.push(place);
+    ) -> Result<KeySlots<'a>, WouldBlock<'a>> {
+        // Find all keys before allocating any slot: an expired node of a later key must not go to an earlier one.
+        let mut found = KeySlots::with_capacity(keys.len());
+        for (index, (key, lookup)) in keys.iter().zip(lookups).enumerate() {
+            let first = entries[index].first;
+            let is_first = first == index;
+            found.push(if is_first {
+                transaction.find(key, lookup, now_secs)?
+            } else {
+                found[first]
+            });
         }
-        let mut places = Places::with_capacity(keys.len());
-        for (index, (ask, found)) in asks.iter().zip(found).enumerate() {
-            let first = drafts[index].first;
-            let place = match found {
-                Some(place) => Some(place),
-                None if first < index => places[first],
-                None => self.place_new(step, ask, now_secs)?,
+        let mut key_slots = KeySlots::with_capacity(keys.len());
+        for (index, (lookup, found)) in lookups.iter().zip(found).enumerate() {
+            let first = entries[index].first;
+            let key_slot = match found {
+                Some(key_slot) => Some(key_slot),
+                None if first < index => key_slots[first],
+                None => self.allocate(transaction, lookup, now_secs)?,
             };
-            places.push(place);
+            key_slots.push(key_slot);
         }
-        Ok(places)
+        Ok(key_slots)
     }
 
-    /// A place for a key that has none; nothing if there is no room.
+    /// Allocates a slot for a key that has none; none if there is no room.
     #[cold]
-    fn place_new<'a>(
+    fn allocate<'a>(
         &self,
-        step: &mut Step<'a>,
-        ask: &Ask<'a>,
+        transaction: &mut Transaction<'a>,
+        lookup: &Lookup<'a>,
         now_secs: u32,
-    ) -> Result<Option<Place<'a>>, Blocked<'a>> {
-        match step.place(ask, self.freed_until(now_secs), self.eviction) {
-            Ok(place) => Ok(Some(place)),
-            Err(NoPlace::Blocked(blocked)) => Err(blocked),
-            Err(NoPlace::Full) => Ok(None),
+    ) -> Result<Option<KeySlot<'a>>, WouldBlock<'a>> {
+        match transaction.allocate(lookup, self.freed_until(now_secs), self.eviction) {
+            Ok(key_slot) => Ok(Some(key_slot)),
+            Err(NoSlot::WouldBlock(blocked)) => Err(blocked),
+            Err(NoSlot::Full) => Ok(None),
         }
     }
 
-    /// Fills in the image of a node as it is before the update. Says whether the key is new, and when its
-    /// entry expires. A node that is damaged must not be sealed anew, and nothing can be relied on any more.
+    /// Fills in the image of the node before the update. Returns whether the key is new, and its expiry. A
+    /// damaged node poisons the memory: sealing it again would hide the damage.
     #[inline]
     fn load(
         &self,
-        place: Option<&Place<'_>>,
+        key_slot: Option<&KeySlot<'_>>,
         stored: &StoredKey,
         image: &mut [u64],
     ) -> Result<(bool, u64), UpdateError> {
-        if let Some(place) = place.filter(|place| place.was == Was::Live) {
-            place.spot.node.read(place.slot, image);
+        if let Some(key_slot) = key_slot.filter(|key_slot| key_slot.is_live()) {
+            key_slot.key_node.read(key_slot.slot, image);
             if !is_sealed(image, self.seed()) {
-                self.memory.spoil();
-                return Err(UpdateError::Lost);
+                self.memory.poison();
+                return Err(UpdateError::DataLoss);
             }
             return Ok((false, nanos(expires_secs(image[image.len() - 1]))));
         }
@@ -246,196 +253,215 @@ impl Cluster {
         Ok((true, 0))
     }
 
-    /// A key that is to be written has no place.
+    /// The error for a key to be written that has no slot.
     #[cold]
-    fn full(&self, step: &Step<'_>, ask: &Ask<'_>) -> UpdateError {
-        step.count(Count::Refused);
-        let (key, class) = (ask.stored, ask.home.id.class);
-        UpdateError::Full { key, class, nodes: ask.nodes() }
+    fn full(&self, transaction: &Transaction<'_>, lookup: &Lookup<'_>) -> UpdateError {
+        transaction.count(Count::Refused);
+        let (key, class) = (lookup.stored, lookup.home.id.class);
+        UpdateError::Full { key, class, nodes: lookup.nodes() }
     }
 
-    /// Completes the image of a node, and says what is to be done with it.
+    /// Completes the image of a node, and decides what to do with it.
     #[inline]
-    fn settle(
+    fn outcome(
         &self,
-        place: Option<&Place<'_>>,
+        key_slot: Option<&KeySlot<'_>>,
         expires_at: u64,
         now_secs: u32,
         image: &mut [u64],
     ) -> Outcome {
         let expires = secs_up(expires_at);
-        let live = place.filter(|place| place.was == Was::Live);
+        let live = key_slot.filter(|key_slot| key_slot.is_live());
         if !is_worth_keeping(image, expires, now_secs) {
             return if live.is_some() { Outcome::Erase } else { Outcome::Keep };
         }
         seal(image, expires, self.seed());
-        let is_same = live.is_some_and(|place| place.spot.node.is(place.slot, image));
+        let is_same = live.is_some_and(|key_slot| key_slot.key_node.equals(key_slot.slot, image));
         if is_same { Outcome::Keep } else { Outcome::Write }
     }
 
-    /// [`Cluster::update_many`].
-    pub(super) fn update_together<K: Key, T>(
+    /// Passes the entries of `keys`, in their order, to `decide`, then writes the changed ones: all or none, for
+    /// other threads and processes and after a kill. A repeated key has one entry. Keys of both classes may be mixed.
+    ///
+    /// A new key without room has an entry of zeros as well, so that a caller can find out from the other
+    /// keys that there is nothing to remember. The update fails only if `decide` leaves something in it.
+    ///
+    /// Otherwise as [`Cluster::update`]. One update takes at most 256 narrow keys, or some 90 wide ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::update`], and if there are too many keys.
+    pub fn update_many<K: Key, T>(
         &self,
         keys: &[K],
         now: u64,
         decide: impl FnOnce(&mut Entries<'_>) -> T,
     ) -> Result<T, UpdateError> {
         if let [key] = keys {
-            // Nearly all updates are of one key that has its node.
-            let (ask, now_secs) = (self.ask(key)?, secs_down(now));
-            prefetch_single(&ask);
-            let seated = self.sit()?;
-            if let Some(mut live) = self.live_at_home(&seated, key, &ask, now_secs) {
+            // Nearly all updates are of one key that has a node.
+            let (lookup, now_secs) = (self.lookup(key)?, secs_down(now));
+            prefetch_single(&lookup);
+            let held = self.acquire()?;
+            if let Some(mut live) = self.find_live_at_home(&held, key, &lookup, now_secs) {
                 let answer = live.decide(decide);
-                self.settle_at_home(live, now_secs);
-                self.refuse_if_lost()?;
+                self.write_back(live, now_secs);
+                self.check_intact()?;
                 return Ok(answer);
             }
         }
-        self.update_all(keys, now, decide)
+        self.update_many_slow(keys, now, decide)
     }
 
-    fn update_all<K: Key, T>(
+    fn update_many_slow<K: Key, T>(
         &self,
         keys: &[K],
         now: u64,
         decide: impl FnOnce(&mut Entries<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        let mut asks: SmallVec<[Ask<'_>; KEYS_INLINE]> = SmallVec::with_capacity(keys.len());
-        let mut drafts: SmallVec<[Draft; KEYS_INLINE]> = SmallVec::with_capacity(keys.len());
+        let mut lookups = SmallVec::<[Lookup<'_>; KEYS_INLINE]>::with_capacity(keys.len());
+        let mut entries = SmallVec::<[PendingEntry; KEYS_INLINE]>::with_capacity(keys.len());
         let mut words = 0;
-        // Before anything that takes longer the more keys there are.
+        // First, as the work below grows with the number of keys.
         check_size(keys.len(), keys.len() * NARROW_WORDS)?;
         for (index, key) in keys.iter().enumerate() {
-            let ask = self.ask(key)?;
-            prefetch(ask.home.node.words(), 0);
-            let first = asks.iter().zip(keys).position(|(earlier, other)| {
-                earlier.home.id.class == ask.home.id.class
-                    && other.compare(&earlier.stored, &ask.stored)
+            let lookup = self.lookup(key)?;
+            prefetch(lookup.home.words(), 0);
+            let first = lookups.iter().zip(keys).position(|(earlier, other)| {
+                earlier.home.id.class == lookup.home.id.class
+                    && other.compare(&earlier.stored, &lookup.stored)
             });
             let first = first.unwrap_or(index);
-            let len = if first == index { ask.class.layout.node_words } else { 0 };
-            drafts.push(Draft { first, start: words, end: words + len, ..Draft::default() });
+            let len = if first == index { lookup.class.layout.node_words } else { 0 };
+            entries.push(PendingEntry {
+                first,
+                start: words,
+                end: words + len,
+                ..Default::default()
+            });
             words += len;
-            asks.push(ask);
+            lookups.push(lookup);
         }
         check_size(keys.len(), words)?;
-        asks.iter().for_each(prefetch_tagged);
+        lookups.iter().for_each(prefetch_tagged);
         let mut images: SmallVec<[u64; KEYS_INLINE * NARROW_WORDS]> = SmallVec::from_elem(0, words);
         let now_secs = secs_down(now);
-        let seated = self.sit()?;
-        let mut step = Step::new(&self.memory, &self.crew, seated.seat);
-        let places = self.hold_many(&mut step, keys, &asks, &drafts, now_secs)?;
-        for (index, (draft, place)) in drafts.iter_mut().zip(&places).enumerate() {
-            if draft.first == index {
-                let image = &mut images[draft.start..draft.end];
-                let loaded = self.load(place.as_ref(), &asks[index].stored, image)?;
-                (draft.is_new, draft.expires_at) = loaded;
-                draft.room = room(place.as_ref());
+        let held = self.acquire()?;
+        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
+        let key_slots = self.lock_many(&mut transaction, keys, &lookups, &entries, now_secs)?;
+        for (index, (entry, key_slot)) in entries.iter_mut().zip(&key_slots).enumerate() {
+            if entry.first == index {
+                let image = &mut images[entry.start..entry.end];
+                let loaded = self.load(key_slot.as_ref(), &lookups[index].stored, image)?;
+                (entry.is_new, entry.expires_at) = loaded;
+                entry.room = room(key_slot.as_ref());
             }
         }
-        let answer = decide(&mut Entries { drafts: &mut drafts, words: &mut images });
-        for (draft, place) in
-            drafts.iter_mut().zip(&places).filter(|(draft, _)| draft.end > draft.start)
+        let answer = decide(&mut Entries { entries: &mut entries, words: &mut images });
+        for (entry, key_slot) in
+            entries.iter_mut().zip(&key_slots).filter(|(entry, _)| entry.end > entry.start)
         {
-            let image = &mut images[draft.start..draft.end];
-            draft.outcome = self.settle(place.as_ref(), draft.expires_at, now_secs, image);
+            let image = &mut images[entry.start..entry.end];
+            entry.outcome = self.outcome(key_slot.as_ref(), entry.expires_at, now_secs, image);
         }
-        let mut all = drafts.iter().zip(&places).zip(&asks);
-        let homeless =
-            all.find(|((draft, place), _)| draft.outcome != Outcome::Keep && place.is_none());
-        if let Some((_, ask)) = homeless {
-            return Err(self.full(&step, ask));
+        let mut all = entries.iter().zip(&key_slots).zip(&lookups);
+        let without_slot =
+            all.find(|((entry, key_slot), _)| entry.outcome != Outcome::Keep && key_slot.is_none());
+        if let Some((_, lookup)) = without_slot {
+            return Err(self.full(&transaction, lookup));
         }
-        let changes = drafts.iter().zip(&places).zip(&asks).filter_map(|((draft, place), ask)| {
-            let image = match draft.outcome {
-                Outcome::Keep => return None,
-                Outcome::Write => Some(&images[draft.start..draft.end]),
-                Outcome::Erase => None,
-            };
-            Some(Change { place: (*place)?, home: ask.home, image })
-        });
+        let changes = entries.iter().zip(&key_slots).zip(&lookups).filter_map(
+            |((entry, key_slot), lookup)| {
+                let image = match entry.outcome {
+                    Outcome::Keep => return None,
+                    Outcome::Write => Some(&images[entry.start..entry.end]),
+                    Outcome::Erase => None,
+                };
+                Some(Change { key_slot: (*key_slot)?, home: lookup.home, image })
+            },
+        );
         if changes.clone().next().is_some() {
-            step.commit(changes);
+            transaction.commit(changes);
         }
-        drop(step);
-        self.refuse_if_lost()?;
+        drop(transaction);
+        self.check_intact()?;
         Ok(answer)
     }
 }
 
-/// A live narrow node that is in one piece at the home of its key, held.
-struct LiveAtHome<'a> {
-    held: AtHome<'a>,
+/// A live narrow node, contiguous and at the home of its key, with the lock held.
+struct LiveNode<'a> {
+    lock: HomeLock<'a>,
     slot: u32,
     words: &'a [AtomicU64; NARROW_WORDS],
     image: [u64; NARROW_WORDS],
     expires_at: u64,
 }
 
-impl LiveAtHome<'_> {
+impl LiveNode<'_> {
     #[inline(always)]
     fn decide<T>(&mut self, decide: impl FnOnce(&mut Entries<'_>) -> T) -> T {
         let (end, expires_at) = (NARROW_WORDS, self.expires_at);
-        let mut draft = [Draft { end, expires_at, ..Draft::default() }];
-        let answer = decide(&mut Entries { drafts: &mut draft, words: &mut self.image });
-        self.expires_at = draft[0].expires_at;
+        let mut entry = [PendingEntry { end, expires_at, ..PendingEntry::default() }];
+        let answer = decide(&mut Entries { entries: &mut entry, words: &mut self.image });
+        self.expires_at = entry[0].expires_at;
         answer
     }
 }
 
-type Places<'a> = SmallVec<[Option<Place<'a>>; KEYS_INLINE]>;
+type KeySlots<'a> = SmallVec<[Option<KeySlot<'a>>; KEYS_INLINE]>;
 
-/// Locks the home of a key, and its other key-node if `act` needs it and cannot get it as it is.
+/// Locks the home of a key. Locks its alternate too if `act` needs it and cannot get it directly.
 #[inline]
-pub(super) fn hold_one<'a, T>(
-    step: &mut Step<'a>,
-    ask: &Ask<'a>,
-    mut act: impl FnMut(&mut Step<'a>) -> Result<T, Blocked<'a>>,
+pub(super) fn lock_one<'a, T>(
+    transaction: &mut Transaction<'a>,
+    lookup: &Lookup<'a>,
+    mut act: impl FnMut(&mut Transaction<'a>) -> Result<T, WouldBlock<'a>>,
 ) -> Result<T, UpdateError> {
-    step.lock_all(&[ask.home])?;
+    transaction.lock_all(&[lookup.home])?;
     loop {
-        match act(step) {
+        match act(transaction) {
             Ok(value) => return Ok(value),
-            Err(Blocked(other)) => {
-                step.let_go();
-                let (first, second) =
-                    if other.id < ask.home.id { (other, ask.home) } else { (ask.home, other) };
-                step.lock_all(&[first, second])?;
+            Err(WouldBlock(other)) => {
+                transaction.unlock_all();
+                let (first, second) = if other.id < lookup.home.id {
+                    (other, lookup.home)
+                } else {
+                    (lookup.home, other)
+                };
+                transaction.lock_all(&[first, second])?;
             }
         }
     }
 }
 
 #[inline]
-fn room(place: Option<&Place<'_>>) -> Room {
-    match place.map(|place| place.was) {
-        Some(Was::Live | Was::Expired | Was::Free) => Room::There,
-        Some(Was::Victim) => Room::Taken,
+fn room(key_slot: Option<&KeySlot<'_>>) -> Room {
+    match key_slot.map(|key_slot| key_slot.occupant) {
+        Some(Occupant::Live | Occupant::Expired | Occupant::Free) => Room::Available,
+        Some(Occupant::Victim) => Room::ByEviction,
         None => Room::Full,
     }
 }
 
-/// Fetches the head of a key's home and, before the tags in it can say where the node is, the place
-/// that it most likely has.
+/// Prefetches the head of a key's home and, before its tags are known, the two slots where the node most likely is.
 #[inline]
-pub(super) fn prefetch_single(ask: &Ask<'_>) {
-    let (words, layout) = (ask.home.node.words(), ask.home.node.layout());
-    let favourite = layout.favourite(&ask.stored);
+pub(super) fn prefetch_single(lookup: &Lookup<'_>) {
+    let (words, layout) = (lookup.home.words(), lookup.home.layout());
+    let first_choice = layout.first_choice(&lookup.stored);
     prefetch(words, 0);
-    prefetch(words, layout.node_at(favourite).first);
-    prefetch(words, layout.node_at(layout.next_to(favourite)).first);
+    prefetch(words, layout.node_at(first_choice).first);
+    prefetch(words, layout.node_at(layout.second_choice(first_choice)).first);
 }
 
-/// Fetches the node that the head of a key's home, which is there already, names for the key. Only a
-/// hint: no lock is held.
+/// Prefetches the node that the tags in the head of a key's home point to. The head is cached by now. A hint
+/// only: no lock is held.
 #[inline]
-pub(super) fn prefetch_tagged(ask: &Ask<'_>) {
-    let (node, layout) = (ask.home.node, ask.home.node.layout());
-    if let Some(slot) = node.guess(&ask.stored) {
+pub(super) fn prefetch_tagged(lookup: &Lookup<'_>) {
+    let (key_node, layout) = (lookup.home, lookup.home.layout());
+    if let Some(slot) = key_node.find_by_tag(&lookup.stored) {
         let at = layout.node_at(slot);
-        if at.step == 1 {
-            prefetch_run(node.words(), at.first, layout.node_words);
+        if at.stride == 1 {
+            prefetch_run(key_node.words(), at.first, layout.node_words);
         }
     }
 }
@@ -445,5 +471,5 @@ fn check_size(keys: usize, words: usize) -> Result<(), UpdateError> {
     if keys <= KEYS_MAX && words <= JOURNAL_WORDS {
         return Ok(());
     }
-    Err(UpdateError::TooMuch { keys, words, keys_max: KEYS_MAX, words_max: JOURNAL_WORDS })
+    Err(UpdateError::TooLarge { keys, words, keys_max: KEYS_MAX, words_max: JOURNAL_WORDS })
 }

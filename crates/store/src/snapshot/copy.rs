@@ -1,154 +1,155 @@
-//! One copy of a key-node, and one note about a pass: where they are, when they count, how they come to be.
+//! Copies of key-nodes, and checkpoints: their words, positions and validity.
 //!
-//! Owns their words and checksums. Reads and writes no file.
+//! Owns their checksums. Accesses no file.
 
 use bytemuck::cast_slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::geometry::{Class, Geometry, HEADER_BYTES};
-use crate::key_node::KeyNode;
-use crate::memory::ClassMemory;
-use crate::stats::Stats;
-use crate::sync::{Ordering, fence, get, put};
+use crate::format::{Class, Geometry, HEADER_BYTES};
+use crate::memory::sync::{Ordering, fence, get, put};
+use crate::memory::{ClassMemory, KeyNode};
+use crate::writers::Count;
 
-pub(super) const NOTE_WORDS: usize = HEADER_BYTES / 8;
-pub(super) type Note = [u64; NOTE_WORDS];
-/// Words of a note besides the counts, and of a copy: in the place of the lock and of `away`, which mean
-/// nothing there.
+pub(super) const CHECKPOINT_WORDS: usize = HEADER_BYTES / 8;
+pub(super) type Checkpoint = [u64; CHECKPOINT_WORDS];
+/// Words that copies and checkpoints have in common. In a copy they replace the lock and the count of
+/// displaced keys, which have no meaning there.
 pub(super) const PASS: usize = 0;
 pub(super) const CHECKSUM: usize = 1;
 pub(super) const COUNTS: usize = 2;
-/// Of a note: how many key-nodes have a copy.
-pub(super) const COPIES: usize = COUNTS + Stats::COUNTS;
-/// Of a note: what processes know of the clock, as long as the machine runs.
+/// In a checkpoint: the number of key-nodes that have a copy.
+pub(super) const COPIES: usize = COUNTS + Count::KINDS;
+/// In a checkpoint: what processes know about the clock of this boot.
 pub(super) const CLOCK: usize = COPIES + 1;
-/// How often a key-node is copied in vain, as somebody changes it meanwhile, before it is locked.
+/// How often a copy is tried while others change the key-node, before it is locked.
 const TRIES: u32 = if cfg!(loom) { 1 } else { 20 };
 
-/// The place that has the last copy of a key-node, and the changes that are in it: the low half of a word is
-/// the count of changes, the high half the place plus 1, or 0 where there is no copy.
+/// The position of a key-node's latest copy, and the changes in it. As a word: the count of changes in the
+/// low half, and in the high half the position plus 1, or 0 if there is no copy.
 #[derive(Clone, Copy)]
-pub(super) struct Saved {
-    pub(super) activity: u32,
-    pub(super) place: Option<u32>,
+pub(super) struct CopyState {
+    pub(super) changes: u32,
+    pub(super) position: Option<u32>,
 }
 
-impl Saved {
+impl CopyState {
     pub(super) fn from_word(word: u64) -> Self {
-        let place = (word >> 32) as u32;
-        Self { activity: word as u32, place: place.checked_sub(1).map(|place| place & 1) }
+        let position = (word >> 32) as u32;
+        Self {
+            changes: word as u32,
+            position: position.checked_sub(1).map(|position| position & 1),
+        }
     }
 
     pub(super) fn to_word(self) -> u64 {
-        let place = self.place.map_or(0, |place| place + 1);
-        u64::from(place) << 32 | u64::from(self.activity)
+        let position = self.position.map_or(0, |position| position + 1);
+        u64::from(position) << 32 | u64::from(self.changes)
     }
 
     /// Where the next copy goes.
-    pub(super) fn other_place(self) -> u32 {
-        self.place.map_or(0, |place| 1 - place)
+    pub(super) fn next_position(self) -> u32 {
+        self.position.map_or(0, |position| 1 - position)
     }
 }
 
-/// Where the copy of the key-node `rest` of a file is: all first places, then all second ones, so that
-/// they are far apart on the disk.
-pub(super) fn offset(geometry: &Geometry, place: u32, rest: u64) -> u64 {
-    let index = u64::from(place) * geometry.key_nodes() + rest;
-    HEADER_BYTES as u64 + index * geometry.key_node_bytes()
+/// The offset of a copy of key-node `index` of a file. All first positions precede all second ones, so that
+/// the two are far apart on disk.
+pub(super) fn offset(geometry: &Geometry, position: u32, index: u64) -> u64 {
+    let copy = u64::from(position) * geometry.key_nodes() + index;
+    HEADER_BYTES as u64 + copy * geometry.key_node_bytes()
 }
 
-/// Where the copy of a key-node of a loaded snapshot is, in its file.
-pub(crate) fn place_of(class: &ClassMemory, number: u64) -> u64 {
-    let saved = Saved::from_word(get(class.saved(number)));
-    let (_, rest) = class.layout.split(number);
-    offset(&class.layout.geometry, saved.place.unwrap_or(0), rest)
+/// The offset in its file of a key-node's copy in a loaded snapshot.
+pub(crate) fn copy_offset(class: &ClassMemory, number: u64) -> u64 {
+    let copy_state = CopyState::from_word(get(class.copy_state(number)));
+    let (_, index) = class.layout.file_and_index(number);
+    offset(&class.layout.geometry, copy_state.position.unwrap_or(0), index)
 }
 
-/// A copy, as far as it tells by itself.
+/// The validity of a copy or a checkpoint by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum CopyStatus {
     Empty,
-    /// Made in this pass.
+    /// Written in this pass.
     Whole(u64),
     Damaged,
 }
 
-/// What the checksum of a copy is made with besides the seed of the cluster: where it is, so that it does not count
-/// elsewhere.
-pub(super) fn seed_at(seed: u64, class: &ClassMemory, number: u64, place: u32) -> u64 {
+/// The seed of a copy's checksum: that of the cluster, mixed with the position, so that a copy is invalid elsewhere.
+pub(super) fn seed_at(seed: u64, class: &ClassMemory, number: u64, position: u32) -> u64 {
     let class = if class.class == Class::Wide { 2 } else { 1 };
-    let at = number.wrapping_mul(8).wrapping_add(2 * class + u64::from(place));
+    let at = number.wrapping_mul(8).wrapping_add(2 * class + u64::from(position));
     seed ^ at.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Judges a copy or a note.
-pub(super) fn judge(words: &mut [u64], seed: u64) -> Judged {
+/// Checks a copy or a checkpoint.
+pub(super) fn status_of(words: &mut [u64], seed: u64) -> CopyStatus {
     if words.iter().all(|word| *word == 0) {
-        return Judged::Empty;
+        return CopyStatus::Empty;
     }
     let found = std::mem::take(&mut words[CHECKSUM]);
     let is_whole = found == xxh3_64_with_seed(cast_slice(words), seed);
     words[CHECKSUM] = found;
-    if is_whole { Judged::Whole(words[PASS]) } else { Judged::Damaged }
+    if is_whole { CopyStatus::Whole(words[PASS]) } else { CopyStatus::Damaged }
 }
 
-/// Makes a copy or a note one of `pass`.
+/// Completes a copy or a checkpoint with the number of its pass and its checksum.
 pub(super) fn stamp(words: &mut [u64], pass: u64, seed: u64) {
     words[PASS] = pass;
     words[CHECKSUM] = 0;
     words[CHECKSUM] = xxh3_64_with_seed(cast_slice(words), seed);
 }
 
-/// The place of the copy that counts: the last one of a complete pass. If there is none, as in the copy of a
-/// directory that was being written all along, the earliest later one.
-pub(super) fn choose(judged: &[Judged; 2], complete: u64) -> Option<u32> {
-    let pass = |place: u32| match judged[place as usize] {
-        Judged::Whole(pass) => Some(pass),
-        Judged::Empty | Judged::Damaged => None,
+/// The position of the valid copy: the latest of a complete pass. If there is none, as in a directory copied
+/// while being written, the earliest later one.
+pub(super) fn choose_position(statuses: &[CopyStatus; 2], complete: u64) -> Option<u32> {
+    let pass = |position: u32| match statuses[position as usize] {
+        CopyStatus::Whole(pass) => Some(pass),
+        CopyStatus::Empty | CopyStatus::Damaged => None,
     };
-    let whole = || [0, 1].into_iter().filter_map(|place| Some((pass(place)?, place)));
+    let whole = || [0, 1].into_iter().filter_map(|position| Some((pass(position)?, position)));
     let of_complete = whole().filter(|(pass, _)| *pass <= complete).max();
-    of_complete.or_else(|| whole().min()).map(|(_, place)| place)
+    of_complete.or_else(|| whole().min()).map(|(_, position)| position)
 }
 
-/// Puts a copy into memory, and notes where it is from. If the other place has something that must not count
-/// once the next pass is complete, the key-node counts as changed, so that this pass replaces it.
-pub(super) fn put_copy(
+/// Puts a copy into memory and records its position. If the other position must not count after the next
+/// pass, marks the key-node as changed, so that the pass overwrites it.
+pub(super) fn restore_copy(
     class: &ClassMemory,
     number: u64,
     copy: &[u64],
-    (place, is_last): (u32, bool),
+    (position, is_newest): (u32, bool),
 ) {
-    let node = class.spot(number).node;
-    for (word, value) in node.words().iter().zip(copy).skip(CHECKSUM + 1) {
+    let key_node = class.key_node(number);
+    for (word, value) in key_node.words().iter().zip(copy).skip(CHECKSUM + 1) {
         put(word, *value);
     }
-    let activity = node.activity().wrapping_sub(u32::from(!is_last));
-    put(class.saved(number), Saved { activity, place: Some(place) }.to_word());
+    let changes = key_node.changes().wrapping_sub(u32::from(!is_newest));
+    put(class.copy_state(number), CopyState { changes, position: Some(position) }.to_word());
 }
 
-/// Copies a key-node, and says which changes are in it.
-pub(super) fn copy(node: KeyNode<'_>, image: &mut [u64]) -> u32 {
-    for (word, to) in node.words().iter().zip(image) {
+/// Copies a key-node, and returns the changes in the copy.
+pub(super) fn copy(key_node: KeyNode<'_>, image: &mut [u64]) -> u32 {
+    for (word, to) in key_node.words().iter().zip(image) {
         *to = get(word);
     }
-    node.activity()
+    key_node.changes()
 }
 
-/// Copies a key-node if nobody changes it meanwhile.
-pub(super) fn copy_at_rest(node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> {
+/// Copies a key-node if it does not change meanwhile.
+pub(super) fn try_copy(key_node: KeyNode<'_>, image: &mut [u64]) -> Option<u32> {
     for _ in 0..TRIES {
-        let before = (get(node.lock()) as u32, node.activity());
-        // Acquire: what is copied is no older than this look.
+        let before = (get(key_node.lock()) as u32, key_node.changes());
+        // Acquire: the copy is no older than these loads.
         fence(Ordering::Acquire);
-        let activity = copy(node, image);
-        // Acquire: if any of it is of an update under way, its lock is seen, or what came after.
+        let changes = copy(key_node, image);
+        // Acquire: if the copy contains part of an update, the load below sees its lock, or something later.
         fence(Ordering::Acquire);
-        let lock = get(node.lock()) as u32;
-        // Acquire: if the lock was given back since, the count of changes is seen that came before.
+        let lock = get(key_node.lock()) as u32;
+        // Acquire: if the lock was released since, the changes made before are visible.
         fence(Ordering::Acquire);
-        if before == (0, activity) && lock == 0 && node.activity() == activity {
-            return Some(activity);
+        if before == (0, changes) && lock == 0 && key_node.changes() == changes {
+            return Some(changes);
         }
         std::hint::spin_loop();
     }
@@ -160,14 +161,16 @@ mod loom_tests {
     //! Every interleaving of a copy with an update of the same key-node. Run by `make test-loom`.
 
     use super::*;
-    use crate::geometry::Layout;
-    use crate::key_node::STATE;
-    use crate::lock::{release, try_acquire};
-    use crate::sync::AtomicU64;
+    use crate::format::node::STATE;
+    use crate::format::{KeyNodeId, Layout};
+    use crate::memory::sync::AtomicU64;
+    use crate::writers::lock::{release, try_acquire};
     use loom::sync::Arc;
     use loom::thread;
 
-    /// A copy that counts is of one moment: all of an update, or nothing, and it says which changes are in it.
+    const ID: KeyNodeId = KeyNodeId { class: Class::Narrow, number: 0 };
+
+    /// A valid copy contains all of an update or nothing, and reports exactly the changes in it.
     #[test]
     fn no_copy_has_half_an_update() {
         loom::model(|| {
@@ -178,22 +181,22 @@ mod loom_tests {
             let writer = thread::spawn({
                 let words = words.clone();
                 move || {
-                    let node = KeyNode::new(&words, &layout);
-                    try_acquire(node.lock(), 5).unwrap();
+                    let key_node = KeyNode::new(ID, &words, &layout);
+                    try_acquire(key_node.lock(), 5).unwrap();
                     let first = layout.node_at(0).first + STATE;
                     put(&words[first], 1);
                     put(&words[first + 1], 1);
-                    node.note_change();
-                    release(node.lock(), 5);
+                    key_node.mark_changed();
+                    release(key_node.lock(), 5);
                 }
             });
-            let node = KeyNode::new(&words, &layout);
+            let key_node = KeyNode::new(ID, &words, &layout);
             let mut image = vec![0; layout.key_node_words];
-            if let Some(activity) = copy_at_rest(node, &mut image) {
+            if let Some(changes) = try_copy(key_node, &mut image) {
                 let first = layout.node_at(0).first + STATE;
                 let state = (image[first], image[first + 1]);
                 assert!(state == (0, 0) || state == (1, 1), "half an update: {state:?}");
-                assert_eq!(u64::from(activity), state.0, "a copy that says what is not in it");
+                assert_eq!(u64::from(changes), state.0, "a copy that says what is not in it");
             }
             writer.join().unwrap();
         });

@@ -1,4 +1,4 @@
-//! From the snapshot to memory: which copies count, and what is missing.
+//! Loading: from the snapshot to memory. Decides which copies are valid, and notices missing ones.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -7,66 +7,68 @@ use bytemuck::cast_slice_mut;
 
 use super::Snapshot;
 use super::copy::{
-    CLOCK, COPIES, COUNTS, Judged, NOTE_WORDS, Note, PASS, choose, judge, offset, put_copy, seed_at,
+    CHECKPOINT_WORDS, CLOCK, COPIES, COUNTS, Checkpoint, CopyStatus, PASS, choose_position, offset,
+    restore_copy, seed_at, status_of,
 };
-use super::pass::STRETCH_BYTES;
-use crate::geometry::HEADER_BYTES;
-use crate::header::Role;
+use super::pass::BUFFER_BYTES;
+use crate::format::{HEADER_BYTES, Role};
+use crate::memory::control::{self, clock_words};
+use crate::memory::sync::{get, put};
 use crate::memory::{ClassMemory, Memory};
-use crate::seat::{Seat, clock_words, pass_word};
-use crate::stats::{Count, Stats};
-use crate::sync::{get, put};
+use crate::writers::{Count, WriterSlot};
 
-/// By how many passes a copy of a directory that was written meanwhile can be ahead of its own note.
+/// By how many passes a directory copied while being written can be ahead of its checkpoint.
 const PASSES_AHEAD_MAX: u64 = 1 << 32;
 
-/// What was found in a snapshot.
+/// What a snapshot contains.
 #[derive(Clone, Copy, Default)]
 struct Loaded {
-    /// The last one of which there is any copy.
+    /// The latest pass of any copy.
     last_pass: u64,
-    /// Key-nodes that have one, whole or damaged.
+    /// Key-nodes with a copy, whole or damaged.
     copies: u64,
 }
 
 impl Snapshot {
-    /// Fills `memory`, which is all zeros, with the copies that count. `damaged` gets each place whose copy
-    /// is torn or damaged: the file, and where in it.
+    /// Fills `memory`, which is all zeros, with the valid copies. Calls `damaged` with the file, key-node and
+    /// offset of each torn or damaged copy.
     pub(crate) fn load(
         &self,
         memory: &Memory,
         mut damaged: impl FnMut(Role, u64, u64),
     ) -> io::Result<()> {
-        let counts = Seat::new(&memory.control, 0);
+        let counts = WriterSlot::new(&memory.control, 0);
         let mut torn = 0;
         let mut damaged = |role, number, offset| {
             torn += 1;
             damaged(role, number, offset);
         };
-        let note_at = |place: u64| (1 + place) * HEADER_BYTES as u64;
-        let note = self.last_note(|place| damaged(Role::Control, place, note_at(place)))?;
-        let (_, note) = note.unwrap_or((0, [0; NOTE_WORDS]));
-        for (index, count) in note[COUNTS..][..Stats::COUNTS].iter().enumerate() {
+        let checkpoint_at = |position: u64| (1 + position) * HEADER_BYTES as u64;
+        let checkpoint = self.last_checkpoint(|position| {
+            damaged(Role::Control, position, checkpoint_at(position));
+        })?;
+        let (_, checkpoint) = checkpoint.unwrap_or((0, [0; CHECKPOINT_WORDS]));
+        for (index, count) in checkpoint[COUNTS..][..Count::KINDS].iter().enumerate() {
             counts.set_counted(index, *count);
         }
-        for (word, value) in clock_words(&memory.control).into_iter().zip(&note[CLOCK..]) {
+        for (word, value) in clock_words(&memory.control).into_iter().zip(&checkpoint[CLOCK..]) {
             put(word, *value);
         }
-        // Before the first pass was complete, or where no note can be read, the last whole copy counts.
-        let complete = if note[PASS] == 0 { u64::MAX } else { note[PASS] };
-        let mut loaded = Loaded { last_pass: note[PASS], copies: 0 };
+        // Without a checkpoint, before the first pass or after damage, the latest whole copy counts.
+        let complete = if checkpoint[PASS] == 0 { u64::MAX } else { checkpoint[PASS] };
+        let mut loaded = Loaded { last_pass: checkpoint[PASS], copies: 0 };
         for class in memory.classes() {
             let of_class = self.load_class(class, complete, &mut damaged)?;
             loaded.last_pass = loaded.last_pass.max(of_class.last_pass);
             loaded.copies += of_class.copies;
         }
-        // So that the next pass is later than everything that is there.
-        put(pass_word(&memory.control), loaded.last_pass);
-        // Some are gone without a trace, or all notes are.
-        let missing = note[COPIES].saturating_sub(loaded.copies);
-        let is_note_missing = note[PASS] == 0 && loaded.last_pass > 1;
-        if missing > 0 || is_note_missing {
-            damaged(Role::Control, 0, note_at(0));
+        // The next pass must be later than everything on disk.
+        put(control::word(&memory.control, control::PASS), loaded.last_pass);
+        // Some copies have vanished, or all checkpoints have.
+        let missing = checkpoint[COPIES].saturating_sub(loaded.copies);
+        let has_no_checkpoint = checkpoint[PASS] == 0 && loaded.last_pass > 1;
+        if missing > 0 || has_no_checkpoint {
+            damaged(Role::Control, 0, checkpoint_at(0));
         }
         counts.count(Count::DroppedTorn, torn + missing);
         Ok(())
@@ -82,47 +84,46 @@ impl Snapshot {
         let mut loaded = Loaded::default();
         let geometry = class.layout.geometry;
         let words = class.layout.key_node_words;
-        let stretch = (STRETCH_BYTES / (8 * words)).max(1) as u64;
-        let mut places =
-            [vec![0_u64; words * stretch as usize], vec![0_u64; words * stretch as usize]];
+        let batch = (BUFFER_BYTES / (8 * words)).max(1) as u64;
+        let mut buffers = [0, 1].map(|_| vec![0_u64; words * batch as usize]);
         for (file, opened) in self.files(class.class).iter().enumerate() {
             let role = Role::Nodes { class: class.class, file: file as u32 };
             let mut first = 0;
             while first < geometry.key_nodes() {
-                let count = stretch.min(geometry.key_nodes() - first) as usize;
-                for (place, copies) in (0..).zip(&mut places) {
+                let count = batch.min(geometry.key_nodes() - first) as usize;
+                for (position, copies) in (0..).zip(&mut buffers) {
                     let bytes = cast_slice_mut(&mut copies[..count * words]);
-                    opened.read_exact_at(bytes, offset(&geometry, place, first))?;
+                    opened.read_exact_at(bytes, offset(&geometry, position, first))?;
                 }
                 for index in 0..count {
-                    let rest = first + index as u64;
-                    let number = file as u64 * geometry.key_nodes() + rest;
+                    let in_file = first + index as u64;
+                    let number = file as u64 * geometry.key_nodes() + in_file;
                     let copies =
-                        places.each_mut().map(|copies| &mut copies[index * words..][..words]);
-                    let mut place = 0..;
-                    let judged = copies.map(|copy| {
-                        let place = place.next().unwrap_or(0);
-                        judge(copy, seed_at(self.identity.seed, class, number, place))
+                        buffers.each_mut().map(|copies| &mut copies[index * words..][..words]);
+                    let mut position = 0..;
+                    let statuses = copies.map(|copy| {
+                        let position = position.next().unwrap_or(0);
+                        status_of(copy, seed_at(self.info.seed, class, number, position))
                     });
-                    let mut is_last = true;
-                    for (place, found) in (0..).zip(&judged) {
+                    let mut is_newest = true;
+                    for (position, found) in (0..).zip(&statuses) {
                         match found {
-                            // The first copy went to both.
-                            Judged::Empty if judged == [Judged::Empty; 2] => {}
-                            Judged::Whole(pass) => {
+                            // The first copy is written to both buffers.
+                            CopyStatus::Empty if statuses == [CopyStatus::Empty; 2] => {}
+                            CopyStatus::Whole(pass) => {
                                 loaded.last_pass = loaded.last_pass.max(*pass);
-                                is_last &= *pass <= complete;
+                                is_newest &= *pass <= complete;
                             }
-                            Judged::Empty | Judged::Damaged => {
-                                is_last = false;
-                                damaged(role, number, offset(&geometry, place, rest));
+                            CopyStatus::Empty | CopyStatus::Damaged => {
+                                is_newest = false;
+                                damaged(role, number, offset(&geometry, position, in_file));
                             }
                         }
                     }
-                    loaded.copies += u64::from(judged != [Judged::Empty; 2]);
-                    if let Some(place) = choose(&judged, complete) {
-                        let copy = &places[place as usize][index * words..][..words];
-                        put_copy(class, number, copy, (place, is_last));
+                    loaded.copies += u64::from(statuses != [CopyStatus::Empty; 2]);
+                    if let Some(position) = choose_position(&statuses, complete) {
+                        let copy = &buffers[position as usize][index * words..][..words];
+                        restore_copy(class, number, copy, (position, is_newest));
                     }
                 }
                 first += count as u64;
@@ -131,32 +132,34 @@ impl Snapshot {
         Ok(loaded)
     }
 
-    /// The note of the last pass that is complete, if one can be read. All zeros before the first pass.
-    /// With its place. `damaged` gets the place of each note that is torn or damaged.
-    pub(super) fn last_note(
+    /// The checkpoint of the last complete pass with its position; all zeros before the first pass, none if
+    /// neither can be read. Calls `damaged` with the position of each torn or damaged checkpoint.
+    pub(super) fn last_checkpoint(
         &self,
         mut damaged: impl FnMut(u64),
-    ) -> io::Result<Option<(u64, Note)>> {
-        let mut notes = [[0_u64; NOTE_WORDS]; 2];
-        for (place, note) in (1..).zip(&mut notes) {
-            self.control.read_exact_at(cast_slice_mut(note), place * HEADER_BYTES as u64)?;
+    ) -> io::Result<Option<(u64, Checkpoint)>> {
+        let mut checkpoints = [[0_u64; CHECKPOINT_WORDS]; 2];
+        for (position, checkpoint) in (1..).zip(&mut checkpoints) {
+            self.control
+                .read_exact_at(cast_slice_mut(checkpoint), position * HEADER_BYTES as u64)?;
         }
-        let seed = self.identity.seed;
-        let mut place = 0..;
-        let passes =
-            notes.each_mut().map(|note| match judge(note, seed ^ place.next().unwrap_or(0)) {
-                Judged::Empty => Some(0),
-                Judged::Whole(pass) => Some(pass),
-                Judged::Damaged => None,
-            });
-        // As with copies, the first note went to both places.
+        let seed = self.info.seed;
+        let mut position = 0..;
+        let passes = checkpoints.each_mut().map(|checkpoint| {
+            match status_of(checkpoint, seed ^ position.next().unwrap_or(0)) {
+                CopyStatus::Empty => Some(0),
+                CopyStatus::Whole(pass) => Some(pass),
+                CopyStatus::Damaged => None,
+            }
+        });
+        // Like copies, the first checkpoint is written to both buffers.
         let is_new = passes == [Some(0); 2];
-        for (place, pass) in (0..).zip(passes) {
+        for (position, pass) in (0..).zip(passes) {
             if pass.is_none_or(|pass| pass == 0 && !is_new) {
-                damaged(place);
+                damaged(position);
             }
         }
-        let [first, second] = notes;
+        let [first, second] = checkpoints;
         Ok(match passes {
             [None, None] => None,
             [a, b] if b > a => Some((1, second)),
@@ -164,12 +167,12 @@ impl Snapshot {
         })
     }
 
-    /// Goes on with memory that killed processes left. Its number of the last pass may be damaged.
+    /// Continues with the memory of killed processes, in which the number of the last pass may be damaged.
     pub(crate) fn resume(&self, memory: &Memory) -> io::Result<()> {
-        let complete = self.last_note(|_| {})?.map_or(0, |(_, note)| note[PASS]);
-        let known = get(pass_word(&memory.control));
+        let complete = self.last_checkpoint(|_| {})?.map_or(0, |(_, checkpoint)| checkpoint[PASS]);
+        let known = get(control::word(&memory.control, control::PASS));
         if !(complete..complete.saturating_add(PASSES_AHEAD_MAX)).contains(&known) {
-            put(pass_word(&memory.control), complete);
+            put(control::word(&memory.control, control::PASS), complete);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! A pass: from memory to the snapshot, beside everybody who updates.
+//! A pass: from memory to the snapshot, beside all updates.
 //!
-//! Reads memory without locks, unless a key-node never rests. Nothing counts before its last write.
+//! Reads memory without locks, unless a key-node is never at rest. Nothing counts before the checkpoint is written.
 
 use std::fs::File;
 use std::io;
@@ -10,149 +10,149 @@ use std::sync::PoisonError;
 use bytemuck::cast_slice;
 
 use super::copy::{
-    CLOCK, COPIES, COUNTS, NOTE_WORDS, Note, PASS, Saved, copy, copy_at_rest, offset, seed_at,
-    stamp,
+    CHECKPOINT_WORDS, CLOCK, COPIES, COUNTS, Checkpoint, CopyState, PASS, copy, offset, seed_at,
+    stamp, try_copy,
 };
-use super::{Snapshot, WRITER};
-use crate::byte_lock;
-use crate::geometry::HEADER_BYTES;
-use crate::key_node::{KeyNode, is_sealed};
-use crate::lock::free;
-use crate::memory::{Memory, Spot};
-use crate::seat::{clock_words, free_lock, pass_word};
-use crate::stats::Stats;
-use crate::sync::{get, put};
+use super::{PASS_BYTE, Snapshot};
+use crate::format::HEADER_BYTES;
+use crate::format::node::is_sealed;
+use crate::memory::control::{self, clock_words, unlocked, unlocked_word};
+use crate::memory::sync::{get, put};
+use crate::memory::{KeyNode, Memory};
+use crate::writers::{Stats, byte_lock};
 
-/// What is read or written at a time.
-pub(super) const STRETCH_BYTES: usize = 1 << 18;
+/// How much is read or written at a time.
+pub(super) const BUFFER_BYTES: usize = 1 << 18;
 
-/// What a pass came to.
+/// What a pass did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Synced {
-    /// Key-nodes that had changed, and were copied.
+pub struct SyncReport {
+    /// Changed key-nodes that were copied.
     pub copied: u64,
-    /// Key-nodes that had changed and could not be copied, as a process that does not move holds them.
-    pub held: u64,
+    /// Changed key-nodes that could not be copied, as a stuck process holds their locks.
+    pub locked: u64,
 }
 
 impl Snapshot {
-    /// Makes a pass: copies what changed since the last one. `hold` copies a key-node under its lock, and says
-    /// whether it could have it.
+    /// Makes a pass: copies what changed since the last one. `with_lock` runs its argument under the lock of
+    /// a key-node, and returns whether it got the lock.
     ///
-    /// Waits for another thread that makes one; says nothing if another process does.
+    /// Waits for another thread that makes a pass; returns nothing if another process makes one.
     pub(crate) fn save(
         &self,
         memory: &Memory,
-        mut hold: impl FnMut(Spot<'_>, &mut dyn FnMut(KeyNode<'_>)) -> bool,
-        is_whole: impl Fn() -> io::Result<()>,
-    ) -> io::Result<Option<Synced>> {
+        mut with_lock: impl FnMut(KeyNode<'_>, &mut dyn FnMut(KeyNode<'_>)) -> bool,
+        check_memory: impl Fn() -> io::Result<()>,
+    ) -> io::Result<Option<SyncReport>> {
         let _pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
-        if !byte_lock::try_lock(&self.control, WRITER)? {
+        if !byte_lock::try_lock(&self.control, PASS_BYTE)? {
             return Ok(None);
         }
-        let saved = self.make_pass(memory, &mut hold, is_whole);
-        byte_lock::unlock(&self.control, WRITER);
-        saved.map(Some)
+        let report = self.run_pass(memory, &mut with_lock, check_memory);
+        byte_lock::unlock(&self.control, PASS_BYTE);
+        report.map(Some)
     }
 
-    fn make_pass(
+    fn run_pass(
         &self,
         memory: &Memory,
-        hold: &mut impl FnMut(Spot<'_>, &mut dyn FnMut(KeyNode<'_>)) -> bool,
-        is_whole: impl Fn() -> io::Result<()>,
-    ) -> io::Result<Synced> {
-        let Some(pass) = get(pass_word(&memory.control)).checked_add(1) else {
+        with_lock: &mut impl FnMut(KeyNode<'_>, &mut dyn FnMut(KeyNode<'_>)) -> bool,
+        check_memory: impl Fn() -> io::Result<()>,
+    ) -> io::Result<SyncReport> {
+        let Some(pass) = get(control::word(&memory.control, control::PASS)).checked_add(1) else {
             let text = "the number of the last pass was damaged in memory";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         };
-        let (mut synced, mut done, mut copies) = (Synced::default(), Vec::new(), 0);
+        let (mut synced, mut done, mut copies) = (SyncReport::default(), Vec::new(), 0);
         for class in memory.classes() {
             let mut image = vec![0; class.layout.key_node_words];
-            // One for each place.
-            let mut stretches = [Stretch::default(), Stretch::default()];
+            // One per position.
+            let mut buffers = [WriteBuffer::default(), WriteBuffer::default()];
             let total = class.layout.geometry.key_nodes_total();
             for number in 0..total {
-                let saved = Saved::from_word(get(class.saved(number)));
-                copies += u64::from(saved.place.is_some());
-                let spot = class.spot(number);
-                let activity = spot.node.activity();
-                if activity == saved.activity && (saved.place.is_some() || activity == 0) {
+                let copy_state = CopyState::from_word(get(class.copy_state(number)));
+                copies += u64::from(copy_state.position.is_some());
+                let key_node = class.key_node(number);
+                let changes = key_node.changes();
+                if changes == copy_state.changes && (copy_state.position.is_some() || changes == 0)
+                {
                     continue;
                 }
-                let mut copied = copy_at_rest(spot.node, &mut image);
+                let mut copied = try_copy(key_node, &mut image);
                 if copied.is_none() {
-                    hold(spot, &mut |node| copied = Some(copy(node, &mut image)));
+                    with_lock(key_node, &mut |key_node| copied = Some(copy(key_node, &mut image)));
                 }
-                let Some(activity) = copied else {
-                    synced.held += 1;
+                let Some(changes) = copied else {
+                    synced.locked += 1;
                     continue;
                 };
-                check_nodes(spot, &image, (free_lock(&memory.control), self.identity.seed))?;
-                let place = saved.other_place();
-                let (file, rest) = class.layout.split(number);
-                for (to, stretch) in (0..).zip(&mut stretches) {
-                    // The first copy goes to both, so that one that is gone is missed.
-                    if to == place || saved.place.is_none() {
-                        let at = offset(&class.layout.geometry, to, rest);
-                        stamp(&mut image, pass, seed_at(self.identity.seed, class, number, to));
-                        stretch.write(self.files(class.class), (file, at), cast_slice(&image))?;
+                check_nodes(key_node, &image, (unlocked_word(&memory.control), self.info.seed))?;
+                let position = copy_state.next_position();
+                let (file, index) = class.layout.file_and_index(number);
+                for (to, buffer) in (0..).zip(&mut buffers) {
+                    // The first copy goes to both positions, so that a lost one is noticed.
+                    if to == position || copy_state.position.is_none() {
+                        let at = offset(&class.layout.geometry, to, index);
+                        stamp(&mut image, pass, seed_at(self.info.seed, class, number, to));
+                        buffer.write(self.files(class.class), (file, at), cast_slice(&image))?;
                     }
                 }
-                copies += u64::from(saved.place.is_none());
-                done.push((class, number, Saved { activity, place: Some(place) }));
+                copies += u64::from(copy_state.position.is_none());
+                done.push((class, number, CopyState { changes, position: Some(position) }));
                 synced.copied += 1;
             }
-            for stretch in &mut stretches {
-                stretch.flush(self.files(class.class))?;
+            for buffer in &mut buffers {
+                buffer.flush(self.files(class.class))?;
             }
         }
         let counts = Stats::of(&memory.control).named().map(|(_, count)| count);
         let clock = clock_words(&memory.control).map(get);
-        let is_said = |(_, note): (u64, Note)| {
-            note[COUNTS..].starts_with(&counts) && note[CLOCK..].starts_with(&clock)
+        let is_recorded = |(_, checkpoint): (u64, Checkpoint)| {
+            checkpoint[COUNTS..].starts_with(&counts) && checkpoint[CLOCK..].starts_with(&clock)
         };
-        let last = self.last_note(|_| {})?;
-        if done.is_empty() && last.is_some_and(is_said) {
+        let last = self.last_checkpoint(|_| {})?;
+        if done.is_empty() && last.is_some_and(is_recorded) {
             return Ok(synced);
         }
         for file in self.narrow.iter().chain(&self.wide) {
             file.sync_data()?;
         }
-        // What was copied counts only if nobody put something else in the place of the memory meanwhile.
-        is_whole()?;
-        let mut note = [0; NOTE_WORDS];
-        note[COUNTS..][..counts.len()].copy_from_slice(&counts);
-        note[COPIES] = copies;
-        note[CLOCK..][..clock.len()].copy_from_slice(&clock);
-        // As with copies: not where the last one is, and the first one to both places.
-        let last = last.filter(|(_, note)| note[PASS] > 0);
-        for place in 0..2 {
-            if last.is_none_or(|(of_last, _)| of_last != place) {
-                stamp(&mut note, pass, self.identity.seed ^ place);
-                self.control.write_all_at(cast_slice(&note), (1 + place) * HEADER_BYTES as u64)?;
+        // Copies are worthless if the memory was replaced meanwhile.
+        check_memory()?;
+        let mut checkpoint = [0; CHECKPOINT_WORDS];
+        checkpoint[COUNTS..][..counts.len()].copy_from_slice(&counts);
+        checkpoint[COPIES] = copies;
+        checkpoint[CLOCK..][..clock.len()].copy_from_slice(&clock);
+        // As with copies: not over the last one, and the first one to both positions.
+        let last = last.filter(|(_, checkpoint)| checkpoint[PASS] > 0);
+        for position in 0..2 {
+            if last.is_none_or(|(of_last, _)| of_last != position) {
+                stamp(&mut checkpoint, pass, self.info.seed ^ position);
+                self.control
+                    .write_all_at(cast_slice(&checkpoint), (1 + position) * HEADER_BYTES as u64)?;
             }
         }
         self.control.sync_data()?;
-        for (class, number, saved) in done {
-            put(class.saved(number), saved.to_word());
+        for (class, number, copy_state) in done {
+            put(class.copy_state(number), copy_state.to_word());
         }
-        put(pass_word(&memory.control), pass);
+        put(control::word(&memory.control, control::PASS), pass);
         Ok(synced)
     }
 }
 
-/// A node that is not whole in a key-node at rest was damaged in memory: it must not get a checksum.
-fn check_nodes(spot: Spot<'_>, image: &[u64], (mark, seed): (u64, u64)) -> io::Result<()> {
-    let (class, number) = (spot.id.class.name(), spot.id.key_node);
-    if free(get(spot.node.lock())) != mark {
+/// A torn node in a key-node at rest was damaged in memory: it must not get a valid checksum.
+fn check_nodes(key_node: KeyNode<'_>, image: &[u64], (mark, seed): (u64, u64)) -> io::Result<()> {
+    let (class, number) = (key_node.id.class.name(), key_node.id.number);
+    if unlocked(get(key_node.lock())) != mark {
         let text = format!("{class} key-node {number} was damaged in memory");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
-    let layout = spot.node.layout();
+    let layout = key_node.layout();
     let mut node = vec![0; layout.node_words];
     for slot in KeyNode::occupied_in(image, layout) {
         let at = layout.node_at(slot);
-        for (to, from) in node.iter_mut().zip(image[at.first..].iter().step_by(at.step)) {
+        for (to, from) in node.iter_mut().zip(image[at.first..].iter().step_by(at.stride)) {
             *to = *from;
         }
         if !is_sealed(&mut node, seed) {
@@ -163,18 +163,18 @@ fn check_nodes(spot: Spot<'_>, image: &[u64], (mark, seed): (u64, u64)) -> io::R
     Ok(())
 }
 
-/// Copies that follow one another in a file, written as one.
+/// Adjacent copies of a file, written in one go.
 #[derive(Default)]
-struct Stretch {
+struct WriteBuffer {
     file: usize,
     at: u64,
     bytes: Vec<u8>,
 }
 
-impl Stretch {
+impl WriteBuffer {
     fn write(&mut self, files: &[File], (file, at): (usize, u64), bytes: &[u8]) -> io::Result<()> {
         let follows = file == self.file && at == self.at + self.bytes.len() as u64;
-        if !follows || self.bytes.len() >= STRETCH_BYTES {
+        if !follows || self.bytes.len() >= BUFFER_BYTES {
             self.flush(files)?;
             (self.file, self.at) = (file, at);
         }

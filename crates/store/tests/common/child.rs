@@ -1,4 +1,4 @@
-//! Other processes: this test binary itself, told by the environment to run one test in another role.
+//! Child processes: this test binary itself, told by the environment to run one test in another role.
 //!
 //! A child does not return into the test harness: its test ends with [`leave`], a signal or a panic.
 
@@ -17,17 +17,17 @@ pub(crate) fn role() -> Option<(String, PathBuf)> {
     Some((env::var(CHILD_ROLE).ok()?, env::var_os(CHILD_DIR)?.into()))
 }
 
-/// Ends this process, which is a child, as one that has done what it was to do.
+/// Ends this process, a child that has done its task.
 pub(crate) fn leave() -> ! {
     process::exit(0)
 }
 
-/// Says a line to the parent.
+/// Sends a line to the parent.
 pub(crate) fn say(line: &str) {
     io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
-/// Waits until the parent says something, or dies; then this process does so as well.
+/// Waits until the parent sends a line. Ends this process if the parent has died.
 pub(crate) fn hear() {
     if io::stdin().read(&mut [0]).unwrap() == 0 {
         process::exit(1);
@@ -71,7 +71,7 @@ impl Child {
         self.child.id()
     }
 
-    /// The next line that the child says; nothing if it has ended.
+    /// The next line from the child; none if it has ended.
     pub(crate) fn next_line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -84,13 +84,13 @@ impl Child {
         }
     }
 
-    /// Waits for the child to say this.
+    /// Waits for this line from the child.
     #[track_caller]
     pub(crate) fn expect(&mut self, expected: &str) {
         assert_eq!(self.next_line().as_deref(), Some(expected));
     }
 
-    /// Tells the child to go on.
+    /// Tells the child to continue.
     pub(crate) fn tell(&mut self) {
         self.input.write_all(b".").unwrap();
     }
@@ -122,7 +122,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -6,8 +6,8 @@ use tempfile::TempDir;
 
 use super::format;
 
-/// A directory for a cluster, on a tmpfs if there is one, where nobody waits for a disk. Takes away what killed
-/// processes left in memory.
+/// A directory for a cluster, on a tmpfs if there is one, where no test waits for a disk. Removes the memory
+/// that killed processes left on drop.
 pub(crate) struct Directory(TempDir);
 
 impl Directory {

@@ -13,7 +13,7 @@ use super::random::Random;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// Where the class of nodes has a key, as functions of its geometry.
+/// The position of each key in a class, as functions of its geometry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) class: Class,
@@ -29,7 +29,7 @@ impl Layout {
         self.geometry.chain() as usize
     }
 
-    /// How many nodes are given out before the other key-node is looked at: 7 of 8, rounded up.
+    /// How many slots are filled before the other key-node is considered: 7 of 8, rounded up.
     pub(crate) fn preferred(&self) -> usize {
         (7 * self.chain()).div_ceil(8)
     }
@@ -54,8 +54,8 @@ impl Layout {
         ((u128::from(self.home(key)) + 1 + others_before) % total) as u64
     }
 
-    /// The slots that a key gets if they are free, the better one first: lines of memory 1 and 2, 3 and
-    /// 4, and so on are fetched together, and slot 0 is in line 1.
+    /// The slots that a new key gets if they are free, in order. Memory lines 1 and 2, 3 and 4, and so on are
+    /// fetched together, and slot 0 is in line 1.
     pub(crate) fn liked(&self, key: &StoredKey) -> [usize; 2] {
         let favourite = (((key.estimate & 0xFFFF_FFFF) * self.preferred() as u64) >> 32) as usize;
         let next = match favourite {
@@ -70,7 +70,7 @@ impl Layout {
         self.geometry.state_words() as usize + 3
     }
 
-    /// Where the words of a node are, counted from the start of its key-node.
+    /// The positions of a node's words in its key-node.
     pub(crate) fn word_indexes(&self, slot: usize) -> Vec<usize> {
         let words = 0..self.node_words();
         if self.node_words() != 7 {
@@ -90,7 +90,7 @@ impl Layout {
     }
 }
 
-/// A key with this home and this other key-node.
+/// A key with this home and this alternate.
 pub(crate) fn key_at(layout: &Layout, random: &mut Random, home: u64, alternate: u64) -> StoredKey {
     loop {
         let key = StoredKey::from_bits(random.hash());
@@ -104,7 +104,7 @@ pub(crate) fn tag(key: &StoredKey) -> u8 {
     (key.estimate % 255) as u8 + 1
 }
 
-/// The check of a node: `image` without it.
+/// The check of a node, whose `image` is given without it.
 pub(crate) fn check(image: &[u64], seed: u64) -> u32 {
     let mut words = image.to_vec();
     *words.last_mut().unwrap() &= 0xFFFF_FFFF_0000_0000;
@@ -128,24 +128,24 @@ pub(crate) const KIND: usize = 7;
 pub(crate) const CHECKSUM: usize = 511;
 /// Word indexes in the control file.
 pub(crate) const PROCESSES: usize = 512;
-/// Whether somebody restores the cluster, and the boot of the machine in which that was last done.
+/// Whether a process restores the cluster, and the boot in which the memory was made.
 pub(crate) const RESTORING: usize = 576;
 pub(crate) const BOOT: usize = 577;
-/// What belongs to one memory: a random number, and whether it was changed from outside.
+/// Identity of the memory: a random number, and whether it was changed from outside.
 pub(crate) const NONCE: usize = 592;
 pub(crate) const SPOILED: usize = 593;
 /// The last complete pass.
 pub(crate) const LAST_PASS: usize = 594;
-const SEATS: usize = 1024;
-pub(crate) const SEAT_COUNT: usize = 256;
-const SEAT_WORDS: usize = 4096;
+const WRITERS: usize = 1024;
+pub(crate) const WRITER_COUNT: usize = 256;
+const WRITER_WORDS: usize = 4096;
 
-/// A word of a seat, as its index in the control file.
-pub(crate) fn seat_word(seat: usize, word: usize) -> usize {
-    SEATS + seat * SEAT_WORDS + word
+/// The index in the control file of a word of a writer slot.
+pub(crate) fn writer_word(writer: usize, word: usize) -> usize {
+    WRITERS + writer * WRITER_WORDS + word
 }
 
-/// Word indexes in a seat.
+/// Word indexes in a writer slot.
 pub(crate) const OWNER: usize = 0;
 pub(crate) const COMMITTED: usize = 1;
 pub(crate) const LOCK_COUNT: usize = 2;
@@ -153,13 +153,13 @@ pub(crate) const COUNTS: usize = 8;
 pub(crate) const LOCKS: usize = 32;
 pub(crate) const JOURNAL: usize = 544;
 
-/// The name of a key-node, in the list of locks or in a journal.
+/// The id of a key-node, as in lists of locks and journals.
 pub(crate) fn key_node_word(class: Class, number: u64) -> u64 {
     number | if class == Class::Wide { 1 << 63 } else { 0 }
 }
 
-/// Where a record of a journal goes.
-pub(crate) fn place_word(class: Class, number: u64, slot: usize) -> u64 {
+/// The first word of a journal record.
+pub(crate) fn target_word(class: Class, number: u64, slot: usize) -> u64 {
     key_node_word(class, number) | (slot as u64) << 48
 }
 
@@ -176,12 +176,12 @@ pub(crate) fn memory_dir(dir: &Path) -> Option<PathBuf> {
 }
 
 impl Image {
-    /// Of the memory of the cluster in `dir`.
+    /// The image of the memory of the cluster in `dir`.
     pub(crate) fn read(dir: &Path) -> Self {
         Self::of_files(&memory_dir(dir).expect("it is open, or was killed"))
     }
 
-    /// Of the snapshot in `dir`.
+    /// The image of the snapshot in `dir`.
     pub(crate) fn of_snapshot(dir: &Path) -> Self {
         Self::of_files(&dir.join("cluster"))
     }
@@ -193,7 +193,7 @@ impl Image {
         Self(files.map(|path| (name(&path), fs::read(&path).unwrap())).collect())
     }
 
-    /// Of the memory of a new cluster with this seed.
+    /// The image of the memory of a new cluster with this seed.
     pub(crate) fn new(options: &Options, seed: u64) -> Self {
         let dir = directory();
         let cluster = Cluster::open(dir.path(), options).unwrap();
@@ -203,14 +203,13 @@ impl Image {
             image.set(&name, SEED, seed);
             image.seal_header(&name);
         }
-        // Whoever had it open is gone.
+        // Its process is gone.
         (0..64).for_each(|process| image.set(CONTROL, PROCESSES + process, 0));
-        (0..SEAT_COUNT).for_each(|seat| image.set(CONTROL, seat_word(seat, OWNER), 0));
+        (0..WRITER_COUNT).for_each(|writer| image.set(CONTROL, writer_word(writer, OWNER), 0));
         image
     }
 
-    /// Makes a cluster in `dir`, where there is none, whose processes were killed and left this memory. Its
-    /// snapshot is empty.
+    /// Creates a cluster in `dir`, whose processes were killed and left this memory. Its snapshot is empty.
     pub(crate) fn write(&self, dir: &Path) {
         let cluster = dir.join("cluster");
         fs::create_dir(&cluster).unwrap();
@@ -223,7 +222,7 @@ impl Image {
         let memory = dir.join(self.memory_name(&cluster.join(CONTROL)));
         fs::create_dir(&memory).unwrap();
         for (name, bytes) in &self.0 {
-            // All of it, also the zeros: memory has no holes.
+            // All of it, zeros included: memory has no holes.
             fs::write(memory.join(name), bytes).unwrap();
         }
         let boot = fs::read("/proc/sys/kernel/random/boot_id").map_or(0, |id| xxh3_64(&id).max(1));
@@ -235,7 +234,7 @@ impl Image {
             .unwrap();
     }
 
-    /// The name of the directory of the memory of a snapshot with this control file.
+    /// The directory name for the memory of a snapshot with this control file.
     fn memory_name(&self, control: &Path) -> String {
         let found = fs::metadata(control).unwrap();
         let words = [self.get(CONTROL, 4), self.get(CONTROL, 5), found.dev(), found.ino()];
@@ -243,7 +242,7 @@ impl Image {
         format!("tidegate-{:032x}", xxh3_128(&bytes))
     }
 
-    /// The length of a file of the snapshot, by the header that it has in memory.
+    /// The length of a snapshot file, from its header in memory.
     fn snapshot_bytes(&self, name: &str) -> usize {
         if name == CONTROL {
             return 3 * PAGE;
@@ -259,7 +258,7 @@ impl Image {
         PAGE + 2 * (geometry.key_nodes() * geometry.key_node_bytes()) as usize
     }
 
-    /// Puts the files of a snapshot into `dir`, where there is no cluster. Pages of zeros become holes.
+    /// Writes the files of a snapshot into `dir`, which has no cluster. Pages of zeros become holes.
     pub(crate) fn write_snapshot(&self, dir: &Path) {
         fs::create_dir(dir.join("cluster")).unwrap();
         for (name, bytes) in &self.0 {
@@ -279,7 +278,7 @@ impl Image {
         self.0.get_mut(name).unwrap()[8 * word..][..8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Gives a header the checksum of what it says.
+    /// Corrects the checksum of a header.
     pub(crate) fn seal_header(&mut self, name: &str) {
         let checksum = xxh3_64(&self.0[name][..8 * CHECKSUM]);
         self.set(name, CHECKSUM, checksum);
@@ -291,8 +290,8 @@ impl Image {
 
     pub(crate) fn stats(&self) -> [u64; COUNTED] {
         std::array::from_fn(|count| {
-            (0..SEAT_COUNT)
-                .map(|seat| self.get(CONTROL, seat_word(seat, COUNTS + count)))
+            (0..WRITER_COUNT)
+                .map(|writer| self.get(CONTROL, writer_word(writer, COUNTS + count)))
                 .fold(0, u64::wrapping_add)
         })
     }
@@ -319,7 +318,7 @@ impl Image {
         }
     }
 
-    /// How many nodes have a tag.
+    /// The number of nodes with a tag.
     pub(crate) fn tagged(&self, layouts: &[Layout]) -> u64 {
         let count = |layout: &Layout| {
             (0..layout.geometry.key_nodes_total())
@@ -341,10 +340,10 @@ fn write_file(path: &Path, bytes: &[u8], length: usize) {
     }
 }
 
-/// How many counts a seat has.
+/// The number of counts in a writer slot.
 pub(crate) const COUNTED: usize = 11;
 
-/// The counts of nodes that were dropped, together.
+/// The sum of the counts of dropped nodes.
 pub(crate) fn dropped(stats: &Stats) -> u64 {
     stats.dropped_torn + stats.dropped_foreign + stats.dropped_duplicate
 }

@@ -1,7 +1,7 @@
 //! What the integration tests share: random numbers, directories, children, and a twin of the format.
 //!
-//! The twin is written from docs/internals/store-format.md, the slow and obvious way, and shares no code with the
-//! crate: where the two differ, one of them is wrong.
+//! The twin is written from docs/internals/store-format.md, slowly and obviously, and shares no code with the crate:
+//! where the two differ, one of them is wrong.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod child;
@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 
 use tidegate_store::{Geometry, Options, UpdateError, View};
 
-/// Set it to run a random test again with the seed that it printed.
+/// Reruns a random test with the seed that it printed.
 const TEST_SEED: &str = "TIDEGATE_STORE_TEST_SEED";
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// The seed of a test: always the same, unless the environment has another. Printed, which shows when
-/// the test fails.
+/// The seed of a test: always the same, unless the environment has another one. Printed, which shows when the
+/// test fails.
 pub(crate) fn test_seed() -> u64 {
     let seed = number_from_env(TEST_SEED).unwrap_or(0x7469_6465);
     println!("{TEST_SEED}={seed}");
@@ -68,7 +68,7 @@ pub(crate) fn narrow_and_wide(narrow: (u64, u32), wide: (u64, u32), words: u32) 
     }
 }
 
-/// Tries an update again as long as it meets contention, as on a machine with fewer processors than threads.
+/// Retries an update while it meets contention, as on a machine with fewer processors than threads.
 pub(crate) fn until_decided<T>(
     mut update: impl FnMut() -> Result<T, UpdateError>,
 ) -> Result<T, UpdateError> {
@@ -80,7 +80,7 @@ pub(crate) fn until_decided<T>(
     }
 }
 
-/// Checks every node, head, lock and seat from outside.
+/// Verifies every node, head, lock and writer slot with a view.
 #[track_caller]
 pub(crate) fn check_sound(dir: &Path) {
     let findings = View::open(dir).unwrap().verify(SECOND, |_, _| {});

@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// A random number that belongs to `number`.
+/// A random number derived from `number`.
 pub(crate) fn mixed(number: u64) -> u64 {
     Random(number).next()
 }

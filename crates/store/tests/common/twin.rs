@@ -1,5 +1,5 @@
 //! The twin of a cluster: chains of nodes in plain vectors, and the rules by which keys get and lose them
-//! (docs/internals/store-format.md, "A place for a new key").
+//! (docs/internals/store-format.md, "A slot for a new key").
 
 use tidegate_store::{Class, Eviction, Key, Options, Stats, StoredKey};
 
@@ -22,9 +22,9 @@ struct Slot {
     node: usize,
 }
 
-/// What is in the slot that a key gets.
+/// What the slot of a key holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Was {
+enum Occupant {
     Live,
     Expired,
     Free,
@@ -50,26 +50,26 @@ pub(crate) struct Twin {
     classes: Vec<TwinClass>,
     seed: u64,
     pub(crate) stats: Stats,
-    /// How often something happened that a test wants to have met.
+    /// How often rare events happened.
     pub(crate) met: Met,
-    /// Nodes of other keys are not freed by a later clock.
+    /// Nodes of other keys that expire later are not freed.
     pub(crate) trusted_secs: u64,
 }
 
-/// How often something happened that no result tells.
+/// How often events happened that no result shows.
 #[derive(Debug, Default)]
 pub(crate) struct Met {
-    pub(crate) placed_away: u64,
-    pub(crate) found_away: u64,
+    pub(crate) placed_displaced: u64,
+    pub(crate) found_displaced: u64,
     pub(crate) repeated: u64,
 }
 
 /// Which new keys of an update need a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// All: updates of one key.
+    /// All of them: updates of one key.
     ForAll,
-    /// Those that are written: updates of several.
+    /// Those that are written: updates of several keys.
     ForWritten,
 }
 
@@ -88,7 +88,7 @@ impl Twin {
         Self { classes, seed, stats: Stats::default(), met: Met::default(), trusted_secs }
     }
 
-    /// Updates the keys as one step; `decide` changes the entry of the key of an index.
+    /// Updates the keys in one transaction; `decide` changes the entry of the key at an index.
     pub(crate) fn update<K: Key>(
         &mut self,
         keys: &[K],
@@ -108,24 +108,24 @@ impl Twin {
         let firsts: Vec<usize> =
             (0..keys.len()).map(|b| (0..b).find(|&a| same(a, b)).unwrap_or(b)).collect();
         self.met.repeated += firsts.iter().enumerate().filter(|(b, a)| b != *a).count() as u64;
-        let places = self.places(keys, &stored, &firsts, now, eviction);
-        let full = (0..keys.len()).find(|&index| places[index].is_none());
+        let key_slots = self.key_slots(keys, &stored, &firsts, now, eviction);
+        let full = (0..keys.len()).find(|&index| key_slots[index].is_none());
         if let (Some(index), Room::ForAll) = (full, room) {
             return Err(self.full(&keys[index], &stored[index]));
         }
         let mut seen: Vec<Seen> = (0..keys.len())
-            .map(|index| self.seen(&keys[index], places[firsts[index]].as_ref()))
+            .map(|index| self.seen(&keys[index], key_slots[firsts[index]].as_ref()))
             .collect();
         decide(&mut seen, &firsts);
         let first_ones = || (0..keys.len()).filter(|&index| firsts[index] == index);
         let homeless =
-            first_ones().find(|&index| places[index].is_none() && is_kept(&seen[index], now));
+            first_ones().find(|&index| key_slots[index].is_none() && is_kept(&seen[index], now));
         if let Some(index) = homeless {
             return Err(self.full(&keys[index], &stored[index]));
         }
         for index in first_ones() {
-            if let Some(place) = places[index] {
-                self.settle(place, stored[index], &seen[index], now);
+            if let Some(key_slot) = key_slots[index] {
+                self.settle(key_slot, stored[index], &seen[index], now);
             }
         }
         Ok(())
@@ -181,7 +181,7 @@ impl Twin {
         nodes.collect()
     }
 
-    /// How many key-nodes of each class have 0, 1, 2 … nodes, and how many have keys elsewhere.
+    /// How many key-nodes of each class have 0, 1, 2 … nodes, and how many have displaced keys.
     pub(crate) fn occupancy(&self) -> Vec<(Class, Vec<u64>, u64)> {
         let of = |class: &TwinClass| {
             let mut chains = vec![0; class.layout.chain() + 1];
@@ -236,7 +236,7 @@ impl Twin {
         self.node(slot).as_ref().is_some_and(|node| node.expires_secs > now)
     }
 
-    /// The key-nodes of a key: its home, and the other one if it has one.
+    /// The key-nodes of a key: its home, and its alternate if it has one.
     fn homes(&self, class: usize, stored: &StoredKey) -> (usize, Option<usize>) {
         let layout = &self.classes[class].layout;
         let (home, other) = (layout.home(stored) as usize, layout.alternate(stored) as usize);
@@ -251,17 +251,17 @@ impl Twin {
                 self.node(*slot).as_ref().is_some_and(|node| key.compare(stored, &node.key))
             };
             if let Some(slot) = self.slots_of(class, key_node).into_iter().find(is_key) {
-                self.met.found_away += u64::from(key_node != home);
+                self.met.found_displaced += u64::from(key_node != home);
                 return Some(slot);
             }
         }
         None
     }
 
-    /// Frees the expired nodes but those that are meant for a key. Returns how many.
-    fn free_expired(&mut self, slots: &[Slot], meant: &[Slot], now: u64) -> u64 {
+    /// Frees expired nodes, except reserved ones. Returns how many.
+    fn free_expired(&mut self, slots: &[Slot], reserved: &[Slot], now: u64) -> u64 {
         let mut freed = 0;
-        for &slot in slots.iter().filter(|slot| !meant.contains(slot)) {
+        for &slot in slots.iter().filter(|slot| !reserved.contains(slot)) {
             if self.node(slot).is_some() && !self.is_live(slot, now) {
                 *self.node_mut(slot) = None;
                 freed += 1;
@@ -270,93 +270,94 @@ impl Twin {
         freed
     }
 
-    fn places<K: Key>(
+    fn key_slots<K: Key>(
         &mut self,
         keys: &[K],
         stored: &[StoredKey],
         firsts: &[usize],
         now: u64,
         eviction: Eviction,
-    ) -> Vec<Option<(Slot, Was)>> {
-        let mut meant = Vec::new();
+    ) -> Vec<Option<(Slot, Occupant)>> {
+        let mut reserved = Vec::new();
         let mut found = Vec::new();
         for (index, key) in keys.iter().enumerate() {
             let slot =
                 if firsts[index] == index { self.slot_of(key, &stored[index]) } else { None };
-            meant.extend(slot);
-            let was = |slot| if self.is_live(slot, now) { Was::Live } else { Was::Expired };
-            found.push(slot.map(|slot| (slot, was(slot))));
+            reserved.extend(slot);
+            let occupant =
+                |slot| if self.is_live(slot, now) { Occupant::Live } else { Occupant::Expired };
+            found.push(slot.map(|slot| (slot, occupant(slot))));
         }
-        let mut places: Vec<Option<(Slot, Was)>> = Vec::new();
+        let mut key_slots: Vec<Option<(Slot, Occupant)>> = Vec::new();
         for (index, key) in keys.iter().enumerate() {
-            let place = match found[index] {
-                Some(place) => Some(place),
-                None if firsts[index] < index => places[firsts[index]],
+            let key_slot = match found[index] {
+                Some(key_slot) => Some(key_slot),
+                None if firsts[index] < index => key_slots[firsts[index]],
                 None => {
                     let class = self.class_of(key.class()).unwrap();
-                    let place = self.place(class, &stored[index], &meant, now, eviction);
-                    meant.extend(place.map(|place| place.0));
-                    place
+                    let key_slot = self.key_slot(class, &stored[index], &reserved, now, eviction);
+                    reserved.extend(key_slot.map(|key_slot| key_slot.0));
+                    key_slot
                 }
             };
-            places.push(place);
+            key_slots.push(key_slot);
         }
-        places
+        key_slots
     }
 
-    fn place(
+    fn key_slot(
         &mut self,
         class: usize,
         stored: &StoredKey,
-        meant: &[Slot],
+        reserved: &[Slot],
         now: u64,
         eviction: Eviction,
-    ) -> Option<(Slot, Was)> {
+    ) -> Option<(Slot, Occupant)> {
         let (home, other) = self.homes(class, stored);
         let (preferred, chain) =
             (self.classes[class].layout.preferred(), self.classes[class].layout.chain());
-        if self.occupied(class, home, meant) >= preferred {
-            self.free_for_place(class, home, meant, now);
+        if self.occupied(class, home, reserved) >= preferred {
+            self.free_expired_for(class, home, reserved, now);
         }
-        let in_home = self.occupied(class, home, meant);
+        let in_home = self.occupied(class, home, reserved);
         if in_home < preferred {
-            return Some(self.free_slot(class, home, stored, meant));
+            return Some(self.free_slot(class, home, stored, reserved));
         }
         if let Some(other) = other
             && (in_home == chain || self.occupied(class, other, &[]) < in_home)
         {
-            if self.occupied(class, other, meant) == chain {
-                self.free_for_place(class, other, meant, now);
+            if self.occupied(class, other, reserved) == chain {
+                self.free_expired_for(class, other, reserved, now);
             }
-            if self.occupied(class, other, meant) < in_home {
-                self.met.placed_away += 1;
-                return Some(self.free_slot(class, other, stored, meant));
+            if self.occupied(class, other, reserved) < in_home {
+                self.met.placed_displaced += 1;
+                return Some(self.free_slot(class, other, stored, reserved));
             }
         }
         if in_home < chain {
-            return Some(self.free_slot(class, home, stored, meant));
+            return Some(self.free_slot(class, home, stored, reserved));
         }
         if eviction == Eviction::Refuse {
             return None;
         }
         let candidates =
-            self.slots_of(class, home).into_iter().filter(|slot| !meant.contains(slot));
-        // The first of those that expire first.
+            self.slots_of(class, home).into_iter().filter(|slot| !reserved.contains(slot));
+        // Of equals, the lowest slot.
         let victim = candidates
             .filter(|slot| self.node(*slot).is_some())
             .min_by_key(|slot| self.node(*slot).as_ref().unwrap().expires_secs)?;
-        Some((victim, Was::Victim))
+        Some((victim, Occupant::Victim))
     }
 
-    fn free_for_place(&mut self, class: usize, key_node: usize, meant: &[Slot], now: u64) {
+    fn free_expired_for(&mut self, class: usize, key_node: usize, reserved: &[Slot], now: u64) {
         let slots = self.slots_of(class, key_node);
         let until = self.trusted_secs.min(now);
-        self.stats.evicted_expired += self.free_expired(&slots, meant, until);
+        self.stats.evicted_expired += self.free_expired(&slots, reserved, until);
     }
 
-    fn occupied(&self, class: usize, key_node: usize, meant: &[Slot]) -> usize {
+    fn occupied(&self, class: usize, key_node: usize, reserved: &[Slot]) -> usize {
         let slots = self.slots_of(class, key_node);
-        slots.iter().filter(|slot| self.node(**slot).is_some() || meant.contains(slot)).count()
+        slots.iter().filter(|slot| self.node(**slot).is_some() || reserved.contains(slot)).count()
     }
 
     fn free_slot(
@@ -364,16 +365,16 @@ impl Twin {
         class: usize,
         key_node: usize,
         stored: &StoredKey,
-        meant: &[Slot],
-    ) -> (Slot, Was) {
-        let is_free = |slot: &Slot| self.node(*slot).is_none() && !meant.contains(slot);
+        reserved: &[Slot],
+    ) -> (Slot, Occupant) {
+        let is_free = |slot: &Slot| self.node(*slot).is_none() && !reserved.contains(slot);
         let slots = self.slots_of(class, key_node);
         let liked = self.classes[class].layout.liked(stored).map(|node| slots[node]);
-        (liked.into_iter().chain(slots).find(is_free).unwrap(), Was::Free)
+        (liked.into_iter().chain(slots).find(is_free).unwrap(), Occupant::Free)
     }
 
-    fn seen<K: Key>(&self, key: &K, place: Option<&(Slot, Was)>) -> Seen {
-        if let Some(&(slot, Was::Live)) = place {
+    fn seen<K: Key>(&self, key: &K, key_slot: Option<&(Slot, Occupant)>) -> Seen {
+        if let Some(&(slot, Occupant::Live)) = key_slot {
             let node = self.node(slot).as_ref().unwrap();
             return (false, node.state.clone(), node.expires_secs * SECOND);
         }
@@ -382,30 +383,36 @@ impl Twin {
         (true, vec![0; words as usize], 0)
     }
 
-    fn settle(&mut self, (slot, was): (Slot, Was), stored: StoredKey, seen: &Seen, now: u64) {
+    fn settle(
+        &mut self,
+        (slot, occupant): (Slot, Occupant),
+        stored: StoredKey,
+        seen: &Seen,
+        now: u64,
+    ) {
         let (_, state, expires_at) = seen;
         let expires_secs = expires_secs(*expires_at);
         if !is_kept(seen, now) {
-            if was == Was::Live {
+            if occupant == Occupant::Live {
                 *self.node_mut(slot) = None;
                 self.stats.erased += 1;
             }
             return;
         }
-        // A live node keeps the words of the key that it was made with.
+        // A live node keeps the key words that it was made with.
         let key = match self.node(slot) {
-            Some(node) if was == Was::Live => node.key,
+            Some(node) if occupant == Occupant::Live => node.key,
             _ => stored,
         };
         let node = Some(Node { key, state: state.clone(), expires_secs });
-        if was == Was::Live && *self.node(slot) == node {
+        if occupant == Occupant::Live && *self.node(slot) == node {
             return;
         }
         *self.node_mut(slot) = node;
         self.stats.updates += 1;
-        self.stats.created += u64::from(was != Was::Live);
-        self.stats.evicted_expired += u64::from(was == Was::Expired);
-        self.stats.evicted_live += u64::from(was == Was::Victim);
+        self.stats.created += u64::from(occupant != Occupant::Live);
+        self.stats.evicted_expired += u64::from(occupant == Occupant::Expired);
+        self.stats.evicted_live += u64::from(occupant == Occupant::Victim);
     }
 }
 
@@ -413,7 +420,7 @@ fn expires_secs(expires_at: u64) -> u64 {
     expires_at.div_ceil(SECOND).min(u64::from(u32::MAX))
 }
 
-/// Whether there is something to remember of an entry at `now`, in seconds.
+/// Whether an entry deserves a node at `now`, in seconds.
 fn is_kept((_, state, expires_at): &Seen, now: u64) -> bool {
     expires_secs(*expires_at) > now && state.iter().any(|word| *word != 0)
 }

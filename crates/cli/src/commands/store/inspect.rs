@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use std::time::UNIX_EPOCH;
 use tidegate_authority::clock;
 use tidegate_data_dir::process_info::{self, ProcessInfo};
-use tidegate_store::{Ages, Area, Class, Geometry, Holder, Occupancy, Process, Stats, View};
+use tidegate_store::{
+    Class, EntryCounts, Geometry, LockHolder, Occupancy, Process, RangeStats, Stats, View,
+};
 
 /// Everything that is told.
 pub(crate) struct Inspection {
@@ -20,7 +22,7 @@ pub(crate) struct Inspection {
     pub(crate) stats: Stats,
     pub(crate) processes: Vec<Process>,
     /// Those that hold locks and do not move, each as the system has it.
-    pub(crate) holders: Vec<(Holder, Option<ProcessInfo>)>,
+    pub(crate) holders: Vec<(LockHolder, Option<ProcessInfo>)>,
 }
 
 /// Where the counters are that are looked at.
@@ -37,7 +39,7 @@ impl Place {
         let files = view.memory_files().unwrap_or_default();
         match files.first().and_then(|file| file.parent()) {
             Some(dir) => Place::Memory(dir.display().to_string()),
-            None if view.is_elsewhere() => Place::Elsewhere,
+            None if view.is_served_elsewhere() => Place::Elsewhere,
             None => Place::Snapshot,
         }
     }
@@ -48,9 +50,9 @@ pub(crate) struct ClassLook {
     pub(crate) class: Class,
     pub(crate) geometry: Geometry,
     pub(crate) occupancy: Occupancy,
-    pub(crate) ages: Ages,
+    pub(crate) ages: EntryCounts,
     /// Runs of key-nodes of equal length, as many as the picture has cells.
-    pub(crate) areas: Vec<Area>,
+    pub(crate) areas: Vec<RangeStats>,
 }
 
 pub(crate) fn run(options: &LookOptions, out: &mut Output) -> anyhow::Result<Verdict> {
@@ -74,8 +76,8 @@ fn inspect(options: &LookOptions, view: &View, canvas: &Canvas) -> Inspection {
             class,
             geometry,
             occupancy: view.occupancy(class)?,
-            ages: view.ages(class, now)?,
-            areas: view.areas(class, canvas.map_cells(geometry.key_nodes_total()))?,
+            ages: view.entry_counts(class, now)?,
+            areas: view.range_stats(class, canvas.map_cells(geometry.key_nodes_total()))?,
         })
     };
     let files = view.files();
@@ -91,7 +93,7 @@ fn inspect(options: &LookOptions, view: &View, canvas: &Canvas) -> Inspection {
     }
 }
 
-fn with_neighbour(holder: Holder) -> (Holder, Option<ProcessInfo>) {
+fn with_neighbour(holder: LockHolder) -> (LockHolder, Option<ProcessInfo>) {
     (holder, process_info::look(holder.pid))
 }
 
@@ -106,11 +108,11 @@ fn json_of(inspection: &Inspection) -> Value {
         json!({
             "number": process.number,
             "pid": process.pid,
-            "seats": process.seats,
+            "writer_slots": process.writer_slots,
             "alive": process.is_alive,
         })
     };
-    let holder = |(holder, neighbour): &(Holder, Option<ProcessInfo>)| {
+    let holder = |(holder, neighbour): &(LockHolder, Option<ProcessInfo>)| {
         let since = holder.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
         json!({
             "number": holder.process,
@@ -139,8 +141,8 @@ fn json_of(inspection: &Inspection) -> Value {
 
 fn class_json(look: &ClassLook) -> Value {
     let ClassLook { class, geometry, occupancy, ages, areas } = look;
-    let region = |area: &Area| {
-        let Area { nodes, occupied, updates } = area;
+    let region = |area: &RangeStats| {
+        let RangeStats { nodes, occupied, updates } = area;
         json!({"nodes": nodes, "occupied": occupied, "updates": updates})
     };
     json!({
@@ -156,7 +158,7 @@ fn class_json(look: &ClassLook) -> Value {
         "occupied": occupancy.occupied,
         "live": ages.live,
         "expired": ages.expired,
-        "key_nodes_looked_at": occupancy.looked_at,
+        "key_nodes_looked_at": occupancy.sampled,
         "key_nodes_crowded": occupancy.crowded,
         "key_nodes_by_occupied": occupancy.chains,
         "regions": areas.iter().map(region).collect::<Vec<_>>(),

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use tidegate_data_dir::process_info::{self, ProcessInfo};
 use tidegate_limits::describe::grouped;
 use tidegate_stats::store_help;
-use tidegate_store::{Area, Holder, Process};
+use tidegate_store::{LockHolder, Process, RangeStats};
 
 pub(crate) fn print(
     out: &mut impl Write,
@@ -71,7 +71,7 @@ fn class(out: &mut impl Write, canvas: &Canvas, look: &ClassLook) -> io::Result<
         grouped(ages.live),
         grouped(ages.expired)
     )?;
-    let (crowded, looked_at) = (grouped(occupancy.crowded), grouped(occupancy.looked_at));
+    let (crowded, looked_at) = (grouped(occupancy.crowded), grouped(occupancy.sampled));
     writeln!(
         out,
         "  crowded   {crowded} of {looked_at} key-nodes, with keys that live in another"
@@ -81,7 +81,12 @@ fn class(out: &mut impl Write, canvas: &Canvas, look: &ClassLook) -> io::Result<
     busy(out, canvas, geometry.key_nodes_total(), areas)
 }
 
-fn busy(out: &mut impl Write, canvas: &Canvas, key_nodes: u64, areas: &[Area]) -> io::Result<()> {
+fn busy(
+    out: &mut impl Write,
+    canvas: &Canvas,
+    key_nodes: u64,
+    areas: &[RangeStats],
+) -> io::Result<()> {
     let updates: Vec<u64> = areas.iter().map(|area| area.updates).collect();
     let Some(busiest) = areas.iter().max_by_key(|area| area.updates) else { return Ok(()) };
     if busiest.updates == 0 {
@@ -94,14 +99,14 @@ fn busy(out: &mut impl Write, canvas: &Canvas, key_nodes: u64, areas: &[Area]) -
 }
 
 fn process(out: &mut impl Write, process: &Process) -> io::Result<()> {
-    let seats = counted(process.seats.into(), "seat");
+    let slots = counted(process.writer_slots.into(), "writer slot");
     let state = if process.is_alive { "" } else { ", which is dead and not cleaned up after yet" };
-    writeln!(out, "  number {}: process {}, {seats}{state}", process.number, process.pid)
+    writeln!(out, "  number {}: process {}, {slots}{state}", process.number, process.pid)
 }
 
 fn holder(
     out: &mut impl Write,
-    holder: &Holder,
+    holder: &LockHolder,
     neighbour: Option<&ProcessInfo>,
 ) -> io::Result<()> {
     let (who, locks) =

@@ -1,4 +1,4 @@
-//! `tidegate store verify`: every node, lock and seat, and what is wrong with it.
+//! `tidegate store verify`: every node, lock and writer slot, and what is wrong with it.
 
 use super::{Verdict, check_whole};
 use crate::arguments::store::LookOptions;
@@ -51,7 +51,7 @@ fn print(out: &mut Output, options: &LookOptions, findings: &Findings) -> io::Re
         (findings.updates_pending, "updates are committed and not completed"),
         (findings.pending, "nodes are half written, to be completed with them"),
         (findings.locks_left, "key-nodes are locked by processes that are dead"),
-        (findings.seats_left, "seats belong to processes that are dead"),
+        (findings.writer_slots_left, "writer slots belong to processes that are dead"),
     ] {
         if count > 0 {
             writeln!(out, "  {} {what}; whoever needs them next cleans up", grouped(count))?;
@@ -99,7 +99,7 @@ fn json_of(options: &LookOptions, findings: &Findings) -> Value {
         "updates_pending": findings.updates_pending,
         "nodes_pending": findings.pending,
         "locks_left": findings.locks_left,
-        "seats_left": findings.seats_left,
+        "writer_slots_left": findings.writer_slots_left,
         "being_restored": findings.is_being_restored,
         "flaws_by_kind": counts,
         "flaws_total": findings.flaws_total(),

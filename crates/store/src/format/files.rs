@@ -1,0 +1,203 @@
+//! The files of a cluster, in memory and on disk: creating them, opening them, checking their headers,
+//! noticing changes from outside.
+//!
+//! Owns what both kinds have in common. Which files there are is in [`crate::open::segment`] and
+//! [`crate::snapshot`], the order of opening in [`crate::open`]. Never changes a file that it refuses.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::retry_on_intr;
+
+use crate::error::OpenError;
+use crate::format::{Class, ClusterInfo, Geometry, HEADER_BYTES, Role, Storage, header};
+
+/// Whether a file or a mapping may be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// All files of a cluster, the control file first.
+pub(crate) fn roles(info: &ClusterInfo) -> impl Iterator<Item = Role> {
+    let files = Class::ALL
+        .map(|class| (class, info.geometry(class).map_or(0, |geometry| geometry.files())));
+    let nodes = files
+        .into_iter()
+        .flat_map(|(class, files)| (0..files).map(move |file| Role::Nodes { class, file }));
+    std::iter::once(Role::Control).chain(nodes)
+}
+
+/// The length of a file: that of a control file, or that of a node file from its geometry.
+pub(crate) fn length(
+    info: &ClusterInfo,
+    role: Role,
+    control: u64,
+    nodes: impl Fn(&Geometry) -> u64,
+) -> u64 {
+    match role {
+        Role::Control => control,
+        Role::Nodes { class, .. } => info.geometry(class).as_ref().map_or(0, nodes),
+    }
+}
+
+/// Creates a file with its header, and reserves all of its space. Space missing later would raise SIGBUS in
+/// the middle of an update, or fail a snapshot.
+pub(crate) fn create(
+    dir: &Path,
+    info: &ClusterInfo,
+    (storage, role): (Storage, Role),
+    bytes: u64,
+) -> Result<File, OpenError> {
+    let path = dir.join(role.file_name());
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io_error("create the file", &path))?;
+    allocate(&file, bytes, &path)?;
+    file.write_all_at(&header::encode(info, storage, role), 0)
+        .map_err(io_error("write the header", &path))?;
+    Ok(file)
+}
+
+/// Opens a regular file. Refuses anything else, such as a pipe, without waiting for it.
+pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return Err(OpenError::NotAFile { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::Missing { path: path.to_owned() });
+        }
+        Err(source) => return Err(io_error("look for the file", path)(source)),
+    }
+    OpenOptions::new()
+        .read(true)
+        .write(access == Access::Write)
+        .open(path)
+        .map_err(io_error("open the file", path))
+}
+
+/// Reads and checks the header.
+pub(crate) fn read_header(
+    file: &File,
+    storage: Storage,
+    role: Role,
+    path: &Path,
+) -> Result<ClusterInfo, OpenError> {
+    let found = file.metadata().map_err(io_error("read the length", path))?.len();
+    if found < HEADER_BYTES as u64 {
+        let expected = HEADER_BYTES as u64;
+        return Err(OpenError::TooShort { path: path.to_owned(), found, expected });
+    }
+    let mut bytes = [0; HEADER_BYTES];
+    file.read_exact_at(&mut bytes, 0).map_err(io_error("read the header", path))?;
+    header::decode(&bytes, storage, role, path)
+}
+
+/// As [`read_header`], for a file of the cluster `info`.
+pub(crate) fn check_header(
+    file: &File,
+    info: &ClusterInfo,
+    (storage, role): (Storage, Role),
+    path: &Path,
+) -> Result<(), OpenError> {
+    if read_header(file, storage, role, path)? == *info {
+        return Ok(());
+    }
+    Err(OpenError::WrongFile { path: path.to_owned(), what: "a file of another cluster" })
+}
+
+pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<(), OpenError> {
+    let found = file.metadata().map_err(io_error("read the length", path))?.len();
+    if found == expected {
+        return Ok(());
+    }
+    Err(OpenError::Length { path: path.to_owned(), found, expected })
+}
+
+/// Reserves space for the first `bytes` bytes of the file, and changes none of them.
+pub(crate) fn allocate(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
+    retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
+        .map_err(|errno| OpenError::NoSpace { path: path.to_owned(), bytes, source: errno.into() })
+}
+
+pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(io_error("write the directory to the disk", dir))
+}
+
+/// Removes a directory and its content, if it exists.
+pub(crate) fn remove(dir: &Path) -> Result<(), OpenError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove what is left over", dir)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Io { action, path: path.to_owned(), source }
+}
+
+/// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that
+/// the file was truncated or punched, and that data is gone.
+pub(crate) fn is_whole(file: &File, bytes: u64) -> bool {
+    let is_all = |found: fs::Metadata| {
+        found.len() == bytes && (cfg!(not(target_os = "linux")) || 512 * found.blocks() >= bytes)
+    };
+    file.metadata().is_ok_and(is_all)
+}
+
+/// The files in use, so that a replaced file is noticed.
+#[derive(Debug, Default)]
+pub(crate) struct FilesInUse(Vec<FileInUse>);
+
+#[derive(Debug)]
+struct FileInUse {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    bytes: u64,
+}
+
+impl FilesInUse {
+    pub(crate) fn add(&mut self, file: &File, path: PathBuf) -> Result<(), OpenError> {
+        let metadata = file.metadata().map_err(io_error("read the length", &path))?;
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        self.0.push(FileInUse { path, device, inode, bytes: metadata.len() });
+        Ok(())
+    }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|file| file.path.as_path())
+    }
+
+    /// Whether every file is still in place and has the same length.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        for file in &self.0 {
+            let path = file.path.display();
+            let metadata = fs::metadata(&file.path).map_err(|error| {
+                io::Error::new(error.kind(), format!("{path}: the file in use is gone: {error}"))
+            })?;
+            if (metadata.dev(), metadata.ino()) != (file.device, file.inode) {
+                let text = format!("{path}: another file is in the place of the one in use");
+                return Err(io::Error::other(text));
+            }
+            if metadata.len() != file.bytes {
+                let (found, expected) = (metadata.len(), file.bytes);
+                let text = format!("{path}: found {found} bytes, expected {expected}");
+                return Err(io::Error::other(text));
+            }
+        }
+        Ok(())
+    }
+}

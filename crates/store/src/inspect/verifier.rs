@@ -1,0 +1,246 @@
+//! The verification of a whole cluster from outside.
+//!
+//! Checks nodes as [`crate::writers::restore`] does, and also heads, locks and writer slots. Rechecks what a
+//! concurrent write may have caused. Repairs nothing.
+
+use std::path::{Path, PathBuf};
+
+use crate::format::node::{expires_secs, key_of};
+use crate::format::{KeyNodeId, Role, StoredKey, WORD_BYTES};
+use crate::memory::control::unlocked_word;
+use crate::memory::sync::get;
+use crate::memory::validity::{NodeFlaw, is_duplicate};
+use crate::memory::{ClassMemory, KeyNode, Memory};
+use crate::snapshot;
+use crate::writers::WriterSlot;
+use crate::writers::liveness::is_alive;
+use crate::writers::restore::is_being_restored;
+use crate::writers::slot::process_of;
+
+use super::View;
+use super::findings::{Findings, Flaw, FlawKind};
+use super::reader::{Attempts, Reader, Reading};
+
+/// How many key-nodes are checked between two reports of progress: about a millisecond's worth.
+const PROGRESS_INTERVAL: u64 = 1024;
+
+/// A verification in progress.
+pub(super) struct Verifier<'a> {
+    pub(super) view: &'a View,
+    pub(super) memory: &'a Memory,
+    pub(super) now_secs: u32,
+    pub(super) reader: Reader<'a>,
+    pub(super) findings: Findings,
+}
+
+/// The state of a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LockState {
+    Free,
+    Held,
+    /// Held by a dead process.
+    Orphaned,
+    /// Held by no possible writer slot.
+    Invalid,
+}
+
+impl Verifier<'_> {
+    /// Checks everything; see [`super::View::verify`].
+    pub(super) fn run(mut self, mut progress: impl FnMut(u64, u64)) -> Findings {
+        self.findings.is_being_restored = is_being_restored(self.memory);
+        self.writers();
+        self.copies();
+        let classes = self.memory.classes();
+        let total = classes.map(|class| class.layout.geometry.key_nodes_total()).sum();
+        for class in self.memory.classes() {
+            let mut image = vec![0; class.layout.node_words];
+            for key_node in class.key_nodes() {
+                self.key_node(class, key_node, &mut image);
+                self.findings.key_nodes += 1;
+                if self.findings.key_nodes.is_multiple_of(PROGRESS_INTERVAL) {
+                    progress(self.findings.key_nodes, total);
+                }
+            }
+        }
+        self.findings.is_being_restored |= is_being_restored(self.memory);
+        self.findings
+    }
+
+    /// The torn or damaged copies of a snapshot.
+    fn copies(&mut self) {
+        for (role, key_node, offset) in &self.view.damaged {
+            let file = self.view.snapshot.dir().join(role.file_name());
+            let key_node = (*role != Role::Control).then_some(*key_node);
+            let (kind, offset) = (FlawKind::Torn, *offset);
+            self.findings.add(Flaw { kind, file, offset, key_node, slot: None, key: None });
+        }
+    }
+
+    /// The file and the byte offset of a key-node.
+    fn location(&self, class: &ClassMemory, number: u64) -> (PathBuf, u64) {
+        let at = class.layout.key_node(number);
+        let name = Role::Nodes { class: class.class, file: at.file as u32 }.file_name();
+        match self.memory_dir() {
+            Some(dir) => (dir.join(name), at.first as u64 * WORD_BYTES),
+            None => (self.view.snapshot.dir().join(name), snapshot::copy_offset(class, number)),
+        }
+    }
+
+    fn memory_dir(&self) -> Option<&Path> {
+        Some(&self.view.live.as_ref()?.dir)
+    }
+
+    fn is_alive(&self, process: u32) -> bool {
+        self.view.live.as_ref().is_some_and(|files| is_alive(files.control(), process))
+    }
+
+    fn writers(&mut self) {
+        let control = &self.memory.control;
+        for writer in WriterSlot::all(control) {
+            // Read once: a process may claim the slot meanwhile.
+            let owner = writer.owner();
+            match process_of(owner) {
+                None if owner == 0 => {}
+                None => self.findings.add(Flaw {
+                    kind: FlawKind::WriterSlot,
+                    file: self
+                        .memory_dir()
+                        .unwrap_or(Path::new(""))
+                        .join(Role::Control.file_name()),
+                    offset: writer.offset(),
+                    key_node: None,
+                    slot: None,
+                    key: None,
+                }),
+                Some(process) => {
+                    self.findings.writer_slots_left += u64::from(!self.is_alive(process));
+                }
+            }
+            let mut attempts = Attempts::default();
+            while writer.committed() != 0 {
+                if !self.reader.retry(&mut attempts) {
+                    self.findings.updates_pending += 1;
+                    break;
+                }
+            }
+        }
+    }
+
+    fn key_node(&mut self, class: &ClassMemory, key_node: KeyNode<'_>, image: &mut [u64]) {
+        match self.lock_state(key_node) {
+            LockState::Free | LockState::Held => {}
+            LockState::Orphaned => self.findings.locks_left += 1,
+            LockState::Invalid => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
+        }
+        for slot in key_node.occupied() {
+            let reading = self.reader.read(key_node, slot, image);
+            let flaw = match reading {
+                Reading::Free => continue,
+                Reading::Sound => self.flaw_among_others(class, key_node, slot, image),
+                Reading::Pending => None,
+                Reading::Flawed(flaw) => Some(kind_of(flaw)),
+            };
+            self.findings.nodes += 1;
+            self.findings.pending += u64::from(reading == Reading::Pending);
+            if reading.is_node() {
+                let is_live = expires_secs(image[image.len() - 1]) > self.now_secs;
+                self.findings.live += u64::from(is_live);
+                self.findings.expired += u64::from(!is_live);
+            }
+            match flaw {
+                None => self.findings.sound += u64::from(reading == Reading::Sound),
+                Some(kind) => {
+                    let key = (kind != FlawKind::Torn).then(|| key_of(image));
+                    self.flaw(kind, class, key_node.id, Some(slot), key);
+                }
+            }
+        }
+    }
+
+    /// The flaw of a node that is sound by itself, in relation to other nodes and its heads.
+    fn flaw_among_others(
+        &mut self,
+        class: &ClassMemory,
+        key_node: KeyNode<'_>,
+        slot: u32,
+        image: &[u64],
+    ) -> Option<FlawKind> {
+        let (number, seed) = (key_node.id.number, self.memory.seed());
+        let key = key_of(image);
+        let home = class.home(&key);
+        let is_displaced = home.id != key_node.id;
+        // The same key can be here under the same tag, or in the other key-node of the key.
+        let may_be_twice =
+            key_node.tagged(key.tag()).len() > 1 || is_displaced || get(home.displaced()) > 0;
+        let duplicate = || is_duplicate(class, number, slot, image, seed);
+        if may_be_twice && duplicate() && self.reader.confirm(key_node, slot, image, duplicate) {
+            return Some(FlawKind::Duplicate);
+        }
+        let unreachable = || is_displaced && get(home.displaced()) == 0;
+        if unreachable() && self.reader.confirm(key_node, slot, image, unreachable) {
+            return Some(FlawKind::Unreachable);
+        }
+        let is_late = || key_node.earliest_expiry() > expires_secs(image[image.len() - 1]);
+        if is_late() && self.reader.confirm(key_node, slot, image, is_late) {
+            return Some(FlawKind::Late);
+        }
+        None
+    }
+
+    fn lock_state(&mut self, key_node: KeyNode<'_>) -> LockState {
+        let mut attempts = Attempts::default();
+        loop {
+            let state = self.lock_state_now(key_node);
+            // The other states may be a glimpse of a process that is joining or leaving.
+            if matches!(state, LockState::Free | LockState::Held)
+                || !self.reader.retry(&mut attempts)
+            {
+                return state;
+            }
+        }
+    }
+
+    fn lock_state_now(&self, key_node: KeyNode<'_>) -> LockState {
+        let control = &self.memory.control;
+        let word = get(key_node.lock());
+        if word == unlocked_word(control) {
+            return LockState::Free;
+        }
+        // A holder lists the lock in its slot before it takes it.
+        let writer = WriterSlot::of_lock(control, word)
+            .filter(|writer| writer.locks().any(|listed| listed == key_node.id));
+        match writer.and_then(|writer| writer.process()) {
+            None => LockState::Invalid,
+            Some(process) if self.is_alive(process) => LockState::Held,
+            Some(_) => LockState::Orphaned,
+        }
+    }
+
+    fn flaw(
+        &mut self,
+        kind: FlawKind,
+        class: &ClassMemory,
+        id: KeyNodeId,
+        slot: Option<u32>,
+        key: Option<StoredKey>,
+    ) {
+        let (file, start) = self.location(class, id.number);
+        let word = slot.map_or(0, |slot| class.layout.node_at(slot).first);
+        self.findings.add(Flaw {
+            kind,
+            file,
+            offset: start + word as u64 * WORD_BYTES,
+            key_node: Some(id.number),
+            slot,
+            key,
+        });
+    }
+}
+
+fn kind_of(flaw: NodeFlaw) -> FlawKind {
+    match flaw {
+        NodeFlaw::Torn => FlawKind::Torn,
+        NodeFlaw::Foreign => FlawKind::Foreign,
+        NodeFlaw::Duplicate => FlawKind::Duplicate,
+    }
+}

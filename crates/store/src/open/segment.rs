@@ -1,0 +1,217 @@
+//! The shared memory segment of a cluster: files on a tmpfs, mapped by all processes.
+//!
+//! It outlives the processes, so a kill loses nothing, and ends with the machine, so no page is ever older than
+//! another. Owns its creation and lookup. Refuses memory that was changed from outside or not filled completely.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::error::OpenError;
+use crate::format::{
+    Access, ClusterInfo, FilesInUse, Geometry, Role, Storage, WORD_BYTES, files, io_error,
+};
+use crate::memory::control::{BOOT, CONTROL_BYTES, MARK, NONCE, POISONED, word};
+use crate::memory::sync::{get, put};
+use crate::memory::{ClassMemory, Memory, Region};
+use crate::open::pointer::Pointer;
+use crate::snapshot::Snapshot;
+
+/// The memory of a cluster, mapped.
+pub(crate) struct Segment {
+    pub(crate) memory: Memory,
+    pub(crate) files: MemoryFiles,
+}
+
+/// The files of a mapped memory.
+#[derive(Debug)]
+pub(crate) struct MemoryFiles {
+    pub(crate) dir: PathBuf,
+    /// Each file with its expected length.
+    opened: Vec<(File, u64)>,
+    in_use: FilesInUse,
+}
+
+/// Maps the memory of a snapshot, if there is a valid one.
+pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment>, OpenError> {
+    let Some(pointer) = Pointer::read(snapshot.dir()) else { return Ok(None) };
+    // In a copied directory, the pointer names the memory of the original.
+    if pointer.memory.file_name() != Some(OsStr::new(&directory_name(snapshot)?)) {
+        return Ok(None);
+    }
+    let own = |path: &Path| fs::symlink_metadata(path).map(|found| found.uid());
+    // All users may write to memory directories. Ignore what another user put there.
+    let Ok(owner) = own(&pointer.memory) else { return Ok(None) };
+    if snapshot.paths().next().and_then(|path| own(path).ok()) != Some(owner) {
+        return Ok(None);
+    }
+    let mapped = match map(&pointer.memory, &snapshot.info, access) {
+        Ok(mapped) => mapped,
+        Err(error @ OpenError::Io { .. }) => return Err(error),
+        // Incomplete, or of another cluster.
+        Err(_) => return Ok(None),
+    };
+    let control = &mapped.memory.control;
+    let is_current = get(word(control, NONCE)) == pointer.nonce
+        && get(word(control, BOOT)) == boot_hash()
+        && get(word(control, POISONED)) == 0
+        && mapped.files.are_whole();
+    Ok(is_current.then_some(mapped))
+}
+
+/// Creates memory for a snapshot, all zeros. The caller holds [`Snapshot::try_lock_exclusive`], fills the
+/// memory, and then calls [`Segment::publish`].
+pub(crate) fn create(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, OpenError> {
+    require_tmpfs(memory_dir)?;
+    let dir = memory_dir.join(directory_name(snapshot)?);
+    files::remove(&dir)?;
+    let create = || {
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .map_err(io_error("create the directory", &dir))?;
+        snapshot.give_to_owner(&dir)?;
+        for role in files::roles(&snapshot.info) {
+            let bytes = file_bytes(&snapshot.info, role);
+            files::create(&dir, &snapshot.info, (Storage::Memory, role), bytes)?;
+            snapshot.give_to_owner(&dir.join(role.file_name()))?;
+        }
+        let created = map(&dir, &snapshot.info, Access::Write)?;
+        let [random] = random()?;
+        mark(&created.memory, random);
+        Ok(created)
+    };
+    let created = create();
+    if created.is_err() {
+        // Best effort, so that a full tmpfs does not stay full; the first error is returned.
+        let _ = files::remove(&dir);
+    }
+    created
+}
+
+/// Writes the mark into all locks of new memory.
+fn mark(memory: &Memory, random: u64) {
+    // Never 0, which is what a lost page contains.
+    let mark = (random | 1) << 32;
+    put(word(&memory.control, MARK), mark);
+    for key_node in memory.classes().flat_map(ClassMemory::key_nodes) {
+        put(key_node.lock(), mark);
+    }
+}
+
+impl Segment {
+    /// From now on, other processes find it.
+    pub(crate) fn publish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
+        let [nonce] = random()?;
+        let control = &self.memory.control;
+        put(word(control, BOOT), boot_hash());
+        put(word(control, NONCE), nonce);
+        let pointer = Pointer { memory: self.files.dir.clone(), nonce };
+        snapshot.give_to_owner(&pointer.write(snapshot.dir())?)
+    }
+}
+
+impl MemoryFiles {
+    /// The control file, whose bytes are the liveness locks.
+    pub(crate) fn control(&self) -> &File {
+        &self.opened[0].0
+    }
+
+    /// All files, the control file first.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.in_use.paths()
+    }
+
+    fn are_whole(&self) -> bool {
+        self.opened.iter().all(|(file, bytes)| files::is_whole(file, *bytes))
+    }
+
+    /// Whether the files are as they were created. If data is gone, poisons the memory for all processes, unless the
+    /// access is read-only. Removed or replaced files live on in the processes that have them open.
+    pub(crate) fn check(&self, memory: &Memory, access: Access) -> io::Result<()> {
+        let is_poisoned = memory.is_lost() || get(word(&memory.control, POISONED)) != 0;
+        if is_poisoned || !self.are_whole() {
+            if access == Access::Write {
+                memory.poison();
+            }
+            let text = "a file in memory was cut short, or has a hole, and counters are gone";
+            return Err(io::Error::other(format!("{}: {text}", self.dir.display())));
+        }
+        self.in_use.check()
+    }
+}
+
+/// Memory of this process alone, for viewing a snapshot.
+pub(crate) fn anonymous(info: ClusterInfo) -> io::Result<Memory> {
+    let words = |role| (file_bytes(&info, role) / WORD_BYTES) as usize;
+    Memory::new(info, |role| Region::zeros(words(role)))
+}
+
+/// The directory name for a snapshot's memory. A copy of the snapshot has another one.
+fn directory_name(snapshot: &Snapshot) -> Result<String, OpenError> {
+    let found = snapshot.control().metadata();
+    let found = found.map_err(io_error("look at the file", snapshot.dir()))?;
+    let cluster = snapshot.info.cluster;
+    let words = [cluster as u64, (cluster >> 64) as u64, found.dev(), found.ino()];
+    Ok(format!("tidegate-{:032x}", xxh3_128(bytemuck::cast_slice(&words))))
+}
+
+/// Maps all files in `dir`.
+fn map(dir: &Path, info: &ClusterInfo, access: Access) -> Result<Segment, OpenError> {
+    let (mut in_use, mut opened) = (FilesInUse::default(), Vec::new());
+    let memory = Memory::new(*info, |role| {
+        let path = dir.join(role.file_name());
+        let file = files::open(&path, access)?;
+        files::check_header(&file, info, (Storage::Memory, role), &path)?;
+        let bytes = file_bytes(info, role);
+        files::check_length(&file, bytes, &path)?;
+        let region = Region::map(&file, (bytes / WORD_BYTES) as usize, access)
+            .map_err(io_error("map the file", &path))?;
+        in_use.add(&file, path)?;
+        opened.push((file, bytes));
+        Ok(region)
+    })?;
+    Ok(Segment { memory, files: MemoryFiles { dir: dir.to_owned(), opened, in_use } })
+}
+
+fn file_bytes(info: &ClusterInfo, role: Role) -> u64 {
+    files::length(info, role, CONTROL_BYTES, Geometry::file_bytes)
+}
+
+/// Identifies this boot of the machine; 0 if unknown.
+fn boot_hash() -> u64 {
+    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if id.is_empty() { 0 } else { xxh3_64(&id).max(1) }
+}
+
+/// Random words from the operating system.
+pub(crate) fn random<const WORDS: usize>() -> Result<[u64; WORDS], OpenError> {
+    let path = Path::new("/dev/urandom");
+    let mut words = [0; WORDS];
+    File::open(path)
+        .and_then(|mut file| file.read_exact(bytemuck::cast_slice_mut(&mut words)))
+        .map_err(io_error("read random bytes", path))?;
+    Ok(words)
+}
+
+/// Refuses a directory on a disk: writes to mapped memory would wait for it.
+#[cfg(target_os = "linux")]
+fn require_tmpfs(dir: &Path) -> Result<(), OpenError> {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    let found = rustix::fs::statfs(dir)
+        .map_err(|errno| io_error("look at the file system", dir)(errno.into()))?;
+    if [TMPFS, RAMFS].contains(&(found.f_type as i64)) {
+        return Ok(());
+    }
+    Err(OpenError::NotInMemory { path: dir.to_owned() })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn require_tmpfs(_: &Path) -> Result<(), OpenError> {
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Liveness locks: each process that has a cluster open holds a lock on one byte of the control file.
+//!
+//! The kernel releases the lock when its holder dies, however it dies. So acquiring another process's lock
+//! proves that it is dead, and makes the acquirer the only one to recover it. The lock is on the mapped file,
+//! not on a name that could be removed or reused. Owns these locks; does not know what recovery does.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use crate::memory::control::CONTROL_BYTES;
+use crate::writers::byte_lock;
+
+/// The liveness locks of all processes.
+pub(crate) enum LivenessLocks {
+    /// Bytes of this control file, opened by this process.
+    File(Arc<File>),
+    /// In tests: flags. A test clears the flag of a process that it declares dead.
+    #[cfg(all(test, not(loom)))]
+    Flags(Arc<Vec<std::sync::atomic::AtomicBool>>),
+}
+
+/// The liveness lock of one process; released on drop. Its holder is the process, or may recover it.
+pub(crate) enum LivenessLock {
+    Byte(Arc<File>, u32),
+    #[cfg(all(test, not(loom)))]
+    Flag(Arc<Vec<std::sync::atomic::AtomicBool>>, u32),
+}
+
+impl LivenessLocks {
+    /// Acquires the lock of process number `process`, unless another process has it. Never waits.
+    ///
+    /// Does not exclude other threads of this process, nor its own number.
+    pub(crate) fn try_acquire(&self, process: u32) -> io::Result<Option<LivenessLock>> {
+        match self {
+            Self::File(control) => {
+                let is_taken = byte_lock::try_lock(control, byte_of(process))?;
+                Ok(is_taken.then(|| LivenessLock::Byte(control.clone(), process)))
+            }
+            #[cfg(all(test, not(loom)))]
+            Self::Flags(flags) => {
+                let was = flags[process as usize].swap(true, std::sync::atomic::Ordering::SeqCst);
+                Ok((!was).then(|| LivenessLock::Flag(flags.clone(), process)))
+            }
+        }
+    }
+}
+
+/// Whether process number `process` is alive, without acquiring anything. If that is unknown, it counts as alive.
+pub(crate) fn is_alive(control: &File, process: u32) -> bool {
+    byte_lock::is_locked(control, byte_of(process)).unwrap_or(true)
+}
+
+impl Drop for LivenessLock {
+    fn drop(&mut self) {
+        match self {
+            Self::Byte(control, process) => byte_lock::unlock(control, byte_of(*process)),
+            #[cfg(all(test, not(loom)))]
+            Self::Flag(flags, process) => {
+                flags[*process as usize].store(false, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// Beyond the end of the file, where no other lock can be.
+const fn byte_of(process: u32) -> u64 {
+    CONTROL_BYTES + process as u64
+}
