@@ -71,11 +71,11 @@ impl KeySlot<'_> {
 pub(crate) enum Occupant {
     /// The key's own live node.
     Live,
-    /// The key's own node, which has expired.
+    /// The key's own expired node.
     Expired,
     /// Nothing.
     Free,
-    /// A live node of another key, which has to give way.
+    /// A live node of another key, to be evicted.
     Victim,
 }
 

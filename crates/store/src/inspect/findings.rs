@@ -112,11 +112,11 @@ pub struct Findings {
     pub key_nodes: u64,
     /// Nodes with a key that were checked.
     pub nodes: u64,
-    /// Those of them without a flaw.
+    /// Of these, nodes without a flaw.
     pub sound: u64,
-    /// Those of them whose entry has not expired.
+    /// Of these, nodes with a live entry.
     pub live: u64,
-    /// Those of them whose entry has expired.
+    /// Of these, nodes with an expired entry.
     pub expired: u64,
     /// Half-written nodes whose writer does not continue; the next process that needs one completes it.
     pub pending: u64,

@@ -1,7 +1,7 @@
 //! The control file: words about the memory as a whole, and the position of the writer slots.
 //!
 //! Owns these positions (docs/store-format.md, "Control file"). The content of a writer slot is for
-//! [`crate::writers::slot`]. [`crate::writers::slot`].
+//! [`crate::writers::slot`].
 
 use super::region::Region;
 use super::sync::{AtomicU64, get};
