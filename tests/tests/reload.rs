@@ -277,7 +277,7 @@ async fn without_a_watch_only_sighup_reads_the_limits() -> anyhow::Result<()> {
     // Asked for, the limits are read whether they changed or not, and mistakes are told each time.
     home.sidecar.process.signal(Signal::HUP)?;
     home.loads(3).await?;
-    home.logged("nothing that matters to callers").await?;
+    home.logged("nothing that affects callers").await?;
     write(home.etc("limits.yaml"), "domain: ''")?;
     for errors in 1..=2 {
         home.sidecar.process.signal(Signal::HUP)?;

@@ -1,6 +1,6 @@
 //! Limits in words, for commands and logs that explain them.
 
-use tidegate_core::{Charge, Nanos, Period, Quota, Timestamp, decide};
+use tidegate_core::{Charge, Entry, Nanos, Period, Quota, Timestamp, decide};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -119,6 +119,12 @@ pub fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: usize) -
         text += &format!(" and {} more", grouped(rest as u64));
     }
     text
+}
+
+/// Entries in the form of command line arguments.
+pub fn key_values(entries: &[Entry]) -> String {
+    let arguments = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
+    arguments.collect::<Vec<_>>().join(" ")
 }
 
 /// A span of time, by its two largest units.

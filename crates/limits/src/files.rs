@@ -1,7 +1,7 @@
 //! Which files hold limits, and their bytes: bounded, each read once, and from nothing that could
 //! block or never end.
 
-use crate::report::RuleError;
+use crate::diagnostic::Diagnostic;
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -189,8 +189,8 @@ fn be_file(kind: FileType) -> Result<(), String> {
 }
 
 /// The text of a file.
-pub(super) fn text(file: &SourceFile) -> Result<&str, RuleError> {
-    let error = |place, message| RuleError { file: file.path.clone(), place, message };
+pub(super) fn text(file: &SourceFile) -> Result<&str, Diagnostic> {
+    let error = |position, message| Diagnostic { file: file.path.clone(), position, message };
     let bytes = file.bytes.as_ref().map_err(|cause| error(None, cause.clone()))?;
     std::str::from_utf8(bytes).map_err(|cause| {
         let before = String::from_utf8_lossy(&bytes[..cause.valid_up_to()]);

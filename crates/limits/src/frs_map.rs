@@ -1,18 +1,17 @@
 //! `map.xml`, the businesses of an FRS and their limits, as rules like those of any limits file.
 //!
 //! A `<business>` is the descriptor `business=<id>`, `key=<any>`, with first-hit windows named
-//! `period`, `minute` and `day`. Every mistake is told with its place, as in YAML; only a document that
+//! `period`, `minute` and `day`. Every mistake is told with its position, as in YAML; only a document that
 //! is no XML ends at the first.
 
+use crate::compiled::{Limit, Matcher, Rule, RuleKind};
+use crate::diagnostic::{Diagnostic, Position};
 use crate::duration;
 use crate::loader::Loader;
-use crate::loader::SameDomain;
-use crate::report::Position;
-use crate::report::RuleError;
-use crate::text::{choice, escaped, quoted, suggestion};
+use crate::path::escaped;
+use crate::text::{choice, quoted, suggestion};
+use crate::time_of_day;
 use crate::zone::Zones;
-use crate::zone::time_of_day;
-use crate::{Limit, Matcher, Rule, RuleKind};
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_core::{DailyReset, Denied, Enforcement, FirstHitWindow, Nanos, Quota, QuotaError};
@@ -42,23 +41,23 @@ struct Daily {
 struct Map<'a> {
     text: &'a str,
     file: Arc<Path>,
-    errors: Vec<RuleError>,
+    errors: Vec<Diagnostic>,
     /// The element that is read: where it is in the text, and as people see it.
     at: usize,
-    place: Position,
+    position: Position,
 }
 
 impl Map<'_> {
     /// Goes on to the element at byte `at`.
     fn advance(&mut self, at: usize) {
-        self.place = self.place_of(at);
+        self.position = self.position_of(at);
         self.at = at;
     }
 
     /// Reckoned from the element that is read, so that long files take no longer for each mistake.
-    fn place_of(&self, at: usize) -> Position {
+    fn position_of(&self, at: usize) -> Position {
         let between = self.text.get(self.at..at).unwrap_or_default();
-        let (line, column) = self.place;
+        let (line, column) = self.position;
         match between.rsplit_once('\n') {
             None => (line, column + between.chars().count() as u64),
             Some((lines, last)) => {
@@ -68,21 +67,21 @@ impl Map<'_> {
         }
     }
 
-    fn report(&mut self, at: usize, message: impl Into<String>) {
-        let (file, place) = (self.file.to_path_buf(), Some(self.place_of(at)));
-        self.errors.push(RuleError { file, place, message: message.into() });
+    fn error(&mut self, at: usize, message: impl Into<String>) {
+        let (file, position) = (self.file.to_path_buf(), Some(self.position_of(at)));
+        self.errors.push(Diagnostic { file, position, message: message.into() });
     }
 
     fn unknown(&mut self, attribute: &Attribute<'_>, element: &str, known: &[&str]) {
         let meant = suggestion(attribute.name, known);
         let (name, known) = (quoted(attribute.name), known.join(", "));
         let message = format!("unknown attribute {name} of <{element}>{meant}; expected {known}");
-        self.report(attribute.at, message);
+        self.error(attribute.at, message);
     }
 
     fn wrong(&mut self, attribute: &Attribute<'_>, expected: &str) {
         let (name, value) = (attribute.name, quoted(&attribute.value));
-        self.report(attribute.value_at, format!("`{name}`: expected {expected}, found {value}"));
+        self.error(attribute.value_at, format!("`{name}`: expected {expected}, found {value}"));
     }
 
     fn number(&mut self, attribute: &Attribute<'_>) -> Option<u32> {
@@ -98,14 +97,14 @@ impl Map<'_> {
 /// Reads one file.
 pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (file, place) = (file.into(), (1, 1));
-    let mut map = Map { text, file, errors: Vec::new(), at: 0, place };
+    let (file, position) = (file.into(), (1, 1));
+    let mut map = Map { text, file, errors: Vec::new(), at: 0, position };
     if let Err(mistake) = read_map(loader, &mut map) {
         // Mistakes of the parser may be anywhere.
-        let (file, place) = (map.file.to_path_buf(), Some(xml::place(text, mistake.at)));
-        map.errors.push(RuleError { file, place, message: mistake.message });
+        let (file, position) = (map.file.to_path_buf(), Some(xml::place(text, mistake.at)));
+        map.errors.push(Diagnostic { file, position, message: mistake.message });
     }
-    map.errors.sort_by_key(|error| error.place);
+    map.errors.sort_by_key(|error| error.position);
     loader.errors.append(&mut map.errors);
 }
 
@@ -128,35 +127,20 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
                 _ => map.unknown(attribute, "map", &OF_MAP),
             }
         }
-        read_daily(&root, &mut daily, &mut loader.common.zones, map);
-        let is_free = is_free(loader, map, &root, &domain);
+        read_daily(&root, &mut daily, &mut loader.cross_file.zones, map);
+        let claimed = loader.claim_domain(&domain, &map.file).map_err(|message| {
+            let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
+            map.error(attribute.map_or(root.at, |attribute| attribute.value_at), message);
+        });
         while let Piece::Open(element) = document.next()? {
             map.advance(element.at);
-            read_business(loader, map, &element, &daily, is_free.then_some(domain.as_str()));
+            read_business(loader, map, &element, &daily, claimed.ok().map(|()| domain.as_str()));
             if let Piece::Open(inner) = document.next()? {
                 return Err(inner.refuse("nothing in <business>"));
             }
         }
     }
     Ok(())
-}
-
-/// Whether rules of this domain may come from this file; reports it if not.
-fn is_free(loader: &mut Loader, map: &mut Map<'_>, root: &Element<'_>, domain: &str) -> bool {
-    match loader.files.get(domain) {
-        Some(other) if loader.defaults.same_domain == SameDomain::Refuse => {
-            let (name, other) = (quoted(domain), other.display().to_string());
-            let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
-            let at = attribute.map_or(root.at, |attribute| attribute.value_at);
-            map.report(at, format!("domain {name} is already defined by {other}"));
-            false
-        }
-        _ => {
-            loader.files.entry(domain.to_owned()).or_insert_with(|| map.file.to_path_buf());
-            loader.rules.domain_mut(domain);
-            true
-        }
-    }
 }
 
 /// Reads `reset` and `timezone` of an element.
@@ -171,7 +155,7 @@ fn read_daily(element: &Element<'_>, daily: &mut Daily, zones: &mut Zones, map: 
             (daily.time, daily.reset) = (None, None);
             return;
         }
-        Some(reset) => match time_of_day(&reset.value) {
+        Some(reset) => match time_of_day::parse(&reset.value) {
             Some(time) => daily.time = Some(time),
             None => map.wrong(reset, "a time of day such as 03:00, or off"),
         },
@@ -179,7 +163,7 @@ fn read_daily(element: &Element<'_>, daily: &mut Daily, zones: &mut Zones, map: 
     }
     let Some(time) = daily.time else {
         if let Some(timezone) = timezone.filter(|_| reset.is_none()) {
-            map.report(timezone.at, "`timezone` says nothing without `reset`");
+            map.error(timezone.at, "`timezone` says nothing without `reset`");
         }
         return;
     };
@@ -187,7 +171,7 @@ fn read_daily(element: &Element<'_>, daily: &mut Daily, zones: &mut Zones, map: 
     match zones.daily(zone, time) {
         Ok(reset) => daily.reset = Some(reset),
         Err(message) => {
-            map.report(timezone.map_or(element.at, |timezone| timezone.value_at), message);
+            map.error(timezone.map_or(element.at, |timezone| timezone.value_at), message);
         }
     }
 }
@@ -211,25 +195,25 @@ fn read_business(
     domain: Option<&str>,
 ) {
     if element.name != "business" {
-        map.report(element.at, element.refuse("<business>").message);
+        map.error(element.at, element.refuse("<business>").message);
         return;
     }
     let before = map.errors.len();
     let numbers = read_numbers(element, map);
     let mut daily = daily.clone();
-    read_daily(element, &mut daily, &mut loader.common.zones, map);
+    read_daily(element, &mut daily, &mut loader.cross_file.zones, map);
     let has = |name| element.attributes.iter().any(|attribute| attribute.name == name);
     match (has("max"), has("interval")) {
-        (true, false) => map.report(element.at, "`max` needs an `interval`, such as 1h"),
-        (false, true) => map.report(element.at, "`interval` needs a `max`"),
+        (true, false) => map.error(element.at, "`max` needs an `interval`, such as 1h"),
+        (false, true) => map.error(element.at, "`interval` needs a `max`"),
         (false, false) if !has("max-per-minute") && !has("max-per-day") => {
             let known = choice(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
-            map.report(element.at, format!("a business needs a limit: {known}"));
+            map.error(element.at, format!("a business needs a limit: {known}"));
         }
         _ => {}
     }
     if !has("id") {
-        map.report(element.at, "a business needs an `id`");
+        map.error(element.at, "a business needs an `id`");
     }
     let path = format!(
         "{}/business={}",
@@ -295,7 +279,7 @@ fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Ve
     if let (Some(max), Some((interval, at))) = (numbers.max, numbers.interval)
         && let Err(error) = add("period", max, interval)
     {
-        map.report(at, error.to_string());
+        map.error(at, error.to_string());
     }
     // A minute and a day are periods that there are.
     let _ = numbers.per_minute.map(|max| add("minute", max, MINUTE));
@@ -315,19 +299,12 @@ fn insert(
     let inserted = node.insert("business", &Matcher::Exact(id.to_owned()), None);
     let below = inserted.and_then(|node| node.insert("key", &Matcher::Any, None));
     let Ok(node) = below else {
-        let first = match loader.common.places.get(path) {
-            Some((file, (line, column))) if **file == *map.file => {
-                format!("; the first is at {line}:{column}")
-            }
-            Some((file, (line, column))) => {
-                format!("; the first is at {}:{line}:{column}", file.display())
-            }
-            None => String::new(),
-        };
-        map.report(map.at, format!("business {} comes twice{first}", quoted(id)));
+        let first = loader.cross_file.first_definition(path, &map.file);
+        let first = first.map_or_else(String::new, |at| format!("; the first is at {at}"));
+        map.error(map.at, format!("business {} comes twice{first}", quoted(id)));
         return;
     };
-    let names = loader.common.names.entry(domain.into()).or_default();
+    let names = loader.cross_file.names.entry(domain.into()).or_default();
     names.extend(limits.iter().filter_map(|limit| limit.name.clone()));
     node.set_rule(Rule {
         path: format!("{path}/key"),
@@ -337,6 +314,6 @@ fn insert(
         metadata: None,
     });
     for path in [path.to_owned(), format!("{path}/key")] {
-        loader.common.places.insert(path, (map.file.clone(), map.place));
+        loader.cross_file.positions.insert(path, (map.file.clone(), map.position));
     }
 }

@@ -8,6 +8,7 @@
 
 mod compiled;
 pub mod describe;
+mod diagnostic;
 pub mod diff;
 pub mod duration;
 mod files;
@@ -15,22 +16,22 @@ mod frs_map;
 mod load;
 mod loader;
 pub mod lookup;
-mod report;
+mod path;
 mod text;
+mod time_of_day;
 pub mod usage_based;
 mod yaml;
 mod zone;
 
 pub use compiled::{
-    Below, Cidr, CidrError, DomainRules, Found, Limit, Match, Matcher, MatcherError, Rule,
-    RuleKind, RuleNode, Rules, Step, Steps,
+    Child, Cidr, CidrError, DomainRules, Limit, Lookup, Match, Matcher, MatcherError, Rule,
+    RuleKind, RuleNode, Rules, Step,
 };
+pub use diagnostic::{Diagnostic, LoadErrors, Position};
 pub use files::{Pipes, Source, SourceFile, each_file, limits_files};
 pub use load::{load, load_source};
 pub use loader::{Defaults, Loaded, SameDomain};
-pub use report::{Position, RuleError, RuleErrors};
-pub use text::escaped;
-pub use yaml::matching::segment;
+pub use path::{escaped, unescaped};
 pub use zone::daily_reset;
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ mod mistakes_of_limits;
 mod original;
 mod warnings;
 
-use super::{Loaded, RuleError, SameDomain, load};
-use crate::{Found, Limit, Rule, RuleKind, Rules};
+use super::{Diagnostic, Loaded, SameDomain, load};
+use crate::{Limit, Lookup, Rule, RuleKind, Rules};
 use std::path::Path;
 use tempfile::TempDir;
 use tidegate_core::{Entry, FixedWindow, Nanos, Quota, TokenBucket};
@@ -31,7 +31,7 @@ fn load_files(
     same_domain: SameDomain,
 ) -> Result<(Rules, Vec<String>), Vec<String>> {
     let dir = directory(files);
-    let told = |all: &[RuleError]| all.iter().map(|one| without(dir.path(), one)).collect();
+    let told = |all: &[Diagnostic]| all.iter().map(|one| without(dir.path(), one)).collect();
     match load(dir.path(), same_domain) {
         Ok(Loaded { rules, warnings, .. }) => Ok((rules, told(&warnings))),
         Err(errors) => Err(told(&errors.0)),
@@ -50,7 +50,7 @@ fn rules(text: &str) -> Rules {
     rules
 }
 
-fn without(dir: &Path, error: &RuleError) -> String {
+fn without(dir: &Path, error: &Diagnostic) -> String {
     error.to_string().replace(&format!("{}/", dir.display()), "")
 }
 
@@ -97,9 +97,9 @@ fn entries(words: &[(&str, &str)]) -> Vec<Entry> {
 /// The rule that a descriptor meets.
 fn rule<'a>(rules: &'a Rules, domain: &str, words: &[(&str, &str)]) -> Option<&'a Rule> {
     match rules.find(domain, &entries(words)) {
-        Found::Rule(found) => Some(found.rule),
-        Found::NoRule => None,
-        Found::UnknownDomain => panic!("{domain} is not known"),
+        Lookup::Rule(found) => Some(found.rule),
+        Lookup::NoRule => None,
+        Lookup::UnknownDomain => panic!("{domain} is not known"),
     }
 }
 

@@ -2,21 +2,6 @@
 
 use std::borrow::Cow;
 
-/// A part of a path, with what would make two paths look the same percent-encoded.
-pub fn escaped(part: &str) -> String {
-    let mut escaped = String::with_capacity(part.len());
-    for c in part.chars() {
-        match c {
-            '%' => escaped.push_str("%25"),
-            '/' => escaped.push_str("%2F"),
-            '=' => escaped.push_str("%3D"),
-            '#' => escaped.push_str("%23"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
 /// The beginning of a word that would fill the screen.
 pub(super) fn shortened(word: &str) -> Cow<'_, str> {
     const CHARS_MAX: usize = 200;

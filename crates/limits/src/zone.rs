@@ -4,6 +4,7 @@
 //! or without system files. A name is looked up once a load, and its zone shared by all rules.
 
 use crate::text::{WORD_BYTES_MAX, quoted};
+use crate::time_of_day;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,8 +28,8 @@ pub(super) struct Zones {
     resets: HashMap<(String, Nanos), DailyReset>,
 }
 
-impl Zones {
-    pub(super) fn new() -> Self {
+impl Default for Zones {
+    fn default() -> Self {
         Zones {
             database: TimeZoneDatabase::bundled(),
             read: HashMap::new(),
@@ -36,7 +37,9 @@ impl Zones {
             resets: HashMap::new(),
         }
     }
+}
 
+impl Zones {
     /// The zone that `text` names, or what to say of it.
     pub(super) fn zone(&mut self, text: &str) -> Result<Zone, String> {
         if let Some(read) = self.read.get(text) {
@@ -127,13 +130,8 @@ fn offset(text: &str) -> Option<i32> {
         ("-", clock) => (-1, clock),
         _ => return None,
     };
-    let (hours, minutes) = clock.split_once(':')?;
-    let two = |digits: &str| {
-        let plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<i32>().ok().filter(|_| plain)
-    };
-    let (hours, minutes) = (two(hours)?, two(minutes)?);
-    let seconds = hours * 3_600 + minutes * 60;
+    let (hours, minutes) = time_of_day::hours_and_minutes(clock)?;
+    let seconds = i32::try_from(hours * 3_600 + minutes * 60).ok()?;
     (minutes < 60 && seconds <= 18 * 3_600).then_some(sign * seconds)
 }
 
@@ -145,23 +143,12 @@ fn changes(zone: &TimeZone) -> (i32, Vec<(i64, i32)>) {
     (first, changes.take_while(|(at, _)| *at < CHANGES_UNTIL).collect())
 }
 
-/// A time of day such as `03:00`.
-pub(crate) fn time_of_day(text: &str) -> Option<Nanos> {
-    let (hours, minutes) = text.split_once(':')?;
-    let two = |digits: &str| {
-        let is_plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<u64>().ok().filter(|_| is_plain)
-    };
-    let (hours, minutes) = (two(hours)?, two(minutes)?);
-    (hours < 24 && minutes < 60).then(|| Nanos::from_secs(hours * 3_600 + minutes * 60))
-}
-
 /// The reset each day at a time such as `03:00`, by the clock of a zone such as `+08:00`; or what to
 /// say of them.
 pub fn daily_reset(time: &str, zone: &str) -> Result<DailyReset, String> {
-    let time = time_of_day(time)
+    let time = time_of_day::parse(time)
         .ok_or_else(|| format!("{} is not a time of day such as 03:00", quoted(time)))?;
-    Zones::new().daily(zone, time)
+    Zones::default().daily(zone, time)
 }
 
 #[cfg(test)]
@@ -197,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_zone_is_looked_up_once() {
-        let mut zones = Zones::new();
+        let mut zones = Zones::default();
         let one = zones.zone("Europe/Berlin").unwrap();
         assert_eq!(zones.zone("Europe/Berlin").unwrap(), one);
         let wrong = zones.zone("Europe/Brelin").unwrap_err();

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use slow_rules::{REGEXES, SlowMatch, SlowNode, SlowPlace, pattern_takes};
 use tidegate_core::{Denied, Enforcement, Entry, FixedWindow, Nanos, Quota};
 use tidegate_limits::{
-    Cidr, CidrError, Found, Limit, Matcher, MatcherError, Rule, RuleKind, RuleNode, Rules,
+    Cidr, CidrError, Limit, Lookup, Matcher, MatcherError, Rule, RuleKind, RuleNode, Rules,
 };
 
 fn rule(path: &str) -> Rule {
@@ -58,9 +58,9 @@ fn entries(pairs: &[(&str, &str)]) -> Vec<Entry> {
 /// Which of the matchers takes the value.
 fn winner(rules: &Rules, value: &str) -> Option<usize> {
     match rules.find("shop", &entries(&[("k", value)])) {
-        Found::Rule(found) => Some(found.rule.path.parse().unwrap()),
-        Found::NoRule => None,
-        Found::UnknownDomain => panic!("the domain is there"),
+        Lookup::Rule(found) => Some(found.rule.path.parse().unwrap()),
+        Lookup::NoRule => None,
+        Lookup::UnknownDomain => panic!("the domain is there"),
     }
 }
 
@@ -107,9 +107,9 @@ type Kind = (&'static str, fn(usize) -> Matcher);
 
 fn found(rules: &Rules, domain: &str, pairs: &[(&str, &str)]) -> String {
     match rules.find(domain, &entries(pairs)) {
-        Found::UnknownDomain => "unknown domain".to_owned(),
-        Found::NoRule => "no rule".to_owned(),
-        Found::Rule(found) => found.rule.path.clone(),
+        Lookup::UnknownDomain => "unknown domain".to_owned(),
+        Lookup::NoRule => "no rule".to_owned(),
+        Lookup::Rule(found) => found.rule.path.clone(),
     }
 }
 
@@ -439,7 +439,7 @@ fn entries_that_share_name_what_stands_for_their_value() {
         (&[("app", "beta-1"), ("user", "u1")], &[(0, "beta-*"), (1, "u…")]),
     ];
     for (pairs, expected) in table {
-        let Found::Rule(found) = rules.find("shop", &entries(pairs)) else { panic!("{pairs:?}") };
+        let Lookup::Rule(found) = rules.find("shop", &entries(pairs)) else { panic!("{pairs:?}") };
         assert_eq!(found.shared, *expected, "{pairs:?}");
     }
 }
@@ -477,7 +477,7 @@ fn a_place_that_exists_is_refused() {
 fn places_may_be_added_after_a_look() {
     let mut rules = level(&[prefix("a")]);
     assert_eq!(winner(&rules, "b"), None);
-    rules.seal();
+    rules.build_indexes();
     let root = rules.domain_mut("shop").root_mut();
     root.insert("k", &prefix("b"), None).unwrap().set_rule(rule("1"));
     assert_eq!((winner(&rules, "b"), winner(&rules, "a")), (Some(1), Some(0)));
@@ -756,7 +756,7 @@ fn plant(node: &mut RuleNode, twin: &mut SlowNode, specs: &[Spec], path: &str) {
 
 fn look(rules: &Rules, asked: &[(String, String)]) -> Option<SlowMatch> {
     let asked: Vec<Entry> = asked.iter().map(|(key, value)| Entry::new(key, value)).collect();
-    let Found::Rule(found) = rules.find("shop", &asked) else { return None };
+    let Lookup::Rule(found) = rules.find("shop", &asked) else { return None };
     let steps = rules.steps("shop", &asked).unwrap();
     assert_eq!(steps.last().and_then(|step| step.rule), Some(found.rule));
     assert_eq!(steps.len(), asked.len());

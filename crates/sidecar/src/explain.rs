@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
 use tidegate_core::{Descriptor, Enforcement, Entry, Hits, Quota, Request, Timestamp, Verdict};
-use tidegate_limits::lookup::Look;
+use tidegate_limits::lookup::Trace;
 use tidegate_limits::{self as rules, Loaded};
 use tidegate_limits::{Limit, Rules};
 use tidegate_store::{Hashed, View};
@@ -92,7 +92,7 @@ struct Explanation<'a> {
     now: Timestamp,
     counters: Counters,
     /// One for each descriptor.
-    looks: Vec<Look<'a>>,
+    looks: Vec<Trace<'a>>,
     /// Those that have a say.
     limits: Vec<Previewed>,
     verdict: Verdict,
@@ -145,7 +145,7 @@ impl<'a> Explanation<'a> {
         let Some(rule) = self.looks[descriptor].rule() else { return Vec::new() };
         let rule_that_replaces = |limit: &Limit| {
             let name = limit.name.as_deref()?;
-            let mut rules = self.looks.iter().filter_map(Look::rule);
+            let mut rules = self.looks.iter().filter_map(Trace::rule);
             rules.find(|rule| rule.replaces().any(|replaced| replaced == name))
         };
         let limits = rule.limits().iter();
@@ -187,9 +187,9 @@ impl<'a> Explanation<'a> {
     }
 }
 
-fn looks<'a>(rules: &'a Rules, request: &'a Request) -> Vec<Look<'a>> {
+fn looks<'a>(rules: &'a Rules, request: &'a Request) -> Vec<Trace<'a>> {
     let descriptors = request.descriptors.iter();
-    descriptors.map(|descriptor| Look::of(rules, &request.domain, &descriptor.entries)).collect()
+    descriptors.map(|descriptor| Trace::of(rules, &request.domain, &descriptor.entries)).collect()
 }
 
 /// The hits that a window has taken, as far as its capacity goes; none for a bucket, which does not

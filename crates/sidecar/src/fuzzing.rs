@@ -64,8 +64,8 @@ pub fn limits(name: &str, bytes: &[u8]) -> Result<(Rules, Vec<Mistake>), Vec<Mis
     let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
     let parts = [part(name.as_bytes()), part(bytes)].concat();
     let source = Source::from_bytes(Path::new(name), &parts);
-    let told = |errors: Vec<rules::RuleError>| {
-        errors.into_iter().map(|error| (error.place, error.message)).collect::<Vec<Mistake>>()
+    let told = |errors: Vec<rules::Diagnostic>| {
+        errors.into_iter().map(|error| (error.position, error.message)).collect::<Vec<Mistake>>()
     };
     match rules::load_source(&source.ok_or_else(Vec::new)?, SameDomain::Refuse) {
         Ok(loaded) => Ok((loaded.rules, told(loaded.warnings))),

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tidegate_limits::Rules;
 use tidegate_limits::describe::grouped;
 use tidegate_limits::diff::{self, Snapshot};
-use tidegate_limits::{self as rules, Defaults, Loaded, Pipes, RuleError, RuleErrors, Source};
+use tidegate_limits::{self as rules, Defaults, Diagnostic, LoadErrors, Loaded, Pipes, Source};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
 use watcher::Watcher;
@@ -242,7 +242,8 @@ impl Reload {
         source: &Source,
         state: &mut State,
     ) -> Result<(), Vec<String>> {
-        let told = |RuleErrors(errors)| errors.iter().map(RuleError::to_string).collect::<Vec<_>>();
+        let told =
+            |LoadErrors(errors)| errors.iter().map(Diagnostic::to_string).collect::<Vec<_>>();
         let Loaded { rules, warnings, .. } =
             rules::load_source(source, self.defaults.clone()).map_err(told)?;
         let snapshot = Snapshot::of(&rules);
@@ -287,7 +288,7 @@ async fn settle(changed: &Notify) {
     }
 }
 
-fn warn(path: &Path, warnings: &[RuleError]) {
+fn warn(path: &Path, warnings: &[Diagnostic]) {
     for warning in warnings.iter().take(TOLD_MAX) {
         tracing::warn!(%warning, "in the limits");
     }

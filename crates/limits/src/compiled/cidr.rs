@@ -4,7 +4,7 @@
 //! The families do not mix all the same: `::/0` is every IPv6 address and no IPv4 one.
 
 use super::hash::Map;
-use super::work::{Order, Work};
+use super::search::{Rank, Work};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -139,30 +139,30 @@ impl fmt::Display for Cidr {
 /// Many ranges, found by one probe per length of range instead of one per range.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
-    places: Map<Cidr, Order>,
+    places: Map<Cidr, Rank>,
     /// The lengths there are, each with its earliest place; earliest first.
-    lengths: Vec<(u8, Order)>,
+    lengths: Vec<(u8, Rank)>,
 }
 
 impl Ranges {
     /// Of equal ranges the earliest counts.
-    pub(super) fn new(ranges: impl Iterator<Item = (Cidr, Order)>) -> Self {
+    pub(super) fn new(ranges: impl Iterator<Item = (Cidr, Rank)>) -> Self {
         let mut places = Map::default();
-        let mut firsts: [Option<Order>; 129] = [None; 129];
-        for (range, order) in ranges {
-            let place = places.entry(range).or_insert(order);
-            *place = order.min(*place);
+        let mut firsts: [Option<Rank>; 129] = [None; 129];
+        for (range, rank) in ranges {
+            let place = places.entry(range).or_insert(rank);
+            *place = rank.min(*place);
             let first = &mut firsts[usize::from(range.bits)];
-            *first = Some(first.map_or(order, |first| first.min(order)));
+            *first = Some(first.map_or(rank, |first| first.min(rank)));
         }
-        let mut lengths: Vec<(u8, Order)> =
+        let mut lengths: Vec<(u8, Rank)> =
             (0..).zip(firsts).filter_map(|(bits, first)| Some((bits, first?))).collect();
         lengths.sort_unstable_by_key(|(_, first)| *first);
         Ranges { places, lengths }
     }
 
     /// The earliest place, before `limit`, whose range the value lies in.
-    pub(super) fn first(&self, value: &str, limit: Order, work: &Work) -> Order {
+    pub(super) fn first(&self, value: &str, limit: Rank, work: &Work) -> Rank {
         if self.lengths.is_empty() {
             return limit;
         }
@@ -174,9 +174,9 @@ impl Ranges {
                 break;
             }
             if (least..=value.bits).contains(&bits) {
-                work.did(1);
+                work.add(1);
                 let place = self.places.get(&value.cut(bits));
-                best = place.map_or(best, |order| best.min(*order));
+                best = place.map_or(best, |rank| best.min(*rank));
             }
         }
         best

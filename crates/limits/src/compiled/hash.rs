@@ -17,18 +17,18 @@ impl Default for Seeded {
 }
 
 impl BuildHasher for Seeded {
-    type Hasher = Chain;
+    type Hasher = SeededHasher;
 
-    fn build_hasher(&self) -> Chain {
-        Chain(self.0)
+    fn build_hasher(&self) -> SeededHasher {
+        SeededHasher(self.0)
     }
 }
 
 /// Hashes each piece under the hash of those before it.
 #[derive(Debug)]
-pub(super) struct Chain(u64);
+pub(super) struct SeededHasher(u64);
 
-impl Hasher for Chain {
+impl Hasher for SeededHasher {
     fn write(&mut self, bytes: &[u8]) {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }

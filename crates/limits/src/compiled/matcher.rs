@@ -46,7 +46,7 @@ impl Matcher {
         }
     }
 
-    /// The same for matchers that differ only in the order of what they list.
+    /// The same for matchers that differ only in the rank of what they list.
     pub(super) fn normal(&self) -> Matcher {
         match self {
             Matcher::Cidr(ranges) => {

@@ -16,151 +16,151 @@ use super::hash::Map;
 use super::matcher::Matcher;
 use super::regex_literals::Literals;
 use super::regexes::Regexes;
+use super::search::{NO_RANK, Rank, Work};
 use super::trie::Trie;
 use super::wildcard::{Inner, Parts};
-use super::work::{NEVER, Order, Work};
 use std::collections::BTreeMap;
 
 /// The index; made of a list of matchers at once, and not changed after.
 #[derive(Debug)]
 pub(super) struct Index {
     starts: Trie,
-    at_start: Vec<AtStart>,
+    start_entries: Vec<StartEntry>,
     /// Ends of patterns, back to front.
     ends: Trie,
     /// By the numbers of start and end.
-    between: Map<(usize, usize), Between>,
+    between: Map<(usize, usize), Middle>,
     ranges: Ranges,
     /// The earliest place of an expression.
-    first_regex: Order,
+    first_regex: Rank,
 }
 
 /// What is filed under a literal start.
 #[derive(Debug)]
-struct AtStart {
+struct StartEntry {
     /// The pattern that takes all values that start so.
-    all: Order,
+    all: Rank,
     /// The pattern that is this text, without a `*`.
-    whole: Order,
+    whole: Rank,
     /// The earliest of those that ask for more than the start, expressions aside.
-    between: Order,
+    between: Rank,
     regexes: Option<Regexes>,
 }
 
 /// The patterns of one start and one end.
 #[derive(Debug)]
-struct Between {
+struct Middle {
     /// The one that takes anything between.
-    all: Order,
+    all: Rank,
     inner: Option<Inner>,
 }
 
 /// The patterns on their way to the index, by their literals.
 #[derive(Default)]
-struct Sorted<'a> {
-    starts: BTreeMap<String, StartOf<'a>>,
+struct Builder<'a> {
+    starts: BTreeMap<String, StartBuilder<'a>>,
     ends: BTreeMap<Vec<u8>, ()>,
-    ranges: Vec<(super::Cidr, Order)>,
+    ranges: Vec<(super::Cidr, Rank)>,
 }
 
 #[derive(Default)]
-struct StartOf<'a> {
-    all: Option<Order>,
-    whole: Option<Order>,
-    between: BTreeMap<Vec<u8>, BetweenOf<'a>>,
-    regexes: Vec<(Order, &'a str)>,
+struct StartBuilder<'a> {
+    all: Option<Rank>,
+    whole: Option<Rank>,
+    between: BTreeMap<Vec<u8>, MiddleBuilder<'a>>,
+    regexes: Vec<(Rank, &'a str)>,
 }
 
 #[derive(Default)]
-struct BetweenOf<'a> {
-    all: Option<Order>,
-    inner: Vec<(Order, Vec<&'a str>)>,
+struct MiddleBuilder<'a> {
+    all: Option<Rank>,
+    inner: Vec<(Rank, Vec<&'a str>)>,
 }
 
-impl<'a> Sorted<'a> {
-    fn start(&mut self, start: &str) -> &mut StartOf<'a> {
+impl<'a> Builder<'a> {
+    fn start(&mut self, start: &str) -> &mut StartBuilder<'a> {
         self.starts.entry(start.to_owned()).or_default()
     }
 
-    fn add(&mut self, order: Order, matcher: &'a Matcher) {
+    fn add(&mut self, rank: Rank, matcher: &'a Matcher) {
         match matcher {
             Matcher::Any | Matcher::Exact(_) => {}
             Matcher::Prefix(prefix) => {
-                self.start(prefix).all.get_or_insert(order);
+                self.start(prefix).all.get_or_insert(rank);
             }
-            Matcher::Wildcard(pattern) => self.add_wildcard(order, &Parts::of(pattern)),
-            Matcher::Cidr(ranges) => self.ranges.extend(ranges.iter().map(|range| (*range, order))),
+            Matcher::Wildcard(pattern) => self.add_wildcard(rank, &Parts::of(pattern)),
+            Matcher::Cidr(ranges) => self.ranges.extend(ranges.iter().map(|range| (*range, rank))),
             Matcher::Regex(expression) => {
-                self.start(&Literals::of(expression).start).regexes.push((order, expression));
+                self.start(&Literals::of(expression).start).regexes.push((rank, expression));
             }
         }
     }
 
-    fn add_wildcard(&mut self, order: Order, parts: &Parts<'a>) {
+    fn add_wildcard(&mut self, rank: Rank, parts: &Parts<'a>) {
         match (parts.end, &*parts.inner) {
             (None, _) => {
-                self.start(parts.start).whole.get_or_insert(order);
+                self.start(parts.start).whole.get_or_insert(rank);
             }
             (Some(""), []) => {
-                self.start(parts.start).all.get_or_insert(order);
+                self.start(parts.start).all.get_or_insert(rank);
             }
             (Some(end), inner) => {
                 let end: Vec<u8> = end.bytes().rev().collect();
                 self.ends.insert(end.clone(), ());
                 let between = self.start(parts.start).between.entry(end).or_default();
                 if inner.is_empty() {
-                    between.all.get_or_insert(order);
+                    between.all.get_or_insert(rank);
                 } else {
-                    between.inner.push((order, inner.to_vec()));
+                    between.inner.push((rank, inner.to_vec()));
                 }
             }
         }
     }
 }
 
-impl Between {
-    fn new(of: &BetweenOf<'_>) -> Self {
+impl Middle {
+    fn new(of: &MiddleBuilder<'_>) -> Self {
         let inner = (!of.inner.is_empty()).then(|| Inner::new(&of.inner));
-        Between { all: of.all.unwrap_or(NEVER), inner }
+        Middle { all: of.all.unwrap_or(NO_RANK), inner }
     }
 
-    fn earliest(&self) -> Order {
-        self.all.min(self.inner.as_ref().map_or(NEVER, Inner::earliest))
+    fn earliest(&self) -> Rank {
+        self.all.min(self.inner.as_ref().map_or(NO_RANK, Inner::earliest))
     }
 }
 
 impl Index {
     /// Of these matchers, of which the earlier win.
     pub(super) fn new<'a>(matchers: impl Iterator<Item = &'a Matcher>) -> Self {
-        let mut sorted = Sorted::default();
-        for (order, matcher) in (0..).zip(matchers) {
-            sorted.add(order, matcher);
+        let mut builder = Builder::default();
+        for (rank, matcher) in (0..).zip(matchers) {
+            builder.add(rank, matcher);
         }
-        let starts: Vec<&[u8]> = sorted.starts.keys().map(String::as_bytes).collect();
-        let ends: Vec<&[u8]> = sorted.ends.keys().map(Vec::as_slice).collect();
+        let starts: Vec<&[u8]> = builder.starts.keys().map(String::as_bytes).collect();
+        let ends: Vec<&[u8]> = builder.ends.keys().map(Vec::as_slice).collect();
         let mut index = Index {
             starts: Trie::new(&starts),
-            at_start: Vec::with_capacity(starts.len()),
+            start_entries: Vec::with_capacity(starts.len()),
             ends: Trie::new(&ends),
             between: Map::default(),
-            ranges: Ranges::new(sorted.ranges.iter().copied()),
-            first_regex: NEVER,
+            ranges: Ranges::new(builder.ranges.iter().copied()),
+            first_regex: NO_RANK,
         };
-        for (start, of) in sorted.starts.values().enumerate() {
-            let mut earliest = NEVER;
+        for (start, of) in builder.starts.values().enumerate() {
+            let mut earliest = NO_RANK;
             for (end, of) in &of.between {
-                let between = Between::new(of);
+                let between = Middle::new(of);
                 earliest = earliest.min(between.earliest());
                 // All ends are in the list.
                 let end = ends.partition_point(|known| *known < end.as_slice());
                 index.between.insert((start, end), between);
             }
             let regexes = (!of.regexes.is_empty()).then(|| Regexes::new(&of.regexes));
-            let first_regex = regexes.as_ref().map_or(NEVER, Regexes::earliest);
+            let first_regex = regexes.as_ref().map_or(NO_RANK, Regexes::earliest);
             index.first_regex = index.first_regex.min(first_regex);
-            index.at_start.push(AtStart {
-                all: of.all.unwrap_or(NEVER),
-                whole: of.whole.unwrap_or(NEVER),
+            index.start_entries.push(StartEntry {
+                all: of.all.unwrap_or(NO_RANK),
+                whole: of.whole.unwrap_or(NO_RANK),
                 between: earliest,
                 regexes,
             });
@@ -169,11 +169,11 @@ impl Index {
     }
 
     /// The earliest matcher that takes the value.
-    pub(super) fn first(&self, value: &str, work: &Work) -> Option<Order> {
-        let mut best = NEVER;
-        let mut asks_more = NEVER;
+    pub(super) fn first(&self, value: &str, work: &Work) -> Option<Rank> {
+        let mut best = NO_RANK;
+        let mut asks_more = NO_RANK;
         self.starts_of(value, work, |_, at, len| {
-            let whole = if len == value.len() { at.whole } else { NEVER };
+            let whole = if len == value.len() { at.whole } else { NO_RANK };
             best = best.min(at.all).min(whole);
             asks_more = asks_more.min(at.between);
         });
@@ -193,7 +193,7 @@ impl Index {
                 }
             });
         }
-        (best != NEVER).then_some(best)
+        (best != NO_RANK).then_some(best)
     }
 
     /// Visits what is filed under the starts of the value, with the lengths of these.
@@ -201,21 +201,21 @@ impl Index {
         &'a self,
         value: &str,
         work: &Work,
-        mut visit: impl FnMut(usize, &'a AtStart, usize),
+        mut visit: impl FnMut(usize, &'a StartEntry, usize),
     ) {
         self.starts.starts_of(value.bytes(), work, |start, len| {
-            visit(start, &self.at_start[start], len);
+            visit(start, &self.start_entries[start], len);
         });
     }
 
     /// The earliest matcher, before `limit`, of this start (of this length) and any end.
-    fn between(&self, start: usize, len: usize, value: &str, limit: Order, work: &Work) -> Order {
+    fn between(&self, start: usize, len: usize, value: &str, limit: Rank, work: &Work) -> Rank {
         let mut best = limit;
         self.ends.starts_of(value.bytes().rev(), work, |end, end_len| {
             // The two may not overlap.
             let middle = value.len().checked_sub(end_len).and_then(|to| value.get(len..to));
             let Some(middle) = middle else { return };
-            work.did(1);
+            work.add(1);
             let Some(between) = self.between.get(&(start, end)) else { return };
             best = best.min(between.all);
             if let Some(inner) = between.inner.as_ref().filter(|inner| inner.earliest() < best) {

@@ -5,8 +5,8 @@
 
 use super::matcher::MatcherError;
 use super::regex_literals::Literals;
+use super::search::{NO_RANK, Rank, Work};
 use super::trie::{Finder, by_rarest};
-use super::work::{NEVER, Order, Work};
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -68,17 +68,17 @@ fn whole(expression: &str) -> String {
 
 /// Expressions of which each set is tried in one pass, earliest first.
 #[derive(Debug)]
-struct Sets(Vec<(RegexSet, Vec<Order>)>);
+struct Sets(Vec<(RegexSet, Vec<Rank>)>);
 
 impl Sets {
-    /// Of these expressions, which were checked, in their order.
-    fn new(expressions: &[(Order, &str)]) -> Self {
+    /// Of these expressions, which were checked, in their rank.
+    fn new(expressions: &[(Rank, &str)]) -> Self {
         let mut sets = Vec::new();
-        // The last is the next to do, so that the sets come in order.
-        let mut parts: Vec<&[(Order, &str)]> = expressions.rchunks(SET_LEN_MAX).collect();
+        // The last is the next to do, so that the sets come in rank.
+        let mut parts: Vec<&[(Rank, &str)]> = expressions.rchunks(SET_LEN_MAX).collect();
         while let Some(part) = parts.pop() {
             match build_set(part) {
-                Ok(set) => sets.push((set, part.iter().map(|(order, _)| *order).collect())),
+                Ok(set) => sets.push((set, part.iter().map(|(rank, _)| *rank).collect())),
                 // Each was checked alone, so it does compile; else it would just not match.
                 Err(_) if part.len() <= 1 => {}
                 Err(_) => {
@@ -92,21 +92,21 @@ impl Sets {
 
     /// The earliest place, before `limit`, whose expression matches. A set counts as one
     /// comparison, since one pass over the value tries it.
-    fn first(&self, value: &str, limit: Order, work: &Work) -> Order {
-        for (set, orders) in &self.0 {
-            if orders.first().is_none_or(|first| *first >= limit) {
+    fn first(&self, value: &str, limit: Rank, work: &Work) -> Rank {
+        for (set, ranks) in &self.0 {
+            if ranks.first().is_none_or(|first| *first >= limit) {
                 break;
             }
-            work.did(1);
+            work.add(1);
             if let Some(found) = set.matches(value).iter().next() {
-                return limit.min(orders[found]);
+                return limit.min(ranks[found]);
             }
         }
         limit
     }
 }
 
-fn build_set(expressions: &[(Order, &str)]) -> Result<RegexSet, regex::Error> {
+fn build_set(expressions: &[(Rank, &str)]) -> Result<RegexSet, regex::Error> {
     RegexSetBuilder::new(expressions.iter().map(|(_, expression)| whole(expression)))
         .dot_matches_new_line(true)
         .size_limit(if expressions.len() == 1 { SIZE_MAX } else { SET_SIZE_MAX })
@@ -118,7 +118,7 @@ fn build_set(expressions: &[(Order, &str)]) -> Result<RegexSet, regex::Error> {
 /// which one pass over the value tells for all of them.
 #[derive(Debug)]
 pub(super) struct Regexes {
-    earliest: Order,
+    earliest: Rank,
     words: Finder,
     /// For each word the expressions that wait for it.
     waiting: Vec<Sets>,
@@ -126,8 +126,8 @@ pub(super) struct Regexes {
 }
 
 impl Regexes {
-    /// Of these expressions, which were checked, in their order.
-    pub(super) fn new(expressions: &[(Order, &str)]) -> Self {
+    /// Of these expressions, which were checked, in their rank.
+    pub(super) fn new(expressions: &[(Rank, &str)]) -> Self {
         let literals: Vec<Literals> =
             expressions.iter().map(|(_, text)| Literals::of(text)).collect();
         let required: Vec<Vec<&str>> = literals.iter().map(Literals::required).collect();
@@ -136,11 +136,11 @@ impl Regexes {
         let is_few = expressions.len() <= SET_LEN_SMALL;
         let filed = if is_few { BTreeMap::new() } else { by_rarest(pairs()) };
         let is_rest = |words: &[&str]| is_few || words.is_empty();
-        let rest: Vec<(Order, &str)> =
+        let rest: Vec<(Rank, &str)> =
             pairs().filter(|(_, words)| is_rest(words)).map(|(expression, _)| expression).collect();
         let words: Vec<&[u8]> = filed.keys().map(|word| word.as_bytes()).collect();
         Regexes {
-            earliest: expressions.first().map_or(NEVER, |(order, _)| *order),
+            earliest: expressions.first().map_or(NO_RANK, |(rank, _)| *rank),
             words: Finder::new(&words),
             waiting: filed.values().map(|waiting| Sets::new(waiting)).collect(),
             rest: Sets::new(&rest),
@@ -148,12 +148,12 @@ impl Regexes {
     }
 
     /// The earliest place.
-    pub(super) fn earliest(&self) -> Order {
+    pub(super) fn earliest(&self) -> Rank {
         self.earliest
     }
 
     /// The earliest place, before `limit`, whose expression matches.
-    pub(super) fn first(&self, value: &str, limit: Order, work: &Work) -> Order {
+    pub(super) fn first(&self, value: &str, limit: Rank, work: &Work) -> Rank {
         let mut best = limit;
         if value.len() > VALUE_BYTES_MAX {
             return best;

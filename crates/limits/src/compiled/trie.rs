@@ -1,17 +1,17 @@
 //! Literal texts as a tree of bytes, and all that occur in a text in one pass (Aho-Corasick).
 //!
-//! Words are numbered by their place in the sorted list that the tree was built from. Numbers are
+//! Words are numbered by their place in the builder list that the tree was built from. Numbers are
 //! 32 bits wide: texts come from files, which are far from 4 GiB.
 
 use super::hash::Set;
-use super::work::Work;
+use super::search::Work;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::ControlFlow;
 
 const ROOT: u32 = 0;
 const NO_WORD: u32 = u32::MAX;
 
-/// The tree. Children of a node lie next to each other, in the order of their bytes.
+/// The tree. Children of a node lie next to each other, in the rank of their bytes.
 #[derive(Debug)]
 pub(super) struct Trie {
     nodes: Vec<Node>,
@@ -42,7 +42,7 @@ enum Chains {
 }
 
 impl Trie {
-    /// The tree of `words`, which are sorted and differ.
+    /// The tree of `words`, which are builder and differ.
     pub(super) fn new(words: &[&[u8]]) -> Self {
         Self::build(words, Chains::Fold)
     }
@@ -119,11 +119,11 @@ impl Trie {
                 visit(word, len);
             }
             let Some(byte) = text.next() else { break };
-            work.did(1);
+            work.add(1);
             let Some(child) = self.child(node, byte) else { break };
             let Node { chain_start, chain_len, .. } = self.nodes[child as usize];
             let chain = &self.chains[chain_start as usize..][..chain_len as usize];
-            work.did(chain.len());
+            work.add(chain.len());
             if chain.iter().any(|byte| text.next() != Some(*byte)) {
                 break;
             }
@@ -150,7 +150,7 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    /// For these words, which are sorted, differ and are not empty.
+    /// For these words, which are builder, differ and are not empty.
     pub(super) fn new(words: &[&[u8]]) -> Self {
         debug_assert!(words.iter().all(|word| !word.is_empty()));
         let trie = Trie::build(words, Chains::Spread);
@@ -177,7 +177,7 @@ impl Finder {
 
     fn step(&self, mut node: u32, byte: u8, work: &Work) -> u32 {
         loop {
-            work.did(1);
+            work.add(1);
             if let Some(child) = self.trie.child(node, byte) {
                 return child;
             }
@@ -203,7 +203,7 @@ impl Finder {
                 if self.trie.word(node).is_some() { node } else { self.next_word[node as usize] };
             // A word that was seen brought along those that it ends in, so the way stops there.
             while let Some(word) = self.trie.word(at).filter(|word| seen.insert(*word)) {
-                work.did(1);
+                work.add(1);
                 if visit(word).is_break() {
                     return;
                 }

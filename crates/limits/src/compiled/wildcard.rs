@@ -1,7 +1,7 @@
 //! Patterns with `*`: their parts, and those with literals between two of them.
 
+use super::search::{NO_RANK, Rank, Work};
 use super::trie::{Finder, by_rarest};
-use super::work::{NEVER, Order, Work};
 use std::ops::ControlFlow;
 
 /// The parts of a pattern.
@@ -33,7 +33,7 @@ impl<'a> Parts<'a> {
 /// it is decided by that; otherwise the rest is compared, literal by literal.
 #[derive(Debug)]
 pub(super) struct Inner {
-    earliest: Order,
+    earliest: Rank,
     words: Finder,
     /// For each word the patterns that wait for it, earliest first.
     waiting: Vec<Vec<Waiting>>,
@@ -41,41 +41,41 @@ pub(super) struct Inner {
 
 #[derive(Debug)]
 struct Waiting {
-    order: Order,
+    rank: Rank,
     /// All literals of the pattern, if it has several.
     rest: Box<[Box<str>]>,
 }
 
 impl Inner {
-    /// Of these patterns, in their order; each has at least one literal.
-    pub(super) fn new(patterns: &[(Order, Vec<&str>)]) -> Self {
-        let waiting = |order: Order, parts: &[&str]| {
+    /// Of these patterns, in their rank; each has at least one literal.
+    pub(super) fn new(patterns: &[(Rank, Vec<&str>)]) -> Self {
+        let waiting = |rank: Rank, parts: &[&str]| {
             let rest = if parts.len() == 1 { &[] } else { parts };
-            Waiting { order, rest: rest.iter().map(|part| (*part).into()).collect() }
+            Waiting { rank, rest: rest.iter().map(|part| (*part).into()).collect() }
         };
-        let items = patterns.iter().map(|(order, parts)| (waiting(*order, parts), &**parts));
+        let items = patterns.iter().map(|(rank, parts)| (waiting(*rank, parts), &**parts));
         let words = by_rarest(items);
         let texts: Vec<&[u8]> = words.keys().map(|word| word.as_bytes()).collect();
         Inner {
-            earliest: patterns.first().map_or(NEVER, |(order, _)| *order),
+            earliest: patterns.first().map_or(NO_RANK, |(rank, _)| *rank),
             words: Finder::new(&texts),
             waiting: words.into_values().collect(),
         }
     }
 
     /// The earliest place.
-    pub(super) fn earliest(&self) -> Order {
+    pub(super) fn earliest(&self) -> Rank {
         self.earliest
     }
 
     /// The earliest place, before `limit`, whose literals occur in `middle`, one after another.
-    pub(super) fn first(&self, middle: &str, limit: Order, work: &Work) -> Order {
+    pub(super) fn first(&self, middle: &str, limit: Rank, work: &Work) -> Rank {
         let mut best = limit;
         self.words.words_in(middle.as_bytes(), work, |word| {
-            for waiting in self.waiting[word].iter().take_while(|waiting| waiting.order < best) {
-                work.did(1);
+            for waiting in self.waiting[word].iter().take_while(|waiting| waiting.rank < best) {
+                work.add(1);
                 if occur_in_order(&waiting.rest, middle) {
-                    best = waiting.order;
+                    best = waiting.rank;
                     break;
                 }
             }

@@ -1,7 +1,7 @@
 //! Rules before and after, and what is said of the change. Rules are built here, not read from files,
 //! so that every kind of change is there.
 
-mod places;
+mod paths;
 
 use super::*;
 use crate::{Limit, Matcher};
@@ -66,7 +66,7 @@ fn check(old: Rule, new: Rule, expected: &[&str]) {
 #[test]
 fn nothing_changes_where_the_rules_are_the_same() {
     check(ten_a_minute(), ten_a_minute(), &[]);
-    assert_eq!(Changes::default().to_string(), "nothing that matters to callers");
+    assert_eq!(Changes::default().to_string(), "nothing that affects callers");
 }
 
 #[test]
@@ -74,16 +74,14 @@ fn other_numbers_keep_the_counts() {
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(20, MINUTE))),
-        &["Changed d/k: 10 per minute -> 20 per minute (callers matching d/k may 20 per minute \
+        &["Changed d/k: 10 per minute -> 20 per minute (callers matching d/k get 20 per minute \
            instead of 10 now; live counts are kept)"],
     );
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(10, MINUTE).with_borrow(5).unwrap())),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute, borrow 5 (callers matching d/k may borrow \
-           5 from later windows instead of 0 now; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute, borrow 5 (callers matching d/k get 5 to \
+           borrow from later windows instead of 0 now; live counts are kept)"],
     );
     let bucket = |burst, initial| {
         with(Quota::TokenBucket(TokenBucket::new(10, MINUTE, burst, initial).unwrap()))
@@ -93,7 +91,7 @@ fn other_numbers_keep_the_counts() {
         bucket(30, 10),
         &[
             "Changed d/k: 10 per minute -> 10 per minute, burst 30, initial 10 (callers matching d/k \
-           may 30 at once instead of 10 now; live counts are kept)",
+           get 30 at once instead of 10 now; live counts are kept)",
         ],
     );
     check(
@@ -101,14 +99,15 @@ fn other_numbers_keep_the_counts() {
         bucket(30, 5),
         &[
             "Changed d/k: 10 per minute, burst 30, initial 10 -> 10 per minute, burst 30, initial 5 \
-           (callers that are new start with 5 instead of 10; live counts are kept)",
+           (new callers start with 5 instead of 10; live counts are kept)",
         ],
     );
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(10, MINUTE).in_zone(&Zone::fixed(3_600)))),
-        &["Changed d/k: time zone changed (windows begin at other times; a count is kept if it \
-           began within the window that is under way by the new ones)"],
+        &[
+            "Changed d/k: time zone changed (windows begin at other times; a count is kept if it began within the current new window)",
+        ],
     );
 }
 
@@ -140,8 +139,7 @@ fn a_daily_reset_is_told_and_keeps_counts() {
         reset(&Zone::utc()),
         reset(&Zone::fixed(3_600)),
         &[
-            "Changed d/k: time zone changed (windows end at another moment each day; a count is kept \
-           if its window began after the last one)",
+            "Changed d/k: time zone changed (windows end at another time each day; a count is kept if its window began after the last reset)",
         ],
     );
 }
@@ -151,22 +149,22 @@ fn another_identity_starts_anew() {
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(10, HOUR))),
-        &["Changed d/k: 10 per minute -> 10 per hour (callers matching d/k may 10 per hour now; \
-           counts start anew, since the period changed)"],
+        &["Changed d/k: 10 per minute -> 10 per hour (callers matching d/k get 10 per hour now; \
+           counts start anew, because the period changed)"],
     );
     check(
         ten_a_minute(),
         with(Quota::FirstHitWindow(FirstHitWindow::new(10, MINUTE).unwrap())),
         &[
             "Changed d/k: 10 per minute by fixed_window -> 10 per minute by first_hit_window (callers \
-           matching d/k may 10 per minute now; counts start anew, since the algorithm changed)",
+           matching d/k get 10 per minute now; counts start anew, because the algorithm changed)",
         ],
     );
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(FixedWindow::calendar(10, 1).unwrap())),
-        &["Changed d/k: 10 per minute -> 10 per calendar month (callers matching d/k may 10 per \
-           calendar month now; counts start anew, since the period changed)"],
+        &["Changed d/k: 10 per minute -> 10 per calendar month (callers matching d/k get 10 per \
+           calendar month now; counts start anew, because the period changed)"],
     );
     let mut labelled = limit(Quota::FixedWindow(window(10, MINUTE)));
     labelled.label = "a".to_owned();
@@ -174,8 +172,8 @@ fn another_identity_starts_anew() {
         ten_a_minute(),
         rule(RuleKind::Limits(vec![labelled])),
         &[
-            "Changed d/k: 10 per minute -> 10 per minute (callers matching d/k may 10 per minute now; \
-           counts start anew, since the label of the limit among those of its rule changed)",
+            "Changed d/k: 10 per minute -> 10 per minute (callers matching d/k get 10 per minute now; \
+           counts start anew, because the label of the limit among those of its rule changed)",
         ],
     );
 }
@@ -187,7 +185,7 @@ fn what_a_rule_does_besides_counting_is_told() {
         in_shadow.clone(),
         ten_a_minute(),
         &[
-            "Changed d/k: in shadow -> enforced (callers matching d/k over the limit are denied now)",
+            "Changed d/k: in shadow -> enforced (callers matching d/k are denied over the limit now)",
         ],
     );
     check(
@@ -217,8 +215,7 @@ fn what_a_rule_does_besides_counting_is_told() {
         named.clone(),
         &[
             "Changed d/k: count_denied on (requests that are denied use up the limit too)",
-            "Changed d/k: name none -> mine (answers tell the new name, and `replaces` elsewhere \
-             must go by it)",
+            "Changed d/k: name none -> mine (answers carry the new name, and `replaces` elsewhere must use it)",
             "Changed d/k: replaces a now (requests that meet d/k are no longer held to a)",
         ],
     );
@@ -245,8 +242,7 @@ fn limits_of_one_rule_come_and_go() {
         several(&["b", "c"]),
         &[
             "Removed d/k#a: 10 per minute (callers matching d/k are no longer held to this limit)",
-            "Added d/k#c: 10 per minute (callers matching d/k are held to this limit too, and start \
-             it anew)",
+            "Added d/k#c: 10 per minute (callers matching d/k are held to this limit too, from a new count)",
         ],
     );
 }
@@ -304,7 +300,7 @@ fn callers_of_a_rule_that_comes_or_goes_meet_another() {
     assert_eq!(
         lines(&compare_rules(&any, &Rules::default())),
         [
-            "Removed d: domain removed (requests that name this domain meet no limit any more)",
+            "Removed d: domain removed (requests of this domain meet no limit any more)",
             "Removed d/user: 10 per minute (callers matching d/user are no longer limited)",
         ]
     );
@@ -317,7 +313,7 @@ fn the_order_of_patterns_is_told_where_it_matters() {
     let (old, new) = (path("/a*", "*.js"), path("*.js", "/a*"));
     assert_eq!(
         lines(&compare_rules(&old, &new)),
-        ["Changed d/path=*.js: another rule goes first (callers such as path=/a.js meet \
+        ["Changed d/path=*.js: another rule matches first (callers such as path=/a.js meet \
           d/path=*.js now instead of d/path=%2Fa*; live counts are kept)"]
     );
     // No value starts in both ways.
@@ -334,8 +330,7 @@ fn a_place_that_takes_callers_from_another_rule_is_told() {
     assert_eq!(
         lines(&compare_rules(&old, &new)),
         [
-            "Changed d/user: takes fewer callers (callers such as user=vip met d/user, and meet \
-             nothing now, since a place that goes first takes them)",
+            "Changed d/user: takes fewer callers (callers such as user=vip met d/user, and meet nothing now: a branch without a rule matches first)",
             "Added d/user=vip/path: 10 per minute (callers matching d/user=vip/path are limited now)",
         ]
     );
@@ -354,5 +349,5 @@ fn a_log_line_names_the_first_few() {
     let changes =
         compare(&snapshot(ten_a_minute()), &snapshot(with(Quota::FixedWindow(window(20, MINUTE)))));
     assert_eq!(changes.to_string(), "changed d/k (10 per minute -> 20 per minute)");
-    assert_eq!((changes.count(Kind::Changed), changes.count(Kind::Added)), (1, 0));
+    assert_eq!((changes.count(ChangeKind::Changed), changes.count(ChangeKind::Added)), (1, 0));
 }

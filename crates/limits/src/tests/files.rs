@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn load_dir(path: &Path) -> Result<Loaded, crate::RuleErrors> {
+fn load_dir(path: &Path) -> Result<Loaded, crate::LoadErrors> {
     load(path, SameDomain::Refuse)
 }
 
@@ -29,7 +29,7 @@ fn every_mistake_of_every_file_is_told_at_once() {
 6 errors in the limits";
     assert_eq!(text, expected);
     let first = &errors.0[0];
-    assert_eq!((first.file.as_path(), first.place), (&*dir.path().join("a.yaml"), Some((3, 8))));
+    assert_eq!((first.file.as_path(), first.position), (&*dir.path().join("a.yaml"), Some((3, 8))));
     assert_eq!(first.message, "`key` must be there and not empty");
 }
 

@@ -121,7 +121,7 @@ descriptors:
 ",
     );
     let shared = |words: &[(&str, &str)]| match rules.find("d", &entries(words)) {
-        Found::Rule(found) => {
+        Lookup::Rule(found) => {
             found.shared.into_iter().map(|(at, text)| (at, text.to_owned())).collect::<Vec<_>>()
         }
         other => panic!("{other:?}"),

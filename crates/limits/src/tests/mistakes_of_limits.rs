@@ -229,13 +229,11 @@ fn of_rate_limits() {
         ),
         (
             "{name: '2', unit: hour}, {unit: day}",
-            "3:52: \"2\" is the name of one limit and the place of another here; give all of them \
-             names",
+            "3:52: \"2\" is the name of one limit and the number of another; give all of them names",
         ),
         (
             "{unit: hour}, {period: 60m, requests: 5}",
-            "3:41: this has the algorithm and period of the limit at 3:27, so both would count in \
-             one place; give them names",
+            "3:41: this has the algorithm and period of the limit at 3:27, so both would share counters; give them names",
         ),
         (
             "{name: a, unit: hour}, {name: b, unit: day, replaces: [{name: a}]}",

@@ -48,8 +48,8 @@ impl Domain {
             self.counts_denied |= rule.limits().iter().any(|limit| limit.denied == Denied::Count);
         }
         // As deep as descriptors are in the limits file.
-        for below in node.below() {
-            self.note(below.node);
+        for child in node.children() {
+            self.note(child.node);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{Denied, Enforcement, FixedWindow, LimitOverride, Quota, Request};
-use tidegate_limits::{Found, Limit, Match, Rule, RuleKind, Rules};
+use tidegate_limits::{Limit, Lookup, Match, Rule, RuleKind, Rules};
 
 /// What one descriptor meets.
 #[derive(Debug)]
@@ -61,12 +61,12 @@ pub(super) fn meet<'a>(rules: &'a Rules, request: &Request) -> AllMet<'a> {
             continue;
         }
         met.push(match rules.find(&request.domain, &descriptor.entries) {
-            Found::UnknownDomain => {
+            Lookup::UnknownDomain => {
                 without_domain += 1;
                 Met::Nothing
             }
-            Found::NoRule => Met::Nothing,
-            Found::Rule(found) => {
+            Lookup::NoRule => Met::Nothing,
+            Lookup::Rule(found) => {
                 let rule: &'a Rule = found.rule;
                 replaced.extend(rule.replaces());
                 match &rule.kind {

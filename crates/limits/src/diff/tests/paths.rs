@@ -1,4 +1,4 @@
-//! Places that come, go or share: rules are read from files here, with places that no rule ends at.
+//! TreePaths that come, go or share: rules are read from files here, with places that no rule ends at.
 
 use super::super::*;
 use super::lines;
@@ -49,8 +49,8 @@ fn sharing_counters_starts_them_anew() {
         &[
             "Changed s/ip=10.*: share_threshold on (all values of the pattern share one counter now; \
            counts of s/ip=10.*/u start anew)",
-            "Changed s/ip=10.*/u: 3 per hour -> 4 per hour (callers matching s/ip=10.*/u may 4 per \
-           hour now; counts start anew, since the sharing of its counters changed)",
+            "Changed s/ip=10.*/u: 3 per hour -> 4 per hour (callers matching s/ip=10.*/u get 4 per \
+           hour now; counts start anew, because the sharing of its counters changed)",
         ],
     );
     // Nothing counts there, before or after.
@@ -72,8 +72,7 @@ fn a_place_without_a_limit_takes_callers_from_the_key_alone() {
     ] {
         let (without, with) = (["key: c, @"], ["key: c, @", place]);
         let fewer = format!(
-            "Changed s/c: takes fewer callers (callers such as c={caller} met s/c, and meet nothing \
-             now, since a place that goes first takes them)"
+            "Changed s/c: takes fewer callers (callers such as c={caller} met s/c, and meet nothing now: a branch without a rule matches first)"
         );
         check(&without, &with, &[&fewer]);
         let more = format!(
@@ -94,8 +93,7 @@ fn a_place_takes_callers_from_deeper_rules_of_the_key_alone() {
             &without,
             &with,
             &[
-                "Changed s/a/b: takes fewer callers (callers such as a=v b=~any~ met s/a/b, and meet \
-                 nothing now, since a place that goes first takes them)",
+                "Changed s/a/b: takes fewer callers (callers such as a=v b=~any~ met s/a/b, and meet nothing now: a branch without a rule matches first)",
                 &format!("Adde{line}limited now)"),
             ],
         );
@@ -130,7 +128,7 @@ fn limits_are_the_same_by_their_counters_whatever_their_paths_are() {
         &[&list(hour)],
         &[&list(&format!("{day}, {hour}"))],
         &[
-            "Added s/l#1: 0 per day (callers matching s/l are held to this limit too, and start it anew)",
+            "Added s/l#1: 0 per day (callers matching s/l are held to this limit too, from a new count)",
             &moved("s/l#1", "s/l#2"),
         ],
     );
@@ -138,7 +136,7 @@ fn limits_are_the_same_by_their_counters_whatever_their_paths_are() {
     let sliding = |exact| format!("{{algorithm: sliding_buckets, unit: hour, exact: {exact}}}");
     let changes =
         compare_rules(&rules(&[&list(&sliding(true))]), &rules(&[&list(&sliding(false))]));
-    assert!(lines(&changes)[0].contains("counts start anew, since the algorithm changed"));
+    assert!(lines(&changes)[0].contains("counts start anew, because the algorithm changed"));
 }
 
 #[test]

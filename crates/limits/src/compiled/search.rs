@@ -3,10 +3,10 @@
 use std::cell::Cell;
 
 /// When a pattern was inserted among those of its key; the earlier one wins.
-pub(super) type Order = u32;
+pub(super) type Rank = u32;
 
 /// Later than all patterns: no place.
-pub(super) const NEVER: Order = Order::MAX;
+pub(super) const NO_RANK: Rank = Rank::MAX;
 
 /// Counts what a look compares, so that tests can tell that it does not grow with the rules.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct Work(Cell<usize>);
 
 impl Work {
     /// Counts comparisons.
-    pub(super) fn did(&self, comparisons: usize) {
+    pub(super) fn add(&self, comparisons: usize) {
         self.0.set(self.0.get().saturating_add(comparisons));
     }
 

@@ -5,9 +5,9 @@
 //! alone when a pattern takes everything. Only what is certain is told: of regular expressions
 //! nothing is.
 
-use super::document::Position;
-use super::reader::Reports;
-use crate::{Cidr, Matcher};
+use super::context::Diagnostics;
+use crate::compiled::{Cidr, Matcher};
+use crate::diagnostic::Position;
 use std::collections::HashMap;
 
 /// Bits of an IPv6 address before the IPv4 address that is mapped into it.
@@ -15,10 +15,10 @@ const MAPPED_BITS: u8 = 96;
 
 /// The patterns among the descriptors of one list, by key.
 #[derive(Default)]
-pub(super) struct Covered(HashMap<String, Taken>);
+pub(super) struct SeenPatterns(HashMap<String, KeyPatterns>);
 
 #[derive(Default)]
-struct Taken {
+struct KeyPatterns {
     /// All values that start like this.
     prefixes: HashMap<String, Position>,
     /// All addresses with these first bits.
@@ -26,41 +26,41 @@ struct Taken {
     any: Option<Position>,
 }
 
-impl Covered {
+impl SeenPatterns {
     /// Adds one more, and warns if no request can meet it.
     pub(super) fn add(
         &mut self,
         key: &str,
         matcher: &Matcher,
-        place: Position,
-        reports: &mut Reports<'_>,
+        position: Position,
+        diagnostics: &mut Diagnostics<'_>,
     ) {
         if matches!(matcher, Matcher::Exact(_) | Matcher::Regex(_)) {
             return;
         }
-        let taken = match self.0.get_mut(key) {
-            Some(taken) => taken,
+        let of_key = match self.0.get_mut(key) {
+            Some(of_key) => of_key,
             None => self.0.entry(key.to_owned()).or_default(),
         };
         match matcher {
-            Matcher::Any => taken.any = Some(place),
+            Matcher::Any => of_key.any = Some(position),
             Matcher::Cidr(ranges) => {
                 let by: Option<Vec<Position>> =
-                    ranges.iter().map(|range| taken.range(range)).collect();
-                warn(by.and_then(|by| by.into_iter().max()), place, reports);
+                    ranges.iter().map(|range| of_key.range(range)).collect();
+                warn(by.and_then(|by| by.into_iter().max()), position, diagnostics);
                 for range in ranges {
-                    taken.ranges.entry((range.network(), range.bits())).or_insert(place);
+                    of_key.ranges.entry((range.network(), range.bits())).or_insert(position);
                 }
             }
             Matcher::Prefix(prefix) => {
-                warn(taken.prefix(prefix), place, reports);
-                taken.prefixes.entry(prefix.clone()).or_insert(place);
+                warn(of_key.prefix(prefix), position, diagnostics);
+                of_key.prefixes.entry(prefix.clone()).or_insert(position);
             }
             Matcher::Wildcard(pattern) => {
                 let (head, tail) = pattern.split_once('*').unwrap_or((pattern, ""));
-                warn(taken.prefix(head), place, reports);
+                warn(of_key.prefix(head), position, diagnostics);
                 if tail.trim_start_matches('*').is_empty() {
-                    taken.prefixes.entry(head.to_owned()).or_insert(place);
+                    of_key.prefixes.entry(head.to_owned()).or_insert(position);
                 }
             }
             Matcher::Exact(_) | Matcher::Regex(_) => {}
@@ -68,16 +68,16 @@ impl Covered {
     }
 
     /// Warns of keys alone that have nothing left, wherever in the list they stand.
-    pub(super) fn finish(self, reports: &mut Reports<'_>) {
-        for taken in self.0.into_values() {
-            if let Some(any) = taken.any {
-                warn(taken.prefixes.get("").copied(), any, reports);
+    pub(super) fn finish(self, diagnostics: &mut Diagnostics<'_>) {
+        for of_key in self.0.into_values() {
+            if let Some(any) = of_key.any {
+                warn(of_key.prefixes.get("").copied(), any, diagnostics);
             }
         }
     }
 }
 
-impl Taken {
+impl KeyPatterns {
     /// Who takes all values that start like this.
     fn prefix(&self, head: &str) -> Option<Position> {
         if self.prefixes.is_empty() {
@@ -102,9 +102,9 @@ impl Taken {
     }
 }
 
-fn warn(by: Option<Position>, place: Position, reports: &mut Reports<'_>) {
+fn warn(by: Option<Position>, position: Position, diagnostics: &mut Diagnostics<'_>) {
     if let Some((line, column)) = by {
         let message = format!("no request meets this: {line}:{column} takes all its values first");
-        reports.warn(place, message);
+        diagnostics.warn(position, message);
     }
 }
