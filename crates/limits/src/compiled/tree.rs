@@ -312,7 +312,7 @@ impl Rules {
         Some(steps)
     }
 
-    /// The names of the domains, builder.
+    /// The names of the domains, sorted.
     #[must_use]
     pub fn domain_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.domains.keys().map(String::as_str).collect();
@@ -320,7 +320,7 @@ impl Rules {
         names
     }
 
-    /// Every rule, builder by path.
+    /// Every rule, sorted by path.
     #[must_use]
     pub fn rules(&self) -> Vec<&Arc<Rule>> {
         let mut rules: Vec<&Arc<Rule>> =
@@ -329,7 +329,7 @@ impl Rules {
         rules
     }
 
-    /// Every limit, builder by path.
+    /// Every limit, sorted by path.
     #[must_use]
     pub fn limits(&self) -> Vec<&Limit> {
         let mut limits: Vec<&Limit> = self.rules().into_iter().flat_map(|r| r.limits()).collect();
