@@ -365,7 +365,7 @@ pub enum QuotaError {
         borrow: u32,
     },
     /// A time of day that no day has.
-    #[error("a reset {0} after midnight is not allowed (below 24h)")]
+    #[error("a reset {0} after midnight is not allowed (must be below 24h)")]
     ResetAfterDay(Nanos),
     /// A calendar period of no or too many months.
     #[error("{0} months are not allowed (1 to 120)")]

@@ -1,15 +1,15 @@
-//! `map.xml`, the businesses of an FRS and their limits, as rules like those of any limits file.
+//! Reads `map.xml`, the businesses of an FRS and their limits, into rules like those of any limits file.
 //!
-//! A `<business>` is the descriptor `business=<id>`, `key=<any>`, with first-hit windows named
-//! `period`, `minute` and `day`. Every mistake is told with its position, as in YAML; only a document that
-//! is no XML ends at the first.
+//! A `<business>` becomes the descriptor `business=<id>`, `key=<any>` with first-hit windows named
+//! `period`, `minute` and `day`. As in YAML, all errors are reported with their positions; malformed XML
+//! ends at its first error.
 
 use crate::compiled::{Limit, Matcher, Rule, RuleKind};
 use crate::diagnostic::{Diagnostic, Position};
 use crate::duration;
 use crate::loader::Loader;
 use crate::path::escaped;
-use crate::text::{choice, quoted, suggestion};
+use crate::text::{or_list, quoted, suggestion};
 use crate::time_of_day;
 use crate::zone::Zones;
 use std::path::Path;
@@ -24,37 +24,37 @@ const OF_MAP: [&str; 3] = ["domain", "reset", "timezone"];
 const OF_BUSINESS: [&str; 7] =
     ["id", "max", "interval", "max-per-minute", "max-per-day", "reset", "timezone"];
 
-/// Whether a file is of this syntax.
+/// Whether this module reads the file.
 pub(super) fn is_map(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "xml")
 }
 
-/// What a daily reset is made of; an element takes what it does not say from the one around it.
+/// The parts of a daily reset. An element inherits those that it does not set.
 #[derive(Debug, Clone, Default)]
-struct Daily {
+struct ResetSettings {
     time: Option<Nanos>,
     zone: Option<String>,
     reset: Option<DailyReset>,
 }
 
-/// A file while it is read.
-struct Map<'a> {
+/// The state of a file while it is read.
+struct MapReader<'a> {
     text: &'a str,
     file: Arc<Path>,
     errors: Vec<Diagnostic>,
-    /// The element that is read: where it is in the text, and as people see it.
+    /// The current element: its offset in the text, and its position.
     at: usize,
     position: Position,
 }
 
-impl Map<'_> {
-    /// Goes on to the element at byte `at`.
+impl MapReader<'_> {
+    /// Moves on to the element at byte `at`.
     fn advance(&mut self, at: usize) {
         self.position = self.position_of(at);
         self.at = at;
     }
 
-    /// Reckoned from the element that is read, so that long files take no longer for each mistake.
+    /// Counted from the current element, so that each error of a long file costs no more than the first.
     fn position_of(&self, at: usize) -> Position {
         let between = self.text.get(self.at..at).unwrap_or_default();
         let (line, column) = self.position;
@@ -98,9 +98,9 @@ impl Map<'_> {
 pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (file, position) = (file.into(), (1, 1));
-    let mut map = Map { text, file, errors: Vec::new(), at: 0, position };
+    let mut map = MapReader { text, file, errors: Vec::new(), at: 0, position };
     if let Err(mistake) = read_map(loader, &mut map) {
-        // Mistakes of the parser may be anywhere.
+        // The parser may be anywhere in the text.
         let (file, position) = (map.file.to_path_buf(), Some(xml::place(text, mistake.at)));
         map.errors.push(Diagnostic { file, position, message: mistake.message });
     }
@@ -108,9 +108,9 @@ pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     loader.errors.append(&mut map.errors);
 }
 
-fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
+fn read_map(loader: &mut Loader, map: &mut MapReader<'_>) -> Result<(), Mistake> {
     let mut document = Document::new(map.text, 2)?;
-    // The document has one root, or the parser says so.
+    // The parser refuses a second root.
     while let Piece::Open(root) = document.next()? {
         map.advance(root.at);
         if root.name != "map" {
@@ -118,7 +118,7 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
         }
         let mut domain = DOMAIN.to_owned();
         let default = loader.defaults.self_update.clone();
-        let mut daily = Daily { reset: default, ..Daily::default() };
+        let mut settings = ResetSettings { reset: default, ..ResetSettings::default() };
         for attribute in &root.attributes {
             match attribute.name {
                 "domain" if attribute.value.is_empty() => map.wrong(attribute, "a name"),
@@ -127,14 +127,14 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
                 _ => map.unknown(attribute, "map", &OF_MAP),
             }
         }
-        read_daily(&root, &mut daily, &mut loader.cross_file.zones, map);
+        read_reset(&root, &mut settings, &mut loader.cross_file.zones, map);
         let claimed = loader.claim_domain(&domain, &map.file).map_err(|message| {
             let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
             map.error(attribute.map_or(root.at, |attribute| attribute.value_at), message);
         });
         while let Piece::Open(element) = document.next()? {
             map.advance(element.at);
-            read_business(loader, map, &element, &daily, claimed.ok().map(|()| domain.as_str()));
+            read_business(loader, map, &element, &settings, claimed.ok().map(|()| domain.as_str()));
             if let Piece::Open(inner) = document.next()? {
                 return Err(inner.refuse("nothing in <business>"));
             }
@@ -144,39 +144,44 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
 }
 
 /// Reads `reset` and `timezone` of an element.
-fn read_daily(element: &Element<'_>, daily: &mut Daily, zones: &mut Zones, map: &mut Map<'_>) {
+fn read_reset(
+    element: &Element<'_>,
+    settings: &mut ResetSettings,
+    zones: &mut Zones,
+    map: &mut MapReader<'_>,
+) {
     let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
     let (reset, timezone) = (attribute("reset"), attribute("timezone"));
     if let Some(timezone) = timezone {
-        daily.zone = Some(timezone.value.clone().into_owned());
+        settings.zone = Some(timezone.value.clone().into_owned());
     }
     match reset {
         Some(reset) if reset.value == "off" => {
-            (daily.time, daily.reset) = (None, None);
+            (settings.time, settings.reset) = (None, None);
             return;
         }
         Some(reset) => match time_of_day::parse(&reset.value) {
-            Some(time) => daily.time = Some(time),
+            Some(time) => settings.time = Some(time),
             None => map.wrong(reset, "a time of day such as 03:00, or off"),
         },
         None => {}
     }
-    let Some(time) = daily.time else {
+    let Some(time) = settings.time else {
         if let Some(timezone) = timezone.filter(|_| reset.is_none()) {
-            map.error(timezone.at, "`timezone` says nothing without `reset`");
+            map.error(timezone.at, "`timezone` has no effect without `reset`");
         }
         return;
     };
-    let zone = daily.zone.as_deref().unwrap_or("UTC");
+    let zone = settings.zone.as_deref().unwrap_or("UTC");
     match zones.daily(zone, time) {
-        Ok(reset) => daily.reset = Some(reset),
+        Ok(reset) => settings.reset = Some(reset),
         Err(message) => {
             map.error(timezone.map_or(element.at, |timezone| timezone.value_at), message);
         }
     }
 }
 
-/// What a `<business>` says of its limits.
+/// The limits of a `<business>`.
 #[derive(Default)]
 struct Numbers {
     id: Option<String>,
@@ -186,12 +191,13 @@ struct Numbers {
     per_day: Option<u32>,
 }
 
-/// Reads a business, and puts its rule into the tree of `domain`; without one, for its mistakes alone.
+/// Reads a business and inserts its rule into `domain`. Without a domain, it is read only to find its
+/// errors.
 fn read_business(
     loader: &mut Loader,
-    map: &mut Map<'_>,
+    map: &mut MapReader<'_>,
     element: &Element<'_>,
-    daily: &Daily,
+    settings: &ResetSettings,
     domain: Option<&str>,
 ) {
     if element.name != "business" {
@@ -200,14 +206,14 @@ fn read_business(
     }
     let before = map.errors.len();
     let numbers = read_numbers(element, map);
-    let mut daily = daily.clone();
-    read_daily(element, &mut daily, &mut loader.cross_file.zones, map);
+    let mut settings = settings.clone();
+    read_reset(element, &mut settings, &mut loader.cross_file.zones, map);
     let has = |name| element.attributes.iter().any(|attribute| attribute.name == name);
     match (has("max"), has("interval")) {
         (true, false) => map.error(element.at, "`max` needs an `interval`, such as 1h"),
         (false, true) => map.error(element.at, "`interval` needs a `max`"),
         (false, false) if !has("max-per-minute") && !has("max-per-day") => {
-            let known = choice(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
+            let known = or_list(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
             map.error(element.at, format!("a business needs a limit: {known}"));
         }
         _ => {}
@@ -220,7 +226,7 @@ fn read_business(
         escaped(domain.unwrap_or_default()),
         escaped(numbers.id.as_deref().unwrap_or_default())
     );
-    let limits = limits(&numbers, &daily, &path, map);
+    let limits = limits(&numbers, &settings, &path, map);
     let (Some(id), Some(domain)) = (numbers.id, domain) else { return };
     if map.errors.len() > before {
         return;
@@ -228,7 +234,7 @@ fn read_business(
     insert(loader, map, domain, &id, &path, limits);
 }
 
-fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
+fn read_numbers(element: &Element<'_>, map: &mut MapReader<'_>) -> Numbers {
     let mut numbers = Numbers::default();
     for attribute in &element.attributes {
         match attribute.name {
@@ -240,7 +246,7 @@ fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
             "interval" => match interval(&attribute.value) {
                 Some(interval) => numbers.interval = Some((interval, attribute.value_at)),
                 None => {
-                    let units = choice(&["ms", "s", "m", "h", "d", "w"]);
+                    let units = or_list(&["ms", "s", "m", "h", "d", "w"]);
                     let expected = format!("seconds, or a number and {units}, such as 1h");
                     map.wrong(attribute, &expected);
                 }
@@ -252,17 +258,22 @@ fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
     numbers
 }
 
-/// A period with its unit, or a bare number of seconds.
+/// A duration, or a bare number of seconds.
 fn interval(text: &str) -> Option<Nanos> {
     let is_bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_bare { duration::parse(&format!("{text}s")) } else { duration::parse(text) }
 }
 
-fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Vec<Limit> {
+fn limits(
+    numbers: &Numbers,
+    settings: &ResetSettings,
+    path: &str,
+    map: &mut MapReader<'_>,
+) -> Vec<Limit> {
     let mut limits = Vec::new();
     let mut add = |name: &str, requests: u32, period| -> Result<(), QuotaError> {
         let window = FirstHitWindow::new(requests, period)?;
-        let window = match &daily.reset {
+        let window = match &settings.reset {
             Some(reset) => window.with_reset(reset.clone()),
             None => window,
         };
@@ -281,7 +292,7 @@ fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Ve
     {
         map.error(at, error.to_string());
     }
-    // A minute and a day are periods that there are.
+    // A minute and a day are valid periods.
     let _ = numbers.per_minute.map(|max| add("minute", max, MINUTE));
     let _ = numbers.per_day.map(|max| add("day", max, DAY));
     limits
@@ -289,7 +300,7 @@ fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Ve
 
 fn insert(
     loader: &mut Loader,
-    map: &mut Map<'_>,
+    map: &mut MapReader<'_>,
     domain: &str,
     id: &str,
     path: &str,
@@ -301,7 +312,7 @@ fn insert(
     let Ok(node) = below else {
         let first = loader.cross_file.first_definition(path, &map.file);
         let first = first.map_or_else(String::new, |at| format!("; the first is at {at}"));
-        map.error(map.at, format!("business {} comes twice{first}", quoted(id)));
+        map.error(map.at, format!("duplicate business {}{first}", quoted(id)));
         return;
     };
     let names = loader.cross_file.names.entry(domain.into()).or_default();

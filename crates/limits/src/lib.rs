@@ -1,8 +1,8 @@
-//! Limits files: loaded to a compiled tree, checked, compared and described in words.
+//! Limits files: loading, checking, comparing and describing them.
 //!
-//! Owns the syntaxes (`yaml`, `frs_map`), the tree that they compile to (`compiled`), and what can be said
-//! of it without deciding anything: mistakes with their positions, what a change means (`diff`), where a
-//! descriptor leads (`lookup`). Refuses to decide, to count and to watch files.
+//! Owns the two syntaxes (`yaml`, `frs_map`), the tree that they compile to (`compiled`), and everything
+//! about it that needs no counter: errors with positions (`diagnostic`), the effects of a change (`diff`),
+//! the path of a descriptor through the tree (`lookup`). Does not decide, count or watch files.
 
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 

@@ -126,7 +126,8 @@ impl<'a> Trace<'a> {
         let Entry { key, value } = level.entry;
         if step.keys.is_empty() {
             let mut hints = vec![format!(
-                "no rule goes on here, and a descriptor must end where its rule ends: this one is too \
+                "no rule goes on here, and a descriptor must end where its rule ends: this one is \
+                 too \
                  long from {key}={value} on"
             )];
             if let Some(rule) = index.checked_sub(1).and_then(|before| self.levels[before].rule) {
@@ -160,7 +161,8 @@ fn too_short(keys: &[&str]) -> String {
     }
     let keys = some_of(keys.iter().copied(), NAMES_MAX);
     format!(
-        "longer rules begin like this and go on with {keys}: a descriptor must end where its rule ends"
+        "longer rules begin like this and go on with {keys}: a descriptor must end where its rule \
+         ends"
     )
 }
 
@@ -271,7 +273,8 @@ mod tests {
         check(
             &[("client", "a"), ("x", "1")],
             Err(&[
-                "no rule goes on here, and a descriptor must end where its rule ends: this one is too \
+                "no rule goes on here, and a descriptor must end where its rule ends: this one is \
+                 too \
                  long from x=1 on",
                 "d/client applies to a descriptor that ends before x",
                 "without x=1 it would meet d/client",

@@ -1,6 +1,6 @@
-//! `--usage-based`: limits that are debited after the fact, and whether they count what they deny.
+//! `--usage-based`: limits on usage that is debited afterwards must count denied hits.
 //!
-//! A limits file does not show how its limits are asked; the caller of the command knows.
+//! A limits file does not show how requests use its limits, so the operator names them.
 
 use crate::compiled::Limit;
 use crate::diagnostic::Diagnostic;
@@ -8,8 +8,8 @@ use crate::loader::Loaded;
 use std::path::Path;
 use tidegate_core::Denied;
 
-/// Adds a warning for each limit at or below one of `paths` that does not count denied hits. Errors are paths
-/// at which there is no limit; `at` is where the limits are.
+/// Adds a warning for each limit at or below one of `paths` that ignores denied hits. Fails with an error
+/// for each path without a limit. `at` is the path of the limits files.
 pub fn warn(loaded: &mut Loaded, at: &Path, paths: &[String]) -> Result<(), Vec<Diagnostic>> {
     let limits = loaded.rules.limits();
     let is_met = |path: &&String| limits.iter().any(|limit| is_below(limit, path));
@@ -33,7 +33,7 @@ pub fn warn(loaded: &mut Loaded, at: &Path, paths: &[String]) -> Result<(), Vec<
                 None => (at.to_owned(), None),
             };
             let message = format!(
-                "limit {} takes nothing of a debit that is larger than what is left, and the next peek \
+                "limit {} ignores a debit larger than its remaining hits, so the next peek \
                  passes; set `count_denied: true`",
                 limit.path
             );
@@ -46,7 +46,7 @@ pub fn warn(loaded: &mut Loaded, at: &Path, paths: &[String]) -> Result<(), Vec<
     Ok(())
 }
 
-/// Whether `path` is that of the limit, of its rule, or of what is above it.
+/// Whether `path` is the path of the limit, of its rule, or of an ancestor.
 fn is_below(limit: &Limit, path: &str) -> bool {
     let rest = limit.path.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '#']))

@@ -25,7 +25,7 @@ use limit::read_count_denied;
 use std::path::Path;
 use std::sync::Arc;
 
-const FILE: Keys = Keys { of: "a limits file", known: &["domain", "descriptors", "count_denied"] };
+const FILE: Keys = Keys { map: "a limits file", known: &["domain", "descriptors", "count_denied"] };
 
 /// Reads one more file.
 pub(crate) fn read_file(loader: &mut Loader, file: &Path, text: &str) {

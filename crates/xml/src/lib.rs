@@ -310,7 +310,7 @@ impl<'a> Scan<'a> {
             }
             let attribute = self.attribute()?;
             if attributes.iter().any(|known| known.name == attribute.name) {
-                let message = format!("attribute {} comes twice", quoted(attribute.name));
+                let message = format!("duplicate attribute {}", quoted(attribute.name));
                 return Err(Mistake::new(attribute.at, Kind::Malformed, message));
             }
             if attributes.len() == ATTRIBUTES_MAX {

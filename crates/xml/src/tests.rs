@@ -82,7 +82,7 @@ fn what_is_not_taken_is_told_with_its_place() {
             "\"encoding\" \"utf-16\" of the XML declaration: expected version 1.0, UTF-8",
         ),
         ("<a><b><c><d/></c></b></a>", 9, Kind::TooMuch, "elements are nested more than 3 deep"),
-        ("<a b='1' b='2'/>", 9, Kind::Malformed, "attribute \"b\" comes twice"),
+        ("<a b='1' b='2'/>", 9, Kind::Malformed, "duplicate attribute \"b\""),
         ("<a b='1'c='2'/>", 8, Kind::Malformed, "expected white space before an attribute"),
         ("<a b/>", 4, Kind::Malformed, "attribute \"b\" has no value"),
         ("<a b=1/>", 5, Kind::Malformed, "expected a value in quotes"),

@@ -212,13 +212,13 @@ impl Index {
         let mut best = limit;
         self.ends.starts_of(value.bytes().rev(), work, |end, end_len| {
             // Start and end must not overlap.
-            let middle = value.len().checked_sub(end_len).and_then(|to| value.get(len..to));
-            let Some(middle) = middle else { return };
+            let text = value.len().checked_sub(end_len).and_then(|to| value.get(len..to));
+            let Some(text) = text else { return };
             work.add(1);
             let Some(middle) = self.middle.get(&(start, end)) else { return };
             best = best.min(middle.all);
             if let Some(inner) = middle.inner.as_ref().filter(|inner| inner.rank_min() < best) {
-                best = inner.first(middle, best, work);
+                best = inner.first(text, best, work);
             }
         });
         best

@@ -228,11 +228,13 @@ fn effect(rule: &str, old: &Quota, new: &Quota) -> String {
     let is_fixed = matches!(new, Quota::FixedWindow(_));
     if means.is_empty() && reset(new).is_some() && !is_fixed {
         if !matches!(new, Quota::FirstHitWindow(_)) {
-            return "hits are forgotten at another time each day; a count is kept if its last hit came \
+            return "hits are forgotten at another time each day; a count is kept if its last hit \
+            came \
                     after the last reset"
                 .to_owned();
         }
-        return "windows end at another time each day; a count is kept if its window began after the \
+        return "windows end at another time each day; a count is kept if its window began after \
+        the \
                 last reset"
             .to_owned();
     }

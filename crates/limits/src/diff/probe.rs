@@ -97,7 +97,8 @@ fn change((from, to): Move<'_>, kept: &KeptCounts, entries: &[Entry]) -> Option<
         (Some(from), None) => (
             "takes fewer callers",
             format!(
-                "callers such as {callers} met {from}, and meet nothing now: a branch without a rule \
+                "callers such as {callers} met {from}, and meet nothing now: a branch without a \
+                 rule \
                  matches first"
             ),
         ),

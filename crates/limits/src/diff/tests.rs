@@ -1,5 +1,5 @@
-//! Rules before and after, and what is said of the change. Rules are built here, not read from files,
-//! so that every kind of change is there.
+//! Old and new rules, and the reported changes. The rules are built here instead of read from files, to
+//! cover every kind of change.
 
 mod paths;
 
@@ -45,11 +45,11 @@ fn ten_a_minute() -> Rule {
     with(Quota::FixedWindow(window(10, MINUTE)))
 }
 
-/// A domain `d` with this rule at the key `k`.
+/// A domain `d` with this rule for the key `k`.
 fn snapshot(rule: Rule) -> Snapshot {
     let mut rules = Rules::default();
-    let place = rules.domain_mut("d").root_mut().insert("k", &Matcher::Any, None).unwrap();
-    place.set_rule(rule);
+    let node = rules.domain_mut("d").root_mut().insert("k", &Matcher::Any, None).unwrap();
+    node.set_rule(rule);
     Snapshot::of(&rules)
 }
 
@@ -89,30 +89,27 @@ fn other_numbers_keep_the_counts() {
     check(
         bucket(10, 10),
         bucket(30, 10),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute, burst 30, initial 10 (callers matching d/k \
-           get 30 at once instead of 10 now; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute, burst 30, initial 10 (callers matching \
+             d/k \
+           get 30 at once instead of 10 now; live counts are kept)"],
     );
     check(
         bucket(30, 10),
         bucket(30, 5),
-        &[
-            "Changed d/k: 10 per minute, burst 30, initial 10 -> 10 per minute, burst 30, initial 5 \
-           (new callers start with 5 instead of 10; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute, burst 30, initial 10 -> 10 per minute, burst 30, initial \
+             5 \
+           (new callers start with 5 instead of 10; live counts are kept)"],
     );
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(10, MINUTE).in_zone(&Zone::fixed(3_600)))),
-        &[
-            "Changed d/k: time zone changed (windows begin at other times; a count is kept if it began within the current new window)",
-        ],
+        &["Changed d/k: time zone changed (windows begin at other times; a count is kept if it \
+             began within the current new window)"],
     );
 }
 
 #[test]
-fn a_daily_reset_is_told_and_keeps_counts() {
+fn a_daily_reset_is_reported_and_keeps_counts() {
     let first = || FirstHitWindow::new(10, MINUTE).unwrap();
     let plain = || with(Quota::FirstHitWindow(first()));
     let reset = |zone: &Zone| {
@@ -122,25 +119,22 @@ fn a_daily_reset_is_told_and_keeps_counts() {
     check(
         plain(),
         reset(&Zone::utc()),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute, reset daily at 03:00 (windows end at 03:00 \
-           each day at the latest; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute, reset daily at 03:00 (windows end at \
+             03:00 \
+           each day at the latest; live counts are kept)"],
     );
     check(
         reset(&Zone::utc()),
         plain(),
-        &[
-            "Changed d/k: 10 per minute, reset daily at 03:00 -> 10 per minute (windows no longer end \
-           at 03:00 each day; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute, reset daily at 03:00 -> 10 per minute (windows no longer \
+             end \
+           at 03:00 each day; live counts are kept)"],
     );
     check(
         reset(&Zone::utc()),
         reset(&Zone::fixed(3_600)),
-        &[
-            "Changed d/k: time zone changed (windows end at another time each day; a count is kept if its window began after the last reset)",
-        ],
+        &["Changed d/k: time zone changed (windows end at another time each day; a count is \
+             kept if its window began after the last reset)"],
     );
 }
 
@@ -155,10 +149,9 @@ fn another_identity_starts_anew() {
     check(
         ten_a_minute(),
         with(Quota::FirstHitWindow(FirstHitWindow::new(10, MINUTE).unwrap())),
-        &[
-            "Changed d/k: 10 per minute by fixed_window -> 10 per minute by first_hit_window (callers \
-           matching d/k get 10 per minute now; counts start anew, because the algorithm changed)",
-        ],
+        &["Changed d/k: 10 per minute by fixed_window -> 10 per minute by first_hit_window \
+             (callers \
+           matching d/k get 10 per minute now; counts start anew, because the algorithm changed)"],
     );
     check(
         ten_a_minute(),
@@ -171,22 +164,20 @@ fn another_identity_starts_anew() {
     check(
         ten_a_minute(),
         rule(RuleKind::Limits(vec![labelled])),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute (callers matching d/k get 10 per minute now; \
-           counts start anew, because the label of the limit among those of its rule changed)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute (callers matching d/k get 10 per minute \
+             now; \
+           counts start anew, because the label of the limit among those of its rule changed)"],
     );
 }
 
 #[test]
-fn what_a_rule_does_besides_counting_is_told() {
+fn modes_and_metadata_are_reported() {
     let in_shadow = Rule { enforcement: Enforcement::Shadow, ..ten_a_minute() };
     check(
         in_shadow.clone(),
         ten_a_minute(),
-        &[
-            "Changed d/k: in shadow -> enforced (callers matching d/k are denied over the limit now)",
-        ],
+        &["Changed d/k: in shadow -> enforced (callers matching d/k are denied over the limit \
+             now)"],
     );
     check(
         ten_a_minute(),
@@ -215,7 +206,8 @@ fn what_a_rule_does_besides_counting_is_told() {
         named.clone(),
         &[
             "Changed d/k: count_denied on (requests that are denied use up the limit too)",
-            "Changed d/k: name none -> mine (answers carry the new name, and `replaces` elsewhere must use it)",
+            "Changed d/k: name none -> mine (answers carry the new name, and `replaces` elsewhere \
+             must use it)",
             "Changed d/k: replaces a now (requests that meet d/k are no longer held to a)",
         ],
     );
@@ -228,7 +220,7 @@ fn what_a_rule_does_besides_counting_is_told() {
 }
 
 #[test]
-fn limits_of_one_rule_come_and_go() {
+fn limits_of_one_rule_are_added_and_removed() {
     let several = |names: &[&str]| {
         let limit = |name: &&str| Limit {
             path: format!("d/k#{name}"),
@@ -242,15 +234,16 @@ fn limits_of_one_rule_come_and_go() {
         several(&["b", "c"]),
         &[
             "Removed d/k#a: 10 per minute (callers matching d/k are no longer held to this limit)",
-            "Added d/k#c: 10 per minute (callers matching d/k are held to this limit too, from a new count)",
+            "Added d/k#c: 10 per minute (callers matching d/k are held to this limit too, from a \
+             new count)",
         ],
     );
 }
 
-/// Rules from places: `(key, matcher, share)` of each level, all with the same limit.
-fn rules(places: &[&[(&str, Matcher)]]) -> Rules {
+/// Rules with the same limit at each path: `(key, matcher, share)` for each level.
+fn rules(paths: &[&[(&str, Matcher)]]) -> Rules {
     let mut rules = Rules::default();
-    for levels in places {
+    for levels in paths {
         let mut path = "d".to_owned();
         let mut node = rules.domain_mut("d").root_mut();
         for (key, matcher) in *levels {
@@ -280,22 +273,20 @@ fn like(pattern: &str) -> Matcher {
 }
 
 #[test]
-fn callers_of_a_rule_that_comes_or_goes_meet_another() {
+fn callers_of_an_added_or_removed_rule_meet_another() {
     let any = rules(&[&[("user", Matcher::Any)]]);
     let both = rules(&[&[("user", Matcher::Any)], &[("user", exact("a/b=c"))]]);
     assert_eq!(
         lines(&compare_rules(&any, &both)),
-        [
-            "Added d/user=a%2Fb%3Dc: 10 per minute (callers matching d/user=a%2Fb%3Dc are limited now; \
-          they met d/user (10 per minute) before; live counts are kept)"
-        ]
+        ["Added d/user=a%2Fb%3Dc: 10 per minute (callers matching d/user=a%2Fb%3Dc are limited \
+             now; \
+          they met d/user (10 per minute) before; live counts are kept)"]
     );
     assert_eq!(
         lines(&compare_rules(&both, &any)),
-        [
-            "Removed d/user=a%2Fb%3Dc: 10 per minute (callers that matched d/user=a%2Fb%3Dc meet d/user \
-          (10 per minute) now; live counts are kept)"
-        ]
+        ["Removed d/user=a%2Fb%3Dc: 10 per minute (callers that matched d/user=a%2Fb%3Dc meet \
+             d/user \
+          (10 per minute) now; live counts are kept)"]
     );
     assert_eq!(
         lines(&compare_rules(&any, &Rules::default())),
@@ -307,7 +298,7 @@ fn callers_of_a_rule_that_comes_or_goes_meet_another() {
 }
 
 #[test]
-fn the_order_of_patterns_is_told_where_it_matters() {
+fn the_order_of_patterns_is_reported_if_it_matters() {
     let path =
         |first: &str, second: &str| rules(&[&[("path", like(first))], &[("path", like(second))]]);
     let (old, new) = (path("/a*", "*.js"), path("*.js", "/a*"));
@@ -316,22 +307,24 @@ fn the_order_of_patterns_is_told_where_it_matters() {
         ["Changed d/path=*.js: another rule matches first (callers such as path=/a.js meet \
           d/path=*.js now instead of d/path=%2Fa*; live counts are kept)"]
     );
-    // No value starts in both ways.
+    // No value has both prefixes.
     let (old, new) = (path("/a*", "/b*"), path("/b*", "/a*"));
     assert!(compare_rules(&old, &new).is_empty());
 }
 
-/// Adding a place for one value takes it away from the key alone, at every depth.
+/// A new branch for one value takes this value from the key alone, at every depth.
 #[test]
-fn a_place_that_takes_callers_from_another_rule_is_told() {
+fn a_branch_that_takes_callers_from_another_rule_is_reported() {
     let old = rules(&[&[("user", Matcher::Any)]]);
     let new =
         rules(&[&[("user", Matcher::Any)], &[("user", exact("vip")), ("path", Matcher::Any)]]);
     assert_eq!(
         lines(&compare_rules(&old, &new)),
         [
-            "Changed d/user: takes fewer callers (callers such as user=vip met d/user, and meet nothing now: a branch without a rule matches first)",
-            "Added d/user=vip/path: 10 per minute (callers matching d/user=vip/path are limited now)",
+            "Changed d/user: takes fewer callers (callers such as user=vip met d/user, and meet \
+             nothing now: a branch without a rule matches first)",
+            "Added d/user=vip/path: 10 per minute (callers matching d/user=vip/path are limited \
+             now)",
         ]
     );
 }
@@ -339,9 +332,9 @@ fn a_place_that_takes_callers_from_another_rule_is_told() {
 #[test]
 fn a_log_line_names_the_first_few() {
     let keys = ["a", "b", "c", "e", "f", "g", "h"];
-    let places: Vec<[(&str, Matcher); 1]> = keys.map(|key| [(key, Matcher::Any)]).to_vec();
-    let places: Vec<&[(&str, Matcher)]> = places.iter().map(|levels| &levels[..]).collect();
-    let (old, new) = (Snapshot::of(&rules(&places[..1])), Snapshot::of(&rules(&places[1..])));
+    let paths: Vec<[(&str, Matcher); 1]> = keys.map(|key| [(key, Matcher::Any)]).to_vec();
+    let paths: Vec<&[(&str, Matcher)]> = paths.iter().map(|levels| &levels[..]).collect();
+    let (old, new) = (Snapshot::of(&rules(&paths[..1])), Snapshot::of(&rules(&paths[1..])));
     assert_eq!(
         compare(&old, &new).to_string(),
         "added d/b, d/c, d/e, d/f, d/g and 1 more; removed d/a"

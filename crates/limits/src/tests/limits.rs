@@ -1,4 +1,4 @@
-//! What the keys of a rate_limit mean.
+//! The keys of a rate_limit.
 
 use super::*;
 use crate::Defaults;
@@ -29,7 +29,7 @@ fn periods_are_any_length() {
     check("{period: 1y, requests: 7}", &Quota::FixedWindow(calendar(12)));
 }
 
-/// Alone they are 30 and 365 days, as envoyproxy/ratelimit has them.
+/// Without a timezone they are 30 and 365 days, as in envoyproxy/ratelimit.
 #[test]
 fn a_month_with_a_timezone_is_one_of_the_calendar() {
     let zoned = |window: FixedWindow| Quota::FixedWindow(window.in_zone(&Zone::fixed(8 * 3_600)));
@@ -80,9 +80,9 @@ fn denied_hits_count_where_asked() {
     }
 }
 
-/// A limit overrules its file, and a file the flag of the service.
+/// A limit overrides its file, and a file overrides the command line flag.
 #[test]
-fn what_is_nearest_to_a_limit_says_whether_denied_hits_count() {
+fn the_innermost_count_denied_wins() {
     let denied = |file: Option<bool>, limit: Option<bool>, flag: Denied| {
         let said = |says: Option<bool>| {
             says.map(|says| format!("count_denied: {says}")).unwrap_or_default()
@@ -110,7 +110,7 @@ fn what_is_nearest_to_a_limit_says_whether_denied_hits_count() {
 }
 
 #[test]
-fn several_limits_are_told_apart_by_their_names() {
+fn several_limits_are_identified_by_their_names() {
     let rule = only_rule(&with_limits(
         "{name: short, unit: second, requests: 2}, {unit: hour, requests: 20}, \
          {name: a/b, unit: hour, requests: 30}, {algorithm: sliding_window, unit: hour}",
@@ -127,7 +127,7 @@ fn several_limits_are_told_apart_by_their_names() {
         ("d/k#4", None, ""),
     ];
     assert_eq!(limits, expected);
-    // So that a rate_limit keeps its counts when it gets a name.
+    // So a rate_limit keeps its counts when it gets a name.
     let named = only_limit(&with_limit("{name: n, unit: hour}"));
     assert_eq!((named.path.as_str(), named.label.as_str()), ("d/k", ""));
     assert_eq!(only_limit(&with_limits("{unit: hour}")).path, "d/k#1");
@@ -147,7 +147,7 @@ fn timezones_are_offsets_or_names() {
     assert_eq!(zoned("europe/berlin").quota, zoned("Europe/Berlin").quota);
 }
 
-/// Whoever copies an example must get what it says.
+/// Every example of the documentation loads.
 #[test]
 fn the_examples_of_the_documentation_load() {
     let page = include_str!("../../../../docs/configuration.md");
@@ -176,7 +176,7 @@ fn the_examples_of_the_documentation_load() {
     assert_eq!(blocks.next(), None);
 }
 
-/// Every key that is read has its place in the documentation.
+/// Every key is documented.
 #[test]
 fn every_key_is_documented() {
     let page = include_str!("../../../../docs/configuration.md");

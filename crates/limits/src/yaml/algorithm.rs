@@ -1,4 +1,4 @@
-//! `algorithm` and its numbers: which keys go with which, and the quota that they make.
+//! `algorithm` and its numbers: the keys that each algorithm allows, and the quota that they describe.
 
 use super::context::{Context, Diagnostics};
 use super::document::Content;
@@ -6,7 +6,7 @@ use super::fields::Fields;
 use super::period;
 use crate::diagnostic::Position;
 use crate::duration;
-use crate::text::{all, choice, quoted, suggestion};
+use crate::text::{and_list, or_list, quoted, suggestion};
 use crate::time_of_day;
 use tidegate_core::{
     Alignment, DailyReset, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError,
@@ -38,11 +38,11 @@ impl Algorithm {
     }
 }
 
-/// All but the bucket, which has no hits to forget.
+/// All algorithms that count hits; a bucket has none to forget.
 const WINDOWS: [Algorithm; 4] =
     [A::FixedWindow, A::FirstHitWindow, A::SlidingWindow, A::SlidingBuckets];
 
-/// Keys that not every algorithm has.
+/// Keys that only some algorithms have.
 const FOR: [(&str, &[Algorithm]); 6] = [
     ("burst", &[A::TokenBucket]),
     ("initial", &[A::TokenBucket]),
@@ -52,7 +52,7 @@ const FOR: [(&str, &[Algorithm]); 6] = [
     ("exact", &[A::SlidingBuckets]),
 ];
 
-/// What the keys say; the defaults are filled in.
+/// The values of the keys, with defaults.
 struct Numbers {
     requests: u32,
     period: Period,
@@ -69,19 +69,19 @@ enum Exact {
     Yes,
 }
 
-/// The quota of a limit; none when there was a mistake, which is reported.
+/// The quota of a limit; none after an error, which is reported.
 pub(super) fn read_quota(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Quota> {
     let before = context.diagnostics.errors.len();
     let algorithm = read_algorithm(fields, context);
     if let Some(algorithm) = algorithm {
         check_keys(fields, algorithm, context);
     }
-    // Only windows that begin on a boundary go by a clock without one.
+    // Other windows begin at hits, so they need a clock only for a reset.
     if let Some(algorithm) = algorithm.filter(|of| *of != A::FixedWindow && WINDOWS.contains(of))
         && fields.has("timezone")
         && !fields.has("reset")
     {
-        let message = format!("`timezone` of a {} says nothing without `reset`", algorithm.name());
+        let message = format!("`timezone` of a {} has no effect without `reset`", algorithm.name());
         context.diagnostics.error(fields.position_of("timezone"), message);
     }
     let numbers = read_numbers(fields, context);
@@ -90,8 +90,7 @@ pub(super) fn read_quota(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> 
     }
     let (algorithm, numbers) = (algorithm?, numbers?);
     if matches!(numbers.period, Period::Months(_)) && algorithm != A::FixedWindow {
-        let message =
-            "months and years of the calendar are for fixed_window only; count days, such as 30d";
+        let message = "calendar months and years are for fixed_window only; use days, such as 30d";
         context.diagnostics.error(fields.position_of("period"), message);
         return None;
     }
@@ -174,7 +173,7 @@ fn read_algorithm(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<
     let found = Algorithm::ALL.iter().find(|(known, _)| *known == name);
     if found.is_none() {
         let names = Algorithm::ALL.map(|(known, _)| known);
-        let (meant, names) = (suggestion(&name, &names), choice(&names));
+        let (meant, names) = (suggestion(&name, &names), or_list(&names));
         let message = format!("unknown algorithm {}{meant}; expected {names}", quoted(&name));
         context.diagnostics.error(fields.position_of("algorithm"), message);
     }
@@ -185,7 +184,7 @@ fn check_keys(fields: &Fields<'_>, algorithm: Algorithm, context: &mut Context<'
     for (key, algorithms) in FOR {
         if fields.has(key) && !algorithms.contains(&algorithm) {
             let names: Vec<&str> = algorithms.iter().map(|of| of.name()).collect();
-            let message = format!("`{key}` is for {} only", all(&names));
+            let message = format!("`{key}` is for {} only", and_list(&names));
             context.diagnostics.error(fields.position_of(key), message);
         }
     }
@@ -212,10 +211,10 @@ fn read_numbers(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Nu
     Some(Numbers { requests, period, burst, initial, borrow, alignment, reset, exact })
 }
 
-/// What a bucket starts with.
+/// The initial tokens of a bucket.
 enum Initial {
     Tokens(u32),
-    /// As many as drip in in so long.
+    /// The tokens that drip in during this time.
     Time(Nanos),
 }
 
@@ -236,7 +235,7 @@ fn read_initial(fields: &Fields<'_>, diagnostics: &mut Diagnostics<'_>) -> Optio
     initial
 }
 
-/// The whole tokens that drip in in `time`; none if the bucket does not hold as many, which is reported.
+/// The whole tokens that drip in during `time`. None, with an error, if they exceed the burst.
 fn tokens_of(
     time: Nanos,
     requests: u32,
@@ -245,7 +244,7 @@ fn tokens_of(
     fields: &Fields<'_>,
     context: &mut Context<'_, '_>,
 ) -> Option<u32> {
-    // A period of no length is a mistake of its own.
+    // A period of zero is reported as an error of its own.
     let period = u128::from(period.nominal().as_nanos()).max(1);
     let tokens = u128::from(time.as_nanos()) * u128::from(requests) / period;
     let fitting = u32::try_from(tokens).ok().filter(|tokens| *tokens <= burst);
@@ -256,8 +255,7 @@ fn tokens_of(
     fitting
 }
 
-/// `requests`, or `requests_per_unit` as envoyproxy/ratelimit has it, where leaving it out is a
-/// limit of 0.
+/// `requests`, or envoyproxy/ratelimit's `requests_per_unit`, which defaults to 0 as it does there.
 fn read_requests(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<u32> {
     let diagnostics = &mut *context.diagnostics;
     match (fields.has("requests"), fields.has("requests_per_unit")) {
@@ -291,7 +289,7 @@ fn read_timezone(
     }
 }
 
-/// The time of day at which counters start anew, by the clock of `timezone`, or UTC.
+/// The daily reset, by the clock of `timezone` or UTC.
 fn read_reset(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<DailyReset> {
     let text = fields.text("reset", context.diagnostics)?;
     let Some(time) = time_of_day::parse(&text) else {
@@ -301,6 +299,6 @@ fn read_reset(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Dail
         return None;
     };
     let zone = fields.text("timezone", context.diagnostics).unwrap_or_else(|| "UTC".to_owned());
-    // An unknown zone is told of by `timezone` itself.
+    // The error of an unknown zone is reported for `timezone`.
     context.cross_file.zones.daily(&zone, time).ok()
 }

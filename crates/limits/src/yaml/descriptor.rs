@@ -1,4 +1,4 @@
-//! One descriptor: where it stands, what it matches, what its rule says besides the limits.
+//! One descriptor: its node in the tree, its matcher, and the parts of its rule other than limits.
 
 use super::context::Context;
 use super::document::Node;
@@ -12,7 +12,7 @@ use crate::path::segment;
 use tidegate_core::Enforcement;
 
 pub(super) const DESCRIPTOR: Keys = Keys {
-    of: "a descriptor",
+    map: "a descriptor",
     known: &[
         "key",
         "value",
@@ -29,13 +29,13 @@ pub(super) const DESCRIPTOR: Keys = Keys {
     ],
 };
 
-/// Keys that say something of the limits beside them, not of those below.
+/// Keys that affect the descriptor's own limits, not those below.
 const OF_ITS_LIMITS: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
-/// What the levels ancestors say to those below.
+/// What a level inherits from the levels above it.
 pub(super) struct Ancestors {
     path: String,
-    /// For each level, whether its value is part of the names of metrics.
+    /// For each level, whether its value is part of the rule's name in metrics.
     metric_values: Vec<bool>,
 }
 
@@ -71,7 +71,7 @@ fn read_descriptor<'a>(
     let matching = read_matching(fields, context.diagnostics);
     let mut metric_values = ancestors.metric_values.clone();
     metric_values.push(fields.flag("value_to_metric", context.diagnostics));
-    // The rest is read for its mistakes even if the position itself is one.
+    // The rest is read to find its errors, even if the descriptor cannot be inserted.
     let mut detached = RuleNode::default();
     let inserted = match (key, matching) {
         (Some(key), Some(matching)) => {
@@ -87,7 +87,7 @@ fn read_descriptor<'a>(
     };
     let (node, path) = inserted.unwrap_or_else(|| {
         let (line, column) = fields.position;
-        // No path has such a part, so nothing below is called a duplicate of a rule.
+        // No rule has such a path, so nothing below is reported as a duplicate of a rule.
         (&mut detached, format!("{}//{line}:{column}", ancestors.path))
     });
     let here = Ancestors { path, metric_values };
@@ -98,7 +98,7 @@ fn read_descriptor<'a>(
     read_descriptors(descriptors, node, &here, context);
 }
 
-/// Makes the position in the tree; diagnostics it if there is one already, or its pattern is none.
+/// Inserts a node. Reports a duplicate, and a pattern that does not compile.
 fn insert<'a>(
     fields: &Fields<'_>,
     parent: &'a mut RuleNode,
@@ -108,7 +108,7 @@ fn insert<'a>(
     context: &mut Context<'_, '_>,
 ) -> Option<&'a mut RuleNode> {
     if let Some(first) = context.cross_file.first_definition(path, &context.file) {
-        // Below what has no position, the path is not one that an operator knows.
+        // Below a descriptor that could not be inserted, paths are made up; messages omit those parts.
         let is_made_up = path.starts_with('/') || path.contains("//");
         let name = path.rsplit('/').next().filter(|_| is_made_up).unwrap_or(path);
         let message = format!("duplicate descriptor {name}; the first is at {first}");
@@ -204,7 +204,7 @@ fn read_kind(fields: &Fields<'_>, path: &str, context: &mut Context<'_, '_>) -> 
     }
 }
 
-/// Without limits of its own a descriptor only leads to those below, which read none of these.
+/// A descriptor without limits of its own only leads to those below, which these keys do not affect.
 fn warn_of_no_limit(fields: &Fields<'_>, context: &mut Context<'_, '_>) {
     for key in OF_ITS_LIMITS.into_iter().filter(|key| fields.has(key)) {
         let message = format!(

@@ -159,10 +159,10 @@ fn reworded(message: &str) -> Option<&'static str> {
         return Some("an anchor must not contain an alias for itself");
     }
     if message.starts_with("recursion limit") || message.starts_with("budget breached: Depth") {
-        return Some("nested too deep (maximum: 30 levels of descriptors)");
+        return Some("nested too deeply (maximum: 30 levels of descriptors)");
     }
     let is_too_much = message.starts_with("budget breached: ") || message.contains("replay limit");
-    is_too_much.then_some("too much for one file, aliases written out; split it")
+    is_too_much.then_some("too large for one file with its aliases expanded; split it")
 }
 
 fn node(value: Spanned<Content>) -> Result<Node, TryFromIntError> {

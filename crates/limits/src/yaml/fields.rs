@@ -1,11 +1,11 @@
-//! Context maps whose keys are known: each value by its type, every mistake with its position.
+//! Maps with known keys: each value by its type, each error with its position.
 
 use super::context::Diagnostics;
 use super::document::{Content, Key, Node};
 use crate::diagnostic::Position;
 use crate::text::{shortened, suggestion};
 
-/// The keys of envoyproxy/ratelimit, and where each has its effect. It takes any of them anywhere.
+/// The keys of envoyproxy/ratelimit, and the map in which each has an effect. It accepts them anywhere.
 const ORIGINAL: [(&str, &str); 16] = [
     ("domain", "the file"),
     ("descriptors", "a descriptor or the file"),
@@ -27,12 +27,12 @@ const ORIGINAL: [(&str, &str); 16] = [
 
 /// The keys that a map may have.
 pub(super) struct Keys {
-    /// What the map is, for messages: "a descriptor".
-    pub(super) of: &'static str,
+    /// The map's name in messages: "a descriptor".
+    pub(super) map: &'static str,
     pub(super) known: &'static [&'static str],
 }
 
-/// The other keys, each with the map that it is for.
+/// Tidegate's own keys, and the map of each.
 const OTHERS: [(&str, &str); 15] = [
     ("match", "a descriptor"),
     ("rate_limits", "a descriptor"),
@@ -58,7 +58,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Takes `node` as a map and diagnostics the keys that it should not have.
+    /// Takes `node` as a map, and reports keys that it must not have.
     pub(super) fn read(
         node: &'a Node,
         keys: &Keys,
@@ -66,7 +66,7 @@ impl<'a> Fields<'a> {
     ) -> Option<Self> {
         let Content::Map(entries) = &node.content else {
             let found = node.describe(diagnostics.source);
-            diagnostics.error(node.position(), format!("expected {}, found {found}", keys.of));
+            diagnostics.error(node.position(), format!("expected {}, found {found}", keys.map));
             return None;
         };
         for (key, _) in entries {
@@ -74,35 +74,35 @@ impl<'a> Fields<'a> {
             if keys.known.contains(&name) {
                 continue;
             }
-            match home(&ORIGINAL, name) {
-                Some(home) => diagnostics.warn(
+            match owner(&ORIGINAL, name) {
+                Some(owner) => diagnostics.warn(
                     key.position(),
                     format!(
-                        "`{name}` is known but has no effect in {}; it belongs in {home}",
-                        keys.of
+                        "`{name}` is known but has no effect in {}; it belongs in {owner}",
+                        keys.map
                     ),
                 ),
                 None => diagnostics.error(key.position(), unknown_key(name, keys)),
             }
         }
-        // A block map starts at its first key, which is where a reader looks.
+        // A reader looks for a block map at its first key.
         let position = entries.first().map_or(node.position(), |(key, _)| key.position());
         Some(Fields { position, entries })
     }
 
-    /// The value of `key`; a null counts as absent, as it does in the original.
+    /// The value of `key`. As in envoyproxy/ratelimit, null counts as absent.
     pub(super) fn value(&self, key: &str) -> Option<&'a Node> {
         let (_, value) = self.entries.iter().find(|(known, _)| known.name == key)?;
         (!matches!(value.content, Content::Null)).then_some(value)
     }
 
-    /// The position of the value of `key`, or of the map when it is not there.
+    /// The position of the value of `key`, or of the map if the key is absent.
     pub(super) fn position_of(&self, key: &str) -> Position {
         let found = self.entries.iter().find(|(known, _)| known.name == key);
         found.map_or(self.position, |(_, value)| value.position())
     }
 
-    /// The position of `key` itself, or of the map when it is not there.
+    /// The position of `key` itself, or of the map if the key is absent.
     pub(super) fn key_position(&self, key: &str) -> Position {
         let found = self.entries.iter().find(|(known, _)| known.name == key);
         found.map_or(self.position, |(known, _)| known.position())
@@ -112,7 +112,7 @@ impl<'a> Fields<'a> {
         self.value(key).is_some()
     }
 
-    /// Whether `key` is there with nothing after it.
+    /// Whether `key` is present without a value.
     pub(super) fn is_empty(&self, key: &str) -> bool {
         !self.has(key) && self.entries.iter().any(|(known, _)| known.name == key)
     }
@@ -122,14 +122,14 @@ impl<'a> Fields<'a> {
         text(self.value(key)?, key, diagnostics)
     }
 
-    /// A string that must be there and not empty.
+    /// A string that is required and must not be empty.
     pub(super) fn required(&self, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<String> {
         let text = self.text(key, diagnostics);
         let wrong_type = text.is_none() && self.has(key);
         let text = text.filter(|text| !text.is_empty());
         if text.is_none() && !wrong_type {
             diagnostics
-                .error(self.position_of(key), format!("`{key}` must be there and not empty"));
+                .error(self.position_of(key), format!("`{key}` is required and must not be empty"));
         }
         text
     }
@@ -138,7 +138,7 @@ impl<'a> Fields<'a> {
         self.truth(key, diagnostics).unwrap_or(false)
     }
 
-    /// A truth value, if there is one.
+    /// A boolean, if present.
     pub(super) fn truth(&self, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<bool> {
         let node = self.value(key)?;
         match &node.content {
@@ -174,8 +174,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A string. A plain number or truth value is the text that is written, as in the original, so
-/// `007` is not `7`. Plain numbers with a fraction are refused, as there.
+/// A string. As in envoyproxy/ratelimit, a plain number or boolean is taken as its source text, so `007` is
+/// not `7`, and plain numbers with a fraction are refused.
 pub(super) fn text(node: &Node, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<String> {
     match &node.content {
         Content::Text(text) => return Some(text.clone()),
@@ -193,18 +193,18 @@ pub(super) fn text(node: &Node, key: &str, diagnostics: &mut Diagnostics<'_>) ->
     None
 }
 
-fn home(keys: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
-    keys.iter().find(|(key, _)| *key == name).map(|(_, home)| *home)
+fn owner(keys: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    keys.iter().find(|(key, _)| *key == name).map(|(_, owner)| *owner)
 }
 
 fn unknown_key(name: &str, keys: &Keys) -> String {
     let known = keys.known.join(", ");
     let key = shortened(name);
-    match home(&OTHERS, name) {
-        Some(home) => format!("unknown key `{key}` in {}; it belongs in {home}", keys.of),
+    match owner(&OTHERS, name) {
+        Some(owner) => format!("unknown key `{key}` in {}; it belongs in {owner}", keys.map),
         None => {
             let meant = suggestion(name, keys.known);
-            format!("unknown key `{key}` in {}{meant}; expected {known}", keys.of)
+            format!("unknown key `{key}` in {}{meant}; expected {known}", keys.map)
         }
     }
 }

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::mem::discriminant;
 use tidegate_core::{Denied, Quota};
 
-/// The most limits of one descriptor: each is a counter that a request updates.
+/// The most limits of one descriptor. Each is a counter that a request updates.
 pub(super) const LIMITS_MAX: usize = 16;
 
 pub(super) const RATE_LIMIT: Keys = Keys {
-    of: "a rate_limit",
+    map: "a rate_limit",
     known: &[
         "unit",
         "requests_per_unit",
@@ -36,19 +36,19 @@ pub(super) const RATE_LIMIT: Keys = Keys {
     ],
 };
 
-const REPLACES: Keys = Keys { of: "an entry of replaces", known: &["name"] };
+const REPLACES: Keys = Keys { map: "an entry of replaces", known: &["name"] };
 
-/// Keys that go with `unlimited: true`; `requests_per_unit` does so without effect.
+/// Keys allowed with `unlimited: true`; `requests_per_unit` has no effect there.
 const OF_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
 
-/// What tells a limit from the others of its rule.
+/// What distinguishes a limit from the others of its rule.
 struct Named {
     name: Option<String>,
     path: String,
     label: String,
 }
 
-/// The only limit of a descriptor. Its name is no part of its identity, so it may change.
+/// The only limit of a descriptor. Its name is not part of its counters' identity, so it may change.
 pub(super) fn read_rate_limit(
     node: &Node,
     path: &str,
@@ -85,7 +85,7 @@ pub(super) fn read_limits(
     for ((fields, name), path) in maps.iter().zip(&names).zip(paths) {
         let replaces = read_replaces(fields, &own, context);
         if fields.flag("unlimited", context.diagnostics) {
-            let message = "`unlimited` is for a rate_limit alone, not for one of several";
+            let message = "`unlimited` is for `rate_limit`, not for one of several limits";
             context.diagnostics.error(fields.key_position("unlimited"), message);
             complete = false;
             continue;
@@ -102,7 +102,7 @@ pub(super) fn read_limits(
     (complete && !limits.is_empty()).then_some(RuleKind::Limits(limits))
 }
 
-/// The path of each: its name, or its position from 1.
+/// The path of each limit: by its name, or by its number from 1.
 fn read_paths(
     maps: &[Fields<'_>],
     names: &[Option<String>],
@@ -116,7 +116,7 @@ fn read_paths(
         let position = fields.position_of("name");
         if let Some((other, (line, column))) = first.get(&suffix) {
             let message = if names[*other] == *name {
-                format!("the limit at {line}:{column} has this name already")
+                format!("the limit at {line}:{column} already has this name")
             } else {
                 format!(
                     "{suffix:?} is the name of one limit and the number of another; give all \
@@ -131,7 +131,7 @@ fn read_paths(
     paths
 }
 
-/// Two limits of one list that are told apart by nothing would share a counter.
+/// Limits of one list with the same algorithm and period and without names would share counters.
 fn check_counters(limits: &[(Limit, Position)], context: &mut Context<'_, '_>) {
     for (index, (limit, position)) in limits.iter().enumerate() {
         let same = |(other, _): &&(Limit, Position)| {
@@ -173,7 +173,7 @@ pub(super) fn read_count_denied(
 }
 
 fn read_name(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<String> {
-    // An empty name is none, as in the original.
+    // As in envoyproxy/ratelimit, an empty name is none.
     let name = fields.text("name", context.diagnostics).filter(|name| !name.is_empty())?;
     let names = context.cross_file.names.entry(context.domain.clone()).or_default();
     names.insert(name.clone());
@@ -206,7 +206,7 @@ fn read_replaces(fields: &Fields<'_>, own: &[&str], context: &mut Context<'_, '_
 fn check_unlimited(fields: &Fields<'_>, context: &mut Context<'_, '_>) {
     for key in RATE_LIMIT.known.iter().filter(|key| !OF_UNLIMITED.contains(key)) {
         if fields.has(key) {
-            let message = format!("`{key}` says nothing when `unlimited` is true; remove one");
+            let message = format!("`{key}` contradicts `unlimited: true`; remove one");
             context.diagnostics.error(fields.position_of(key), message);
         }
     }

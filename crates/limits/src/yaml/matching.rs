@@ -1,4 +1,4 @@
-//! Which values a descriptor is for: `value`, or `match`.
+//! The values that a descriptor matches: `value` or `match`.
 
 use super::context::Diagnostics;
 use super::document::{Content, Node};
@@ -6,17 +6,17 @@ use super::fields::{Fields, Keys, text};
 use crate::compiled::{Cidr, Matcher};
 use crate::diagnostic::Position;
 use crate::path::spelling;
-use crate::text::choice;
+use crate::text::or_list;
 
-const MATCH: Keys = Keys { of: "a match", known: &["prefix", "cidr", "regex"] };
+const MATCH: Keys = Keys { map: "a match", known: &["prefix", "cidr", "regex"] };
 
 /// The most ranges in one `cidr`.
 const RANGES_MAX: usize = 1_000;
 
-/// What a descriptor says of its values.
+/// A descriptor's matcher.
 pub(super) struct Matching {
     pub(super) matcher: Matcher,
-    /// The text that stands for all values, when they share counters.
+    /// The text that replaces all values, if they share counters.
     pub(super) share: Option<String>,
     pub(super) position: Position,
 }
@@ -27,7 +27,7 @@ pub(super) fn read_matching(
     diagnostics: &mut Diagnostics<'_>,
 ) -> Option<Matching> {
     let before = diagnostics.errors.len();
-    // An empty value means any value, as in the original.
+    // As in envoyproxy/ratelimit, an empty value matches any value.
     let value = fields.text("value", diagnostics).filter(|value| !value.is_empty());
     let matched = fields.value("match");
     let shared = fields.flag("share_threshold", diagnostics);
@@ -46,7 +46,7 @@ pub(super) fn read_matching(
         diagnostics.error(fields.key_position("share_threshold"), message);
     }
     if diagnostics.errors.len() > before {
-        // Reported; it must not pass for "any value", and be called a duplicate of that.
+        // After an error, the matcher must not become "any value" and be reported as a duplicate.
         return None;
     }
     let (matcher, position) = matcher?;
@@ -58,8 +58,8 @@ fn read_match(node: &Node, diagnostics: &mut Diagnostics<'_>) -> Option<(Matcher
     let fields = Fields::read(node, &MATCH, diagnostics)?;
     let given: Vec<&str> = MATCH.known.iter().copied().filter(|key| fields.has(key)).collect();
     let [kind] = given[..] else {
-        let kinds = choice(MATCH.known);
-        let message = format!("a match has one of {kinds}, here it has {}", given.len());
+        let kinds = or_list(MATCH.known);
+        let message = format!("a match needs exactly one of {kinds}, found {}", given.len());
         diagnostics.error(fields.position, message);
         return None;
     };
@@ -72,7 +72,7 @@ fn read_match(node: &Node, diagnostics: &mut Diagnostics<'_>) -> Option<(Matcher
     Some((matcher, position))
 }
 
-/// One range or a list of them; sorted, so that the same ranges have the same path.
+/// One range or a list. Sorted, so that equal ranges have equal paths.
 fn read_ranges(node: &Node, diagnostics: &mut Diagnostics<'_>) -> Option<Vec<Cidr>> {
     let items = match &node.content {
         Content::List(items) => items.as_slice(),

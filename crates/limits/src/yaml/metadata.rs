@@ -5,7 +5,7 @@ use super::document::{Content, Node};
 use super::fields::Fields;
 use tidegate_core::Value;
 
-/// The metadata of a descriptor. How deep they nest is bounded by the parser.
+/// The metadata of a descriptor. The parser bounds its depth.
 pub(super) fn read(fields: &Fields<'_>, diagnostics: &mut Diagnostics<'_>) -> Option<Value> {
     let node = fields.value("metadata")?;
     if !matches!(node.content, Content::Map(_)) {

@@ -1,14 +1,13 @@
-//! How long a limit counts: `unit` as envoyproxy/ratelimit has it, or `period`.
+//! The period of a limit: envoyproxy/ratelimit's `unit`, or `period`.
 
 use super::context::Diagnostics;
 use super::document::Node;
 use super::fields::Fields;
 use crate::duration;
-use crate::text::{choice, quoted, suggestion};
+use crate::text::{or_list, quoted, suggestion};
 use tidegate_core::{Period, Unit};
 
-/// Reads `period`, or `unit`, of which a month or year is one of the calendar when there is a
-/// `timezone` as well.
+/// Reads `period` or `unit`. With a `timezone`, the units month and year are those of the calendar.
 pub(super) fn read(fields: &Fields<'_>, diagnostics: &mut Diagnostics<'_>) -> Option<Period> {
     match (fields.value("unit"), fields.value("period")) {
         (Some(unit), None) => {
@@ -56,7 +55,7 @@ fn read_period(
     let text = fields.text("period", diagnostics)?;
     let period = parse(&text);
     if period.is_none() {
-        let units = choice(&["ms", "s", "m", "h", "d", "w", "mo", "y"]);
+        let units = or_list(&["ms", "s", "m", "h", "d", "w", "mo", "y"]);
         let text = quoted(&text);
         let message = format!("{text} is not a period; expected a number and {units}, such as 30s");
         diagnostics.error(node.position(), message);
@@ -64,7 +63,7 @@ fn read_period(
     period
 }
 
-/// A duration, or `3mo`, `1y` for months and years of the calendar.
+/// A duration, or calendar months and years such as `3mo` and `1y`.
 fn parse(text: &str) -> Option<Period> {
     let months = |digits: &str, each: u32| {
         let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,9 +1,8 @@
-//! Finds descriptors that no request can meet, since others take all their values.
+//! Finds descriptors that no request can reach, because others match all their values.
 //!
-//! At each level the exact value wins, then the first pattern in the order of the file, then the
-//! key alone. So a pattern is lost when an earlier one takes every value that it takes, and the key
-//! alone when a pattern takes everything. Only what is certain is told: of regular expressions
-//! nothing is.
+//! At each level the exact value wins, then the first pattern in the order of the file, then the key alone.
+//! So a pattern is unreachable if an earlier one matches all its values, and the key alone if a pattern
+//! matches everything. Warns only of certain cases, and never of regular expressions.
 
 use super::context::Diagnostics;
 use crate::compiled::{Cidr, Matcher};
@@ -13,21 +12,21 @@ use std::collections::HashMap;
 /// Bits of an IPv6 address before the IPv4 address that is mapped into it.
 const MAPPED_BITS: u8 = 96;
 
-/// The patterns among the descriptors of one list, by key.
+/// The patterns of one list of descriptors so far, by key.
 #[derive(Default)]
 pub(super) struct SeenPatterns(HashMap<String, KeyPatterns>);
 
 #[derive(Default)]
 struct KeyPatterns {
-    /// All values that start like this.
+    /// Prefixes of which all values are matched.
     prefixes: HashMap<String, Position>,
-    /// All addresses with these first bits.
+    /// Networks and prefix lengths of which all addresses are matched.
     ranges: HashMap<(u128, u8), Position>,
     any: Option<Position>,
 }
 
 impl SeenPatterns {
-    /// Adds one more, and warns if no request can meet it.
+    /// Adds a pattern, and warns if no request can reach it.
     pub(super) fn add(
         &mut self,
         key: &str,
@@ -67,7 +66,7 @@ impl SeenPatterns {
         }
     }
 
-    /// Warns of keys alone that have nothing left, wherever in the list they stand.
+    /// Warns of keys alone that no value is left for, wherever they are in the list.
     pub(super) fn finish(self, diagnostics: &mut Diagnostics<'_>) {
         for of_key in self.0.into_values() {
             if let Some(any) = of_key.any {
@@ -78,7 +77,7 @@ impl SeenPatterns {
 }
 
 impl KeyPatterns {
-    /// Who takes all values that start like this.
+    /// The first pattern that matches all values with this prefix.
     fn prefix(&self, head: &str) -> Option<Position> {
         if self.prefixes.is_empty() {
             return None;
@@ -87,7 +86,7 @@ impl KeyPatterns {
         ends.filter_map(|end| self.prefixes.get(&head[..end])).min().copied()
     }
 
-    /// Who takes all addresses of this range. An IPv6 range has no IPv4 address in it.
+    /// The first pattern that matches all addresses of this range. An IPv6 range contains no IPv4 address.
     fn range(&self, range: &Cidr) -> Option<Position> {
         if let Some(by) = self.prefixes.get("") {
             return Some(*by);
@@ -104,7 +103,8 @@ impl KeyPatterns {
 
 fn warn(by: Option<Position>, position: Position, diagnostics: &mut Diagnostics<'_>) {
     if let Some((line, column)) = by {
-        let message = format!("no request meets this: {line}:{column} takes all its values first");
+        let message =
+            format!("no request can reach this: {line}:{column} matches all its values first");
         diagnostics.warn(position, message);
     }
 }

@@ -167,7 +167,7 @@ impl Srv {
             (Some(host), None) => Err((host.at, "`host` needs a `port`".to_owned())),
             _ => match (attribute("timezone"), attribute("self-update")) {
                 (Some(zone), None) => {
-                    Err((zone.at, "`timezone` says nothing without `self-update`".to_owned()))
+                    Err((zone.at, "`timezone` has no effect without `self-update`".to_owned()))
                 }
                 _ => Ok(()),
             },
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(told("<srv host=\"a\"/>"), ["1:6: `host` needs a `port`"]);
         assert_eq!(
             told("<srv timezone=\"UTC\"/>"),
-            ["1:6: `timezone` says nothing without `self-update`"]
+            ["1:6: `timezone` has no effect without `self-update`"]
         );
         for (cluster, message) in [
             ("files='4'", "1:6: `files` needs `key-nodes` and `chain` beside it"),
