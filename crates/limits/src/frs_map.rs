@@ -15,7 +15,7 @@ use crate::zone::Zones;
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_core::{DailyReset, Denied, Enforcement, FirstHitWindow, Nanos, Quota, QuotaError};
-use tidegate_xml::{self as xml, Attribute, Document, Element, Mistake, Piece};
+use tidegate_xml::{self as xml, Attribute, Document, Element, Event, XmlError};
 
 const DOMAIN: &str = "frs";
 const MINUTE: Nanos = Nanos::from_secs(60);
@@ -101,17 +101,17 @@ pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let mut map = MapReader { text, file, errors: Vec::new(), at: 0, position };
     if let Err(mistake) = read_map(loader, &mut map) {
         // The parser may be anywhere in the text.
-        let (file, position) = (map.file.to_path_buf(), Some(xml::place(text, mistake.at)));
+        let (file, position) = (map.file.to_path_buf(), Some(xml::position(text, mistake.at)));
         map.errors.push(Diagnostic { file, position, message: mistake.message });
     }
     map.errors.sort_by_key(|error| error.position);
     loader.errors.append(&mut map.errors);
 }
 
-fn read_map(loader: &mut Loader, map: &mut MapReader<'_>) -> Result<(), Mistake> {
+fn read_map(loader: &mut Loader, map: &mut MapReader<'_>) -> Result<(), XmlError> {
     let mut document = Document::new(map.text, 2)?;
     // The parser refuses a second root.
-    while let Piece::Open(root) = document.next()? {
+    while let Event::Open(root) = document.next_event()? {
         map.advance(root.at);
         if root.name != "map" {
             return Err(root.refuse("<map>"));
@@ -132,10 +132,10 @@ fn read_map(loader: &mut Loader, map: &mut MapReader<'_>) -> Result<(), Mistake>
             let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
             map.error(attribute.map_or(root.at, |attribute| attribute.value_at), message);
         });
-        while let Piece::Open(element) = document.next()? {
+        while let Event::Open(element) = document.next_event()? {
             map.advance(element.at);
             read_business(loader, map, &element, &settings, claimed.ok().map(|()| domain.as_str()));
-            if let Piece::Open(inner) = document.next()? {
+            if let Event::Open(inner) = document.next_event()? {
                 return Err(inner.refuse("nothing in <business>"));
             }
         }

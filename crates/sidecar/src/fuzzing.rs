@@ -4,7 +4,7 @@ use crate::frs::{request, srv};
 use std::path::Path;
 use tidegate_limits::Rules;
 use tidegate_limits::{self as rules, SameDomain, Source};
-use tidegate_xml::{self as xml, Document, Kind};
+use tidegate_xml::{self as xml, Document, ErrorKind};
 
 pub use crate::serve::takeover_fuzzing as takeover;
 
@@ -19,14 +19,14 @@ pub type Pieces = Vec<Option<(String, Vec<(String, String)>)>>;
 /// # Errors
 /// The first mistake.
 pub fn xml(bytes: &[u8], depth_max: usize) -> Result<Pieces, (bool, String)> {
-    let told = |mistake: xml::Mistake| (mistake.kind == Kind::Malformed, mistake.message);
+    let told = |mistake: xml::XmlError| (mistake.kind == ErrorKind::Malformed, mistake.message);
     let mut document = Document::new(xml::text(bytes).map_err(told)?, depth_max).map_err(told)?;
     let mut pieces = Vec::new();
     loop {
-        pieces.push(match document.next().map_err(told)? {
-            xml::Piece::End => return Ok(pieces),
-            xml::Piece::Close => None,
-            xml::Piece::Open(element) => {
+        pieces.push(match document.next_event().map_err(told)? {
+            xml::Event::End => return Ok(pieces),
+            xml::Event::Close => None,
+            xml::Event::Open(element) => {
                 let attributes = element.attributes.iter();
                 let attributes = attributes.map(|a| (a.name.to_owned(), a.value.clone().into()));
                 Some((element.name.to_owned(), attributes.collect()))
@@ -46,7 +46,7 @@ pub const COMMANDS: usize = request::Command::ALL.len();
 /// # Errors
 /// The first mistake, and the byte it is at.
 pub fn frs_items(command: usize, bytes: &[u8]) -> Result<Vec<Item>, (usize, String)> {
-    let told = |mistake: xml::Mistake| (mistake.at, mistake.message);
+    let told = |mistake: xml::XmlError| (mistake.at, mistake.message);
     let command = request::Command::ALL[command % COMMANDS];
     let body = request::read(command, xml::text(bytes).map_err(told)?).map_err(told)?;
     let items = body.items.iter().map(|item| {

@@ -187,7 +187,7 @@ pub(super) fn text(node: &Node, key: &str, diagnostics: &mut Diagnostics<'_>) ->
         }
         Content::Float(_) => diagnostics.wrong_type(node, key, "a string (put it in quotes)"),
         Content::Null | Content::List(_) | Content::Map(_) => {
-            diagnostics.wrong_type(node, key, "a string")
+            diagnostics.wrong_type(node, key, "a string");
         }
     }
     None
