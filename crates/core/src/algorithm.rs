@@ -17,20 +17,25 @@
 //! Every window notes when its last hit came, taken or drained in vain; and every window may have a time of
 //! day at which all is forgotten.
 
+mod allowance;
+mod calendar;
+pub(crate) mod daily_reset;
 mod first_hit_window;
 mod fixed_window;
-pub(crate) mod self_update;
 mod sliding_buckets;
 mod sliding_exact;
 mod sliding_window;
 mod token_bucket;
+mod zone;
 
+pub use daily_reset::DailyReset;
 pub use first_hit_window::{FirstHitWindow, OpenWindow};
-pub use fixed_window::{Alignment, DailyReset, FixedWindow, Zone};
+pub use fixed_window::{Alignment, FixedWindow};
 pub use sliding_buckets::SlidingBuckets;
 pub use sliding_exact::SlidingExact;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
+pub use zone::Zone;
 
 use crate::quota::{Decision, Outcome, Quota};
 use crate::units::{Charge, Hits, Nanos, Timestamp};
@@ -44,7 +49,7 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
     let mut decision = match quota {
         Quota::FixedWindow(window) => match window.reset() {
             None => window.decide(narrow(state), charge, now),
-            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
                 window.decide(narrow(state), charge, now)
             }),
         },
@@ -52,13 +57,13 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
         Quota::TokenBucket(bucket) => bucket.decide(narrow(state), charge, now),
         Quota::SlidingWindow(window) => match window.reset() {
             None => window.decide(narrow(state), charge, now),
-            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
                 window.decide_any(narrow(state), charge, now)
             }),
         },
         Quota::SlidingBuckets(buckets) => match buckets.reset() {
             None => buckets.decide(state, charge, now),
-            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
                 buckets.decide_slowly(state, charge, now)
             }),
         },

@@ -18,8 +18,8 @@
 
 mod algorithm;
 mod answer;
+mod decide;
 mod descriptor;
-mod engine;
 mod key;
 mod lease;
 mod metadata;
@@ -31,8 +31,8 @@ pub use algorithm::{
     SlidingWindow, TokenBucket, Zone, decide,
 };
 pub use answer::{Answer, LimitView, Status, Verdict};
+pub use decide::{Ask, Decisions, Denied, Enforcement, decide_all, verdict};
 pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};
-pub use engine::{Ask, Decisions, Denied, Enforcement, decide_all, verdict};
 pub use key::{CounterKey, Identity, KeyHash, fingerprint};
 pub use lease::{Demand, Lease, LeaseAsk, LeaseReturn, lease_tokens};
 pub use metadata::Value;

@@ -3,7 +3,7 @@
 
 use crate::algorithm::{
     DailyReset, FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow,
-    TokenBucket, self_update,
+    TokenBucket, daily_reset,
 };
 use crate::units::{Nanos, Timestamp, Unit};
 use std::fmt;
@@ -179,7 +179,7 @@ impl Quota {
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingBuckets(_) => {
                 let until = |state: &[u64]| self.counted_until(state, now);
                 match self.reset() {
-                    Some(reset) => self_update::charged_until(reset, self, state, now, until),
+                    Some(reset) => daily_reset::charged_until(reset, self, state, now, until),
                     None => until(state),
                 }
             }
@@ -241,7 +241,7 @@ impl Quota {
             return window.open_window(narrow(state), now).map(|open| open.last);
         }
         let last = self.noted(state).filter(|last| match self.reset() {
-            Some(reset) => !self_update::is_over(reset, Some(*last), now),
+            Some(reset) => !daily_reset::is_over(reset, Some(*last), now),
             None => true,
         });
         last.map(Timestamp::from_nanos)

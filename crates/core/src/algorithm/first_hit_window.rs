@@ -23,7 +23,8 @@
 //! Source: the limit algorithm of the Frequency Restrict Service (first use; start = end = now;
 //! self-update at an agreed point in time).
 
-use super::fixed_window::{Allowance, DailyReset, Overdraft};
+use super::allowance::{Allowance, Overdraft};
+use super::daily_reset::DailyReset;
 use crate::quota::{Decision, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 

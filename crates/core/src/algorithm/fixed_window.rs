@@ -21,18 +21,12 @@
 //! hit happens no later than that window and is counted in it, so no window has more hits than it
 //! counted, and that is at most `requests + borrow`.
 
-mod allowance;
-mod calendar;
-mod daily_reset;
-mod zone;
-
-pub(super) use allowance::{Allowance, Overdraft};
-pub use daily_reset::DailyReset;
-pub use zone::Zone;
-
+use super::allowance::{Allowance, Overdraft};
+use super::calendar::{Cut, LocalWindows, Window};
+use super::daily_reset::DailyReset;
+use super::zone::Zone;
 use crate::quota::{Decision, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
-use calendar::{Cut, LocalWindows};
 
 /// The numbers of a fixed window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,17 +70,6 @@ impl Alignment {
 
 fn checked_months(months: u32) -> Result<u32, QuotaError> {
     if (1..=120).contains(&months) { Ok(months) } else { Err(QuotaError::Months(months)) }
-}
-
-/// One window.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    /// Its number; those of windows that follow each other do too.
-    ordinal: i64,
-    /// When it opens, in nanoseconds since the Unix epoch.
-    start: u64,
-    /// When the next one opens.
-    end: u64,
 }
 
 impl FixedWindow {

@@ -15,7 +15,6 @@
 //! Source of the month arithmetic: Howard Hinnant, "chrono-compatible low-level date algorithms",
 //! which count years from March, so that the leap day comes last.
 
-use super::Window;
 use super::zone::Zone;
 use std::sync::Arc;
 
@@ -23,6 +22,17 @@ const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 86_400 * SECOND;
 /// 1970-01-01 was a Thursday, three days after a Monday.
 const MONDAY: i128 = -3 * DAY;
+
+/// One window.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    /// Its number; those of windows that follow each other do too.
+    pub(super) ordinal: i64,
+    /// When it opens, in nanoseconds since the Unix epoch.
+    pub(super) start: u64,
+    /// When the next one opens.
+    pub(super) end: u64,
+}
 
 /// How the face of the clock is cut into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::units::{Charge, Hits, Timestamp};
 
 /// Hits of one window, and hits that it may borrow from the next ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::algorithm) struct Allowance {
+pub(super) struct Allowance {
     requests: u32,
     borrow: u32,
     overdraft: Overdraft,
@@ -22,7 +22,7 @@ pub(in crate::algorithm) struct Allowance {
 
 /// Whether a count may pass the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::algorithm) enum Overdraft {
+pub(super) enum Overdraft {
     /// A drain takes what is left.
     Refuse,
     /// A drain takes all its hits.
@@ -31,17 +31,17 @@ pub(in crate::algorithm) enum Overdraft {
 
 /// What a charge makes of a count.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::algorithm) struct Charged {
+pub(super) struct Charged {
     charge: Charge,
     fits: bool,
     /// The count afterwards.
-    pub(in crate::algorithm) count: u64,
+    pub(super) count: u64,
 }
 
 impl Charged {
     /// Whether hits came, of which some or none had room. Those of a take that has none for all of them
     /// did not happen.
-    pub(in crate::algorithm) fn is_hit(&self) -> bool {
+    pub(super) fn is_hit(&self) -> bool {
         match self.charge {
             Charge::Take(hits) => self.fits && hits != Hits::PEEK,
             Charge::Drain(hits) => hits != Hits::PEEK,
@@ -51,11 +51,11 @@ impl Charged {
 }
 
 impl Allowance {
-    pub(in crate::algorithm) fn new(requests: u32, overdraft: Overdraft) -> Self {
+    pub(super) fn new(requests: u32, overdraft: Overdraft) -> Self {
         Allowance { requests, borrow: 0, overdraft }
     }
 
-    pub(in crate::algorithm) fn with_borrow(self, borrow: u32) -> Result<Self, QuotaError> {
+    pub(super) fn with_borrow(self, borrow: u32) -> Result<Self, QuotaError> {
         let requests = self.requests;
         if borrow > 0 && requests == 0 {
             return Err(QuotaError::BorrowWithoutRequests(borrow));
@@ -66,19 +66,19 @@ impl Allowance {
         Ok(Allowance { borrow, ..self })
     }
 
-    pub(in crate::algorithm) fn requests(self) -> u32 {
+    pub(super) fn requests(self) -> u32 {
         self.requests
     }
 
     /// The most that one window can admit. Cannot overflow: [`Self::with_borrow`] checked it.
-    pub(in crate::algorithm) fn capacity(self) -> u32 {
+    pub(super) fn capacity(self) -> u32 {
         self.requests + self.borrow
     }
 
     /// What a later window inherits of `count`; `windows` tells how many later it is, and is only
     /// asked when there is debt. No more is inherited than may be borrowed: a count above that
     /// was taken under a larger limit, whose excess this one does not collect.
-    pub(in crate::algorithm) fn inherited(self, count: u64, windows: impl FnOnce() -> u64) -> u64 {
+    pub(super) fn inherited(self, count: u64, windows: impl FnOnce() -> u64) -> u64 {
         let requests = u64::from(self.requests);
         if self.borrow == 0 || count <= requests {
             return 0;
@@ -88,7 +88,7 @@ impl Allowance {
     }
 
     /// Takes from a window that holds `count`, or gives back to it.
-    pub(in crate::algorithm) fn charge(self, count: u64, charge: Charge) -> Charged {
+    pub(super) fn charge(self, count: u64, charge: Charge) -> Charged {
         let left = u64::from(self.capacity()).saturating_sub(count);
         let fits = charge.hits().needed() <= left;
         let (fits, count) = match charge {
@@ -112,7 +112,7 @@ impl Allowance {
     }
 
     /// The answer. `opening(n)` is when the n-th window from the one charged opens.
-    pub(in crate::algorithm) fn decision(
+    pub(super) fn decision(
         self,
         charged: Charged,
         now: Timestamp,

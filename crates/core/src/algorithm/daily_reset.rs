@@ -14,9 +14,50 @@
 //! Source: the self-update of the Frequency Restrict Service (at an agreed point in time all nodes are reset to
 //! factory state).
 
-use super::fixed_window::DailyReset;
-use crate::quota::{Decision, Outcome, Quota, WIDE_WORDS};
-use crate::units::Timestamp;
+use super::calendar::{Cut, LocalWindows};
+use super::zone::Zone;
+use crate::quota::{Decision, Outcome, Quota, QuotaError, WIDE_WORDS};
+use crate::units::{Nanos, Timestamp};
+
+/// A time of day by a local clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DailyReset {
+    time_of_day: Nanos,
+    days: LocalWindows,
+}
+
+const DAY: Nanos = Nanos::from_secs(86_400);
+
+impl DailyReset {
+    /// Each day at `time_of_day` after midnight, by the clock of `zone`.
+    ///
+    /// # Errors
+    /// When that is a day or more.
+    pub fn new(time_of_day: Nanos, zone: &Zone) -> Result<Self, QuotaError> {
+        if time_of_day >= DAY {
+            return Err(QuotaError::ResetAfterDay(time_of_day));
+        }
+        let origin = i128::from(time_of_day.as_nanos());
+        let cut = Cut::Spans { period: DAY.as_nanos(), origin };
+        Ok(DailyReset { time_of_day, days: LocalWindows::new(cut, zone) })
+    }
+
+    /// How long after midnight.
+    #[must_use]
+    pub fn time_of_day(&self) -> Nanos {
+        self.time_of_day
+    }
+
+    /// The last reset up to the instant `at`, in nanoseconds since the Unix epoch.
+    pub(super) fn previous(&self, at: u64) -> u64 {
+        self.days.window(at).start
+    }
+
+    /// The first reset after the instant `at`.
+    pub(super) fn next(&self, at: u64) -> u64 {
+        self.days.window(at).end
+    }
+}
 
 /// Decides for a window that has a reset. `plain` decides on a state as if there was none.
 #[cold]
