@@ -5,7 +5,7 @@ use super::limits::START_SECS;
 use super::subject::{Answers, Subject, Work};
 use anyhow::Context;
 use std::fmt::Write;
-use tidegate_core::{Descriptor, Entry, Hits, LeaseAsk, Nanos, Request, Timestamp};
+use tidegate_core::{Descriptor, Entry, Hits, LeaseRequest, Nanos, Request, Timestamp};
 use tidegate_sidecar::Authority;
 use tidegate_wire::{RequestReader, encode_request, lease_ask_metadata};
 
@@ -88,7 +88,7 @@ impl Calls {
                 self.authority.answer(&mut self.reader, message, &[], now, &mut self.bytes)?;
             }
             Asks::Lease => {
-                let ask = LeaseAsk {
+                let ask = LeaseRequest {
                     call: self.calls * 128,
                     proxy: 7,
                     clock: now,

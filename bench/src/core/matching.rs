@@ -2,7 +2,7 @@
 
 use super::KEYS;
 use super::subject::{Answers, Subject, Work};
-use tidegate_core::{Denied, Enforcement, Entry, FixedWindow, Nanos, Quota};
+use tidegate_core::{DeniedHits, Enforcement, Entry, FixedWindow, Nanos, Quota};
 use tidegate_limits::{Cidr, Limit, Lookup, Matcher, Rule, RuleKind, Rules};
 
 const DOMAIN: &str = "shop";
@@ -94,7 +94,7 @@ fn rule(number: u32) -> anyhow::Result<Rule> {
         path: path.clone(),
         label: String::new(),
         quota,
-        denied: Denied::Spare,
+        denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     };
     Ok(Rule {

@@ -64,7 +64,7 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
         Quota::SlidingBuckets(buckets) => match buckets.reset() {
             None => buckets.decide(state, charge, now),
             Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
-                buckets.decide_slowly(state, charge, now)
+                buckets.decide_without_shortcut(state, charge, now)
             }),
         },
         Quota::SlidingExact(exact) => exact.decide(state, charge, now),
@@ -83,15 +83,15 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
 fn taken(charge: Charge, left: u64, capacity: u64) -> u64 {
     let hits = charge.hits().get();
     match charge {
-        Charge::Take(_) | Charge::Drain(_) if hits <= left => hits,
-        Charge::Drain(_) if left > 0 => hits.min(capacity),
+        Charge::Take(_) | Charge::Force(_) if hits <= left => hits,
+        Charge::Force(_) if left > 0 => hits.min(capacity),
         _ => 0,
     }
 }
 
 /// Whether hits came that were not taken, though they happened.
-fn is_in_vain(charge: Charge) -> bool {
-    matches!(charge, Charge::Drain(hits) if hits != Hits::PEEK)
+fn is_forced_hit(charge: Charge) -> bool {
+    matches!(charge, Charge::Force(hits) if hits != Hits::PEEK)
 }
 
 fn narrow(state: &mut [u64]) -> &mut [u64; 4] {

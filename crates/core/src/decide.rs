@@ -24,23 +24,23 @@ pub enum Enforcement {
 
 /// What becomes of the hits of a denied request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Denied {
+pub enum DeniedHits {
     /// They are not counted.
     #[default]
-    Spare,
+    Ignore,
     /// They are counted, as far as the limit has room.
     Count,
 }
 
 /// One limit asked for one request.
 #[derive(Debug, Clone)]
-pub struct Ask<'a> {
+pub struct LimitCheck<'a> {
     /// The limit's rate.
     pub quota: &'a Quota,
     /// Whether its denial counts.
     pub enforcement: Enforcement,
     /// What becomes of the hits when the request is denied.
-    pub denied: Denied,
+    pub denied: DeniedHits,
     /// What the request does here.
     pub charge: Charge,
     /// Which descriptor of the request asks. Asks of one descriptor follow each other.
@@ -76,14 +76,14 @@ impl Decisions {
 /// A descriptor is over when one of its limits has no room. The request is denied when a descriptor
 /// is over whose rule is enforced, or when all those are over whose rules are quotas. A denied request takes
 /// nothing; of one that is allowed, descriptors that are over (in shadow, or by quota) take
-/// nothing, the others take all. [`Denied::Count`] makes an exception to both. Decisions of limits with room from which nothing
+/// nothing, the others take all. [`DeniedHits::Count`] makes an exception to both. Decisions of limits with room from which nothing
 /// was taken show what is left, untouched.
 ///
 /// # Panics
 /// When an ask names words that are not there, or too few for its quota.
 pub fn decide_all(
     states: &mut [u64],
-    asks: &[Ask<'_>],
+    asks: &[LimitCheck<'_>],
     now: Timestamp,
     decisions: &mut Decisions,
 ) -> Verdict {
@@ -119,7 +119,7 @@ pub fn decide_all(
 
 /// What the decisions on `asks` come to, one for each of them.
 #[must_use]
-pub fn verdict(asks: &[Ask<'_>], decisions: &[Decision]) -> Verdict {
+pub fn verdict(asks: &[LimitCheck<'_>], decisions: &[Decision]) -> Verdict {
     let (mut quotas, mut quotas_over) = (0, 0);
     let mut start = 0;
     for group in asks.chunk_by(|a, b| a.descriptor == b.descriptor) {
@@ -141,17 +141,17 @@ pub fn verdict(asks: &[Ask<'_>], decisions: &[Decision]) -> Verdict {
 }
 
 /// The charge of an ask, which is taken even where it does not fit if denied hits count.
-fn counted(ask: &Ask<'_>) -> Charge {
+fn counted(ask: &LimitCheck<'_>) -> Charge {
     match (ask.denied, ask.charge) {
-        (Denied::Count, Charge::Take(hits)) => Charge::Drain(hits),
+        (DeniedHits::Count, Charge::Take(hits)) => Charge::Force(hits),
         (_, charge) => charge,
     }
 }
 
 /// Takes nothing, unless denied hits count.
-fn hold_back(ask: &Ask<'_>, state: &mut [u64], now: Timestamp, decision: &mut Decision) {
+fn hold_back(ask: &LimitCheck<'_>, state: &mut [u64], now: Timestamp, decision: &mut Decision) {
     match (ask.denied, ask.charge) {
-        (Denied::Count, Charge::Take(_)) => {
+        (DeniedHits::Count, Charge::Take(_)) => {
             *decision = decide(state, ask.quota, counted(ask), now);
         }
         _ if decision.is_allow() => {

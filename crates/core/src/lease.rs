@@ -7,7 +7,7 @@ use crate::units::{Nanos, Timestamp};
 
 /// What a client that understands leases says beside its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeaseAsk {
+pub struct LeaseRequest {
     /// The client's number for this ask: the same when it is sent again, and otherwise a new one. It
     /// names the leases that the ask is granted.
     pub call: u64,
@@ -21,7 +21,7 @@ pub struct LeaseAsk {
     pub waiting: Vec<u64>,
 }
 
-impl LeaseAsk {
+impl LeaseRequest {
     /// The id of the lease that ask `call` is granted for the descriptor at `index`. The client knows it
     /// without the answer, and so can give back what it was never told of.
     #[must_use]
@@ -56,7 +56,7 @@ const CAPACITY_MIN: u32 = 10;
 const SHARE: u64 = 4;
 
 /// How many tokens to lease of a limit of this `capacity` with so many hits `left`, which so many
-/// `proxies` use. Never more than is left, nor [`Lease::FREE`]. Those who wait come first.
+/// `proxies` use. Never more than is left, nor [`Lease::UNLIMITED`]. Those who wait come first.
 #[must_use]
 pub fn lease_tokens(left: u64, capacity: u32, proxies: u32, demand: Demand) -> u32 {
     let waiting = demand.waiting.min(left);
@@ -65,7 +65,7 @@ pub fn lease_tokens(left: u64, capacity: u32, proxies: u32, demand: Demand) -> u
         ..CAPACITY_MIN => 0,
         _ => demand.wanted.min(rest / (SHARE * u64::from(proxies.max(1)))),
     };
-    u32::try_from(waiting + ahead).unwrap_or(u32::MAX).min(Lease::FREE - 1)
+    u32::try_from(waiting + ahead).unwrap_or(u32::MAX).min(Lease::UNLIMITED - 1)
 }
 
 /// What a holder may spend, or be sure of, without asking.
@@ -73,16 +73,16 @@ pub fn lease_tokens(left: u64, capacity: u32, proxies: u32, demand: Demand) -> u
 pub struct Lease {
     /// Names it when tokens are given back.
     pub id: u64,
-    /// Hits that may be spent, each once. [`Lease::FREE`] where no limit applies; none where the
+    /// Hits that may be spent, each once. [`Lease::UNLIMITED`] where no limit applies; none where the
     /// descriptor is denied, and would be denied again until then.
     pub tokens: u32,
-    /// Until when, by the clock of the [`LeaseAsk`].
+    /// Until when, by the clock of the [`LeaseRequest`].
     pub valid_until: Timestamp,
 }
 
 impl Lease {
     /// Any number of hits: the descriptor meets no limit.
-    pub const FREE: u32 = u32::MAX;
+    pub const UNLIMITED: u32 = u32::MAX;
     /// The id of leases that have nothing to give back: free ones, and those of nothing.
     pub const NO_ID: u64 = 0;
 
@@ -90,7 +90,7 @@ impl Lease {
     /// A bit less: the holder's clock may run slower, though never by a thousandth. None if that is
     /// no time at all.
     #[must_use]
-    pub fn told(left: Nanos, clock: Timestamp) -> Option<Timestamp> {
+    pub fn deadline(left: Nanos, clock: Timestamp) -> Option<Timestamp> {
         let told = left.as_nanos() - left.as_nanos().div_ceil(1024);
         let until = clock.as_nanos().checked_add(told)?;
         (told > 0).then_some(Timestamp::from_nanos(until))

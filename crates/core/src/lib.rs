@@ -31,10 +31,10 @@ pub use algorithm::{
     SlidingWindow, TokenBucket, Zone, decide,
 };
 pub use answer::{Answer, LimitView, Status, Verdict};
-pub use decide::{Ask, Decisions, Denied, Enforcement, decide_all, verdict};
+pub use decide::{Decisions, DeniedHits, Enforcement, LimitCheck, decide_all, verdict};
 pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};
 pub use key::{CounterKey, Identity, KeyHash, fingerprint};
-pub use lease::{Demand, Lease, LeaseAsk, LeaseReturn, lease_tokens};
+pub use lease::{Demand, Lease, LeaseRequest, LeaseReturn, lease_tokens};
 pub use metadata::Value;
 pub use quota::{Decision, Outcome, Parts, Period, Quota, QuotaError, StateSize};
 pub use units::{Charge, Hits, Nanos, Timestamp, Unit};

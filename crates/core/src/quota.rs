@@ -171,15 +171,15 @@ impl Quota {
     /// hits are spent at once. `state` is that after the charge. The end of time for a token bucket, whose
     /// bound grows by what refills in the meantime.
     #[must_use]
-    pub fn charged_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::FirstHitWindow(window) => window.charged_until(narrow(state), now),
+            Quota::FirstHitWindow(window) => window.spendable_until(narrow(state), now),
             Quota::TokenBucket(_) => Timestamp::from_nanos(u64::MAX),
-            Quota::SlidingExact(exact) => exact.charged_until(now),
+            Quota::SlidingExact(exact) => exact.spendable_until(now),
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingBuckets(_) => {
-                let until = |state: &[u64]| self.counted_until(state, now);
+                let until = |state: &[u64]| self.window_end(state, now);
                 match self.reset() {
-                    Some(reset) => daily_reset::charged_until(reset, self, state, now, until),
+                    Some(reset) => daily_reset::spendable_until(reset, self, state, now, until),
                     None => until(state),
                 }
             }
@@ -187,41 +187,41 @@ impl Quota {
     }
 
     /// The end of the window, or bucket, that a charge at `now` is counted in, if no reset comes before.
-    fn counted_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    fn window_end(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::FixedWindow(window) => window.charged_until(narrow(state), now),
-            Quota::SlidingWindow(window) => window.charged_until(narrow(state), now),
-            Quota::SlidingBuckets(buckets) => buckets.charged_until(state, now),
+            Quota::FixedWindow(window) => window.spendable_until(narrow(state), now),
+            Quota::SlidingWindow(window) => window.spendable_until(narrow(state), now),
+            Quota::SlidingBuckets(buckets) => buckets.spendable_until(state, now),
             _ => Timestamp::from_nanos(u64::MAX),
         }
     }
 
-    /// What [`charged_until`](Self::charged_until) said of the hits that a refund at `now` gives back
+    /// What [`spendable_until`](Self::spendable_until) said of the hits that a refund at `now` gives back
     /// first. If it is not the same, the hits that would be given back are others.
     #[must_use]
-    pub fn refunded_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub fn refund_spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::SlidingExact(exact) => exact.refunded_until(state, now),
-            _ => self.charged_until(state, now),
+            Quota::SlidingExact(exact) => exact.refund_spendable_until(state, now),
+            _ => self.spendable_until(state, now),
         }
     }
 
     /// The time that the counter reckons with at `now`: later if the clock stepped back and the
     /// algorithm remembers that.
     #[must_use]
-    pub fn reckoned_at(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub fn effective_time(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::TokenBucket(_) => TokenBucket::reckoned_at(narrow(state), now),
+            Quota::TokenBucket(_) => TokenBucket::effective_time(narrow(state), now),
             _ => now,
         }
     }
 
     /// How many may be given back of `held` hits that were charged when the counter
-    /// [reckoned](Self::reckoned_at) with `since`: all but for a token bucket, which has refilled.
+    /// [reckoned](Self::effective_time) with `since`: all but for a token bucket, which has refilled.
     #[must_use]
-    pub fn worth(&self, state: &[u64], held: u64, since: Timestamp, now: Timestamp) -> u64 {
+    pub fn returnable(&self, state: &[u64], held: u64, since: Timestamp, now: Timestamp) -> u64 {
         match self {
-            Quota::TokenBucket(bucket) => bucket.worth(narrow(state), held, since, now),
+            Quota::TokenBucket(bucket) => bucket.returnable(narrow(state), held, since, now),
             _ => held,
         }
     }
@@ -240,7 +240,7 @@ impl Quota {
         if let Quota::FirstHitWindow(window) = self {
             return window.open_window(narrow(state), now).map(|open| open.last);
         }
-        let last = self.noted(state).filter(|last| match self.reset() {
+        let last = self.recorded_hit(state).filter(|last| match self.reset() {
             Some(reset) => !daily_reset::is_over(reset, Some(*last), now),
             None => true,
         });
@@ -248,7 +248,7 @@ impl Quota {
     }
 
     /// The last hit in nanoseconds since the Unix epoch, whatever came since.
-    pub(crate) fn noted(&self, state: &[u64]) -> Option<u64> {
+    pub(crate) fn recorded_hit(&self, state: &[u64]) -> Option<u64> {
         match self {
             Quota::FixedWindow(_) => FixedWindow::last_hit(narrow(state)),
             Quota::FirstHitWindow(_) | Quota::TokenBucket(_) => None,
@@ -267,9 +267,9 @@ impl Quota {
     /// The labels of all parts of a counter that a later decision may still need, for those who
     /// want to forget it; the first is 0.
     #[must_use]
-    pub fn every_part(&self, now: Timestamp) -> Vec<u64> {
+    pub fn part_labels(&self, now: Timestamp) -> Vec<u64> {
         match self {
-            Quota::SlidingExact(exact) => exact.every_part(now).collect(),
+            Quota::SlidingExact(exact) => exact.part_labels(now).collect(),
             _ => vec![0],
         }
     }

@@ -119,7 +119,7 @@ pub enum Charge {
     /// Takes them even where they do not fit, since they have happened: the counter is overdrawn, as far
     /// as its algorithm says. The answer is that of [`Charge::Take`]: whether all fit. A drain of nothing
     /// asks whether a counter that may be overdrawn is.
-    Drain(Hits),
+    Force(Hits),
     /// Gives them back, up to what the counter has taken. Always fits.
     Refund(Hits),
 }
@@ -134,7 +134,7 @@ impl Charge {
     #[must_use]
     pub const fn hits(self) -> Hits {
         match self {
-            Charge::Take(hits) | Charge::Drain(hits) | Charge::Refund(hits) => hits,
+            Charge::Take(hits) | Charge::Force(hits) | Charge::Refund(hits) => hits,
         }
     }
 }

@@ -72,7 +72,7 @@ fn large_credits_are_reckoned_as_exactly_as_small_ones() {
                 let (one, million) = match step.charge {
                     Charge::Take(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
                     // A drain takes whole tokens, which are not the same on both scales.
-                    Charge::Drain(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
+                    Charge::Force(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
                     Charge::Refund(hits) => (Charge::Refund(hits), Charge::Refund(scaled(hits))),
                 };
                 if one.hits() == Hits::PEEK {
@@ -144,7 +144,7 @@ fn hits_charged_ahead_keep_the_bound_with_the_time_of_a_lease() {
                 if decide(&mut state, &quota, step.charge, at(now)).is_allow() {
                     // When the clock steps back, time stands still until it has caught up.
                     newest = now.max(newest);
-                    prop_assert_eq!(quota.charged_until(&state, at(now)), at(u64::MAX));
+                    prop_assert_eq!(quota.spendable_until(&state, at(now)), at(u64::MAX));
                     spent.push((spent_at(newest, newest + ttl, mils), step.charge.hits().get()));
                 }
             }
@@ -175,12 +175,12 @@ fn tokens_that_are_given_back_keep_that_bound() {
             for (step, (kind, index, hits)) in steps.iter().zip(kinds) {
                 now = step.moves(now, period);
                 // What the bucket takes for the present.
-                let present = quota.reckoned_at(&state, at(now)).as_nanos();
+                let present = quota.effective_time(&state, at(now)).as_nanos();
                 held.retain(|held| held.until > present && held.tokens > 0);
                 let charge = Charge::Take(Hits::new(hits));
                 if kind < 2 || held.is_empty() {
                     if decide(&mut state, &quota, charge, at(now)).is_allow() {
-                        let since = quota.reckoned_at(&state, at(now)).as_nanos();
+                        let since = quota.effective_time(&state, at(now)).as_nanos();
                         held.push(Held { tokens: hits, since, until: since + ttl });
                     }
                     continue;
@@ -191,7 +191,7 @@ fn tokens_that_are_given_back_keep_that_bound() {
                 if kind < 4 {
                     spent.push((present, tokens));
                 } else {
-                    let worth = quota.worth(&state, held.tokens, at(held.since), at(now));
+                    let worth = quota.returnable(&state, held.tokens, at(held.since), at(now));
                     prop_assert!(worth <= held.tokens);
                     let refund = Charge::Refund(Hits::new(worth.min(tokens)));
                     decide(&mut state, &quota, refund, at(now));
@@ -217,16 +217,16 @@ fn tokens_cannot_be_gathered_by_giving_them_back_and_charging_them_again() {
     };
     charge(20, Charge::Take, 1_000);
     assert_eq!(charge(100, Charge::Take, 1_002), 0, "full again");
-    let worth = |held, secs| quota.worth(&[0; 4], held, at(1_000 * SECOND), at(secs * SECOND));
+    let worth = |held, secs| quota.returnable(&[0; 4], held, at(1_000 * SECOND), at(secs * SECOND));
     assert_eq!(worth(20, 1_002), 0, "the twenty have been refilled");
     assert_eq!(worth(20, 1_001), 10);
     assert_eq!(worth(25, 1_000), 25);
-    let half = quota.worth(&[0; 4], 20, at(1_000 * SECOND), at(1_000 * SECOND + SECOND / 20));
+    let half = quota.returnable(&[0; 4], 20, at(1_000 * SECOND), at(1_000 * SECOND + SECOND / 20));
     assert_eq!(half, 19, "half a token is a token");
     // Behind a clock that was ahead, the bucket has refilled by that.
     let ahead = [1_002 * SECOND, 0, 0, 0];
-    assert_eq!(quota.worth(&ahead, 20, at(1_000 * SECOND), at(1_000 * SECOND)), 0);
-    assert_eq!(quota.reckoned_at(&ahead, at(SECOND)), at(1_002 * SECOND));
+    assert_eq!(quota.returnable(&ahead, 20, at(1_000 * SECOND), at(1_000 * SECOND)), 0);
+    assert_eq!(quota.effective_time(&ahead, at(SECOND)), at(1_002 * SECOND));
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn a_refund_makes_no_tokens_out_of_nothing() {
 #[test]
 fn a_debit_larger_than_the_level_is_owed_and_no_more_than_once() {
     let quota = bucket(60, 60 * SECOND, 10, 10);
-    let drain = |hits| Charge::Drain(Hits::new(hits));
+    let drain = |hits| Charge::Force(Hits::new(hits));
     let mut state = [0; 4];
     let mut ask = |charge, secs: u64| {
         let decision = decide(&mut state, &quota, charge, at((5_000 + secs) * SECOND));
@@ -384,7 +384,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
     let nows = prop_oneof![any::<u64>(), Just(0u64), Just(u64::MAX)];
     let charge = (0..3, any::<u64>()).prop_map(|(kind, hits)| match kind {
         0 => Charge::Take(Hits::new(hits)),
-        1 => Charge::Drain(Hits::new(hits)),
+        1 => Charge::Force(Hits::new(hits)),
         _ => Charge::Refund(Hits::new(hits)),
     });
     runner(2_000)
@@ -393,7 +393,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
                 let decision = decide(&mut state, &quota, charge, at(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
                 let hits = charge.hits().get();
-                prop_assert!(quota.worth(&state, hits, at(now / 2), at(now)) <= hits);
+                prop_assert!(quota.returnable(&state, hits, at(now / 2), at(now)) <= hits);
             }
             Ok(())
         })

@@ -41,7 +41,7 @@ fn no_numbers_lead_to_more_than_is_left() {
         for wanted in numbers {
             for proxies in [0, 1, 64, u32::MAX] {
                 let tokens = lease_tokens(left, u32::MAX, proxies, Demand { waiting, wanted });
-                assert!(u64::from(tokens) <= left && tokens != Lease::FREE);
+                assert!(u64::from(tokens) <= left && tokens != Lease::UNLIMITED);
                 assert!(u64::from(tokens) >= waiting.min(left).min(u64::from(u32::MAX - 1)));
             }
         }
@@ -52,7 +52,7 @@ fn no_numbers_lead_to_more_than_is_left() {
 fn a_holder_is_told_a_bit_less_than_the_time_that_is_left() {
     #[track_caller]
     fn check(left: u64, clock: u64, until: Option<u64>) {
-        let told = Lease::told(Nanos::new(left), Timestamp::from_nanos(clock));
+        let told = Lease::deadline(Nanos::new(left), Timestamp::from_nanos(clock));
         assert_eq!(told, until.map(Timestamp::from_nanos));
     }
     check(2_048, 7, Some(7 + 2_046));

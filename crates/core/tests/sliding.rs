@@ -219,15 +219,15 @@ fn hits_may_be_spent_until_the_reset_at_the_latest() {
         let half_past = midnight + 30 * 60 * SECOND;
         let mut state = [0; 33 * 5];
         decide(&mut state, &quota, take(1), at(half_past));
-        assert_eq!(quota.charged_until(&state, at(half_past)), at(otherwise), "{quota:?}");
+        assert_eq!(quota.spendable_until(&state, at(half_past)), at(otherwise), "{quota:?}");
         let reset = half_past + 20 * SECOND;
         let quota = reset_daily(quota, 1_820);
         let mut state = [0; 33 * 5];
         decide(&mut state, &quota, take(1), at(half_past));
-        let until = quota.charged_until(&state, at(half_past));
+        let until = quota.spendable_until(&state, at(half_past));
         assert_eq!(until, at(otherwise.min(reset)), "{quota:?}");
         // After it, what was charged before is not what a refund would find.
-        let after = quota.refunded_until(&state, at(reset));
+        let after = quota.refund_spendable_until(&state, at(reset));
         assert!(after > at(reset), "{quota:?}: {after:?}");
     }
 }
@@ -309,7 +309,7 @@ fn spent_late(
         let is_allowed = decide(&mut state, quota, step.charge, at(now)).is_allow();
         if is_allowed && step.charge.hits() != Hits::PEEK {
             newest = now.max(newest);
-            let until = quota.charged_until(&state, at(now)).as_nanos();
+            let until = quota.spendable_until(&state, at(now)).as_nanos();
             spent.push((spent_at(newest, until, *mils), step.charge.hits().get()));
         }
     }
@@ -349,7 +349,7 @@ fn hits_charged_ahead_keep_the_bound_of_an_exact_window() {
             for (step, mils) in steps.iter().zip(&delays) {
                 now = step.moves(now, secs * SECOND);
                 if store.decide(&quota, step.charge, at(now)).is_allow() {
-                    let until = quota.charged_until(&[], at(now)).as_nanos();
+                    let until = quota.spendable_until(&[], at(now)).as_nanos();
                     spent.push((spent_at(now, until, *mils), step.charge.hits().get()));
                 }
             }
@@ -368,7 +368,7 @@ fn an_exact_window_says_which_second_a_refund_gives_from() {
         let parts = quota.parts(at(now));
         let part = |label: &u64| store.parts.get(label).copied().unwrap_or([0; 33]);
         let state: Vec<u64> = parts.labels().iter().flat_map(part).collect();
-        quota.refunded_until(&state, at(now)).as_nanos()
+        quota.refund_spendable_until(&state, at(now)).as_nanos()
     };
     assert_eq!(refunded(&store, now), now + SECOND, "of a new counter");
     store.decide(&quota, take(3), at(now));
@@ -542,7 +542,7 @@ fn a_state_past_its_keep_until_decides_as_a_new_one() {
 fn a_limit_of_nothing_denies_for_a_period() {
     for quota in [window(0, 60 * SECOND), ring(0, 60 * SECOND), exact(0, 60)] {
         let mut state = [0; 33 * 5];
-        for charge in [Charge::ONE, Charge::PEEK, Charge::Drain(Hits::ONE)] {
+        for charge in [Charge::ONE, Charge::PEEK, Charge::Force(Hits::ONE)] {
             let decision = decide(&mut state, &quota, charge, at(START.start));
             assert_eq!(decision.wait(at(START.start)), Nanos::from_secs(60));
             assert!(!decision.is_allow());
@@ -835,7 +835,7 @@ fn a_refund_makes_no_room_out_of_nothing() {
             (take(10), 0),
             (refund(0), 0),
             (refund(3), 3),
-            (Charge::Drain(Hits::new(9)), 0),
+            (Charge::Force(Hits::new(9)), 0),
             (refund(u64::MAX), 10),
             (refund(1), 10),
         ] {
@@ -860,7 +860,7 @@ fn a_debit_larger_than_what_is_left_counts_for_up_to_the_whole_limit() {
         let mut store = Store::new(Expiry::Drop);
         let begin = DAY * 20_000;
         let after = |secs: u64| at(begin + secs * SECOND);
-        let drain = |hits| Charge::Drain(Hits::new(hits));
+        let drain = |hits| Charge::Force(Hits::new(hits));
         // Ten hits, one each 6 s; then a debit that takes the place of the oldest only.
         for hit in 0..10 {
             assert!(store.decide(quota, Charge::ONE, after(hit * 6)).is_allow());
@@ -923,7 +923,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
     let nows = prop_oneof![any::<u64>(), Just(0u64), Just(u64::MAX)];
     let charge = (0..3, any::<u64>()).prop_map(|(kind, hits)| match kind {
         0 => Charge::Take(Hits::new(hits)),
-        1 => Charge::Drain(Hits::new(hits)),
+        1 => Charge::Force(Hits::new(hits)),
         _ => Charge::Refund(Hits::new(hits)),
     });
     // Words of any kind, few of them that look like small numbers, and heads that look right.
@@ -946,7 +946,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
                 let decision = decide(&mut state, &quota, charge, at(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
                 let _ = quota.last_hit(&state, at(now));
-                prop_assert!(quota.charged_until(&state, at(now)) >= at(now));
+                prop_assert!(quota.spendable_until(&state, at(now)) >= at(now));
             }
             Ok(())
         })

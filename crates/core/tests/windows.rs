@@ -53,7 +53,7 @@ fn take(hits: u64) -> Charge {
 }
 
 fn drain(hits: u64) -> Charge {
-    Charge::Drain(Hits::new(hits))
+    Charge::Force(Hits::new(hits))
 }
 
 fn refund(hits: u64) -> Charge {
@@ -1126,7 +1126,7 @@ fn hits_charged_ahead_keep_the_bound_of_a_window() {
                 }
                 // When the clock steps back, time stands still until it has caught up.
                 newest = now.max(newest);
-                let until = quota.charged_until(&state, Timestamp::from_nanos(now)).as_nanos();
+                let until = quota.spendable_until(&state, Timestamp::from_nanos(now)).as_nanos();
                 if until == u64::MAX {
                     continue;
                 }
@@ -1161,8 +1161,8 @@ fn hits_may_be_spent_until_the_window_that_counted_them_ends() {
         let mut state = [0; 4];
         for (secs, charge, until) in table {
             decide(&mut state, quota, *charge, at(*secs));
-            assert_eq!(quota.charged_until(&state, at(*secs)), at(*until), "at {secs}");
-            assert_eq!(quota.refunded_until(&state, at(*secs)), at(*until), "at {secs}");
+            assert_eq!(quota.spendable_until(&state, at(*secs)), at(*until), "at {secs}");
+            assert_eq!(quota.refund_spendable_until(&state, at(*secs)), at(*until), "at {secs}");
         }
     }
     // The third steps back behind the window, the last looks at one that is over.
@@ -1254,7 +1254,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
                 let decision = decide(&mut state, quota, charge, Timestamp::from_nanos(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
                 prop_assert!(decision.keep_until >= decision.reset_at);
-                let until = quota.charged_until(&state, Timestamp::from_nanos(now));
+                let until = quota.spendable_until(&state, Timestamp::from_nanos(now));
                 prop_assert!(until >= Timestamp::from_nanos(now));
             }
             Ok(())

@@ -20,7 +20,7 @@ pub use cidr::{Cidr, CidrError};
 pub use matcher::{Matcher, MatcherError};
 pub use tree::{Child, DomainRules, Lookup, Match, RuleNode, Rules, Step};
 
-use tidegate_core::{Denied, Enforcement, Quota, Value};
+use tidegate_core::{DeniedHits, Enforcement, Quota, Value};
 
 /// A configured limit.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +35,7 @@ pub struct Limit {
     /// The compiled rate.
     pub quota: Quota,
     /// What becomes of denied hits.
-    pub denied: Denied,
+    pub denied: DeniedHits,
     /// Names of limits that do not apply to requests that meet this one.
     pub replaces: Vec<String>,
 }

@@ -14,7 +14,9 @@ use crate::time_of_day;
 use crate::zone::Zones;
 use std::path::Path;
 use std::sync::Arc;
-use tidegate_core::{DailyReset, Denied, Enforcement, FirstHitWindow, Nanos, Quota, QuotaError};
+use tidegate_core::{
+    DailyReset, DeniedHits, Enforcement, FirstHitWindow, Nanos, Quota, QuotaError,
+};
 use tidegate_xml::{self as xml, Attribute, Document, Element, Event, XmlError};
 
 const DOMAIN: &str = "frs";
@@ -282,7 +284,7 @@ fn limits(
             path: format!("{path}/key#{name}"),
             label: name.to_owned(),
             quota: Quota::FirstHitWindow(window),
-            denied: Denied::Spare,
+            denied: DeniedHits::Ignore,
             replaces: Vec::new(),
         });
         Ok(())

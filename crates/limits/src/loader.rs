@@ -7,7 +7,7 @@ use crate::zone::Zones;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidegate_core::{DailyReset, Denied};
+use tidegate_core::{DailyReset, DeniedHits};
 
 /// How two files of one domain are handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum SameDomain {
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
     pub same_domain: SameDomain,
-    pub denied: Denied,
+    pub denied: DeniedHits,
     /// The daily reset of the counters of a `map.xml`.
     pub self_update: Option<DailyReset>,
 }

@@ -6,7 +6,7 @@ use crate::compiled::Limit;
 use crate::diagnostic::Diagnostic;
 use crate::loader::Loaded;
 use std::path::Path;
-use tidegate_core::Denied;
+use tidegate_core::DeniedHits;
 
 /// Adds a warning for each limit at or below one of `paths` that ignores denied hits. Fails with an error
 /// for each path without a limit. `at` is the path of the limits files.
@@ -23,7 +23,7 @@ pub fn warn(loaded: &mut Loaded, at: &Path, paths: &[String]) -> Result<(), Vec<
         return Err(unknown);
     }
     let spares = limits.iter().filter(|limit| {
-        limit.denied == Denied::Spare && paths.iter().any(|path| is_below(limit, path))
+        limit.denied == DeniedHits::Ignore && paths.iter().any(|path| is_below(limit, path))
     });
     let warnings: Vec<Diagnostic> = spares
         .map(|limit| {

@@ -6,7 +6,7 @@ mod slow_rules;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use slow_rules::{REGEXES, SlowBranch, SlowMatch, SlowNode, pattern_matches};
-use tidegate_core::{Denied, Enforcement, Entry, FixedWindow, Nanos, Quota};
+use tidegate_core::{DeniedHits, Enforcement, Entry, FixedWindow, Nanos, Quota};
 use tidegate_limits::{
     Cidr, CidrError, Limit, Lookup, Matcher, MatcherError, Rule, RuleKind, RuleNode, Rules,
 };
@@ -546,7 +546,7 @@ fn rules_and_limits_are_listed_by_path() {
         path: path.to_owned(),
         label: String::new(),
         quota: quota.clone(),
-        denied: Denied::Spare,
+        denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     };
     let limits = |path: &str, limits| Rule { kind: RuleKind::Limits(limits), ..rule(path) };

@@ -5,7 +5,7 @@ use crate::engine::{Engine, Modes};
 use crate::metrics::Metrics;
 use anyhow::Context;
 use std::path::Path;
-use tidegate_core::{Answer, LeaseAsk, LeaseReturn, Nanos, Request, Timestamp};
+use tidegate_core::{Answer, LeaseRequest, LeaseReturn, Nanos, Request, Timestamp};
 use tidegate_limits::{self as rules, SameDomain};
 use tidegate_store::{Cluster, Geometry, Options};
 use tidegate_wire::RequestReader;
@@ -62,7 +62,7 @@ impl Authority {
     pub fn decide(
         &self,
         request: &Request,
-        lease: Option<&LeaseAsk>,
+        lease: Option<&LeaseRequest>,
         now: Timestamp,
     ) -> anyhow::Result<Answer> {
         Ok(match lease {

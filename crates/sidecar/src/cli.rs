@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use tidegate_core::{Denied, Nanos};
+use tidegate_core::{DeniedHits, Nanos};
 use tidegate_limits::{Defaults, SameDomain, duration};
 use tidegate_load::LoadOptions;
 use tidegate_store::{Geometry, GeometryError, STATE_WORDS_NARROW};
@@ -338,8 +338,8 @@ fn defaults(is_merged: bool, is_counted: bool) -> Defaults {
     Defaults { same_domain, denied: denied(is_counted), self_update: None }
 }
 
-fn denied(is_counted: bool) -> Denied {
-    if is_counted { Denied::Count } else { Denied::Spare }
+fn denied(is_counted: bool) -> DeniedHits {
+    if is_counted { DeniedHits::Count } else { DeniedHits::Ignore }
 }
 
 #[derive(Debug, Args)]

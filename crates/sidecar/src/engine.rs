@@ -29,8 +29,8 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 use tidegate_core::{
-    Answer, Ask, CounterKey, Decision, Decisions, Denied, Enforcement, Identity, KeyHash, Nanos,
-    Parts, Quota, Request, StateSize, Timestamp, Verdict, decide_all,
+    Answer, CounterKey, Decision, Decisions, DeniedHits, Enforcement, Identity, KeyHash,
+    LimitCheck, Nanos, Parts, Quota, Request, StateSize, Timestamp, Verdict, decide_all,
 };
 use tidegate_limits::{Limit, Rules};
 use tidegate_store::{Class, Cluster, Entries, Hashed, UPDATE_KEYS_MAX, UpdateError};
@@ -55,7 +55,7 @@ pub(crate) struct Modes {
     pub(crate) quota: GlobalQuota,
     pub(crate) metadata: DynamicMetadata,
     /// What becomes of denied requests at limits that they bring along; a rule's limits say it themselves.
-    pub(crate) denied: Denied,
+    pub(crate) denied: DeniedHits,
     /// How long leases last at most; none are given without.
     pub(crate) lease_ttl: Option<Nanos>,
     /// How many processes of one service grant leases; each has its share of the room for them.
@@ -68,7 +68,7 @@ impl Default for Modes {
             shadow: GlobalShadow::default(),
             quota: GlobalQuota::default(),
             metadata: DynamicMetadata::default(),
-            denied: Denied::default(),
+            denied: DeniedHits::default(),
             lease_ttl: None,
             lessors: NonZeroU32::MIN,
         }
@@ -211,7 +211,7 @@ thread_local! {
 /// What a request asks, and of which counters. Nearly all have up to four of each.
 #[derive(Default)]
 struct Plan<'a> {
-    asks: SmallVec<[Ask<'a>; 4]>,
+    asks: SmallVec<[LimitCheck<'a>; 4]>,
     /// The counter of each ask.
     counter_of_ask: SmallVec<[usize; 4]>,
     counters: SmallVec<[Counter; 4]>,
@@ -260,7 +260,7 @@ impl<'a> Plan<'a> {
                 };
                 let (state, counter) = plan.counter(&mut key, &identity, seed, now);
                 plan.counter_of_ask.push(counter);
-                plan.asks.push(Ask {
+                plan.asks.push(LimitCheck {
                     quota: limit.quota,
                     enforcement: modes.enforcement(limit.enforcement),
                     denied: limit.denied.unwrap_or(modes.denied),

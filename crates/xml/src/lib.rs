@@ -372,7 +372,11 @@ fn resolved(raw: &str, at: usize) -> Result<Cow<'_, str>, XmlError> {
     while let Some((index, c)) = characters.next() {
         match c {
             '<' => {
-                return Err(XmlError::new(at + index, ErrorKind::Malformed, "write < as &lt; here"));
+                return Err(XmlError::new(
+                    at + index,
+                    ErrorKind::Malformed,
+                    "write < as &lt; here",
+                ));
             }
             // Each form of a line end is one space.
             '\r' if raw[index + 1..].starts_with('\n') => {}

@@ -44,7 +44,7 @@ impl Charged {
     pub(super) fn is_hit(&self) -> bool {
         match self.charge {
             Charge::Take(hits) => self.fits && hits != Hits::PEEK,
-            Charge::Drain(hits) => hits != Hits::PEEK,
+            Charge::Force(hits) => hits != Hits::PEEK,
             Charge::Refund(_) => false,
         }
     }
@@ -94,13 +94,13 @@ impl Allowance {
         let (fits, count) = match charge {
             Charge::Take(hits) if fits => (true, count + hits.get()),
             Charge::Take(_) => (false, count),
-            Charge::Drain(Hits::PEEK) if self.overdraft == Overdraft::Count => {
+            Charge::Force(Hits::PEEK) if self.overdraft == Overdraft::Count => {
                 (self.is_open_at(count), count)
             }
-            Charge::Drain(hits) if self.overdraft == Overdraft::Count => {
+            Charge::Force(hits) if self.overdraft == Overdraft::Count => {
                 (fits, count.saturating_add(hits.get()))
             }
-            Charge::Drain(hits) => (fits, count + hits.get().min(left)),
+            Charge::Force(hits) => (fits, count + hits.get().min(left)),
             Charge::Refund(hits) => (true, count.saturating_sub(hits.get())),
         };
         Charged { charge, fits, count }
@@ -111,32 +111,32 @@ impl Allowance {
         self.capacity() > 0 && count <= self.capacity().into()
     }
 
-    /// The answer. `opening(n)` is when the n-th window from the one charged opens.
+    /// The answer. `opens(n)` is when the n-th window from the one charged opens.
     pub(super) fn decision(
         self,
         charged: Charged,
         now: Timestamp,
-        opening: impl Fn(u64) -> Timestamp,
+        opens: impl Fn(u64) -> Timestamp,
     ) -> Decision {
         let Charged { charge, fits, count } = charged;
         let outcome = if fits {
             Outcome::Allow
         } else {
-            let fitting = opening(self.windows_until_fitting(count, charge.hits()));
+            let fitting = opens(self.windows_until_fit(count, charge.hits()));
             Outcome::Deny { retry_after: fitting.saturating_since(now) }
         };
         let count = count.min(self.capacity().into());
         Decision {
             outcome,
             remaining: u64::from(self.capacity()) - count,
-            reset_at: opening(1),
-            keep_until: opening(self.windows_to_pay(count)),
+            reset_at: opens(1),
+            keep_until: opens(self.windows_to_pay(count)),
         }
     }
 
     /// In how many windows the hits fit that do not fit now. Hits that never do are sent away until
     /// the whole capacity is free.
-    fn windows_until_fitting(self, count: u64, hits: Hits) -> u64 {
+    fn windows_until_fit(self, count: u64, hits: Hits) -> u64 {
         let capacity = u64::from(self.capacity());
         let left = capacity.saturating_sub(count);
         self.windows_to_pay(hits.needed().min(capacity) - left)

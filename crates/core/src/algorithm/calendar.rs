@@ -38,22 +38,22 @@ pub(super) struct Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
     /// Into spans of so many nanoseconds, one of which begins at the reading `origin`.
-    Spans { period: u64, origin: i128 },
+    Fixed { period: u64, origin: i128 },
     /// Into so many months each, counted from January 1970.
     Months(u32),
 }
 
 impl Cut {
     /// Whole weeks begin on a Monday, all other spans at the local 1970-01-01 00:00.
-    pub(super) fn spans(period: u64) -> Cut {
+    pub(super) fn fixed(period: u64) -> Cut {
         let is_weeks = i128::from(period) % (7 * DAY) == 0;
-        Cut::Spans { period, origin: if is_weeks { MONDAY } else { 0 } }
+        Cut::Fixed { period, origin: if is_weeks { MONDAY } else { 0 } }
     }
 
     /// The window that `reading` is in.
     fn index(self, reading: i128) -> i64 {
         match self {
-            Cut::Spans { period, origin } => floor_div(reading - origin, period),
+            Cut::Fixed { period, origin } => floor_div(reading - origin, period),
             Cut::Months(months) => {
                 let day = floor_div(reading, DAY as u64);
                 month_of_day(day).div_euclid(months.into())
@@ -64,7 +64,7 @@ impl Cut {
     /// The reading at which window `index` begins.
     fn reading(self, index: i64) -> i128 {
         match self {
-            Cut::Spans { period, origin } => i128::from(index) * i128::from(period) + origin,
+            Cut::Fixed { period, origin } => i128::from(index) * i128::from(period) + origin,
             Cut::Months(months) => i128::from(first_day_of_month(index * i64::from(months))) * DAY,
         }
     }
@@ -72,14 +72,14 @@ impl Cut {
 
 /// A span of constant offset, and what there was before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stretch {
+struct OffsetSpan {
     /// When it begins, in nanoseconds since the Unix epoch; so it is below too.
     from: i128,
     /// The clock's lead over UTC.
     offset: i128,
-    /// All readings that the clock has passed before this stretch are below.
+    /// All readings that the clock has passed before this span are below.
     passed: i128,
-    /// The ordinal of the first window that can open in this stretch.
+    /// The ordinal of the first window that can open in this span.
     opening: i64,
     /// Windows that were skipped at its beginning and before: index = ordinal + skipped.
     skipped: i64,
@@ -90,17 +90,17 @@ struct Stretch {
 pub(super) struct LocalWindows {
     cut: Cut,
     /// By time; never empty, and the first is before all timestamps.
-    stretches: Arc<[Stretch]>,
+    spans: Arc<[OffsetSpan]>,
 }
 
 impl LocalWindows {
     pub(super) fn new(cut: Cut, zone: &Zone) -> Self {
-        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut spans: Vec<OffsetSpan> = Vec::new();
         for (from, offset) in zone.spans() {
             let (from, offset) = (i128::from(from) * SECOND, i128::from(offset) * SECOND);
             let reading = from + offset;
-            let Some(before) = stretches.last() else {
-                stretches.push(Stretch {
+            let Some(before) = spans.last() else {
+                spans.push(OffsetSpan {
                     from,
                     offset,
                     passed: reading,
@@ -113,7 +113,7 @@ impl LocalWindows {
             // The first window that has not opened yet; the clock's jump may carry it further.
             let next = cut.index(passed - 1) + 1;
             let skipped = (cut.index(reading) - next).max(0);
-            stretches.push(Stretch {
+            spans.push(OffsetSpan {
                 from,
                 offset,
                 passed,
@@ -121,7 +121,7 @@ impl LocalWindows {
                 skipped: before.skipped + skipped,
             });
         }
-        LocalWindows { cut, stretches: stretches.into() }
+        LocalWindows { cut, spans: spans.into() }
     }
 
     /// The window that the instant `at` lies in.
@@ -141,36 +141,36 @@ impl LocalWindows {
 
     /// When a window opens.
     pub(super) fn start(&self, ordinal: i64) -> u64 {
-        let here = last_of(&self.stretches, |stretch| stretch.opening <= ordinal);
+        let here = last_of(&self.spans, |span| span.opening <= ordinal);
         self.start_near(here, ordinal)
     }
 
-    /// The stretch that an instant is in, and the ordinal of its window.
+    /// The span that an instant is in, and the ordinal of its window.
     fn place(&self, at: u64) -> (usize, i64) {
         let at = i128::from(at);
-        let here = last_of(&self.stretches, |stretch| stretch.from <= at);
-        let stretch = &self.stretches[here];
-        let furthest = (at + stretch.offset).max(stretch.passed - 1);
-        (here, self.cut.index(furthest) - stretch.skipped)
+        let here = last_of(&self.spans, |span| span.from <= at);
+        let span = &self.spans[here];
+        let furthest = (at + span.offset).max(span.passed - 1);
+        (here, self.cut.index(furthest) - span.skipped)
     }
 
-    /// When a window opens; most likely in the stretch `here`.
+    /// When a window opens; most likely in the span `here`.
     fn start_near(&self, here: usize, ordinal: i64) -> u64 {
-        let is_before_next = |next: &Stretch| ordinal < next.opening;
-        let stretch = &self.stretches[here];
-        if stretch.opening > ordinal || !self.stretches.get(here + 1).is_none_or(is_before_next) {
+        let is_before_next = |next: &OffsetSpan| ordinal < next.opening;
+        let span = &self.spans[here];
+        if span.opening > ordinal || !self.spans.get(here + 1).is_none_or(is_before_next) {
             return self.start(ordinal);
         }
-        let reading = self.cut.reading(ordinal + stretch.skipped);
-        let at = (reading - stretch.offset).max(stretch.from);
+        let reading = self.cut.reading(ordinal + span.skipped);
+        let at = (reading - span.offset).max(span.from);
         u64::try_from(at.max(0)).unwrap_or(u64::MAX)
     }
 }
 
-/// Which stretch is the last that `holds` is true of. It is true of all up to some one, and the
+/// Which span is the last that `holds` is true of. It is true of all up to some one, and the
 /// first is taken for one of them.
-fn last_of(stretches: &[Stretch], holds: impl Fn(&Stretch) -> bool) -> usize {
-    stretches.partition_point(holds).saturating_sub(1)
+fn last_of(spans: &[OffsetSpan], holds: impl Fn(&OffsetSpan) -> bool) -> usize {
+    spans.partition_point(holds).saturating_sub(1)
 }
 
 /// Rounds down. Numbers fit into a word nearly always, and dividing two of them takes several times

@@ -38,7 +38,7 @@ impl DailyReset {
             return Err(QuotaError::ResetAfterDay(time_of_day));
         }
         let origin = i128::from(time_of_day.as_nanos());
-        let cut = Cut::Spans { period: DAY.as_nanos(), origin };
+        let cut = Cut::Fixed { period: DAY.as_nanos(), origin };
         Ok(DailyReset { time_of_day, days: LocalWindows::new(cut, zone) })
     }
 
@@ -69,17 +69,17 @@ pub(super) fn decide(
     now: Timestamp,
     plain: impl Fn(&mut [u64]) -> Decision,
 ) -> Decision {
-    let (decision, last) = if is_over(reset, quota.noted(state), now) {
+    let (decision, last) = if is_over(reset, quota.recorded_hit(state), now) {
         let mut new = [0; WIDE_WORDS];
         let new = &mut new[..quota.state_size().words()];
         let decision = plain(new);
         if new.iter().any(|word| *word != 0) {
             state[..new.len()].copy_from_slice(new);
         }
-        (decision, quota.noted(new))
+        (decision, quota.recorded_hit(new))
     } else {
         let decision = plain(state);
-        (decision, quota.noted(state))
+        (decision, quota.recorded_hit(state))
     };
     let end = next(reset, last.unwrap_or(0), now);
     Decision {
@@ -95,15 +95,15 @@ pub(super) fn decide(
     }
 }
 
-/// As [`Quota::charged_until`], for a window that has a reset. `until` says it of a state, reset or not.
-pub(crate) fn charged_until(
+/// As [`Quota::spendable_until`], for a window that has a reset. `until` says it of a state, reset or not.
+pub(crate) fn spendable_until(
     reset: &DailyReset,
     quota: &Quota,
     state: &[u64],
     now: Timestamp,
     until: impl Fn(&[u64]) -> Timestamp,
 ) -> Timestamp {
-    let last = quota.noted(state);
+    let last = quota.recorded_hit(state);
     if is_over(reset, last, now) {
         return until(&[0; WIDE_WORDS]).min(next(reset, 0, now));
     }

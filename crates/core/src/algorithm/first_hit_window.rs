@@ -51,20 +51,20 @@ pub struct OpenWindow {
 
 /// The window that stands at some moment, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct Current {
     start: u64,
     count: u64,
     last: u64,
     /// The first reset after it opened; the end of time where there is none.
     reset: u64,
-    kind: Kind,
+    phase: Phase,
 }
 
 /// Whether the window was opened by a hit, or is the one that a hit would open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Phase {
     Open,
-    Next,
+    New,
 }
 
 impl FirstHitWindow {
@@ -125,12 +125,12 @@ impl FirstHitWindow {
     /// used, and once it is over.
     #[must_use]
     pub fn open_window(&self, state: &[u64; 4], now: Timestamp) -> Option<OpenWindow> {
-        let standing = self.standing(state, now.as_nanos().max(1));
-        (standing.kind == Kind::Open).then(|| OpenWindow {
-            start: Timestamp::from_nanos(standing.start),
-            last: Timestamp::from_nanos(standing.last.max(standing.start)),
-            count: standing.count,
-            end: self.opening(standing, 1),
+        let current = self.current(state, now.as_nanos().max(1));
+        (current.phase == Phase::Open).then(|| OpenWindow {
+            start: Timestamp::from_nanos(current.start),
+            last: Timestamp::from_nanos(current.last.max(current.start)),
+            count: current.count,
+            end: self.opening(current, 1),
         })
     }
 
@@ -144,39 +144,39 @@ impl FirstHitWindow {
 
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
         let hit_at = now.as_nanos().max(1);
-        let standing = self.standing(state, hit_at);
-        let charged = self.allowance.charge(standing.count, charge);
-        let last = if charged.is_hit() { standing.last.max(hit_at) } else { standing.last };
-        if charged.count != standing.count {
-            *state = [standing.start, charged.count, last.max(standing.start), 0];
-        } else if standing.kind == Kind::Open && last != state[2] {
+        let current = self.current(state, hit_at);
+        let charged = self.allowance.charge(current.count, charge);
+        let last = if charged.is_hit() { current.last.max(hit_at) } else { current.last };
+        if charged.count != current.count {
+            *state = [current.start, charged.count, last.max(current.start), 0];
+        } else if current.phase == Phase::Open && last != state[2] {
             // Drained in vain: the hit is noted where there is a window to note it in.
             state[2] = last;
         }
-        self.allowance.decision(charged, now, |later| self.opening(standing, later))
+        self.allowance.decision(charged, now, |later| self.opening(current, later))
     }
 
     /// The end of the window that stands after a charge at `now`.
-    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
-        self.opening(self.standing(state, now.as_nanos().max(1)), 1)
+    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+        self.opening(self.current(state, now.as_nanos().max(1)), 1)
     }
 
     /// When the n-th window after this one opens, at the latest: a reset leaves nothing to wait for.
-    fn opening(&self, standing: Standing, later: u64) -> Timestamp {
+    fn opening(&self, current: Current, later: u64) -> Timestamp {
         let passed = self.period.as_nanos().saturating_mul(later);
-        Timestamp::from_nanos(standing.start.saturating_add(passed).min(standing.reset))
+        Timestamp::from_nanos(current.start.saturating_add(passed).min(current.reset))
     }
 
     /// The window that stands at `now`; where none does, the one that a hit would open.
-    fn standing(&self, state: &[u64; 4], now: u64) -> Standing {
+    fn current(&self, state: &[u64; 4], now: u64) -> Current {
         let [start, count, last, _] = *state;
         let reset = |at| self.reset.as_ref().map_or(u64::MAX, |daily| daily.next(at));
         let next =
-            || Standing { start: now, count: 0, last: 0, reset: reset(now), kind: Kind::Next };
+            || Current { start: now, count: 0, last: 0, reset: reset(now), phase: Phase::New };
         if start == 0 {
             return next();
         }
-        let open = Standing { start, count, last, reset: reset(start), kind: Kind::Open };
+        let open = Current { start, count, last, reset: reset(start), phase: Phase::Open };
         if now >= open.reset && open.reset != u64::MAX {
             return next();
         }
@@ -186,7 +186,7 @@ impl FirstHitWindow {
         }
         match self.allowance.inherited(count, || elapsed / period) {
             0 => next(),
-            debt => Standing { start: now - elapsed % period, count: debt, ..open },
+            debt => Current { start: now - elapsed % period, count: debt, ..open },
         }
     }
 }

@@ -61,7 +61,7 @@ impl Alignment {
     /// When `period` is out of range (1 ms to 3,660 days, 1 to 120 months).
     pub fn new(period: Period, zone: &Zone) -> Result<Self, QuotaError> {
         let cut = match period {
-            Period::Span(span) => Cut::spans(checked_period(span)?.as_nanos()),
+            Period::Span(span) => Cut::fixed(checked_period(span)?.as_nanos()),
             Period::Months(months) => Cut::Months(checked_months(months)?),
         };
         Ok(Alignment { period, windows: LocalWindows::new(cut, zone) })
@@ -191,7 +191,7 @@ impl FixedWindow {
     }
 
     /// The end of the window that a charge at `now` is counted in; the same before and after it.
-    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(self.windows.window(now.as_nanos().max(state[0])).end)
     }
 }

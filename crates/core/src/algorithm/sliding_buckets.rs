@@ -23,10 +23,10 @@
 
 mod last;
 
-use super::{DailyReset, is_in_vain, taken};
+use super::{DailyReset, is_forced_hit, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
-use last::{note, note_of_newest};
+use last::{record, record_in_newest};
 use std::ops::Range;
 
 /// The length from which a day's hours are the buckets.
@@ -109,7 +109,7 @@ impl SlidingBuckets {
     }
 
     /// As [`decide`](Self::decide), without its short way for the common case.
-    pub(super) fn decide_slowly(
+    pub(super) fn decide_without_shortcut(
         &self,
         state: &mut [u64],
         charge: Charge,
@@ -154,7 +154,7 @@ impl SlidingBuckets {
             state[0] = number + 1;
         }
         put(state, filling, filled);
-        note::<PLACES>(state, now);
+        record::<PLACES>(state, now);
         state[1] = used;
         // The first bucket to leave is the one after it, where the traffic is steady.
         let oldest = if filling + 1 == PLACES as usize { 0 } else { filling + 1 };
@@ -177,7 +177,7 @@ impl SlidingBuckets {
         now: Timestamp,
     ) -> Decision {
         let number = now.as_nanos() / self.width;
-        if let Charge::Take(hits) | Charge::Drain(hits) = charge
+        if let Charge::Take(hits) | Charge::Force(hits) = charge
             && let Some(decision) = self.take::<PLACES>(state, hits.get(), number, now.as_nanos())
         {
             return decision;
@@ -198,29 +198,29 @@ impl SlidingBuckets {
         let left = limit.saturating_sub(ring.used);
         let hits = charge.hits().get();
         let allowed = match charge {
-            Charge::Take(_) | Charge::Drain(_) => {
+            Charge::Take(_) | Charge::Force(_) => {
                 // A bucket is a u32, and none has more than all of them.
                 let room = u64::from(u32::MAX).saturating_sub(ring.used);
                 let taken = taken(charge, left, limit).min(room);
                 if taken > 0 {
                     ring.take::<PLACES>(state, taken);
                 }
-                if taken > 0 || is_in_vain(charge) && ring.used > 0 {
+                if taken > 0 || is_forced_hit(charge) && ring.used > 0 {
                     let newest = self.begins(ring.newest).as_nanos();
-                    note_of_newest::<PLACES>(state, now.as_nanos(), newest);
+                    record_in_newest::<PLACES>(state, now.as_nanos(), newest);
                 }
                 charge.hits().needed() <= left
             }
             Charge::Refund(_) => {
                 if hits > 0 && ring.used > 0 {
-                    ring.give_back::<PLACES>(state, hits);
+                    ring.refund::<PLACES>(state, hits);
                 }
                 true
             }
         };
         let left = limit.saturating_sub(ring.used);
         let fits_at = |hits| self.fits_at::<PLACES>(&ring, state, hits, now);
-        let reset_at = if left < limit { fits_at(left + 1) } else { self.whole_at(None, now) };
+        let reset_at = if left < limit { fits_at(left + 1) } else { self.full_at(None, now) };
         let needed = charge.hits().needed();
         Decision {
             outcome: if allowed {
@@ -233,7 +233,7 @@ impl SlidingBuckets {
             reset_at,
             keep_until: ring
                 .newest_filled::<PLACES>(state)
-                .map_or(now, |number| self.leaves::<PLACES>(number)),
+                .map_or(now, |number| self.expires::<PLACES>(number)),
         }
     }
 
@@ -248,7 +248,7 @@ impl SlidingBuckets {
     ) -> Timestamp {
         let Some(others) = u64::from(self.requests).checked_sub(hits) else {
             let newest = ring.newest_filled::<PLACES>(state);
-            return self.whole_at(newest.map(|number| self.leaves::<PLACES>(number)), now);
+            return self.full_at(newest.map(|number| self.expires::<PLACES>(number)), now);
         };
         let excess = ring.used.saturating_sub(others);
         let live = PLACES.saturating_sub(ring.number - ring.newest);
@@ -259,7 +259,7 @@ impl SlidingBuckets {
 
     /// When nothing counts any more, which is when the newest hits have left, if there are any. A
     /// limit of nothing is never whole: it looks again in a period.
-    fn whole_at(&self, left_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    fn full_at(&self, left_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         if self.requests == 0 {
             return now.saturating_add(self.period);
         }
@@ -267,7 +267,7 @@ impl SlidingBuckets {
     }
 
     /// The end of the bucket that a charge at `now` is counted in; the same before and after it.
-    pub(crate) fn charged_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub(crate) fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         let state = state.first_chunk().expect("a ring has its whole state");
         let number = now.as_nanos() / self.width;
         let ring = match self.period < DAY {
@@ -278,7 +278,7 @@ impl SlidingBuckets {
     }
 
     #[inline]
-    fn leaves<const PLACES: u64>(&self, number: u64) -> Timestamp {
+    fn expires<const PLACES: u64>(&self, number: u64) -> Timestamp {
         self.begins(number.saturating_add(PLACES))
     }
 
@@ -308,7 +308,7 @@ impl Ring {
 
     /// Clears what has left, and has room for the bucket that is filling.
     #[inline]
-    fn move_on<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS]) {
+    fn advance<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS]) {
         if self.used == 0 {
             state.fill(0);
         } else {
@@ -322,7 +322,7 @@ impl Ring {
 
     #[inline]
     fn take<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
-        self.move_on::<PLACES>(state);
+        self.advance::<PLACES>(state);
         let place = place::<PLACES>(self.number);
         let count = u64::from(count(state, place)).saturating_add(hits);
         // Past u32 only where the total lay: it is at least what its buckets are, and hits fit.
@@ -331,8 +331,8 @@ impl Ring {
         state[1] = self.used;
     }
 
-    fn give_back<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
-        self.move_on::<PLACES>(state);
+    fn refund<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
+        self.advance::<PLACES>(state);
         let mut rest = u32::try_from(hits).unwrap_or(u32::MAX);
         for age in 0..PLACES.min(self.number.saturating_add(1)) {
             let place = place::<PLACES>(self.number - age);
@@ -384,7 +384,7 @@ fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u6
 }
 
 /// The places of the oldest `live` buckets when the bucket `number` is filling, oldest first: two
-/// stretches, of which the second begins over at place 0.
+/// spans, of which the second begins over at place 0.
 #[inline]
 fn places<const PLACES: u64>(number: u64, live: u64) -> [Range<usize>; 2] {
     // The bucket that comes next will be at the place of the oldest.

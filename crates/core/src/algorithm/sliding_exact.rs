@@ -41,7 +41,7 @@ mod refund;
 mod reset;
 
 use super::sliding_buckets::{count, put};
-use super::{DailyReset, is_in_vain, taken};
+use super::{DailyReset, is_forced_hit, taken};
 use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use reset::last_reset;
@@ -113,7 +113,7 @@ impl SlidingExact {
     }
 
     /// The labels of all parts that may hold hits which count at `now`.
-    pub(crate) fn every_part(&self, now: Timestamp) -> impl Iterator<Item = u64> {
+    pub(crate) fn part_labels(&self, now: Timestamp) -> impl Iterator<Item = u64> {
         let (now, _) = self.span(now);
         let hours = now.hour.saturating_sub(HOURS)..=now.hour;
         let minutes = now.minute.saturating_sub(HOURS * 60)..=now.minute;
@@ -171,20 +171,20 @@ impl SlidingExact {
         let (moment, oldest) = self.span(now);
         let reset = self.reset.as_ref();
         let mut levels = Levels { state, now: moment, oldest, secs: self.secs(), reset };
-        if let Some(second) = levels.out_of_reach_until() {
+        if let Some(second) = levels.unknown_until() {
             return self.unknown(&levels, charge, second, now);
         }
         let limit = u64::from(self.requests);
         let mut used = levels.used();
         let allowed = match charge {
-            Charge::Take(hits) | Charge::Drain(hits) => {
+            Charge::Take(hits) | Charge::Force(hits) => {
                 let left = limit.saturating_sub(used);
                 let allowed = hits.needed() <= left;
                 // Short of what would saturate a total by itself.
                 let room = u64::from(SATURATED - 1).saturating_sub(used);
                 let taken = taken(charge, left, limit).min(if allowed { left } else { room });
-                if taken > 0 || is_in_vain(charge) && used > 0 {
-                    levels.note(now, used);
+                if taken > 0 || is_forced_hit(charge) && used > 0 {
+                    levels.record(now, used);
                 }
                 if taken > 0 {
                     levels.take(taken);
@@ -193,17 +193,17 @@ impl SlidingExact {
                 allowed
             }
             Charge::Refund(hits) => {
-                levels.give_back(hits.get());
+                levels.refund(hits.get());
                 used = levels.used();
                 true
             }
         };
         let left = limit.saturating_sub(used);
         let fits_at = |hits: u64| match limit.checked_sub(hits) {
-            Some(others) => {
-                Timestamp::from_secs(levels.leaves(levels.gone_second(used.saturating_sub(others))))
-            }
-            None => self.whole_at(&levels, used, now),
+            Some(others) => Timestamp::from_secs(
+                levels.expires(levels.second_to_pass(used.saturating_sub(others))),
+            ),
+            None => self.full_at(&levels, used, now),
         };
         Decision {
             outcome: if allowed {
@@ -213,7 +213,7 @@ impl SlidingExact {
                 Outcome::Deny { retry_after }
             },
             remaining: left,
-            reset_at: if left < limit { fits_at(left + 1) } else { self.whole_at(&levels, 0, now) },
+            reset_at: if left < limit { fits_at(left + 1) } else { self.full_at(&levels, 0, now) },
             keep_until: levels.keep_until(now),
         }
     }
@@ -222,7 +222,7 @@ impl SlidingExact {
     fn unknown(&self, levels: &Levels<'_>, charge: Charge, until: u64, now: Timestamp) -> Decision {
         let reset_at = Timestamp::from_secs(until);
         let retry_at = if charge.hits().needed() > u64::from(self.requests) {
-            self.whole_at(levels, 1, now).max(reset_at)
+            self.full_at(levels, 1, now).max(reset_at)
         } else {
             reset_at
         };
@@ -238,10 +238,10 @@ impl SlidingExact {
     }
 
     /// When nothing counts any more. A limit of nothing is never whole: it looks again in a period.
-    fn whole_at(&self, levels: &Levels<'_>, used: u64, now: Timestamp) -> Timestamp {
+    fn full_at(&self, levels: &Levels<'_>, used: u64, now: Timestamp) -> Timestamp {
         match levels.newest_filled() {
             _ if self.requests == 0 => now.saturating_add(self.period),
-            Some(newest) if used > 0 => Timestamp::from_secs(levels.leaves(newest)).max(now),
+            Some(newest) if used > 0 => Timestamp::from_secs(levels.expires(newest)).max(now),
             _ => now,
         }
     }
@@ -312,7 +312,7 @@ impl Levels<'_> {
     }
 
     /// Until what second the hits that count are not known, if they are not.
-    fn out_of_reach_until(&self) -> Option<u64> {
+    fn unknown_until(&self) -> Option<u64> {
         // A ring without hits can begin anew anywhere.
         let newest = self.hours().rev().find(|(_, total)| *total > 0);
         let oldest_held =
@@ -338,13 +338,13 @@ impl Levels<'_> {
     }
 
     /// The first second at which a hit of `second` counts no more.
-    fn leaves(&self, second: u64) -> u64 {
+    fn expires(&self, second: u64) -> u64 {
         let next = second.saturating_add(1);
         self.unless_reset(next, next.saturating_add(self.secs))
     }
 
     /// The second that must leave so that `excess` hits are gone, or the first one that it can be.
-    fn gone_second(&self, excess: u64) -> u64 {
+    fn second_to_pass(&self, excess: u64) -> u64 {
         let Moment { second, minute, hour } = self.oldest;
         let mut excess = excess.max(1);
         if let Some(found) = self.in_seconds(self.seconds_oldest(), minute, second, &mut excess) {
@@ -371,7 +371,7 @@ impl Levels<'_> {
         second
     }
 
-    /// As [`gone_second`](Self::gone_second), in the minutes of `hour` from `first` on; takes off
+    /// As [`second_to_pass`](Self::second_to_pass), in the minutes of `hour` from `first` on; takes off
     /// `excess` what they hold when that is not enough.
     fn in_minutes(&self, part: Part, hour: u64, first: u64, excess: &mut u64) -> Option<u64> {
         for minute in first..(hour + 1) * 60 {
@@ -427,13 +427,13 @@ impl Levels<'_> {
     /// later clock than now must not be kept for less than its own hits.
     fn keep_until(&self, now: Timestamp) -> Timestamp {
         self.newest_filled().map_or(now, |newest| {
-            Timestamp::from_secs(self.leaves(newest).saturating_add(SLACK_SECS)).max(now)
+            Timestamp::from_secs(self.expires(newest).saturating_add(SLACK_SECS)).max(now)
         })
     }
 
     fn take(&mut self, hits: u64) {
         let Moment { second, minute, hour } = self.now;
-        self.move_on(hour);
+        self.advance(hour);
         add(self.words_mut(Self::ROOT), (hour % HOURS) as usize, hits);
         for (part, number, place) in
             [(Self::MINUTES_NOW, hour, minute % 60), (self.seconds_now(), minute, second % 60)]
@@ -448,7 +448,7 @@ impl Levels<'_> {
     }
 
     /// Makes `hour` one of the ring, and remembers what is dropped for it.
-    fn move_on(&mut self, hour: u64) {
+    fn advance(&mut self, hour: u64) {
         let end = self.ring_end();
         if end.is_some_and(|end| (hour..hour + HOURS).contains(&end)) {
             return;

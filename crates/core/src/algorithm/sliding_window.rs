@@ -31,7 +31,7 @@
 //! `Q − ceil(p × (P − c) / P)` ≤ `Q − ceil(p × (P − e) / P)`; and the `p` before it were spent in
 //! theirs.
 
-use super::{DailyReset, is_in_vain, taken};
+use super::{DailyReset, is_forced_hit, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::num::NonZeroU64;
@@ -94,7 +94,7 @@ impl SlidingWindow {
 
     #[inline]
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) | Charge::Drain(hits) = charge
+        if let Charge::Take(hits) | Charge::Force(hits) = charge
             && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
         {
             return decision;
@@ -144,11 +144,11 @@ impl SlidingWindow {
         charge: Charge,
         now: Timestamp,
     ) -> Decision {
-        let mut window = self.moved(state, now.as_nanos());
+        let mut window = self.advanced(state, now.as_nanos());
         let before = self.left(&window, now);
         let mut left = before;
         let allowed = match charge {
-            Charge::Take(hits) | Charge::Drain(hits) => {
+            Charge::Take(hits) | Charge::Force(hits) => {
                 let taken = taken(charge, left, self.requests.into());
                 if taken > 0 {
                     // Less than twice the limit: what is left reckons with all of `current`.
@@ -156,7 +156,7 @@ impl SlidingWindow {
                     window.last = window.last.max(now.as_nanos()).max(1);
                     left = left.saturating_sub(taken);
                     window.store(state);
-                } else if is_in_vain(charge) && window.holds_hits() {
+                } else if is_forced_hit(charge) && window.holds_hits() {
                     state[3] = state[3].max(now.as_nanos());
                 }
                 hits.needed() <= before
@@ -184,9 +184,9 @@ impl SlidingWindow {
             reset_at: if left < u64::from(self.requests) {
                 self.fits_at(&window, left + 1, now)
             } else {
-                self.whole_at(&window, now)
+                self.full_at(&window, now)
             },
-            keep_until: self.gone_at(&window, now),
+            keep_until: self.empty_at(&window, now),
         }
     }
 
@@ -197,14 +197,14 @@ impl SlidingWindow {
     }
 
     /// The end of the window that a charge at `now` is counted in; the same before and after it.
-    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
-        let start = self.moved(state, now.as_nanos()).start;
+    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+        let start = self.advanced(state, now.as_nanos()).start;
         Timestamp::from_nanos(start).saturating_add(self.period)
     }
 
     /// The window at `now`. Counters that hold nothing are as good as new.
     #[inline]
-    fn moved(&self, state: &[u64; 4], now: u64) -> Window {
+    fn advanced(&self, state: &[u64; 4], now: u64) -> Window {
         let [start, current, previous, last] = *state;
         let period = self.period.as_nanos();
         let new = || Window { start: now - now % period, current: 0, previous: 0, last: 0 };
@@ -238,7 +238,7 @@ impl SlidingWindow {
     fn fits_at(&self, window: &Window, hits: u64, now: Timestamp) -> Timestamp {
         let period = self.period.as_nanos();
         let Some(others) = u64::from(self.requests).checked_sub(hits) else {
-            return self.whole_at(window, now);
+            return self.full_at(window, now);
         };
         // `counted` hits, all of them there at the beginning of a window, have faded to `room` when
         // counted × (P − elapsed) ≤ room × P; the end of a window is the beginning of the next.
@@ -251,12 +251,16 @@ impl SlidingWindow {
     }
 
     /// When nothing counts any more. A limit of nothing is never whole: it looks again in a period.
-    fn whole_at(&self, window: &Window, now: Timestamp) -> Timestamp {
-        if self.requests == 0 { now.saturating_add(self.period) } else { self.gone_at(window, now) }
+    fn full_at(&self, window: &Window, now: Timestamp) -> Timestamp {
+        if self.requests == 0 {
+            now.saturating_add(self.period)
+        } else {
+            self.empty_at(window, now)
+        }
     }
 
     #[inline]
-    fn gone_at(&self, window: &Window, now: Timestamp) -> Timestamp {
+    fn empty_at(&self, window: &Window, now: Timestamp) -> Timestamp {
         let periods = match window {
             Window { current: 0, previous: 0, .. } => return now,
             Window { current: 0, .. } => 1,

@@ -96,19 +96,19 @@ impl TokenBucket {
     }
 
     /// The time that the bucket reckons with at `now`.
-    pub(crate) fn reckoned_at(state: &[u64; 4], now: Timestamp) -> Timestamp {
+    pub(crate) fn effective_time(state: &[u64; 4], now: Timestamp) -> Timestamp {
         now.max(Timestamp::from_nanos(state[0]))
     }
 
     /// What `held` tokens are worth at `now` that were charged when the bucket reckoned with `since`.
-    pub(crate) fn worth(
+    pub(crate) fn returnable(
         &self,
         state: &[u64; 4],
         held: u64,
         since: Timestamp,
         now: Timestamp,
     ) -> u64 {
-        let passed = Self::reckoned_at(state, now).saturating_since(since).as_nanos();
+        let passed = Self::effective_time(state, now).saturating_since(since).as_nanos();
         let credits = u128::from(passed) * u128::from(self.requests.get());
         let refilled = credits.div_ceil(u128::from(self.period.as_nanos()));
         held.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
@@ -116,7 +116,7 @@ impl TokenBucket {
 
     #[inline]
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) | Charge::Drain(hits) = charge
+        if let Charge::Take(hits) | Charge::Force(hits) = charge
             && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
         {
             return decision;
@@ -184,7 +184,7 @@ impl TokenBucket {
             }
             _ if hits == 0 => (needed <= credit, credit),
             _ if needed <= credit => (true, credit.minus(needed)),
-            Charge::Take(_) | Charge::Drain(_) => {
+            Charge::Take(_) | Charge::Force(_) => {
                 let left = credit.divided(period).low();
                 let taken = C::of_tokens(taken(charge, left, self.burst.into()), period);
                 // What the bucket does not hold it owes: it refills nothing until that has dripped in.
@@ -195,8 +195,9 @@ impl TokenBucket {
         };
         // A bucket that is born full has nothing to refill, and needs no memory of its birth.
         // Any other refills from the first look at it, whatever becomes of this ask.
-        let is_birth = is_new && self.initial < self.burst && !matches!(charge, Charge::Refund(_));
-        if after != credit || is_birth {
+        let is_first_use =
+            is_new && self.initial < self.burst && !matches!(charge, Charge::Refund(_));
+        if after != credit || is_first_use {
             // Time 0 would make a drained bucket look like a new one.
             *state = [last.as_nanos().max(1), after.low(), after.high(), 0];
         }

@@ -60,16 +60,16 @@ pub(crate) fn expected(model: &mut impl Model, charge: Charge, now: u64) -> Said
     let mut allowed = true;
     match charge {
         Charge::Refund(_) => model.give_back(now, hits),
-        Charge::Take(_) | Charge::Drain(_) => {
+        Charge::Take(_) | Charge::Force(_) => {
             model.look(now);
             let left = model.left(now);
             allowed = needed <= left;
             if allowed {
                 model.take(now, hits);
-            } else if matches!(charge, Charge::Drain(_)) && left > 0 {
+            } else if matches!(charge, Charge::Force(_)) && left > 0 {
                 // It has happened: it counts, but for no more than the whole limit.
                 model.take(now, hits.min(model.limit()));
-            } else if matches!(charge, Charge::Drain(_)) && hits > 0 {
+            } else if matches!(charge, Charge::Force(_)) && hits > 0 {
                 model.drained_in_vain(now);
             }
         }
@@ -130,7 +130,7 @@ pub(crate) fn charges() -> impl Strategy<Value = Charge> {
     let hits = prop_oneof![1 => Just(0u64), 8 => 1u64..4, 2 => 4u64..50, 1 => Just(u64::MAX)];
     (0..10, hits.prop_map(Hits::new)).prop_map(|(kind, hits)| match kind {
         0..6 => Charge::Take(hits),
-        6 | 7 => Charge::Drain(hits),
+        6 | 7 => Charge::Force(hits),
         _ => Charge::Refund(hits),
     })
 }

@@ -119,13 +119,13 @@ fn charged(level: u64, capacity: u64, charge: Charge, beyond: Beyond) -> (bool, 
     match charge {
         Charge::Take(_) => (fits, if fits { hits.into() } else { 0 }),
         // Whether the window is over, which it is once its count has passed what it may be.
-        Charge::Drain(_) if beyond == Beyond::Count && hits == 0 => {
+        Charge::Force(_) if beyond == Beyond::Count && hits == 0 => {
             (capacity > 0 && level <= capacity, 0)
         }
-        Charge::Drain(_) if beyond == Beyond::Count => {
+        Charge::Force(_) if beyond == Beyond::Count => {
             (fits, level.saturating_add(hits).abs_diff(level).into())
         }
-        Charge::Drain(_) => (fits, hits.min(left).into()),
+        Charge::Force(_) => (fits, hits.min(left).into()),
         Charge::Refund(_) => (true, -i128::from(hits.min(level))),
     }
 }
@@ -307,7 +307,7 @@ impl FirstHitWindowTwin {
         if taken != 0 {
             self.takes.push((at, taken));
         }
-        if taken > 0 || matches!(charge, Charge::Drain(hits) if hits.get() > 0) {
+        if taken > 0 || matches!(charge, Charge::Force(hits) if hits.get() > 0) {
             self.hits.push(at);
         }
         let (start, level) = self.standing(at);

@@ -5,7 +5,7 @@ use crate::compiled::Limit;
 use crate::describe::{algorithm, borrow, burst, grouped, initial, numbers, rate, reset};
 use std::fmt;
 use std::mem::discriminant;
-use tidegate_core::{Denied, Quota};
+use tidegate_core::{DeniedHits, Quota};
 
 /// Whether the same values share counters as before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,8 +162,8 @@ fn limit_changes(
     }
     if old.denied != new.denied {
         let (what, means) = match new.denied {
-            Denied::Count => ("on", "requests that are denied use up the limit too"),
-            Denied::Spare => ("off", "requests that are denied no longer use up the limit"),
+            DeniedHits::Count => ("on", "requests that are denied use up the limit too"),
+            DeniedHits::Ignore => ("off", "requests that are denied no longer use up the limit"),
         };
         change(format!("count_denied {what}"), means.to_owned());
     }

@@ -6,7 +6,7 @@ mod paths;
 use super::*;
 use crate::{Limit, Matcher};
 use tidegate_core::{
-    DailyReset, Denied, FirstHitWindow, FixedWindow, Nanos, Quota, TokenBucket, Zone,
+    DailyReset, DeniedHits, FirstHitWindow, FixedWindow, Nanos, Quota, TokenBucket, Zone,
 };
 
 const MINUTE: Nanos = Nanos::from_secs(60);
@@ -22,7 +22,7 @@ fn limit(quota: Quota) -> Limit {
         path: "d/k".to_owned(),
         label: String::new(),
         quota,
-        denied: Denied::Spare,
+        denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     }
 }
@@ -199,7 +199,7 @@ fn modes_and_metadata_are_reported() {
     let mut other = limit(Quota::FixedWindow(window(10, MINUTE)));
     other.name = Some("mine".to_owned());
     other.replaces = vec!["a".to_owned()];
-    other.denied = Denied::Count;
+    other.denied = DeniedHits::Count;
     let named = rule(RuleKind::Limits(vec![other.clone()]));
     check(
         ten_a_minute(),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Defaults;
 use tidegate_core::{
-    DailyReset, Denied, FirstHitWindow, SlidingBuckets, SlidingExact, SlidingWindow, Zone,
+    DailyReset, DeniedHits, FirstHitWindow, SlidingBuckets, SlidingExact, SlidingWindow, Zone,
 };
 
 fn nanos(secs: u64) -> Nanos {
@@ -72,9 +72,9 @@ fn each_algorithm_has_its_numbers() {
 #[test]
 fn denied_hits_count_where_asked() {
     for (keys, denied) in [
-        ("", Denied::Spare),
-        ("count_denied: false", Denied::Spare),
-        ("count_denied: true", Denied::Count),
+        ("", DeniedHits::Ignore),
+        ("count_denied: false", DeniedHits::Ignore),
+        ("count_denied: true", DeniedHits::Count),
     ] {
         assert_eq!(only_limit(&with_limit(&format!("{{unit: hour, {keys}}}"))).denied, denied);
     }
@@ -83,7 +83,7 @@ fn denied_hits_count_where_asked() {
 /// A limit overrides its file, and a file overrides the command line flag.
 #[test]
 fn the_innermost_count_denied_wins() {
-    let denied = |file: Option<bool>, limit: Option<bool>, flag: Denied| {
+    let denied = |file: Option<bool>, limit: Option<bool>, flag: DeniedHits| {
         let said = |says: Option<bool>| {
             says.map(|says| format!("count_denied: {says}")).unwrap_or_default()
         };
@@ -96,8 +96,8 @@ fn the_innermost_count_denied_wins() {
         let defaults = Defaults { denied: flag, ..Defaults::default() };
         load(dir.path(), defaults).unwrap().rules.limits()[0].denied
     };
-    let of = |says: bool| if says { Denied::Count } else { Denied::Spare };
-    for flag in [Denied::Spare, Denied::Count] {
+    let of = |says: bool| if says { DeniedHits::Count } else { DeniedHits::Ignore };
+    for flag in [DeniedHits::Ignore, DeniedHits::Count] {
         assert_eq!(denied(None, None, flag), flag);
         for file in [true, false] {
             assert_eq!(denied(Some(file), None, flag), of(file));
@@ -172,7 +172,7 @@ fn the_examples_of_the_documentation_load() {
     ];
     assert_eq!(paths, expected);
     let usage = rules(blocks.next().unwrap());
-    assert_eq!(usage.limits()[0].denied, Denied::Count);
+    assert_eq!(usage.limits()[0].denied, DeniedHits::Count);
     assert_eq!(blocks.next(), None);
 }
 

@@ -5,7 +5,7 @@ use crate::diagnostic::{Diagnostic, Position};
 use crate::loader::CrossFile;
 use std::path::Path;
 use std::sync::Arc;
-use tidegate_core::Denied;
+use tidegate_core::DeniedHits;
 
 pub(super) struct Context<'a, 'f> {
     pub(super) diagnostics: &'a mut Diagnostics<'f>,
@@ -13,7 +13,7 @@ pub(super) struct Context<'a, 'f> {
     pub(super) file: Arc<Path>,
     pub(super) domain: Arc<str>,
     /// What becomes of denied hits, unless a limit says otherwise.
-    pub(super) denied: Denied,
+    pub(super) denied: DeniedHits,
 }
 
 /// Collects the errors and warnings of one file.

@@ -10,7 +10,7 @@ use crate::loader::Replaced;
 use crate::path::escaped;
 use std::collections::HashMap;
 use std::mem::discriminant;
-use tidegate_core::{Denied, Quota};
+use tidegate_core::{DeniedHits, Quota};
 
 /// The most limits of one descriptor. Each is a counter that a request updates.
 pub(super) const LIMITS_MAX: usize = 16;
@@ -167,9 +167,9 @@ fn read_limit(
 pub(super) fn read_count_denied(
     fields: &Fields<'_>,
     diagnostics: &mut Diagnostics<'_>,
-) -> Option<Denied> {
+) -> Option<DeniedHits> {
     let counts = fields.truth("count_denied", diagnostics)?;
-    Some(if counts { Denied::Count } else { Denied::Spare })
+    Some(if counts { DeniedHits::Count } else { DeniedHits::Ignore })
 }
 
 fn read_name(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<String> {

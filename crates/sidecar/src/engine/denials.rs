@@ -4,7 +4,7 @@
 //! request may meet that rule; and none where denied hits count, as they would not be counted.
 
 use std::collections::{HashMap, HashSet};
-use tidegate_core::Denied;
+use tidegate_core::DeniedHits;
 use tidegate_limits::{Rule, RuleNode, Rules};
 
 /// By domain.
@@ -45,7 +45,8 @@ impl Domain {
     fn note(&mut self, node: &RuleNode) {
         if let Some(rule) = node.rule() {
             self.replaced.extend(rule.replaces().map(str::to_owned));
-            self.counts_denied |= rule.limits().iter().any(|limit| limit.denied == Denied::Count);
+            self.counts_denied |=
+                rule.limits().iter().any(|limit| limit.denied == DeniedHits::Count);
         }
         // As deep as descriptors are in the limits file.
         for child in node.children() {

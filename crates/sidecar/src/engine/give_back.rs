@@ -10,8 +10,8 @@ use super::lease_room::LeaseRoom;
 use super::{Decided, EXPIRY_SLACK, Engine, Plan, meet};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Answer, Ask, Charge, Decision, Direction, Hits, LeaseReturn, Request, Timestamp, Verdict,
-    decide,
+    Answer, Charge, Decision, Direction, Hits, LeaseReturn, LimitCheck, Request, Timestamp,
+    Verdict, decide,
 };
 use tidegate_store::{Entries, UpdateError};
 
@@ -122,7 +122,7 @@ impl Plan<'_> {
             asks.filter(|(ask, _)| ask.descriptor == descriptor)
         };
         let digest = own().fold(Digest::default(), |digest, (ask, counter)| {
-            let window_end = ask.quota.refunded_until(&words[ask.state.clone()], now);
+            let window_end = ask.quota.refund_spendable_until(&words[ask.state.clone()], now);
             digest.with(seed, self.counters[*counter].hash, window_end)
         });
         let stamp = ReturnStamp::new(call);
@@ -131,9 +131,9 @@ impl Plan<'_> {
         }
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(record.held);
         let held = u64::from(record.held);
-        for (Ask { quota, state, .. }, _) in own() {
+        for (LimitCheck { quota, state, .. }, _) in own() {
             let state = &mut words[state.clone()];
-            let worth = quota.worth(state, held, record.charged_at, now).min(tokens.into());
+            let worth = quota.returnable(state, held, record.charged_at, now).min(tokens.into());
             decide(state, quota, Charge::Refund(Hits::new(worth)), now);
         }
         record.held -= tokens;

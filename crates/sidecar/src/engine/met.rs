@@ -1,7 +1,7 @@
 //! What a request meets: for each of its descriptors the rule that applies, after `replaces`.
 
 use smallvec::SmallVec;
-use tidegate_core::{Denied, Enforcement, FixedWindow, LimitOverride, Quota, Request};
+use tidegate_core::{DeniedHits, Enforcement, FixedWindow, LimitOverride, Quota, Request};
 use tidegate_limits::{Limit, Lookup, Match, Rule, RuleKind, Rules};
 
 /// What one descriptor meets.
@@ -23,7 +23,7 @@ pub(super) struct MetLimit<'m> {
     pub(super) quota: &'m Quota,
     pub(super) enforcement: Enforcement,
     /// None for one that the request brought along.
-    pub(super) denied: Option<Denied>,
+    pub(super) denied: Option<DeniedHits>,
     pub(super) label: &'m str,
     /// As configured; none for one that the request brought along.
     pub(super) limit: Option<&'m Limit>,

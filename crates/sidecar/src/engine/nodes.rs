@@ -9,7 +9,7 @@
 use super::{EXPIRY_SLACK, Engine, Met, Modes, Plan, Words, meet};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Charge, Decision, Decisions, Denied, FirstHitWindow, OpenWindow, Quota, Request, Timestamp,
+    Charge, Decision, Decisions, DeniedHits, FirstHitWindow, OpenWindow, Quota, Request, Timestamp,
     Verdict, decide, decide_all,
 };
 use tidegate_limits::Limit;
@@ -123,7 +123,7 @@ impl Engine {
             return Err(JointError::Unknown(unknown));
         }
         let mut plan = Plan::of(&met, request, self.modes, self.store.seed(), now);
-        plan.asks.iter_mut().for_each(|ask| ask.denied = Denied::Spare);
+        plan.asks.iter_mut().for_each(|ask| ask.denied = DeniedHits::Ignore);
         let mut decisions = Decisions::default();
         let (verdict, words) =
             self.store.update_many(&plan.keys, now.as_nanos(), |entries| match how {
@@ -167,7 +167,7 @@ impl Engine {
         be_known(&met)?;
         let mut plan = Plan::of(&met, request, self.modes, self.store.seed(), now);
         // Whatever the limits say of denied requests: these words have a meaning of their own.
-        let denied = if how == Use::Record { Denied::Count } else { Denied::Spare };
+        let denied = if how == Use::Record { DeniedHits::Count } else { DeniedHits::Ignore };
         plan.asks.iter_mut().for_each(|ask| ask.denied = denied);
         let mut decisions = Decisions::default();
         let (verdict, words) = self.store.update_many(&plan.keys, now.as_nanos(), |entries| {
@@ -295,7 +295,7 @@ impl Engine {
         for (ask, counter) in plan.asks.iter().zip(&plan.counter_of_ask) {
             let counter = &plan.counters[*counter];
             let class = plan.keys[counter.keys.start].class;
-            for label in ask.quota.every_part(now) {
+            for label in ask.quota.part_labels(now) {
                 let hash = counter.hash.part(self.store.seed(), label).0;
                 if plan.keys[counter.keys.clone()].iter().all(|key| key.hash != hash) {
                     others.push(Hashed { hash, class });
@@ -363,7 +363,7 @@ fn looked_at<'m>(
     words: &Words,
     now: Timestamp,
 ) -> NodeWindows<'m> {
-    let peek = |ask: &tidegate_core::Ask<'_>| {
+    let peek = |ask: &tidegate_core::LimitCheck<'_>| {
         let mut untouched: Words = words[ask.state.clone()].into();
         decide(&mut untouched, ask.quota, Charge::PEEK, now)
     };
@@ -378,17 +378,18 @@ fn windows<'m>(
     decisions: &[Decision],
     now: Timestamp,
 ) -> NodeWindows<'m> {
-    let window = |((limit, ask), decision): ((&'m Limit, &tidegate_core::Ask<'_>), &Decision)| {
-        let state = &words[ask.state.clone()];
-        let open = match ask.quota {
-            Quota::FirstHitWindow(window) => open_window(window, state, now),
-            _ => None,
+    let window =
+        |((limit, ask), decision): ((&'m Limit, &tidegate_core::LimitCheck<'_>), &Decision)| {
+            let state = &words[ask.state.clone()];
+            let open = match ask.quota {
+                Quota::FirstHitWindow(window) => open_window(window, state, now),
+                _ => None,
+            };
+            let capacity = ask.quota.capacity();
+            let is_used = open.is_some() || decision.remaining < capacity.into();
+            let last = ask.quota.last_hit(state, now).filter(|_| is_used);
+            NodeWindow { name: name(limit), capacity, decision: *decision, open, last }
         };
-        let capacity = ask.quota.capacity();
-        let is_used = open.is_some() || decision.remaining < capacity.into();
-        let last = ask.quota.last_hit(state, now).filter(|_| is_used);
-        NodeWindow { name: name(limit), capacity, decision: *decision, open, last }
-    };
     limits(met).zip(&plan.asks).zip(decisions).map(window).collect()
 }
 

@@ -3,7 +3,7 @@
 use super::{Counters, Explanation, more_at, used};
 use crate::engine::Previewed;
 use serde_json::{Value, json};
-use tidegate_core::{Denied, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
 use tidegate_limits::RuleKind;
 use tidegate_limits::describe::{borrow, burst, initial};
 use tidegate_limits::lookup::{Level, Trace};
@@ -78,7 +78,7 @@ fn limit(of: &Explanation<'_>, limit: &Previewed) -> Value {
             Enforcement::Shadow => "shadow",
             Enforcement::Quota => "quota",
         },
-        "count_denied": configured.denied == Denied::Count,
+        "count_denied": configured.denied == DeniedHits::Count,
         "replaces": configured.replaces,
         "verdict": if limit.then.is_allow() { "allow" } else { "deny" },
         "left": limit.then.remaining,

@@ -5,7 +5,7 @@ use crate::engine::Previewed;
 use crate::store_commands::output::Output;
 use crate::store_commands::time::utc;
 use std::io::{self, Write};
-use tidegate_core::{Denied, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
 use tidegate_limits::describe::{algorithm, key_values, numbers, some_of};
 use tidegate_limits::describe::{grouped, span};
 use tidegate_limits::lookup::Trace;
@@ -95,7 +95,7 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
     let name = configured.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     writeln!(out, "  limit {}{name}", configured.path)?;
     writeln!(out, "    allows   {}, by {}", numbers(quota), algorithm(quota))?;
-    if configured.denied == Denied::Count {
+    if configured.denied == DeniedHits::Count {
         writeln!(out, "    counts   denied requests too, and debits after the fact")?;
     }
     if !configured.replaces.is_empty() {

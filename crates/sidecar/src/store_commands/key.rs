@@ -53,7 +53,7 @@ impl Resolved {
     pub(crate) fn every_part(&self, class: Class, seed: u64, now: Timestamp) -> Vec<Hashed> {
         match self.limit.as_ref().zip(self.counter) {
             Some((limit, hash)) => {
-                let labels = limit.quota.every_part(now).into_iter();
+                let labels = limit.quota.part_labels(now).into_iter();
                 labels.map(|label| Hashed { hash: hash.part(seed, label).0, class }).collect()
             }
             None => vec![self.within(class)],

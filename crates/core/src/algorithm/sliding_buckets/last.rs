@@ -34,7 +34,7 @@ impl SlidingBuckets {
 
 /// Notes that a hit came at `now`, unless a later one is noted.
 #[inline]
-pub(super) fn note<const PLACES: u64>(state: &mut [u64; WIDE_WORDS], now: u64) {
+pub(super) fn record<const PLACES: u64>(state: &mut [u64; WIDE_WORDS], now: u64) {
     if PLACES < PLACE as u64 {
         state[WORD] = state[WORD].max(now).max(1);
         return;
@@ -48,11 +48,11 @@ pub(super) fn note<const PLACES: u64>(state: &mut [u64; WIDE_WORDS], now: u64) {
 
 /// The same of a hit that may come by a clock that stepped back behind the beginning of its bucket, `newest`.
 /// Where nothing was noted before, that is the time that is noted, since the newest bucket must tell it.
-pub(super) fn note_of_newest<const PLACES: u64>(
+pub(super) fn record_in_newest<const PLACES: u64>(
     state: &mut [u64; WIDE_WORDS],
     now: u64,
     newest: u64,
 ) {
     let is_noted = state[WORD] >> 32 != 0;
-    note::<PLACES>(state, if is_noted { now } else { now.max(newest) });
+    record::<PLACES>(state, if is_noted { now } else { now.max(newest) });
 }

@@ -7,13 +7,13 @@ use crate::units::Timestamp;
 
 impl SlidingExact {
     /// The end of the second that a charge at `now` is counted in.
-    pub(crate) fn charged_until(&self, now: Timestamp) -> Timestamp {
+    pub(crate) fn spendable_until(&self, now: Timestamp) -> Timestamp {
         second_end(now.as_nanos() / SECOND)
     }
 
     /// The end of the second that a refund at `now` gives from first. That is not the present one when
     /// the clock stepped back, or nothing was taken in it.
-    pub(crate) fn refunded_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub(crate) fn refund_spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         let parts = self.parts(now);
         let (now, _) = self.span(now);
         let part = parts.labels().iter().position(|label| *label == SECONDS | now.minute);

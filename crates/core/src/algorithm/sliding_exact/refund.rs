@@ -4,11 +4,11 @@ use super::{HOURS, Levels, Moment, Part, SATURATED, WIDE_WORDS, count, put};
 
 impl Levels<'_> {
     /// Gives back up to `hits` of those that count, and says how many it were.
-    pub(super) fn give_back(&mut self, hits: u64) -> u64 {
+    pub(super) fn refund(&mut self, hits: u64) -> u64 {
         let (now, oldest) = (self.now, self.oldest);
         let from_oldest = (oldest.second % 60) as usize;
         if now.minute == oldest.minute {
-            return self.give_back_minute(
+            return self.refund_minute(
                 Self::MINUTES_NOW,
                 self.seconds_now(),
                 now,
@@ -16,13 +16,13 @@ impl Levels<'_> {
                 hits,
             );
         }
-        let given = self.give_back_minute(Self::MINUTES_NOW, self.seconds_now(), now, 0, hits);
+        let given = self.refund_minute(Self::MINUTES_NOW, self.seconds_now(), now, 0, hits);
         let (minutes, seconds) = (self.minutes_oldest(), self.seconds_oldest());
-        given + self.give_back_minute(minutes, seconds, oldest, from_oldest, hits - given)
+        given + self.refund_minute(minutes, seconds, oldest, from_oldest, hits - given)
     }
 
     /// Gives back hits of one minute, on all levels alike, from its last second to the place `from`.
-    fn give_back_minute(
+    fn refund_minute(
         &mut self,
         minutes: Part,
         seconds: Part,

@@ -16,7 +16,7 @@ impl SlidingExact {
 
 impl Levels<'_> {
     /// Notes that a hit came, unless a later one is noted of those that count.
-    pub(super) fn note(&mut self, now: Timestamp, used: u64) {
+    pub(super) fn record(&mut self, now: Timestamp, used: u64) {
         let last = &mut self.words_mut(Self::ROOT)[LAST_WORD];
         let noted = if used > 0 { *last } else { 0 };
         *last = now.as_nanos().max(noted).max(1);

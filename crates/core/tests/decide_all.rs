@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use tidegate_core::{
-    Ask, Charge, Decisions, Denied, Enforcement, FixedWindow, Hits, Nanos, Outcome, Quota,
-    Timestamp, TokenBucket, Verdict, decide, decide_all,
+    Charge, Decisions, DeniedHits, Enforcement, FixedWindow, Hits, LimitCheck, Nanos, Outcome,
+    Quota, Timestamp, TokenBucket, Verdict, decide, decide_all,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -17,11 +17,11 @@ fn window(requests: u32) -> Quota {
 }
 
 /// One hit of descriptor `descriptor` on the `state`th narrow state.
-fn ask(quota: &Quota, descriptor: usize, state: usize) -> Ask<'_> {
-    Ask {
+fn ask(quota: &Quota, descriptor: usize, state: usize) -> LimitCheck<'_> {
+    LimitCheck {
         quota,
         enforcement: Enforcement::Enforce,
-        denied: Denied::Spare,
+        denied: DeniedHits::Ignore,
         charge: Charge::ONE,
         descriptor,
         state: state * 4..state * 4 + 4,
@@ -29,7 +29,7 @@ fn ask(quota: &Quota, descriptor: usize, state: usize) -> Ask<'_> {
 }
 
 /// Decides, and tells the verdict with what each limit has left.
-fn run(states: &mut [u64], asks: &[Ask<'_>]) -> (Verdict, Vec<(bool, u64)>) {
+fn run(states: &mut [u64], asks: &[LimitCheck<'_>]) -> (Verdict, Vec<(bool, u64)>) {
     let mut decisions = Decisions::default();
     let verdict = decide_all(states, asks, NOW, &mut decisions);
     let decisions = decisions.all().iter();
@@ -58,7 +58,7 @@ fn one_denial_takes_from_no_limit() {
 fn a_shadow_limit_reports_and_never_denies() {
     let (real, shadow) = (window(10), window(1));
     let mut states = [0; 8];
-    let shadowed = Ask { enforcement: Enforcement::Shadow, ..ask(&shadow, 1, 1) };
+    let shadowed = LimitCheck { enforcement: Enforcement::Shadow, ..ask(&shadow, 1, 1) };
     let asks = [ask(&real, 0, 0), shadowed];
     for turn in 0..3u64 {
         let expected = (Verdict::Allow, vec![(true, 9 - turn), (turn == 0, 0)]);
@@ -70,7 +70,7 @@ fn a_shadow_limit_reports_and_never_denies() {
 fn a_descriptor_that_is_over_in_shadow_takes_from_none_of_its_limits() {
     let (open, full) = (window(10), window(0));
     let mut states = [0; 12];
-    let shadow = |ask| Ask { enforcement: Enforcement::Shadow, ..ask };
+    let shadow = |ask| LimitCheck { enforcement: Enforcement::Shadow, ..ask };
     let asks = [shadow(ask(&open, 0, 0)), shadow(ask(&full, 0, 1)), ask(&open, 1, 2)];
     let expected = (Verdict::Allow, vec![(true, 10), (false, 0), (true, 9)]);
     assert_eq!(run(&mut states, &asks), expected);
@@ -80,7 +80,7 @@ fn a_descriptor_that_is_over_in_shadow_takes_from_none_of_its_limits() {
 fn quotas_deny_only_together() {
     let (one, two, open) = (window(1), window(2), window(10));
     let mut states = [0; 12];
-    let quota = |ask| Ask { enforcement: Enforcement::Quota, ..ask };
+    let quota = |ask| LimitCheck { enforcement: Enforcement::Quota, ..ask };
     let asks = [quota(ask(&one, 0, 0)), quota(ask(&two, 1, 1)), ask(&open, 2, 2)];
     let turns = [
         (Verdict::Allow, vec![(true, 0), (true, 1), (true, 9)]),
@@ -101,7 +101,7 @@ fn denied_hits_count_where_the_limit_says_so() {
     let (spared, counted, closed) = (window(10), window(10), window(0));
     let mut states = [0; 12];
     let four = Charge::Take(Hits::new(4));
-    let count = Ask { denied: Denied::Count, charge: four, ..ask(&counted, 1, 1) };
+    let count = LimitCheck { denied: DeniedHits::Count, charge: four, ..ask(&counted, 1, 1) };
     let asks = [ask(&spared, 0, 0), count, ask(&closed, 2, 2)];
     for left in [6, 2, 0, 0] {
         let (verdict, decisions) = run(&mut states, &asks);
@@ -116,13 +116,13 @@ fn a_debit_after_the_fact_closes_a_limit_that_counts_denied_hits() {
     let bucket = TokenBucket::new(10, MINUTE, 10, 10).unwrap();
     for quota in [window(10), Quota::TokenBucket(bucket)] {
         let (mut states, mut admitted) = ([0; 4], [0, 0]);
-        for (index, denied) in [Denied::Spare, Denied::Count].into_iter().enumerate() {
+        for (index, denied) in [DeniedHits::Ignore, DeniedHits::Count].into_iter().enumerate() {
             states.fill(0);
             for _ in 0..30 {
-                let peek = Ask { denied, charge: Charge::PEEK, ..ask(&quota, 0, 0) };
+                let peek = LimitCheck { denied, charge: Charge::PEEK, ..ask(&quota, 0, 0) };
                 if run(&mut states, std::slice::from_ref(&peek)).0 == Verdict::Allow {
                     admitted[index] += 1;
-                    let debit = Ask { charge: Charge::Take(Hits::new(11)), ..peek };
+                    let debit = LimitCheck { charge: Charge::Take(Hits::new(11)), ..peek };
                     assert_eq!(run(&mut states, &[debit]).0, Verdict::Deny);
                 }
             }
@@ -137,7 +137,7 @@ fn a_debit_after_the_fact_closes_a_limit_that_counts_denied_hits() {
 fn a_peek_passes_while_the_count_is_not_past_the_limit() {
     let two = window(2);
     let mut states = [0; 4];
-    let count = |charge| Ask { denied: Denied::Count, charge, ..ask(&two, 0, 0) };
+    let count = |charge| LimitCheck { denied: DeniedHits::Count, charge, ..ask(&two, 0, 0) };
     let mut turn = || {
         let peeked = run(&mut states, &[count(Charge::PEEK)]).0;
         run(&mut states, &[count(Charge::ONE)]);
@@ -152,12 +152,13 @@ fn a_peek_passes_while_the_count_is_not_past_the_limit() {
 #[test]
 fn a_peek_that_passes_beside_a_quota_that_is_over_is_told_so() {
     let (one, two) = (window(1), window(2));
-    let quota = |ask| Ask { enforcement: Enforcement::Quota, denied: Denied::Count, ..ask };
+    let quota =
+        |ask| LimitCheck { enforcement: Enforcement::Quota, denied: DeniedHits::Count, ..ask };
     let mut states = [0; 8];
     let debits = |hits| Charge::Take(Hits::new(hits));
-    run(&mut states, &[quota(Ask { charge: debits(2), ..ask(&one, 0, 0) })]);
-    run(&mut states, &[quota(Ask { charge: debits(2), ..ask(&two, 0, 1) })]);
-    let peek = |ask| quota(Ask { charge: Charge::PEEK, ..ask });
+    run(&mut states, &[quota(LimitCheck { charge: debits(2), ..ask(&one, 0, 0) })]);
+    run(&mut states, &[quota(LimitCheck { charge: debits(2), ..ask(&two, 0, 1) })]);
+    let peek = |ask| quota(LimitCheck { charge: Charge::PEEK, ..ask });
     let asks = [peek(ask(&one, 0, 0)), peek(ask(&two, 1, 1))];
     assert_eq!(run(&mut states, &asks), (Verdict::Allow, vec![(false, 0), (true, 0)]));
 }
@@ -166,8 +167,8 @@ fn a_peek_that_passes_beside_a_quota_that_is_over_is_told_so() {
 fn a_refund_is_given_with_the_request_or_not_at_all() {
     let (open, closed) = (window(10), window(0));
     let mut states = [0; 8];
-    run(&mut states, &[Ask { charge: Charge::Take(Hits::new(7)), ..ask(&open, 0, 0) }]);
-    let refund = Ask { charge: Charge::Refund(Hits::new(5)), ..ask(&open, 0, 0) };
+    run(&mut states, &[LimitCheck { charge: Charge::Take(Hits::new(7)), ..ask(&open, 0, 0) }]);
+    let refund = LimitCheck { charge: Charge::Refund(Hits::new(5)), ..ask(&open, 0, 0) };
     let denied = [refund.clone(), ask(&closed, 1, 1)];
     assert_eq!(run(&mut states, &denied).1, [(true, 3), (false, 0)]);
     assert_eq!(run(&mut states, std::slice::from_ref(&refund)), (Verdict::Allow, vec![(true, 8)]));
@@ -209,7 +210,7 @@ struct Plan {
     counter: usize,
     descriptor: usize,
     enforcement: Enforcement,
-    denied: Denied,
+    denied: DeniedHits,
     hits: u64,
 }
 
@@ -219,7 +220,7 @@ fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
         |counts: &[u64], counter: usize| u64::from(limits[counter]).saturating_sub(counts[counter]);
     let fits = |counts: &[u64], plan: &Plan| match (plan.denied, plan.hits) {
         // Whether the window is over, which it is once its count has passed the limit.
-        (Denied::Count, 0) => {
+        (DeniedHits::Count, 0) => {
             limits[plan.counter] > 0 && counts[plan.counter] <= limits[plan.counter].into()
         }
         (_, hits) => hits.max(1) <= left(counts, plan.counter),
@@ -228,7 +229,7 @@ fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
     let mut over: Vec<usize> = Vec::new();
     for plan in plans {
         let fits = fits(&trial, plan);
-        if fits || plan.denied == Denied::Count {
+        if fits || plan.denied == DeniedHits::Count {
             trial[plan.counter] += plan.hits;
         }
         if !fits {
@@ -244,7 +245,7 @@ fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
         let room = left(counts, plan.counter);
         if !denied && !over.contains(&plan.descriptor) {
             counts[plan.counter] += if plan.hits <= room { plan.hits } else { 0 };
-        } else if plan.denied == Denied::Count {
+        } else if plan.denied == DeniedHits::Count {
             counts[plan.counter] += plan.hits;
         }
     }
@@ -258,7 +259,7 @@ fn requests() -> impl Strategy<Value = Vec<Plan>> {
         1 => Just(Enforcement::Shadow),
         2 => Just(Enforcement::Quota),
     ];
-    let denied = prop_oneof![3 => Just(Denied::Spare), 1 => Just(Denied::Count)];
+    let denied = prop_oneof![3 => Just(DeniedHits::Ignore), 1 => Just(DeniedHits::Count)];
     let limits = prop::collection::vec((0usize..4, denied, 0u64..4), 1..3);
     let descriptors = prop::collection::vec((enforcement, limits), 1..4);
     descriptors.prop_map(|descriptors| {
@@ -291,9 +292,9 @@ fn the_engine_agrees_with_its_rules_word_by_word() {
             let quotas: Vec<Quota> = limits.iter().map(|limit| window(*limit)).collect();
             let (mut states, mut counts) = ([0; 16], [0; 4]);
             for plans in &requests {
-                let asks: Vec<Ask<'_>> = plans
+                let asks: Vec<LimitCheck<'_>> = plans
                     .iter()
-                    .map(|plan| Ask {
+                    .map(|plan| LimitCheck {
                         enforcement: plan.enforcement,
                         denied: plan.denied,
                         charge: Charge::Take(Hits::new(plan.hits)),
