@@ -1,8 +1,7 @@
-//! Deciding several limits as one: all have room and are taken from, or none is.
+//! Decides several limits as one: all have room and are charged, or none is.
 //!
-//! The caller holds the states (and their locks) for the time of the call. Several asks may name
-//! the same state, as when a request carries one descriptor twice; each then sees what the
-//! earlier ones took.
+//! The caller holds the states and their locks during the call. Several checks may share a state, for
+//! example if a request has the same descriptor twice; each then sees the hits that the earlier ones took.
 
 use crate::algorithm::decide;
 use crate::answer::Verdict;
@@ -10,47 +9,47 @@ use crate::quota::{Decision, Outcome, Quota};
 use crate::units::{Charge, Timestamp};
 use std::ops::Range;
 
-/// Whether a rule has a say.
+/// Whether a rule denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Enforcement {
-    /// It denies.
+    /// The rule denies.
     #[default]
     Enforce,
-    /// It counts and reports, but never denies.
+    /// The rule counts and reports, but never denies.
     Shadow,
-    /// It denies only together with all other rules of this kind that the request meets.
+    /// The rule denies only if all rules of this kind that the request meets are over.
     Quota,
 }
 
-/// What becomes of the hits of a denied request.
+/// Whether the hits of denied requests count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeniedHits {
-    /// They are not counted.
+    /// They do not count.
     #[default]
     Ignore,
-    /// They are counted, as far as the limit has room.
+    /// They count, as far as the algorithm can.
     Count,
 }
 
-/// One limit asked for one request.
+/// One limit to check for a request.
 #[derive(Debug, Clone)]
 pub struct LimitCheck<'a> {
     /// The limit's rate.
     pub quota: &'a Quota,
-    /// Whether its denial counts.
+    /// Whether it denies.
     pub enforcement: Enforcement,
-    /// What becomes of the hits when the request is denied.
+    /// Whether denied hits count.
     pub denied: DeniedHits,
-    /// What the request does here.
+    /// The charge against its counter.
     pub charge: Charge,
-    /// Which descriptor of the request asks. Asks of one descriptor follow each other.
+    /// The index of the descriptor. Checks of one descriptor are adjacent.
     pub descriptor: usize,
-    /// Where among the words of all states those of its counter are.
+    /// The range of its counter's words among the words of all states.
     pub state: Range<usize>,
 }
 
-/// What came of the asks of one request; kept by the caller, so that deciding allocates nothing once
-/// it has grown.
+/// The decisions on one request. Reused by the caller, so that deciding does not allocate once the buffers
+/// have grown.
 #[derive(Debug, Default)]
 pub struct Decisions {
     all: Vec<Decision>,
@@ -58,32 +57,32 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// None yet.
+    /// No decisions yet.
     #[must_use]
     pub const fn new() -> Self {
         Decisions { all: Vec::new(), before: Vec::new() }
     }
 
-    /// One decision for each ask of the last request, in their order.
+    /// One decision for each check of the last request, in order.
     #[must_use]
     pub fn all(&self) -> &[Decision] {
         &self.all
     }
 }
 
-/// Decides `asks` in order, on the words of their counters' states.
+/// Decides `checks` in order, and updates the words of their counters' states.
 ///
-/// A descriptor is over when one of its limits has no room. The request is denied when a descriptor
-/// is over whose rule is enforced, or when all those are over whose rules are quotas. A denied request takes
-/// nothing; of one that is allowed, descriptors that are over (in shadow, or by quota) take
-/// nothing, the others take all. [`DeniedHits::Count`] makes an exception to both. Decisions of limits with room from which nothing
-/// was taken show what is left, untouched.
+/// A descriptor is over if one of its limits has no room. The request is denied if a descriptor with an
+/// enforced rule is over, or if all descriptors with quota rules are over. A denied request takes nothing.
+/// If a request is allowed, descriptors that are over (in shadow or quota mode) take nothing, and the
+/// others take all their hits. [`DeniedHits::Count`] makes an exception to both. Limits with room that
+/// nothing was taken from report their remaining hits unchanged.
 ///
 /// # Panics
-/// When an ask names words that are not there, or too few for its quota.
+/// If the range of a check is out of bounds, or too short for its quota.
 pub fn decide_all(
     states: &mut [u64],
-    asks: &[LimitCheck<'_>],
+    checks: &[LimitCheck<'_>],
     now: Timestamp,
     decisions: &mut Decisions,
 ) -> Verdict {
@@ -91,48 +90,54 @@ pub fn decide_all(
     all.clear();
     before.clear();
     before.extend_from_slice(states);
-    for ask in asks {
-        // Denied hits that count must be seen by the asks that follow.
-        all.push(decide(&mut states[ask.state.clone()], ask.quota, counted(ask), now));
+    for check in checks {
+        // Later checks must see denied hits that count.
+        all.push(decide(
+            &mut states[check.state.clone()],
+            check.quota,
+            effective_charge(check),
+            now,
+        ));
     }
     if all.iter().all(Decision::is_allow) {
         return Verdict::Allow;
     }
-    let verdict = verdict(asks, all);
+    let verdict = verdict(checks, all);
     states.copy_from_slice(before);
     let mut start = 0;
-    for group in asks.chunk_by(|a, b| a.descriptor == b.descriptor) {
+    for group in checks.chunk_by(|a, b| a.descriptor == b.descriptor) {
         let decisions = &mut all[start..start + group.len()];
         start += group.len();
         let is_over = !decisions.iter().all(Decision::is_allow);
-        for (ask, decision) in group.iter().zip(decisions) {
-            let state = &mut states[ask.state.clone()];
+        for (check, decision) in group.iter().zip(decisions) {
+            let state = &mut states[check.state.clone()];
             if verdict == Verdict::Deny || is_over {
-                hold_back(ask, state, now, decision);
+                charge_denied(check, state, now, decision);
             } else {
-                *decision = decide(state, ask.quota, counted(ask), now);
+                *decision = decide(state, check.quota, effective_charge(check), now);
             }
         }
     }
     verdict
 }
 
-/// What the decisions on `asks` come to, one for each of them.
+/// The verdict that follows from one decision for each check.
 #[must_use]
-pub fn verdict(asks: &[LimitCheck<'_>], decisions: &[Decision]) -> Verdict {
+pub fn verdict(checks: &[LimitCheck<'_>], decisions: &[Decision]) -> Verdict {
     let (mut quotas, mut quotas_over) = (0, 0);
     let mut start = 0;
-    for group in asks.chunk_by(|a, b| a.descriptor == b.descriptor) {
+    for group in checks.chunk_by(|a, b| a.descriptor == b.descriptor) {
         let decisions = &decisions[start..start + group.len()];
         start += group.len();
         let is_over = |enforcement| {
-            let mut asked = group.iter().zip(decisions);
-            asked.any(|(ask, decision)| ask.enforcement == enforcement && !decision.is_allow())
+            let mut checked = group.iter().zip(decisions);
+            checked
+                .any(|(check, decision)| check.enforcement == enforcement && !decision.is_allow())
         };
         if is_over(Enforcement::Enforce) {
             return Verdict::Deny;
         }
-        if group.iter().any(|ask| ask.enforcement == Enforcement::Quota) {
+        if group.iter().any(|check| check.enforcement == Enforcement::Quota) {
             quotas += 1;
             quotas_over += usize::from(is_over(Enforcement::Quota));
         }
@@ -140,28 +145,33 @@ pub fn verdict(asks: &[LimitCheck<'_>], decisions: &[Decision]) -> Verdict {
     if quotas > 0 && quotas == quotas_over { Verdict::Deny } else { Verdict::Allow }
 }
 
-/// The charge of an ask, which is taken even where it does not fit if denied hits count.
-fn counted(ask: &LimitCheck<'_>) -> Charge {
-    match (ask.denied, ask.charge) {
+/// The charge of a check; forced if denied hits count.
+fn effective_charge(check: &LimitCheck<'_>) -> Charge {
+    match (check.denied, check.charge) {
         (DeniedHits::Count, Charge::Take(hits)) => Charge::Force(hits),
         (_, charge) => charge,
     }
 }
 
 /// Takes nothing, unless denied hits count.
-fn hold_back(ask: &LimitCheck<'_>, state: &mut [u64], now: Timestamp, decision: &mut Decision) {
-    match (ask.denied, ask.charge) {
+fn charge_denied(
+    check: &LimitCheck<'_>,
+    state: &mut [u64],
+    now: Timestamp,
+    decision: &mut Decision,
+) {
+    match (check.denied, check.charge) {
         (DeniedHits::Count, Charge::Take(_)) => {
-            *decision = decide(state, ask.quota, counted(ask), now);
+            *decision = decide(state, check.quota, effective_charge(check), now);
         }
         _ if decision.is_allow() => {
-            // It still fits, a refund too, though there may be nothing left for a peek.
-            let untouched = decide(state, ask.quota, Charge::PEEK, now);
+            // The charge itself fits (refunds always do), even if nothing is left for a peek.
+            let untouched = decide(state, check.quota, Charge::PEEK, now);
             *decision = Decision { outcome: Outcome::Allow, ..untouched };
         }
-        // A new bucket's time starts with the first look at it, even if that was a denial.
+        // A new bucket starts to refill at its first use, even if that is denied.
         _ if state.iter().all(|word| *word == 0) => {
-            decide(state, ask.quota, Charge::PEEK, now);
+            decide(state, check.quota, Charge::PEEK, now);
         }
         _ => {}
     }

@@ -1,8 +1,8 @@
-//! The deciding half of Tidegate: descriptors, rules, quotas, and the limit algorithms.
+//! The decisions of Tidegate: descriptors, quotas, leases and the limit algorithms.
 //!
-//! Pure on purpose. It owns no clock (time is an argument), does no I/O, holds no lock, knows no
-//! transport and has no unsafe code, so the same code decides in the sidecar, in the Envoy filter
-//! (wasm32) and in tests. Callers bring the counters' states and store what comes back.
+//! Time is an argument. The crate has no clock, I/O, lock, transport or unsafe code, so the same code
+//! decides in the sidecar, in the Envoy filter (wasm32) and in tests. Callers provide the states of
+//! counters and store the updated ones.
 //!
 //! ```
 //! use tidegate_core::{Charge, FixedWindow, Nanos, Outcome, Quota, Timestamp, decide};

@@ -17,7 +17,7 @@ fn window(requests: u32) -> Quota {
 }
 
 /// One hit of descriptor `descriptor` on the `state`th narrow state.
-fn ask(quota: &Quota, descriptor: usize, state: usize) -> LimitCheck<'_> {
+fn check(quota: &Quota, descriptor: usize, state: usize) -> LimitCheck<'_> {
     LimitCheck {
         quota,
         enforcement: Enforcement::Enforce,
@@ -29,9 +29,9 @@ fn ask(quota: &Quota, descriptor: usize, state: usize) -> LimitCheck<'_> {
 }
 
 /// Decides, and tells the verdict with what each limit has left.
-fn run(states: &mut [u64], asks: &[LimitCheck<'_>]) -> (Verdict, Vec<(bool, u64)>) {
+fn run(states: &mut [u64], checks: &[LimitCheck<'_>]) -> (Verdict, Vec<(bool, u64)>) {
     let mut decisions = Decisions::default();
-    let verdict = decide_all(states, asks, NOW, &mut decisions);
+    let verdict = decide_all(states, checks, NOW, &mut decisions);
     let decisions = decisions.all().iter();
     (verdict, decisions.map(|decision| (decision.is_allow(), decision.remaining)).collect())
 }
@@ -42,13 +42,13 @@ fn one_denial_takes_from_no_limit() {
     // As two descriptors, and as two limits of one.
     for descriptors in [[0, 1], [0, 0]] {
         let mut states = [0; 8];
-        let asks = [ask(&wide, descriptors[0], 0), ask(&narrow, descriptors[1], 1)];
-        assert_eq!(run(&mut states, &asks).0, Verdict::Allow);
+        let checks = [check(&wide, descriptors[0], 0), check(&narrow, descriptors[1], 1)];
+        assert_eq!(run(&mut states, &checks).0, Verdict::Allow);
         let after_one = states;
         for _ in 0..3 {
             // The limit with room says what is left there, untouched.
             let expected = (Verdict::Deny, vec![(true, 9), (false, 0)]);
-            assert_eq!(run(&mut states, &asks), expected);
+            assert_eq!(run(&mut states, &checks), expected);
             assert_eq!(states, after_one);
         }
     }
@@ -58,11 +58,11 @@ fn one_denial_takes_from_no_limit() {
 fn a_shadow_limit_reports_and_never_denies() {
     let (real, shadow) = (window(10), window(1));
     let mut states = [0; 8];
-    let shadowed = LimitCheck { enforcement: Enforcement::Shadow, ..ask(&shadow, 1, 1) };
-    let asks = [ask(&real, 0, 0), shadowed];
+    let shadowed = LimitCheck { enforcement: Enforcement::Shadow, ..check(&shadow, 1, 1) };
+    let checks = [check(&real, 0, 0), shadowed];
     for turn in 0..3u64 {
         let expected = (Verdict::Allow, vec![(true, 9 - turn), (turn == 0, 0)]);
-        assert_eq!(run(&mut states, &asks), expected);
+        assert_eq!(run(&mut states, &checks), expected);
     }
 }
 
@@ -70,30 +70,30 @@ fn a_shadow_limit_reports_and_never_denies() {
 fn a_descriptor_that_is_over_in_shadow_takes_from_none_of_its_limits() {
     let (open, full) = (window(10), window(0));
     let mut states = [0; 12];
-    let shadow = |ask| LimitCheck { enforcement: Enforcement::Shadow, ..ask };
-    let asks = [shadow(ask(&open, 0, 0)), shadow(ask(&full, 0, 1)), ask(&open, 1, 2)];
+    let shadow = |check| LimitCheck { enforcement: Enforcement::Shadow, ..check };
+    let checks = [shadow(check(&open, 0, 0)), shadow(check(&full, 0, 1)), check(&open, 1, 2)];
     let expected = (Verdict::Allow, vec![(true, 10), (false, 0), (true, 9)]);
-    assert_eq!(run(&mut states, &asks), expected);
+    assert_eq!(run(&mut states, &checks), expected);
 }
 
 #[test]
 fn quotas_deny_only_together() {
     let (one, two, open) = (window(1), window(2), window(10));
     let mut states = [0; 12];
-    let quota = |ask| LimitCheck { enforcement: Enforcement::Quota, ..ask };
-    let asks = [quota(ask(&one, 0, 0)), quota(ask(&two, 1, 1)), ask(&open, 2, 2)];
+    let quota = |check| LimitCheck { enforcement: Enforcement::Quota, ..check };
+    let checks = [quota(check(&one, 0, 0)), quota(check(&two, 1, 1)), check(&open, 2, 2)];
     let turns = [
         (Verdict::Allow, vec![(true, 0), (true, 1), (true, 9)]),
         (Verdict::Allow, vec![(false, 0), (true, 0), (true, 8)]),
         (Verdict::Deny, vec![(false, 0), (false, 0), (true, 8)]),
     ];
     for expected in turns {
-        assert_eq!(run(&mut states, &asks), expected);
+        assert_eq!(run(&mut states, &checks), expected);
     }
     // An enforced rule denies whatever quotas say.
     let closed = window(0);
-    let asks = [quota(ask(&open, 0, 2)), ask(&closed, 1, 0)];
-    assert_eq!(run(&mut states, &asks).0, Verdict::Deny);
+    let checks = [quota(check(&open, 0, 2)), check(&closed, 1, 0)];
+    assert_eq!(run(&mut states, &checks).0, Verdict::Deny);
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn denied_hits_count_where_the_limit_says_so() {
     let (spared, counted, closed) = (window(10), window(10), window(0));
     let mut states = [0; 12];
     let four = Charge::Take(Hits::new(4));
-    let count = LimitCheck { denied: DeniedHits::Count, charge: four, ..ask(&counted, 1, 1) };
-    let asks = [ask(&spared, 0, 0), count, ask(&closed, 2, 2)];
+    let count = LimitCheck { denied: DeniedHits::Count, charge: four, ..check(&counted, 1, 1) };
+    let checks = [check(&spared, 0, 0), count, check(&closed, 2, 2)];
     for left in [6, 2, 0, 0] {
-        let (verdict, decisions) = run(&mut states, &asks);
+        let (verdict, decisions) = run(&mut states, &checks);
         assert_eq!((verdict, decisions[0], decisions[1].1), (Verdict::Deny, (true, 10), left));
     }
 }
@@ -119,7 +119,7 @@ fn a_debit_after_the_fact_closes_a_limit_that_counts_denied_hits() {
         for (index, denied) in [DeniedHits::Ignore, DeniedHits::Count].into_iter().enumerate() {
             states.fill(0);
             for _ in 0..30 {
-                let peek = LimitCheck { denied, charge: Charge::PEEK, ..ask(&quota, 0, 0) };
+                let peek = LimitCheck { denied, charge: Charge::PEEK, ..check(&quota, 0, 0) };
                 if run(&mut states, std::slice::from_ref(&peek)).0 == Verdict::Allow {
                     admitted[index] += 1;
                     let debit = LimitCheck { charge: Charge::Take(Hits::new(11)), ..peek };
@@ -137,7 +137,7 @@ fn a_debit_after_the_fact_closes_a_limit_that_counts_denied_hits() {
 fn a_peek_passes_while_the_count_is_not_past_the_limit() {
     let two = window(2);
     let mut states = [0; 4];
-    let count = |charge| LimitCheck { denied: DeniedHits::Count, charge, ..ask(&two, 0, 0) };
+    let count = |charge| LimitCheck { denied: DeniedHits::Count, charge, ..check(&two, 0, 0) };
     let mut turn = || {
         let peeked = run(&mut states, &[count(Charge::PEEK)]).0;
         run(&mut states, &[count(Charge::ONE)]);
@@ -153,23 +153,23 @@ fn a_peek_passes_while_the_count_is_not_past_the_limit() {
 fn a_peek_that_passes_beside_a_quota_that_is_over_is_told_so() {
     let (one, two) = (window(1), window(2));
     let quota =
-        |ask| LimitCheck { enforcement: Enforcement::Quota, denied: DeniedHits::Count, ..ask };
+        |check| LimitCheck { enforcement: Enforcement::Quota, denied: DeniedHits::Count, ..check };
     let mut states = [0; 8];
     let debits = |hits| Charge::Take(Hits::new(hits));
-    run(&mut states, &[quota(LimitCheck { charge: debits(2), ..ask(&one, 0, 0) })]);
-    run(&mut states, &[quota(LimitCheck { charge: debits(2), ..ask(&two, 0, 1) })]);
-    let peek = |ask| quota(LimitCheck { charge: Charge::PEEK, ..ask });
-    let asks = [peek(ask(&one, 0, 0)), peek(ask(&two, 1, 1))];
-    assert_eq!(run(&mut states, &asks), (Verdict::Allow, vec![(false, 0), (true, 0)]));
+    run(&mut states, &[quota(LimitCheck { charge: debits(2), ..check(&one, 0, 0) })]);
+    run(&mut states, &[quota(LimitCheck { charge: debits(2), ..check(&two, 0, 1) })]);
+    let peek = |check| quota(LimitCheck { charge: Charge::PEEK, ..check });
+    let checks = [peek(check(&one, 0, 0)), peek(check(&two, 1, 1))];
+    assert_eq!(run(&mut states, &checks), (Verdict::Allow, vec![(false, 0), (true, 0)]));
 }
 
 #[test]
 fn a_refund_is_given_with_the_request_or_not_at_all() {
     let (open, closed) = (window(10), window(0));
     let mut states = [0; 8];
-    run(&mut states, &[LimitCheck { charge: Charge::Take(Hits::new(7)), ..ask(&open, 0, 0) }]);
-    let refund = LimitCheck { charge: Charge::Refund(Hits::new(5)), ..ask(&open, 0, 0) };
-    let denied = [refund.clone(), ask(&closed, 1, 1)];
+    run(&mut states, &[LimitCheck { charge: Charge::Take(Hits::new(7)), ..check(&open, 0, 0) }]);
+    let refund = LimitCheck { charge: Charge::Refund(Hits::new(5)), ..check(&open, 0, 0) };
+    let denied = [refund.clone(), check(&closed, 1, 1)];
     assert_eq!(run(&mut states, &denied).1, [(true, 3), (false, 0)]);
     assert_eq!(run(&mut states, std::slice::from_ref(&refund)), (Verdict::Allow, vec![(true, 8)]));
     // No more than what was taken.
@@ -180,14 +180,14 @@ fn a_refund_is_given_with_the_request_or_not_at_all() {
 fn a_descriptor_carried_twice_is_charged_twice_or_not_at_all() {
     let quota = window(3);
     let mut states = [0; 4];
-    let asks = [ask(&quota, 0, 0), ask(&quota, 1, 0)];
-    assert_eq!(run(&mut states, &asks).0, Verdict::Allow);
-    let (verdict, decisions) = run(&mut states, &asks);
+    let checks = [check(&quota, 0, 0), check(&quota, 1, 0)];
+    assert_eq!(run(&mut states, &checks).0, Verdict::Allow);
+    let (verdict, decisions) = run(&mut states, &checks);
     assert_eq!((verdict, decisions[0].1), (Verdict::Deny, 1));
 }
 
-/// A bucket that started below the cost of its first ask denied for ever: the denial left no
-/// trace, so every ask met a bucket that was new again, and nothing ever refilled.
+/// A bucket that started below the cost of its first check denied for ever: the denial left no
+/// trace, so every check met a bucket that was new again, and nothing ever refilled.
 #[test]
 fn a_bucket_refills_from_the_first_look_even_if_that_was_a_denial() {
     let bucket = TokenBucket::new(1, Nanos::from_secs(10), 2, 0).unwrap();
@@ -200,11 +200,11 @@ fn a_bucket_refills_from_the_first_look_even_if_that_was_a_denial() {
 
     // The same when another limit of the request denies as well.
     states.fill(0);
-    run(&mut states, &[ask(&bucket, 0, 0), ask(&closed, 1, 1)]);
+    run(&mut states, &[check(&bucket, 0, 0), check(&closed, 1, 1)]);
     assert!(decide(&mut states, &bucket, Charge::ONE, later).is_allow());
 }
 
-/// An ask of the model: which counter, for which descriptor, and how.
+/// An check of the model: which counter, for which descriptor, and how.
 #[derive(Debug, Clone)]
 struct Plan {
     counter: usize,
@@ -292,16 +292,16 @@ fn the_engine_agrees_with_its_rules_word_by_word() {
             let quotas: Vec<Quota> = limits.iter().map(|limit| window(*limit)).collect();
             let (mut states, mut counts) = ([0; 16], [0; 4]);
             for plans in &requests {
-                let asks: Vec<LimitCheck<'_>> = plans
+                let checks: Vec<LimitCheck<'_>> = plans
                     .iter()
                     .map(|plan| LimitCheck {
                         enforcement: plan.enforcement,
                         denied: plan.denied,
                         charge: Charge::Take(Hits::new(plan.hits)),
-                        ..ask(&quotas[plan.counter], plan.descriptor, plan.counter)
+                        ..check(&quotas[plan.counter], plan.descriptor, plan.counter)
                     })
                     .collect();
-                let verdict = run(&mut states, &asks).0;
+                let verdict = run(&mut states, &checks).0;
                 prop_assert_eq!(verdict, model(plans, &limits, &mut counts));
                 for (counter, quota) in quotas.iter().enumerate() {
                     let mut state = states[counter * 4..counter * 4 + 4].to_vec();

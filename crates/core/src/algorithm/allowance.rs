@@ -1,18 +1,17 @@
-//! What a window admits, and how debt is paid back: common to the windows that open on a boundary
-//! and those that open at a hit.
+//! The hits that a window admits, and the repayment of borrowed hits. Shared by fixed windows and first-hit
+//! windows. Knows no clock.
 //!
-//! A window's `count` is the hits taken in it, and what earlier windows left unpaid. It may reach
-//! `requests + borrow`; each window that begins takes `requests` off it. So k windows in a row
-//! admit at most k × requests + borrow. A window without debt starts at zero, which is the same
-//! rule with nothing to borrow. Knows no clock.
+//! A window's `count` is the hits taken in it plus the debt of earlier windows. It may reach `requests +
+//! borrow`; each new window subtracts `requests`. So k windows in a row admit at most k × requests +
+//! borrow. Without debt a window starts at zero, which is the same rule with nothing borrowed.
 //!
-//! What a drain takes beyond that is an overdraft: the window is over, and its end forgets it. It is
-//! counted so that a refund in the same window finds it.
+//! Forced hits beyond that are an overdraft: the window is over, and its end forgets them. They are counted
+//! so that a refund in the same window can return them.
 
 use crate::quota::{Decision, Outcome, QuotaError};
 use crate::units::{Charge, Hits, Timestamp};
 
-/// Hits of one window, and hits that it may borrow from the next ones.
+/// The requests of a window, and the hits that it may borrow from later windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Allowance {
     requests: u32,
@@ -20,27 +19,26 @@ pub(super) struct Allowance {
     overdraft: Overdraft,
 }
 
-/// Whether a count may pass the capacity.
+/// Whether forced hits may exceed the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overdraft {
-    /// A drain takes what is left.
+    /// Forced hits count up to the capacity.
     Refuse,
-    /// A drain takes all its hits.
+    /// All forced hits count.
     Count,
 }
 
-/// What a charge makes of a count.
+/// The effect of a charge on a count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Charged {
     charge: Charge,
     fits: bool,
-    /// The count afterwards.
+    /// The count after the charge.
     pub(super) count: u64,
 }
 
 impl Charged {
-    /// Whether hits came, of which some or none had room. Those of a take that has none for all of them
-    /// did not happen.
+    /// Whether hits happened. Those of a take happen only if they fit.
     pub(super) fn is_hit(&self) -> bool {
         match self.charge {
             Charge::Take(hits) => self.fits && hits != Hits::PEEK,
@@ -70,14 +68,14 @@ impl Allowance {
         self.requests
     }
 
-    /// The most that one window can admit. Cannot overflow: [`Self::with_borrow`] checked it.
+    /// The most that one window admits. Cannot overflow, as [`Self::with_borrow`] has checked.
     pub(super) fn capacity(self) -> u32 {
         self.requests + self.borrow
     }
 
-    /// What a later window inherits of `count`; `windows` tells how many later it is, and is only
-    /// asked when there is debt. No more is inherited than may be borrowed: a count above that
-    /// was taken under a larger limit, whose excess this one does not collect.
+    /// The debt that a later window inherits of `count`. `windows` is called only if there is debt, and
+    /// returns how many windows later it is. The debt is at most `borrow`: a higher count was taken under a
+    /// larger limit, and its excess is not collected.
     pub(super) fn inherited(self, count: u64, windows: impl FnOnce() -> u64) -> u64 {
         let requests = u64::from(self.requests);
         if self.borrow == 0 || count <= requests {
@@ -87,7 +85,7 @@ impl Allowance {
         count.min(self.capacity().into()).saturating_sub(paid)
     }
 
-    /// Takes from a window that holds `count`, or gives back to it.
+    /// Charges a window that holds `count`.
     pub(super) fn charge(self, count: u64, charge: Charge) -> Charged {
         let left = u64::from(self.capacity()).saturating_sub(count);
         let fits = charge.hits().needed() <= left;
@@ -106,12 +104,12 @@ impl Allowance {
         Charged { charge, fits, count }
     }
 
-    /// Whether a window whose count may pass the capacity has not. One that admits nothing is never open.
+    /// Whether a window that can be overdrawn is not. A window that admits nothing is never open.
     fn is_open_at(self, count: u64) -> bool {
         self.capacity() > 0 && count <= self.capacity().into()
     }
 
-    /// The answer. `opens(n)` is when the n-th window from the one charged opens.
+    /// The decision. `opens(n)` is when the n-th window after the charged one opens.
     pub(super) fn decision(
         self,
         charged: Charged,
@@ -134,16 +132,15 @@ impl Allowance {
         }
     }
 
-    /// In how many windows the hits fit that do not fit now. Hits that never do are sent away until
-    /// the whole capacity is free.
+    /// The number of windows until hits fit that do not fit now. For hits that can never fit, until the
+    /// whole capacity is free.
     fn windows_until_fit(self, count: u64, hits: Hits) -> u64 {
         let capacity = u64::from(self.capacity());
         let left = capacity.saturating_sub(count);
         self.windows_to_pay(hits.needed().min(capacity) - left)
     }
 
-    /// How many windows it takes to pay `owed` back; at least the next one. Nothing is owed where
-    /// `requests` is zero.
+    /// The number of windows that pay back `owed`, at least one. If `requests` is zero, nothing is owed.
     fn windows_to_pay(self, owed: u64) -> u64 {
         let requests = u64::from(self.requests);
         if owed <= requests { 1 } else { owed.div_ceil(requests) }

@@ -1,19 +1,19 @@
-//! Windows by a local clock: spans that are aligned to its midnight, months of its calendar.
+//! Windows by a local clock: periods aligned to its midnight, and months of its calendar.
 //!
-//! A *reading* is what the local clock shows, as nanoseconds since its own 1970-01-01 00:00. Each
-//! window has an *index* on the clock's face; it opens at the first instant at which the clock
-//! reads its beginning or later. An hour that the clock repeats is thus one longer window, and one
-//! that it skips does not exist. Windows that do exist are numbered without gaps: their *ordinal*.
+//! A *reading* is the time that the local clock shows, as nanoseconds since its own 1970-01-01 00:00. Each
+//! window has an *index* on the clock; it opens at the first instant at which the clock reads its start or
+//! later. So an hour that the clock repeats makes a window longer, and a window that the clock skips does
+//! not exist. The windows that exist are numbered without gaps by their *ordinal*.
 //!
-//! Invariant: every instant lies in exactly one window, and ordinals follow time. It holds because
-//! all is reckoned from the furthest reading so far, which never falls. The first window opens at
-//! time 0 and the last one ends at the end of u64 nanoseconds (in 2554), whole or not.
+//! Invariant: every instant lies in exactly one window, and ordinals increase with time. Both hold because
+//! windows follow the furthest reading so far, which never falls. The first window opens at time 0, and the
+//! last one ends at the end of u64 nanoseconds (in 2554), whole or not.
 //!
-//! Numbers stay far from the ends of their types: an ordinal that is asked for is an instant's
-//! (below 2^45, periods being 1 ms or more), and at most 2^32 windows later.
+//! Numbers stay far from the bounds of their types: an ordinal is that of an instant (below 2^45, because
+//! periods are 1 ms or more) or at most 2^32 windows later.
 //!
-//! Source of the month arithmetic: Howard Hinnant, "chrono-compatible low-level date algorithms",
-//! which count years from March, so that the leap day comes last.
+//! Source of the month arithmetic: Howard Hinnant, "chrono-compatible low-level date algorithms". Years
+//! start in March, so that the leap day comes last.
 
 use super::zone::Zone;
 use std::sync::Arc;
@@ -26,31 +26,31 @@ const MONDAY: i128 = -3 * DAY;
 /// One window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
-    /// Its number; those of windows that follow each other do too.
+    /// Consecutive windows have consecutive ordinals.
     pub(super) ordinal: i64,
     /// When it opens, in nanoseconds since the Unix epoch.
     pub(super) start: u64,
-    /// When the next one opens.
+    /// When the next window opens.
     pub(super) end: u64,
 }
 
-/// How the face of the clock is cut into windows.
+/// How the clock is divided into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Into spans of so many nanoseconds, one of which begins at the reading `origin`.
+    /// Periods in nanoseconds, one of which starts at the reading `origin`.
     Fixed { period: u64, origin: i128 },
-    /// Into so many months each, counted from January 1970.
+    /// Numbers of months, counted from January 1970.
     Months(u32),
 }
 
 impl Cut {
-    /// Whole weeks begin on a Monday, all other spans at the local 1970-01-01 00:00.
+    /// Whole weeks start on a Monday, all other periods at the local 1970-01-01 00:00.
     pub(super) fn fixed(period: u64) -> Cut {
         let is_weeks = i128::from(period) % (7 * DAY) == 0;
         Cut::Fixed { period, origin: if is_weeks { MONDAY } else { 0 } }
     }
 
-    /// The window that `reading` is in.
+    /// The index of the window that contains `reading`.
     fn index(self, reading: i128) -> i64 {
         match self {
             Cut::Fixed { period, origin } => floor_div(reading - origin, period),
@@ -61,7 +61,7 @@ impl Cut {
         }
     }
 
-    /// The reading at which window `index` begins.
+    /// The reading at the start of window `index`.
     fn reading(self, index: i64) -> i128 {
         match self {
             Cut::Fixed { period, origin } => i128::from(index) * i128::from(period) + origin,
@@ -70,18 +70,18 @@ impl Cut {
     }
 }
 
-/// A span of constant offset, and what there was before it.
+/// A span of constant offset, with the state of the windows at its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OffsetSpan {
-    /// When it begins, in nanoseconds since the Unix epoch; so it is below too.
+    /// Its start, in nanoseconds since the Unix epoch.
     from: i128,
-    /// The clock's lead over UTC.
+    /// The offset from UTC in nanoseconds, positive to the east.
     offset: i128,
-    /// All readings that the clock has passed before this span are below.
+    /// The clock has passed all readings below this before the span.
     passed: i128,
     /// The ordinal of the first window that can open in this span.
     opening: i64,
-    /// Windows that were skipped at its beginning and before: index = ordinal + skipped.
+    /// The number of windows skipped up to the start of the span: index = ordinal + skipped.
     skipped: i64,
 }
 
@@ -89,7 +89,7 @@ struct OffsetSpan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LocalWindows {
     cut: Cut,
-    /// By time; never empty, and the first is before all timestamps.
+    /// By time. Never empty, and the first span starts before all timestamps.
     spans: Arc<[OffsetSpan]>,
 }
 
@@ -110,7 +110,7 @@ impl LocalWindows {
                 continue;
             };
             let passed = before.passed.max(from + before.offset);
-            // The first window that has not opened yet; the clock's jump may carry it further.
+            // The first window that has not opened yet; a jump of the clock may skip further ahead.
             let next = cut.index(passed - 1) + 1;
             let skipped = (cut.index(reading) - next).max(0);
             spans.push(OffsetSpan {
@@ -124,7 +124,7 @@ impl LocalWindows {
         LocalWindows { cut, spans: spans.into() }
     }
 
-    /// The window that the instant `at` lies in.
+    /// The window that contains the instant `at`.
     pub(super) fn window(&self, at: u64) -> Window {
         let (here, ordinal) = self.place(at);
         Window {
@@ -145,7 +145,7 @@ impl LocalWindows {
         self.start_near(here, ordinal)
     }
 
-    /// The span that an instant is in, and the ordinal of its window.
+    /// The index of the span that contains an instant, and the ordinal of its window.
     fn place(&self, at: u64) -> (usize, i64) {
         let at = i128::from(at);
         let here = last_of(&self.spans, |span| span.from <= at);
@@ -154,7 +154,7 @@ impl LocalWindows {
         (here, self.cut.index(furthest) - span.skipped)
     }
 
-    /// When a window opens; most likely in the span `here`.
+    /// When a window opens. Fast if it opens in the span `here`.
     fn start_near(&self, here: usize, ordinal: i64) -> u64 {
         let is_before_next = |next: &OffsetSpan| ordinal < next.opening;
         let span = &self.spans[here];
@@ -167,14 +167,14 @@ impl LocalWindows {
     }
 }
 
-/// Which span is the last that `holds` is true of. It is true of all up to some one, and the
-/// first is taken for one of them.
+/// The last span for which `holds` is true. It must be true for a prefix of the spans; the first one is
+/// assumed.
 fn last_of(spans: &[OffsetSpan], holds: impl Fn(&OffsetSpan) -> bool) -> usize {
     spans.partition_point(holds).saturating_sub(1)
 }
 
-/// Rounds down. Numbers fit into a word nearly always, and dividing two of them takes several times
-/// as long. Divisors are 1 ms or more and dividends below 2^66, so quotients fit.
+/// Rounds down. Numbers nearly always fit into a word, and dividing two words takes several times as long.
+/// Divisors are 1 ms or more and dividends below 2^66, so quotients fit.
 fn floor_div(number: i128, by: u64) -> i64 {
     match u64::try_from(number) {
         Ok(number) => (number / by) as i64,
@@ -185,25 +185,25 @@ fn floor_div(number: i128, by: u64) -> i64 {
 const YEARS_PER_ERA: u64 = 400;
 /// Days of 400 years, after which the calendar repeats.
 const DAYS_PER_ERA: u64 = 146_097;
-/// From 0000-03-01 to 1970-01-01: 1969 years and 10 months. Nothing here is before the former, so
-/// that counting from it needs no sign, and dividing unsigned numbers is quicker.
+/// From 0000-03-01 to 1970-01-01: 1969 years and 10 months. No date is earlier, so numbers counted from
+/// there are unsigned, which makes division faster.
 const EPOCH_DAYS: i64 = 719_468;
 const EPOCH_MONTHS: i64 = 1_969 * 12 + 10;
 
-/// The month that a day is in, both counted from 1970-01.
+/// The month of a day; both are counted from 1970-01.
 fn month_of_day(day: i64) -> i64 {
     let day = (day + EPOCH_DAYS) as u64;
     let (era, day) = (day / DAYS_PER_ERA, day % DAYS_PER_ERA);
-    // Without the leap days before it, so that all years have 365: one in each 4 years (1460 days),
-    // but not in each 100 (36,524), but the one that ends the era (its last day, 146,096).
+    // Subtracts the leap days before it, so that all years have 365 days: one in each 4 years (1460 days),
+    // except in each 100 (36,524), except at the end of the era (its last day, 146,096).
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - days_before_year(year);
-    // Months from March are 31, 30, 31, 30, 31 days long, over and over: 153 days.
+    // From March, the lengths of months repeat: 31, 30, 31, 30, 31 days, together 153.
     let month = (5 * day + 2) / 153;
     ((era * YEARS_PER_ERA + year) * 12 + month) as i64 - EPOCH_MONTHS
 }
 
-/// The first day of a month, both counted from 1970-01.
+/// The first day of a month; both are counted from 1970-01.
 fn first_day_of_month(month: i64) -> i64 {
     let month = (month + EPOCH_MONTHS) as u64;
     let (year, month) = (month / 12, month % 12);

@@ -1,18 +1,19 @@
-//! Self-update: at an agreed time of day all counters are as if they had never been used.
+//! Daily resets: at a time of day, all counters become as if never used.
 //!
-//! Nothing runs at that time. A counter whose last hit came before the last reset is taken for a new one, and
-//! no answer reaches beyond the next reset. Looking, being denied and giving back still write nothing.
+//! Nothing runs at that time. A counter whose last hit came before the last reset is treated as new, and no
+//! answer extends beyond the next reset. Peeks, denials and refunds still write nothing. A day on which the
+//! clock skips the time has its reset at the first instant after it; a day on which the clock shows it
+//! twice, at the first.
 //!
-//! The first-hit window and the exact sliding window do without: one knows when it opened, the other when each
-//! of its hits came. A token bucket has no window to end.
+//! The first-hit window and the exact sliding window implement resets themselves: one knows when it opened,
+//! the other when each of its hits came. A token bucket has no resets.
 //!
-//! Invariant: a reset never takes hits off that came after it. Where the last hit was not noted to the
-//! nanosecond, hits of the same millisecond before the reset stay.
+//! Invariant: a reset never forgets a later hit. If the last hit was not recorded to the nanosecond, hits
+//! of the same millisecond before the reset stay. Hits that are charged ahead must be spent before the next
+//! reset.
 //!
-//! Hits that are charged ahead may be spent until the next reset at the latest, for then they are forgotten.
-//!
-//! Source: the self-update of the Frequency Restrict Service (at an agreed point in time all nodes are reset to
-//! factory state).
+//! Source: the self-update of the Frequency Restrict Service (at an agreed point in time all nodes are
+//! reset to factory state).
 
 use super::calendar::{Cut, LocalWindows};
 use super::zone::Zone;
@@ -29,10 +30,10 @@ pub struct DailyReset {
 const DAY: Nanos = Nanos::from_secs(86_400);
 
 impl DailyReset {
-    /// Each day at `time_of_day` after midnight, by the clock of `zone`.
+    /// A reset each day at `time_of_day` after midnight, by the clock of `zone`.
     ///
     /// # Errors
-    /// When that is a day or more.
+    /// If `time_of_day` is a day or more.
     pub fn new(time_of_day: Nanos, zone: &Zone) -> Result<Self, QuotaError> {
         if time_of_day >= DAY {
             return Err(QuotaError::ResetAfterDay(time_of_day));
@@ -42,13 +43,13 @@ impl DailyReset {
         Ok(DailyReset { time_of_day, days: LocalWindows::new(cut, zone) })
     }
 
-    /// How long after midnight.
+    /// The time after midnight.
     #[must_use]
     pub fn time_of_day(&self) -> Nanos {
         self.time_of_day
     }
 
-    /// The last reset up to the instant `at`, in nanoseconds since the Unix epoch.
+    /// The last reset at or before the instant `at`, in nanoseconds since the Unix epoch.
     pub(super) fn previous(&self, at: u64) -> u64 {
         self.days.window(at).start
     }
@@ -59,7 +60,7 @@ impl DailyReset {
     }
 }
 
-/// Decides for a window that has a reset. `plain` decides on a state as if there was none.
+/// Decides for a window with a reset. `plain` decides on a state without regard to resets.
 #[cold]
 #[inline(never)]
 pub(super) fn decide(
@@ -95,7 +96,8 @@ pub(super) fn decide(
     }
 }
 
-/// As [`Quota::spendable_until`], for a window that has a reset. `until` says it of a state, reset or not.
+/// [`Quota::spendable_until`] for a window with a reset. `until` computes it for a state without regard to
+/// resets.
 pub(crate) fn spendable_until(
     reset: &DailyReset,
     quota: &Quota,
@@ -110,7 +112,7 @@ pub(crate) fn spendable_until(
     until(state).min(next(reset, last.unwrap_or(0), now))
 }
 
-/// Whether a reset came since the last hit.
+/// Whether a reset came after the last hit.
 pub(crate) fn is_over(reset: &DailyReset, last: Option<u64>, now: Timestamp) -> bool {
     last.is_some_and(|last| {
         let next = reset.next(last);
@@ -118,7 +120,8 @@ pub(crate) fn is_over(reset: &DailyReset, last: Option<u64>, now: Timestamp) -> 
     })
 }
 
-/// The reset that ends what is counted at `now`, or was by a clock that was ahead.
+/// The reset that ends the current window. If the clock was ahead at the last hit, the first reset after
+/// that hit.
 fn next(reset: &DailyReset, last: u64, now: Timestamp) -> Timestamp {
     Timestamp::from_nanos(reset.next(last.max(now.as_nanos())))
 }

@@ -18,7 +18,7 @@
 //! State words: the start of the window (ns since the epoch, a multiple of P; at least 1), its hits
 //! (`current`), those of the window before (`previous`), and `last` (ns of the last hit that was taken, or
 //! drained in vain; zero where nobody noted it). `last` decides nothing but whether a daily reset came
-//! since (see `self_update`). Only a take or a refund moves the window.
+//! since (see `daily_reset`). Only a take or a refund moves the window.
 //! A refund gives from `current`, then from `previous`. A drain may overdraw `current`, to less than 2Q.
 //!
 //! A clock that steps back stays at the beginning of the newest window, where all of `previous`
