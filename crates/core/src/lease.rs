@@ -92,8 +92,8 @@ impl Lease {
     /// no time remains.
     #[must_use]
     pub fn deadline(left: Nanos, clock: Timestamp) -> Option<Timestamp> {
-        let told = left.as_nanos() - left.as_nanos().div_ceil(1024);
-        let until = clock.as_nanos().checked_add(told)?;
-        (told > 0).then_some(Timestamp::from_nanos(until))
+        let shortened = left.as_nanos() - left.as_nanos().div_ceil(1024);
+        let until = clock.as_nanos().checked_add(shortened)?;
+        (shortened > 0).then_some(Timestamp::from_nanos(until))
     }
 }

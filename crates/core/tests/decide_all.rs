@@ -1,4 +1,4 @@
-//! Several limits as one: all or nothing, shadow, quotas, and what becomes of denied hits.
+//! Several limits as one: all or nothing, shadow and quota modes, and denied hits.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -28,7 +28,7 @@ fn check(quota: &Quota, descriptor: usize, state: usize) -> LimitCheck<'_> {
     }
 }
 
-/// Decides, and tells the verdict with what each limit has left.
+/// Decides, and returns the verdict with the remaining hits of each limit.
 fn run(states: &mut [u64], checks: &[LimitCheck<'_>]) -> (Verdict, Vec<(bool, u64)>) {
     let mut decisions = Decisions::default();
     let verdict = decide_all(states, checks, NOW, &mut decisions);
@@ -46,7 +46,7 @@ fn one_denial_takes_from_no_limit() {
         assert_eq!(run(&mut states, &checks).0, Verdict::Allow);
         let after_one = states;
         for _ in 0..3 {
-            // The limit with room says what is left there, untouched.
+            // The limit with room reports its remaining hits unchanged.
             let expected = (Verdict::Deny, vec![(true, 9), (false, 0)]);
             assert_eq!(run(&mut states, &checks), expected);
             assert_eq!(states, after_one);
@@ -90,7 +90,7 @@ fn quotas_deny_only_together() {
     for expected in turns {
         assert_eq!(run(&mut states, &checks), expected);
     }
-    // An enforced rule denies whatever quotas say.
+    // An enforced rule denies whatever the quotas decide.
     let closed = window(0);
     let checks = [quota(check(&open, 0, 2)), check(&closed, 1, 0)];
     assert_eq!(run(&mut states, &checks).0, Verdict::Deny);
@@ -109,8 +109,8 @@ fn denied_hits_count_where_the_limit_says_so() {
     }
 }
 
-/// A peek and a debit after the fact are how usage is limited. A debit larger than what was left took
-/// nothing, so the next peek passed, and the limit was none.
+/// Limits on usage work by a peek and a later debit. A debit larger than the remaining hits took nothing,
+/// so the next peek passed, and nothing was limited.
 #[test]
 fn a_debit_after_the_fact_closes_a_limit_that_counts_denied_hits() {
     let bucket = TokenBucket::new(10, MINUTE, 10, 10).unwrap();
@@ -131,8 +131,8 @@ fn a_debit_after_the_fact_closes_a_limit_that_counts_denied_hits() {
     }
 }
 
-/// As envoyproxy/ratelimit has it: a window is over once its count has passed the limit, so a limit of two
-/// that is debited one hit each time after the fact admits a third request.
+/// As in envoyproxy/ratelimit: a window is over once its count exceeds the limit, so a limit of two with
+/// later debits of one hit each admits a third request.
 #[test]
 fn a_peek_passes_while_the_count_is_not_past_the_limit() {
     let two = window(2);
@@ -147,10 +147,10 @@ fn a_peek_passes_while_the_count_is_not_past_the_limit() {
     assert_eq!(verdicts, [Verdict::Allow, Verdict::Allow, Verdict::Allow, Verdict::Deny]);
 }
 
-/// A descriptor that passed was decided once more where another one was over in its quota, by the rules of
-/// limits that count nothing: a service with just enough quota was told to be over.
+/// If another descriptor was over its quota, a descriptor that passed was decided again as if denied hits
+/// did not count: a service with just enough quota was reported as over.
 #[test]
-fn a_peek_that_passes_beside_a_quota_that_is_over_is_told_so() {
+fn a_peek_that_passes_beside_an_exhausted_quota_is_reported_so() {
     let (one, two) = (window(1), window(2));
     let quota =
         |check| LimitCheck { enforcement: Enforcement::Quota, denied: DeniedHits::Count, ..check };
@@ -177,7 +177,7 @@ fn a_refund_is_given_with_the_request_or_not_at_all() {
 }
 
 #[test]
-fn a_descriptor_carried_twice_is_charged_twice_or_not_at_all() {
+fn a_descriptor_that_comes_twice_is_charged_twice_or_not_at_all() {
     let quota = window(3);
     let mut states = [0; 4];
     let checks = [check(&quota, 0, 0), check(&quota, 1, 0)];
@@ -186,10 +186,10 @@ fn a_descriptor_carried_twice_is_charged_twice_or_not_at_all() {
     assert_eq!((verdict, decisions[0].1), (Verdict::Deny, 1));
 }
 
-/// A bucket that started below the cost of its first check denied for ever: the denial left no
-/// trace, so every check met a bucket that was new again, and nothing ever refilled.
+/// A bucket that started below the cost of its first charge denied for ever: the denial left no trace, so
+/// every charge met a new bucket, and nothing ever refilled.
 #[test]
-fn a_bucket_refills_from_the_first_look_even_if_that_was_a_denial() {
+fn a_bucket_refills_from_its_first_use_even_if_that_was_denied() {
     let bucket = TokenBucket::new(1, Nanos::from_secs(10), 2, 0).unwrap();
     let (bucket, closed) = (Quota::TokenBucket(bucket), window(0));
     let mut states = [0; 8];
@@ -198,13 +198,13 @@ fn a_bucket_refills_from_the_first_look_even_if_that_was_a_denial() {
     let later = NOW.saturating_add(Nanos::from_secs(10));
     assert!(decide(&mut states, &bucket, Charge::ONE, later).is_allow());
 
-    // The same when another limit of the request denies as well.
+    // The same if another limit of the request denies as well.
     states.fill(0);
     run(&mut states, &[check(&bucket, 0, 0), check(&closed, 1, 1)]);
     assert!(decide(&mut states, &bucket, Charge::ONE, later).is_allow());
 }
 
-/// An check of the model: which counter, for which descriptor, and how.
+/// A check of the model: the counter, the descriptor and the charge.
 #[derive(Debug, Clone)]
 struct Plan {
     counter: usize,
@@ -214,12 +214,12 @@ struct Plan {
     hits: u64,
 }
 
-/// The rules of the engine, word by word, over plain counts.
+/// The documented rules of `decide_all` over plain counts.
 fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
     let left =
         |counts: &[u64], counter: usize| u64::from(limits[counter]).saturating_sub(counts[counter]);
     let fits = |counts: &[u64], plan: &Plan| match (plan.denied, plan.hits) {
-        // Whether the window is over, which it is once its count has passed the limit.
+        // A window is over once its count exceeds the limit.
         (DeniedHits::Count, 0) => {
             limits[plan.counter] > 0 && counts[plan.counter] <= limits[plan.counter].into()
         }
@@ -252,7 +252,7 @@ fn model(plans: &[Plan], limits: &[u32], counts: &mut [u64]) -> Verdict {
     if denied { Verdict::Deny } else { Verdict::Allow }
 }
 
-/// Requests whose descriptors have one rule, so one enforcement, each.
+/// Requests with one rule, so one enforcement, for each descriptor.
 fn requests() -> impl Strategy<Value = Vec<Plan>> {
     let enforcement = prop_oneof![
         3 => Just(Enforcement::Enforce),
@@ -278,7 +278,7 @@ fn requests() -> impl Strategy<Value = Vec<Plan>> {
 }
 
 #[test]
-fn the_engine_agrees_with_its_rules_word_by_word() {
+fn decisions_agree_with_the_documented_rules() {
     let config = Config {
         cases: 2_000,
         rng_seed: RngSeed::Fixed(20_261_121),

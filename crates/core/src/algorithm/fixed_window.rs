@@ -3,7 +3,7 @@
 //! Windows are aligned to the Unix epoch as in envoyproxy/ratelimit (so a week starts on a Thursday), or by
 //! a local clock, or are calendar months. With `borrow`, a window may admit this many more hits, which
 //! later windows pay back (see [`Allowance`]). Around a boundary, a caller can pass up to twice the limit;
-//! the other algorithms avoid this.
+//! the sliding windows and the token bucket avoid this.
 //!
 //! State words: `start` (ns since the epoch at which the counted window opened), `count` (hits taken in it,
 //! including overdrafts and inherited debt), `last` (ns of the last counted hit; zero if not recorded), and

@@ -212,8 +212,8 @@ fn a_domain_has_one_file_unless_they_are_merged() {
         ("d.xml", "<map><business id='b' max-per-day='2'/></map>"),
     ];
     let errors = load_files(&files[..3], SameDomain::Refuse).unwrap_err();
-    let told = |error: &String| error.split(" by ").next().unwrap_or_default().to_owned();
-    let errors: Vec<String> = errors.iter().map(told).collect();
+    let first = |error: &String| error.split(" by ").next().unwrap_or_default().to_owned();
+    let errors: Vec<String> = errors.iter().map(first).collect();
     let expected = [
         "b.yaml:1:9: domain \"frs\" is already defined",
         "c.xml:1:1: domain \"frs\" is already defined",

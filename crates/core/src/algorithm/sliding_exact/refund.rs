@@ -1,9 +1,9 @@
-//! Giving hits of an exact window back: from the minutes that the parts at hand have on all levels.
+//! Refunds to an exact window: from the minutes of which the parts of a decision have all levels.
 
 use super::{HOURS, Levels, Moment, Part, SATURATED, WIDE_WORDS, count, put};
 
 impl Levels<'_> {
-    /// Gives back up to `hits` of those that count, and says how many it were.
+    /// Returns up to `hits` of the hits that count. The result is their number.
     pub(super) fn refund(&mut self, hits: u64) -> u64 {
         let (now, oldest) = (self.now, self.oldest);
         let from_oldest = (oldest.second % 60) as usize;
@@ -21,7 +21,7 @@ impl Levels<'_> {
         given + self.refund_minute(minutes, seconds, oldest, from_oldest, hits - given)
     }
 
-    /// Gives back hits of one minute, on all levels alike, from its last second to the place `from`.
+    /// Returns hits of one minute on all levels, from its last second down to the place `from`.
     fn refund_minute(
         &mut self,
         minutes: Part,
@@ -52,7 +52,7 @@ impl Levels<'_> {
     }
 }
 
-/// Takes off up to `hits`, and says how many it were.
+/// Subtracts up to `hits`. The result is their number.
 fn subtract(words: &mut [u64; WIDE_WORDS], place: usize, hits: u64) -> u64 {
     let total = count(words, place);
     let taken = total.min(u32::try_from(hits).unwrap_or(u32::MAX));

@@ -85,11 +85,11 @@ fn a_branch_without_a_limit_takes_callers_from_the_key_alone() {
 
 #[test]
 fn a_branch_takes_callers_from_deeper_rules_of_the_key_alone() {
-    for (value, told) in [("value: v", "v"), ("match: {prefix: v}", "prefix=v")] {
+    for (value, segment) in [("value: v", "v"), ("match: {prefix: v}", "prefix=v")] {
         let added = format!("key: a, {value}, descriptors: [{{key: c, @}}]");
         let without = ["key: a, descriptors: [{key: b, @}]"];
         let with = [without[0], &added];
-        let line = format!("d s/a={told}/c: 3 per hour (callers matching s/a={told}/c are ");
+        let line = format!("d s/a={segment}/c: 3 per hour (callers matching s/a={segment}/c are ");
         check(
             &without,
             &with,
