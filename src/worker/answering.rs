@@ -191,7 +191,7 @@ impl<H: Host> Worker<H> {
                 });
                 0
             }
-            (Some(lease), Verdict::Allow) if lease.tokens == Lease::FREE => {
+            (Some(lease), Verdict::Allow) if lease.tokens == Lease::UNLIMITED => {
                 if let Some(local) = self.locals.get_mut(place) {
                     local.entry.free(lease.valid_until, now);
                 }

@@ -12,7 +12,7 @@ use crate::host::{Call, CallId, Host, Unsent};
 use crate::leases::table::Write;
 use crate::stats::Count;
 use std::time::Duration;
-use tidegate_core::{Descriptor, Hits, LeaseAsk, Request, Timestamp};
+use tidegate_core::{Descriptor, Hits, LeaseRequest, Request, Timestamp};
 use tidegate_wire::{encode_request, lease_ask_metadata};
 
 /// So long after its timeout Envoy is to end a call itself, in case no tick does: longer than an ask is waited
@@ -160,7 +160,7 @@ impl<H: Host> Worker<H> {
             let proxy = self.process.proxy;
             let wanted = ask.hoped.iter().map(|hoped| hoped.wanted).collect();
             let waiting = ask.hoped.iter().map(|hoped| hoped.waiting).collect();
-            lease_ask_metadata(&LeaseAsk { call: ask.name, proxy, clock: now, wanted, waiting })
+            lease_ask_metadata(&LeaseRequest { call: ask.name, proxy, clock: now, wanted, waiting })
         } else {
             Vec::new()
         };

@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::leases::local::Loose;
 use crate::leases::purse::Held;
 use crate::stats::Count;
-use tidegate_core::{Descriptor, Direction, Hits, LeaseAsk, Nanos, Timestamp};
+use tidegate_core::{Descriptor, Direction, Hits, LeaseRequest, Nanos, Timestamp};
 use tidegate_wire::{DESCRIPTORS_MAX, returned_metadata};
 
 /// Descriptors that are given back in one call, and calls a tick.
@@ -119,7 +119,7 @@ impl<H: Host> Worker<H> {
             if hopeless || drawing.entries.len() > ENTRIES_BYTES_MAX {
                 continue;
             }
-            let id = LeaseAsk::lease_id(ask.name, index);
+            let id = LeaseRequest::lease_id(ask.name, index);
             // All that there are: none of them were spent.
             let held = Held { id, left: u32::MAX, granted: 0, ends };
             if self.recalls.len() >= RECALLS_MAX {

@@ -230,7 +230,7 @@ fn freedom_that_is_used_is_renewed_before_it_ends() {
         }
         let calls = std::mem::take(&mut envoy.world_mut().sent);
         let ends = Timestamp::from_nanos(envoy.world().now + 2_000 * MILLI);
-        let lease = Some(Lease { id: 1, tokens: Lease::FREE, valid_until: ends });
+        let lease = Some(Lease { id: 1, tokens: Lease::UNLIMITED, valid_until: ends });
         let free = made_up(Verdict::Allow, vec![Status { lease, ..Status::NO_LIMIT }]);
         envoy.pass_ms(1);
         for call in &calls {

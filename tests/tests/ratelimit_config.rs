@@ -41,8 +41,8 @@ async fn check_descriptor_refused(descriptor: &str, says: &str) -> anyhow::Resul
 #[tokio::test]
 async fn what_envoyproxy_ratelimit_refuses_in_a_file_is_refused() -> anyhow::Result<()> {
     for (text, says) in [
-        ("descriptors: []", "`domain` must be there and not empty"),
-        ("domain: ''\n", "x.yaml:1:9: `domain` must be there and not empty"),
+        ("descriptors: []", "`domain` is required and must not be empty"),
+        ("domain: ''\n", "x.yaml:1:9: `domain` is required and must not be empty"),
         ("domain: d\ndescriptors: k\n", "x.yaml:2:14: `descriptors`: expected a list"),
         ("domain: d\ndescriptors: [k]\n", "x.yaml:2:15: expected a descriptor"),
         ("domain: d\ndescriptors:\n- {1: x, key: k}\n", "x.yaml:3:4: unknown key `1`"),
@@ -58,8 +58,8 @@ async fn what_envoyproxy_ratelimit_refuses_in_a_file_is_refused() -> anyhow::Res
 #[tokio::test]
 async fn what_envoyproxy_ratelimit_refuses_in_a_descriptor_is_refused() -> anyhow::Result<()> {
     for (descriptor, says) in [
-        ("{value: v}", "x.yaml:3:4: `key` must be there and not empty"),
-        ("{key: ''}", "x.yaml:3:9: `key` must be there and not empty"),
+        ("{value: v}", "x.yaml:3:4: `key` is required and must not be empty"),
+        ("{key: ''}", "x.yaml:3:9: `key` is required and must not be empty"),
         ("{key: k}\n- {key: k}", "x.yaml:4:4: duplicate descriptor d/k"),
         ("{key: k, value: v}\n- {key: k, value: v}", "x.yaml:4:4: duplicate descriptor d/k=v"),
         ("{key: k}\n- {key: k, value: ''}", "x.yaml:4:4: duplicate descriptor d/k"),
@@ -122,12 +122,12 @@ async fn numbers_and_words_that_do_not_go_together_are_refused() -> anyhow::Resu
         ("{key: k, rate_limits: [{unit: day}, {unit: day}]}", "give them names"),
         (
             "{key: k, rate_limits: [{name: n, unit: day}, {name: n, unit: hour}]}",
-            "has this name already",
+            "already has this name",
         ),
         ("{key: k, rate_limits: [{unlimited: true}]}", "is for a rate_limit alone"),
         ("{key: k, value: v, match: {prefix: p}}", "exclude each other"),
-        ("{key: k, match: {}}", "a match has one of"),
-        ("{key: k, match: {prefix: p, regex: r}}", "a match has one of"),
+        ("{key: k, match: {}}", "a match needs exactly one of"),
+        ("{key: k, match: {prefix: p, regex: r}}", "a match needs exactly one of"),
         ("{key: k, match: {cidr: 10.0.0.0/33}}", "`cidr`: "),
         ("{key: k, match: {regex: '('}}", "`regex`: "),
         ("{key: k, match: {prefix: p}}\n- {key: k, match: {prefix: p}}", "duplicate descriptor"),

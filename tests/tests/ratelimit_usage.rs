@@ -131,8 +131,8 @@ async fn check_says_which_limits_of_usage_take_nothing_of_large_debits() -> anyh
     };
     let takes_nothing = |at: &str, limit: &str| {
         format!(
-            "limits.yaml:{at}: warning: limit {limit} takes nothing of a debit that is larger than what is \
-             left, and the next peek passes; set `count_denied: true`\n"
+            "limits.yaml:{at}: warning: limit {limit} ignores a debit larger than its remaining \
+             hits, so the next peek passes; set `count_denied: true`\n"
         )
     };
     let [user, team] = [takes_nothing("3:4", "llm/user"), takes_nothing("4:3", "llm/team#long")];

@@ -277,14 +277,14 @@ async fn without_a_watch_only_sighup_reads_the_limits() -> anyhow::Result<()> {
     // Asked for, the limits are read whether they changed or not, and mistakes are told each time.
     home.sidecar.process.signal(Signal::HUP)?;
     home.loads(3).await?;
-    home.logged("nothing that matters to callers").await?;
+    home.logged("nothing that affects callers").await?;
     write(home.etc("limits.yaml"), "domain: ''")?;
     for errors in 1..=2 {
         home.sidecar.process.signal(Signal::HUP)?;
         home.is_metric("config_load_error_total", errors).await?;
     }
     wait::until("the mistake twice in the log", async || {
-        (home.count_logged("`domain` must be there and not empty") == 2).then_some(())
+        (home.count_logged("`domain` is required and must not be empty") == 2).then_some(())
     })
     .await?;
     home.is_metric("config_current", 0).await?;
@@ -335,7 +335,7 @@ async fn a_flood_of_mistakes_is_cut_short_in_the_log() -> anyhow::Result<()> {
     rename(home.etc(".new"), home.etc("limits.yaml"))?;
     let path = home.etc("limits.yaml");
     home.logged(&format!("and 30 more; run `tidegate check {}`", path.display())).await?;
-    ensure!(home.count_logged("`key` must be there and not empty") == 20);
+    ensure!(home.count_logged("`key` is required and must not be empty") == 20);
     ensure!(home.count_logged("limits.yaml:22:") == 1 && home.count_logged("limits.yaml:23:") == 0);
     Ok(())
 }

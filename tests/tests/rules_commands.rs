@@ -167,16 +167,16 @@ async fn diff_tells_what_changes_for_whom() -> anyhow::Result<()> {
     home.write("new.yaml", &new)?;
     let expected = "\
 ~ shop/app=web/user: 3 per hour -> 4 per hour
-    callers matching shop/app=web/user may 4 per hour instead of 3 now; live counts are kept
+    callers matching shop/app=web/user get 4 per hour instead of 3 now; live counts are kept
 ~ shop/client: 5 per hour -> 5 per minute
-    callers matching shop/client may 5 per minute now; counts start anew, since the period changed
+    callers matching shop/client get 5 per minute now; counts start anew, because the period changed
 + shop/client=bad: 1 per day
     callers matching shop/client=bad are limited now; they met shop/client (5 per hour) before; \
 counts start anew
 - shop/free: unlimited
     callers matching shop/free meet no rule; they still pass
 ~ shop/watched: in shadow -> enforced
-    callers matching shop/watched over the limit are denied now
+    callers matching shop/watched are denied over the limit now
 1 added, 1 removed, 3 changed
 ";
     home.check("check --diff limits.yaml new.yaml", 1, expected).await?;
@@ -437,7 +437,7 @@ async fn diff_tells_of_an_order_that_matters() -> anyhow::Result<()> {
     home.write("old.yaml", &limits(&[cidr, wild]))?;
     home.write("new.yaml", &limits(&[wild, cidr]))?;
     let expected = "\
-~ d/k=10.*: another rule goes first
+~ d/k=10.*: another rule matches first
     callers such as k=10.1.0.0 meet d/k=10.* now instead of d/k=cidr=10.1.0.0%2F16; \
 live counts are kept
 1 changed
@@ -459,7 +459,7 @@ async fn diff_tells_of_an_allow_list_and_of_shared_counters() -> anyhow::Result<
     home.write("new.yaml", &limits("true", "  - { key: k, value: friend }\n"))?;
     let expected = "\
 ~ d/k: takes fewer callers
-    callers such as k=friend met d/k, and meet nothing now, since a place that goes first takes them
+    callers such as k=friend met d/k, and meet nothing now: a branch without a rule matches first
 ~ d/p=x*: share_threshold on
     all values of the pattern share one counter now; counts of d/p=x* start anew
 2 changed

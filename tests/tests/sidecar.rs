@@ -488,7 +488,7 @@ async fn check_exits_by_what_it_finds() -> anyhow::Result<()> {
     let bad = dir.path().join("bad.yaml").display().to_string();
     std::fs::write(&bad, "domain: ''")?;
     let (code, said) = tidegate(&["check", &bad]).await?;
-    let expected = format!("{bad}:1:9: `domain` must be there and not empty\n");
+    let expected = format!("{bad}:1:9: `domain` is required and must not be empty\n");
     ensure!(code == Some(1) && said.starts_with(&expected), "{said}");
     let (code, said) = tidegate(&[]).await?;
     ensure!(code == Some(2) && said.contains("Examples:"), "{said}");

@@ -99,7 +99,7 @@ fn charge(ask: &str) -> Charge {
     match ask.split_once(' ') {
         None if ask == "peek" => Charge::PEEK,
         None => Charge::Take(hits(ask)),
-        Some(("drain", number)) => Charge::Drain(hits(number)),
+        Some(("force", number)) => Charge::Force(hits(number)),
         Some(("refund", number)) => Charge::Refund(hits(number)),
         Some(_) => panic!("{ask} is nothing to ask"),
     }

@@ -6,7 +6,7 @@ use super::subject::{Answers, Subject, Work};
 use anyhow::Context;
 use std::fmt::Write;
 use tidegate_authority::{Authority, open_standalone};
-use tidegate_core::{Descriptor, Entry, Hits, LeaseAsk, Nanos, Request, Timestamp};
+use tidegate_core::{Descriptor, Entry, Hits, LeaseRequest, Nanos, Request, Timestamp};
 use tidegate_wire::{RequestReader, encode_answer, encode_request, lease_ask_metadata};
 
 const DOMAIN: &str = "shop";
@@ -91,7 +91,7 @@ impl Calls {
                 encode_answer(&answer, Vec::new(), &mut self.bytes);
             }
             Asks::Lease => {
-                let ask = LeaseAsk {
+                let ask = LeaseRequest {
                     call: self.calls * 128,
                     proxy: 7,
                     clock: now,

@@ -5,9 +5,9 @@ use super::subject::{Answers, Subject, Work};
 use crate::counter::Counter;
 use std::ops::Range;
 use tidegate_core::{
-    Ask, Charge, Decisions, Denied, Enforcement, FirstHitWindow, FixedWindow, Hits, Nanos, Quota,
-    QuotaError, SlidingBuckets, SlidingExact, SlidingWindow, Timestamp, TokenBucket, Verdict,
-    decide, decide_all,
+    Charge, Decisions, DeniedHits, Enforcement, FirstHitWindow, FixedWindow, Hits, LimitCheck,
+    Nanos, Quota, QuotaError, SlidingBuckets, SlidingExact, SlidingWindow, Timestamp, TokenBucket,
+    Verdict, decide, decide_all,
 };
 
 /// Hits per hour that no run uses up, and so few that they are used up before it.
@@ -93,7 +93,7 @@ fn used(quota: &Quota) -> Vec<u64> {
     }
     let start = Timestamp::from_secs(START_SECS);
     if quota.requests() == FEW {
-        counter.decide(quota, Charge::Drain(Hits::new(u64::MAX)), start);
+        counter.decide(quota, Charge::Force(Hits::new(u64::MAX)), start);
     }
     counter.words(quota, start)
 }
@@ -164,10 +164,10 @@ impl<const N: usize> Work for Together<N> {
         for &pick in picks {
             let from = pick as usize * self.words;
             let states = &mut self.states[from..from + self.words];
-            let asks: [Ask<'_>; N] = std::array::from_fn(|place| Ask {
+            let asks: [LimitCheck<'_>; N] = std::array::from_fn(|place| LimitCheck {
                 quota: &self.quotas[place],
                 enforcement: Enforcement::Enforce,
-                denied: Denied::Spare,
+                denied: DeniedHits::Ignore,
                 charge: Charge::ONE,
                 descriptor: place,
                 state: self.ranges[place].clone(),

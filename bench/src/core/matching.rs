@@ -2,8 +2,8 @@
 
 use super::KEYS;
 use super::subject::{Answers, Subject, Work};
-use tidegate_core::{Denied, Enforcement, Entry, FixedWindow, Nanos, Quota};
-use tidegate_limits::{Cidr, Found, Limit, Matcher, Rule, RuleKind, Rules};
+use tidegate_core::{DeniedHits, Enforcement, Entry, FixedWindow, Nanos, Quota};
+use tidegate_limits::{Cidr, Limit, Lookup, Matcher, Rule, RuleKind, Rules};
 
 const DOMAIN: &str = "shop";
 
@@ -74,7 +74,7 @@ impl Way {
         for number in 0..size {
             region.insert("tenant", &(self.matcher)(number)?, None)?.set_rule(rule(number)?);
         }
-        rules.seal();
+        rules.build_indexes();
         let descriptors = (0..KEYS).map(|pick| {
             let number = match answers {
                 Answers::Yes => pick * 7_919 % size,
@@ -94,7 +94,7 @@ fn rule(number: u32) -> anyhow::Result<Rule> {
         path: path.clone(),
         label: String::new(),
         quota,
-        denied: Denied::Spare,
+        denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     };
     Ok(Rule {
@@ -116,7 +116,7 @@ impl Work for Lookups {
         let mut found = 0;
         for &pick in picks {
             let entries = &self.descriptors[pick as usize];
-            found += u64::from(matches!(self.rules.find(DOMAIN, entries), Found::Rule(_)));
+            found += u64::from(matches!(self.rules.find(DOMAIN, entries), Lookup::Rule(_)));
         }
         found
     }

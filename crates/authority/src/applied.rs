@@ -1,8 +1,8 @@
 //! The limits that apply to a request: one rule for each descriptor, without limits that `replaces` removes.
 
 use smallvec::SmallVec;
-use tidegate_core::{Denied, Enforcement, FixedWindow, LimitOverride, Quota, Request};
-use tidegate_limits::{Found, Limit, Match, Rule, RuleKind, Rules};
+use tidegate_core::{DeniedHits, Enforcement, FixedWindow, LimitOverride, Quota, Request};
+use tidegate_limits::{Limit, Lookup, Match, Rule, RuleKind, Rules};
 
 /// What applies to one descriptor.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct AppliedLimit<'m> {
     pub(crate) quota: &'m Quota,
     pub(crate) enforcement: Enforcement,
     /// None for a limit in the request itself.
-    pub(crate) denied: Option<Denied>,
+    pub(crate) denied: Option<DeniedHits>,
     pub(crate) label: &'m str,
     /// As configured; none for a limit in the request itself.
     pub(crate) limit: Option<&'m Limit>,
@@ -62,12 +62,12 @@ pub(crate) fn match_limits<'a>(rules: &'a Rules, request: &Request) -> MatchedLi
             continue;
         }
         applied.push(match rules.find(&request.domain, &descriptor.entries) {
-            Found::UnknownDomain => {
+            Lookup::UnknownDomain => {
                 without_domain += 1;
                 Applied::Nothing
             }
-            Found::NoRule => Applied::Nothing,
-            Found::Rule(found) => {
+            Lookup::NoRule => Applied::Nothing,
+            Lookup::Rule(found) => {
                 let rule: &'a Rule = found.rule;
                 replaced.extend(rule.replaces());
                 match &rule.kind {

@@ -8,7 +8,7 @@ use crate::log_rate::OncePerSecond;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tidegate_core::{Charge, Decision, Denied};
+use tidegate_core::{Charge, Decision, DeniedHits};
 use tidegate_limits::{Limit, Rules};
 
 /// The states of a limit: a peek was seen; a refused debit was logged.
@@ -25,7 +25,7 @@ pub(crate) struct Debits {
 
 impl Debits {
     pub(crate) fn of(rules: &Rules) -> Debits {
-        let spares = |limit: &&Limit| limit.denied == Denied::Spare;
+        let spares = |limit: &&Limit| limit.denied == DeniedHits::Ignore;
         let limits = rules.limits().into_iter().filter(spares);
         let limits = limits.map(|limit| (address(limit), AtomicU8::new(0))).collect();
         Debits { limits, said: Mutex::default() }

@@ -1,7 +1,7 @@
 //! Settings that override every limit.
 
 use std::num::NonZeroU32;
-use tidegate_core::{Denied, Enforcement, Nanos};
+use tidegate_core::{DeniedHits, Enforcement, Nanos};
 
 /// Settings that override every rule.
 #[derive(Debug, Clone, Copy)]
@@ -10,7 +10,7 @@ pub struct Modes {
     pub quota: GlobalQuota,
     pub metadata: DynamicMetadata,
     /// Whether denied hits count at limits in requests. A rule's limits say so themselves.
-    pub denied: Denied,
+    pub denied: DeniedHits,
     /// The longest lease. Without it no lease is granted.
     pub lease_ttl: Option<Nanos>,
     /// The number of processes of this service that grant leases. Each has an equal share of their room.
@@ -23,7 +23,7 @@ impl Default for Modes {
             shadow: GlobalShadow::default(),
             quota: GlobalQuota::default(),
             metadata: DynamicMetadata::default(),
-            denied: Denied::default(),
+            denied: DeniedHits::default(),
             lease_ttl: None,
             lessors: NonZeroU32::MIN,
         }

@@ -12,7 +12,7 @@ use crate::modes::Modes;
 use crate::plan::{EXPIRY_SLACK, Plan, Words};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Charge, Decision, Decisions, Denied, FirstHitWindow, OpenWindow, Quota, Request, Timestamp,
+    Charge, Decision, Decisions, DeniedHits, FirstHitWindow, OpenWindow, Quota, Request, Timestamp,
     Verdict, decide, decide_all,
 };
 use tidegate_limits::Limit;
@@ -127,7 +127,7 @@ impl Authority {
             if !unknown.is_empty() {
                 return Err(JointError::Unknown(unknown));
             }
-            transaction.plan.asks.iter_mut().for_each(|ask| ask.denied = Denied::Spare);
+            transaction.plan.asks.iter_mut().for_each(|ask| ask.denied = DeniedHits::Ignore);
             let mut decisions = Decisions::default();
             let (verdict, words) = transaction.update(|plan, entries| match how {
                 JointUse::Look => {
@@ -173,7 +173,7 @@ impl Authority {
             let applied = &transaction.matched.each;
             check_known(applied)?;
             // These commands define what denied hits do, whatever the limits say.
-            let denied = if how == Use::Record { Denied::Count } else { Denied::Spare };
+            let denied = if how == Use::Record { DeniedHits::Count } else { DeniedHits::Ignore };
             transaction.plan.asks.iter_mut().for_each(|ask| ask.denied = denied);
             let mut decisions = Decisions::default();
             let (verdict, words) = transaction.update(|plan, entries| {
@@ -301,7 +301,7 @@ impl Authority {
         for (ask, counter) in plan.asks.iter().zip(&plan.counter_of_ask) {
             let counter = &plan.counters[*counter];
             let class = plan.keys[counter.keys.start].class;
-            for label in ask.quota.every_part(now) {
+            for label in ask.quota.part_labels(now) {
                 let hash = counter.hash.part(self.store.seed(), label).0;
                 if plan.keys[counter.keys.clone()].iter().all(|key| key.hash != hash) {
                     others.push(Hashed { hash, class });
@@ -369,7 +369,7 @@ fn peeked_windows<'m>(
     words: &Words,
     now: Timestamp,
 ) -> NodeWindows<'m> {
-    let peek = |ask: &tidegate_core::Ask<'_>| {
+    let peek = |ask: &tidegate_core::LimitCheck<'_>| {
         let mut untouched: Words = words[ask.state.clone()].into();
         decide(&mut untouched, ask.quota, Charge::PEEK, now)
     };
@@ -384,17 +384,18 @@ fn windows<'m>(
     decisions: &[Decision],
     now: Timestamp,
 ) -> NodeWindows<'m> {
-    let window = |((limit, ask), decision): ((&'m Limit, &tidegate_core::Ask<'_>), &Decision)| {
-        let state = &words[ask.state.clone()];
-        let open = match ask.quota {
-            Quota::FirstHitWindow(window) => open_window(window, state, now),
-            _ => None,
+    let window =
+        |((limit, ask), decision): ((&'m Limit, &tidegate_core::LimitCheck<'_>), &Decision)| {
+            let state = &words[ask.state.clone()];
+            let open = match ask.quota {
+                Quota::FirstHitWindow(window) => open_window(window, state, now),
+                _ => None,
+            };
+            let capacity = ask.quota.capacity();
+            let is_used = open.is_some() || decision.remaining < capacity.into();
+            let last = ask.quota.last_hit(state, now).filter(|_| is_used);
+            NodeWindow { name: name(limit), capacity, decision: *decision, open, last }
         };
-        let capacity = ask.quota.capacity();
-        let is_used = open.is_some() || decision.remaining < capacity.into();
-        let last = ask.quota.last_hit(state, now).filter(|_| is_used);
-        NodeWindow { name: name(limit), capacity, decision: *decision, open, last }
-    };
     limits(applied).zip(&plan.asks).zip(decisions).map(window).collect()
 }
 

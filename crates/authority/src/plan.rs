@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ops::Range;
 use tidegate_core::{
-    Ask, CounterKey, Decision, Decisions, Identity, KeyHash, Nanos, Parts, Quota, Request,
+    CounterKey, Decision, Decisions, Identity, KeyHash, LimitCheck, Nanos, Parts, Quota, Request,
     StateSize, Timestamp, Verdict, decide_all,
 };
 use tidegate_store::{Entries, Hashed, UPDATE_KEYS_MAX};
@@ -26,7 +26,7 @@ thread_local! {
 /// The asks of a request and their counters. Nearly all requests have up to four of each.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
-    pub(crate) asks: SmallVec<[Ask<'a>; 4]>,
+    pub(crate) asks: SmallVec<[LimitCheck<'a>; 4]>,
     /// The counter of each ask.
     pub(crate) counter_of_ask: SmallVec<[usize; 4]>,
     pub(crate) counters: SmallVec<[Counter; 4]>,
@@ -75,7 +75,7 @@ impl<'a> Plan<'a> {
                 };
                 let (state, counter) = plan.counter(&mut key, &identity, seed, now);
                 plan.counter_of_ask.push(counter);
-                plan.asks.push(Ask {
+                plan.asks.push(LimitCheck {
                     quota: limit.quota,
                     enforcement: modes.enforcement(limit.enforcement),
                     denied: limit.denied.unwrap_or(modes.denied),

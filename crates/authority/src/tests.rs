@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_core::{
-    Answer, Charge, Decision, Denied, Descriptor, Direction, Entry, Hits, LimitOverride, Nanos,
+    Answer, Charge, Decision, DeniedHits, Descriptor, Direction, Entry, Hits, LimitOverride, Nanos,
     Request, Status, Timestamp, Unit, Value, Verdict,
 };
 use tidegate_limits::{self as rules, Limit, Rule, Rules, SameDomain};

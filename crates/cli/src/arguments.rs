@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use store::StoreCommand;
-use tidegate_core::{Denied, Nanos};
+use tidegate_core::{DeniedHits, Nanos};
 use tidegate_data_dir::NodeCounts;
 use tidegate_limits::{Defaults, SameDomain, duration};
 use tidegate_load::LoadOptions;
@@ -271,8 +271,8 @@ pub(crate) fn defaults(is_merged: bool, is_counted: bool) -> Defaults {
     Defaults { same_domain, denied: denied(is_counted), self_update: None }
 }
 
-pub(crate) fn denied(is_counted: bool) -> Denied {
-    if is_counted { Denied::Count } else { Denied::Spare }
+pub(crate) fn denied(is_counted: bool) -> DeniedHits {
+    if is_counted { DeniedHits::Count } else { DeniedHits::Ignore }
 }
 
 #[derive(Debug, Args)]

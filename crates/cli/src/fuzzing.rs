@@ -4,7 +4,7 @@ use crate::defaults::srv;
 use std::path::Path;
 use tidegate_limits::Rules;
 use tidegate_limits::{self as rules, SameDomain, Source};
-use tidegate_xml::{self as xml, Document, Kind};
+use tidegate_xml::{self as xml, Document, ErrorKind};
 
 /// Line, column, and what is wrong there.
 pub type Mistake = (Option<(u64, u64)>, String);
@@ -17,14 +17,14 @@ pub type Pieces = Vec<Option<(String, Vec<(String, String)>)>>;
 /// # Errors
 /// The first mistake.
 pub fn xml(bytes: &[u8], depth_max: usize) -> Result<Pieces, (bool, String)> {
-    let told = |mistake: xml::Mistake| (mistake.kind == Kind::Malformed, mistake.message);
+    let told = |mistake: xml::XmlError| (mistake.kind == ErrorKind::Malformed, mistake.message);
     let mut document = Document::new(xml::text(bytes).map_err(told)?, depth_max).map_err(told)?;
     let mut pieces = Vec::new();
     loop {
-        pieces.push(match document.next().map_err(told)? {
-            xml::Piece::End => return Ok(pieces),
-            xml::Piece::Close => None,
-            xml::Piece::Open(element) => {
+        pieces.push(match document.next_event().map_err(told)? {
+            xml::Event::End => return Ok(pieces),
+            xml::Event::Close => None,
+            xml::Event::Open(element) => {
                 let attributes = element.attributes.iter();
                 let attributes = attributes.map(|a| (a.name.to_owned(), a.value.clone().into()));
                 Some((element.name.to_owned(), attributes.collect()))
@@ -41,8 +41,8 @@ pub fn limits(name: &str, bytes: &[u8]) -> Result<(Rules, Vec<Mistake>), Vec<Mis
     let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
     let parts = [part(name.as_bytes()), part(bytes)].concat();
     let source = Source::from_bytes(Path::new(name), &parts);
-    let told = |errors: Vec<rules::RuleError>| {
-        errors.into_iter().map(|error| (error.place, error.message)).collect::<Vec<Mistake>>()
+    let told = |errors: Vec<rules::Diagnostic>| {
+        errors.into_iter().map(|error| (error.position, error.message)).collect::<Vec<Mistake>>()
     };
     match rules::load_source(&source.ok_or_else(Vec::new)?, SameDomain::Refuse) {
         Ok(loaded) => Ok((loaded.rules, told(loaded.warnings))),

@@ -1,50 +1,54 @@
 //! The limit algorithms, one file each: pure functions over a small state, in integers.
 //!
-//! All share one contract. An allow takes the hits; a deny takes nothing. A peek (no hits) answers
-//! for one hit and takes nothing. (Taking nothing may still write: a bucket that does not start
-//! full must remember since when it refills.) A refund gives back at most what the counter holds; it is
-//! not told by whom or when that was taken. A clock that steps back never gives hits back. Each has a
-//! slow obvious twin in `tests/slow_*` that it must agree with.
+//! All share one contract. An allow takes the hits; a deny takes nothing. A peek (zero hits) answers for
+//! one hit and takes nothing, although it may write: a bucket that does not start full must remember the
+//! start of its refill. A refund returns at most what the counter holds, no matter who took it and when. A
+//! clock that steps back never returns hits. Each algorithm must agree with a slow, obvious twin in
+//! `tests/slow_*`.
 //!
-//! A drain answers as a take does, and takes hits that do not fit too:
-//! - a fixed window counts them all. It is over once the count has passed the capacity, so a drain of
-//!   nothing fits while it has not;
-//! - a first-hit window counts as far as it has room, since others read its count;
-//! - the others count them once, where a whole hit is left, up to as many as their capacity; where
-//!   nothing is left they count nothing. So a debit larger than what is left keeps the counter closed for
-//!   as long as a full one would take to come back, and no longer: repeated denials add nothing.
+//! A forced charge answers as a take does, but counts hits that do not fit too:
+//! - a fixed window counts all of them. It is over once the count exceeds the capacity, so until then a
+//!   forced charge of zero fits;
+//! - a first-hit window counts them up to its capacity, because its count is visible to clients;
+//! - the others count them only if at least one whole hit is left, and at most their capacity. So a debit
+//!   larger than what is left closes the counter for as long as a full counter takes to recover and no
+//!   longer: repeated denials add nothing.
 //!
-//! Every window notes when its last hit came, taken or drained in vain; and every window may have a time of
-//! day at which all is forgotten.
+//! Every window records the time of its last hit, whether taken or forced, and may have a daily reset.
 
+mod allowance;
+mod calendar;
+pub(crate) mod daily_reset;
 mod first_hit_window;
 mod fixed_window;
-pub(crate) mod self_update;
 mod sliding_buckets;
 mod sliding_exact;
 mod sliding_window;
 mod token_bucket;
+mod zone;
 
+pub use daily_reset::DailyReset;
 pub use first_hit_window::{FirstHitWindow, OpenWindow};
-pub use fixed_window::{Alignment, DailyReset, FixedWindow, Zone};
+pub use fixed_window::{Alignment, FixedWindow};
 pub use sliding_buckets::SlidingBuckets;
 pub use sliding_exact::SlidingExact;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
+pub use zone::Zone;
 
 use crate::quota::{Decision, Outcome, Quota};
 use crate::units::{Charge, Hits, Nanos, Timestamp};
 
-/// Decides one charge against one counter. `state` has the words of [`Quota::parts`] at `now`, one
-/// after the other, each of [`Quota::state_size`]; all zero is a counter that was never used.
+/// Decides one charge against one counter. `state` has the words of the parts of [`Quota::parts`] at `now`,
+/// one after the other, each of [`Quota::state_size`]. A state of zeros is a counter that was never used.
 ///
 /// # Panics
-/// When `state` is shorter than that.
+/// If `state` is shorter than that.
 pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
     let mut decision = match quota {
         Quota::FixedWindow(window) => match window.reset() {
             None => window.decide(narrow(state), charge, now),
-            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
                 window.decide(narrow(state), charge, now)
             }),
         },
@@ -52,14 +56,14 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
         Quota::TokenBucket(bucket) => bucket.decide(narrow(state), charge, now),
         Quota::SlidingWindow(window) => match window.reset() {
             None => window.decide(narrow(state), charge, now),
-            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
+            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
                 window.decide_any(narrow(state), charge, now)
             }),
         },
         Quota::SlidingBuckets(buckets) => match buckets.reset() {
             None => buckets.decide(state, charge, now),
-            Some(reset) => self_update::decide(reset, quota, state, now, |state| {
-                buckets.decide_slowly(state, charge, now)
+            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
+                buckets.decide_without_shortcut(state, charge, now)
             }),
         },
         Quota::SlidingExact(exact) => exact.decide(state, charge, now),
@@ -67,26 +71,27 @@ pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) 
     if let Outcome::Deny { retry_after } = &mut decision.outcome
         && *retry_after == Nanos::ZERO
     {
-        // It never fits, though the quota is whole. Told to retry now, a client would do so for ever.
+        // The hits never fit, although the counter is full. A client must not be told to retry at once, for
+        // ever.
         *retry_after = quota.period().nominal();
     }
     decision
 }
 
-/// The hits that a take or a drain takes of a counter whose debt time pays back: those that fit; and of
-/// a drain that does not, up to `capacity`, unless nothing is left.
+/// The hits to count for a counter that recovers over time: all if they fit. A forced charge that does not
+/// fit counts at most `capacity`, and nothing if nothing is left.
 fn taken(charge: Charge, left: u64, capacity: u64) -> u64 {
     let hits = charge.hits().get();
     match charge {
-        Charge::Take(_) | Charge::Drain(_) if hits <= left => hits,
-        Charge::Drain(_) if left > 0 => hits.min(capacity),
+        Charge::Take(_) | Charge::Force(_) if hits <= left => hits,
+        Charge::Force(_) if left > 0 => hits.min(capacity),
         _ => 0,
     }
 }
 
-/// Whether hits came that were not taken, though they happened.
-fn is_in_vain(charge: Charge) -> bool {
-    matches!(charge, Charge::Drain(hits) if hits != Hits::PEEK)
+/// Whether these hits have happened even if the counter does not count them.
+fn is_forced_hit(charge: Charge) -> bool {
+    matches!(charge, Charge::Force(hits) if hits != Hits::PEEK)
 }
 
 fn narrow(state: &mut [u64]) -> &mut [u64; 4] {

@@ -1,4 +1,4 @@
-//! What comes back for a request, in no transport's words.
+//! The answer to a request, independent of any transport.
 
 use crate::lease::Lease;
 use crate::metadata::Value;
@@ -7,35 +7,35 @@ use crate::units::{Nanos, Unit};
 /// Whether a request may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may.
+    /// The request may pass.
     Allow,
-    /// It is over a limit.
+    /// The request is over a limit.
     Deny,
 }
 
 /// The answer to a [`Request`](crate::Request): one status per descriptor, in its order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// For the request as a whole.
+    /// The verdict on the whole request.
     pub verdict: Verdict,
-    /// For each descriptor.
+    /// One for each descriptor.
     pub statuses: Vec<Status>,
-    /// What the rules that were met say to pass on (`dynamic_metadata`), none unless asked for.
+    /// Metadata of the rules that applied, if asked for (`dynamic_metadata`).
     pub metadata: Option<Value>,
 }
 
-/// How one descriptor stands.
+/// The result for one descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Whether this descriptor has room.
     pub verdict: Verdict,
-    /// The limit that applies, none when the descriptor meets no limit.
+    /// The limit that applies; none if the descriptor meets no limit.
     pub limit: Option<LimitView>,
     /// Hits left under that limit.
     pub remaining: u32,
-    /// Time until the quota is back, or until a denied ask may succeed.
+    /// Time until the counter is full again, or until a denied request may succeed.
     pub reset: Nanos,
-    /// What the client may go by without asking again, none unless it understands leases.
+    /// Tokens to spend without a further call; none unless the client supports leases.
     pub lease: Option<Lease>,
 }
 
@@ -59,13 +59,13 @@ impl Status {
     };
 }
 
-/// A limit as clients are told of it.
+/// A limit as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitView {
     /// Hits per unit.
     pub requests: u32,
-    /// The unit, none when the period is not one of the named units.
+    /// The unit; none if the period is not a named unit.
     pub unit: Option<Unit>,
-    /// The configured name, empty when it has none.
+    /// The configured name; empty if there is none.
     pub name: String,
 }

@@ -1,13 +1,13 @@
-//! What a request says about itself: a domain, and descriptors made of entries of key and value.
+//! Requests: a domain, and descriptors of key-value entries.
 
 use crate::units::{Charge, Hits, Unit};
 
-/// One fact about a request, such as `("remote_address", "203.0.113.9")`.
+/// One property of a request, such as `("remote_address", "203.0.113.9")`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// What the fact is about; never empty in a valid request.
+    /// The name of the property; never empty in a valid request.
     pub key: String,
-    /// The fact; may be empty.
+    /// The value; may be empty.
     pub value: String,
 }
 
@@ -18,34 +18,34 @@ impl Entry {
     }
 }
 
-/// An ordered list of entries that is looked up among the rules as a whole.
+/// An ordered list of entries that is looked up in the rules as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     /// The entries, outermost first.
     pub entries: Vec<Entry>,
-    /// What this descriptor costs, when it differs from the request.
+    /// The cost of this descriptor, if it differs from the request's.
     pub hits: Option<Hits>,
-    /// Whether it takes its hits or gives them back.
+    /// Whether its hits are taken or refunded.
     pub direction: Direction,
-    /// A limit that the request brings along, instead of what the rules say.
+    /// A limit from the request, which overrides the rules.
     pub limit: Option<LimitOverride>,
 }
 
 impl Descriptor {
-    /// A descriptor that takes what its request says, by the rules.
+    /// A descriptor that takes the hits of its request, under the limits of the rules.
     #[must_use]
     pub fn new(entries: Vec<Entry>) -> Self {
         Descriptor { entries, hits: None, direction: Direction::Take, limit: None }
     }
 }
 
-/// Whether hits are taken or given back (`is_negative_hits`).
+/// Whether hits are taken or refunded (`is_negative_hits`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
     /// Taken.
     #[default]
     Take,
-    /// Given back.
+    /// Refunded.
     Refund,
 }
 
@@ -58,19 +58,19 @@ pub struct LimitOverride {
     pub unit: Unit,
 }
 
-/// A question to the engine.
+/// A request for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The set of rules that answers.
+    /// Selects the rules.
     pub domain: String,
-    /// Every descriptor must have room, or nothing is taken from any.
+    /// If one of them has no room, nothing is taken from any.
     pub descriptors: Vec<Descriptor>,
-    /// What the request costs for descriptors that do not say.
+    /// The cost of descriptors without a cost of their own.
     pub hits: Hits,
 }
 
 impl Request {
-    /// What `descriptor` is charged.
+    /// The charge for `descriptor`.
     #[must_use]
     pub fn charge_of(&self, descriptor: &Descriptor) -> Charge {
         let hits = descriptor.hits.unwrap_or(self.hits);

@@ -1,14 +1,14 @@
 //! The identity of a counter, and its hash.
 //!
-//! Parts are length-prefixed before hashing, so that `(a, b_c)` and `(a_b, c)` are different
-//! counters. The hash is xxh3-128 under the store's random seed: stable across versions and
-//! machines, so it may be persisted, and out of reach for a client that wants to collide.
+//! Parts are length-prefixed before hashing, so that `(a, b_c)` and `(a_b, c)` are different counters. The
+//! hash is xxh3-128 with the store's random seed: stable across versions and machines, so it can be
+//! persisted, and not predictable for clients that try to cause collisions.
 //!
-//! How many requests a limit allows is not part of the identity: raised or lowered, it keeps its
-//! live counts. Its algorithm and period are, since a state means nothing under others.
+//! The number of requests is not part of the identity, so a limit keeps its counts when it is raised or
+//! lowered. Algorithm and period are part of it, because a state has no meaning for others.
 //!
-//! A counter in several parts has a hash for each, of which that of the part labelled 0 is the
-//! counter's own.
+//! A counter with several parts has a hash for each; the hash of the part with label 0 is the counter's
+//! own.
 
 use crate::descriptor::Entry;
 use crate::quota::{Period, Quota};
@@ -32,29 +32,29 @@ impl KeyHash {
     }
 }
 
-/// What makes a counter the one it is.
+/// What distinguishes a counter from all others.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
     /// The domain.
     pub domain: &'a str,
     /// The descriptor's entries.
     pub entries: &'a [Entry],
-    /// Entries whose values share a counter, with the text that stands for the value; in order.
+    /// Entries whose values share counters, in order, each with the text that replaces the value.
     pub shared: &'a [(usize, &'a str)],
     /// The rate.
     pub quota: &'a Quota,
-    /// The limit's label among those of its rule.
+    /// Distinguishes the limit from the others of its rule.
     pub label: &'a str,
 }
 
-/// Builds identities; keeps its buffer so that a request of many descriptors allocates once.
+/// Hashes identities. Reuses its buffer, so that a request with many descriptors allocates once.
 #[derive(Debug, Default)]
 pub struct CounterKey {
     bytes: Vec<u8>,
 }
 
 impl CounterKey {
-    /// An empty builder.
+    /// A hasher with an empty buffer.
     #[must_use]
     pub const fn new() -> Self {
         CounterKey { bytes: Vec::new() }
@@ -78,7 +78,7 @@ impl CounterKey {
             match shared.next_if(|(at, _)| *at == index) {
                 None => self.part(&entry.value),
                 Some((_, pattern)) => {
-                    // No length is that long, so this is no client's value.
+                    // No value has this length, so no client can send this.
                     self.bytes.extend_from_slice(&u64::MAX.to_le_bytes());
                     self.part(pattern);
                 }
@@ -94,7 +94,7 @@ impl CounterKey {
     }
 }
 
-/// A hash for shortening what is too long to carry; not for keys, since it has no secret seed.
+/// A hash to shorten long texts. Not for keys, because it has no secret seed.
 #[must_use]
 pub fn fingerprint(bytes: &[u8]) -> u128 {
     xxh3_128_with_seed(bytes, 0)

@@ -1,8 +1,8 @@
-//! The deciding half of Tidegate: descriptors, rules, quotas, and the limit algorithms.
+//! The decisions of Tidegate: descriptors, quotas, leases and the limit algorithms.
 //!
-//! Pure on purpose. It owns no clock (time is an argument), does no I/O, holds no lock, knows no
-//! transport and has no unsafe code, so the same code decides in the sidecar, in the Envoy filter
-//! (wasm32) and in tests. Callers bring the counters' states and store what comes back.
+//! Time is an argument. The crate has no clock, I/O, lock, transport or unsafe code, so the same code
+//! decides in the sidecar, in the Envoy filter (wasm32) and in tests. Callers provide the states of
+//! counters and store the updated ones.
 //!
 //! ```
 //! use tidegate_core::{Charge, FixedWindow, Nanos, Outcome, Quota, Timestamp, decide};
@@ -18,8 +18,8 @@
 
 mod algorithm;
 mod answer;
+mod decide;
 mod descriptor;
-mod engine;
 mod key;
 mod lease;
 mod metadata;
@@ -31,10 +31,10 @@ pub use algorithm::{
     SlidingWindow, TokenBucket, Zone, decide,
 };
 pub use answer::{Answer, LimitView, Status, Verdict};
+pub use decide::{Decisions, DeniedHits, Enforcement, LimitCheck, decide_all, verdict};
 pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};
-pub use engine::{Ask, Decisions, Denied, Enforcement, decide_all, verdict};
 pub use key::{CounterKey, Identity, KeyHash, fingerprint};
-pub use lease::{Demand, Lease, LeaseAsk, LeaseReturn, lease_tokens};
+pub use lease::{Demand, Lease, LeaseRequest, LeaseReturn, lease_tokens};
 pub use metadata::Value;
 pub use quota::{Decision, Outcome, Parts, Period, Quota, QuotaError, StateSize};
 pub use units::{Charge, Hits, Nanos, Timestamp, Unit};

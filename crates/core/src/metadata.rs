@@ -1,4 +1,4 @@
-//! What rules carry for others to read: a value as JSON has them, opaque to every decision.
+//! Metadata of rules, which is passed on as JSON-like values and affects no decision.
 
 /// A value of a rule's `metadata`.
 #[derive(Debug, Clone, PartialEq)]

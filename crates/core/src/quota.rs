@@ -1,9 +1,9 @@
-//! A quota (the compiled form of a limit's rate), where its counters are kept, and what a decision
-//! says. A quota that exists is valid, so deciding cannot fail.
+//! A quota (the compiled form of a limit's rate), the parts of its counters' states, and decisions. A quota
+//! that exists is valid, so deciding cannot fail.
 
 use crate::algorithm::{
     DailyReset, FirstHitWindow, FixedWindow, SlidingBuckets, SlidingExact, SlidingWindow,
-    TokenBucket, self_update,
+    TokenBucket, daily_reset,
 };
 use crate::units::{Nanos, Timestamp, Unit};
 use std::fmt;
@@ -12,31 +12,31 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Quota {
-    /// So many hits in each aligned window.
+    /// Hits in each aligned window.
     FixedWindow(FixedWindow),
-    /// So many hits in a window that opens at its first one.
+    /// Hits in a window that opens at its first hit.
     FirstHitWindow(FirstHitWindow),
     /// Tokens that refill over time, up to a burst.
     TokenBucket(TokenBucket),
-    /// So many hits in a sliding window, reckoned from two counters.
+    /// Hits in a sliding window, estimated from two counters.
     SlidingWindow(SlidingWindow),
-    /// So many hits in a sliding window, counted in a ring of buckets.
+    /// Hits in a sliding window, counted in a ring of buckets.
     SlidingBuckets(SlidingBuckets),
-    /// So many hits in a sliding window, counted to the second.
+    /// Hits in a sliding window, counted to the second.
     SlidingExact(SlidingExact),
 }
 
-/// What a limit counts over.
+/// The period that a limit counts over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Period {
     /// A span of time.
     Span(Nanos),
-    /// So many months of the calendar; 12 are a year.
+    /// Calendar months; 12 are a year.
     Months(u32),
 }
 
 impl Period {
-    /// The named unit of this length. A month of the calendar is told as a month.
+    /// The named unit of this length. One calendar month counts as a month.
     #[must_use]
     pub fn unit(self) -> Option<Unit> {
         match self {
@@ -47,7 +47,7 @@ impl Period {
         }
     }
 
-    /// About how long: months are taken as 30 days, years as 365.
+    /// The approximate length: a month is 30 days and a year 365.
     #[must_use]
     pub fn nominal(self) -> Nanos {
         match self {
@@ -84,8 +84,8 @@ macro_rules! each {
 }
 
 impl Quota {
-    /// The most hits that can be left: the requests of a window and what it may borrow, the burst
-    /// of a bucket.
+    /// The most hits that can be left: the requests of a window plus what it may borrow, or the burst of a
+    /// bucket.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         each!(self, algorithm => algorithm.capacity())
@@ -103,7 +103,7 @@ impl Quota {
         each!(self, algorithm => algorithm.period())
     }
 
-    /// When all that is counted is forgotten each day, if it is.
+    /// When all hits are forgotten each day, if at all.
     #[must_use]
     pub fn reset(&self) -> Option<&DailyReset> {
         match self {
@@ -116,7 +116,7 @@ impl Quota {
         }
     }
 
-    /// The name that configuration gives the algorithm.
+    /// The algorithm's name in configuration.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {
         match self {
@@ -128,8 +128,8 @@ impl Quota {
         }
     }
 
-    /// A number for the algorithm that is part of a counter's identity: a state must never be
-    /// read by another algorithm than the one that wrote it. Numbers are never reused.
+    /// The algorithm's number in a counter's identity: no other algorithm may read a state. Numbers are
+    /// never reused.
     pub(crate) fn algorithm_tag(&self) -> u8 {
         match self {
             Quota::FixedWindow(_) => 1,
@@ -150,8 +150,8 @@ impl Quota {
         }
     }
 
-    /// The parts of a counter's state that a decision at `now` needs, each kept under a key of its own. All
-    /// algorithms but the exact sliding window have just one.
+    /// The parts of a counter's state that a decision at `now` needs, each stored under its own key. Only
+    /// the exact sliding window has more than one.
     #[must_use]
     pub fn parts(&self, now: Timestamp) -> Parts {
         match self {
@@ -161,94 +161,94 @@ impl Quota {
     }
 }
 
-/// Hits that are charged ahead: how long they may wait to be spent, and what becomes of them when they
-/// are given back. `state` is that of a decision at the same `now`.
+/// Hits that are charged ahead: how long they may be spent, and how many may be returned. `state` is that
+/// of a decision at the same `now`.
 ///
 /// # Panics
-/// When `state` is shorter than that.
+/// If `state` is shorter than that.
 impl Quota {
-    /// Until when hits charged at `now` may be spent, so that the limit admits no more than it does when
-    /// hits are spent at once. `state` is that after the charge. The end of time for a token bucket, whose
+    /// Until when hits charged at `now` may be spent without the limit admitting more than if they were
+    /// spent at once. `state` is the state after the charge. The end of time for a token bucket, whose
     /// bound grows by what refills in the meantime.
     #[must_use]
-    pub fn charged_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::FirstHitWindow(window) => window.charged_until(narrow(state), now),
+            Quota::FirstHitWindow(window) => window.spendable_until(narrow(state), now),
             Quota::TokenBucket(_) => Timestamp::from_nanos(u64::MAX),
-            Quota::SlidingExact(exact) => exact.charged_until(now),
+            Quota::SlidingExact(exact) => exact.spendable_until(now),
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) | Quota::SlidingBuckets(_) => {
-                let until = |state: &[u64]| self.counted_until(state, now);
+                let until = |state: &[u64]| self.window_end(state, now);
                 match self.reset() {
-                    Some(reset) => self_update::charged_until(reset, self, state, now, until),
+                    Some(reset) => daily_reset::spendable_until(reset, self, state, now, until),
                     None => until(state),
                 }
             }
         }
     }
 
-    /// The end of the window, or bucket, that a charge at `now` is counted in, if no reset comes before.
-    fn counted_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    /// The end of the window or bucket that counts a charge at `now`, ignoring resets.
+    fn window_end(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::FixedWindow(window) => window.charged_until(narrow(state), now),
-            Quota::SlidingWindow(window) => window.charged_until(narrow(state), now),
-            Quota::SlidingBuckets(buckets) => buckets.charged_until(state, now),
+            Quota::FixedWindow(window) => window.spendable_until(narrow(state), now),
+            Quota::SlidingWindow(window) => window.spendable_until(narrow(state), now),
+            Quota::SlidingBuckets(buckets) => buckets.spendable_until(state, now),
             _ => Timestamp::from_nanos(u64::MAX),
         }
     }
 
-    /// What [`charged_until`](Self::charged_until) said of the hits that a refund at `now` gives back
-    /// first. If it is not the same, the hits that would be given back are others.
+    /// The [`spendable_until`](Self::spendable_until) of the hits that a refund at `now` would return
+    /// first. If it differs from that of the held hits, the refund would return other hits.
     #[must_use]
-    pub fn refunded_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub fn refund_spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::SlidingExact(exact) => exact.refunded_until(state, now),
-            _ => self.charged_until(state, now),
+            Quota::SlidingExact(exact) => exact.refund_spendable_until(state, now),
+            _ => self.spendable_until(state, now),
         }
     }
 
-    /// The time that the counter reckons with at `now`: later if the clock stepped back and the
-    /// algorithm remembers that.
+    /// The time that the counter uses at `now`: later than `now` if the clock stepped back and the
+    /// algorithm remembers it.
     #[must_use]
-    pub fn reckoned_at(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    pub fn effective_time(&self, state: &[u64], now: Timestamp) -> Timestamp {
         match self {
-            Quota::TokenBucket(_) => TokenBucket::reckoned_at(narrow(state), now),
+            Quota::TokenBucket(_) => TokenBucket::effective_time(narrow(state), now),
             _ => now,
         }
     }
 
-    /// How many may be given back of `held` hits that were charged when the counter
-    /// [reckoned](Self::reckoned_at) with `since`: all but for a token bucket, which has refilled.
+    /// How many of `held` hits may be returned that were charged when the counter's [effective
+    /// time](Self::effective_time) was `since`: all, except for a token bucket, which has refilled since.
     #[must_use]
-    pub fn worth(&self, state: &[u64], held: u64, since: Timestamp, now: Timestamp) -> u64 {
+    pub fn returnable(&self, state: &[u64], held: u64, since: Timestamp, now: Timestamp) -> u64 {
         match self {
-            Quota::TokenBucket(bucket) => bucket.worth(narrow(state), held, since, now),
+            Quota::TokenBucket(bucket) => bucket.returnable(narrow(state), held, since, now),
             _ => held,
         }
     }
 }
 
-/// What is noted besides the counts.
+/// Times of hits.
 impl Quota {
-    /// When the last hit came, taken or drained in vain; to the millisecond for a ring of less than a day.
-    /// Where nobody noted it, the start of its window. None in a counter that is new at `now`, and in a token
-    /// bucket, which keeps no hits.
+    /// When the last hit came, whether taken or forced; to the millisecond for a ring of less than a day.
+    /// The start of its window if no time was recorded. None for a counter that is new at `now`, and for a
+    /// token bucket, which keeps no hits.
     ///
     /// # Panics
-    /// When `state` is shorter than that of a decision at `now`.
+    /// If `state` is shorter than that of a decision at `now`.
     #[must_use]
     pub fn last_hit(&self, state: &[u64], now: Timestamp) -> Option<Timestamp> {
         if let Quota::FirstHitWindow(window) = self {
             return window.open_window(narrow(state), now).map(|open| open.last);
         }
-        let last = self.noted(state).filter(|last| match self.reset() {
-            Some(reset) => !self_update::is_over(reset, Some(*last), now),
+        let last = self.recorded_hit(state).filter(|last| match self.reset() {
+            Some(reset) => !daily_reset::is_over(reset, Some(*last), now),
             None => true,
         });
         last.map(Timestamp::from_nanos)
     }
 
-    /// The last hit in nanoseconds since the Unix epoch, whatever came since.
-    pub(crate) fn noted(&self, state: &[u64]) -> Option<u64> {
+    /// The recorded last hit in nanoseconds since the Unix epoch, even if a reset came since.
+    pub(crate) fn recorded_hit(&self, state: &[u64]) -> Option<u64> {
         match self {
             Quota::FixedWindow(_) => FixedWindow::last_hit(narrow(state)),
             Quota::FirstHitWindow(_) | Quota::TokenBucket(_) => None,
@@ -264,18 +264,18 @@ fn narrow(state: &[u64]) -> &[u64; 4] {
 }
 
 impl Quota {
-    /// The labels of all parts of a counter that a later decision may still need, for those who
-    /// want to forget it; the first is 0.
+    /// The labels of all parts of a counter that a later decision may need, in order to erase the counter.
+    /// The first is 0.
     #[must_use]
-    pub fn every_part(&self, now: Timestamp) -> Vec<u64> {
+    pub fn part_labels(&self, now: Timestamp) -> Vec<u64> {
         match self {
-            Quota::SlidingExact(exact) => exact.every_part(now).collect(),
+            Quota::SlidingExact(exact) => exact.part_labels(now).collect(),
             _ => vec![0],
         }
     }
 }
 
-/// How large a part of a counter's state is.
+/// The size of each part of a counter's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateSize {
     /// 32 bytes.
@@ -295,7 +295,7 @@ impl StateSize {
     }
 }
 
-/// 61 buckets of 4 bytes, and two words besides.
+/// 61 buckets of 4 bytes, and two more words.
 pub(crate) const WIDE_WORDS: usize = 2 + 61_usize.div_ceil(2);
 
 /// The parts of a counter that one decision needs.
@@ -306,12 +306,12 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The most parts that a decision needs.
+    /// The most parts of one decision.
     pub const MAX: usize = 5;
-    /// The only part of a counter that is in one piece.
+    /// The single part of most counters.
     pub const ONE: Parts = Parts { labels: [0; Parts::MAX], len: 1 };
 
-    /// Adds a part, unless it is there.
+    /// Adds a part unless it is present.
     pub(crate) fn insert(&mut self, label: u64) {
         if !self.labels().contains(&label) {
             self.labels[self.len] = label;
@@ -319,7 +319,7 @@ impl Parts {
         }
     }
 
-    /// Their labels, which tell the parts of one counter apart. The first is 0.
+    /// The labels that distinguish the parts of one counter. The first is 0.
     #[must_use]
     pub fn labels(&self) -> &[u64] {
         &self.labels[..self.len]
@@ -330,7 +330,7 @@ impl Parts {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuotaError {
-    /// A window or refill period of no length.
+    /// A window or refill period of zero.
     #[error("period 0 is not allowed (minimum 1ms)")]
     PeriodZero,
     /// A period below what clocks and networks can honour.
@@ -345,7 +345,7 @@ pub enum QuotaError {
     /// A bucket that holds nothing.
     #[error("burst 0 is not allowed (minimum 1)")]
     BurstZero,
-    /// A bucket that starts over-full.
+    /// A bucket that starts with more than it can hold.
     #[error("initial {initial} is more than burst {burst}")]
     InitialAboveBurst {
         /// Tokens a bucket starts with.
@@ -356,7 +356,7 @@ pub enum QuotaError {
     /// Debt that would never be paid.
     #[error("borrow {0} needs requests of at least 1 to pay it back")]
     BorrowWithoutRequests(u32),
-    /// More than a counter can hold.
+    /// More than a counter can represent.
     #[error("requests {requests} and borrow {borrow} are together more than 4294967295")]
     BorrowTooLarge {
         /// Hits per window.
@@ -364,24 +364,24 @@ pub enum QuotaError {
         /// Hits that may be borrowed.
         borrow: u32,
     },
-    /// A time of day that no day has.
-    #[error("a reset {0} after midnight is not allowed (below 24h)")]
+    /// A time of day beyond the end of the day.
+    #[error("a reset {0} after midnight is not allowed (must be below 24h)")]
     ResetAfterDay(Nanos),
-    /// A calendar period of no or too many months.
+    /// A calendar period of zero or too many months.
     #[error("{0} months are not allowed (1 to 120)")]
     Months(u32),
-    /// A period that the exact sliding window cannot keep.
+    /// A period that the exact sliding window does not support.
     #[error("period {0} is not allowed with exact (whole seconds, 1s to 1d)")]
     PeriodNotExact(Nanos),
 }
 
 /// The shortest period of any limit.
 const PERIOD_MIN: Nanos = Nanos::new(1_000_000);
-/// The longest: ten years and a bit, so that `now + period` stays far from the end of u64
-/// nanoseconds (the year 2554).
+/// The longest period: slightly over ten years, so that `now + period` stays far from the end of u64
+/// nanoseconds (in the year 2554).
 const PERIOD_MAX: Nanos = Nanos::from_secs(3_660 * 86_400);
 
-/// The one check of a period, for every algorithm.
+/// Validates the period of every algorithm.
 pub(crate) fn checked_period(period: Nanos) -> Result<Nanos, QuotaError> {
     if period == Nanos::ZERO {
         Err(QuotaError::PeriodZero)
@@ -394,16 +394,16 @@ pub(crate) fn checked_period(period: Nanos) -> Result<Nanos, QuotaError> {
     }
 }
 
-/// What one limit says to one request.
+/// The decision of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     /// Allow or deny.
     pub outcome: Outcome,
     /// Hits that are left after this decision.
     pub remaining: u64,
-    /// When more hits become available: the end of the window, or the bucket's next token.
+    /// When more hits become available: the end of the window, or the next token of the bucket.
     pub reset_at: Timestamp,
-    /// Until when the state matters; after it a new state decides the same.
+    /// How long the state must be kept; afterwards a new state decides the same.
     pub keep_until: Timestamp,
 }
 
@@ -414,8 +414,8 @@ impl Decision {
         self.outcome == Outcome::Allow
     }
 
-    /// How long until more is to be had: until the same ask can fit when denied, until
-    /// `reset_at` when allowed.
+    /// The time until more hits are available: until the same charge can fit if denied, until `reset_at` if
+    /// allowed.
     #[must_use]
     pub fn wait(&self, now: Timestamp) -> Nanos {
         match self.outcome {
@@ -425,16 +425,16 @@ impl Decision {
     }
 }
 
-/// The answer itself. Over limit is an answer, not an error.
+/// Whether the hits fit. Being over a limit is an outcome and not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The hits fit and were taken.
     Allow,
-    /// The hits do not fit; nothing was taken.
+    /// The hits do not fit, and nothing was taken unless the charge was forced.
     Deny {
-        /// The earliest time from now at which the same ask can fit, if nobody else takes hits.
-        /// For an ask that can never fit (more than the limit or burst) the time until the
-        /// quota is whole, or a period when it is. Never zero.
+        /// The earliest time from now at which the same charge can fit if nobody else takes hits. If it can
+        /// never fit because it exceeds the capacity: the time until the counter is full, or a period if it
+        /// is full already. Never zero.
         retry_after: Nanos,
     },
 }

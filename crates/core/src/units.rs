@@ -1,7 +1,7 @@
-//! Time and cost as types of their own, so that a window cannot be passed for a count.
+//! Types for time and cost, so that they cannot be confused.
 //!
-//! Arithmetic saturates by name: a decision must come out whatever a client asks for and
-//! whatever the clock says. Nothing here reads a clock.
+//! Arithmetic saturates by name: every request and every clock must get a decision. Nothing here reads a
+//! clock.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl Nanos {
         self.0
     }
 
-    /// Whole seconds, rounded up: a client told to wait must not come back early.
+    /// Whole seconds, rounded up: a client that is told to wait must not return early.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SEC)
@@ -82,14 +82,14 @@ impl Timestamp {
     }
 }
 
-/// What one request costs. Zero peeks: it asks without taking.
+/// The cost of a request. Zero is a peek, which takes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hits(u64);
 
 impl Hits {
-    /// Ask without taking.
+    /// Asks without taking.
     pub const PEEK: Hits = Hits(0);
-    /// The cost of a request that names none.
+    /// The cost of a request that does not specify one.
     pub const ONE: Hits = Hits(1);
 
     /// A cost of `hits`.
@@ -104,43 +104,43 @@ impl Hits {
         self.0
     }
 
-    /// What must fit for the answer to be allow: a peek answers for one hit.
+    /// The hits that must fit for an allow: a peek answers for one hit.
     #[must_use]
     pub const fn needed(self) -> u64 {
         if self.0 == 0 { 1 } else { self.0 }
     }
 }
 
-/// What an ask does with its hits.
+/// What is done with the hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Charge {
-    /// Takes all of them, or nothing when they do not fit.
+    /// Takes all of them, or none if they do not fit.
     Take(Hits),
-    /// Takes them even where they do not fit, since they have happened: the counter is overdrawn, as far
-    /// as its algorithm says. The answer is that of [`Charge::Take`]: whether all fit. A drain of nothing
-    /// asks whether a counter that may be overdrawn is.
-    Drain(Hits),
-    /// Gives them back, up to what the counter has taken. Always fits.
+    /// Counts them even if they do not fit, because they have already happened. The counter is then
+    /// overdrawn as far as its algorithm allows. The answer is that of [`Charge::Take`]: whether all of
+    /// them fit. A forced charge of zero asks whether a counter that can be overdrawn is.
+    Force(Hits),
+    /// Returns them, at most what the counter has taken. Always fits.
     Refund(Hits),
 }
 
 impl Charge {
-    /// Ask without taking.
+    /// Asks without taking.
     pub const PEEK: Charge = Charge::Take(Hits::PEEK);
-    /// Take one hit.
+    /// Takes one hit.
     pub const ONE: Charge = Charge::Take(Hits::ONE);
 
-    /// The hits, in either direction.
+    /// The number of hits, taken or returned.
     #[must_use]
     pub const fn hits(self) -> Hits {
         match self {
-            Charge::Take(hits) | Charge::Drain(hits) | Charge::Refund(hits) => hits,
+            Charge::Take(hits) | Charge::Force(hits) | Charge::Refund(hits) => hits,
         }
     }
 }
 
-/// The units of an envoyproxy/ratelimit file. Month and year are 30 and 365 days there, counted
-/// from the Unix epoch as every window is (so a week starts on a Thursday).
+/// The units of an envoyproxy/ratelimit file. Month and year are 30 and 365 days, and all units count from
+/// the Unix epoch, so a week starts on a Thursday.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 s
@@ -185,7 +185,7 @@ impl Unit {
         Unit::ALL.into_iter().find(|unit| unit.period() == period)
     }
 
-    /// The name as configuration files spell it.
+    /// The name in configuration files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -199,7 +199,7 @@ impl Unit {
         }
     }
 
-    /// The unit of this name, in any case.
+    /// The unit of this name, ignoring case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Unit> {
         Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))

@@ -1,5 +1,4 @@
-//! The token bucket agrees with its slow twin on random traces, clock steps included, and keeps the
-//! bound it promises.
+//! The token bucket agrees with its slow twin on random traces with clock steps, and keeps its bound.
 
 mod slow_buckets;
 mod slow_contract;
@@ -31,8 +30,8 @@ fn sizes() -> impl Strategy<Value = (u32, u32, u32)> {
 }
 
 #[test]
-fn it_agrees_with_its_twin_in_all_it_says() {
-    // Up to a second, so that no bucket takes longer to fill than clocks can tell.
+fn its_decisions_are_the_twins() {
+    // Up to a second, so that no bucket takes longer to fill than a timestamp can represent.
     let large_periods = periods().prop_map(|period| period.min(SECOND));
     runner(400)
         .run(
@@ -55,9 +54,9 @@ fn it_agrees_with_its_twin_in_all_it_says() {
 }
 
 #[test]
-fn large_credits_are_reckoned_as_exactly_as_small_ones() {
-    // Twins by scale: a bucket of a million times the tokens at a million times the requests, asked
-    // for a million times the hits, answers the same. One fits into a word, the other does not.
+fn large_credits_are_as_exact_as_small_ones() {
+    // Twins by scale: a bucket of a million times the tokens, with a million times the requests and charged
+    // a million times the hits, decides the same. One fits into a word, the other does not.
     const SCALE: u64 = 1_000_000;
     let strategy = (1u32..20, DAY / 2..DAY * 2, 1u32..100, START, steps(charges()));
     runner(300)
@@ -71,8 +70,8 @@ fn large_credits_are_reckoned_as_exactly_as_small_ones() {
                 let scaled = |hits: Hits| Hits::new(hits.get().max(1).saturating_mul(SCALE));
                 let (one, million) = match step.charge {
                     Charge::Take(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
-                    // A drain takes whole tokens, which are not the same on both scales.
-                    Charge::Drain(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
+                    // Forced charges take whole tokens, which differ between the scales.
+                    Charge::Force(hits) => (Charge::Take(hits), Charge::Take(scaled(hits))),
                     Charge::Refund(hits) => (Charge::Refund(hits), Charge::Refund(scaled(hits))),
                 };
                 if one.hits() == Hits::PEEK {
@@ -142,9 +141,9 @@ fn hits_charged_ahead_keep_the_bound_with_the_time_of_a_lease() {
             for (step, mils) in steps.iter().zip(delays) {
                 now = step.moves(now, period);
                 if decide(&mut state, &quota, step.charge, at(now)).is_allow() {
-                    // When the clock steps back, time stands still until it has caught up.
+                    // If the clock steps back, time stands still until it has caught up.
                     newest = now.max(newest);
-                    prop_assert_eq!(quota.charged_until(&state, at(now)), at(u64::MAX));
+                    prop_assert_eq!(quota.spendable_until(&state, at(now)), at(u64::MAX));
                     spent.push((spent_at(newest, newest + ttl, mils), step.charge.hits().get()));
                 }
             }
@@ -162,9 +161,9 @@ struct Held {
     until: u64,
 }
 
-/// Holders that charge, spend and give back as they like, at times of a clock that may step back.
+/// Holders charge, spend and return at random, at times of a clock that may step back.
 #[test]
-fn tokens_that_are_given_back_keep_that_bound() {
+fn returned_tokens_keep_that_bound() {
     let kinds = prop::collection::vec((0..6u8, any::<prop::sample::Index>(), 1u64..20), 60);
     let strategy = (1u32..20, periods(), 1u32..30, START, steps(charges()), kinds, 1u64..3_000);
     runner(600)
@@ -174,13 +173,13 @@ fn tokens_that_are_given_back_keep_that_bound() {
             let (mut held, mut spent) = (Vec::<Held>::new(), Vec::new());
             for (step, (kind, index, hits)) in steps.iter().zip(kinds) {
                 now = step.moves(now, period);
-                // What the bucket takes for the present.
-                let present = quota.reckoned_at(&state, at(now)).as_nanos();
+                // The bucket's own time.
+                let present = quota.effective_time(&state, at(now)).as_nanos();
                 held.retain(|held| held.until > present && held.tokens > 0);
                 let charge = Charge::Take(Hits::new(hits));
                 if kind < 2 || held.is_empty() {
                     if decide(&mut state, &quota, charge, at(now)).is_allow() {
-                        let since = quota.reckoned_at(&state, at(now)).as_nanos();
+                        let since = quota.effective_time(&state, at(now)).as_nanos();
                         held.push(Held { tokens: hits, since, until: since + ttl });
                     }
                     continue;
@@ -191,7 +190,7 @@ fn tokens_that_are_given_back_keep_that_bound() {
                 if kind < 4 {
                     spent.push((present, tokens));
                 } else {
-                    let worth = quota.worth(&state, held.tokens, at(held.since), at(now));
+                    let worth = quota.returnable(&state, held.tokens, at(held.since), at(now));
                     prop_assert!(worth <= held.tokens);
                     let refund = Charge::Refund(Hits::new(worth.min(tokens)));
                     decide(&mut state, &quota, refund, at(now));
@@ -205,10 +204,10 @@ fn tokens_that_are_given_back_keep_that_bound() {
         .unwrap();
 }
 
-/// A holder kept its tokens while the bucket refilled in their place, gave them back as it charged anew,
-/// and so gathered 140 for one moment where the bound is 120.
+/// A holder kept its tokens while the bucket refilled in their place, returned them with its next charge,
+/// and so gathered 140 at one time where the bound is 120.
 #[test]
-fn tokens_cannot_be_gathered_by_giving_them_back_and_charging_them_again() {
+fn tokens_cannot_accumulate_through_returns_and_new_charges() {
     // 10 a second, at most 100; leases of two seconds.
     let quota = bucket(10, SECOND, 100, 100);
     let mut state = [0; 4];
@@ -217,16 +216,16 @@ fn tokens_cannot_be_gathered_by_giving_them_back_and_charging_them_again() {
     };
     charge(20, Charge::Take, 1_000);
     assert_eq!(charge(100, Charge::Take, 1_002), 0, "full again");
-    let worth = |held, secs| quota.worth(&[0; 4], held, at(1_000 * SECOND), at(secs * SECOND));
+    let worth = |held, secs| quota.returnable(&[0; 4], held, at(1_000 * SECOND), at(secs * SECOND));
     assert_eq!(worth(20, 1_002), 0, "the twenty have been refilled");
     assert_eq!(worth(20, 1_001), 10);
     assert_eq!(worth(25, 1_000), 25);
-    let half = quota.worth(&[0; 4], 20, at(1_000 * SECOND), at(1_000 * SECOND + SECOND / 20));
+    let half = quota.returnable(&[0; 4], 20, at(1_000 * SECOND), at(1_000 * SECOND + SECOND / 20));
     assert_eq!(half, 19, "half a token is a token");
     // Behind a clock that was ahead, the bucket has refilled by that.
     let ahead = [1_002 * SECOND, 0, 0, 0];
-    assert_eq!(quota.worth(&ahead, 20, at(1_000 * SECOND), at(1_000 * SECOND)), 0);
-    assert_eq!(quota.reckoned_at(&ahead, at(SECOND)), at(1_002 * SECOND));
+    assert_eq!(quota.returnable(&ahead, 20, at(1_000 * SECOND), at(1_000 * SECOND)), 0);
+    assert_eq!(quota.effective_time(&ahead, at(SECOND)), at(1_002 * SECOND));
 }
 
 #[test]
@@ -245,7 +244,7 @@ fn a_clock_that_steps_back_refills_nothing_twice() {
                     admitted += u128::from(step.charge.hits().get());
                 }
             }
-            // The refill is that of the span which the clock has ever covered.
+            // The refill of the whole span that the clock has ever covered.
             let span = u128::from(newest.saturating_sub(first_take.unwrap_or(newest)));
             let bound = u128::from(burst) * u128::from(period) + u128::from(requests) * span;
             prop_assert!(admitted * u128::from(period) <= bound);
@@ -255,7 +254,7 @@ fn a_clock_that_steps_back_refills_nothing_twice() {
 }
 
 #[test]
-fn a_boundary_is_nothing_special() {
+fn a_boundary_makes_no_difference() {
     // A hundred a minute; a fixed window admits 200 around the minute.
     let period = 60 * SECOND;
     let quota = bucket(100, period, 100, 100);
@@ -269,7 +268,7 @@ fn a_boundary_is_nothing_special() {
 }
 
 #[test]
-fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
+fn a_denied_charge_succeeds_at_its_retry_after_and_not_before() {
     let strategy = ((1u32..20, 1u32..30, 0u32..30), periods(), START, steps(charges()));
     runner(300)
         .run(&strategy, |((requests, burst, initial), period, start, steps)| {
@@ -347,32 +346,33 @@ fn a_refund_makes_no_tokens_out_of_nothing() {
     assert_eq!(state, [0; 4], "a new counter stays new");
 }
 
-/// What a bucket does not hold of a debit, it owes: at most a burst, and never more by asking again.
+/// The part of a debit that a bucket does not hold becomes debt: at most a burst, and not more after
+/// retries.
 #[test]
-fn a_debit_larger_than_the_level_is_owed_and_no_more_than_once() {
+fn a_debit_larger_than_the_level_is_owed_once() {
     let quota = bucket(60, 60 * SECOND, 10, 10);
-    let drain = |hits| Charge::Drain(Hits::new(hits));
+    let force = |hits| Charge::Force(Hits::new(hits));
     let mut state = [0; 4];
     let mut ask = |charge, secs: u64| {
         let decision = decide(&mut state, &quota, charge, at((5_000 + secs) * SECOND));
         (decision.is_allow(), decision.remaining, decision.wait(at((5_000 + secs) * SECOND)))
     };
     let secs = Nanos::from_secs;
-    assert_eq!(ask(drain(6), 0), (true, 4, secs(1)));
+    assert_eq!(ask(force(6), 0), (true, 4, secs(1)));
     // It counts in full: six are owed.
-    assert_eq!(ask(drain(10), 0), (false, 0, secs(16)));
+    assert_eq!(ask(force(10), 0), (false, 0, secs(16)));
     assert_eq!(ask(Charge::PEEK, 0), (false, 0, secs(7)));
-    assert_eq!(ask(drain(1_000), 3), (false, 0, secs(13)));
+    assert_eq!(ask(force(1_000), 3), (false, 0, secs(13)));
     assert_eq!(ask(Charge::PEEK, 6), (false, 0, secs(1)));
     assert_eq!(ask(Charge::PEEK, 7), (true, 1, secs(1)));
-    // One that is larger than the burst counts for a burst.
-    assert_eq!(ask(drain(u64::MAX), 7), (false, 0, secs(19)));
+    // A debit larger than the burst counts as a burst.
+    assert_eq!(ask(force(u64::MAX), 7), (false, 0, secs(19)));
     assert_eq!(ask(Charge::ONE, 16), (false, 0, secs(1)));
     assert_eq!(ask(Charge::ONE, 17), (true, 0, secs(1)));
 }
 
 #[test]
-fn no_state_bytes_and_no_time_make_a_decision_fail() {
+fn no_state_and_no_time_make_a_decision_fail() {
     let quotas = prop_oneof![
         Just(bucket(1, 3_660 * DAY, u32::MAX, 1)),
         Just(bucket(u32::MAX, 1_000_000, 1, 0)),
@@ -384,7 +384,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
     let nows = prop_oneof![any::<u64>(), Just(0u64), Just(u64::MAX)];
     let charge = (0..3, any::<u64>()).prop_map(|(kind, hits)| match kind {
         0 => Charge::Take(Hits::new(hits)),
-        1 => Charge::Drain(Hits::new(hits)),
+        1 => Charge::Force(Hits::new(hits)),
         _ => Charge::Refund(Hits::new(hits)),
     });
     runner(2_000)
@@ -393,7 +393,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
                 let decision = decide(&mut state, &quota, charge, at(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
                 let hits = charge.hits().get();
-                prop_assert!(quota.worth(&state, hits, at(now / 2), at(now)) <= hits);
+                prop_assert!(quota.returnable(&state, hits, at(now / 2), at(now)) <= hits);
             }
             Ok(())
         })

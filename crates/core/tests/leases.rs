@@ -1,4 +1,4 @@
-//! How many tokens a lease has, and how long its holder is told that it lasts.
+//! How many tokens a lease has, and when it ends for its holder.
 
 use tidegate_core::{Demand, Lease, Nanos, Timestamp, lease_tokens};
 #[cfg(target_arch = "wasm32")]
@@ -10,7 +10,7 @@ fn check(left: u64, capacity: u32, proxies: u32, (waiting, wanted): (u64, u64), 
 }
 
 #[test]
-fn those_who_wait_come_first_and_the_rest_is_shared() {
+fn waiting_requests_come_first_and_the_rest_is_shared() {
     check(100, 100, 1, (0, 1_000), 25);
     check(100, 100, 1, (0, 10), 10);
     check(100, 100, 5, (0, 1_000), 5);
@@ -21,14 +21,14 @@ fn those_who_wait_come_first_and_the_rest_is_shared() {
 }
 
 #[test]
-fn near_the_limit_only_those_who_wait_get_any() {
+fn near_the_limit_only_waiting_requests_get_tokens() {
     check(3, 100, 1, (0, 1_000), 0);
     check(4, 100, 1, (0, 1_000), 1);
     check(3, 100, 1, (2, 1_000), 2);
 }
 
 #[test]
-fn small_limits_have_tokens_for_those_who_wait_alone() {
+fn small_limits_have_tokens_for_waiting_requests_only() {
     check(9, 9, 1, (0, 9), 0);
     check(9, 9, 1, (3, 9), 3);
     check(10, 10, 1, (0, 9), 2);
@@ -41,7 +41,7 @@ fn no_numbers_lead_to_more_than_is_left() {
         for wanted in numbers {
             for proxies in [0, 1, 64, u32::MAX] {
                 let tokens = lease_tokens(left, u32::MAX, proxies, Demand { waiting, wanted });
-                assert!(u64::from(tokens) <= left && tokens != Lease::FREE);
+                assert!(u64::from(tokens) <= left && tokens != Lease::UNLIMITED);
                 assert!(u64::from(tokens) >= waiting.min(left).min(u64::from(u32::MAX - 1)));
             }
         }
@@ -49,10 +49,10 @@ fn no_numbers_lead_to_more_than_is_left() {
 }
 
 #[test]
-fn a_holder_is_told_a_bit_less_than_the_time_that_is_left() {
+fn a_lease_ends_slightly_early_for_its_holder() {
     #[track_caller]
     fn check(left: u64, clock: u64, until: Option<u64>) {
-        let told = Lease::told(Nanos::new(left), Timestamp::from_nanos(clock));
+        let told = Lease::deadline(Nanos::new(left), Timestamp::from_nanos(clock));
         assert_eq!(told, until.map(Timestamp::from_nanos));
     }
     check(2_048, 7, Some(7 + 2_046));

@@ -1,5 +1,4 @@
-//! Each sliding window agrees with its slow twin on random traces, clock steps included, and keeps
-//! the bound it promises.
+//! Each sliding window agrees with its slow twin on random traces with clock steps, and keeps its bound.
 
 mod slow_contract;
 mod slow_sliding;
@@ -33,7 +32,7 @@ fn exact(limit: u32, secs: u64) -> Quota {
     Quota::SlidingExact(SlidingExact::new(limit, Nanos::from_secs(secs)).unwrap())
 }
 
-/// The same limit, which forgets all so many seconds after midnight UTC.
+/// The same limit with a daily reset, `secs` after midnight UTC.
 fn reset_daily(quota: Quota, secs: u64) -> Quota {
     let reset = DailyReset::new(Nanos::from_secs(secs), &Zone::utc()).unwrap();
     match quota {
@@ -48,7 +47,7 @@ fn take(hits: u64) -> Charge {
     Charge::Take(Hits::new(hits))
 }
 
-/// Limits mostly small, so that traces reach them.
+/// Mostly small limits, so that traces reach them.
 fn limits() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0u32..30, 1 => 1_000_000u32..=u32::MAX]
 }
@@ -70,7 +69,7 @@ fn agree(
 }
 
 #[test]
-fn a_window_agrees_with_its_twin_in_all_it_says() {
+fn window_decisions_are_the_twins() {
     runner(250)
         .run(&(limits(), periods(), START, steps(charges())), |(limit, period, start, steps)| {
             agree(&window(limit, period), WindowModel::new(limit, period), start, &steps)
@@ -79,7 +78,7 @@ fn a_window_agrees_with_its_twin_in_all_it_says() {
 }
 
 #[test]
-fn a_ring_agrees_with_its_twin_in_all_it_says() {
+fn ring_decisions_are_the_twins() {
     runner(250)
         .run(&(limits(), periods(), START, steps(charges())), |(limit, period, start, steps)| {
             agree(&ring(limit, period), RingModel::new(limit, period), start, &steps)
@@ -103,7 +102,7 @@ fn spans() -> impl Strategy<Value = u64> {
 }
 
 #[test]
-fn a_limit_with_a_daily_reset_agrees_with_its_twin_and_notes_its_last_hit() {
+fn a_limit_with_a_daily_reset_agrees_with_its_twin_and_records_its_last_hit() {
     fn check<M: Model>(
         quota: &Quota,
         mut twin: Daily<M>,
@@ -144,7 +143,7 @@ fn a_limit_with_a_daily_reset_agrees_with_its_twin_and_notes_its_last_hit() {
 }
 
 #[test]
-fn a_limit_without_a_reset_notes_its_last_hit_as_well() {
+fn a_limit_without_a_reset_records_its_last_hit_as_well() {
     let strategy = (1u32..30, spans(), START, steps(charges()));
     runner(200)
         .run(&strategy, |(limit, period, start, steps)| {
@@ -175,8 +174,8 @@ fn a_limit_without_a_reset_notes_its_last_hit_as_well() {
         .unwrap();
 }
 
-/// The day of the reset, by the second: what came before is gone, what came after is not, and a limit that
-/// is used up says when it is whole again.
+/// The day of the reset, by the second: earlier hits are forgotten, later ones are not, and an exhausted
+/// limit reports when it is full again.
 #[test]
 fn a_reset_ends_what_came_before_it_and_nothing_else() {
     let midnight = 20_000 * DAY;
@@ -200,7 +199,7 @@ fn a_reset_ends_what_came_before_it_and_nothing_else() {
         assert!(!ask(take(1), reset - 1).allowed, "{quota:?}");
         assert_eq!(ask(Charge::PEEK, reset).remaining, 5, "{quota:?}");
         assert!(ask(take(2), reset).allowed);
-        // The clock steps back behind the reset: nothing is won by it.
+        // The clock steps back before the reset, which brings nothing back.
         assert!(ask(Charge::PEEK, reset - 1).remaining <= 3, "{quota:?}");
         assert_eq!(ask(Charge::PEEK, reset + SECOND).remaining, 3, "{quota:?}");
     }
@@ -219,21 +218,21 @@ fn hits_may_be_spent_until_the_reset_at_the_latest() {
         let half_past = midnight + 30 * 60 * SECOND;
         let mut state = [0; 33 * 5];
         decide(&mut state, &quota, take(1), at(half_past));
-        assert_eq!(quota.charged_until(&state, at(half_past)), at(otherwise), "{quota:?}");
+        assert_eq!(quota.spendable_until(&state, at(half_past)), at(otherwise), "{quota:?}");
         let reset = half_past + 20 * SECOND;
         let quota = reset_daily(quota, 1_820);
         let mut state = [0; 33 * 5];
         decide(&mut state, &quota, take(1), at(half_past));
-        let until = quota.charged_until(&state, at(half_past));
+        let until = quota.spendable_until(&state, at(half_past));
         assert_eq!(until, at(otherwise.min(reset)), "{quota:?}");
-        // After it, what was charged before is not what a refund would find.
-        let after = quota.refunded_until(&state, at(reset));
+        // Afterwards, a refund would not return the hits that were charged before.
+        let after = quota.refund_spendable_until(&state, at(reset));
         assert!(after > at(reset), "{quota:?}: {after:?}");
     }
 }
 
-/// Hits of the second before a reset do not count after it, whatever stamps come in whatever order; else all
-/// is as without one.
+/// Hits of the second before a reset do not count after it, for any time stamps in any order. Otherwise
+/// everything is as without a reset.
 #[test]
 fn an_exact_window_with_a_daily_reset_agrees_with_a_log() {
     let strategy = (1u32..30, seconds(), START, 0..86_400u64, steps(charges()));
@@ -245,7 +244,7 @@ fn an_exact_window_with_a_daily_reset_agrees_with_a_log() {
             for (index, step) in steps.iter().enumerate() {
                 now = step.moves(now, secs * SECOND);
                 if twin.may_be_out_of_reach(now) {
-                    // `exact_agrees_with_a_log_whatever_the_clock_does` goes on from here.
+                    // `exact_agrees_with_a_log_whatever_the_clock_does` covers the rest.
                     break;
                 }
                 let decision = store.decide(&quota, step.charge, at(now));
@@ -276,7 +275,7 @@ fn admitted(quota: &Quota, start: u64, period: u64, steps: &[Step]) -> Vec<(u64,
     admitted
 }
 
-/// What a sliding window of two counters admits at most from a first to a last hit.
+/// The most hits that a sliding window of two counters admits between a first and a last hit.
 fn window_bound(limit: u64, period: u64, span: u64) -> u64 {
     let more = u128::from(limit) * u128::from(span.saturating_sub(1)) / u128::from(period);
     limit + more as u64
@@ -294,8 +293,8 @@ fn a_window_admits_at_most_a_bucket_of_its_limit_in_any_span() {
         .unwrap();
 }
 
-/// Times at which hits are spent that were charged at the times of `steps`, each as late as `delays`
-/// says. When the clock steps back, time stands still until it has caught up.
+/// Times at which the hits of `steps` are spent, each delayed by `delays`. If the clock steps back, time
+/// stands still until it has caught up.
 fn spent_late(
     quota: &Quota,
     start: u64,
@@ -309,7 +308,7 @@ fn spent_late(
         let is_allowed = decide(&mut state, quota, step.charge, at(now)).is_allow();
         if is_allowed && step.charge.hits() != Hits::PEEK {
             newest = now.max(newest);
-            let until = quota.charged_until(&state, at(now)).as_nanos();
+            let until = quota.spendable_until(&state, at(now)).as_nanos();
             spent.push((spent_at(newest, until, *mils), step.charge.hits().get()));
         }
     }
@@ -338,7 +337,7 @@ fn hits_charged_ahead_keep_the_bound_of_a_ring() {
         .unwrap();
 }
 
-/// They go by time stamps, as the exact window does: the clock may step wherever it likes.
+/// Time stamps decide, as in the exact window: the clock may step anywhere.
 #[test]
 fn hits_charged_ahead_keep_the_bound_of_an_exact_window() {
     let strategy = (1u32..30, seconds(), START, steps(takes()), delays());
@@ -349,7 +348,7 @@ fn hits_charged_ahead_keep_the_bound_of_an_exact_window() {
             for (step, mils) in steps.iter().zip(&delays) {
                 now = step.moves(now, secs * SECOND);
                 if store.decide(&quota, step.charge, at(now)).is_allow() {
-                    let until = quota.charged_until(&[], at(now)).as_nanos();
+                    let until = quota.spendable_until(&[], at(now)).as_nanos();
                     spent.push((spent_at(now, until, *mils), step.charge.hits().get()));
                 }
             }
@@ -358,17 +357,17 @@ fn hits_charged_ahead_keep_the_bound_of_an_exact_window() {
         .unwrap();
 }
 
-/// A refund gives from the newest second of the minute. After a step back that is a later one than the
-/// present, whose hits must not be given back for those of now.
+/// A refund starts with the newest second of the minute. After a step back that is a later second than the
+/// current one, whose hits must not be returned instead of current ones.
 #[test]
-fn an_exact_window_says_which_second_a_refund_gives_from() {
+fn an_exact_window_names_the_second_of_a_refund() {
     let quota = exact(10, 60);
     let (mut store, now) = (Store::new(Expiry::Keep), 20_000 * DAY + 30 * SECOND);
     let refunded = |store: &Store, now: u64| {
         let parts = quota.parts(at(now));
         let part = |label: &u64| store.parts.get(label).copied().unwrap_or([0; 33]);
         let state: Vec<u64> = parts.labels().iter().flat_map(part).collect();
-        quota.refunded_until(&state, at(now)).as_nanos()
+        quota.refund_spendable_until(&state, at(now)).as_nanos()
     };
     assert_eq!(refunded(&store, now), now + SECOND, "of a new counter");
     store.decide(&quota, take(3), at(now));
@@ -383,9 +382,8 @@ fn an_exact_window_says_which_second_a_refund_gives_from() {
 }
 
 #[test]
-fn an_adversary_gets_exactly_the_bound_of_a_window() {
-    // All of the limit in the last nanosecond of a window, then as much as there is, a bit of a
-    // window later.
+fn an_adversary_reaches_exactly_the_bound_of_a_window() {
+    // All of the limit in the last nanosecond of a window, then whatever fits, a bit of a window later.
     let strategy = (1u32..2_000, periods(), 1u64..10_000, 0..1_000_000u64);
     runner(400)
         .run(&strategy, |(limit, period, number, part)| {
@@ -455,7 +453,7 @@ fn a_ring_holds_a_hit_for_a_period_and_at_most_one_bucket_more() {
 }
 
 #[test]
-fn a_boundary_is_nothing_special() {
+fn a_boundary_makes_no_difference() {
     // A fixed window admits twice the limit around its boundary.
     #[track_caller]
     fn check(quota: &Quota, period: u64, before: usize, after: usize) {
@@ -475,7 +473,7 @@ fn a_boundary_is_nothing_special() {
     }
 }
 
-/// The three kinds, of whole seconds so that all can be had, with a daily reset and without.
+/// All three kinds, with periods of whole seconds that suit all of them, with and without a daily reset.
 fn quotas() -> impl Strategy<Value = (Quota, u64)> {
     let periods = prop_oneof![Just(1u64), Just(60), 1..4_000u64, Just(86_400)];
     let resets = prop::option::of(0..86_400u64);
@@ -490,7 +488,7 @@ fn quotas() -> impl Strategy<Value = (Quota, u64)> {
 }
 
 #[test]
-fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
+fn a_denied_charge_succeeds_at_its_retry_after_and_not_before() {
     runner(400)
         .run(&(quotas(), START, steps(charges())), |((quota, period), start, steps)| {
             let (mut store, mut now) = (Store::new(Expiry::Keep), start);
@@ -527,7 +525,7 @@ fn a_state_past_its_keep_until_decides_as_a_new_one() {
                 let with_state = store.clone().decide(&quota, last, kept);
                 let mut without = Store::new(Expiry::Keep).decide(&quota, last, kept);
                 if matches!(quota, Quota::SlidingExact(_)) {
-                    // It may not know yet which minute its newest hit was in.
+                    // The minute of its newest hit may be unknown.
                     prop_assert!(with_state.keep_until >= without.keep_until);
                     without.keep_until = with_state.keep_until;
                 }
@@ -539,10 +537,10 @@ fn a_state_past_its_keep_until_decides_as_a_new_one() {
 }
 
 #[test]
-fn a_limit_of_nothing_denies_for_a_period() {
+fn a_limit_of_zero_denies_for_a_period() {
     for quota in [window(0, 60 * SECOND), ring(0, 60 * SECOND), exact(0, 60)] {
         let mut state = [0; 33 * 5];
-        for charge in [Charge::ONE, Charge::PEEK, Charge::Drain(Hits::ONE)] {
+        for charge in [Charge::ONE, Charge::PEEK, Charge::Force(Hits::ONE)] {
             let decision = decide(&mut state, &quota, charge, at(START.start));
             assert_eq!(decision.wait(at(START.start)), Nanos::from_secs(60));
             assert!(!decision.is_allow());
@@ -570,7 +568,7 @@ fn a_raised_or_lowered_limit_keeps_its_counts() {
     check(|limit| exact(limit, 30));
 }
 
-/// Seconds of periods that have their ends in one minute, hour, or far apart.
+/// Periods in seconds that end in the same minute, in the same hour, or far apart.
 fn seconds() -> impl Strategy<Value = u64> {
     prop_oneof![
         2 => 1..10u64,
@@ -582,8 +580,8 @@ fn seconds() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Never tells a time too late, except when all has left: that is told by the end of the hour, if only
-/// the hour is known.
+/// No time is too late, with one exception: if only the hour of the last hits is known, the end of that
+/// hour.
 fn check_times(
     quota: &Quota,
     charge: Charge,
@@ -602,7 +600,7 @@ fn check_times(
     Ok(())
 }
 
-/// Says what the twin says, at times that the counter can reckon.
+/// Agrees with the twin, at times at which the count is known.
 fn agree_exactly(
     quota: &Quota,
     mut twin: LogModel,
@@ -612,7 +610,7 @@ fn agree_exactly(
     for (index, (now, charge)) in times.enumerate() {
         let (before, parts_before) = (twin.clone(), store.parts.clone());
         let decision = store.decide(quota, charge, at(now));
-        // The last word of the root only notes when a hit came.
+        // The last word of the root only records the last hit.
         let counts = |part: &[u64; 33]| part[..32].to_vec();
         let wrote = store
             .parts
@@ -688,7 +686,7 @@ fn exact_never_admits_more_than_the_limit_in_any_period_of_time_stamps_in_any_or
 }
 
 #[test]
-fn exact_denials_lead_to_the_exact_second_in_a_few_asks() {
+fn exact_denials_lead_to_the_exact_second_in_a_few_retries() {
     let strategy = (1u32..30, seconds(), START, forward_steps(), 1u64..30);
     runner(400)
         .run(&strategy, |(limit, secs, start, steps, hits)| {
@@ -717,8 +715,8 @@ fn exact_denials_lead_to_the_exact_second_in_a_few_asks() {
 
 #[test]
 fn the_last_day_at_23_30_33_is_counted_over_all_its_seams() {
-    // 34 seconds + 30 minutes + 23 hours of today, 26 seconds + 29 minutes of yesterday; and the
-    // second 23:30:33 of yesterday, so that no window of 24 hours is over.
+    // 34 seconds, 30 minutes and 23 hours of today, 26 seconds and 29 minutes of yesterday; and the second
+    // 23:30:33 of yesterday, so that no window of 24 hours exceeds the limit.
     let midnight = 20_000 * 86_400;
     let clock =
         |days: u64, h: u64, m: u64, s: u64| midnight - days * 86_400 + h * 3_600 + m * 60 + s;
@@ -743,7 +741,7 @@ fn the_last_day_at_23_30_33_is_counted_over_all_its_seams() {
         10_000 - store.clone().decide(&quota, Charge::PEEK, now).remaining
     };
     let mut store = Store::new(Expiry::Drop);
-    // What is a second too old does not count.
+    // A hit that is a second too old does not count.
     store.decide(&quota, take(5_000), at((clock(1, 23, 30, 32) + 1) * SECOND - 1));
     let mut sum = 0;
     for (second, hits) in seams {
@@ -775,17 +773,17 @@ fn exact_reads_at_most_five_parts_and_the_root_first() {
 }
 
 #[test]
-fn exact_denies_what_it_cannot_reckon_any_more() {
+fn exact_denies_what_it_no_longer_knows() {
     let quota = exact(10, 3_600);
     let noon = START.start;
     let mut store = Store::new(Expiry::Keep);
     assert!(store.decide(&quota, take(10), at(noon)).is_allow());
     assert!(store.decide(&quota, take(10), at(noon + 30 * HOUR)).is_allow());
-    // Back by so far that the first ten are needed, which the root has dropped.
+    // So far back that the first ten are needed, which the root has dropped.
     let denied = store.decide(&quota, Charge::ONE, at(noon - HOUR / 2));
     assert!(!denied.is_allow());
     let retry_at = said(&denied, noon - HOUR / 2).retry_at.unwrap();
-    // Out of the ring until its oldest hour begins.
+    // Outside the ring, until its oldest hour begins.
     assert_eq!(retry_at, (noon / HOUR + 30 - 25) * HOUR);
     assert!(!store.decide(&quota, Charge::ONE, at(retry_at - 1)).is_allow());
     assert_eq!(store.decide(&quota, Charge::ONE, at(retry_at)).remaining, 0);
@@ -810,7 +808,7 @@ fn exact_takes_whole_seconds_up_to_a_day() {
 }
 
 #[test]
-fn a_part_that_is_someone_elses_is_empty() {
+fn a_part_of_another_owner_is_empty() {
     let quota = exact(10, 60);
     let now = at(START.start);
     let mut state = vec![0; quota.parts(now).labels().len() * 33];
@@ -818,7 +816,7 @@ fn a_part_that_is_someone_elses_is_empty() {
     for part in 1..state.len() / 33 {
         state[part * 33] += 1;
     }
-    // The root still holds the hour, but the window of a minute is counted by its seconds.
+    // The root still holds the hour, but seconds decide about a window of a minute.
     assert_eq!(decide(&mut state, &quota, Charge::PEEK, now).remaining, 10);
     assert_eq!(decide(&mut state, &quota, take(3), now).remaining, 7);
 }
@@ -835,7 +833,7 @@ fn a_refund_makes_no_room_out_of_nothing() {
             (take(10), 0),
             (refund(0), 0),
             (refund(3), 3),
-            (Charge::Drain(Hits::new(9)), 0),
+            (Charge::Force(Hits::new(9)), 0),
             (refund(u64::MAX), 10),
             (refund(1), 10),
         ] {
@@ -851,26 +849,26 @@ fn a_refund_makes_no_room_out_of_nothing() {
     check(&exact(10, 3_600));
 }
 
-/// A debit larger than what is left keeps a window closed for as long as its hits count, however few were
-/// left; asking in vain adds nothing.
+/// A debit larger than the remaining hits keeps a window closed for as long as its hits count, however few
+/// were left. Further attempts add nothing.
 #[test]
-fn a_debit_larger_than_what_is_left_counts_for_up_to_the_whole_limit() {
+fn a_debit_larger_than_the_rest_counts_up_to_the_whole_limit() {
     #[track_caller]
     fn check(quota: &Quota, opens: u64) {
         let mut store = Store::new(Expiry::Drop);
         let begin = DAY * 20_000;
         let after = |secs: u64| at(begin + secs * SECOND);
-        let drain = |hits| Charge::Drain(Hits::new(hits));
-        // Ten hits, one each 6 s; then a debit that takes the place of the oldest only.
+        let force = |hits| Charge::Force(Hits::new(hits));
+        // Ten hits, one each 6 s; then a debit that replaces only the oldest.
         for hit in 0..10 {
             assert!(store.decide(quota, Charge::ONE, after(hit * 6)).is_allow());
         }
         let first =
             (60..200).find(|secs| store.decide(quota, Charge::PEEK, after(*secs)).is_allow());
         let first = first.expect("the first hit fades");
-        assert!(!store.decide(quota, drain(1_000), after(first)).is_allow());
+        assert!(!store.decide(quota, force(1_000), after(first)).is_allow());
         for _ in 0..5 {
-            assert!(!store.decide(quota, drain(1_000), after(first)).is_allow());
+            assert!(!store.decide(quota, force(1_000), after(first)).is_allow());
         }
         let next =
             (first..).find(|secs| store.decide(quota, Charge::PEEK, after(*secs)).is_allow());
@@ -882,9 +880,9 @@ fn a_debit_larger_than_what_is_left_counts_for_up_to_the_whole_limit() {
 }
 
 #[test]
-fn a_ring_whose_total_lies_is_found_out_when_it_begins_over() {
+fn a_corrupt_total_of_a_ring_is_found_when_it_wraps_around() {
     let quota = ring(100, 60 * SECOND);
-    // Buckets of a second: 61 of them are the ring.
+    // 61 buckets of a second are the ring.
     let over = 61 * 28_000_000 * SECOND;
     let mut state = [0; 33];
     for second in 1..=10 {
@@ -900,14 +898,14 @@ fn a_ring_whose_total_lies_is_found_out_when_it_begins_over() {
     for total in [0, 1, 77, u64::MAX] {
         check(&quota, &state, total, over, 50);
     }
-    // Until then it is believed, unless it is zero.
+    // Until then the total is believed, unless it is zero.
     check(&quota, &state, 77, over - SECOND, 23);
     check(&quota, &state, 0, over - SECOND, 50);
     check(&quota, &state, u64::MAX, over - SECOND, 0);
 }
 
 #[test]
-fn no_state_bytes_and_no_time_make_a_decision_fail() {
+fn no_state_and_no_time_make_a_decision_fail() {
     let quotas = prop_oneof![
         Just(window(u32::MAX, 3_660 * DAY)),
         Just(window(7, 1_000_000)),
@@ -923,10 +921,10 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
     let nows = prop_oneof![any::<u64>(), Just(0u64), Just(u64::MAX)];
     let charge = (0..3, any::<u64>()).prop_map(|(kind, hits)| match kind {
         0 => Charge::Take(Hits::new(hits)),
-        1 => Charge::Drain(Hits::new(hits)),
+        1 => Charge::Force(Hits::new(hits)),
         _ => Charge::Refund(Hits::new(hits)),
     });
-    // Words of any kind, few of them that look like small numbers, and heads that look right.
+    // Arbitrary words, some small numbers, and some valid heads.
     let words = prop::collection::vec(
         prop_oneof![any::<u64>(), 0u64..5, Just(u64::MAX), Just(0u64)],
         33 * 5,
@@ -935,7 +933,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
         .run(&(quotas, words, nows, charge, 0..3u64), |(quota, mut state, now, charge, near)| {
             let hours = now / HOUR;
             if near > 0 {
-                // Parts that are taken for the counter's own.
+                // Parts with valid owners.
                 for (part, own) in
                     [hours + near, hours + 1, now / (60 * SECOND) + 1].iter().enumerate()
                 {
@@ -946,7 +944,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
                 let decision = decide(&mut state, &quota, charge, at(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
                 let _ = quota.last_hit(&state, at(now));
-                prop_assert!(quota.charged_until(&state, at(now)) >= at(now));
+                prop_assert!(quota.spendable_until(&state, at(now)) >= at(now));
             }
             Ok(())
         })

@@ -1,5 +1,5 @@
 //! The windows, with a fixed and with a first-hit start: boundaries and debts case by case,
-//! agreement with their slow twins on random traces (clock steps, drains and refunds included), and
+//! agreement with their slow twins on random traces (with clock steps, forced charges and refunds), and
 //! the bounds they promise.
 
 mod slow_windows;
@@ -30,14 +30,14 @@ fn first_hit(requests: u32, borrow: u32, period: Nanos) -> Quota {
     Quota::FirstHitWindow(window.with_borrow(borrow).unwrap())
 }
 
-/// A first-hit window that is reset each day, so many seconds after midnight UTC.
+/// A first-hit window with a daily reset, `secs` after midnight UTC.
 fn reset_daily(requests: u32, borrow: u32, period: Nanos, secs: u64) -> Quota {
     let reset = DailyReset::new(Nanos::from_secs(secs), &Zone::utc()).unwrap();
     let window = FirstHitWindow::new(requests, period).unwrap().with_borrow(borrow).unwrap();
     Quota::FirstHitWindow(window.with_reset(reset))
 }
 
-/// A fixed window that is reset each day, so many seconds after midnight UTC.
+/// A fixed window with a daily reset, `secs` after midnight UTC.
 fn fixed_reset_daily(requests: u32, borrow: u32, period: Nanos, secs: u64) -> Quota {
     let reset = DailyReset::new(Nanos::from_secs(secs), &Zone::utc()).unwrap();
     let window = FixedWindow::new(requests, period).unwrap().with_borrow(borrow).unwrap();
@@ -52,8 +52,8 @@ fn take(hits: u64) -> Charge {
     Charge::Take(Hits::new(hits))
 }
 
-fn drain(hits: u64) -> Charge {
-    Charge::Drain(Hits::new(hits))
+fn force(hits: u64) -> Charge {
+    Charge::Force(Hits::new(hits))
 }
 
 fn refund(hits: u64) -> Charge {
@@ -62,8 +62,8 @@ fn refund(hits: u64) -> Charge {
 
 // Cases.
 
-/// Second, charge, and what is said: the seconds to wait when denied, what is left, when it resets,
-/// and until when the state matters.
+/// Second, charge, and the decision: the seconds to wait if denied, the remaining hits, the reset, and how
+/// long the state matters.
 type Said = (u64, Charge, Option<u64>, u64, u64, u64);
 
 fn check(quota: &Quota, table: &[Said]) {
@@ -136,9 +136,9 @@ fn twelve_hundred_calls_pass_on_credit_and_the_next_hour_starts_at_eight_hundred
             // 300 are owed: 1000 fit in the next hour, 1001 in the one after it.
             (39_600, take(1_000), Some(3_600), 0, 43_200, 46_800),
             (39_600, take(1_001), Some(7_200), 0, 43_200, 46_800),
-            // Never; all is paid after two hours.
+            // Never fits; everything is paid after two hours.
             (39_600, take(1_301), Some(7_200), 0, 43_200, 46_800),
-            // An hour in which nobody asks pays as well.
+            // An hour without requests pays as well.
             (46_800, Charge::PEEK, None, 1_300, 50_400, 50_400),
         ],
     );
@@ -152,10 +152,10 @@ fn debts_of_a_first_hit_window_are_paid_interval_by_interval() {
             (6_030, take(25), None, 0, 6_090, 6_210),
             (6_030, take(1), Some(60), 0, 6_090, 6_210),
             (6_030, take(11), Some(120), 0, 6_090, 6_210),
-            // 15 are owed from 6,090 on, 5 from 6,150 on; a hit joins the interval that stands.
+            // 15 are owed from 6,090 on, 5 from 6,150 on; a hit joins the current interval.
             (6_100, Charge::PEEK, None, 10, 6_150, 6_210),
             (6_160, take(3), None, 17, 6_210, 6_210),
-            // Paid: the next hit opens a window of its own.
+            // Paid: the next hit opens a new window.
             (6_215, Charge::PEEK, None, 25, 6_275, 6_275),
         ],
     );
@@ -198,24 +198,24 @@ fn a_daily_reset_empties_a_fixed_window_and_forgives_its_debts() {
     check(
         &fixed_reset_daily(5, 5, day, 13 * 3_600),
         &[
-            // Debt would last until midnight and through the next day.
+            // Without the reset, the debt would last until midnight and through the next day.
             (NOON, take(8), None, 2, NOON + 3_600, NOON + 3_600),
             (NOON + 60, take(3), Some(3_540), 2, NOON + 3_600, NOON + 3_600),
             (NOON + 3_599, Charge::PEEK, None, 2, NOON + 3_600, NOON + 3_600),
             (NOON + 3_600, Charge::PEEK, None, 10, NOON + 43_200, NOON + 43_200),
-            // The clock steps back: the look has changed nothing.
+            // The clock steps back: the peek has changed nothing.
             (NOON + 3_599, take(3), Some(1), 2, NOON + 3_600, NOON + 3_600),
             (NOON + 3_600, refund(3), None, 10, NOON + 43_200, NOON + 43_200),
             (NOON + 3_600, take(9), None, 1, NOON + 43_200, NOON + 90_000),
             (NOON + 43_200, Charge::PEEK, None, 6, NOON + 90_000, NOON + 90_000),
-            // Back behind the reset, with hits of after it.
+            // Back before the reset, with hits after it.
             (NOON, take(2), Some(43_200), 1, NOON + 43_200, NOON + 90_000),
         ],
     );
 }
 
 #[test]
-fn a_first_hit_window_notes_its_last_hit() {
+fn a_first_hit_window_records_its_last_hit() {
     let window = FirstHitWindow::new(2, MINUTE).unwrap();
     let quota = Quota::FirstHitWindow(window.clone());
     let mut state = [0; 4];
@@ -225,8 +225,8 @@ fn a_first_hit_window_notes_its_last_hit() {
         (6_020, Charge::PEEK, 1, 6_010),
         (6_030, take(1), 2, 6_030),
         (6_035, take(1), 2, 6_030),
-        // A use that had no room happened all the same.
-        (6_040, drain(1), 2, 6_040),
+        // A forced hit without room has happened all the same.
+        (6_040, force(1), 2, 6_040),
         (6_050, refund(1), 1, 6_040),
         (6_000, take(1), 2, 6_040),
     ] {
@@ -235,7 +235,7 @@ fn a_first_hit_window_notes_its_last_hit() {
         assert_eq!(window.open_window(&state, at(secs)), Some(open), "{charge:?} at {secs}");
     }
     assert_eq!(window.open_window(&state, at(6_070)), None);
-    // As it was written before there was a note of it.
+    // A state from before last hits were recorded.
     let old = window.open_window(&[6_010_000_000_000, 1, 0, 0], at(6_020)).unwrap();
     assert_eq!((old.start, old.last), (at(6_010), at(6_010)));
     let made = FirstHitWindow::state(at(6_010), 1, at(6_015));
@@ -244,20 +244,20 @@ fn a_first_hit_window_notes_its_last_hit() {
 }
 
 #[test]
-fn drains_take_what_does_not_fit_and_refunds_give_back_what_was_taken() {
-    // What is left after two hits of a drain of three in vain are given back: one of them was counted
-    // beyond the limit, or was not.
+fn forced_charges_count_hits_that_do_not_fit_and_refunds_return_them() {
+    // The remaining hits after a forced charge of three and a refund of two depend on whether forced
+    // hits beyond the limit were counted.
     for (quota, left) in [(fixed(5, 0, MINUTE), 1), (first_hit(5, 0, MINUTE), 2)] {
-        let over = (6_000, drain(left), None, 0, 6_060, 6_060);
+        let over = (6_000, force(left), None, 0, 6_060, 6_060);
         check(
             &quota,
             &[
                 (6_000, refund(3), None, 5, 6_060, 6_060),
                 (6_000, take(3), None, 2, 6_060, 6_060),
                 (6_000, take(3), Some(60), 2, 6_060, 6_060),
-                (6_000, drain(0), None, 2, 6_060, 6_060),
-                (6_000, drain(3), Some(60), 0, 6_060, 6_060),
-                (6_000, drain(0), Some(60), 0, 6_060, 6_060),
+                (6_000, force(0), None, 2, 6_060, 6_060),
+                (6_000, force(3), Some(60), 0, 6_060, 6_060),
+                (6_000, force(0), Some(60), 0, 6_060, 6_060),
                 (6_000, refund(2), None, left, 6_060, 6_060),
                 over,
                 (6_000, refund(u64::MAX), None, 5, 6_060, 6_060),
@@ -275,33 +275,33 @@ fn a_fixed_window_is_over_once_its_count_has_passed_the_limit() {
     check(
         &fixed(5, 0, MINUTE),
         &[
-            (6_000, drain(5), None, 0, 6_060, 6_060),
-            (6_000, drain(0), None, 0, 6_060, 6_060),
+            (6_000, force(5), None, 0, 6_060, 6_060),
+            (6_000, force(0), None, 0, 6_060, 6_060),
             (6_000, take(0), Some(60), 0, 6_060, 6_060),
-            (6_000, drain(1), Some(60), 0, 6_060, 6_060),
-            (6_000, drain(0), Some(60), 0, 6_060, 6_060),
-            (6_000, drain(u64::MAX), Some(60), 0, 6_060, 6_060),
-            (6_059, drain(0), Some(1), 0, 6_060, 6_060),
-            (6_060, drain(0), None, 5, 6_120, 6_120),
+            (6_000, force(1), Some(60), 0, 6_060, 6_060),
+            (6_000, force(0), Some(60), 0, 6_060, 6_060),
+            (6_000, force(u64::MAX), Some(60), 0, 6_060, 6_060),
+            (6_059, force(0), Some(1), 0, 6_060, 6_060),
+            (6_060, force(0), None, 5, 6_120, 6_120),
         ],
     );
-    // What it may borrow is part of that. The next window inherits the debt, and no overdraft.
+    // Borrowed hits are part of the limit. The next window inherits the debt, but no overdraft.
     check(
         &fixed(5, 3, MINUTE),
         &[
-            (6_000, drain(100), Some(120), 0, 6_060, 6_120),
-            (6_000, drain(0), Some(60), 0, 6_060, 6_120),
-            (6_060, drain(0), None, 5, 6_120, 6_120),
+            (6_000, force(100), Some(120), 0, 6_060, 6_120),
+            (6_000, force(0), Some(60), 0, 6_060, 6_120),
+            (6_060, force(0), None, 5, 6_120, 6_120),
         ],
     );
-    check(&fixed(0, 0, MINUTE), &[(6_000, drain(0), Some(60), 0, 6_060, 6_060)]);
+    check(&fixed(0, 0, MINUTE), &[(6_000, force(0), Some(60), 0, 6_060, 6_060)]);
 }
 
 #[test]
-fn looks_refusals_and_late_refunds_write_nothing() {
+fn peeks_denials_and_late_refunds_write_nothing() {
     for quota in [fixed(5, 0, MINUTE), first_hit(5, 0, MINUTE), fixed(0, 0, MINUTE)] {
         let mut state = [0; 4];
-        for charge in [Charge::PEEK, take(6), refund(1), drain(0)] {
+        for charge in [Charge::PEEK, take(6), refund(1), force(0)] {
             decide(&mut state, &quota, charge, at(6_000));
             assert_eq!(state, [0; 4], "{charge:?}");
         }
@@ -364,7 +364,7 @@ fn a_lower_limit_denies_at_once_and_collects_no_debt_that_it_never_lent() {
 }
 
 #[test]
-fn numbers_that_make_no_window_are_refused() {
+fn invalid_numbers_are_refused() {
     let fixed = |requests| FixedWindow::new(requests, MINUTE).unwrap();
     let first_hit = |requests| FirstHitWindow::new(requests, MINUTE).unwrap();
     let nothing_to_pay_with = QuotaError::BorrowWithoutRequests(1);
@@ -382,9 +382,9 @@ fn numbers_that_make_no_window_are_refused() {
     assert_eq!(fixed(10).with_borrow(3).unwrap().capacity(), 13);
 }
 
-// Where windows begin and end.
+// Boundaries of windows.
 
-/// The window that an instant lies in.
+/// The window that contains an instant.
 fn window_at(windows: &FixedWindow, nanos: u64) -> (u64, u64) {
     let quota = Quota::FixedWindow(windows.clone());
     let mut state = [0; 4];
@@ -525,7 +525,7 @@ fn windows_around_the_changes_of_daylight_saving_follow_the_clock_on_the_wall() 
             ("2026-03-29 00:45", "2026-03-29 00:30", "2026-03-29 01:00"),
             ("2026-03-29 01:10", "2026-03-29 01:00", "2026-03-29 01:30"),
             ("2026-10-25 00:10", "2026-10-25 00:00", "2026-10-25 00:30"),
-            // The half hour to 03:00 is over when the clock shows 03:00, the second time round.
+            // The half hour before 03:00 ends when the clock shows 03:00 for the second time.
             ("2026-10-25 00:40", "2026-10-25 00:30", "2026-10-25 02:00"),
             ("2026-10-25 01:10", "2026-10-25 00:30", "2026-10-25 02:00"),
             ("2026-10-25 02:00", "2026-10-25 02:00", "2026-10-25 02:30"),
@@ -598,7 +598,7 @@ fn windows_south_of_the_equator_follow_the_clock_on_the_wall() {
     );
 }
 
-/// Samoa went over the date line, and had no 30th of December.
+/// Samoa crossed the date line, and had no 30th of December.
 fn samoa() -> Zone {
     Zone::changing(-10 * 3_600, vec![(utc("2011-12-30 10:00"), 14 * 3_600)])
 }
@@ -629,11 +629,11 @@ fn a_day_that_the_clock_skips_does_not_exist_and_pays_no_debt() {
 }
 
 #[test]
-fn zones_make_the_best_of_what_they_are_given() {
+fn zones_accept_unsorted_and_redundant_changes() {
     let day = |zone: &Zone| window_at(&spans(DAY as u64, Some(zone)), 10 * DAY as u64 * SECOND);
     assert_eq!(Zone::fixed(i32::MAX), Zone::fixed(86_400));
     assert_eq!(Zone::fixed(i32::MIN), Zone::fixed(-86_400));
-    // Of several changes at one time the last one counts; those outside time are none.
+    // Of several changes at one time the last wins; changes outside of time are ignored.
     let odd = Zone::changing(
         7,
         vec![(i64::MAX, 1), (864_000, 3_600), (i64::MIN, -1), (864_000, 60), (-9_999_999, 0)],
@@ -645,7 +645,7 @@ fn zones_make_the_best_of_what_they_are_given() {
     assert_eq!(window_at(&spans(3_600, Some(&early)), 0), (0, 7_200 * SECOND));
 }
 
-/// A zone whose changes are anything, some of them close together.
+/// A zone with arbitrary changes, some of them close together.
 fn zones() -> impl Strategy<Value = (i32, Vec<(i64, i32)>)> {
     let offset = || prop_oneof![-100_000..100_000_i32, -50_000..50_000_i32, any::<i32>()];
     let time = prop_oneof![
@@ -706,7 +706,7 @@ fn every_instant_lies_in_exactly_one_window() {
 
 // Agreement with the twins.
 
-/// Seeded, so that a failure here is a failure everywhere, wasm32 included.
+/// Seeded, so that failures reproduce everywhere, wasm32 included.
 fn runner() -> TestRunner {
     let config = Config {
         cases: 400,
@@ -717,14 +717,14 @@ fn runner() -> TestRunner {
     TestRunner::new(config)
 }
 
-/// How the clock moves before a charge: mostly a little forward, now and then far or back.
+/// How the clock moves before a charge: mostly a little forward, sometimes far or back.
 #[derive(Debug, Clone)]
 enum Move {
-    /// By so many thousandths of a period, and a few nanoseconds.
+    /// By thousandths of a period, and a few nanoseconds.
     By(i64, i64),
     /// Anywhere.
     To(u64),
-    /// To where the trace began.
+    /// To the start of the trace.
     Home,
 }
 
@@ -739,10 +739,10 @@ fn charges() -> impl Strategy<Value = Charge> {
         1 => Just(Charge::PEEK),
         9 => (1..4_u64).prop_map(take),
         2 => (4..40_u64).prop_map(take),
-        2 => (0..30_u64).prop_map(drain),
+        2 => (0..30_u64).prop_map(force),
         2 => (0..10_u64).prop_map(refund),
         1 => any::<u64>().prop_map(take),
-        1 => prop_oneof![any::<u64>().prop_map(drain), any::<u64>().prop_map(refund)],
+        1 => prop_oneof![any::<u64>().prop_map(force), any::<u64>().prop_map(refund)],
     ]
 }
 
@@ -772,13 +772,13 @@ fn moved(now: u64, home: u64, period: Nanos, clock: &Move) -> u64 {
     }
 }
 
-/// Requests, and what may be borrowed of them.
+/// Requests, and the hits that may be borrowed.
 fn allowances() -> impl Strategy<Value = (u32, u32)> {
     prop_oneof![(0..20_u32).prop_map(|requests| (requests, 0)), (1..12_u32, 0..30_u32)]
 }
 
 fn periods() -> impl Strategy<Value = Nanos> {
-    // Odd lengths, so that nothing divides evenly; and the longest and the shortest.
+    // Odd lengths, so that nothing divides evenly, and the longest and shortest ones.
     prop_oneof![
         2 => Just(Nanos::from_secs(1)),
         6 => (1_000_000..3_000_000_000_u64).prop_map(Nanos::new),
@@ -789,7 +789,7 @@ fn periods() -> impl Strategy<Value = Nanos> {
 
 const START: std::ops::Range<u64> = 1_700_000_000_000_000_000..1_900_000_000_000_000_000;
 
-/// Every decision is the twin's, in all its parts.
+/// Every decision equals the twin's, in all its parts.
 fn agree(
     quota: &Quota,
     times_and_charges: impl Iterator<Item = (u64, Charge)>,
@@ -800,7 +800,7 @@ fn agree(
         let now = Timestamp::from_nanos(now);
         let mut expected = twin(charge, now);
         if expected.outcome == (Outcome::Deny { retry_after: Nanos::ZERO }) {
-            // At the end of time, where no window follows. Nobody is sent back at once.
+            // At the end of time there is no next window. A client is never told to retry at once.
             expected.outcome = Outcome::Deny { retry_after: quota.period().nominal() };
         }
         let decision = decide(&mut state, quota, charge, now);
@@ -842,7 +842,7 @@ fn first_hit_window_agrees_with_its_twin() {
 }
 
 #[test]
-fn a_fixed_window_with_a_daily_reset_agrees_with_its_twin_and_notes_its_last_hit() {
+fn a_fixed_window_with_a_daily_reset_agrees_with_its_twin_and_records_its_last_hit() {
     let periods = prop_oneof![2 => periods(), 1 => Just(Nanos::from_secs(DAY.unsigned_abs()))];
     runner()
         .run(
@@ -853,7 +853,7 @@ fn a_fixed_window_with_a_daily_reset_agrees_with_its_twin_and_notes_its_last_hit
                 let twin = FixedWindowTwin::new(requests, borrow, windows);
                 let mut twin = ResetWindowTwin::new(twin, secs);
                 let mut state = [0; 4];
-                // At the end of time there is no other reset to wait for.
+                // At the end of time there is no further reset.
                 let in_time = |(now, _): &(u64, Charge)| *now < u64::MAX;
                 for (now, charge) in trace(start, period, &steps).take_while(in_time) {
                     let now = Timestamp::from_nanos(now);
@@ -868,7 +868,7 @@ fn a_fixed_window_with_a_daily_reset_agrees_with_its_twin_and_notes_its_last_hit
         .unwrap();
 }
 
-/// All is a multiple of a quarter of an hour: the zone's changes, the time of the reset, the period.
+/// Everything is a multiple of a quarter of an hour: the zone's changes, the reset, the period.
 #[test]
 fn a_first_hit_window_with_a_daily_reset_agrees_with_its_twin() {
     const TICK: i64 = 900;
@@ -928,18 +928,18 @@ fn months_agree_with_their_twin() {
         .unwrap();
 }
 
-/// A local clock of which everything is a multiple of a tick, and windows by it.
+/// A local clock with windows, both in multiples of a tick.
 #[derive(Debug, Clone)]
 struct Clock {
     tick: i64,
     zone: SlowZone,
-    /// A span in ticks, or months.
+    /// The period in ticks, or months.
     cut: Result<i64, u32>,
 }
 
-/// When the clocks' changes and the traces begin: 2026-09-21 13:30 UTC.
+/// The start of the clocks' changes and of the traces: 2026-09-21 13:30 UTC.
 const BASE: i64 = 1_790_000_000 / 3_600 * 3_600 + 1_800;
-/// What the changes and the traces take, in ticks.
+/// The length of the changes and the traces, in ticks.
 const TICKS: i64 = 3_000;
 
 fn clocks() -> impl Strategy<Value = Clock> {
@@ -953,7 +953,7 @@ fn clocks() -> impl Strategy<Value = Clock> {
         2 => (1..4_u32).prop_map(Err),
     ];
     (tick, -90..90_i32, changes, cut).prop_map(|(tick, offset, mut changes, cut)| {
-        // Reading months second by second takes long.
+        // Reading months second by second is slow.
         let tick = if cut.is_ok() { tick } else { 900 };
         changes.sort_unstable();
         changes.dedup_by_key(|(time, _)| *time);
@@ -1020,9 +1020,9 @@ fn windows_by_a_local_clock_agree_with_their_twin() {
         .unwrap();
 }
 
-// What all windows promise.
+// Promises of all windows.
 
-/// Windows of every kind with some length, which traces move by.
+/// Windows of every kind, each with a length for the traces.
 fn quotas() -> impl Strategy<Value = (Quota, Nanos)> {
     let local = (allowances(), zones(), cuts());
     prop_oneof![
@@ -1042,11 +1042,11 @@ fn quotas() -> impl Strategy<Value = (Quota, Nanos)> {
     ]
 }
 
-/// About when the zones' changes are.
+/// The approximate time of the zones' changes.
 const NEAR: std::ops::Range<u64> = 1_789_950_000_000_000_000..1_790_400_000_000_000_000;
 
 #[test]
-fn a_denied_ask_succeeds_at_its_retry_after_and_not_before() {
+fn a_denied_charge_succeeds_at_its_retry_after_and_not_before() {
     runner()
         .run(&(quotas(), NEAR, steps()), |((quota, period), start, steps)| {
             let mut state = [0; 4];
@@ -1091,7 +1091,7 @@ fn a_state_past_its_keep_until_decides_as_a_new_one() {
         .unwrap();
 }
 
-/// What each window admitted, by when it opened, over a trace without refunds.
+/// The hits that each window admitted in a trace without refunds, by the window's start.
 fn admitted(quota: &Quota, trace: impl Iterator<Item = (u64, Charge)>) -> Vec<(u64, u64)> {
     let mut admitted: Vec<(u64, u64)> = Vec::new();
     let mut state = [0; 4];
@@ -1108,7 +1108,7 @@ fn admitted(quota: &Quota, trace: impl Iterator<Item = (u64, Charge)>) -> Vec<(u
     admitted
 }
 
-/// Hits that are charged ahead and spent later are all spent in the window that counted them.
+/// Hits that are charged ahead and spent later are spent in the window that counted them.
 #[test]
 fn hits_charged_ahead_keep_the_bound_of_a_window() {
     let late = prop::collection::vec(prop_oneof![Just(0), Just(1_000), 0..1_000_u64], 100);
@@ -1124,9 +1124,9 @@ fn hits_charged_ahead_keep_the_bound_of_a_window() {
                 {
                     continue;
                 }
-                // When the clock steps back, time stands still until it has caught up.
+                // If the clock steps back, time stands still until it has caught up.
                 newest = now.max(newest);
-                let until = quota.charged_until(&state, Timestamp::from_nanos(now)).as_nanos();
+                let until = quota.spendable_until(&state, Timestamp::from_nanos(now)).as_nanos();
                 if until == u64::MAX {
                     continue;
                 }
@@ -1161,11 +1161,11 @@ fn hits_may_be_spent_until_the_window_that_counted_them_ends() {
         let mut state = [0; 4];
         for (secs, charge, until) in table {
             decide(&mut state, quota, *charge, at(*secs));
-            assert_eq!(quota.charged_until(&state, at(*secs)), at(*until), "at {secs}");
-            assert_eq!(quota.refunded_until(&state, at(*secs)), at(*until), "at {secs}");
+            assert_eq!(quota.spendable_until(&state, at(*secs)), at(*until), "at {secs}");
+            assert_eq!(quota.refund_spendable_until(&state, at(*secs)), at(*until), "at {secs}");
         }
     }
-    // The third steps back behind the window, the last looks at one that is over.
+    // The third steps back before the window; the last peeks at a window that is over.
     check(
         &fixed(9, 0, MINUTE),
         &[
@@ -1184,7 +1184,7 @@ fn hits_may_be_spent_until_the_window_that_counted_them_ends() {
             (6_200, Charge::PEEK, 6_260),
         ],
     );
-    // A reset at noon comes first, of the first day and of the next one; the clock steps back behind it.
+    // A reset at noon comes first, on the first day and on the next; the clock steps back before it.
     let day = Nanos::from_secs(86_400);
     check(
         &fixed_reset_daily(9, 0, day, 43_200),
@@ -1202,7 +1202,7 @@ fn hits_may_be_spent_until_the_window_that_counted_them_ends() {
 }
 
 #[test]
-fn no_window_and_no_windows_in_a_row_admit_more_than_they_may() {
+fn neither_one_window_nor_several_admit_more_than_they_may() {
     let strategy = (allowances(), periods(), START, steps(), any::<bool>());
     runner()
         .run(&strategy, |((requests, borrow), period, start, steps, is_fixed)| {
@@ -1213,7 +1213,7 @@ fn no_window_and_no_windows_in_a_row_admit_more_than_they_may() {
                 let mut sum = 0;
                 for (last, hits) in &admitted[index..] {
                     sum += hits;
-                    // Windows in which nothing was taken pay too, and are not in the list.
+                    // Windows without hits pay too, and are not in the list.
                     let windows = (last - first) / period.as_nanos() + 1;
                     let most = u128::from(windows) * u128::from(requests) + u128::from(borrow);
                     prop_assert!(u128::from(sum) <= most, "{} in {} windows", sum, windows);
@@ -1225,7 +1225,7 @@ fn no_window_and_no_windows_in_a_row_admit_more_than_they_may() {
 }
 
 #[test]
-fn no_state_bytes_and_no_time_make_a_decision_fail() {
+fn no_state_and_no_time_make_a_decision_fail() {
     let day = Nanos::from_secs(DAY as u64);
     let wild = Zone::changing(i32::MIN, vec![(i64::MIN, 5), (0, i32::MAX), (1, -7), (1 << 34, 9)]);
     let most = u32::MAX - 1;
@@ -1245,7 +1245,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
     ];
     let word = || prop_oneof![Just(0), Just(1), Just(u64::MAX), any::<u64>(), START];
     let charge =
-        prop_oneof![word().prop_map(take), word().prop_map(drain), word().prop_map(refund),];
+        prop_oneof![word().prop_map(take), word().prop_map(force), word().prop_map(refund),];
     let strategy = ([word(), word(), word(), word()], word(), charge);
     runner()
         .run(&strategy, |(words, now, charge)| {
@@ -1254,7 +1254,7 @@ fn no_state_bytes_and_no_time_make_a_decision_fail() {
                 let decision = decide(&mut state, quota, charge, Timestamp::from_nanos(now));
                 prop_assert!(decision.remaining <= u64::from(quota.capacity()));
                 prop_assert!(decision.keep_until >= decision.reset_at);
-                let until = quota.charged_until(&state, Timestamp::from_nanos(now));
+                let until = quota.spendable_until(&state, Timestamp::from_nanos(now));
                 prop_assert!(until >= Timestamp::from_nanos(now));
             }
             Ok(())

@@ -22,7 +22,7 @@ use tidegate_authority::{Authority, Observer};
 use tidegate_limits::Rules;
 use tidegate_limits::describe::grouped;
 use tidegate_limits::diff::{self, Snapshot};
-use tidegate_limits::{self as rules, Defaults, Loaded, Pipes, RuleError, RuleErrors, Source};
+use tidegate_limits::{self as rules, Defaults, Diagnostic, LoadErrors, Loaded, Pipes, Source};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
 use watcher::Watcher;
@@ -246,7 +246,8 @@ impl FileFeed {
         source: &Source,
         state: &mut State,
     ) -> Result<(), Vec<String>> {
-        let told = |RuleErrors(errors)| errors.iter().map(RuleError::to_string).collect::<Vec<_>>();
+        let told =
+            |LoadErrors(errors)| errors.iter().map(Diagnostic::to_string).collect::<Vec<_>>();
         let Loaded { rules, warnings, .. } =
             rules::load_source(source, self.settings.defaults.clone()).map_err(told)?;
         let snapshot = Snapshot::of(&rules);
@@ -290,7 +291,7 @@ async fn settle(changed: &Notify) {
     }
 }
 
-fn warn(path: &Path, warnings: &[RuleError]) {
+fn warn(path: &Path, warnings: &[Diagnostic]) {
     for warning in warnings.iter().take(TOLD_MAX) {
         tracing::warn!(%warning, "in the limits");
     }

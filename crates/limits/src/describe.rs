@@ -1,10 +1,10 @@
-//! Limits in words, for commands and logs that explain them.
+//! Descriptions of limits, for commands and logs.
 
-use tidegate_core::{Charge, Nanos, Period, Quota, Timestamp, decide};
+use tidegate_core::{Charge, Entry, Nanos, Period, Quota, Timestamp, decide};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A period as what follows "per": `minute`, `30s`, `calendar month`.
+/// A period as it follows "per": `minute`, `30s`, `calendar month`.
 pub fn period(period: Period) -> String {
     match period {
         Period::Months(1) => "calendar month".to_owned(),
@@ -13,7 +13,7 @@ pub fn period(period: Period) -> String {
         Period::Span(length) => {
             let long = period.unit().map(|unit| (unit.name(), unit.period().as_nanos()));
             match long {
-                // As the length is what it counts over, and no calendar.
+                // With its length, to tell it from a calendar month or year.
                 Some((name @ ("month" | "year"), nanos)) => {
                     format!("{name} of {} days", nanos / SECOND / 86_400)
                 }
@@ -24,7 +24,7 @@ pub fn period(period: Period) -> String {
     }
 }
 
-/// A span of time; exact for all that people write.
+/// A duration; exact for all lengths that people configure.
 pub fn time(length: Nanos) -> String {
     let is_told_by_two_units = |secs: u64| match secs {
         0..3_600 => true,
@@ -39,12 +39,12 @@ pub fn time(length: Nanos) -> String {
     }
 }
 
-/// What a limit allows: `1,000 per minute`.
+/// The rate of a limit: `1,000 per minute`.
 pub fn rate(quota: &Quota) -> String {
     format!("{} per {}", grouped(quota.requests().into()), period(quota.period()))
 }
 
-/// The algorithm as it is configured.
+/// The algorithm, as in configuration.
 pub fn algorithm(quota: &Quota) -> &'static str {
     match quota {
         Quota::SlidingExact(_) => "sliding_buckets, exact",
@@ -52,8 +52,8 @@ pub fn algorithm(quota: &Quota) -> &'static str {
     }
 }
 
-/// How many more hits than its requests a window may borrow from those after it; none for
-/// algorithms that do not borrow.
+/// How many hits beyond its requests a window may borrow from later windows. None for algorithms without
+/// borrowing.
 pub fn borrow(quota: &Quota) -> Option<u32> {
     match quota {
         Quota::FixedWindow(_) | Quota::FirstHitWindow(_) => {
@@ -63,13 +63,13 @@ pub fn borrow(quota: &Quota) -> Option<u32> {
     }
 }
 
-/// When all hits of a limit are forgotten each day, such as `03:00` by its clock; none where they do not.
+/// The time of day of the daily reset by its clock, such as `03:00`, if there is one.
 pub fn reset(quota: &Quota) -> Option<String> {
     let minutes = quota.reset()?.time_of_day().as_nanos() / (60 * SECOND);
     Some(format!("{:02}:{:02}", minutes / 60, minutes % 60))
 }
 
-/// The tokens that a bucket holds; none for what is no bucket.
+/// The tokens that a bucket can hold; none for other algorithms.
 pub fn burst(quota: &Quota) -> Option<u32> {
     match quota {
         Quota::TokenBucket(bucket) => Some(bucket.burst()),
@@ -77,15 +77,14 @@ pub fn burst(quota: &Quota) -> Option<u32> {
     }
 }
 
-/// The tokens that a bucket starts with; none for what is no bucket.
+/// The tokens that a new bucket holds; none for other algorithms.
 pub fn initial(quota: &Quota) -> Option<u64> {
     burst(quota)?;
     let mut unused = vec![0; quota.state_size().words()];
     Some(decide(&mut unused, quota, Charge::PEEK, Timestamp::from_secs(1)).remaining)
 }
 
-/// The numbers of a limit that are not as they would be by default:
-/// `1,000 per minute, burst 200, initial 100`.
+/// The rate, and the numbers that differ from their defaults: `1,000 per minute, burst 200, initial 100`.
 pub fn numbers(quota: &Quota) -> String {
     let mut text = rate(quota);
     if let (Some(burst), Some(initial)) = (burst(quota), initial(quota)) {
@@ -105,13 +104,13 @@ pub fn numbers(quota: &Quota) -> String {
     text
 }
 
-/// A count and what is counted: `1 limit`, `2,000 limits`.
+/// A number with its noun: `1 limit`, `2,000 limits`.
 pub fn count(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", grouped(count as u64))
 }
 
-/// Names, at most `most` of them: `a, b and 3 more`.
+/// At most `most` names: `a, b and 3 more`.
 pub fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: usize) -> String {
     let rest = names.len().saturating_sub(most);
     let mut text = names.take(most).collect::<Vec<_>>().join(", ");
@@ -121,7 +120,13 @@ pub fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: usize) -
     text
 }
 
-/// A span of time, by its two largest units.
+/// Entries in the form of command line arguments.
+pub fn key_values(entries: &[Entry]) -> String {
+    let arguments = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
+    arguments.collect::<Vec<_>>().join(" ")
+}
+
+/// A duration in its two largest units.
 pub fn span(secs: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let first = units.iter().position(|(length, _)| secs >= *length).unwrap_or(units.len() - 1);
@@ -134,7 +139,7 @@ pub fn span(secs: u64) -> String {
     }
 }
 
-/// A number, its digits in groups of three.
+/// A number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);

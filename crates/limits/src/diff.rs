@@ -1,41 +1,37 @@
-//! What changes, and for whom, when one set of limits takes the place of another.
+//! The effects on callers when one set of limits replaces another.
 //!
-//! Goes by the paths of rules and limits, so it sees what a limit means and not how it is written.
-//! What keeps its counts follows from the identity of a counter: see `tidegate_core::Identity`.
-//! Decides nothing and prints nothing.
+//! Compares by the paths of rules and limits, so it sees the meaning of a file and not its form. Counts are
+//! kept if a counter's identity (`tidegate_core::Identity`) stays the same. Prints nothing.
 
 mod limits;
-mod places;
 mod probe;
+mod tree_paths;
 
-pub use probe::decoded;
-
+use crate::compiled::{Rule, RuleKind, Rules};
 use crate::describe::{numbers, some_of};
-use crate::text::escaped;
-use crate::{Rule, RuleKind, Rules};
+use crate::path::{escaped, segment_ends};
 use limits::Sharing;
-use places::{Place, Places, ends};
 use probe::Counterpart;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use tidegate_core::Enforcement;
+use tree_paths::{TreePath, TreePaths};
 
-/// Rules whose counts start anew that are listed.
+/// The most rules whose counts start anew that are listed.
 const NAMES_MAX: usize = 5;
 
-/// Rules and their places taken down for a comparison; shares the rules with those that are in force.
+/// The rules of one side of a comparison. Shares them with the rules in force instead of copying.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     domains: BTreeSet<String>,
     rules: BTreeMap<String, Arc<Rule>>,
-    /// The text that stands for the values of each place, where they share counters.
+    /// For each path, the text that replaces the values there if they share counters.
     shares: BTreeMap<String, Option<String>>,
 }
 
-/// How something changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ChangeKind {
     Added,
     Removed,
     Changed,
@@ -46,10 +42,10 @@ pub enum Kind {
 pub struct Change {
     /// The path of a rule or limit, or a domain.
     pub path: String,
-    pub kind: Kind,
-    /// What it was and what it is.
+    pub kind: ChangeKind,
+    /// Before and after.
     pub what: String,
-    /// What that means for callers.
+    /// The effect on callers.
     pub means: String,
 }
 
@@ -59,103 +55,98 @@ pub struct Changes(pub Vec<Change>);
 
 impl Snapshot {
     pub fn of(rules: &Rules) -> Snapshot {
-        Snapshot::with(rules, &places::all(rules))
+        Snapshot::with(rules, &tree_paths::all(rules))
     }
 
-    fn with(rules: &Rules, places: &Places<'_>) -> Snapshot {
-        let share = |place: &Place<'_>| place.last()?.share.map(str::to_owned);
+    fn with(rules: &Rules, paths: &TreePaths<'_>) -> Snapshot {
+        let share = |path: &TreePath<'_>| path.last()?.share.map(str::to_owned);
         Snapshot {
             domains: rules.domain_names().into_iter().map(str::to_owned).collect(),
             rules: rules.rules().into_iter().map(|r| (r.path.clone(), r.clone())).collect(),
-            shares: places.iter().map(|(path, place)| (path.clone(), share(place))).collect(),
+            shares: paths.iter().map(|(text, path)| (text.clone(), share(path))).collect(),
         }
     }
 
-    /// How many limits there are.
+    /// The number of limits.
     pub fn limits(&self) -> usize {
         self.rules.values().map(|rule| rule.limits().len()).sum()
     }
 
-    /// The paths of all places, sorted.
-    pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.shares.keys().map(String::as_str)
-    }
-
+    /// The number of domains.
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
 }
 
-/// The changes from `old` to `new`, by their rules alone.
+/// The changes from `old` to `new`, from their rules alone.
 pub fn compare(old: &Snapshot, new: &Snapshot) -> Changes {
     compare_with(old, new, |_| None)
 }
 
-/// The changes from `old` to `new`, and what became of callers whose rule is another now.
+/// The changes from `old` to `new`, including callers who now meet a different rule.
 pub fn compare_rules(old: &Rules, new: &Rules) -> Changes {
-    let (before, after) = (places::all(old), places::all(new));
+    let (before, after) = (tree_paths::all(old), tree_paths::all(new));
     let snapshots = (&Snapshot::with(old, &before), &Snapshot::with(new, &after));
-    let mut changes = compare_with(snapshots.0, snapshots.1, |lone| {
-        let (of, other, places) = match lone.kind {
-            Kind::Removed => (old, new, &before),
-            Kind::Added | Kind::Changed => (new, old, &after),
+    let mut changes = compare_with(snapshots.0, snapshots.1, |unpaired| {
+        let (of, other, paths) = match unpaired.kind {
+            ChangeKind::Removed => (old, new, &before),
+            ChangeKind::Added | ChangeKind::Changed => (new, old, &after),
         };
-        probe::counterpart(of, other, places.get(lone.path)?)
+        probe::counterpart(of, other, paths.get(unpaired.path)?)
     });
     changes.0.extend(probe::moved((old, &before), (new, &after)));
     changes.sort();
     changes
 }
 
-/// A rule that only one side has.
-struct Lone<'a> {
+/// A rule that exists on one side only.
+struct Unpaired<'a> {
     path: &'a str,
-    kind: Kind,
+    kind: ChangeKind,
 }
 
 fn compare_with<'r>(
     old: &Snapshot,
     new: &Snapshot,
-    counterpart: impl Fn(&Lone<'_>) -> Option<Counterpart<'r>>,
+    counterpart: impl Fn(&Unpaired<'_>) -> Option<Counterpart<'r>>,
 ) -> Changes {
     let mut changes = Vec::new();
     for domain in new.domains.difference(&old.domains) {
-        changes.push(domain_change(domain, Kind::Added));
+        changes.push(domain_change(domain, ChangeKind::Added));
     }
     for domain in old.domains.difference(&new.domains) {
-        changes.push(domain_change(domain, Kind::Removed));
+        changes.push(domain_change(domain, ChangeKind::Removed));
     }
     let mut shared: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, rule) in &old.rules {
         let Some(now) = new.rules.get(path) else {
-            let lone = Lone { path, kind: Kind::Removed };
-            changes.push(removed(rule, counterpart(&lone)));
+            let unpaired = Unpaired { path, kind: ChangeKind::Removed };
+            changes.push(removed(rule, counterpart(&unpaired)));
             continue;
         };
         let mut sharing = Sharing::Same;
-        for place in ends(path).map(|end| &path[..end]) {
+        for prefix in segment_ends(path).map(|end| &path[..end]) {
             let is_counted = !rule.limits().is_empty() && !now.limits().is_empty();
-            if is_counted && old.shares.get(place) != new.shares.get(place) {
-                sharing = Sharing::Other;
-                shared.entry(place).or_default().push(path);
+            if is_counted && old.shares.get(prefix) != new.shares.get(prefix) {
+                sharing = Sharing::Changed;
+                shared.entry(prefix).or_default().push(path);
             }
         }
         rule_changes(rule, now, sharing, &mut changes);
     }
-    changes.extend(shared.into_iter().map(|(place, rules)| share_change(new, place, rules)));
+    changes.extend(shared.into_iter().map(|(path, rules)| share_change(new, path, rules)));
     for (path, rule) in new.rules.iter().filter(|(path, _)| !old.rules.contains_key(*path)) {
-        let lone = Lone { path, kind: Kind::Added };
-        changes.push(added(rule, counterpart(&lone)));
+        let unpaired = Unpaired { path, kind: ChangeKind::Added };
+        changes.push(added(rule, counterpart(&unpaired)));
     }
     let mut changes = Changes(changes);
     changes.sort();
     changes
 }
 
-/// What it means that the values of a place share counters now, or no longer do, for the limits of
-/// these rules.
-fn share_change(new: &Snapshot, place: &str, rules: Vec<&str>) -> Change {
-    let (what, means) = match new.shares.get(place) {
+/// The values of a path now share counters, or no longer do; `rules` are those affected.
+fn share_change(new: &Snapshot, path: &str, rules: Vec<&str>) -> Change {
+    let (what, means) = match new.shares.get(path) {
         Some(Some(_)) => {
             ("share_threshold on", "all values of the pattern share one counter now; ")
         }
@@ -163,19 +154,17 @@ fn share_change(new: &Snapshot, place: &str, rules: Vec<&str>) -> Change {
     };
     let rules = some_of(rules.into_iter(), NAMES_MAX);
     Change {
-        path: place.to_owned(),
-        kind: Kind::Changed,
+        path: path.to_owned(),
+        kind: ChangeKind::Changed,
         what: what.to_owned(),
         means: format!("{means}counts of {rules} start anew"),
     }
 }
 
-fn domain_change(domain: &str, kind: Kind) -> Change {
+fn domain_change(domain: &str, kind: ChangeKind) -> Change {
     let (what, means) = match kind {
-        Kind::Removed => {
-            ("domain removed", "requests that name this domain meet no limit any more")
-        }
-        _ => ("domain added", "requests that name this domain are looked up among its rules now"),
+        ChangeKind::Removed => ("domain removed", "requests of this domain meet no limit any more"),
+        _ => ("domain added", "requests of this domain are looked up among its rules now"),
     };
     Change { path: escaped(domain), kind, what: what.to_owned(), means: means.to_owned() }
 }
@@ -191,7 +180,7 @@ fn added(rule: &Rule, before: Option<Counterpart<'_>>) -> Change {
     if let Some(Counterpart { rule: before, kept }) = before {
         means += &format!("; they met {} ({}) before{kept}", before.path, describe(before));
     }
-    Change { path: rule.path.clone(), kind: Kind::Added, what: describe(rule), means }
+    Change { path: rule.path.clone(), kind: ChangeKind::Added, what: describe(rule), means }
 }
 
 fn removed(rule: &Rule, after: Option<Counterpart<'_>>) -> Change {
@@ -206,10 +195,10 @@ fn removed(rule: &Rule, after: Option<Counterpart<'_>>) -> Change {
         }
         (None, RuleKind::Limits(_)) => format!("callers matching {path} are no longer limited"),
     };
-    Change { path: path.clone(), kind: Kind::Removed, what: describe(rule), means }
+    Change { path: path.clone(), kind: ChangeKind::Removed, what: describe(rule), means }
 }
 
-/// What a rule allows, in a few words.
+/// A short description of a rule's limits.
 pub fn describe(rule: &Rule) -> String {
     let mut text = match &rule.kind {
         RuleKind::Unlimited { .. } => "unlimited".to_owned(),
@@ -225,15 +214,15 @@ pub fn describe(rule: &Rule) -> String {
     text
 }
 
-/// The changes of a rule that is there before and after.
+/// The changes of a rule that both sides have.
 fn rule_changes(old: &Rule, new: &Rule, sharing: Sharing, changes: &mut Vec<Change>) {
     let mut change = |what: String, means: String| {
-        changes.push(Change { path: new.path.clone(), kind: Kind::Changed, what, means });
+        changes.push(Change { path: new.path.clone(), kind: ChangeKind::Changed, what, means });
     };
     let path = &new.path;
     if old.enforcement != new.enforcement {
         let means = match new.enforcement {
-            Enforcement::Enforce => "over the limit are denied now",
+            Enforcement::Enforce => "are denied over the limit now",
             Enforcement::Shadow => "are counted, and no longer denied",
             Enforcement::Quota => {
                 "are denied only when all quotas that their request meets are used up"
@@ -243,11 +232,11 @@ fn rule_changes(old: &Rule, new: &Rule, sharing: Sharing, changes: &mut Vec<Chan
         change(format!("{before} -> {after}"), format!("callers matching {path} {means}"));
     }
     if old.metadata != new.metadata {
-        let means = "answers pass other metadata on; who is limited stays the same";
+        let means = "answers carry other metadata; limits stay the same";
         change("metadata changed".to_owned(), means.to_owned());
     }
     if old.metric_values != new.metric_values {
-        let means = "its metrics go by other names; who is limited stays the same";
+        let means = "metrics have other names; limits stay the same";
         change("names in metrics changed".to_owned(), means.to_owned());
     }
     match (&old.kind, &new.kind) {
@@ -284,31 +273,31 @@ impl Changes {
         self.0.is_empty()
     }
 
-    /// How many paths changed in this way.
-    pub fn count(&self, kind: Kind) -> usize {
+    /// The number of paths that changed in this way.
+    pub fn count(&self, kind: ChangeKind) -> usize {
         self.paths(kind).len()
     }
 
-    fn paths(&self, kind: Kind) -> BTreeSet<&str> {
+    fn paths(&self, kind: ChangeKind) -> BTreeSet<&str> {
         let of_kind = self.0.iter().filter(|change| change.kind == kind);
         of_kind.map(|change| change.path.as_str()).collect()
     }
 
-    /// Stable, so that what is told of one path keeps its order.
+    /// Stable, so that several changes of one path keep their order.
     fn sort(&mut self) {
         self.0.sort_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
     }
 }
 
-/// In a line, for a log: names and numbers of the first few.
+/// One line for a log, with the first few names.
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MOST: usize = 5;
         if self.is_empty() {
-            return f.write_str("nothing that matters to callers");
+            return f.write_str("nothing that affects callers");
         }
         let mut parts = Vec::new();
-        for (name, kind) in [("added", Kind::Added), ("removed", Kind::Removed)] {
+        for (name, kind) in [("added", ChangeKind::Added), ("removed", ChangeKind::Removed)] {
             let paths = self.paths(kind);
             if !paths.is_empty() {
                 parts.push(format!("{name} {}", some_of(paths.into_iter(), MOST)));
@@ -317,7 +306,7 @@ impl fmt::Display for Changes {
         let changed: Vec<String> = self
             .0
             .iter()
-            .filter(|change| change.kind == Kind::Changed)
+            .filter(|change| change.kind == ChangeKind::Changed)
             .map(|change| format!("{} ({})", change.path, change.what))
             .collect();
         if !changed.is_empty() {

@@ -1,4 +1,4 @@
-//! Periods as operators write them: a whole number and a unit, such as `30s`, `5m` or `1d`.
+//! Durations in configuration: a whole number and a unit, such as `30s`, `5m` or `1d`.
 
 use tidegate_core::Nanos;
 
@@ -11,7 +11,7 @@ const UNITS: [(&str, u64); 6] = [
     ("w", 7 * 86_400 * 1_000_000_000),
 ];
 
-/// Reads a period; none when it is not one, or too long for 64 bits of nanoseconds.
+/// Parses a duration; none if the text is not one, or exceeds 64 bits of nanoseconds.
 pub fn parse(text: &str) -> Option<Nanos> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);

@@ -1,7 +1,7 @@
-//! Which files hold limits, and their bytes: bounded, each read once, and from nothing that could
-//! block or never end.
+//! Finds the files that hold limits and reads their bytes: bounded, each file once, and only from regular
+//! files, which can neither block nor be endless.
 
-use crate::report::RuleError;
+use crate::diagnostic::Diagnostic;
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -11,31 +11,30 @@ use std::path::{Path, PathBuf};
 
 /// The largest file, in bytes: 200,000 rules of some 300 bytes each.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// All files of a directory, as they are in memory together: four of the largest.
+/// All files of a directory, which are in memory together: four of the largest.
 const ALL_BYTES_MAX: u64 = 4 * FILE_BYTES_MAX;
 
-/// What becomes of a path that names something else than a file or a directory.
+/// How a path to neither a file nor a directory is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pipes {
-    /// A mistake: it would be read again and again, and may block for ever.
+    /// As an error: it would be read repeatedly, and may block for ever.
     Refuse,
-    /// It is read like a file, once, as `<(command)` of a shell wants it. Only where it is named
-    /// itself; in a directory it is a mistake all the same.
+    /// Like a file, which is read once, for a shell's `<(command)`. In a directory it is still an error.
     Allow,
 }
 
-/// The limits at a path, as they were read once.
+/// The limits at a path, read once.
 #[derive(Debug)]
 pub struct Source {
     pub(super) path: PathBuf,
-    /// Each file, or why there is no list of them.
+    /// The files, or why they cannot be listed.
     files: Result<Vec<SourceFile>, String>,
 }
 
 #[derive(Debug)]
 pub struct SourceFile {
     pub path: PathBuf,
-    /// Or why there are none.
+    /// The contents, or why they cannot be read.
     pub bytes: Result<Vec<u8>, String>,
 }
 
@@ -45,7 +44,7 @@ impl Source {
         Source::read_with(path, pipes, || {})
     }
 
-    /// Does `between` after each file.
+    /// Calls `between` after each file.
     pub fn read_with(path: &Path, pipes: Pipes, mut between: impl FnMut()) -> Source {
         let mut files = Vec::new();
         let listed = each_file(path, pipes, |file| {
@@ -63,7 +62,7 @@ impl Source {
         self.files.as_deref().map_err(String::as_str)
     }
 
-    /// What was read, for another process; none if not all of it could be.
+    /// Serializes the files for another process; none unless all could be read.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for file in self.files().ok()? {
@@ -75,7 +74,7 @@ impl Source {
         Some(bytes)
     }
 
-    /// What another process read at `path`; none if it is not whole.
+    /// Deserializes the files that another process read at `path`; none if the bytes are incomplete.
     pub fn from_bytes(path: &Path, mut bytes: &[u8]) -> Option<Source> {
         let mut files = Vec::new();
         while !bytes.is_empty() {
@@ -86,7 +85,7 @@ impl Source {
         Some(Source { path: path.to_owned(), files: Ok(files) })
     }
 
-    /// Why there is nothing at all to be read at the path, if so.
+    /// Why nothing at all could be read at the path, if so.
     pub fn unreadable(&self) -> Option<&str> {
         match self.files() {
             Err(cause) => Some(cause),
@@ -96,7 +95,7 @@ impl Source {
     }
 }
 
-/// The first of parts with their lengths before them, which is taken off.
+/// Removes the first of several length-prefixed parts.
 fn next_part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, rest) = bytes.split_first_chunk()?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
@@ -105,8 +104,8 @@ fn next_part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(part)
 }
 
-/// The files that make up the limits at `path`, sorted. In a directory a link counts as what it
-/// leads to, so that a mounted Kubernetes ConfigMap is read as the files that it shows.
+/// The files with limits at `path`, sorted. Links are followed, because a mounted Kubernetes ConfigMap
+/// consists of links.
 pub fn limits_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -125,8 +124,7 @@ pub fn limits_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads each file of the limits at `path`, in order, and hands it on. An error says why there is
-/// no list of them.
+/// Reads each file with limits at `path` in order. Fails if the files cannot be listed.
 pub fn each_file(
     path: &Path,
     pipes: Pipes,
@@ -142,14 +140,14 @@ pub fn each_file(
     Ok(())
 }
 
-/// The bytes of a file, if they have room.
+/// The bytes of a file, of at most `room`.
 fn read(file: &Path, pipes: Pipes, room: u64) -> Result<Vec<u8>, String> {
     let cannot = |cause: io::Error| format!("cannot read: {cause}");
     let opened = match pipes {
         Pipes::Allow => File::open(file).map_err(cannot)?,
         Pipes::Refuse => {
-            // Before it is opened, as opening a device may do things; and below once more, as it
-            // may have been replaced in between. Opening it does not wait in any case.
+            // Checked before opening, because opening a device may have effects; and again below, because
+            // the file may have been replaced since. Opening never waits.
             be_file(fs::metadata(file).map_err(cannot)?.file_type())?;
             let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
             let flags = flags.bits().cast_signed();
@@ -163,7 +161,7 @@ fn read(file: &Path, pipes: Pipes, room: u64) -> Result<Vec<u8>, String> {
     let most = FILE_BYTES_MAX.min(room);
     let mut bytes = Vec::new();
     if metadata.len() <= most {
-        // One byte more tells a file that is too large, whatever its metadata say.
+        // One more byte reveals a file that is larger than its metadata says.
         opened.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
     }
     if metadata.len().max(bytes.len() as u64) <= most {
@@ -172,11 +170,11 @@ fn read(file: &Path, pipes: Pipes, room: u64) -> Result<Vec<u8>, String> {
     Err(if most == FILE_BYTES_MAX {
         format!("more than {FILE_BYTES_MAX} bytes; split the file")
     } else {
-        format!("this and the files before it are more than {ALL_BYTES_MAX} bytes")
+        format!("this file and those before it have more than {ALL_BYTES_MAX} bytes")
     })
 }
 
-/// Refuses what is no file, by its name.
+/// Refuses anything but a regular file.
 fn be_file(kind: FileType) -> Result<(), String> {
     let name = match kind {
         kind if kind.is_file() => return Ok(()),
@@ -189,8 +187,8 @@ fn be_file(kind: FileType) -> Result<(), String> {
 }
 
 /// The text of a file.
-pub(super) fn text(file: &SourceFile) -> Result<&str, RuleError> {
-    let error = |place, message| RuleError { file: file.path.clone(), place, message };
+pub(super) fn text(file: &SourceFile) -> Result<&str, Diagnostic> {
+    let error = |position, message| Diagnostic { file: file.path.clone(), position, message };
     let bytes = file.bytes.as_ref().map_err(|cause| error(None, cause.clone()))?;
     std::str::from_utf8(bytes).map_err(|cause| {
         let before = String::from_utf8_lossy(&bytes[..cause.valid_up_to()]);

@@ -1,22 +1,23 @@
-//! `map.xml`, the businesses of an FRS and their limits, as rules like those of any limits file.
+//! Reads `map.xml`, the businesses of an FRS and their limits, into rules like those of any limits file.
 //!
-//! A `<business>` is the descriptor `business=<id>`, `key=<any>`, with first-hit windows named
-//! `period`, `minute` and `day`. Every mistake is told with its place, as in YAML; only a document that
-//! is no XML ends at the first.
+//! A `<business>` becomes the descriptor `business=<id>`, `key=<any>` with first-hit windows named
+//! `period`, `minute` and `day`. As in YAML, all errors are reported with their positions; malformed XML
+//! ends at its first error.
 
+use crate::compiled::{Limit, Matcher, Rule, RuleKind};
+use crate::diagnostic::{Diagnostic, Position};
 use crate::duration;
 use crate::loader::Loader;
-use crate::loader::SameDomain;
-use crate::report::Position;
-use crate::report::RuleError;
-use crate::text::{choice, escaped, quoted, suggestion};
+use crate::path::escaped;
+use crate::text::{or_list, quoted, suggestion};
+use crate::time_of_day;
 use crate::zone::Zones;
-use crate::zone::time_of_day;
-use crate::{Limit, Matcher, Rule, RuleKind};
 use std::path::Path;
 use std::sync::Arc;
-use tidegate_core::{DailyReset, Denied, Enforcement, FirstHitWindow, Nanos, Quota, QuotaError};
-use tidegate_xml::{self as xml, Attribute, Document, Element, Mistake, Piece};
+use tidegate_core::{
+    DailyReset, DeniedHits, Enforcement, FirstHitWindow, Nanos, Quota, QuotaError,
+};
+use tidegate_xml::{self as xml, Attribute, Document, Element, Event, XmlError};
 
 const DOMAIN: &str = "frs";
 const MINUTE: Nanos = Nanos::from_secs(60);
@@ -25,40 +26,40 @@ const OF_MAP: [&str; 3] = ["domain", "reset", "timezone"];
 const OF_BUSINESS: [&str; 7] =
     ["id", "max", "interval", "max-per-minute", "max-per-day", "reset", "timezone"];
 
-/// Whether a file is of this syntax.
+/// Whether this module reads the file.
 pub(super) fn is_map(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "xml")
 }
 
-/// What a daily reset is made of; an element takes what it does not say from the one around it.
+/// The parts of a daily reset. An element inherits those that it does not set.
 #[derive(Debug, Clone, Default)]
-struct Daily {
+struct ResetSettings {
     time: Option<Nanos>,
     zone: Option<String>,
     reset: Option<DailyReset>,
 }
 
-/// A file while it is read.
-struct Map<'a> {
+/// The state of a file while it is read.
+struct MapReader<'a> {
     text: &'a str,
     file: Arc<Path>,
-    errors: Vec<RuleError>,
-    /// The element that is read: where it is in the text, and as people see it.
+    errors: Vec<Diagnostic>,
+    /// The current element: its offset in the text, and its position.
     at: usize,
-    place: Position,
+    position: Position,
 }
 
-impl Map<'_> {
-    /// Goes on to the element at byte `at`.
+impl MapReader<'_> {
+    /// Moves on to the element at byte `at`.
     fn advance(&mut self, at: usize) {
-        self.place = self.place_of(at);
+        self.position = self.position_of(at);
         self.at = at;
     }
 
-    /// Reckoned from the element that is read, so that long files take no longer for each mistake.
-    fn place_of(&self, at: usize) -> Position {
+    /// Counted from the current element, so that each error of a long file costs no more than the first.
+    fn position_of(&self, at: usize) -> Position {
         let between = self.text.get(self.at..at).unwrap_or_default();
-        let (line, column) = self.place;
+        let (line, column) = self.position;
         match between.rsplit_once('\n') {
             None => (line, column + between.chars().count() as u64),
             Some((lines, last)) => {
@@ -68,21 +69,21 @@ impl Map<'_> {
         }
     }
 
-    fn report(&mut self, at: usize, message: impl Into<String>) {
-        let (file, place) = (self.file.to_path_buf(), Some(self.place_of(at)));
-        self.errors.push(RuleError { file, place, message: message.into() });
+    fn error(&mut self, at: usize, message: impl Into<String>) {
+        let (file, position) = (self.file.to_path_buf(), Some(self.position_of(at)));
+        self.errors.push(Diagnostic { file, position, message: message.into() });
     }
 
     fn unknown(&mut self, attribute: &Attribute<'_>, element: &str, known: &[&str]) {
         let meant = suggestion(attribute.name, known);
         let (name, known) = (quoted(attribute.name), known.join(", "));
         let message = format!("unknown attribute {name} of <{element}>{meant}; expected {known}");
-        self.report(attribute.at, message);
+        self.error(attribute.at, message);
     }
 
     fn wrong(&mut self, attribute: &Attribute<'_>, expected: &str) {
         let (name, value) = (attribute.name, quoted(&attribute.value));
-        self.report(attribute.value_at, format!("`{name}`: expected {expected}, found {value}"));
+        self.error(attribute.value_at, format!("`{name}`: expected {expected}, found {value}"));
     }
 
     fn number(&mut self, attribute: &Attribute<'_>) -> Option<u32> {
@@ -98,28 +99,28 @@ impl Map<'_> {
 /// Reads one file.
 pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (file, place) = (file.into(), (1, 1));
-    let mut map = Map { text, file, errors: Vec::new(), at: 0, place };
+    let (file, position) = (file.into(), (1, 1));
+    let mut map = MapReader { text, file, errors: Vec::new(), at: 0, position };
     if let Err(mistake) = read_map(loader, &mut map) {
-        // Mistakes of the parser may be anywhere.
-        let (file, place) = (map.file.to_path_buf(), Some(xml::place(text, mistake.at)));
-        map.errors.push(RuleError { file, place, message: mistake.message });
+        // The parser may be anywhere in the text.
+        let (file, position) = (map.file.to_path_buf(), Some(xml::position(text, mistake.at)));
+        map.errors.push(Diagnostic { file, position, message: mistake.message });
     }
-    map.errors.sort_by_key(|error| error.place);
+    map.errors.sort_by_key(|error| error.position);
     loader.errors.append(&mut map.errors);
 }
 
-fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
+fn read_map(loader: &mut Loader, map: &mut MapReader<'_>) -> Result<(), XmlError> {
     let mut document = Document::new(map.text, 2)?;
-    // The document has one root, or the parser says so.
-    while let Piece::Open(root) = document.next()? {
+    // The parser refuses a second root.
+    while let Event::Open(root) = document.next_event()? {
         map.advance(root.at);
         if root.name != "map" {
             return Err(root.refuse("<map>"));
         }
         let mut domain = DOMAIN.to_owned();
         let default = loader.defaults.self_update.clone();
-        let mut daily = Daily { reset: default, ..Daily::default() };
+        let mut settings = ResetSettings { reset: default, ..ResetSettings::default() };
         for attribute in &root.attributes {
             match attribute.name {
                 "domain" if attribute.value.is_empty() => map.wrong(attribute, "a name"),
@@ -128,12 +129,15 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
                 _ => map.unknown(attribute, "map", &OF_MAP),
             }
         }
-        read_daily(&root, &mut daily, &mut loader.common.zones, map);
-        let is_free = is_free(loader, map, &root, &domain);
-        while let Piece::Open(element) = document.next()? {
+        read_reset(&root, &mut settings, &mut loader.cross_file.zones, map);
+        let claimed = loader.claim_domain(&domain, &map.file).map_err(|message| {
+            let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
+            map.error(attribute.map_or(root.at, |attribute| attribute.value_at), message);
+        });
+        while let Event::Open(element) = document.next_event()? {
             map.advance(element.at);
-            read_business(loader, map, &element, &daily, is_free.then_some(domain.as_str()));
-            if let Piece::Open(inner) = document.next()? {
+            read_business(loader, map, &element, &settings, claimed.ok().map(|()| domain.as_str()));
+            if let Event::Open(inner) = document.next_event()? {
                 return Err(inner.refuse("nothing in <business>"));
             }
         }
@@ -141,58 +145,45 @@ fn read_map(loader: &mut Loader, map: &mut Map<'_>) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// Whether rules of this domain may come from this file; reports it if not.
-fn is_free(loader: &mut Loader, map: &mut Map<'_>, root: &Element<'_>, domain: &str) -> bool {
-    match loader.files.get(domain) {
-        Some(other) if loader.defaults.same_domain == SameDomain::Refuse => {
-            let (name, other) = (quoted(domain), other.display().to_string());
-            let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
-            let at = attribute.map_or(root.at, |attribute| attribute.value_at);
-            map.report(at, format!("domain {name} is already defined by {other}"));
-            false
-        }
-        _ => {
-            loader.files.entry(domain.to_owned()).or_insert_with(|| map.file.to_path_buf());
-            loader.rules.domain_mut(domain);
-            true
-        }
-    }
-}
-
 /// Reads `reset` and `timezone` of an element.
-fn read_daily(element: &Element<'_>, daily: &mut Daily, zones: &mut Zones, map: &mut Map<'_>) {
+fn read_reset(
+    element: &Element<'_>,
+    settings: &mut ResetSettings,
+    zones: &mut Zones,
+    map: &mut MapReader<'_>,
+) {
     let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
     let (reset, timezone) = (attribute("reset"), attribute("timezone"));
     if let Some(timezone) = timezone {
-        daily.zone = Some(timezone.value.clone().into_owned());
+        settings.zone = Some(timezone.value.clone().into_owned());
     }
     match reset {
         Some(reset) if reset.value == "off" => {
-            (daily.time, daily.reset) = (None, None);
+            (settings.time, settings.reset) = (None, None);
             return;
         }
-        Some(reset) => match time_of_day(&reset.value) {
-            Some(time) => daily.time = Some(time),
+        Some(reset) => match time_of_day::parse(&reset.value) {
+            Some(time) => settings.time = Some(time),
             None => map.wrong(reset, "a time of day such as 03:00, or off"),
         },
         None => {}
     }
-    let Some(time) = daily.time else {
+    let Some(time) = settings.time else {
         if let Some(timezone) = timezone.filter(|_| reset.is_none()) {
-            map.report(timezone.at, "`timezone` says nothing without `reset`");
+            map.error(timezone.at, "`timezone` has no effect without `reset`");
         }
         return;
     };
-    let zone = daily.zone.as_deref().unwrap_or("UTC");
+    let zone = settings.zone.as_deref().unwrap_or("UTC");
     match zones.daily(zone, time) {
-        Ok(reset) => daily.reset = Some(reset),
+        Ok(reset) => settings.reset = Some(reset),
         Err(message) => {
-            map.report(timezone.map_or(element.at, |timezone| timezone.value_at), message);
+            map.error(timezone.map_or(element.at, |timezone| timezone.value_at), message);
         }
     }
 }
 
-/// What a `<business>` says of its limits.
+/// The limits of a `<business>`.
 #[derive(Default)]
 struct Numbers {
     id: Option<String>,
@@ -202,41 +193,42 @@ struct Numbers {
     per_day: Option<u32>,
 }
 
-/// Reads a business, and puts its rule into the tree of `domain`; without one, for its mistakes alone.
+/// Reads a business and inserts its rule into `domain`. Without a domain, it is read only to find its
+/// errors.
 fn read_business(
     loader: &mut Loader,
-    map: &mut Map<'_>,
+    map: &mut MapReader<'_>,
     element: &Element<'_>,
-    daily: &Daily,
+    settings: &ResetSettings,
     domain: Option<&str>,
 ) {
     if element.name != "business" {
-        map.report(element.at, element.refuse("<business>").message);
+        map.error(element.at, element.refuse("<business>").message);
         return;
     }
     let before = map.errors.len();
     let numbers = read_numbers(element, map);
-    let mut daily = daily.clone();
-    read_daily(element, &mut daily, &mut loader.common.zones, map);
+    let mut settings = settings.clone();
+    read_reset(element, &mut settings, &mut loader.cross_file.zones, map);
     let has = |name| element.attributes.iter().any(|attribute| attribute.name == name);
     match (has("max"), has("interval")) {
-        (true, false) => map.report(element.at, "`max` needs an `interval`, such as 1h"),
-        (false, true) => map.report(element.at, "`interval` needs a `max`"),
+        (true, false) => map.error(element.at, "`max` needs an `interval`, such as 1h"),
+        (false, true) => map.error(element.at, "`interval` needs a `max`"),
         (false, false) if !has("max-per-minute") && !has("max-per-day") => {
-            let known = choice(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
-            map.report(element.at, format!("a business needs a limit: {known}"));
+            let known = or_list(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
+            map.error(element.at, format!("a business needs a limit: {known}"));
         }
         _ => {}
     }
     if !has("id") {
-        map.report(element.at, "a business needs an `id`");
+        map.error(element.at, "a business needs an `id`");
     }
     let path = format!(
         "{}/business={}",
         escaped(domain.unwrap_or_default()),
         escaped(numbers.id.as_deref().unwrap_or_default())
     );
-    let limits = limits(&numbers, &daily, &path, map);
+    let limits = limits(&numbers, &settings, &path, map);
     let (Some(id), Some(domain)) = (numbers.id, domain) else { return };
     if map.errors.len() > before {
         return;
@@ -244,7 +236,7 @@ fn read_business(
     insert(loader, map, domain, &id, &path, limits);
 }
 
-fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
+fn read_numbers(element: &Element<'_>, map: &mut MapReader<'_>) -> Numbers {
     let mut numbers = Numbers::default();
     for attribute in &element.attributes {
         match attribute.name {
@@ -256,7 +248,7 @@ fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
             "interval" => match interval(&attribute.value) {
                 Some(interval) => numbers.interval = Some((interval, attribute.value_at)),
                 None => {
-                    let units = choice(&["ms", "s", "m", "h", "d", "w"]);
+                    let units = or_list(&["ms", "s", "m", "h", "d", "w"]);
                     let expected = format!("seconds, or a number and {units}, such as 1h");
                     map.wrong(attribute, &expected);
                 }
@@ -268,17 +260,22 @@ fn read_numbers(element: &Element<'_>, map: &mut Map<'_>) -> Numbers {
     numbers
 }
 
-/// A period with its unit, or a bare number of seconds.
+/// A duration, or a bare number of seconds.
 fn interval(text: &str) -> Option<Nanos> {
     let is_bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_bare { duration::parse(&format!("{text}s")) } else { duration::parse(text) }
 }
 
-fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Vec<Limit> {
+fn limits(
+    numbers: &Numbers,
+    settings: &ResetSettings,
+    path: &str,
+    map: &mut MapReader<'_>,
+) -> Vec<Limit> {
     let mut limits = Vec::new();
     let mut add = |name: &str, requests: u32, period| -> Result<(), QuotaError> {
         let window = FirstHitWindow::new(requests, period)?;
-        let window = match &daily.reset {
+        let window = match &settings.reset {
             Some(reset) => window.with_reset(reset.clone()),
             None => window,
         };
@@ -287,7 +284,7 @@ fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Ve
             path: format!("{path}/key#{name}"),
             label: name.to_owned(),
             quota: Quota::FirstHitWindow(window),
-            denied: Denied::Spare,
+            denied: DeniedHits::Ignore,
             replaces: Vec::new(),
         });
         Ok(())
@@ -295,9 +292,9 @@ fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Ve
     if let (Some(max), Some((interval, at))) = (numbers.max, numbers.interval)
         && let Err(error) = add("period", max, interval)
     {
-        map.report(at, error.to_string());
+        map.error(at, error.to_string());
     }
-    // A minute and a day are periods that there are.
+    // A minute and a day are valid periods.
     let _ = numbers.per_minute.map(|max| add("minute", max, MINUTE));
     let _ = numbers.per_day.map(|max| add("day", max, DAY));
     limits
@@ -305,7 +302,7 @@ fn limits(numbers: &Numbers, daily: &Daily, path: &str, map: &mut Map<'_>) -> Ve
 
 fn insert(
     loader: &mut Loader,
-    map: &mut Map<'_>,
+    map: &mut MapReader<'_>,
     domain: &str,
     id: &str,
     path: &str,
@@ -315,19 +312,12 @@ fn insert(
     let inserted = node.insert("business", &Matcher::Exact(id.to_owned()), None);
     let below = inserted.and_then(|node| node.insert("key", &Matcher::Any, None));
     let Ok(node) = below else {
-        let first = match loader.common.places.get(path) {
-            Some((file, (line, column))) if **file == *map.file => {
-                format!("; the first is at {line}:{column}")
-            }
-            Some((file, (line, column))) => {
-                format!("; the first is at {}:{line}:{column}", file.display())
-            }
-            None => String::new(),
-        };
-        map.report(map.at, format!("business {} comes twice{first}", quoted(id)));
+        let first = loader.cross_file.first_definition(path, &map.file);
+        let first = first.map_or_else(String::new, |at| format!("; the first is at {at}"));
+        map.error(map.at, format!("duplicate business {}{first}", quoted(id)));
         return;
     };
-    let names = loader.common.names.entry(domain.into()).or_default();
+    let names = loader.cross_file.names.entry(domain.into()).or_default();
     names.extend(limits.iter().filter_map(|limit| limit.name.clone()));
     node.set_rule(Rule {
         path: format!("{path}/key"),
@@ -337,6 +327,6 @@ fn insert(
         metadata: None,
     });
     for path in [path.to_owned(), format!("{path}/key")] {
-        loader.common.places.insert(path, (map.file.clone(), map.place));
+        loader.cross_file.positions.insert(path, (map.file.clone(), map.position));
     }
 }

@@ -1,23 +1,23 @@
-//! Loads a limits file or a directory of them, each file by the reader of its syntax.
+//! Loads a limits file or a directory of them, each file with the reader for its syntax.
 
+use crate::diagnostic::{Diagnostic, LoadErrors};
 use crate::files::{self, Pipes, Source};
 use crate::frs_map;
 use crate::loader::{Defaults, Loaded, Loader};
-use crate::report::{RuleError, RuleErrors};
 use crate::yaml;
 use std::path::Path;
 
-/// Loads a limits file, or every `*.yaml`, `*.yml` and `*.xml` of a directory (not of those below it;
-/// names that start with a dot are left out). Also from a pipe, if it is `path` itself.
-pub fn load(path: &Path, defaults: impl Into<Defaults>) -> Result<Loaded, RuleErrors> {
+/// Loads a limits file, or every `*.yaml`, `*.yml` and `*.xml` directly in a directory, except names that
+/// start with a dot. `path` itself may also be a pipe.
+pub fn load(path: &Path, defaults: impl Into<Defaults>) -> Result<Loaded, LoadErrors> {
     load_source(&Source::read(path, Pipes::Allow), defaults)
 }
 
-/// Loads what was read, and reads nothing else.
-pub fn load_source(source: &Source, defaults: impl Into<Defaults>) -> Result<Loaded, RuleErrors> {
+/// Loads files that have been read already, and touches no others.
+pub fn load_source(source: &Source, defaults: impl Into<Defaults>) -> Result<Loaded, LoadErrors> {
     let whole = |message: &str| {
         let (file, message) = (source.path.clone(), message.to_owned());
-        Err(RuleErrors(vec![RuleError { file, place: None, message }]))
+        Err(LoadErrors(vec![Diagnostic { file, position: None, message }]))
     };
     let files = match source.files() {
         Ok([]) => return whole("no *.yaml, *.yml or *.xml file in this directory"),

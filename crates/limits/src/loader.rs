@@ -1,33 +1,30 @@
-//! The state of one load: rules, mistakes and warnings so far, and what the files of one load share.
-//!
-//! Refuses nothing itself but rules with mistakes; the readers of each syntax report those.
+//! The state of one load: rules, errors and warnings so far, and what its files share.
 
 use crate::compiled::Rules;
-use crate::report::{Position, RuleError, RuleErrors};
+use crate::diagnostic::{Diagnostic, LoadErrors, Position};
 use crate::text::quoted;
 use crate::zone::Zones;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidegate_core::{DailyReset, Denied};
+use tidegate_core::{DailyReset, DeniedHits};
 
-/// What becomes of two files of one domain.
+/// How two files of one domain are handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SameDomain {
-    /// A mistake, since a copy of a file is more likely than a wish.
+    /// As an error: a forgotten copy is more likely than intent.
     #[default]
     Refuse,
-    /// One domain with the rules of both.
+    /// As one domain with the rules of both.
     Merge,
 }
 
-/// What holds for files that do not say otherwise.
+/// Settings for files that do not set them.
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
     pub same_domain: SameDomain,
-    /// What becomes of denied requests.
-    pub denied: Denied,
-    /// When the counters of a `map.xml` are reset.
+    pub denied: DeniedHits,
+    /// The daily reset of the counters of a `map.xml`.
     pub self_update: Option<DailyReset>,
 }
 
@@ -37,79 +34,106 @@ impl From<SameDomain> for Defaults {
     }
 }
 
-/// What was read: rules, and what in the files has no effect though it is no mistake.
+/// Positions of rules, by path.
+pub(crate) type RulePositions = HashMap<String, (Arc<Path>, Position)>;
+
+/// The result of a load without errors.
 #[derive(Debug)]
 pub struct Loaded {
     pub rules: Rules,
-    pub warnings: Vec<RuleError>,
-    /// Where the rule of each path stands.
-    pub places: HashMap<String, (Arc<Path>, Position)>,
+    /// Parts of the files that are valid but have no effect.
+    pub warnings: Vec<Diagnostic>,
+    pub positions: RulePositions,
 }
 
-/// The rules read so far, and what was said of them.
-pub(super) struct Loader {
-    pub(super) defaults: Defaults,
-    pub(super) rules: Rules,
-    /// Which file each domain came from first.
-    pub(super) files: HashMap<String, PathBuf>,
-    pub(super) common: Common,
-    pub(super) errors: Vec<RuleError>,
-    pub(super) warnings: Vec<RuleError>,
+pub(crate) struct Loader {
+    pub(crate) defaults: Defaults,
+    pub(crate) rules: Rules,
+    /// The first file of each domain.
+    files: HashMap<String, PathBuf>,
+    pub(crate) cross_file: CrossFile,
+    pub(crate) errors: Vec<Diagnostic>,
+    pub(crate) warnings: Vec<Diagnostic>,
 }
 
-/// What the rules of all files share.
-pub(super) struct Common {
-    /// Where the rule of each path stands.
-    pub(super) places: HashMap<String, (Arc<Path>, Position)>,
-    pub(super) zones: Zones,
+/// State that the readers of all files share.
+#[derive(Default)]
+pub(crate) struct CrossFile {
+    pub(crate) positions: RulePositions,
+    pub(crate) zones: Zones,
     /// Names of limits, by domain.
-    pub(super) names: HashMap<Arc<str>, HashSet<String>>,
-    /// Names that limits replace, which must be known once all is read.
-    pub(super) replaced: Vec<Replaced>,
+    pub(crate) names: HashMap<Arc<str>, HashSet<String>>,
+    /// Names in `replaces`, checked once all files have been read.
+    pub(crate) replaced: Vec<Replaced>,
 }
 
 /// A name in `replaces`.
-pub(super) struct Replaced {
-    pub(super) domain: Arc<str>,
-    pub(super) name: String,
-    pub(super) file: Arc<Path>,
-    pub(super) place: Position,
+pub(crate) struct Replaced {
+    pub(crate) domain: Arc<str>,
+    pub(crate) name: String,
+    pub(crate) file: Arc<Path>,
+    pub(crate) position: Position,
+}
+
+impl CrossFile {
+    /// Where `path` is already defined: `line:column`, preceded by the file unless it is `file`.
+    pub(crate) fn first_definition(&self, path: &str, file: &Path) -> Option<String> {
+        let (first, (line, column)) = self.positions.get(path)?;
+        Some(if **first == *file {
+            format!("{line}:{column}")
+        } else {
+            format!("{}:{line}:{column}", first.display())
+        })
+    }
 }
 
 impl Loader {
-    pub(super) fn new(defaults: Defaults) -> Self {
+    pub(crate) fn new(defaults: Defaults) -> Self {
         Loader {
             defaults,
             rules: Rules::default(),
             files: HashMap::new(),
-            common: Common {
-                places: HashMap::new(),
-                zones: Zones::new(),
-                names: HashMap::new(),
-                replaced: Vec::new(),
-            },
+            cross_file: CrossFile::default(),
             errors: Vec::new(),
             warnings: Vec::new(),
         }
     }
 
-    /// The rules, unless there was a mistake.
-    pub(super) fn finish(mut self) -> Result<Loaded, RuleErrors> {
-        if !self.errors.is_empty() {
-            return Err(RuleErrors(self.errors));
+    /// Creates the domain for the rules of `file`. Fails with a message if another file has defined it
+    /// and domains must not be merged.
+    pub(crate) fn claim_domain(&mut self, domain: &str, file: &Path) -> Result<(), String> {
+        if let Some(other) = self.files.get(domain)
+            && self.defaults.same_domain == SameDomain::Refuse
+        {
+            return Err(format!(
+                "domain {} is already defined by {}",
+                quoted(domain),
+                other.display()
+            ));
         }
-        for Replaced { domain, name, file, place } in self.common.replaced {
-            if self.common.names.get(&domain).is_some_and(|names| names.contains(&name)) {
+        self.files.entry(domain.to_owned()).or_insert_with(|| file.to_owned());
+        self.rules.domain_mut(domain);
+        Ok(())
+    }
+
+    /// The rules, if there was no error.
+    pub(crate) fn finish(mut self) -> Result<Loaded, LoadErrors> {
+        if !self.errors.is_empty() {
+            return Err(LoadErrors(self.errors));
+        }
+        let CrossFile { positions, names, replaced, .. } = self.cross_file;
+        for Replaced { domain, name, file, position } in replaced {
+            if names.get(&domain).is_some_and(|names| names.contains(&name)) {
                 continue;
             }
             let (domain, name) = (quoted(&domain), quoted(&name));
             let message = format!("`replaces`: no limit of domain {domain} has the name {name}");
-            self.warnings.push(RuleError { file: file.to_path_buf(), place: Some(place), message });
+            let (file, position) = (file.to_path_buf(), Some(position));
+            self.warnings.push(Diagnostic { file, position, message });
         }
-        // Or the first requests would wait for it.
-        self.rules.seal();
-        self.warnings.sort_by(|a, b| (&a.file, a.place).cmp(&(&b.file, b.place)));
-        let places = self.common.places;
-        Ok(Loaded { rules: self.rules, warnings: self.warnings, places })
+        // Otherwise the first requests would wait for the indexes.
+        self.rules.build_indexes();
+        self.warnings.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
+        Ok(Loaded { rules: self.rules, warnings: self.warnings, positions })
     }
 }

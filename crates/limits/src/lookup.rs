@@ -1,94 +1,86 @@
-//! The look for one descriptor among the rules: how each entry found its place, and where the look
-//! ended if it found none.
+//! The path of one descriptor through the tree of its domain: how each entry matched, and why there is no
+//! rule where it meets none.
 
 mod near;
 
+use crate::compiled::{Lookup, Matcher, Rule, RuleNode, Rules, Step};
 use crate::describe::some_of;
-use crate::diff::{Snapshot, decoded};
-use crate::text::escaped;
-use crate::yaml::matching::segment;
-use crate::{Found, Matcher, Rule, RuleNode, Rules, Step};
+use crate::path::{segment, spelling, unescaped};
 use near::nearest;
-pub use near::words;
 use std::collections::BTreeSet;
 use tidegate_core::Entry;
 
-/// Names that are listed before the rest is only counted.
+/// The most names that a hint lists; the rest is counted.
 const NAMES_MAX: usize = 8;
 
-pub struct Look<'a> {
+/// A lookup, with all its levels.
+pub struct Trace<'a> {
     pub entries: &'a [Entry],
-    /// One for each entry that was looked at.
+    /// One for each entry up to the first that does not match.
     pub levels: Vec<Level<'a>>,
-    /// The rule that applies.
-    pub found: Option<&'a Rule>,
-    /// Entries whose values share a counter, with the text that stands for them.
-    pub shared: Vec<(usize, &'a str)>,
-    /// Why there is no rule, and what may have been meant.
+    rule: Option<&'a Rule>,
+    /// Entries whose values share a counter, with the text that replaces the value.
+    shared: Vec<(usize, &'a str)>,
+    /// Why there is no rule, and descriptors that would meet one.
     pub hints: Vec<String>,
 }
 
 pub struct Level<'a> {
     pub entry: &'a Entry,
     pub matched: Option<&'a Matcher>,
-    /// The path of the rule that stands here, whether it applies or not.
+    /// The path of the rule at this level, whether it applies or not.
     pub rule: Option<&'a str>,
-    /// Values that this key has places for.
+    /// Values that have branches for this key.
     pub values: Vec<String>,
 }
 
-impl<'a> Look<'a> {
-    pub fn of(rules: &'a Rules, domain: &str, entries: &'a [Entry]) -> Look<'a> {
-        let mut look = Look {
+impl<'a> Trace<'a> {
+    pub fn of(rules: &'a Rules, domain: &str, entries: &'a [Entry]) -> Trace<'a> {
+        let mut trace = Trace {
             entries,
             levels: Vec::new(),
-            found: None,
+            rule: None,
             shared: Vec::new(),
             hints: Vec::new(),
         };
-        let snapshot = Snapshot::of(rules);
-        // One more entry than there is: its step tells which keys the last place goes on with.
-        let beyond = [entries, &[Entry::new("", "")]].concat();
-        let Some(steps) = rules.steps(domain, &beyond) else {
-            look.hints = unknown_domain(rules, domain);
-            return look;
+        // The step of one more entry shows the keys below the last node.
+        let extended = [entries, &[Entry::new("", "")]].concat();
+        let (Some(root), Some(steps)) = (rules.root(domain), rules.steps(domain, &extended)) else {
+            trace.hints = unknown_domain(rules, domain);
+            return trace;
         };
-        let mut place = Some(escaped(domain));
+        let mut node = Some(root);
         for (entry, step) in entries.iter().zip(&steps) {
-            let values = place.as_ref().map_or_else(Vec::new, |place| {
-                values_at(&snapshot, &format!("{place}/{}", escaped(&entry.key)))
-            });
+            let values = node.map_or_else(Vec::new, |node| values_of(node, &entry.key));
             let rule = step.rule.map(|rule| rule.path.as_str());
-            place = step
-                .matched
-                .zip(place)
-                .map(|(m, before)| format!("{before}/{}", segment(&entry.key, m)));
-            look.levels.push(Level { entry, matched: step.matched, rule, values });
+            trace.levels.push(Level { entry, matched: step.matched, rule, values });
+            node = node.and_then(|node| node.next(entry));
         }
         match rules.find(domain, entries) {
-            Found::Rule(found) => {
-                look.found = Some(found.rule);
-                look.shared = found.shared;
+            Lookup::Rule(found) => {
+                trace.rule = Some(found.rule);
+                trace.shared = found.shared;
             }
-            Found::NoRule | Found::UnknownDomain => {
-                look.hints = look.why_not(&steps);
-                look.hints.extend(rules.root(domain).and_then(|root| look.taken_first(root)));
-                look.hints.extend(near::others(rules, domain, entries));
+            Lookup::NoRule | Lookup::UnknownDomain => {
+                trace.hints = trace.why_no_rule(&steps);
+                trace.hints.extend(trace.captured(root));
+                trace.hints.extend(near::others(rules, domain, entries));
             }
         }
-        look
+        trace
     }
 
+    /// The rule that applies.
     pub fn rule(&self) -> Option<&'a Rule> {
-        self.found
+        self.rule
     }
 
-    /// The text that stands for the value of this entry in the identity of the counter.
+    /// The text that replaces the value of this entry in the identity of the counter.
     pub fn shared_as(&self, entry: usize) -> Option<&'a str> {
         self.shared.iter().find(|(index, _)| *index == entry).map(|(_, text)| *text)
     }
 
-    fn why_not(&self, steps: &[Step<'_>]) -> Vec<String> {
+    fn why_no_rule(&self, steps: &[Step<'_>]) -> Vec<String> {
         let last = self
             .levels
             .iter()
@@ -96,32 +88,32 @@ impl<'a> Look<'a> {
             .enumerate()
             .rfind(|(_, (_, step))| step.matched.is_none());
         match (last, steps.last()) {
-            (Some((index, (level, step))), _) => self.no_place(index, level, step),
+            (Some((index, (level, step))), _) => self.unmatched(index, level, step),
             (None, Some(beyond)) => vec![too_short(&beyond.keys)],
             (None, None) => Vec::new(),
         }
     }
 
-    /// That a key alone would have gone on where the place that took its value does not: there is no
-    /// way back up.
-    fn taken_first(&self, root: &RuleNode) -> Option<String> {
-        let (last, way) = self.levels.split_last().filter(|(last, _)| last.matched.is_none())?;
+    /// A hint if a value or pattern captured an entry, but only the key alone leads on. Lookup does not
+    /// backtrack.
+    fn captured(&self, root: &RuleNode) -> Option<String> {
+        let (last, before) = self.levels.split_last().filter(|(last, _)| last.matched.is_none())?;
         let mut hint = None;
         let mut node = root;
-        for (index, level) in way.iter().enumerate() {
+        for (index, level) in before.iter().enumerate() {
             let key = &level.entry.key;
-            let mut below = node.below();
-            let alone = below.find(|at| at.key == key && at.matcher == &Matcher::Any);
+            let mut children = node.children();
+            let any = children.find(|child| child.key == key && child.matcher == &Matcher::Any);
             let mut rest = self.levels[index + 1..].iter();
-            let goes_on = alone
-                .and_then(|at| rest.try_fold(at.node, |node, level| node.next(level.entry)))
+            let leads_on = any
+                .and_then(|any| rest.try_fold(any.node, |node, level| node.next(level.entry)))
                 .is_some();
-            let taken = level.matched.filter(|matched| goes_on && *matched != &Matcher::Any);
-            if let Some(matched) = taken {
-                let taken = segment(key, matched);
+            let captor = level.matched.filter(|matched| leads_on && *matched != &Matcher::Any);
+            if let Some(captor) = captor {
                 hint = Some(format!(
-                    "`{key}` alone goes on with {}, but `{taken}` is taken first and does not",
-                    last.entry.key
+                    "`{key}` alone leads on to {}, but `{}` matches first and does not",
+                    last.entry.key,
+                    segment(key, captor)
                 ));
             }
             node = node.next(level.entry)?;
@@ -129,12 +121,15 @@ impl<'a> Look<'a> {
         hint
     }
 
-    /// Why an entry found no place.
-    fn no_place(&self, index: usize, level: &Level<'_>, step: &Step<'_>) -> Vec<String> {
+    /// Why an entry did not match.
+    fn unmatched(&self, index: usize, level: &Level<'_>, step: &Step<'_>) -> Vec<String> {
         let Entry { key, value } = level.entry;
         if step.keys.is_empty() {
-            let ends = "no rule goes on here, and a descriptor meets a limit only where both end";
-            let mut hints = vec![format!("{ends}: this one is too long from {key}={value} on")];
+            let mut hints = vec![format!(
+                "no rule goes on here, and a descriptor must end where its rule ends: this one is \
+                 too \
+                 long from {key}={value} on"
+            )];
             if let Some(rule) = index.checked_sub(1).and_then(|before| self.levels[before].rule) {
                 hints.push(format!("{rule} applies to a descriptor that ends before {key}"));
             }
@@ -162,12 +157,12 @@ impl<'a> Look<'a> {
 
 fn too_short(keys: &[&str]) -> String {
     if keys.is_empty() {
-        return "there is a place for it without a limit: what ends here is let through".to_owned();
+        return "a rule without a limit ends here, so the descriptor passes".to_owned();
     }
     let keys = some_of(keys.iter().copied(), NAMES_MAX);
     format!(
-        "it is the beginning of longer rules, which go on with {keys}: a descriptor meets a limit \
-         only where both end"
+        "longer rules begin like this and go on with {keys}: a descriptor must end where its rule \
+         ends"
     )
 }
 
@@ -181,29 +176,28 @@ fn unknown_domain(rules: &Rules, domain: &str) -> Vec<String> {
     vec![hint]
 }
 
-/// The values that have places of this key.
-fn values_at(snapshot: &Snapshot, place: &str) -> Vec<String> {
-    let prefix = format!("{place}=");
-    let below = snapshot.paths().filter_map(|path| path.strip_prefix(&prefix));
-    let values: BTreeSet<&str> = below.filter_map(|rest| rest.split('/').next()).collect();
-    values.into_iter().map(decoded).collect()
+/// The values that have branches for this key below a node.
+fn values_of(node: &RuleNode, key: &str) -> Vec<String> {
+    let of_key = node.children().filter(|child| child.key == key && *child.matcher != Matcher::Any);
+    let values: BTreeSet<String> = of_key.map(|child| spelling(child.matcher)).collect();
+    values.iter().map(|value| unescaped(value)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RuleKind;
+    use crate::compiled::RuleKind;
     use tidegate_core::Enforcement;
 
-    /// An unlimited rule at each of these places.
-    fn rules(places: &[&[(&str, Matcher)]]) -> Rules {
+    /// An unlimited rule at each of these paths.
+    fn rules(paths: &[&[(&str, Matcher)]]) -> Rules {
         let mut rules = Rules::default();
-        for levels in places {
+        for levels in paths {
             let mut path = "d".to_owned();
             let mut node = rules.domain_mut("d").root_mut();
             for (key, matcher) in *levels {
                 path = format!("{path}/{}", segment(key, matcher));
-                // Places that several rules go through are made by the first.
+                // The first rule creates the nodes that it shares with others.
                 node = node.insert(key, matcher, None).unwrap();
             }
             node.set_rule(Rule {
@@ -234,21 +228,21 @@ mod tests {
     fn check(entries: &[(&str, &str)], expected: Result<&str, &[&str]>) {
         let rules = shop();
         let entries: Vec<Entry> = entries.iter().map(|(k, v)| Entry::new(*k, *v)).collect();
-        let look = Look::of(&rules, "d", &entries);
-        let hints: Vec<&str> = look.hints.iter().map(String::as_str).collect();
-        let found = look.rule().map(|rule| rule.path.as_str()).ok_or(&hints[..]);
+        let trace = Trace::of(&rules, "d", &entries);
+        let hints: Vec<&str> = trace.hints.iter().map(String::as_str).collect();
+        let found = trace.rule.map(|rule| rule.path.as_str()).ok_or(&hints[..]);
         assert_eq!(found, expected, "for {entries:?}");
     }
 
     #[test]
-    fn a_look_tells_the_rule_or_why_there_is_none() {
+    fn a_trace_has_the_rule_or_the_reason_why_there_is_none() {
         check(&[("app", "web"), ("user", "1")], Ok("d/app=web/user"));
         check(&[("app", "t9"), ("user", "vip")], Ok("d/app=prefix=t/user=vip"));
         check(
             &[("app", "web")],
             Err(&[
-                "it is the beginning of longer rules, which go on with user: a descriptor meets a \
-                   limit only where both end",
+                "longer rules begin like this and go on with user: a descriptor must end where its \
+                 rule ends",
             ]),
         );
         check(
@@ -279,8 +273,9 @@ mod tests {
         check(
             &[("client", "a"), ("x", "1")],
             Err(&[
-                "no rule goes on here, and a descriptor meets a limit only where both end: this one \
-                 is too long from x=1 on",
+                "no rule goes on here, and a descriptor must end where its rule ends: this one is \
+                 too \
+                 long from x=1 on",
                 "d/client applies to a descriptor that ends before x",
                 "without x=1 it would meet d/client",
             ]),
@@ -288,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_way_back_to_the_key_alone() {
+    fn lookup_does_not_backtrack_to_the_key_alone() {
         let mut rules = Rules::default();
         let root = rules.domain_mut("d").root_mut();
         let mut any = root.insert("app", &Matcher::Any, None).unwrap();
@@ -298,36 +293,37 @@ mod tests {
         let place = root.insert("app", &exact("v"), None).unwrap();
         place.insert("c", &Matcher::Any, None).unwrap();
         root.insert("app", &Matcher::Prefix("t".to_owned()), None).unwrap();
-        for (value, key, told) in [
-            ("v", "b", Some("`app=v` is taken first")),
-            ("t1", "b", Some("`app=prefix=t` is taken first")),
+        for (value, key, captor) in [
+            ("v", "b", Some("app=v")),
+            ("t1", "b", Some("app=prefix=t")),
             ("v", "d", None),
             ("z", "c", None),
         ] {
             let entries = [Entry::new("app", value), Entry::new(key, "1")];
-            let look = Look::of(&rules, "d", &entries);
-            let hint = look.hints.iter().find(|hint| hint.contains("taken first"));
-            let told =
-                told.map(|taken| format!("`app` alone goes on with b, but {taken} and does not"));
-            assert_eq!(hint, told.as_ref(), "for {entries:?}");
+            let trace = Trace::of(&rules, "d", &entries);
+            let hint = trace.hints.iter().find(|hint| hint.contains("matches first"));
+            let expected = captor.map(|captor| {
+                format!("`app` alone leads on to b, but `{captor}` matches first and does not")
+            });
+            assert_eq!(hint, expected.as_ref(), "for {entries:?}");
         }
     }
 
     #[test]
-    fn an_unknown_domain_is_told() {
+    fn an_unknown_domain_is_reported() {
         let rules = shop();
         let entries = [Entry::new("client", "a")];
-        let look = Look::of(&rules, "dd", &entries);
-        assert_eq!(look.hints, ["no file has the domain \"dd\"; there is d (did you mean d?)"]);
-        assert!(look.levels.is_empty() && look.rule().is_none());
+        let trace = Trace::of(&rules, "dd", &entries);
+        assert_eq!(trace.hints, ["no file has the domain \"dd\"; there is d (did you mean d?)"]);
+        assert!(trace.levels.is_empty() && trace.rule.is_none());
     }
 
     #[test]
-    fn each_level_tells_how_it_matched_and_what_else_there_is() {
+    fn each_level_has_its_matcher_and_its_alternatives() {
         let rules = shop();
         let entries = [Entry::new("app", "t9"), Entry::new("user", "vip")];
-        let look = Look::of(&rules, "d", &entries);
-        let levels: Vec<(String, Option<&str>)> = look
+        let trace = Trace::of(&rules, "d", &entries);
+        let levels: Vec<(String, Option<&str>)> = trace
             .levels
             .iter()
             .map(|level| (level.matched.map_or_else(String::new, ToString::to_string), level.rule))
@@ -337,6 +333,6 @@ mod tests {
             ("= vip".to_owned(), Some("d/app=prefix=t/user=vip")),
         ];
         assert_eq!(levels, expected);
-        assert_eq!(look.levels[0].values, ["cli", "prefix=t", "web"]);
+        assert_eq!(trace.levels[0].values, ["cli", "prefix=t", "web"]);
     }
 }

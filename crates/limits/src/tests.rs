@@ -1,17 +1,17 @@
-//! Limits files: what is read from good ones, and one fixture per mistake with its message.
+//! Limits files: the rules of valid ones, and one case per error with its message.
 
+mod compatibility;
+mod errors;
 mod files;
+mod frs_map;
 mod hostile;
+mod limit_errors;
 mod limits;
-mod map_xml;
 mod matching;
-mod mistakes;
-mod mistakes_of_limits;
-mod original;
 mod warnings;
 
-use super::{Loaded, RuleError, SameDomain, load};
-use crate::{Found, Limit, Rule, RuleKind, Rules};
+use super::{Diagnostic, Loaded, SameDomain, load};
+use crate::{Limit, Lookup, Rule, RuleKind, Rules};
 use std::path::Path;
 use tempfile::TempDir;
 use tidegate_core::{Entry, FixedWindow, Nanos, Quota, TokenBucket};
@@ -24,17 +24,17 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
     dir
 }
 
-/// What comes of these files: rules and warnings, or errors. Both as they are printed, without the
+/// The rules and warnings of these files, or their errors. Messages are as printed, without the
 /// directory.
 fn load_files(
     files: &[(&str, &str)],
     same_domain: SameDomain,
 ) -> Result<(Rules, Vec<String>), Vec<String>> {
     let dir = directory(files);
-    let told = |all: &[RuleError]| all.iter().map(|one| without(dir.path(), one)).collect();
+    let lines = |all: &[Diagnostic]| all.iter().map(|one| without(dir.path(), one)).collect();
     match load(dir.path(), same_domain) {
-        Ok(Loaded { rules, warnings, .. }) => Ok((rules, told(&warnings))),
-        Err(errors) => Err(told(&errors.0)),
+        Ok(Loaded { rules, warnings, .. }) => Ok((rules, lines(&warnings))),
+        Err(errors) => Err(lines(&errors.0)),
     }
 }
 
@@ -42,7 +42,7 @@ fn load_text(text: &str) -> Result<(Rules, Vec<String>), Vec<String>> {
     load_files(&[("limits.yaml", text)], SameDomain::Refuse)
 }
 
-/// The rules of a file without mistakes and warnings.
+/// The rules of a file without errors and warnings.
 #[track_caller]
 fn rules(text: &str) -> Rules {
     let (rules, warnings) = load_text(text).unwrap_or_else(|e| panic!("{e:#?}\n{text}"));
@@ -50,7 +50,7 @@ fn rules(text: &str) -> Rules {
     rules
 }
 
-fn without(dir: &Path, error: &RuleError) -> String {
+fn without(dir: &Path, error: &Diagnostic) -> String {
     error.to_string().replace(&format!("{}/", dir.display()), "")
 }
 
@@ -69,20 +69,20 @@ fn with_limits(limits: &str) -> String {
     with_descriptor(&format!("{{key: k, rate_limits: [{limits}]}}"))
 }
 
-/// That a file has this one mistake.
+/// Asserts that a file has this one error.
 #[track_caller]
-fn check_mistake(text: &str, message: &str) {
-    check_mistakes(text, &[message]);
+fn check_error(text: &str, message: &str) {
+    check_errors(text, &[message]);
 }
 
 #[track_caller]
-fn check_mistakes(text: &str, messages: &[&str]) {
+fn check_errors(text: &str, messages: &[&str]) {
     let errors = load_text(text).err().unwrap_or_else(|| panic!("accepted:\n{text}"));
     let messages: Vec<String> = messages.iter().map(|m| format!("limits.yaml:{m}")).collect();
     assert_eq!(errors, messages, "for\n{text}");
 }
 
-/// That a file loads with just these warnings.
+/// Asserts that a file loads with just these warnings.
 #[track_caller]
 fn check_warnings(text: &str, messages: &[&str]) {
     let (_, warnings) = load_text(text).unwrap_or_else(|e| panic!("{e:#?}\n{text}"));
@@ -94,12 +94,12 @@ fn entries(words: &[(&str, &str)]) -> Vec<Entry> {
     words.iter().map(|(key, value)| Entry::new(*key, *value)).collect()
 }
 
-/// The rule that a descriptor meets.
+/// The rule for a descriptor.
 fn rule<'a>(rules: &'a Rules, domain: &str, words: &[(&str, &str)]) -> Option<&'a Rule> {
     match rules.find(domain, &entries(words)) {
-        Found::Rule(found) => Some(found.rule),
-        Found::NoRule => None,
-        Found::UnknownDomain => panic!("{domain} is not known"),
+        Lookup::Rule(found) => Some(found.rule),
+        Lookup::NoRule => None,
+        Lookup::UnknownDomain => panic!("{domain} is not known"),
     }
 }
 

@@ -1,23 +1,8 @@
-//! Words: how paths are spelt, and what to say about a word that is not known.
+//! Formats words for messages: quotes, lists, suggestions.
 
 use std::borrow::Cow;
 
-/// A part of a path, with what would make two paths look the same percent-encoded.
-pub fn escaped(part: &str) -> String {
-    let mut escaped = String::with_capacity(part.len());
-    for c in part.chars() {
-        match c {
-            '%' => escaped.push_str("%25"),
-            '/' => escaped.push_str("%2F"),
-            '=' => escaped.push_str("%3D"),
-            '#' => escaped.push_str("%23"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
-/// The beginning of a word that would fill the screen.
+/// The beginning of a word that is too long for a message.
 pub(super) fn shortened(word: &str) -> Cow<'_, str> {
     const CHARS_MAX: usize = 200;
     match word.char_indices().nth(CHARS_MAX) {
@@ -26,20 +11,20 @@ pub(super) fn shortened(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// A word in quotes, or the beginning of it.
+/// A word in quotes, shortened if necessary.
 pub(super) fn quoted(word: &str) -> String {
     format!("{:?}", shortened(word))
 }
 
-/// Longer words than this are no misspelling of anything.
+/// Longer words are not treated as misspellings.
 pub(super) const WORD_BYTES_MAX: usize = 64;
 
-/// ` (did you mean …?)` when one of `known` is near enough to be meant, nothing otherwise.
+/// ` (did you mean …?)` if one of `known` is near enough, otherwise nothing.
 pub(super) fn suggestion(word: &str, known: &[&str]) -> Cow<'static, str> {
     if word.len() > WORD_BYTES_MAX {
         return "".into();
     }
-    // Two slips in a word are a misspelling, one in a short word; more are another word.
+    // Two edits are a misspelling, or one in a short word.
     let slips_max = if word.chars().count() < 5 { 1 } else { 2 };
     let word = word.to_ascii_lowercase();
     let near = known.iter().map(|known| (strsim::damerau_levenshtein(&word, known), known));
@@ -50,7 +35,7 @@ pub(super) fn suggestion(word: &str, known: &[&str]) -> Cow<'static, str> {
 }
 
 /// `a, b and c`.
-pub(super) fn all(words: &[&str]) -> String {
+pub(super) fn and_list(words: &[&str]) -> String {
     match words {
         [] => String::new(),
         [only] => (*only).to_owned(),
@@ -59,7 +44,7 @@ pub(super) fn all(words: &[&str]) -> String {
 }
 
 /// `a, b or c`.
-pub(super) fn choice(words: &[&str]) -> String {
+pub(super) fn or_list(words: &[&str]) -> String {
     match words {
         [] => String::new(),
         [only] => (*only).to_owned(),

@@ -1,52 +1,52 @@
-//! `--usage-based`: limits that are debited after the fact, and whether they count what they deny.
+//! `--usage-based`: limits on usage that is debited afterwards must count denied hits.
 //!
-//! A limits file does not show how its limits are asked; the caller of the command knows.
+//! A limits file does not show how requests use its limits, so the operator names them.
 
-use crate::Limit;
+use crate::compiled::Limit;
+use crate::diagnostic::Diagnostic;
 use crate::loader::Loaded;
-use crate::report::RuleError;
 use std::path::Path;
-use tidegate_core::Denied;
+use tidegate_core::DeniedHits;
 
-/// Adds a warning for each limit at or below one of `paths` that does not count denied hits. Errors are paths
-/// at which there is no limit; `at` is where the limits are.
-pub fn warn(loaded: &mut Loaded, at: &Path, paths: &[String]) -> Result<(), Vec<RuleError>> {
+/// Adds a warning for each limit at or below one of `paths` that ignores denied hits. Fails with an error
+/// for each path without a limit. `at` is the path of the limits files.
+pub fn warn(loaded: &mut Loaded, at: &Path, paths: &[String]) -> Result<(), Vec<Diagnostic>> {
     let limits = loaded.rules.limits();
     let is_met = |path: &&String| limits.iter().any(|limit| is_below(limit, path));
-    let unknown = paths.iter().filter(|path| !is_met(path)).map(|path| RuleError {
+    let unknown = paths.iter().filter(|path| !is_met(path)).map(|path| Diagnostic {
         file: at.to_owned(),
-        place: None,
+        position: None,
         message: format!("`--usage-based {path}`: there is no limit at or below this path"),
     });
-    let unknown: Vec<RuleError> = unknown.collect();
+    let unknown: Vec<Diagnostic> = unknown.collect();
     if !unknown.is_empty() {
         return Err(unknown);
     }
     let spares = limits.iter().filter(|limit| {
-        limit.denied == Denied::Spare && paths.iter().any(|path| is_below(limit, path))
+        limit.denied == DeniedHits::Ignore && paths.iter().any(|path| is_below(limit, path))
     });
-    let warnings: Vec<RuleError> = spares
+    let warnings: Vec<Diagnostic> = spares
         .map(|limit| {
             let rule = limit.path.split('#').next().unwrap_or_default();
-            let (file, place) = match loaded.places.get(rule) {
-                Some((file, place)) => (file.to_path_buf(), Some(*place)),
+            let (file, position) = match loaded.positions.get(rule) {
+                Some((file, position)) => (file.to_path_buf(), Some(*position)),
                 None => (at.to_owned(), None),
             };
             let message = format!(
-                "limit {} takes nothing of a debit that is larger than what is left, and the next peek \
+                "limit {} ignores a debit larger than its remaining hits, so the next peek \
                  passes; set `count_denied: true`",
                 limit.path
             );
-            RuleError { file, place, message }
+            Diagnostic { file, position, message }
         })
         .collect();
     drop(limits);
     loaded.warnings.extend(warnings);
-    loaded.warnings.sort_by(|a, b| (&a.file, a.place).cmp(&(&b.file, b.place)));
+    loaded.warnings.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
     Ok(())
 }
 
-/// Whether `path` is that of the limit, of its rule, or of what is above it.
+/// Whether `path` is the path of the limit, of its rule, or of an ancestor.
 fn is_below(limit: &Limit, path: &str) -> bool {
     let rest = limit.path.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '#']))

@@ -1,34 +1,35 @@
 //! `timezone`: a fixed offset such as `+08:00`, `UTC`, or a name of the IANA time zone database.
 //!
-//! The database is the one that is bundled with the `jiff` crate: the same on every machine, with
-//! or without system files. A name is looked up once a load, and its zone shared by all rules.
+//! The database is bundled with the `jiff` crate, so it is the same on every machine, with or without
+//! system files. Each name is looked up once per load, and all rules share its zone.
 
 use crate::text::{WORD_BYTES_MAX, quoted};
+use crate::time_of_day;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tidegate_core::{Alignment, DailyReset, Nanos, Period, Zone};
 
-/// Until when changes are foreseen: 40 years after the bundled data were released (2026), the end
-/// of 2066. By then every government has changed its mind, and no build of today still runs. Two
-/// changes a year since 1970 are at most about 200 pairs, some 3 KB a zone.
+/// The end of known changes: 40 years after the release of the bundled data (2026), the end of 2066. By
+/// then every government has changed its rules, and no build of today still runs. Two changes a year since
+/// 1970 are at most about 200 pairs, some 3 KB a zone.
 const CHANGES_UNTIL: i64 = 3_061_065_600;
 
-/// What is said of a zone that is none, before a suggestion.
+/// The valid forms, for messages about unknown zones.
 const EXPECTED: &str = "expected UTC, an offset such as +08:00, or a name such as Europe/Berlin";
 
-/// The zones of one load, by what the files call them.
+/// The zones of one load, by the text in the files.
 pub(super) struct Zones {
     database: TimeZoneDatabase,
     read: HashMap<String, Result<Zone, String>>,
-    /// The windows that were made of them, which all rules of a zone and period share.
+    /// The windows by the clock of a zone, shared by all rules of a zone and period.
     alignments: HashMap<(String, Period), Alignment>,
-    /// The resets, which all rules of a zone and a time of day share.
+    /// The daily resets, shared by all rules of a zone and time of day.
     resets: HashMap<(String, Nanos), DailyReset>,
 }
 
-impl Zones {
-    pub(super) fn new() -> Self {
+impl Default for Zones {
+    fn default() -> Self {
         Zones {
             database: TimeZoneDatabase::bundled(),
             read: HashMap::new(),
@@ -36,8 +37,10 @@ impl Zones {
             resets: HashMap::new(),
         }
     }
+}
 
-    /// The zone that `text` names, or what to say of it.
+impl Zones {
+    /// The zone that `text` names, or an error message.
     pub(super) fn zone(&mut self, text: &str) -> Result<Zone, String> {
         if let Some(read) = self.read.get(text) {
             return read.clone();
@@ -47,7 +50,7 @@ impl Zones {
         read
     }
 
-    /// The windows of `period` by the clock of `zone`, which files call `text`.
+    /// The windows of `period` by the clock of `zone`, which is called `text` in the files.
     pub(super) fn alignment(
         &mut self,
         text: &str,
@@ -56,14 +59,14 @@ impl Zones {
     ) -> Option<Alignment> {
         match self.alignments.entry((text.to_owned(), period)) {
             Entry::Occupied(made) => Some(made.get().clone()),
-            // A period that is out of range is told of by the limit itself.
+            // The limit itself reports a period that is out of range.
             Entry::Vacant(vacant) => {
                 Some(vacant.insert(Alignment::new(period, zone).ok()?).clone())
             }
         }
     }
 
-    /// The reset each day at `time`, by the clock of the zone that `text` names; or what to say of it.
+    /// The daily reset at `time` by the clock of the zone that `text` names, or an error message.
     pub(super) fn daily(&mut self, text: &str, time: Nanos) -> Result<DailyReset, String> {
         let key = (text.to_owned(), time);
         if let Some(made) = self.resets.get(&key) {
@@ -97,7 +100,7 @@ impl Zones {
         }
     }
 
-    /// The nearest known name, by the whole of it or by the city alone.
+    /// The nearest known name, by edit distance to the name or to its city alone.
     fn nearest(&self, text: &str) -> String {
         if text.len() > WORD_BYTES_MAX {
             return String::new();
@@ -120,24 +123,19 @@ impl Zones {
     }
 }
 
-/// Seconds east of UTC that `+08:00` stands for.
+/// The seconds east of UTC of an offset such as `+08:00`.
 fn offset(text: &str) -> Option<i32> {
     let (sign, clock) = match text.split_at_checked(1)? {
         ("+", clock) => (1, clock),
         ("-", clock) => (-1, clock),
         _ => return None,
     };
-    let (hours, minutes) = clock.split_once(':')?;
-    let two = |digits: &str| {
-        let plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<i32>().ok().filter(|_| plain)
-    };
-    let (hours, minutes) = (two(hours)?, two(minutes)?);
-    let seconds = hours * 3_600 + minutes * 60;
+    let (hours, minutes) = time_of_day::hours_and_minutes(clock)?;
+    let seconds = i32::try_from(hours * 3_600 + minutes * 60).ok()?;
     (minutes < 60 && seconds <= 18 * 3_600).then_some(sign * seconds)
 }
 
-/// The offset of the zone at the beginning of 1970, and all changes from then on.
+/// The offset of the zone at the beginning of 1970, and all later changes.
 fn changes(zone: &TimeZone) -> (i32, Vec<(i64, i32)>) {
     let first = zone.to_offset(jiff::Timestamp::UNIX_EPOCH).seconds();
     let changes = zone.following(jiff::Timestamp::UNIX_EPOCH);
@@ -145,31 +143,19 @@ fn changes(zone: &TimeZone) -> (i32, Vec<(i64, i32)>) {
     (first, changes.take_while(|(at, _)| *at < CHANGES_UNTIL).collect())
 }
 
-/// A time of day such as `03:00`.
-pub(crate) fn time_of_day(text: &str) -> Option<Nanos> {
-    let (hours, minutes) = text.split_once(':')?;
-    let two = |digits: &str| {
-        let is_plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<u64>().ok().filter(|_| is_plain)
-    };
-    let (hours, minutes) = (two(hours)?, two(minutes)?);
-    (hours < 24 && minutes < 60).then(|| Nanos::from_secs(hours * 3_600 + minutes * 60))
-}
-
-/// The reset each day at a time such as `03:00`, by the clock of a zone such as `+08:00`; or what to
-/// say of them.
+/// The daily reset at a time such as `03:00`, by the clock of a zone such as `+08:00`, or an error message.
 pub fn daily_reset(time: &str, zone: &str) -> Result<DailyReset, String> {
-    let time = time_of_day(time)
+    let time = time_of_day::parse(time)
         .ok_or_else(|| format!("{} is not a time of day such as 03:00", quoted(time)))?;
-    Zones::new().daily(zone, time)
+    Zones::default().daily(zone, time)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Against dates that are published: summer time of the Federal Republic since 1980, by the
-    /// directives of the European Union since 1996.
+    /// Compares with published dates: German summer time since 1980, and since 1996 by directives of the
+    /// European Union.
     #[test]
     fn zones_change_when_governments_say_so() {
         let zone = TimeZoneDatabase::bundled().get("Europe/Berlin").unwrap();
@@ -179,7 +165,7 @@ mod tests {
         assert_eq!(changes[1], (338_950_800, 3_600), "28 September 1980, 01:00 UTC");
         assert!(changes.contains(&(1_774_746_000, 7_200)), "29 March 2026, 01:00 UTC");
         assert!(changes.contains(&(1_792_890_000, 3_600)), "25 October 2026, 01:00 UTC");
-        // 87 years, of which the last is 2066.
+        // 87 years; the last is 2066.
         assert_eq!(changes.len(), 87 * 2);
         assert!(changes.is_sorted());
     }
@@ -197,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_zone_is_looked_up_once() {
-        let mut zones = Zones::new();
+        let mut zones = Zones::default();
         let one = zones.zone("Europe/Berlin").unwrap();
         assert_eq!(zones.zone("Europe/Berlin").unwrap(), one);
         let wrong = zones.zone("Europe/Brelin").unwrap_err();

@@ -1,14 +1,14 @@
-//! The promises of the rules: which values a place takes, who wins, what is refused, and that a look
-//! costs no more among many rules than among few. Random trees agree with a slow twin.
+//! Matching, precedence, refusals, and the cost of lookups, which must not grow with the rules. Random
+//! trees agree with a slow twin.
 
 mod slow_rules;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use slow_rules::{REGEXES, SlowMatch, SlowNode, SlowPlace, pattern_takes};
-use tidegate_core::{Denied, Enforcement, Entry, FixedWindow, Nanos, Quota};
+use slow_rules::{REGEXES, SlowBranch, SlowMatch, SlowNode, pattern_matches};
+use tidegate_core::{DeniedHits, Enforcement, Entry, FixedWindow, Nanos, Quota};
 use tidegate_limits::{
-    Cidr, CidrError, Found, Limit, Matcher, MatcherError, Rule, RuleKind, RuleNode, Rules,
+    Cidr, CidrError, Limit, Lookup, Matcher, MatcherError, Rule, RuleKind, RuleNode, Rules,
 };
 
 fn rule(path: &str) -> Rule {
@@ -41,7 +41,7 @@ fn regex(expression: &str) -> Matcher {
     Matcher::Regex(expression.into())
 }
 
-/// Rules of one level for the key `k`, each with its place in the list as path.
+/// Rules of one level for the key `k`; the path of each is its number in the list.
 fn level(matchers: &[Matcher]) -> Rules {
     let mut rules = Rules::default();
     let root = rules.domain_mut("shop").root_mut();
@@ -55,12 +55,12 @@ fn entries(pairs: &[(&str, &str)]) -> Vec<Entry> {
     pairs.iter().map(|(key, value)| Entry::new(*key, *value)).collect()
 }
 
-/// Which of the matchers takes the value.
+/// The number of the matcher that wins.
 fn winner(rules: &Rules, value: &str) -> Option<usize> {
     match rules.find("shop", &entries(&[("k", value)])) {
-        Found::Rule(found) => Some(found.rule.path.parse().unwrap()),
-        Found::NoRule => None,
-        Found::UnknownDomain => panic!("the domain is there"),
+        Lookup::Rule(found) => Some(found.rule.path.parse().unwrap()),
+        Lookup::NoRule => None,
+        Lookup::UnknownDomain => panic!("the domain is there"),
     }
 }
 
@@ -72,15 +72,15 @@ fn check(matchers: &[Matcher], table: &[(&str, Option<usize>)]) {
     }
 }
 
-/// Of a single matcher: what it takes, and what not.
+/// The values that a single matcher matches, and others.
 #[track_caller]
-fn check_one(matcher: &Matcher, takes: &[&str], leaves: &[&str]) {
+fn check_one(matcher: &Matcher, matches: &[&str], others: &[&str]) {
     let rules = level(std::slice::from_ref(matcher));
-    for value in takes {
-        assert_eq!(winner(&rules, value), Some(0), "{matcher} takes {value:?}");
+    for value in matches {
+        assert_eq!(winner(&rules, value), Some(0), "{matcher} matches {value:?}");
     }
-    for value in leaves {
-        assert_eq!(winner(&rules, value), None, "{matcher} leaves {value:?}");
+    for value in others {
+        assert_eq!(winner(&rules, value), None, "{matcher} others {value:?}");
     }
 }
 
@@ -100,16 +100,16 @@ fn shop() -> Rules {
     rules
 }
 
-/// Entries as a table has them.
+/// Entries from a table.
 type Pairs = &'static [(&'static str, &'static str)];
-/// Matchers of a kind, by number.
+/// Numbered matchers of one kind.
 type Kind = (&'static str, fn(usize) -> Matcher);
 
 fn found(rules: &Rules, domain: &str, pairs: &[(&str, &str)]) -> String {
     match rules.find(domain, &entries(pairs)) {
-        Found::UnknownDomain => "unknown domain".to_owned(),
-        Found::NoRule => "no rule".to_owned(),
-        Found::Rule(found) => found.rule.path.clone(),
+        Lookup::UnknownDomain => "unknown domain".to_owned(),
+        Lookup::NoRule => "no rule".to_owned(),
+        Lookup::Rule(found) => found.rule.path.clone(),
     }
 }
 
@@ -124,16 +124,16 @@ fn a_rule_is_found_only_where_the_descriptor_ends() {
         ("shop", &[("app", "a"), ("user", "u")], "shop/app/user"),
         ("shop", &[("app", "a"), ("ip", "u")], "no rule"),
         ("shop", &[("app", "vip")], "shop/app=vip"),
-        // The exact value was taken, and has nothing below it: there is no way back to `app` alone.
+        // The exact value won, and has nothing below it: lookup does not backtrack to `app` alone.
         ("shop", &[("app", "vip"), ("user", "u")], "no rule"),
-        // The same with a pattern, at which no rule stands.
+        // The same with a pattern that has no rule.
         ("shop", &[("app", "beta-1")], "no rule"),
         ("shop", &[("app", "beta-1"), ("ip", "1.1.1.1")], "no rule"),
         ("shop", &[("app", "beta-1"), ("user", "bob")], "shop/beta/user"),
         ("shop", &[("app", "a"), ("user", "u"), ("x", "y")], "no rule"),
         ("shop", &[("user", "u")], "no rule"),
         ("shop", &[("", "")], "no rule"),
-        // Key and value are never joined.
+        // Key and value are never concatenated.
         ("shop", &[("app_vip", "")], "no rule"),
         ("shop", &[("app=vip", "")], "no rule"),
         ("shop", &[], "no rule"),
@@ -162,7 +162,7 @@ fn the_exact_value_wins_then_the_first_pattern_then_the_key() {
 }
 
 #[test]
-fn of_patterns_the_one_that_came_first_wins_whatever_its_kind() {
+fn the_first_pattern_wins_whatever_its_kind() {
     let all = [
         like("*"),
         prefix(""),
@@ -179,7 +179,7 @@ fn of_patterns_the_one_that_came_first_wins_whatever_its_kind() {
         regex("[0-9.]+"),
         regex(r".*\.1\..*"),
     ];
-    // Each with each: all of them take this value.
+    // Each pair: all of them match this value.
     for first in &all {
         for second in all.iter().filter(|second| *second != first) {
             check(&[first.clone(), second.clone()], &[("10.1.1.1", Some(0))]);
@@ -190,7 +190,7 @@ fn of_patterns_the_one_that_came_first_wins_whatever_its_kind() {
         turned.rotate_left(turn);
         check(&turned, &[("10.1.1.1", Some(0))]);
     }
-    // Those that say the same in other words.
+    // Equal matchers in other words.
     check(&[like("a*b"), like("a**b")], &[("axb", Some(0))]);
     check(&[prefix("a"), like("a*")], &[("a", Some(0))]);
     check(&[like("*a*"), like("**a*")], &[("a", Some(0))]);
@@ -212,16 +212,16 @@ fn a_star_stands_for_any_characters_or_none() {
         ("**", &["", "a"], &[]),
         ("a**b", &["ab", "axb"], &["a", "b"]),
         ("***a***", &["a", "bab"], &["", "b"]),
-        // Without a star the pattern is the value.
+        // Without a star, the pattern is the value.
         ("abc", &["abc"], &["ab", "abcd", ""]),
         ("", &[""], &["a"]),
         ("a.c*", &["a.c", "a.cd"], &["abc"]),
         ("é*ß*", &["éß", "éxßy"], &["eß", "é"]),
-        // A few bytes of a character are not the character.
+        // A prefix of a character's bytes is not the character.
         ("*\u{e9}*", &["\u{e9}", "x\u{e9}x"], &["\u{ea}", "\u{c3}", "\u{a9}"]),
     ];
-    for (pattern, takes, leaves) in table {
-        check_one(&like(pattern), takes, leaves);
+    for (pattern, matches, others) in table {
+        check_one(&like(pattern), matches, others);
     }
 }
 
@@ -230,7 +230,7 @@ fn a_prefix_is_taken_literally() {
     check_one(&prefix("/api"), &["/api", "/api/x", "/apis"], &["", "/ap", "x/api", "/API"]);
     check_one(&prefix("a*"), &["a*", "a*b"], &["a", "ab"]);
     check_one(&prefix(""), &["", "a"], &[]);
-    // The shorter one that came first hides the longer one, as in a file.
+    // An earlier, shorter prefix hides a longer one, as in a file.
     let nested = [prefix("/a/b"), prefix("/a"), prefix("/a/b/c")];
     check(&nested, &[("/a/b/c", Some(0)), ("/a/c", Some(1)), ("/b", None)]);
 }
@@ -246,7 +246,7 @@ fn addresses_and_ranges_match_by_the_range_they_lie_in() {
             "::FFFF:0a01:0203",
             "10.0.0.0/8",
             "10.3.0.0/16",
-            // The bits that the range leaves open say nothing.
+            // Bits after the prefix are ignored in values.
             "10.3.1.1/16",
             "::ffff:10.0.0.0/104",
             "192.168.1.7",
@@ -292,7 +292,7 @@ fn addresses_and_ranges_match_by_the_range_they_lie_in() {
 }
 
 #[test]
-fn a_bad_range_is_refused_with_what_was_meant() {
+fn a_bad_range_is_refused_with_a_correction() {
     let table = [
         (
             "10.0.0.1/8",
@@ -359,7 +359,7 @@ fn an_expression_matches_the_whole_value() {
         ("a|ab", &["a", "ab"], &["abc", "b", ""]),
         ("[0-9]+", &["1", "123"], &["", "a1", "1a", "1\n"]),
         ("^/v[12]/.*$", &["/v1/", "/v2/x/y"], &["/v3/", "x/v1/", "/v1"]),
-        // A line end is a character as any other.
+        // A line end is a character like any other.
         ("a.c", &["abc", "a\nc"], &["ac"]),
         (".*", &["", "\n", "a\nb"], &[]),
         ("(?-s)a.c", &["abc"], &["a\nc"]),
@@ -371,8 +371,8 @@ fn an_expression_matches_the_whole_value() {
         (r"\.php", &[".php"], &["xphp"]),
         ("(ab)+", &["ab", "abab"], &["aba"]),
     ];
-    for (expression, takes, leaves) in table {
-        check_one(&regex(expression), takes, leaves);
+    for (expression, matches, others) in table {
+        check_one(&regex(expression), matches, others);
     }
 }
 
@@ -381,7 +381,7 @@ fn a_bad_expression_is_refused_in_a_line_and_changes_nothing() {
     let table = [
         ("(", "unclosed group"),
         (")", "unopened group"),
-        // It would be one inside a group of ours.
+        // Would be valid inside a group.
         ("a)|(b", "unopened group"),
         ("[a", "unclosed character class"),
         ("a\\", "incomplete escape sequence, reached end of pattern prematurely"),
@@ -401,8 +401,8 @@ fn a_bad_expression_is_refused_in_a_line_and_changes_nothing() {
 }
 
 #[test]
-fn many_expressions_are_told_apart() {
-    // With and without texts that they require, and more than one pass takes.
+fn many_expressions_are_distinguished() {
+    // With and without required literals, and more than fit into one set.
     let mut matchers: Vec<Matcher> = Vec::new();
     for number in 0..300 {
         matchers.push(regex(&format!("[a-z]+/{number}/[0-9]+")));
@@ -410,7 +410,7 @@ fn many_expressions_are_told_apart() {
     }
     matchers.push(regex("[a-z]+/7/.*"));
     matchers.push(regex("[x]+"));
-    // Flags change what the letters after them stand for.
+    // Flags change the meaning of the letters after them.
     matchers.push(regex("(?i)name"));
     let long = "x".repeat(300);
     check(
@@ -431,7 +431,7 @@ fn many_expressions_are_told_apart() {
 }
 
 #[test]
-fn entries_that_share_name_what_stands_for_their_value() {
+fn shared_entries_have_the_text_that_replaces_their_value() {
     let rules = shop();
     let table: &[(Pairs, &[(usize, &str)])] = &[
         (&[("app", "a"), ("user", "u1")], &[]),
@@ -439,13 +439,13 @@ fn entries_that_share_name_what_stands_for_their_value() {
         (&[("app", "beta-1"), ("user", "u1")], &[(0, "beta-*"), (1, "u…")]),
     ];
     for (pairs, expected) in table {
-        let Found::Rule(found) = rules.find("shop", &entries(pairs)) else { panic!("{pairs:?}") };
+        let Lookup::Rule(found) = rules.find("shop", &entries(pairs)) else { panic!("{pairs:?}") };
         assert_eq!(found.shared, *expected, "{pairs:?}");
     }
 }
 
 #[test]
-fn a_place_that_exists_is_refused() {
+fn an_existing_branch_is_refused() {
     let mut rules = Rules::default();
     let root = rules.domain_mut("shop").root_mut();
     let matchers = [
@@ -468,32 +468,32 @@ fn a_place_that_exists_is_refused() {
         let again = root.insert("k", matcher, Some("text")).map(drop);
         assert_eq!(again, Err(MatcherError::Duplicate), "{matcher}");
     }
-    // The refused ones took nothing away.
+    // The refused insertions changed nothing.
     assert_eq!(found(&rules, "shop", &[("k", "a")]), "k");
     assert_eq!(rules.rules().len(), 2 * matchers.len());
 }
 
 #[test]
-fn places_may_be_added_after_a_look() {
+fn branches_may_be_added_after_a_lookup() {
     let mut rules = level(&[prefix("a")]);
     assert_eq!(winner(&rules, "b"), None);
-    rules.seal();
+    rules.build_indexes();
     let root = rules.domain_mut("shop").root_mut();
     root.insert("k", &prefix("b"), None).unwrap().set_rule(rule("1"));
     assert_eq!((winner(&rules, "b"), winner(&rules, "a")), (Some(1), Some(0)));
 }
 
 #[test]
-fn steps_tell_how_each_entry_found_its_place() {
+fn steps_have_the_matcher_of_each_entry() {
     let rules = shop();
-    let told = |pairs: &[(&str, &str)]| -> Option<Vec<String>> {
+    let described = |pairs: &[(&str, &str)]| -> Option<Vec<String>> {
         let steps = rules.steps("shop", &entries(pairs))?;
-        let told = |step: &tidegate_limits::Step<'_>| {
+        let described = |step: &tidegate_limits::Step<'_>| {
             let matched = step.matched.map_or("nothing".to_owned(), Matcher::to_string);
             let rule = step.rule.map_or("-", |rule| &rule.path);
             format!("{matched}; {rule}; {}", step.keys.join(","))
         };
-        Some(steps.iter().map(told).collect())
+        Some(steps.iter().map(described).collect())
     };
     let table: &[(Pairs, &[&str])] = &[
         (&[], &[]),
@@ -513,7 +513,7 @@ fn steps_tell_how_each_entry_found_its_place() {
         (&[("nope", "")], &["nothing; -; app"]),
     ];
     for (pairs, expected) in table {
-        assert_eq!(told(pairs).unwrap(), *expected, "{pairs:?}");
+        assert_eq!(described(pairs).unwrap(), *expected, "{pairs:?}");
     }
     assert_eq!(rules.steps("other", &entries(&[("app", "a")])), None);
 }
@@ -546,7 +546,7 @@ fn rules_and_limits_are_listed_by_path() {
         path: path.to_owned(),
         label: String::new(),
         quota: quota.clone(),
-        denied: Denied::Spare,
+        denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     };
     let limits = |path: &str, limits| Rule { kind: RuleKind::Limits(limits), ..rule(path) };
@@ -572,7 +572,7 @@ fn rules_and_limits_are_listed_by_path() {
     assert!(rules.has_domain("empty") && !rules.has_domain("bee"));
 }
 
-/// What a look compares on the level of these matchers, for the value that asks most.
+/// The comparisons of a lookup with these matchers, for the most expensive of the values.
 fn compared(matchers: &[Matcher], values: &[String]) -> usize {
     let rules = level(matchers);
     let compared = |value: &String| {
@@ -583,7 +583,7 @@ fn compared(matchers: &[Matcher], values: &[String]) -> usize {
 }
 
 #[test]
-fn a_look_compares_no_more_among_ten_thousand_rules_than_among_ten() {
+fn a_lookup_compares_no_more_among_ten_thousand_rules_than_among_ten() {
     let kinds: [Kind; 11] = [
         ("exact", |i| exact(&format!("/api/{i:05}/end"))),
         ("prefix", |i| prefix(&format!("/api/{i:05}"))),
@@ -602,21 +602,21 @@ fn a_look_compares_no_more_among_ten_thousand_rules_than_among_ten() {
         some.into_iter().chain(["/api/99999/end", "/", ""].map(str::to_owned)).collect()
     };
     for (name, matcher) in kinds {
-        // Building that many expressions takes its time in a debug build.
+        // Building that many expressions is slow in a debug build.
         let many = if name.starts_with("regex") { 1_000 } else { 10_000 };
         let few: Vec<Matcher> = (0..10).map(matcher).collect();
         let many: Vec<Matcher> = (0..many).map(matcher).collect();
         let among_few = compared(&few, &values(few.len()));
         let among_many = compared(&many, &values(many.len()));
-        // At most the bytes of the value once more: a few expressions are tried at once, of many
-        // those whose texts it has. One by one would be hundreds.
+        // At most the bytes of the value once more: few expressions are tried at once, and of many only
+        // those whose literals occur. One by one, it would be hundreds.
         let bytes = "/api/00000/end".len();
         assert!(among_many <= among_few + bytes + 4, "{name}: {among_few}, then {among_many}");
     }
 }
 
 #[test]
-fn a_look_at_addresses_compares_one_range_a_length() {
+fn a_lookup_of_addresses_compares_one_range_per_length() {
     let range = |i: usize| {
         let address = std::net::Ipv4Addr::from_bits(u32::try_from(i << 14).unwrap());
         Cidr::parse(&format!("{address}/{}", 18 + i % 8)).unwrap()
@@ -653,20 +653,20 @@ fn hostile_values_cost_their_length() {
         ("stars", "*".repeat(long)),
     ] {
         let steps = rules.steps("shop", &entries(&[("k", &value)])).unwrap();
-        // One pass for each start and end, a few bytes back now and then, and those that need more
-        // than one look are few.
+        // One pass for each start and end, with a few fallbacks; few patterns need more than one
+        // comparison.
         assert!(steps[0].compared <= 10 * long, "{name}: {}", steps[0].compared);
         let taken = steps[0].matched.map(Matcher::to_string);
         let expected = (name == "ab").then(|| "like \"a*a*a*a*a*a*a*a*b\"".to_owned());
         assert_eq!(taken, expected, "{name}");
     }
-    // Keys are hostile too.
+    // Keys may be hostile too.
     let long_key = "k".repeat(long);
     assert_eq!(found(&rules, "shop", &[(&long_key, "")]), "no rule");
     assert_eq!(found(&rules, &long_key, &[("k", "")]), "unknown domain");
 }
 
-/// A place in a random tree.
+/// A branch of a random tree.
 #[derive(Debug, Clone)]
 struct Spec {
     key: String,
@@ -725,14 +725,14 @@ fn specs() -> impl Strategy<Value = Vec<Spec>> {
     level(level(Just(Vec::new()).boxed()))
 }
 
-/// Builds both trees; they agree on what is a duplicate.
+/// Builds both trees, which agree about duplicates.
 fn plant(node: &mut RuleNode, twin: &mut SlowNode, specs: &[Spec], path: &str) {
     for (index, spec) in specs.iter().enumerate() {
         let path = format!("{path}/{index}");
         let share = spec.share.then_some(path.as_str());
         let known = twin.has(&spec.key, &spec.matcher);
-        let place = match node.insert(&spec.key, &spec.matcher, share) {
-            Ok(place) => place,
+        let child = match node.insert(&spec.key, &spec.matcher, share) {
+            Ok(child) => child,
             Err(error) => {
                 assert_eq!((error, known), (MatcherError::Duplicate, true));
                 continue;
@@ -741,11 +741,11 @@ fn plant(node: &mut RuleNode, twin: &mut SlowNode, specs: &[Spec], path: &str) {
         assert!(!known, "{} is there already", spec.matcher);
         let mut below = SlowNode::default();
         if spec.has_rule {
-            place.set_rule(rule(&path));
+            child.set_rule(rule(&path));
             below.set_rule(&rule(&path));
         }
-        plant(place, &mut below, &spec.below, &path);
-        twin.places.push(SlowPlace {
+        plant(child, &mut below, &spec.below, &path);
+        twin.branches.push(SlowBranch {
             key: spec.key.clone(),
             matcher: spec.matcher.clone(),
             share: share.map(str::to_owned),
@@ -754,9 +754,9 @@ fn plant(node: &mut RuleNode, twin: &mut SlowNode, specs: &[Spec], path: &str) {
     }
 }
 
-fn look(rules: &Rules, asked: &[(String, String)]) -> Option<SlowMatch> {
+fn find(rules: &Rules, asked: &[(String, String)]) -> Option<SlowMatch> {
     let asked: Vec<Entry> = asked.iter().map(|(key, value)| Entry::new(key, value)).collect();
-    let Found::Rule(found) = rules.find("shop", &asked) else { return None };
+    let Lookup::Rule(found) = rules.find("shop", &asked) else { return None };
     let steps = rules.steps("shop", &asked).unwrap();
     assert_eq!(steps.last().and_then(|step| step.rule), Some(found.rule));
     assert_eq!(steps.len(), asked.len());
@@ -764,7 +764,7 @@ fn look(rules: &Rules, asked: &[(String, String)]) -> Option<SlowMatch> {
     Some((found.rule.path.clone(), shared))
 }
 
-/// Seeded, so that a failure here is a failure everywhere, wasm32 included.
+/// Seeded, so that failures reproduce everywhere, wasm32 included.
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config {
         cases,
@@ -791,7 +791,7 @@ fn texts_between_stars_are_found_as_the_slow_twin_finds_them() {
             let matchers: Vec<Matcher> = patterns.iter().map(|pattern| like(pattern)).collect();
             let rules = level(&matchers);
             for value in &values {
-                let expected = matchers.iter().position(|m| pattern_takes(m, value));
+                let expected = matchers.iter().position(|m| pattern_matches(m, value));
                 prop_assert_eq!(winner(&rules, value), expected, "{} of {:?}", value, matchers);
             }
             Ok(())
@@ -838,7 +838,7 @@ fn the_literals_of_an_expression_are_only_a_short_cut() {
     let expression = prop::collection::vec(piece, 1..6).prop_map(|pieces| pieces.concat());
     let compiles = |expression: &String| regex::Regex::new(expression).is_ok();
     let expression = expression.prop_filter("not an expression", compiles);
-    // More than are tried at once without looking for their literals.
+    // More than are tried without a search for their literals.
     let expressions = prop::collection::btree_set(expression, 17..24);
     let expressions = expressions.prop_map(Vec::from_iter).prop_shuffle();
     let values = prop::collection::vec("[abAB/.|)\\]]{0,5}", 20..60);
@@ -878,11 +878,11 @@ fn random_trees_agree_with_their_slow_twin() {
             for asked in &asked {
                 let expected = twin.find(asked);
                 hits.set(hits.get() + usize::from(expected.is_some()));
-                prop_assert_eq!(look(&rules, asked), expected, "{:?}", asked);
+                prop_assert_eq!(find(&rules, asked), expected, "{:?}", asked);
             }
             Ok(())
         })
         .unwrap();
-    // Looks that find nothing would agree about little.
+    // Agreement on lookups without a match would prove little.
     assert!(hits.get() > 1_000, "only {} looks found a rule", hits.get());
 }

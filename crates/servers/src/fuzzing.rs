@@ -14,7 +14,7 @@ pub const COMMANDS: usize = request::Command::ALL.len();
 /// # Errors
 /// The first mistake, and the byte it is at.
 pub fn frs_items(command: usize, bytes: &[u8]) -> Result<Vec<Item>, (usize, String)> {
-    let error = |mistake: xml::Mistake| (mistake.at, mistake.message);
+    let error = |mistake: xml::XmlError| (mistake.at, mistake.message);
     let command = request::Command::ALL[command % COMMANDS];
     let body = request::read(command, xml::text(bytes).map_err(error)?).map_err(error)?;
     let items = body.items.iter().map(|item| {

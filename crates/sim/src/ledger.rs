@@ -94,7 +94,7 @@ impl Ledger {
     pub(crate) fn receive(&mut self, proxy: usize, key: Key, lease: &Lease, clock: u64) {
         let holding = self.holdings[proxy].entry(key).or_default();
         let until = lease.valid_until.as_nanos();
-        if lease.tokens == Lease::FREE {
+        if lease.tokens == Lease::UNLIMITED {
             holding.free_until = holding.free_until.max(until);
             return;
         }
@@ -247,7 +247,7 @@ mod tests {
         let spent = ledger.admit(0, 0, 2, &mut asked, 10).unwrap();
         assert_eq!(spent, [Spent { hits: 2, decided_at: Some(7) }]);
         assert!(ledger.admit(0, 0, 1, &mut asked, 10).is_err());
-        ledger.receive(0, 0, &lease(1, Lease::FREE, 20), 10);
+        ledger.receive(0, 0, &lease(1, Lease::UNLIMITED, 20), 10);
         assert_eq!(ledger.admit(0, 0, 9, &mut [], 19), Ok(Vec::new()));
         assert!(ledger.admit(0, 0, 9, &mut [], 20).is_err());
     }

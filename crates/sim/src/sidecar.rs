@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tidegate_authority::{Authority, open_standalone};
 use tidegate_core::{
-    Answer, Direction, Hits, Lease, LeaseAsk, LeaseReturn, Nanos, Request, Timestamp, Verdict,
+    Answer, Direction, Hits, Lease, LeaseRequest, LeaseReturn, Nanos, Request, Timestamp, Verdict,
 };
 use tidegate_limits::{SameDomain, load};
 use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, rls};
@@ -136,7 +136,7 @@ impl Sidecar {
     }
 
     /// What the sidecar must never answer.
-    fn judge(&self, state: &mut State, answer: &Answer, ask: Option<&LeaseAsk>, call: &Call) {
+    fn judge(&self, state: &mut State, answer: &Answer, ask: Option<&LeaseRequest>, call: &Call) {
         if answer.statuses.len() != call.about.len() {
             let (statuses, asked) = (answer.statuses.len(), call.about.len());
             state.fail(format!("{statuses} statuses for {asked} descriptors"));
@@ -147,7 +147,7 @@ impl Sidecar {
                 state.fail(format!("counter {key}: a lease that nobody asked for"));
                 continue;
             };
-            if lease.tokens == 0 || lease.tokens == Lease::FREE {
+            if lease.tokens == 0 || lease.tokens == Lease::UNLIMITED {
                 continue;
             }
             let lasts = lease.valid_until.saturating_since(ask.clock);
@@ -181,7 +181,7 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
     }
     for ((key, hits), status) in call.about.iter().zip(&answer.statuses) {
         let tokens = match status.lease {
-            Some(lease) if lease.tokens != Lease::FREE => u64::from(lease.tokens),
+            Some(lease) if lease.tokens != Lease::UNLIMITED => u64::from(lease.tokens),
             _ => 0,
         };
         state.tally.leases += u64::from(tokens > 0);
@@ -242,7 +242,7 @@ fn take_back(
 fn decide(
     authority: &Authority,
     request: &Request,
-    ask: Option<&LeaseAsk>,
+    ask: Option<&LeaseRequest>,
     now: Timestamp,
 ) -> anyhow::Result<Answer> {
     Ok(match ask {

@@ -389,7 +389,7 @@ impl World {
                 }
                 if let Some(lease) = lease.filter(|lease| lease.tokens > 0) {
                     let lasts = lease.valid_until.as_nanos().saturating_sub(clock);
-                    let tokens = if lease.tokens == Lease::FREE { 0 } else { lease.tokens };
+                    let tokens = if lease.tokens == Lease::UNLIMITED { 0 } else { lease.tokens };
                     let of = [(*key).into(), tokens.into(), lasts, lease.id];
                     state.note("lease (counter, tokens, lasts, id)", of);
                     state.ledger.receive(proxy, *key, &lease, clock);

@@ -239,7 +239,7 @@ impl LimitCounters {
 /// The cost is the caller's word, and the counters must not wrap.
 fn counted(charge: Charge) -> Option<u64> {
     match charge {
-        Charge::Take(hits) | Charge::Drain(hits) if hits != Hits::PEEK => {
+        Charge::Take(hits) | Charge::Force(hits) if hits != Hits::PEEK => {
             Some(hits.get().min(u64::from(u32::MAX)))
         }
         _ => None,

@@ -12,7 +12,7 @@
 
 use crate::mapping::WireError;
 use crate::rls;
-use tidegate_core::{Lease, LeaseAsk, LeaseReturn, Timestamp};
+use tidegate_core::{Lease, LeaseRequest, LeaseReturn, Timestamp};
 
 const LEASE: &str = "tidegate-lease";
 const WAITING: &str = "tidegate-waiting";
@@ -26,7 +26,7 @@ const IDS: &str = "16 hex digits for each descriptor";
 
 /// The metadata of an ask by a client that understands leases.
 #[must_use]
-pub fn lease_ask_metadata(ask: &LeaseAsk) -> Vec<(&'static str, String)> {
+pub fn lease_ask_metadata(ask: &LeaseRequest) -> Vec<(&'static str, String)> {
     let mut metadata = vec![
         (LEASE, list(&ask.wanted, u64::to_string)),
         (CALL, hex(&ask.call)),
@@ -47,7 +47,7 @@ pub fn lease_ask_metadata(ask: &LeaseAsk) -> Vec<(&'static str, String)> {
 pub fn lease_ask_from<'a>(
     descriptors: usize,
     value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
-) -> Result<Option<LeaseAsk>, WireError> {
+) -> Result<Option<LeaseRequest>, WireError> {
     let Some(wanted) = value_of(LEASE) else {
         return Ok(None);
     };
@@ -60,7 +60,7 @@ pub fn lease_ask_from<'a>(
     let clock = value_of(CLOCK).unwrap_or_default();
     let clock = parse(CLOCK, clock, "a number of nanoseconds", |text| text.parse().ok())?;
     let clock = Timestamp::from_nanos(clock);
-    Ok(Some(LeaseAsk { call: number(CALL)?, proxy: number(PROXY)?, clock, wanted, waiting }))
+    Ok(Some(LeaseRequest { call: number(CALL)?, proxy: number(PROXY)?, clock, wanted, waiting }))
 }
 
 /// The metadata of a return: its number, and the lease of each descriptor.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
 use tidegate_core::{
-    Answer, Lease, LeaseAsk, LeaseReturn, LimitView, Nanos, Status, Timestamp, Unit, Verdict,
+    Answer, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status, Timestamp, Unit, Verdict,
 };
 use tidegate_wire::rls::{Code, DescriptorStatus, Quota, RateLimitResponse};
 use tidegate_wire::{
@@ -21,7 +21,7 @@ fn written(metadata: Vec<(&'static str, String)>) -> Metadata {
     metadata.into_iter().map(|(name, value)| (name, value.into_bytes())).collect()
 }
 
-fn ask_from(descriptors: usize, metadata: &Metadata) -> Result<Option<LeaseAsk>, WireError> {
+fn ask_from(descriptors: usize, metadata: &Metadata) -> Result<Option<LeaseRequest>, WireError> {
     lease_ask_from(descriptors, |name| value_of(metadata, name))
 }
 
@@ -45,7 +45,7 @@ fn runner(cases: u32) -> TestRunner {
 
 #[test]
 fn an_ask_has_these_words() {
-    let ask = LeaseAsk {
+    let ask = LeaseRequest {
         call: 0xc0,
         proxy: 0xab,
         clock: Timestamp::from_nanos(1_234),
@@ -60,7 +60,7 @@ fn an_ask_has_these_words() {
         ("tidegate-waiting", "0,3"),
     ];
     assert_eq!(lease_ask_metadata(&ask), expected.map(|(name, value)| (name, value.to_owned())));
-    let nobody_waits = LeaseAsk { waiting: vec![0, 0], ..ask };
+    let nobody_waits = LeaseRequest { waiting: vec![0, 0], ..ask };
     let names: Vec<_> = lease_ask_metadata(&nobody_waits).iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["tidegate-lease", "tidegate-call", "tidegate-proxy", "tidegate-clock"]);
     let returned = [
@@ -81,7 +81,7 @@ fn asks_and_returns_survive_the_wire() {
             let (descriptors, ids) = (wanted.len(), waiting.clone());
             let call = proxy ^ clock;
             let ask =
-                LeaseAsk { call, proxy, clock: Timestamp::from_nanos(clock), wanted, waiting };
+                LeaseRequest { call, proxy, clock: Timestamp::from_nanos(clock), wanted, waiting };
             let metadata = written(lease_ask_metadata(&ask));
             prop_assert_eq!(ask_from(descriptors, &metadata), Ok(Some(ask)));
             prop_assert_eq!(return_from(descriptors, &metadata), Ok(None));
@@ -102,7 +102,7 @@ fn one_number_is_for_each_descriptor_and_absent_waiting_is_none() {
         ("tidegate-proxy", b"ab".to_vec()),
         ("tidegate-clock", b"7".to_vec()),
     ];
-    let ask = LeaseAsk {
+    let ask = LeaseRequest {
         call: 0xc,
         proxy: 0xab,
         clock: Timestamp::from_nanos(7),

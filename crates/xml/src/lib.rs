@@ -1,64 +1,68 @@
-//! Small XML documents, read strictly and from the slice that they are in: elements, attributes,
-//! comments, white space, and nothing else.
+//! A strict reader of small XML documents from untrusted sources: elements, attributes, comments and white
+//! space only.
 //!
-//! The tokens are the library's; what it lets pass is refused here: text, CDATA, document types,
-//! processing instructions, entities beyond the five that XML has, characters that XML has not,
-//! attributes that come twice or are not set apart. So no document stands for more than is written in
-//! it, and reading one takes time and memory in proportion to its bytes.
+//! The library splits a document into markup, matches end tags, checks comments and resolves references. This
+//! crate refuses what the library accepts: text, CDATA, document types, processing instructions, a second
+//! root, and characters that XML forbids. So no document stands for more than its text, and reading one
+//! takes time and memory in proportion to its bytes.
+//!
+//! Tags are read by hand, because the library accepts bad names, attributes without white space between them
+//! and `<` in values, and its errors about references have no position.
 
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 
-use quick_xml::events::Event;
+use quick_xml::escape::resolve_xml_entity;
+use quick_xml::events::{BytesRef, Event as Markup};
 use quick_xml::reader::Reader;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-/// More than any element here has.
+/// More than any known element has.
 const ATTRIBUTES_MAX: usize = 8;
-/// The longest value of an attribute, as it is written: a key of 1,024 bytes, each as `&#x10ffff;`.
+/// The longest value of an attribute before references are resolved: a key of 1,024 bytes, each spelt with the
+/// 10 bytes of `&#x10ffff;`.
 const VALUE_BYTES_MAX: usize = 10_240;
-/// Longer words are told by their beginning.
+/// Longer words are shortened in messages.
 const WORD_CHARS_MAX: usize = 60;
 
-/// What is wrong with a document, and at which byte.
+/// An error in a document, and its byte offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
+pub struct XmlError {
     pub at: usize,
-    pub kind: Kind,
+    pub kind: ErrorKind,
     pub message: String,
 }
 
-/// What kind of mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// Not XML.
     Malformed,
-    /// XML that is not taken from anybody.
+    /// XML that is never accepted, such as a document type.
     Forbidden,
-    /// Not what belongs there.
+    /// XML that does not belong there.
     Unexpected,
-    /// More than is taken.
+    /// Beyond a bound.
     TooMuch,
 }
 
-impl Mistake {
-    pub fn new(at: usize, kind: Kind, message: impl Into<String>) -> Mistake {
-        Mistake { at, kind, message: message.into() }
+impl XmlError {
+    pub fn new(at: usize, kind: ErrorKind, message: impl Into<String>) -> XmlError {
+        XmlError { at, kind, message: message.into() }
     }
 
-    pub fn unexpected(at: usize, message: impl Into<String>) -> Mistake {
-        Mistake::new(at, Kind::Unexpected, message)
+    pub fn unexpected(at: usize, message: impl Into<String>) -> XmlError {
+        XmlError::new(at, ErrorKind::Unexpected, message)
     }
 }
 
 /// Line and column of a byte, both from 1.
-pub fn place(text: &str, at: usize) -> (u64, u64) {
+pub fn position(text: &str, at: usize) -> (u64, u64) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();
     (before.matches('\n').count() as u64 + 1, line.chars().count() as u64 + 1)
 }
 
-/// A word in quotes, or the beginning of it.
+/// A word in quotes, shortened if necessary.
 pub fn quoted(word: &str) -> String {
     match word.char_indices().nth(WORD_CHARS_MAX) {
         None => format!("{word:?}"),
@@ -66,17 +70,18 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// The next thing in a document.
+/// A step through a document.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "taken apart where it is handed to, and never kept")]
-pub enum Piece<'a> {
+#[expect(clippy::large_enum_variant, reason = "matched at once, and never stored")]
+pub enum Event<'a> {
     Open(Element<'a>),
-    /// The end of the element that was opened last and is not closed yet.
+    /// The end of the innermost open element.
     Close,
+    /// The end of the document.
     End,
 }
 
-/// The beginning of an element.
+/// The start tag of an element.
 #[derive(Debug)]
 pub struct Element<'a> {
     pub name: &'a str,
@@ -84,16 +89,16 @@ pub struct Element<'a> {
     pub attributes: Attributes<'a>,
 }
 
-/// Few elements have more than four.
+/// Few elements have more than four attributes.
 type Attributes<'a> = SmallVec<[Attribute<'a>; 4]>;
 
-/// An attribute, its references resolved.
+/// An attribute with its references resolved.
 #[derive(Debug)]
 pub struct Attribute<'a> {
     pub name: &'a str,
     pub at: usize,
     pub value: Cow<'a, str>,
-    /// Where the value is.
+    /// Where the value starts.
     pub value_at: usize,
 }
 
@@ -104,7 +109,7 @@ pub struct Document<'a> {
     depth: usize,
     depth_max: usize,
     root: Root,
-    /// An element without content was opened, and is to be closed.
+    /// The last element was an empty-element tag, so its end comes next.
     is_closing: bool,
 }
 
@@ -114,112 +119,115 @@ enum Root {
     Seen,
 }
 
-/// The text of a document, without the mark that some editors begin a file with.
-pub fn text(bytes: &[u8]) -> Result<&str, Mistake> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| Mistake::new(error.valid_up_to(), Kind::Malformed, "this is not UTF-8"))?;
+/// The text of a document without its byte order mark.
+pub fn text(bytes: &[u8]) -> Result<&str, XmlError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        XmlError::new(error.valid_up_to(), ErrorKind::Malformed, "this is not UTF-8")
+    })?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
 impl<'a> Document<'a> {
-    /// Reads `text`, in which elements are nested `depth_max` deep at most.
-    pub fn new(text: &'a str, depth_max: usize) -> Result<Self, Mistake> {
+    /// Reads `text`, in which elements may be nested up to `depth_max` deep.
+    pub fn new(text: &'a str, depth_max: usize) -> Result<Self, XmlError> {
         check_characters(text)?;
         let mut reader = Reader::from_str(text);
         reader.config_mut().check_comments = true;
         Ok(Document { text, reader, depth: 0, depth_max, root: Root::Awaited, is_closing: false })
     }
 
-    /// The next element that begins or ends.
-    #[expect(clippy::should_implement_trait, reason = "it fails at the first mistake")]
-    pub fn next(&mut self) -> Result<Piece<'a>, Mistake> {
+    /// The next start or end of an element, or the end of the document.
+    pub fn next_event(&mut self) -> Result<Event<'a>, XmlError> {
         if std::mem::take(&mut self.is_closing) {
             self.depth -= 1;
-            return Ok(Piece::Close);
+            return Ok(Event::Close);
         }
         loop {
-            let at = self.position();
-            let event = self.reader.read_event().map_err(|error| {
+            let at = self.offset();
+            let markup = self.reader.read_event().map_err(|error| {
                 let at = usize::try_from(self.reader.error_position()).unwrap_or(at);
-                Mistake::new(at, Kind::Malformed, shortened(&error.to_string()))
+                XmlError::new(at, ErrorKind::Malformed, shortened(&error.to_string()))
             })?;
-            let forbidden = |what: &str| Err(Mistake::new(at, Kind::Forbidden, what));
-            match event {
-                Event::Start(_) => return self.open(at).map(Piece::Open),
-                Event::Empty(_) => {
+            let forbidden = |what: &str| Err(XmlError::new(at, ErrorKind::Forbidden, what));
+            match markup {
+                Markup::Start(_) => return self.open(at).map(Event::Open),
+                Markup::Empty(_) => {
                     self.is_closing = true;
-                    return self.open(at).map(Piece::Open);
+                    return self.open(at).map(Event::Open);
                 }
-                Event::End(_) => {
+                Markup::End(_) => {
                     self.depth = self.depth.saturating_sub(1);
-                    return Ok(Piece::Close);
+                    return Ok(Event::Close);
                 }
-                Event::Text(text) if text.bytes().all(is_space) => {}
-                Event::Text(text) => {
-                    let spaces = text.len() - text.trim_start_matches(is_space_char).len();
-                    return Err(Mistake::unexpected(at + spaces, "text is not expected here"));
+                Markup::Text(text) => {
+                    let spaces = text.len() - text.trim_start_matches(is_space).len();
+                    if spaces < text.len() {
+                        return Err(XmlError::unexpected(at + spaces, "text is not expected here"));
+                    }
                 }
-                Event::GeneralRef(_) | Event::CData(_) => {
-                    return Err(Mistake::unexpected(at, "text is not expected here"));
+                Markup::GeneralRef(_) | Markup::CData(_) => {
+                    return Err(XmlError::unexpected(at, "text is not expected here"));
                 }
-                Event::Comment(_) => {}
-                Event::Decl(_) => self.declaration(at)?,
-                Event::PI(_) => return forbidden("processing instructions are not allowed"),
-                Event::DocType(_) => return forbidden("a document type (DTD) is not allowed"),
-                Event::Eof => return self.end(at),
+                Markup::Comment(_) => {}
+                Markup::Decl(_) => self.declaration(at)?,
+                Markup::PI(_) => return forbidden("processing instructions are not allowed"),
+                Markup::DocType(_) => return forbidden("a document type (DTD) is not allowed"),
+                Markup::Eof => return self.end(at),
             }
         }
     }
 
-    fn position(&self) -> usize {
+    fn offset(&self) -> usize {
         usize::try_from(self.reader.buffer_position()).unwrap_or(self.text.len())
     }
 
-    fn end(&self, at: usize) -> Result<Piece<'a>, Mistake> {
+    fn end(&self, at: usize) -> Result<Event<'a>, XmlError> {
         match (self.root, self.depth) {
-            (Root::Seen, 0) => Ok(Piece::End),
+            (Root::Seen, 0) => Ok(Event::End),
             (Root::Awaited, _) => {
-                Err(Mistake::new(at, Kind::Malformed, "the document has no element"))
+                Err(XmlError::new(at, ErrorKind::Malformed, "the document has no element"))
             }
-            _ => Err(Mistake::new(at, Kind::Malformed, "the document ends inside an element")),
+            _ => {
+                Err(XmlError::new(at, ErrorKind::Malformed, "the document ends inside an element"))
+            }
         }
     }
 
-    /// The element whose beginning is the markup from `at` on.
-    fn open(&mut self, at: usize) -> Result<Element<'a>, Mistake> {
+    /// Reads the start tag at `at`, which the library has just passed.
+    fn open(&mut self, at: usize) -> Result<Element<'a>, XmlError> {
         if self.depth == 0 && self.root == Root::Seen {
-            let message = "a document has one element that holds all others; this is a second one";
-            return Err(Mistake::new(at, Kind::Malformed, message));
+            let message = "a document has a single root element; this is a second one";
+            return Err(XmlError::new(at, ErrorKind::Malformed, message));
         }
         if self.depth == self.depth_max {
             let message = format!("elements are nested more than {} deep", self.depth_max);
-            return Err(Mistake::new(at, Kind::TooMuch, message));
+            return Err(XmlError::new(at, ErrorKind::TooMuch, message));
         }
         self.root = Root::Seen;
         self.depth += 1;
-        let markup = self.text.get(at..self.position()).unwrap_or_default();
+        let markup = self.text.get(at..self.offset()).unwrap_or_default();
         let inner = markup.strip_prefix('<').and_then(|inner| inner.strip_suffix('>'));
         let inner = inner.unwrap_or_default();
         let inner = if self.is_closing { inner.strip_suffix('/').unwrap_or(inner) } else { inner };
-        let mut scan = Scan { text: inner, from: at + 1, at: 0 };
+        let mut scan = TagScanner { text: inner, from: at + 1, at: 0 };
         let name = scan.name()?;
         let attributes = scan.attributes()?;
         Ok(Element { name, at, attributes })
     }
 
-    /// `<?xml version="1.0" encoding="UTF-8"?>`, which may come first.
-    fn declaration(&self, at: usize) -> Result<(), Mistake> {
+    /// Checks `<?xml version="1.0" encoding="UTF-8"?>`, which may come first.
+    fn declaration(&self, at: usize) -> Result<(), XmlError> {
         if at != 0 {
             let message = "an XML declaration is allowed at the very beginning only";
-            return Err(Mistake::new(at, Kind::Malformed, message));
+            return Err(XmlError::new(at, ErrorKind::Malformed, message));
         }
-        let markup = self.text.get(..self.position()).unwrap_or_default();
+        let markup = self.text.get(..self.offset()).unwrap_or_default();
         let inner = markup.strip_prefix("<?xml").and_then(|inner| inner.strip_suffix("?>"));
-        let mut scan = Scan { text: inner.unwrap_or_default(), from: 5, at: 0 };
+        let mut scan = TagScanner { text: inner.unwrap_or_default(), from: 5, at: 0 };
         let attributes = scan.attributes()?;
         if attributes.first().is_none_or(|first| first.name != "version") {
-            let message = "an XML declaration begins with its version";
-            return Err(Mistake::new(at, Kind::Malformed, message));
+            let message = "an XML declaration must start with its version";
+            return Err(XmlError::new(at, ErrorKind::Malformed, message));
         }
         for attribute in &attributes {
             let (at, value) = (attribute.value_at, &attribute.value);
@@ -233,7 +241,7 @@ impl<'a> Document<'a> {
                 let (name, value) = (quoted(attribute.name), quoted(value));
                 let message =
                     format!("{name} {value} of the XML declaration: expected version 1.0, UTF-8");
-                return Err(Mistake::new(at, Kind::Forbidden, message));
+                return Err(XmlError::new(at, ErrorKind::Forbidden, message));
             }
         }
         Ok(())
@@ -241,54 +249,55 @@ impl<'a> Document<'a> {
 }
 
 impl<'a> Element<'a> {
-    /// Refuses this element, which does not belong there.
-    pub fn refuse(&self, expected: &str) -> Mistake {
+    /// The error of an unknown element.
+    pub fn refuse(&self, expected: &str) -> XmlError {
         let name = quoted(self.name);
-        Mistake::unexpected(self.at, format!("unknown element {name}; expected {expected}"))
+        XmlError::unexpected(self.at, format!("unknown element {name}; expected {expected}"))
     }
 }
 
 impl Attribute<'_> {
-    /// Refuses this attribute, which its element does not have.
-    pub fn refuse(&self, element: &str, expected: &str) -> Mistake {
+    /// The error of an unknown attribute.
+    pub fn refuse(&self, element: &str, expected: &str) -> XmlError {
         let name = quoted(self.name);
         let message = format!("unknown attribute {name} of <{element}>; expected {expected}");
-        Mistake::unexpected(self.at, message)
+        XmlError::unexpected(self.at, message)
     }
 
-    /// Refuses its value.
-    pub fn wrong(&self, expected: &str) -> Mistake {
+    /// The error of an invalid value.
+    pub fn wrong(&self, expected: &str) -> XmlError {
         let (name, value) = (self.name, quoted(&self.value));
-        Mistake::unexpected(self.value_at, format!("{name} {value}: expected {expected}"))
+        XmlError::unexpected(self.value_at, format!("{name} {value}: expected {expected}"))
     }
 }
 
-/// The inside of a tag while it is read.
-struct Scan<'a> {
+/// Reads the inside of a tag.
+struct TagScanner<'a> {
     text: &'a str,
-    /// Where it begins in the document.
+    /// Its offset in the document.
     from: usize,
+    /// The offset in `text` of what is left.
     at: usize,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> TagScanner<'a> {
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
 
-    fn malformed(&self, message: impl Into<String>) -> Mistake {
-        Mistake::new(self.from + self.at, Kind::Malformed, message)
+    fn malformed(&self, message: impl Into<String>) -> XmlError {
+        XmlError::new(self.from + self.at, ErrorKind::Malformed, message)
     }
 
-    /// Skips white space; says whether there was any.
+    /// Skips white space. True if there was any.
     fn space(&mut self) -> bool {
         let rest = self.rest();
-        let spaces = rest.len() - rest.trim_start_matches(is_space_char).len();
+        let spaces = rest.len() - rest.trim_start_matches(is_space).len();
         self.at += spaces;
         spaces > 0
     }
 
-    fn name(&mut self) -> Result<&'a str, Mistake> {
+    fn name(&mut self) -> Result<&'a str, XmlError> {
         let rest = self.rest();
         let end = rest.find(|c: char| !is_name(c)).unwrap_or(rest.len());
         let starts_well = |c: char| !(c.is_ascii_digit() || matches!(c, '-' | '.' | '\u{b7}'));
@@ -299,7 +308,7 @@ impl<'a> Scan<'a> {
         Ok(&rest[..end])
     }
 
-    fn attributes(&mut self) -> Result<Attributes<'a>, Mistake> {
+    fn attributes(&mut self) -> Result<Attributes<'a>, XmlError> {
         let mut attributes: Attributes<'a> = SmallVec::new();
         loop {
             let is_apart = self.space();
@@ -311,18 +320,18 @@ impl<'a> Scan<'a> {
             }
             let attribute = self.attribute()?;
             if attributes.iter().any(|known| known.name == attribute.name) {
-                let message = format!("attribute {} comes twice", quoted(attribute.name));
-                return Err(Mistake::new(attribute.at, Kind::Malformed, message));
+                let message = format!("duplicate attribute {}", quoted(attribute.name));
+                return Err(XmlError::new(attribute.at, ErrorKind::Malformed, message));
             }
             if attributes.len() == ATTRIBUTES_MAX {
                 let message = format!("an element has more than {ATTRIBUTES_MAX} attributes");
-                return Err(Mistake::new(attribute.at, Kind::TooMuch, message));
+                return Err(XmlError::new(attribute.at, ErrorKind::TooMuch, message));
             }
             attributes.push(attribute);
         }
     }
 
-    fn attribute(&mut self) -> Result<Attribute<'a>, Mistake> {
+    fn attribute(&mut self) -> Result<Attribute<'a>, XmlError> {
         let at = self.from + self.at;
         let name = self.name()?;
         self.space();
@@ -343,7 +352,7 @@ impl<'a> Scan<'a> {
         let raw = &rest[1..=length];
         if length > VALUE_BYTES_MAX {
             let message = format!("a value is longer than {VALUE_BYTES_MAX} bytes");
-            return Err(Mistake::new(self.from + self.at, Kind::TooMuch, message));
+            return Err(XmlError::new(self.from + self.at, ErrorKind::TooMuch, message));
         }
         let value_at = self.from + self.at;
         let value = resolved(raw, value_at)?;
@@ -352,8 +361,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The value that is meant: white space as spaces, references as what they stand for.
-fn resolved(raw: &str, at: usize) -> Result<Cow<'_, str>, Mistake> {
+/// The value of an attribute, with references resolved and white space as spaces.
+fn resolved(raw: &str, at: usize) -> Result<Cow<'_, str>, XmlError> {
     let is_special = |byte: u8| matches!(byte, b'&' | b'<' | b'\t' | b'\n' | b'\r');
     if !raw.bytes().any(is_special) {
         return Ok(Cow::Borrowed(raw));
@@ -362,8 +371,14 @@ fn resolved(raw: &str, at: usize) -> Result<Cow<'_, str>, Mistake> {
     let mut characters = raw.char_indices();
     while let Some((index, c)) = characters.next() {
         match c {
-            '<' => return Err(Mistake::new(at + index, Kind::Malformed, "write < as &lt; here")),
-            // The end of a line is one space, however it is written.
+            '<' => {
+                return Err(XmlError::new(
+                    at + index,
+                    ErrorKind::Malformed,
+                    "write < as &lt; here",
+                ));
+            }
+            // Each form of a line end is one space.
             '\r' if raw[index + 1..].starts_with('\n') => {}
             '\t' | '\n' | '\r' => value.push(' '),
             '&' => {
@@ -371,10 +386,10 @@ fn resolved(raw: &str, at: usize) -> Result<Cow<'_, str>, Mistake> {
                 let Some((name, c)) = reference.and_then(|name| Some((name, referred(name)?)))
                 else {
                     let message = "not one of &amp; &lt; &gt; &apos; &quot; and &#N;";
-                    return Err(Mistake::new(at + index, Kind::Forbidden, message));
+                    return Err(XmlError::new(at + index, ErrorKind::Forbidden, message));
                 };
                 value.push(c);
-                // The name is ASCII, and a semicolon follows.
+                // Skips the name, which is ASCII, and the semicolon.
                 characters.nth(name.len());
             }
             other => value.push(other),
@@ -383,29 +398,21 @@ fn resolved(raw: &str, at: usize) -> Result<Cow<'_, str>, Mistake> {
     Ok(Cow::Owned(value))
 }
 
-/// What a reference stands for.
+/// The character of a reference: one of XML's five entities, or a number.
 fn referred(name: &str) -> Option<char> {
-    match name {
-        "amp" => return Some('&'),
-        "lt" => return Some('<'),
-        "gt" => return Some('>'),
-        "apos" => return Some('\''),
-        "quot" => return Some('"'),
-        _ => {}
-    }
-    let number = name.strip_prefix('#')?;
-    let (digits, radix) = number.strip_prefix('x').map_or((number, 10), |digits| (digits, 16));
-    let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let code = u32::from_str_radix(digits, radix).ok().filter(|_| is_number)?;
-    char::from_u32(code).filter(|c| is_character(*c))
+    let c = match resolve_xml_entity(name) {
+        Some(text) => text.chars().next(),
+        None => BytesRef::new(name).resolve_char_ref().ok()?,
+    };
+    c.filter(|c| is_character(*c))
 }
 
-/// What XML 1.0 calls a character.
+/// Whether XML 1.0 allows this character.
 pub fn is_character(c: char) -> bool {
     (c >= ' ' || matches!(c, '\t' | '\n' | '\r')) && !matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
-fn check_characters(text: &str) -> Result<(), Mistake> {
+fn check_characters(text: &str) -> Result<(), XmlError> {
     let is_control = |byte: &u8| *byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r');
     if !text.as_bytes().iter().any(|byte| is_control(byte) || *byte == 0xef) {
         return Ok(());
@@ -414,20 +421,16 @@ fn check_characters(text: &str) -> Result<(), Mistake> {
         None => Ok(()),
         Some((at, c)) => {
             let message = format!("U+{:04X} is not a character of XML", u32::from(c));
-            Err(Mistake::new(at, Kind::Malformed, message))
+            Err(XmlError::new(at, ErrorKind::Malformed, message))
         }
     }
 }
 
-fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
-}
-
-fn is_space_char(c: char) -> bool {
+fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r')
 }
 
-/// Wider than XML's rule where it does not matter: every name but the known ones is refused.
+/// Wider than XML's rule, which does not matter: callers refuse all names but the known ones.
 fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.') || !c.is_ascii()
 }
@@ -439,8 +442,8 @@ fn shortened(message: &str) -> String {
     }
 }
 
-/// Appends `value` as the value of an attribute in double quotes. Control characters, which XML cannot
-/// say, become question marks: names of limits may have them.
+/// Appends `value` escaped for an attribute in double quotes. Names of limits may have control characters,
+/// which XML cannot represent; they become question marks.
 pub fn escape(value: &str, out: &mut Vec<u8>) {
     let special = |byte: &u8| *byte < b' ' || matches!(byte, b'&' | b'<' | b'>' | b'"');
     if !value.as_bytes().iter().any(special) {

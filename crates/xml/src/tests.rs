@@ -1,23 +1,23 @@
-//! Strictness case by case, and that nothing makes reading fail otherwise or take more than its bytes.
+//! Strictness case by case, and robustness against arbitrary bytes.
 
 use super::*;
 use proptest::prelude::*;
 
-/// The pieces of a document, written so that a table can have them.
-fn told(text: &str) -> Result<String, Mistake> {
+/// The events of a document as text, for tables.
+fn events(text: &str) -> Result<String, XmlError> {
     let mut document = Document::new(text, 3)?;
-    let mut told = String::new();
+    let mut events = String::new();
     loop {
-        match document.next()? {
-            Piece::Open(element) => {
-                told += &format!("<{}", element.name);
+        match document.next_event()? {
+            Event::Open(element) => {
+                events += &format!("<{}", element.name);
                 for attribute in &element.attributes {
-                    told += &format!(" {}={:?}", attribute.name, attribute.value);
+                    events += &format!(" {}={:?}", attribute.name, attribute.value);
                 }
-                told.push('>');
+                events.push('>');
             }
-            Piece::Close => told += "</>",
-            Piece::End => return Ok(told),
+            Event::Close => events += "</>",
+            Event::End => return Ok(events),
         }
     }
 }
@@ -35,91 +35,106 @@ fn elements_and_attributes_are_read() {
         ("<a b='\"é日\"'/>", "<a b=\"\\\"é日\\\"\"></>"),
         ("<a b='>'/>", "<a b=\">\"></>"),
     ] {
-        assert_eq!(told(text).as_deref(), Ok(expected), "for {text:?}");
+        assert_eq!(events(text).as_deref(), Ok(expected), "for {text:?}");
     }
 }
 
 #[test]
-fn what_is_not_taken_is_told_with_its_place() {
+fn refusals_have_kind_message_and_offset() {
     for (text, at, kind, message) in [
-        ("", 0, Kind::Malformed, "the document has no element"),
-        (" <!-- nothing --> ", 18, Kind::Malformed, "the document has no element"),
-        ("<a>", 3, Kind::Malformed, "the document ends inside an element"),
+        ("", 0, ErrorKind::Malformed, "the document has no element"),
+        (" <!-- nothing --> ", 18, ErrorKind::Malformed, "the document has no element"),
+        ("<a>", 3, ErrorKind::Malformed, "the document ends inside an element"),
         (
             "<a/><b/>",
             4,
-            Kind::Malformed,
-            "a document has one element that holds all others; this is a second one",
+            ErrorKind::Malformed,
+            "a document has a single root element; this is a second one",
         ),
-        ("<a>  x</a>", 5, Kind::Unexpected, "text is not expected here"),
-        ("x<a/>", 0, Kind::Unexpected, "text is not expected here"),
-        ("<a>&amp;</a>", 3, Kind::Unexpected, "text is not expected here"),
-        ("<a><![CDATA[x]]></a>", 3, Kind::Unexpected, "text is not expected here"),
-        ("<!DOCTYPE a><a/>", 0, Kind::Forbidden, "a document type (DTD) is not allowed"),
-        ("<a/><?php x?>", 4, Kind::Forbidden, "processing instructions are not allowed"),
+        ("<a>  x</a>", 5, ErrorKind::Unexpected, "text is not expected here"),
+        ("x<a/>", 0, ErrorKind::Unexpected, "text is not expected here"),
+        ("<a>&amp;</a>", 3, ErrorKind::Unexpected, "text is not expected here"),
+        ("<a><![CDATA[x]]></a>", 3, ErrorKind::Unexpected, "text is not expected here"),
+        ("<!DOCTYPE a><a/>", 0, ErrorKind::Forbidden, "a document type (DTD) is not allowed"),
+        ("<a/><?php x?>", 4, ErrorKind::Forbidden, "processing instructions are not allowed"),
         (
             " <?xml version='1.0'?><a/>",
             1,
-            Kind::Malformed,
+            ErrorKind::Malformed,
             "an XML declaration is allowed at the very beginning only",
         ),
         (
             "<?xml encoding='utf-8'?><a/>",
             0,
-            Kind::Malformed,
-            "an XML declaration begins with its version",
+            ErrorKind::Malformed,
+            "an XML declaration must start with its version",
         ),
         (
             "<?xml version='1.1'?><a/>",
             15,
-            Kind::Forbidden,
+            ErrorKind::Forbidden,
             "\"version\" \"1.1\" of the XML declaration: expected version 1.0, UTF-8",
         ),
         (
             "<?xml version='1.0' encoding='utf-16'?><a/>",
             30,
-            Kind::Forbidden,
+            ErrorKind::Forbidden,
             "\"encoding\" \"utf-16\" of the XML declaration: expected version 1.0, UTF-8",
         ),
-        ("<a><b><c><d/></c></b></a>", 9, Kind::TooMuch, "elements are nested more than 3 deep"),
-        ("<a b='1' b='2'/>", 9, Kind::Malformed, "attribute \"b\" comes twice"),
-        ("<a b='1'c='2'/>", 8, Kind::Malformed, "expected white space before an attribute"),
-        ("<a b/>", 4, Kind::Malformed, "attribute \"b\" has no value"),
-        ("<a b=1/>", 5, Kind::Malformed, "expected a value in quotes"),
-        ("<a 1='x'/>", 3, Kind::Malformed, "expected a name"),
-        ("< a/>", 1, Kind::Malformed, "expected a name"),
-        ("<a b='<'/>", 6, Kind::Malformed, "write < as &lt; here"),
+        (
+            "<a><b><c><d/></c></b></a>",
+            9,
+            ErrorKind::TooMuch,
+            "elements are nested more than 3 deep",
+        ),
+        ("<a b='1' b='2'/>", 9, ErrorKind::Malformed, "duplicate attribute \"b\""),
+        ("<a b='1'c='2'/>", 8, ErrorKind::Malformed, "expected white space before an attribute"),
+        ("<a b/>", 4, ErrorKind::Malformed, "attribute \"b\" has no value"),
+        ("<a b=1/>", 5, ErrorKind::Malformed, "expected a value in quotes"),
+        ("<a 1='x'/>", 3, ErrorKind::Malformed, "expected a name"),
+        ("< a/>", 1, ErrorKind::Malformed, "expected a name"),
+        ("<a b='<'/>", 6, ErrorKind::Malformed, "write < as &lt; here"),
         (
             "<a b='&copy;'/>",
             6,
-            Kind::Forbidden,
+            ErrorKind::Forbidden,
             "not one of &amp; &lt; &gt; &apos; &quot; and &#N;",
         ),
-        ("<a b='x&'/>", 7, Kind::Forbidden, "not one of &amp; &lt; &gt; &apos; &quot; and &#N;"),
-        ("<a b='&#0;'/>", 6, Kind::Forbidden, "not one of &amp; &lt; &gt; &apos; &quot; and &#N;"),
+        (
+            "<a b='x&'/>",
+            7,
+            ErrorKind::Forbidden,
+            "not one of &amp; &lt; &gt; &apos; &quot; and &#N;",
+        ),
+        (
+            "<a b='&#0;'/>",
+            6,
+            ErrorKind::Forbidden,
+            "not one of &amp; &lt; &gt; &apos; &quot; and &#N;",
+        ),
         (
             "<a b='&#xD800;'/>",
             6,
-            Kind::Forbidden,
+            ErrorKind::Forbidden,
             "not one of &amp; &lt; &gt; &apos; &quot; and &#N;",
         ),
         (
             "<a b='&#+65;'/>",
             6,
-            Kind::Forbidden,
+            ErrorKind::Forbidden,
             "not one of &amp; &lt; &gt; &apos; &quot; and &#N;",
         ),
-        ("<a\0/>", 2, Kind::Malformed, "U+0000 is not a character of XML"),
-        ("<a b='\u{ffff}'/>", 6, Kind::Malformed, "U+FFFF is not a character of XML"),
+        ("<a\0/>", 2, ErrorKind::Malformed, "U+0000 is not a character of XML"),
+        ("<a b='\u{ffff}'/>", 6, ErrorKind::Malformed, "U+FFFF is not a character of XML"),
     ] {
-        let expected = Mistake::new(at, kind, message);
-        assert_eq!(told(text), Err(expected), "for {text:?}");
+        let expected = XmlError::new(at, kind, message);
+        assert_eq!(events(text), Err(expected), "for {text:?}");
     }
     for text in
         ["<a></b>", "</a>", "<a", "<a b='", "<!-- x", "<!-- a -- b --><a/>", "<?xml", "<![CDATA["]
     {
-        let mistake = told(text).unwrap_err();
-        assert_eq!(mistake.kind, Kind::Malformed, "for {text:?}: {}", mistake.message);
+        let error = events(text).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Malformed, "for {text:?}: {}", error.message);
     }
 }
 
@@ -129,32 +144,32 @@ fn attributes_are_bounded() {
         let attributes: String = (0..count).map(|index| format!(" a{index}='x'")).collect();
         format!("<a{attributes}/>")
     };
-    assert!(told(&of(8)).is_ok());
-    let mistake = told(&of(9)).unwrap_err();
-    assert_eq!(mistake.message, "an element has more than 8 attributes");
+    assert!(events(&of(8)).is_ok());
+    let error = events(&of(9)).unwrap_err();
+    assert_eq!(error.message, "an element has more than 8 attributes");
     let long = |length: usize| format!("<a b='{}'/>", "x".repeat(length));
-    assert!(told(&long(VALUE_BYTES_MAX)).is_ok());
-    assert_eq!(told(&long(VALUE_BYTES_MAX + 1)).unwrap_err().kind, Kind::TooMuch);
+    assert!(events(&long(VALUE_BYTES_MAX)).is_ok());
+    assert_eq!(events(&long(VALUE_BYTES_MAX + 1)).unwrap_err().kind, ErrorKind::TooMuch);
 }
 
 #[test]
-fn places_are_lines_and_columns() {
+fn positions_are_lines_and_columns() {
     let text = "a\nbé\n\nc";
     for (at, expected) in
         [(0, (1, 1)), (1, (1, 2)), (2, (2, 1)), (5, (2, 3)), (6, (3, 1)), (7, (4, 1))]
     {
-        assert_eq!(place(text, at), expected, "at {at}");
+        assert_eq!(position(text, at), expected, "at {at}");
     }
     assert_eq!(text_of(b"\xef\xbb\xbf<a/>"), Ok("<a/>"));
     assert_eq!(text_of(b"<a>\xff").unwrap_err(), 3);
 }
 
 fn text_of(bytes: &[u8]) -> Result<&str, usize> {
-    text(bytes).map_err(|mistake| mistake.at)
+    text(bytes).map_err(|error| error.at)
 }
 
 proptest! {
-    /// Whatever the bytes: an answer, and a mistake within them.
+    /// Any text gives a result, and the offset of an error lies within it.
     #[test]
     fn no_bytes_break_the_reader(
         words in prop::collection::vec(prop_oneof![
@@ -166,13 +181,13 @@ proptest! {
         ], 0..30),
     ) {
         let text = words.concat();
-        if let Err(mistake) = told(&text) {
-            prop_assert!(mistake.at <= text.len());
-            let _ = place(&text, mistake.at);
+        if let Err(error) = events(&text) {
+            prop_assert!(error.at <= text.len());
+            let _ = position(&text, error.at);
         }
     }
 
-    /// What is written is what is read again.
+    /// Escaped values are read back unchanged.
     #[test]
     fn values_come_through(value in any::<String>()) {
         prop_assume!(value.len() < 1_000 && value.chars().all(is_character));
@@ -181,12 +196,12 @@ proptest! {
         out.extend_from_slice(b"\"/>");
         let text = std::str::from_utf8(&out).unwrap();
         let mut document = Document::new(text, 1).unwrap();
-        let Piece::Open(element) = document.next().unwrap() else { panic!("no element") };
+        let Event::Open(element) = document.next_event().unwrap() else { panic!("no element") };
         prop_assert_eq!(&*element.attributes[0].value, &*value);
     }
 }
 
-/// The name of a limit, which comes from a file that may have any character.
+/// Names of limits come from files, which may have any character.
 #[test]
 fn control_characters_do_not_make_an_answer_malformed() {
     let mut out = Vec::new();

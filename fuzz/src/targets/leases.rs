@@ -6,7 +6,7 @@ use crate::input::Input;
 use crate::memory::Meter;
 use crate::work::Bound;
 use std::time::Duration;
-use tidegate_core::{LeaseAsk, Timestamp};
+use tidegate_core::{LeaseRequest, Timestamp};
 use tidegate_wire::{
     DESCRIPTORS_MAX, lease_ask_from, lease_ask_metadata, returned_from, returned_metadata,
 };
@@ -80,7 +80,7 @@ fn seeds() -> Vec<Vec<u8>> {
         [&[descriptors][..], lines.join("\n").as_bytes()].concat()
     };
     let clock = Timestamp::from_nanos(1_763_766_000_000_000_000);
-    let ask = |wanted: Vec<u64>, waiting: Vec<u64>| LeaseAsk {
+    let ask = |wanted: Vec<u64>, waiting: Vec<u64>| LeaseRequest {
         call: 7,
         proxy: 9,
         clock,

@@ -8,7 +8,7 @@ use super::world::{MILLI, Sent};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{
-    Answer, Charge, Lease, LeaseAsk, LeaseReturn, LimitView, Nanos, Status, Timestamp, Verdict,
+    Answer, Charge, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status, Timestamp, Verdict,
 };
 use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, returned_from, rls};
 
@@ -49,7 +49,7 @@ impl Authority {
             .iter()
             .map(|descriptor| {
                 let hits = match request.charge_of(descriptor) {
-                    Charge::Take(hits) | Charge::Drain(hits) | Charge::Refund(hits) => hits.get(),
+                    Charge::Take(hits) | Charge::Force(hits) | Charge::Refund(hits) => hits.get(),
                 };
                 (descriptor.entries[0].value.clone(), hits)
             })
@@ -81,7 +81,7 @@ impl Authority {
         }
     }
 
-    fn take(&mut self, needs: &[(String, u64)], ask: Option<&LeaseAsk>, now: u64) -> Answer {
+    fn take(&mut self, needs: &[(String, u64)], ask: Option<&LeaseRequest>, now: u64) -> Answer {
         let window = window_of(now);
         let before = self.charged.clone();
         let mut fits = Vec::new();
@@ -122,7 +122,7 @@ impl Authority {
     fn lease(
         &mut self,
         key: &str,
-        ask: &LeaseAsk,
+        ask: &LeaseRequest,
         index: usize,
         (fit, allowed): (bool, bool),
         now: u64,
@@ -132,9 +132,9 @@ impl Authority {
         }
         let lasts = TTL.min(WINDOW - now % WINDOW);
         let until = |lasts| ask.clock.saturating_add(Nanos::new(lasts));
-        let id = LeaseAsk::lease_id(ask.call, index);
+        let id = LeaseRequest::lease_id(ask.call, index);
         let Some(limit) = limit_of(key) else {
-            return Some(Lease { id, tokens: Lease::FREE, valid_until: until(lasts) });
+            return Some(Lease { id, tokens: Lease::UNLIMITED, valid_until: until(lasts) });
         };
         let count = (key.to_owned(), window_of(now));
         if !fit {

@@ -4,7 +4,7 @@
 //! replaces the limit. Where denied hits count nothing is cached, as cached denials would not be counted.
 
 use std::collections::{HashMap, HashSet};
-use tidegate_core::Denied;
+use tidegate_core::DeniedHits;
 use tidegate_limits::{Rule, RuleNode, Rules};
 
 /// By domain.
@@ -45,11 +45,12 @@ impl Domain {
     fn note(&mut self, node: &RuleNode) {
         if let Some(rule) = node.rule() {
             self.replaced.extend(rule.replaces().map(str::to_owned));
-            self.counts_denied |= rule.limits().iter().any(|limit| limit.denied == Denied::Count);
+            self.counts_denied |=
+                rule.limits().iter().any(|limit| limit.denied == DeniedHits::Count);
         }
         // As deep as the descriptors of the limits file.
-        for below in node.below() {
-            self.note(below.node);
+        for child in node.children() {
+            self.note(child.node);
         }
     }
 }

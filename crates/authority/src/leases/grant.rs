@@ -16,9 +16,9 @@ use crate::transaction::Transaction;
 use smallvec::SmallVec;
 use std::ops::Range;
 use tidegate_core::{
-    Answer, Charge, Decision, Decisions, Demand, Denied, Descriptor, Direction, Enforcement, Hits,
-    Lease, LeaseAsk, Nanos, Outcome, Request, Status, Timestamp, Verdict, decide, decide_all,
-    lease_tokens,
+    Answer, Charge, Decision, Decisions, Demand, DeniedHits, Descriptor, Direction, Enforcement,
+    Hits, Lease, LeaseRequest, Nanos, Outcome, Request, Status, Timestamp, Verdict, decide,
+    decide_all, lease_tokens,
 };
 use tidegate_store::{Entries, Room, UpdateError};
 
@@ -31,7 +31,7 @@ const DENIAL_MAX_WHILE_HELD: Nanos = Nanos::new(200_000_000);
 
 /// The leases of one request: offered before the update, granted in it.
 struct Leasing<'a> {
-    ask: &'a LeaseAsk,
+    ask: &'a LeaseRequest,
     proxy: Proxy,
     ttl: Nanos,
     seed: u64,
@@ -68,7 +68,7 @@ impl Authority {
     pub fn decide_leasing(
         &self,
         request: &Request,
-        ask: &LeaseAsk,
+        ask: &LeaseRequest,
         now: Timestamp,
     ) -> Result<Answer, UpdateError> {
         let Some(ttl) = self.modes.lease_ttl else { return self.decide(request, now) };
@@ -111,7 +111,7 @@ impl Authority {
             for (index, lease) in leasing.leases.into_iter().enumerate() {
                 answer.statuses[index].lease = lease;
                 let tokens = lease.map_or(0, |lease| lease.tokens);
-                if tokens > 0 && tokens < Lease::FREE {
+                if tokens > 0 && tokens < Lease::UNLIMITED {
                     transaction.plan.subtract_leased(&mut answer.statuses, index, tokens);
                     decided.each_limit(index, |of, entries| {
                         transaction.limits.observer.leased(of, entries, tokens);
@@ -180,7 +180,7 @@ impl Leasing<'_> {
             let most = plan.asks[asks.clone()]
                 .iter()
                 .map(|ask| lease_tokens(u64::MAX, ask.quota.capacity(), 1, demand));
-            let id = LeaseAsk::lease_id(self.ask.call, index);
+            let id = LeaseRequest::lease_id(self.ask.call, index);
             // The record, and the users of each counter.
             let nodes = asks.len() as u64 + 1;
             let may_be = most.min() > Some(0) && id != Lease::NO_ID && nodes <= room;
@@ -249,7 +249,7 @@ impl Leasing<'_> {
         let now = update.now;
         let (asks, counters) =
             (&plan.asks[offer.asks.clone()], &plan.counter_of_ask[offer.asks.clone()]);
-        let mut tokens = Lease::FREE;
+        let mut tokens = Lease::UNLIMITED;
         let mut until = now.saturating_add(self.ttl);
         for (ask, counter) in asks.iter().zip(counters) {
             if update.entries.get(self.users[*counter]?).room() != Room::Available {
@@ -259,7 +259,7 @@ impl Leasing<'_> {
             let left = decide(state, ask.quota, Charge::PEEK, now).remaining;
             let proxies = users[*counter]?.active();
             tokens = tokens.min(lease_tokens(left, ask.quota.capacity(), proxies, offer.demand));
-            until = until.min(ask.quota.charged_until(state, now));
+            until = until.min(ask.quota.spendable_until(state, now));
         }
         let time_left = until.saturating_since(now);
         let record = update.entries.get(record_key);
@@ -270,7 +270,7 @@ impl Leasing<'_> {
         {
             return None;
         }
-        let valid_until = Lease::told(time_left, self.ask.clock)?;
+        let valid_until = Lease::deadline(time_left, self.ask.clock)?;
         let before = update.words.clone();
         let (mut digest, mut charged_at) = (Digest::default(), Timestamp::from_nanos(u64::MAX));
         for (ask, counter) in asks.iter().zip(counters) {
@@ -284,9 +284,9 @@ impl Leasing<'_> {
             }
             let keep_until = &mut update.keep_until[*counter];
             *keep_until = decision.keep_until.as_nanos().max(*keep_until);
-            let window_end = ask.quota.charged_until(state, now);
+            let window_end = ask.quota.spendable_until(state, now);
             digest = digest.with(self.seed, plan.counters[*counter].hash, window_end);
-            charged_at = charged_at.min(ask.quota.reckoned_at(state, now));
+            charged_at = charged_at.min(ask.quota.effective_time(state, now));
             if let Some(users) = &mut users[*counter] {
                 users.note_lease(until, now, self.ttl);
             }
@@ -322,7 +322,7 @@ impl Leasing<'_> {
                 denied_for = denied_for.max(retry_after.min(most));
             }
         }
-        let valid_until = Lease::told(denied_for, self.ask.clock)?;
+        let valid_until = Lease::deadline(denied_for, self.ask.clock)?;
         Some(Lease { id: Lease::NO_ID, tokens: 0, valid_until })
     }
 
@@ -333,7 +333,7 @@ impl Leasing<'_> {
             return;
         }
         let time_left = now.saturating_add(self.ttl).saturating_since(now);
-        let Some(valid_until) = Lease::told(time_left, self.ask.clock) else { return };
+        let Some(valid_until) = Lease::deadline(time_left, self.ask.clock) else { return };
         for (index, (applied, descriptor)) in
             matched.each.iter().zip(&request.descriptors).enumerate()
         {
@@ -343,7 +343,7 @@ impl Leasing<'_> {
                 Applied::Rule { .. } | Applied::Override(_) => false,
             };
             if is_free && is_plain(descriptor) {
-                let (id, tokens) = (Lease::NO_ID, Lease::FREE);
+                let (id, tokens) = (Lease::NO_ID, Lease::UNLIMITED);
                 self.leases[index] = Some(Lease { id, tokens, valid_until });
             }
         }
@@ -366,5 +366,5 @@ fn is_leasable(
         && applied.rule().is_some_and(|rule| rule.replaces().next().is_none())
         && plan.asks[asks.clone()]
             .iter()
-            .all(|ask| ask.enforcement != Enforcement::Quota && ask.denied == Denied::Spare)
+            .all(|ask| ask.enforcement != Enforcement::Quota && ask.denied == DeniedHits::Ignore)
 }

@@ -11,8 +11,8 @@ use crate::authority::Authority;
 use crate::plan::{EXPIRY_SLACK, Plan};
 use smallvec::SmallVec;
 use tidegate_core::{
-    Answer, Ask, Charge, Decision, Direction, Hits, LeaseReturn, Request, Timestamp, Verdict,
-    decide,
+    Answer, Charge, Decision, Direction, Hits, LeaseReturn, LimitCheck, Request, Timestamp,
+    Verdict, decide,
 };
 use tidegate_store::{Entries, UpdateError};
 
@@ -92,7 +92,7 @@ impl Authority {
                     let one = Return { descriptor: index, record, tokens, call, seed, room, now };
                     taken.tokens.push(plan.take_back(entries, &mut words, &one));
                 }
-                let peek = |ask: &Ask<'_>| {
+                let peek = |ask: &LimitCheck<'_>| {
                     decide(&mut words[ask.state.clone()], ask.quota, PEEK_AT_REFUND, now)
                 };
                 taken.decisions.extend(plan.asks.iter().map(peek));
@@ -123,7 +123,7 @@ impl Plan<'_> {
             asks.filter(|(ask, _)| ask.descriptor == descriptor)
         };
         let digest = own().fold(Digest::default(), |digest, (ask, counter)| {
-            let window_end = ask.quota.refunded_until(&words[ask.state.clone()], now);
+            let window_end = ask.quota.refund_spendable_until(&words[ask.state.clone()], now);
             digest.with(seed, self.counters[*counter].hash, window_end)
         });
         let stamp = ReturnStamp::new(call);
@@ -132,9 +132,9 @@ impl Plan<'_> {
         }
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(record.held);
         let held = u64::from(record.held);
-        for (Ask { quota, state, .. }, _) in own() {
+        for (LimitCheck { quota, state, .. }, _) in own() {
             let state = &mut words[state.clone()];
-            let worth = quota.worth(state, held, record.charged_at, now).min(tokens.into());
+            let worth = quota.returnable(state, held, record.charged_at, now).min(tokens.into());
             decide(state, quota, Charge::Refund(Hits::new(worth)), now);
         }
         record.held -= tokens;

@@ -27,7 +27,7 @@ fn logged(engine: &Fixture) -> usize {
 fn a_limit_of_usage_closes_with_the_debit_that_exceeds_it() {
     let engine = engine(TOKENS);
     assert_eq!(served(&engine, 45), 30);
-    let counting = engine_with(TOKENS, Modes { denied: Denied::Count, ..Modes::default() });
+    let counting = engine_with(TOKENS, Modes { denied: DeniedHits::Count, ..Modes::default() });
     // The mode is for limits that requests bring along; a rule's limit was read with its own.
     assert_eq!(served(&counting, 45), 30);
     let counting = super::engine(&TOKENS.replace("100", "100, count_denied: true"));
@@ -36,7 +36,7 @@ fn a_limit_of_usage_closes_with_the_debit_that_exceeds_it() {
 
 #[test]
 fn limits_that_are_brought_along_count_denied_requests_where_the_service_says_so() {
-    for (denied, expected) in [(Denied::Spare, 30), (Denied::Count, 3)] {
+    for (denied, expected) in [(DeniedHits::Ignore, 30), (DeniedHits::Count, 3)] {
         let engine = engine_with(TOKENS, Modes { denied, ..Modes::default() });
         let brought = || {
             let limit = LimitOverride { requests: 100, unit: Unit::Day };

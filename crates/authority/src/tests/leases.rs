@@ -1,7 +1,7 @@
 //! Leases on a real store: what is charged, who gets how much, what comes back.
 
 use super::*;
-use tidegate_core::{Lease, LeaseAsk, LeaseReturn};
+use tidegate_core::{Lease, LeaseRequest, LeaseReturn};
 use tidegate_store::Eviction;
 
 const SECOND: u64 = 1_000_000_000;
@@ -42,10 +42,10 @@ fn at(nanos: u64) -> Timestamp {
 }
 
 /// What `proxy` says beside its request: the same for each descriptor.
-pub(super) fn wants(proxy: u64, wanted: u64, waiting: u64) -> LeaseAsk {
+pub(super) fn wants(proxy: u64, wanted: u64, waiting: u64) -> LeaseRequest {
     let each = |number| vec![number; 8];
     let clock = Timestamp::from_nanos(CLOCK);
-    LeaseAsk { call: new_call(), proxy, clock, wanted: each(wanted), waiting: each(waiting) }
+    LeaseRequest { call: new_call(), proxy, clock, wanted: each(wanted), waiting: each(waiting) }
 }
 
 /// In nanoseconds after the ask.
@@ -78,7 +78,7 @@ impl Fixture {
         &self,
         nanos: u64,
         descriptors: Vec<Descriptor>,
-        ask: &LeaseAsk,
+        ask: &LeaseRequest,
     ) -> Answer {
         let request = Request { domain: "d".into(), descriptors, hits: Hits::ONE };
         until_decided(|| self.engine.decide_leasing(&request, ask, at(nanos)))
@@ -154,7 +154,7 @@ fn who_asks_for_no_tokens_gets_none() {
     let engine = leasing(WINDOW);
     assert_eq!(engine.lease_of(0, (PROXY, 0, 0)), None);
     let request = Request { domain: "d".into(), descriptors: of_k(), hits: Hits::ONE };
-    let ask = LeaseAsk { wanted: Vec::new(), waiting: Vec::new(), ..wants(PROXY, 0, 0) };
+    let ask = LeaseRequest { wanted: Vec::new(), waiting: Vec::new(), ..wants(PROXY, 0, 0) };
     let answer = engine.engine.decide_leasing(&request, &ask, at(0)).expect("a decision");
     assert_eq!(answer.statuses[0].lease, None);
     // Nor anybody where leases are off.
@@ -247,7 +247,7 @@ fn an_ask_that_comes_twice_is_leased_once() {
         answer.statuses[0].lease
     };
     let first = lease().expect("a lease");
-    assert_eq!((lease(), first.id), (None, LeaseAsk::lease_id(ask.call, 0)));
+    assert_eq!((lease(), first.id), (None, LeaseRequest::lease_id(ask.call, 0)));
     assert_eq!(engine.left_at(0), 100 - u64::from(first.tokens));
 }
 
@@ -499,7 +499,7 @@ fn where_no_limit_applies_hits_are_free() {
     let answer = engine.ask_leasing(0, both(), &wants(PROXY, 0, 0));
     for status in &answer.statuses {
         let lease = status.lease.expect("a lease");
-        assert_eq!((lease.tokens, lease.id), (Lease::FREE, Lease::NO_ID));
+        assert_eq!((lease.tokens, lease.id), (Lease::UNLIMITED, Lease::NO_ID));
         assert_eq!(lasts(lease), told_of(2 * SECOND));
     }
     // Of a request that is denied, only the denial is worth knowing.
@@ -730,7 +730,8 @@ fn a_request_of_many_limits_is_decided_without_leases() {
         (0..count).map(|index| descriptor(&[("k", &index.to_string())])).collect::<Vec<_>>()
     };
     let leases = |count| {
-        let ask = LeaseAsk { wanted: vec![10; count], waiting: Vec::new(), ..wants(PROXY, 0, 0) };
+        let ask =
+            LeaseRequest { wanted: vec![10; count], waiting: Vec::new(), ..wants(PROXY, 0, 0) };
         let answer = engine.ask_leasing(0, many(count), &ask);
         assert_eq!(answer.verdict, Verdict::Allow);
         answer.statuses.iter().filter(|status| status.lease.is_some()).count()

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use tidegate_limits::Rules;
 use tidegate_limits::describe::count;
-use tidegate_limits::diff::{Change, Changes, Kind, Snapshot, compare_rules};
+use tidegate_limits::diff::{Change, ChangeKind, Changes, Snapshot, compare_rules};
 use tidegate_limits::usage_based;
-use tidegate_limits::{self as rules, Loaded, Pipes, RuleError, RuleErrors, Source, escaped};
+use tidegate_limits::{self as rules, Diagnostic, LoadErrors, Loaded, Pipes, Source, escaped};
 
 /// As diff(1) has it.
 const EXIT_TROUBLE: u8 = 2;
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 fn check(
     options: &CheckOptions,
     path: &Path,
-    loaded: Result<Loaded, RuleErrors>,
+    loaded: Result<Loaded, LoadErrors>,
     out: &mut Output,
 ) -> io::Result<ExitCode> {
     let (rules, warnings, errors) = match loaded {
@@ -60,7 +60,7 @@ fn check(
             Ok(()) => (Some(loaded.rules), loaded.warnings, Vec::new()),
             Err(errors) => (None, Vec::new(), errors),
         },
-        Err(RuleErrors(errors)) => (None, Vec::new(), errors),
+        Err(LoadErrors(errors)) => (None, Vec::new(), errors),
     };
     let is_strict = options.strict && !warnings.is_empty();
     let is_ok = errors.is_empty() && !is_strict;
@@ -76,8 +76,7 @@ fn check(
             writeln!(out, "{error}")?;
         }
         for warning in &warnings {
-            let at = place_of(warning);
-            writeln!(out, "{at}: warning: {}", warning.message)?;
+            writeln!(out, "{}: warning: {}", warning.location(), warning.message)?;
         }
         writeln!(out, "{}", summary(rules.as_ref(), errors.len(), warnings.len(), is_strict))?;
     }
@@ -99,8 +98,8 @@ fn check_srv(
 ) -> io::Result<ExitCode> {
     let parsed = srv::parse(bytes).map_err(|mistakes| {
         let mistakes = mistakes.into_iter().map(|(place, message)| {
-            let (file, place) = (path.to_path_buf(), Some(place));
-            RuleError { file, place, message }
+            let (file, position) = (path.to_path_buf(), Some(place));
+            Diagnostic { file, position, message }
         });
         mistakes.collect::<Vec<_>>()
     });
@@ -148,21 +147,12 @@ fn summary(rules: Option<&Rules>, errors: usize, warnings: usize, is_strict: boo
     }
 }
 
-/// `file:line:column`, as editors know it.
-fn place_of(error: &RuleError) -> String {
-    let file = error.file.display();
-    match error.place {
-        Some((line, column)) => format!("{file}:{line}:{column}"),
-        None => file.to_string(),
-    }
-}
-
 /// A mistake or a warning.
-pub(crate) fn json_of(error: &RuleError) -> Value {
+pub(crate) fn json_of(error: &Diagnostic) -> Value {
     json!({
         "file": error.file.display().to_string(),
-        "line": error.place.map(|(line, _)| line),
-        "column": error.place.map(|(_, column)| column),
+        "line": error.position.map(|(line, _)| line),
+        "column": error.position.map(|(_, column)| column),
         "message": error.message,
     })
 }
@@ -181,14 +171,14 @@ fn domains_json(rules: &Rules) -> Vec<Value> {
 
 fn diff(
     options: &CheckOptions,
-    old: Result<Loaded, RuleErrors>,
-    new: Result<Loaded, RuleErrors>,
+    old: Result<Loaded, LoadErrors>,
+    new: Result<Loaded, LoadErrors>,
     out: &mut Output,
 ) -> io::Result<ExitCode> {
     let (old, new) = match (old, new) {
         (Ok(old), Ok(new)) => (old.rules, new.rules),
         (old, new) => {
-            let errors: Vec<RuleError> = [old, new]
+            let errors: Vec<Diagnostic> = [old, new]
                 .into_iter()
                 .filter_map(Result::err)
                 .flat_map(|errors| errors.0)
@@ -196,7 +186,7 @@ fn diff(
             if options.json {
                 out.json(&json!({"errors": errors.iter().map(json_of).collect::<Vec<_>>()}))?;
             } else {
-                eprintln!("{}", RuleErrors(errors));
+                eprintln!("{}", LoadErrors(errors));
             }
             return Ok(ExitCode::from(EXIT_TROUBLE));
         }
@@ -213,9 +203,9 @@ fn diff(
 
 fn change_json(change: &Change) -> Value {
     let kind = match change.kind {
-        Kind::Added => "added",
-        Kind::Removed => "removed",
-        Kind::Changed => "changed",
+        ChangeKind::Added => "added",
+        ChangeKind::Removed => "removed",
+        ChangeKind::Changed => "changed",
     };
     json!({"path": change.path, "change": kind, "what": change.what, "means": change.means})
 }
@@ -227,14 +217,18 @@ fn print_changes(changes: &Changes, new: &Snapshot, out: &mut Output) -> io::Res
     }
     for change in &changes.0 {
         let sign = match change.kind {
-            Kind::Added => '+',
-            Kind::Removed => '-',
-            Kind::Changed => '~',
+            ChangeKind::Added => '+',
+            ChangeKind::Removed => '-',
+            ChangeKind::Changed => '~',
         };
         writeln!(out, "{sign} {}: {}", change.path, change.what)?;
         writeln!(out, "    {}", change.means)?;
     }
-    let kinds = [("added", Kind::Added), ("removed", Kind::Removed), ("changed", Kind::Changed)];
+    let kinds = [
+        ("added", ChangeKind::Added),
+        ("removed", ChangeKind::Removed),
+        ("changed", ChangeKind::Changed),
+    ];
     let counts = kinds.map(|(name, kind)| (name, changes.count(kind)));
     let told: Vec<String> = counts
         .iter()

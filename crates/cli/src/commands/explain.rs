@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_authority::{Previewed, preview};
 use tidegate_core::{Descriptor, Enforcement, Entry, Hits, Quota, Request, Timestamp, Verdict};
-use tidegate_limits::lookup::Look;
+use tidegate_limits::lookup::Trace;
 use tidegate_limits::{self as rules, Loaded};
 use tidegate_limits::{Limit, Rules};
 use tidegate_store::{Hashed, OpenError, View};
@@ -98,7 +98,7 @@ struct Explanation<'a> {
     now: Timestamp,
     counters: Counters<'a>,
     /// One for each descriptor.
-    looks: Vec<Look<'a>>,
+    looks: Vec<Trace<'a>>,
     /// Those that have a say.
     limits: Vec<Previewed>,
     verdict: Verdict,
@@ -157,7 +157,7 @@ impl<'a> Explanation<'a> {
         let Some(rule) = self.looks[descriptor].rule() else { return Vec::new() };
         let rule_that_replaces = |limit: &Limit| {
             let name = limit.name.as_deref()?;
-            let mut rules = self.looks.iter().filter_map(Look::rule);
+            let mut rules = self.looks.iter().filter_map(Trace::rule);
             rules.find(|rule| rule.replaces().any(|replaced| replaced == name))
         };
         let limits = rule.limits().iter();
@@ -199,9 +199,9 @@ impl<'a> Explanation<'a> {
     }
 }
 
-fn looks<'a>(rules: &'a Rules, request: &'a Request) -> Vec<Look<'a>> {
+fn looks<'a>(rules: &'a Rules, request: &'a Request) -> Vec<Trace<'a>> {
     let descriptors = request.descriptors.iter();
-    descriptors.map(|descriptor| Look::of(rules, &request.domain, &descriptor.entries)).collect()
+    descriptors.map(|descriptor| Trace::of(rules, &request.domain, &descriptor.entries)).collect()
 }
 
 /// The hits that a window has taken, as far as its capacity goes; none for a bucket, which does not

@@ -15,7 +15,7 @@ use tidegate_data_dir::NodeCounts;
 use tidegate_limits::daily_reset;
 use tidegate_process::WORKERS_MAX;
 use tidegate_store::GeometryError;
-use tidegate_xml::{self as xml, Attribute, Document, Element, Piece};
+use tidegate_xml::{self as xml, Attribute, Document, Element, Event};
 
 /// Far more than such a file takes.
 const BYTES_MAX: u64 = 64 * 1024;
@@ -86,7 +86,7 @@ pub(crate) fn read(path: &Path) -> Result<Srv, String> {
 pub(crate) fn is_srv(bytes: &[u8]) -> bool {
     let Ok(text) = xml::text(bytes) else { return false };
     let Ok(mut document) = Document::new(text, 1) else { return false };
-    matches!(document.next(), Ok(Piece::Open(root)) if root.name == "srv")
+    matches!(document.next_event(), Ok(Event::Open(root)) if root.name == "srv")
 }
 
 /// Line, column, and what is wrong there.
@@ -94,30 +94,30 @@ pub(crate) type Told = ((u64, u64), String);
 
 pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<Told>> {
     let lossy = String::from_utf8_lossy(bytes);
-    let fatal = |mistake: xml::Mistake| vec![(xml::place(&lossy, mistake.at), mistake.message)];
+    let fatal = |mistake: xml::XmlError| vec![(xml::position(&lossy, mistake.at), mistake.message)];
     let text = xml::text(bytes).map_err(fatal)?;
     let mut document = Document::new(text, 1).map_err(fatal)?;
     let (mut srv, mut mistakes) = (Srv::default(), Vec::new());
-    while let Piece::Open(element) = document.next().map_err(fatal)? {
+    while let Event::Open(element) = document.next_event().map_err(fatal)? {
         if element.name != "srv" {
             return Err(fatal(element.refuse("<srv>")));
         }
         for attribute in &element.attributes {
             if let Err(mistake) = srv.take(attribute) {
-                mistakes.push((xml::place(text, mistake.at), mistake.message));
+                mistakes.push((xml::position(text, mistake.at), mistake.message));
             }
         }
         if let Err((at, message)) = srv.check(&element) {
-            mistakes.push((xml::place(text, at), message));
+            mistakes.push((xml::position(text, at), message));
         }
         // Its end, or an element that nothing has room for.
-        document.next().map_err(fatal)?;
+        document.next_event().map_err(fatal)?;
     }
     if mistakes.is_empty() { Ok(srv) } else { Err(mistakes) }
 }
 
 impl Srv {
-    fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), xml::Mistake> {
+    fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), xml::XmlError> {
         let value = &*attribute.value;
         match attribute.name {
             "workers" => self.workers = Some(number(attribute, WORKERS_MAX)?),
@@ -137,7 +137,7 @@ impl Srv {
             }
             "timezone" => {
                 daily_reset("00:00", value)
-                    .map_err(|message| xml::Mistake::unexpected(attribute.value_at, message))?;
+                    .map_err(|message| xml::XmlError::unexpected(attribute.value_at, message))?;
                 self.timezone = Some(value.to_owned());
             }
             _ => return Err(attribute.refuse("srv", KNOWN)),
@@ -169,7 +169,7 @@ impl Srv {
             (Some(host), None) => Err((host.at, "`host` needs a `port`".to_owned())),
             _ => match (attribute("timezone"), attribute("self-update")) {
                 (Some(zone), None) => {
-                    Err((zone.at, "`timezone` says nothing without `self-update`".to_owned()))
+                    Err((zone.at, "`timezone` has no effect without `self-update`".to_owned()))
                 }
                 _ => Ok(()),
             },
@@ -230,7 +230,7 @@ pub(crate) fn yield_to_flags(serve: &ArgMatches, options: &mut ServeOptions) {
 fn number<N: TryFrom<u64> + Into<u64> + Copy>(
     attribute: &Attribute<'_>,
     most: N,
-) -> Result<N, xml::Mistake> {
+) -> Result<N, xml::XmlError> {
     let value = &*attribute.value;
     let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
     let number = value.parse::<u64>().ok().filter(|number| is_plain && *number <= most.into());
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(told("<srv host=\"a\"/>"), ["1:6: `host` needs a `port`"]);
         assert_eq!(
             told("<srv timezone=\"UTC\"/>"),
-            ["1:6: `timezone` says nothing without `self-update`"]
+            ["1:6: `timezone` has no effect without `self-update`"]
         );
         for (cluster, message) in [
             ("files='4'", "1:6: `files` needs `key-nodes` and `chain` beside it"),

@@ -1,29 +1,26 @@
-//! First-hit window: at most `requests` hits in a window that opens at its first hit and is over
-//! once `period` has passed; the next hit opens another.
+//! First-hit window: at most `requests` hits in a window that opens at its first hit and ends after
+//! `period`. The next hit opens another window.
 //!
-//! State words: `start` (ns since the epoch of the hit that opened the window; at least 1, for zero
-//! is a counter that was never used), `count` (hits taken in it, and what it inherited), `last` (ns
-//! of the last hit that was taken, or drained in vain; zero where nobody noted it), and one that is
-//! zero. `last` decides nothing: it is kept for those who ask.
+//! State words: `start` (ns since the epoch of the hit that opened the window; at least 1, because zero is
+//! a counter that was never used), `count` (hits taken in it plus inherited debt), `last` (ns of the last
+//! hit that was taken or forced; zero if not recorded), and zero. `last` decides nothing; it is kept for
+//! reports.
 //!
-//! With `borrow`, a window may admit so many hits more (see [`Allowance`]). A window that ends in
-//! debt is followed by another at once, and so on until the debt is paid; each pays `requests`,
-//! whether or not anybody asks in it.
+//! With `borrow`, a window may admit this many more hits (see [`Allowance`]). A window that ends in debt is
+//! followed by another at once, and so on until the debt is paid. Each pays `requests`, whether or not it
+//! has hits. With a daily reset, a window that began before the last reset is over, together with its debt.
 //!
-//! With a daily reset, a window that began before the last reset is over, its debt with it: the
-//! counter is as if it had never been used.
+//! Invariant: if the clock steps back, the counter stays in the open window. A window that was opened while
+//! the clock was far ahead stays until the clock gets there. Peeks, denials and refunds open no window.
 //!
-//! Invariant: a clock that steps back stays in the window that is open. A window that was opened
-//! while the clock was far ahead stands until the clock gets there. Looking, being denied and
-//! giving back open no window.
+//! Hits that are charged ahead may be spent until the end of the window that is open after the charge. It
+//! has counted them, and no other window opens before its end, so no window has more hits than it counted.
 //!
-//! Hits that are charged ahead may be spent until the window that stands after the charge is over: it
-//! has counted them, and no other opens before, so no window has more hits than it counted.
-//!
-//! Source: the limit algorithm of the Frequency Restrict Service (first use; start = end = now;
-//! self-update at an agreed point in time).
+//! Source: the limit algorithm of the Frequency Restrict Service (first use; start = end = now; self-update
+//! at an agreed point in time).
 
-use super::fixed_window::{Allowance, DailyReset, Overdraft};
+use super::allowance::{Allowance, Overdraft};
+use super::daily_reset::DailyReset;
 use crate::quota::{Decision, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 
@@ -35,42 +32,42 @@ pub struct FirstHitWindow {
     reset: Option<DailyReset>,
 }
 
-/// A window that is open.
+/// An open window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenWindow {
     /// When it opened.
     pub start: Timestamp,
-    /// When the last hit came, taken or refused; the start where nobody noted it.
+    /// When the last hit came, taken or not; the start if not recorded.
     pub last: Timestamp,
-    /// The hits in it, with those that it inherited as debt.
+    /// The hits in it, including inherited debt.
     pub count: u64,
-    /// When it is over.
+    /// When it ends.
     pub end: Timestamp,
 }
 
-/// The window that stands at some moment, in nanoseconds since the Unix epoch.
+/// The current window, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct Current {
     start: u64,
     count: u64,
     last: u64,
-    /// The first reset after it opened; the end of time where there is none.
+    /// The first reset after it opened; the end of time if there is none.
     reset: u64,
-    kind: Kind,
+    phase: Phase,
 }
 
-/// Whether the window was opened by a hit, or is the one that a hit would open.
+/// Whether a hit has opened the window, or the next hit would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Phase {
     Open,
-    Next,
+    New,
 }
 
 impl FirstHitWindow {
     /// `requests` hits per window, which opens at its first hit and lasts for `period`.
     ///
     /// # Errors
-    /// When `period` is out of range (1 ms to 3,660 days).
+    /// If `period` is out of range (1 ms to 3,660 days).
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         Ok(FirstHitWindow {
@@ -80,23 +77,23 @@ impl FirstHitWindow {
         })
     }
 
-    /// Allows `borrow` hits more in a window, charged to the windows that follow.
+    /// Allows `borrow` more hits in a window, which later windows pay back.
     ///
     /// # Errors
-    /// When there are no requests to pay it back with, or both together exceed u32.
+    /// If there are no requests to pay them back, or both together exceed u32.
     pub fn with_borrow(mut self, borrow: u32) -> Result<Self, QuotaError> {
         self.allowance = self.allowance.with_borrow(borrow)?;
         Ok(self)
     }
 
-    /// Ends every window at `reset`, each day.
+    /// Ends every window at `reset` each day.
     #[must_use]
     pub fn with_reset(mut self, reset: DailyReset) -> Self {
         self.reset = Some(reset);
         self
     }
 
-    /// When windows end each day, whatever is left of them.
+    /// When windows end each day at the latest.
     #[must_use]
     pub fn reset(&self) -> Option<&DailyReset> {
         self.reset.as_ref()
@@ -114,26 +111,25 @@ impl FirstHitWindow {
         Period::Span(self.period)
     }
 
-    /// The most that can be left: the requests of a window and what it may borrow.
+    /// The most that can be left: the requests of a window plus what it may borrow.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.allowance.capacity()
     }
 
-    /// The window that is open at `now` in a counter of this state; none in one that was never
-    /// used, and once it is over.
+    /// The window that is open at `now`; none if the counter was never used or its window is over.
     #[must_use]
     pub fn open_window(&self, state: &[u64; 4], now: Timestamp) -> Option<OpenWindow> {
-        let standing = self.standing(state, now.as_nanos().max(1));
-        (standing.kind == Kind::Open).then(|| OpenWindow {
-            start: Timestamp::from_nanos(standing.start),
-            last: Timestamp::from_nanos(standing.last.max(standing.start)),
-            count: standing.count,
-            end: self.opening(standing, 1),
+        let current = self.current(state, now.as_nanos().max(1));
+        (current.phase == Phase::Open).then(|| OpenWindow {
+            start: Timestamp::from_nanos(current.start),
+            last: Timestamp::from_nanos(current.last.max(current.start)),
+            count: current.count,
+            end: self.opening(current, 1),
         })
     }
 
-    /// The state of a counter whose window opened at `start` and has `count` hits, the last at
+    /// The state of a counter whose window opened at `start` and has `count` hits, the last of them at
     /// `last`.
     #[must_use]
     pub fn state(start: Timestamp, count: u64, last: Timestamp) -> [u64; 4] {
@@ -143,39 +139,39 @@ impl FirstHitWindow {
 
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
         let hit_at = now.as_nanos().max(1);
-        let standing = self.standing(state, hit_at);
-        let charged = self.allowance.charge(standing.count, charge);
-        let last = if charged.is_hit() { standing.last.max(hit_at) } else { standing.last };
-        if charged.count != standing.count {
-            *state = [standing.start, charged.count, last.max(standing.start), 0];
-        } else if standing.kind == Kind::Open && last != state[2] {
-            // Drained in vain: the hit is noted where there is a window to note it in.
+        let current = self.current(state, hit_at);
+        let charged = self.allowance.charge(current.count, charge);
+        let last = if charged.is_hit() { current.last.max(hit_at) } else { current.last };
+        if charged.count != current.count {
+            *state = [current.start, charged.count, last.max(current.start), 0];
+        } else if current.phase == Phase::Open && last != state[2] {
+            // A forced hit that could not be counted is recorded if a window is open.
             state[2] = last;
         }
-        self.allowance.decision(charged, now, |later| self.opening(standing, later))
+        self.allowance.decision(charged, now, |later| self.opening(current, later))
     }
 
-    /// The end of the window that stands after a charge at `now`.
-    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
-        self.opening(self.standing(state, now.as_nanos().max(1)), 1)
+    /// The end of the window that is open after a charge at `now`.
+    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+        self.opening(self.current(state, now.as_nanos().max(1)), 1)
     }
 
-    /// When the n-th window after this one opens, at the latest: a reset leaves nothing to wait for.
-    fn opening(&self, standing: Standing, later: u64) -> Timestamp {
+    /// When the n-th window after this one opens, or the next reset if that is earlier.
+    fn opening(&self, current: Current, later: u64) -> Timestamp {
         let passed = self.period.as_nanos().saturating_mul(later);
-        Timestamp::from_nanos(standing.start.saturating_add(passed).min(standing.reset))
+        Timestamp::from_nanos(current.start.saturating_add(passed).min(current.reset))
     }
 
-    /// The window that stands at `now`; where none does, the one that a hit would open.
-    fn standing(&self, state: &[u64; 4], now: u64) -> Standing {
+    /// The window that is open at `now`, or the window that a hit would open.
+    fn current(&self, state: &[u64; 4], now: u64) -> Current {
         let [start, count, last, _] = *state;
         let reset = |at| self.reset.as_ref().map_or(u64::MAX, |daily| daily.next(at));
         let next =
-            || Standing { start: now, count: 0, last: 0, reset: reset(now), kind: Kind::Next };
+            || Current { start: now, count: 0, last: 0, reset: reset(now), phase: Phase::New };
         if start == 0 {
             return next();
         }
-        let open = Standing { start, count, last, reset: reset(start), kind: Kind::Open };
+        let open = Current { start, count, last, reset: reset(start), phase: Phase::Open };
         if now >= open.reset && open.reset != u64::MAX {
             return next();
         }
@@ -185,7 +181,7 @@ impl FirstHitWindow {
         }
         match self.allowance.inherited(count, || elapsed / period) {
             0 => next(),
-            debt => Standing { start: now - elapsed % period, count: debt, ..open },
+            debt => Current { start: now - elapsed % period, count: debt, ..open },
         }
     }
 }

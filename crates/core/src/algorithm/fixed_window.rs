@@ -1,38 +1,30 @@
-//! Fixed window: at most `requests` hits in each window, windows one after the other without a gap.
+//! Fixed window: at most `requests` hits in each of a sequence of adjacent windows.
 //!
-//! Windows are aligned to the Unix epoch as envoyproxy/ratelimit aligns them (so a week starts on a
-//! Thursday), or by a local clock, or are months of the calendar. With `borrow`, a window may admit
-//! so many hits more, which those after it pay back (see [`Allowance`]).
+//! Windows are aligned to the Unix epoch as in envoyproxy/ratelimit (so a week starts on a Thursday), or by
+//! a local clock, or are calendar months. With `borrow`, a window may admit this many more hits, which
+//! later windows pay back (see [`Allowance`]). Around a boundary, a caller can pass up to twice the limit;
+//! the sliding windows and the token bucket avoid this.
 //!
-//! State words: `start` (ns since the epoch at which the counted window opened), `count` (hits
-//! taken in it, overdrawn ones too, and what it inherited of those before), `last` (ns of the last hit that
-//! was counted; zero where nobody noted it), and one that is zero. `last` decides nothing but whether a
-//! daily reset came since (see `self_update`). A caller can pass up
-//! to twice the limit around a boundary; that is the nature of the algorithm, and why the others
-//! exist.
+//! State words: `start` (ns since the epoch at which the counted window opened), `count` (hits taken in it,
+//! including overdrafts and inherited debt), `last` (ns of the last counted hit; zero if not recorded), and
+//! zero. `last` is used only to decide whether a daily reset came since.
 //!
-//! Invariant: the window that is charged is that of the later of `now` and the stored start. A
-//! clock that steps back stays in the newer window; one that once ran far ahead and was corrected
-//! leaves the counters that were taken from meanwhile in the window of that time, with what is left
-//! of its hits, until the clock gets there. Looking, being denied and giving back to a window that
-//! is over write nothing, so they move no counter ahead.
+//! Invariant: a charge counts in the window of `now` or of the stored start, whichever is later. If the
+//! clock steps back, the counter stays in the newer window. If the clock was far ahead for a while,
+//! counters that were charged meanwhile stay in the window of that time, with its remaining hits, until the
+//! clock gets there. Peeks, denials, and refunds to a past window write nothing, so they move no counter
+//! ahead.
 //!
-//! Hits that are charged ahead may be spent until the window that they are counted in ends. Then every
-//! hit happens no later than that window and is counted in it, so no window has more hits than it
-//! counted, and that is at most `requests + borrow`.
+//! Hits that are charged ahead may be spent until the end of the window that counts them. So every hit
+//! happens no later than the window that counts it, and no window has more hits than it counted: at most
+//! `requests + borrow`.
 
-mod allowance;
-mod calendar;
-mod daily_reset;
-mod zone;
-
-pub(super) use allowance::{Allowance, Overdraft};
-pub use daily_reset::DailyReset;
-pub use zone::Zone;
-
+use super::allowance::{Allowance, Overdraft};
+use super::calendar::{Cut, LocalWindows, Window};
+use super::daily_reset::DailyReset;
+use super::zone::Zone;
 use crate::quota::{Decision, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
-use calendar::{Cut, LocalWindows};
 
 /// The numbers of a fixed window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,17 +35,17 @@ pub struct FixedWindow {
     reset: Option<DailyReset>,
 }
 
-/// Where windows begin and end.
+/// The boundaries of windows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Windows {
-    /// At multiples of so many nanoseconds since the Unix epoch.
+    /// Multiples of this many nanoseconds since the Unix epoch.
     Epoch(u64),
-    /// Where a local clock says.
+    /// By a local clock.
     Local(LocalWindows),
 }
 
-/// The windows of a period by a local clock. Made once and shared: that of a zone with daylight
-/// saving is a table of some 16 KB.
+/// The windows of a period by a local clock. Shared by limits, because the table for a zone with daylight
+/// saving takes some 16 KB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alignment {
     period: Period,
@@ -61,13 +53,13 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// Windows of `period` by the clock of `zone`, UTC included. Whole weeks start on Monday.
+    /// Windows of `period` by the clock of `zone`, which may be UTC. Whole weeks start on Monday.
     ///
     /// # Errors
-    /// When `period` is out of range (1 ms to 3,660 days, 1 to 120 months).
+    /// If `period` is out of range (1 ms to 3,660 days, 1 to 120 months).
     pub fn new(period: Period, zone: &Zone) -> Result<Self, QuotaError> {
         let cut = match period {
-            Period::Span(span) => Cut::spans(checked_period(span)?.as_nanos()),
+            Period::Span(span) => Cut::fixed(checked_period(span)?.as_nanos()),
             Period::Months(months) => Cut::Months(checked_months(months)?),
         };
         Ok(Alignment { period, windows: LocalWindows::new(cut, zone) })
@@ -78,23 +70,11 @@ fn checked_months(months: u32) -> Result<u32, QuotaError> {
     if (1..=120).contains(&months) { Ok(months) } else { Err(QuotaError::Months(months)) }
 }
 
-/// One window.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    /// Its number; those of windows that follow each other do too.
-    ordinal: i64,
-    /// When it opens, in nanoseconds since the Unix epoch.
-    start: u64,
-    /// When the next one opens.
-    end: u64,
-}
-
 impl FixedWindow {
-    /// `requests` hits per `period`, in windows aligned to the Unix epoch. Zero requests is a limit
-    /// that denies everything.
+    /// `requests` hits per `period`, in windows aligned to the Unix epoch. Zero requests deny everything.
     ///
     /// # Errors
-    /// When `period` is out of range (1 ms to 3,660 days).
+    /// If `period` is out of range (1 ms to 3,660 days).
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         Ok(FixedWindow {
@@ -105,11 +85,11 @@ impl FixedWindow {
         })
     }
 
-    /// `requests` hits per `months` of the calendar, counted from January 1970 (12 are a year), by
-    /// the UTC calendar unless [`in_zone`](Self::in_zone) says otherwise.
+    /// `requests` hits per `months` of the calendar, counted from January 1970 (12 are a year), in UTC
+    /// unless [`in_zone`](Self::in_zone) is used.
     ///
     /// # Errors
-    /// When `months` is 0 or above 120.
+    /// If `months` is 0 or above 120.
     pub fn calendar(requests: u32, months: u32) -> Result<Self, QuotaError> {
         let alignment = Alignment::new(Period::Months(months), &Zone::utc())?;
         Ok(FixedWindow {
@@ -120,17 +100,17 @@ impl FixedWindow {
         })
     }
 
-    /// Aligns the windows to the clock of `zone`, UTC included; whole weeks then start on Monday.
+    /// Aligns the windows to the clock of `zone`, which may be UTC. Whole weeks then start on Monday.
     #[must_use]
     pub fn in_zone(self, zone: &Zone) -> Self {
         match Alignment::new(self.period, zone) {
             Ok(alignment) => self.aligned(&alignment),
-            // The period of a limit that exists is in range.
+            // Unreachable: the period has been validated.
             Err(_) => self,
         }
     }
 
-    /// Counts in the windows of `alignment`, whose period becomes that of the limit.
+    /// Uses the windows of `alignment`, including its period.
     #[must_use]
     pub fn aligned(mut self, alignment: &Alignment) -> Self {
         self.period = alignment.period;
@@ -138,16 +118,16 @@ impl FixedWindow {
         self
     }
 
-    /// Allows `borrow` hits more in a window, charged to the windows that follow.
+    /// Allows `borrow` more hits in a window, which later windows pay back.
     ///
     /// # Errors
-    /// When there are no requests to pay it back with, or both together exceed u32.
+    /// If there are no requests to pay them back, or both together exceed u32.
     pub fn with_borrow(mut self, borrow: u32) -> Result<Self, QuotaError> {
         self.allowance = self.allowance.with_borrow(borrow)?;
         Ok(self)
     }
 
-    /// Forgets all hits at `reset`, each day.
+    /// Forgets all hits at `reset` each day.
     #[must_use]
     pub fn with_reset(mut self, reset: DailyReset) -> Self {
         self.reset = Some(reset);
@@ -172,7 +152,7 @@ impl FixedWindow {
         self.period
     }
 
-    /// The most that can be left: the requests of a window and what it may borrow.
+    /// The most that can be left: the requests of a window plus what it may borrow.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.allowance.capacity()
@@ -188,8 +168,8 @@ impl FixedWindow {
         };
         let charged = self.allowance.charge(held, charge);
         if charged.count != held {
-            // Of two limits that cut time differently and share a counter, the later start stays: else
-            // each would find a window of its own that is new.
+            // If two limits with different windows share a counter, the later start stays. Otherwise each
+            // would see a new window of its own.
             let last = if charged.is_hit() { last.max(now.as_nanos()).max(1) } else { last };
             *state = [window.start.max(start), charged.count, last, 0];
         }
@@ -201,20 +181,20 @@ impl FixedWindow {
 }
 
 impl FixedWindow {
-    /// When the last hit was counted; the start of its window where nobody noted it.
+    /// When the last hit was counted; the start of its window if not recorded.
     pub(crate) fn last_hit(state: &[u64; 4]) -> Option<u64> {
         let [start, _, last, _] = *state;
         Some(if last > 0 { last } else { start }).filter(|last| *last > 0)
     }
 
-    /// The end of the window that a charge at `now` is counted in; the same before and after it.
-    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+    /// The end of the window that counts a charge at `now`; the same before and after the charge.
+    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(self.windows.window(now.as_nanos().max(state[0])).end)
     }
 }
 
 impl Windows {
-    /// The window that the instant `at` lies in.
+    /// The window that contains the instant `at`.
     fn window(&self, at: u64) -> Window {
         match self {
             Windows::Epoch(period) => {
@@ -235,7 +215,7 @@ impl Windows {
         }
     }
 
-    /// When the window opens that comes `later` windows after this one.
+    /// When the window opens that is `later` windows after this one.
     fn later(&self, window: Window, later: u64) -> u64 {
         match self {
             Windows::Epoch(period) => window.start.saturating_add(later.saturating_mul(*period)),

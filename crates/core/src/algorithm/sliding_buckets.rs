@@ -1,35 +1,34 @@
-//! Sliding window counted in a ring of buckets: `n` of them make up the period P (24 when P is a
-//! day or longer, else 60), each `width = ceil(P / n)` ns wide, and one more is filling.
+//! Sliding window counted in a ring of buckets: `n` of them make up the period P (24 if P is a day or
+//! longer, else 60), each `width = ceil(P / n)` ns wide, and one more is filling.
 //!
-//! A hit at t counts from then on until its bucket leaves the ring, `n + 1` buckets after it began.
-//! So it counts for more than `n × width ≥ P`, and at most `(n + 1) × width < P + width + n` ns:
-//! - never more than the limit is admitted in any closed window of length P, wherever it begins;
-//! - the error is on the safe side only: a hit is held up to one bucket, 1/60 or 1/24 of P, longer
-//!   than an exact window would hold it.
+//! A hit at t counts until its bucket leaves the ring, `n + 1` buckets after the start of the bucket. So it
+//! counts for more than `n × width ≥ P`, and at most `(n + 1) × width < P + width + n` ns:
+//! - no closed window of length P admits more than the limit, wherever it begins;
+//! - the error is on the safe side only: a hit counts up to one bucket, 1/60 or 1/24 of P, longer than in
+//!   an exact window.
 //!
-//! State words: the number (time / width) of the newest bucket taken from, plus 1; the total of the
-//! buckets; then `n + 1` buckets of u32 packed in pairs, the lower half first; in the last word when the last
-//! hit came (see `last`). The bucket of number b is at `b mod (n + 1)`. Only a take or a refund moves the ring
-//! on. The total saves counting. It is
-//! counted anew whenever the ring begins over at place 0, and when it seems to be zero or less than
-//! what leaves it; so a total that lies is found out within a period.
+//! State words: the number (time / width) of the newest bucket with hits, plus 1; the total of the buckets;
+//! then `n + 1` buckets of u32 in pairs, the lower half first; in the last word the time of the last hit
+//! (see `last`). The bucket with number b is at index `b mod (n + 1)`. Only a take or a refund advances the
+//! ring. The total saves counting. It is recounted whenever the ring wraps around, and when it seems to be
+//! zero or less than what leaves it, so a corrupt total is found within a period.
 //!
-//! A refund gives from the newest bucket backwards. A clock that steps back counts in the newest
-//! bucket: such hits are held longer, until the clock has caught up. That goes for a clock that was
-//! far ahead for a while too.
+//! A refund returns hits from the newest bucket backwards. A clock that steps back counts in the newest
+//! bucket, so such hits count longer, until the clock has caught up. The same holds after a clock was far
+//! ahead.
 //!
-//! Hits that are charged ahead may be spent until the end of the newest bucket, which has counted them.
-//! So every hit is in the bucket of its own time, and what is said above of any window holds.
+//! Hits that are charged ahead may be spent until the end of the newest bucket, which has counted them. So
+//! every hit is in the bucket of its own time, and the bounds above hold.
 
 mod last;
 
-use super::{DailyReset, is_in_vain, taken};
+use super::{DailyReset, is_forced_hit, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
-use last::{note, note_of_newest};
+use last::{record, record_in_newest};
 use std::ops::Range;
 
-/// The length from which a day's hours are the buckets.
+/// From this period on, there are 24 buckets.
 const DAY: Nanos = Nanos::from_secs(86_400);
 /// Words before the buckets.
 const HEAD: usize = 2;
@@ -39,18 +38,18 @@ const HEAD: usize = 2;
 pub struct SlidingBuckets {
     requests: u32,
     period: Nanos,
-    /// Of a bucket, in ns.
+    /// The width of a bucket in ns.
     width: u64,
     reset: Option<DailyReset>,
 }
 
-/// The ring as an ask sees it.
+/// The ring at the time of a charge.
 struct Ring {
-    /// The bucket that hits go to now.
+    /// The bucket that is filling.
     number: u64,
-    /// The newest bucket that was taken from, at most `number`.
+    /// The newest bucket with hits, at most `number`.
     newest: u64,
-    /// Hits in the buckets that are live when `number` is filling.
+    /// Hits in the buckets that count while `number` is filling.
     used: u64,
 }
 
@@ -58,7 +57,7 @@ impl SlidingBuckets {
     /// `requests` hits in the last `period`, counted in a ring of 60 buckets (24 from a day up).
     ///
     /// # Errors
-    /// When a number is out of range.
+    /// If a number is out of range.
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         let buckets = if period < DAY { 60 } else { 24 };
@@ -66,7 +65,7 @@ impl SlidingBuckets {
         Ok(SlidingBuckets { requests, period, width, reset: None })
     }
 
-    /// Forgets all hits at `reset`, each day.
+    /// Forgets all hits at `reset` each day.
     #[must_use]
     pub fn with_reset(mut self, reset: DailyReset) -> Self {
         self.reset = Some(reset);
@@ -100,7 +99,7 @@ impl SlidingBuckets {
     pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
         let state: &mut [u64; WIDE_WORDS] =
             state.first_chunk_mut().expect("a ring has its whole state");
-        // The number of places is told as a constant, so that the remainders are cheap.
+        // A constant number of places makes the remainders cheap.
         if self.period < DAY {
             self.decide_in::<61>(state, charge, now)
         } else {
@@ -108,8 +107,8 @@ impl SlidingBuckets {
         }
     }
 
-    /// As [`decide`](Self::decide), without its short way for the common case.
-    pub(super) fn decide_slowly(
+    /// [`decide`](Self::decide) without the shortcut for the common case.
+    pub(super) fn decide_without_shortcut(
         &self,
         state: &mut [u64],
         charge: Charge,
@@ -123,9 +122,9 @@ impl SlidingBuckets {
         }
     }
 
-    /// The common case in few instructions: the hits fit, and the bucket that is filling is the
-    /// newest, or comes soon after it and before the ring begins over. Answers as
-    /// [`decide_any`](Self::decide_any) does, none in all other cases.
+    /// The common case in few instructions: the hits fit, and the bucket that is filling is the newest or
+    /// follows soon after it, before the ring wraps around. Decides like [`decide_any`](Self::decide_any);
+    /// none in all other cases.
     #[inline]
     fn take<const PLACES: u64>(
         &self,
@@ -154,9 +153,9 @@ impl SlidingBuckets {
             state[0] = number + 1;
         }
         put(state, filling, filled);
-        note::<PLACES>(state, now);
+        record::<PLACES>(state, now);
         state[1] = used;
-        // The first bucket to leave is the one after it, where the traffic is steady.
+        // With steady traffic, the bucket at the next place is the first to leave.
         let oldest = if filling + 1 == PLACES as usize { 0 } else { filling + 1 };
         let age = match count(state, oldest) {
             0 => age_of::<PLACES>(state, number, PLACES, 1),
@@ -177,7 +176,7 @@ impl SlidingBuckets {
         now: Timestamp,
     ) -> Decision {
         let number = now.as_nanos() / self.width;
-        if let Charge::Take(hits) | Charge::Drain(hits) = charge
+        if let Charge::Take(hits) | Charge::Force(hits) = charge
             && let Some(decision) = self.take::<PLACES>(state, hits.get(), number, now.as_nanos())
         {
             return decision;
@@ -198,29 +197,29 @@ impl SlidingBuckets {
         let left = limit.saturating_sub(ring.used);
         let hits = charge.hits().get();
         let allowed = match charge {
-            Charge::Take(_) | Charge::Drain(_) => {
-                // A bucket is a u32, and none has more than all of them.
+            Charge::Take(_) | Charge::Force(_) => {
+                // A bucket is a u32, and holds at most the total.
                 let room = u64::from(u32::MAX).saturating_sub(ring.used);
                 let taken = taken(charge, left, limit).min(room);
                 if taken > 0 {
                     ring.take::<PLACES>(state, taken);
                 }
-                if taken > 0 || is_in_vain(charge) && ring.used > 0 {
+                if taken > 0 || is_forced_hit(charge) && ring.used > 0 {
                     let newest = self.begins(ring.newest).as_nanos();
-                    note_of_newest::<PLACES>(state, now.as_nanos(), newest);
+                    record_in_newest::<PLACES>(state, now.as_nanos(), newest);
                 }
                 charge.hits().needed() <= left
             }
             Charge::Refund(_) => {
                 if hits > 0 && ring.used > 0 {
-                    ring.give_back::<PLACES>(state, hits);
+                    ring.refund::<PLACES>(state, hits);
                 }
                 true
             }
         };
         let left = limit.saturating_sub(ring.used);
         let fits_at = |hits| self.fits_at::<PLACES>(&ring, state, hits, now);
-        let reset_at = if left < limit { fits_at(left + 1) } else { self.whole_at(None, now) };
+        let reset_at = if left < limit { fits_at(left + 1) } else { self.full_at(None, now) };
         let needed = charge.hits().needed();
         Decision {
             outcome: if allowed {
@@ -233,11 +232,11 @@ impl SlidingBuckets {
             reset_at,
             keep_until: ring
                 .newest_filled::<PLACES>(state)
-                .map_or(now, |number| self.leaves::<PLACES>(number)),
+                .map_or(now, |number| self.expires::<PLACES>(number)),
         }
     }
 
-    /// When `hits` fit that do not fit now: enough of the oldest buckets have left.
+    /// When `hits` fit that do not fit now, because enough of the oldest buckets have left.
     #[inline]
     fn fits_at<const PLACES: u64>(
         &self,
@@ -248,26 +247,26 @@ impl SlidingBuckets {
     ) -> Timestamp {
         let Some(others) = u64::from(self.requests).checked_sub(hits) else {
             let newest = ring.newest_filled::<PLACES>(state);
-            return self.whole_at(newest.map(|number| self.leaves::<PLACES>(number)), now);
+            return self.full_at(newest.map(|number| self.expires::<PLACES>(number)), now);
         };
         let excess = ring.used.saturating_sub(others);
         let live = PLACES.saturating_sub(ring.number - ring.newest);
         let age = age_of::<PLACES>(state, ring.number, live, excess);
-        // The oldest leaves with the end of the bucket that is filling.
+        // The oldest bucket leaves when the filling one ends.
         self.begins(ring.number.saturating_add(1).saturating_add(age))
     }
 
-    /// When nothing counts any more, which is when the newest hits have left, if there are any. A
-    /// limit of nothing is never whole: it looks again in a period.
-    fn whole_at(&self, left_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    /// When no hits count any more: when the newest hits have left, if there are any. A limit of zero is
+    /// never full; the answer is a period.
+    fn full_at(&self, left_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         if self.requests == 0 {
             return now.saturating_add(self.period);
         }
         left_at.unwrap_or(now)
     }
 
-    /// The end of the bucket that a charge at `now` is counted in; the same before and after it.
-    pub(crate) fn charged_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    /// The end of the bucket that counts a charge at `now`; the same before and after the charge.
+    pub(crate) fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         let state = state.first_chunk().expect("a ring has its whole state");
         let number = now.as_nanos() / self.width;
         let ring = match self.period < DAY {
@@ -278,7 +277,7 @@ impl SlidingBuckets {
     }
 
     #[inline]
-    fn leaves<const PLACES: u64>(&self, number: u64) -> Timestamp {
+    fn expires<const PLACES: u64>(&self, number: u64) -> Timestamp {
         self.begins(number.saturating_add(PLACES))
     }
 
@@ -289,7 +288,7 @@ impl SlidingBuckets {
 }
 
 impl Ring {
-    /// The ring as of the bucket `number`, or of a newer one that it holds.
+    /// The ring at the bucket `number`, or at a newer bucket with hits.
     #[inline]
     fn seen<const PLACES: u64>(state: &[u64; WIDE_WORDS], number: u64) -> Ring {
         let Some(newest) = state[0].checked_sub(1) else {
@@ -300,15 +299,15 @@ impl Ring {
         }
         let used = counted::<PLACES>(state, newest, number.max(newest));
         if used == 0 {
-            // As good as new, also when the newest lies ahead.
+            // As good as new, even if the newest bucket lies ahead.
             return Ring { number, newest: number, used: 0 };
         }
         Ring { number: number.max(newest), newest, used }
     }
 
-    /// Clears what has left, and has room for the bucket that is filling.
+    /// Clears the buckets that have left, which makes room for the filling one.
     #[inline]
-    fn move_on<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS]) {
+    fn advance<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS]) {
         if self.used == 0 {
             state.fill(0);
         } else {
@@ -322,17 +321,18 @@ impl Ring {
 
     #[inline]
     fn take<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
-        self.move_on::<PLACES>(state);
+        self.advance::<PLACES>(state);
         let place = place::<PLACES>(self.number);
         let count = u64::from(count(state, place)).saturating_add(hits);
-        // Past u32 only where the total lay: it is at least what its buckets are, and hits fit.
+        // Exceeds u32 only if the total is corrupt: no bucket exceeds a correct total, and `hits` fit into
+        // it.
         put(state, place, u32::try_from(count).unwrap_or(u32::MAX));
         self.used += hits;
         state[1] = self.used;
     }
 
-    fn give_back<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
-        self.move_on::<PLACES>(state);
+    fn refund<const PLACES: u64>(&mut self, state: &mut [u64; WIDE_WORDS], hits: u64) {
+        self.advance::<PLACES>(state);
         let mut rest = u32::try_from(hits).unwrap_or(u32::MAX);
         for age in 0..PLACES.min(self.number.saturating_add(1)) {
             let place = place::<PLACES>(self.number - age);
@@ -360,12 +360,12 @@ impl Ring {
         }
         let mut numbers = (oldest..=self.newest).rev();
         let filled = numbers.find(|number| count(state, place::<PLACES>(*number)) > 0);
-        // None only where the total lies.
+        // None only if the total is corrupt.
         Some(filled.unwrap_or(self.newest))
     }
 }
 
-/// The hits in the buckets that are still live when the bucket `number` is filling.
+/// The hits in the buckets that still count while the bucket `number` is filling.
 #[inline]
 fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u64) -> u64 {
     if number - newest >= PLACES {
@@ -374,7 +374,7 @@ fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u6
     let passed = number - newest;
     let of = |[first, second]: [Range<usize>; 2]| sum(state, first) + sum(state, second);
     if newest / PLACES == number / PLACES {
-        // At the places of the buckets that are new are those that leave.
+        // New buckets take the places of those that leave.
         let believed = state[1].saturating_sub(of(places::<PLACES>(newest, passed)));
         if believed > 0 {
             return believed;
@@ -383,11 +383,11 @@ fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u6
     of(places::<PLACES>(number, PLACES - passed))
 }
 
-/// The places of the oldest `live` buckets when the bucket `number` is filling, oldest first: two
-/// stretches, of which the second begins over at place 0.
+/// The places of the oldest `live` buckets while the bucket `number` is filling, oldest first: two ranges,
+/// the second of which starts over at place 0.
 #[inline]
 fn places<const PLACES: u64>(number: u64, live: u64) -> [Range<usize>; 2] {
-    // The bucket that comes next will be at the place of the oldest.
+    // The next bucket will take the place of the oldest.
     let oldest = place::<PLACES>(number.wrapping_add(1));
     let end = oldest + live as usize;
     [oldest..end.min(PLACES as usize), 0..end.saturating_sub(PLACES as usize)]
@@ -411,7 +411,7 @@ fn clear(state: &mut [u64; WIDE_WORDS], places: Range<usize>) {
     state[pairs].fill(0);
 }
 
-/// The words that are all of `places`, and the places at either end that share theirs.
+/// The words that lie wholly within `places`, and the places at either end that share a word with others.
 #[inline]
 fn pairs(places: Range<usize>) -> (Range<usize>, [Option<usize>; 2]) {
     let Range { start, end } = places;
@@ -419,14 +419,14 @@ fn pairs(places: Range<usize>) -> (Range<usize>, [Option<usize>; 2]) {
         return (0..0, [None; 2]);
     }
     let first = (start % 2 == 1).then_some(start);
-    // Not the first again, which is odd.
+    // Differs from `first`, which is odd.
     let last = (end % 2 == 1).then(|| end - 1);
     let whole = HEAD + start.div_ceil(2)..HEAD + end / 2;
     (whole.start.min(whole.end)..whole.end, [first, last])
 }
 
-/// How much older than the oldest of the `live` buckets the one is with which `excess` hits have
-/// left; the newest, when they are not that many (the total lies).
+/// How much older than the oldest of the `live` buckets the bucket is with which `excess` hits have left.
+/// The newest if there are fewer hits, because the total is corrupt.
 fn age_of<const PLACES: u64>(
     state: &[u64; WIDE_WORDS],
     number: u64,
@@ -449,7 +449,7 @@ fn place_of(state: &[u64; WIDE_WORDS], places: Range<usize>, excess: &mut u64) -
     while place < places.end {
         let pair = state[HEAD + place / 2];
         if pair == 0 {
-            // On to the next pair: sparse rings are mostly empty.
+            // Skips the pair: sparse rings are mostly empty.
             place = (place | 1) + 1;
             continue;
         }
@@ -473,13 +473,13 @@ fn half(pair: u64, place: usize) -> u32 {
     (pair >> (place % 2 * 32)) as u32
 }
 
-/// The count at `place` of the counts that follow the head of a wide state.
+/// The count at `place`, after the head of a wide state.
 #[inline]
 pub(super) fn count(state: &[u64; WIDE_WORDS], place: usize) -> u32 {
     half(state[HEAD + place / 2], place)
 }
 
-/// Puts a count there.
+/// Sets the count at `place`.
 #[inline]
 pub(super) fn put(state: &mut [u64; WIDE_WORDS], place: usize, count: u32) {
     let shift = place % 2 * 32;

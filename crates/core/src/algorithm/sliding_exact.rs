@@ -1,57 +1,56 @@
-//! Sliding window counted to the second, from three levels of buckets: hours, the minutes of an
-//! hour, the seconds of a minute. For a period of S whole seconds, an ask at second s counts the
-//! hits of all seconds from a = s − S on, so S + 1 seconds up to now: no closed window of length S,
-//! at whatever nanosecond it begins, admits more than the limit. A hit counts for at most one
-//! second longer than S.
+//! Sliding window counted to the second, from three levels of buckets: hours, the minutes of an hour, the
+//! seconds of a minute. For a period of S whole seconds, a charge at second s counts the hits of all
+//! seconds from a = s − S on, so S + 1 seconds up to now. No closed window of length S, at whatever
+//! nanosecond it begins, admits more than the limit. A hit counts for at most one second longer than S.
 //!
-//! A counter is in several parts, each kept under a key of its own:
+//! A counter has several parts, each stored under its own key:
 //! - the root (label 0): totals of the last 26 hours;
 //! - the minutes of an hour: 60 totals; the seconds of a minute: 60 totals.
 //!
-//! The count is the hours later than that of a, plus the minutes later than that of a in its hour,
-//! plus the seconds from a on in its minute. Totals include the hours and minutes that are running,
-//! so this is the sum over seconds, minutes, hours, minutes and seconds of the published design (142
-//! buckets for a day that ends at 23:30:33), read from fewer parts.
+//! The count is the hours after that of a, plus the minutes after that of a in its hour, plus the seconds
+//! from a on in its minute. Totals include the current hours and minutes, so this equals the sum over
+//! seconds, minutes, hours, minutes and seconds of the published design (142 buckets for a day that ends at
+//! 23:30:33), read from fewer parts.
 //!
-//! Clock steps. Each hit counts at its own time stamp, and hits later than now are counted too. So
-//! a clock that steps back needs no care: for any time stamps in any order, no window of S seconds
-//! of time stamps has more than the limit. Except where the root cannot tell any more: it
-//! remembers the newest hour with hits that it had to drop. An ask that would need that hour, or
-//! whose own hour is older than the ring, is denied until it can be reckoned again. A clock that was
-//! far ahead when it counted a hit hence denies until it gets within reach of that hit.
+//! Clock steps: each hit counts at its own time stamp, and hits later than now are counted too. So steps
+//! back need no care: for any time stamps in any order, no window of S seconds of time stamps has more than
+//! the limit. The exception is what the root no longer holds: it records the newest hour with hits that it
+//! had to drop. A charge that needs that hour, or whose own hour is older than the ring, is denied until
+//! the count is known again. So a clock that was far ahead when it counted a hit causes denials until it
+//! gets within reach of that hit.
 //!
-//! What is known of the future is what the parts at hand hold. `retry_after` and `reset_at` are
-//! exact to the second when the hits that must leave are in the oldest or the current minute;
-//! else they are the earliest time possible: the beginning of the minute or hour in which they
-//! leave. Whoever comes back then is told better: at most three such asks lead to the exact second.
+//! Only the parts of a decision are known. `retry_after` and `reset_at` are exact to the second if the hits
+//! that must leave are in the oldest or the current minute. Otherwise they are the earliest time possible:
+//! the start of the minute or hour in which these hits leave. A retry at that time gets a better answer; at
+//! most three such retries lead to the exact second.
 //!
-//! A refund gives from the seconds of the current minute backwards, then from those of the oldest
-//! minute, which is what the parts at hand can take from on all levels at once.
+//! A refund returns hits from the seconds of the current minute backwards, then from those of the oldest
+//! minute: a decision has the parts of these minutes on all levels.
 //!
-//! State of each part: whose it is (number of the hour or minute, plus 1; for the root its newest
-//! hour), in the root the newest hour dropped, plus 1; then the totals, u32 in pairs; in the last word of the
-//! root the time of the last hit that was taken, or drained in vain (ns since the epoch; zero where nobody noted
-//! it), which decides nothing. A part that is someone else's is empty.
+//! State of each part: its owner (number of the hour or minute, plus 1; for the root its newest hour); in
+//! the root, the newest hour dropped, plus 1; then the totals, u32 in pairs; in the last word of the root,
+//! the time of the last hit that was taken or forced (ns since the epoch; zero if not recorded), which
+//! affects no decision. A part of another owner counts as empty.
 //!
-//! With a daily reset, seconds before the last one do not count: a is the later of `s − S` and the reset, taken
-//! in whole seconds. So it holds for any time stamps, too.
+//! With a daily reset, seconds before the last reset do not count: a is the later of `s − S` and the reset,
+//! in whole seconds. So this too holds for any time stamps.
 
 mod ahead;
 mod refund;
 mod reset;
 
 use super::sliding_buckets::{count, put};
-use super::{DailyReset, is_in_vain, taken};
+use super::{DailyReset, is_forced_hit, taken};
 use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use reset::last_reset;
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR_SECS: u64 = 3_600;
-/// 24 hours and the seconds of two begun ones: a day reaches into 25 hours, and one is to spare for
+/// 24 hours, and the two partial hours at their ends: a day reaches into 25 hours, and one is spare for
 /// clocks that step back.
 const HOURS: u64 = 26;
-/// How far the clock may step back, in seconds, without missing a part that has just expired.
+/// How far the clock may step back, in seconds, while parts that have just expired are still there.
 const SLACK_SECS: u64 = 60;
 /// The level of a part, in the top bits of its label.
 const MINUTES: u64 = 1 << 62;
@@ -65,7 +64,7 @@ pub struct SlidingExact {
     reset: Option<DailyReset>,
 }
 
-/// A second, and the minute and hour that it is in.
+/// A second with its minute and hour.
 #[derive(Clone, Copy)]
 struct Moment {
     second: u64,
@@ -73,17 +72,17 @@ struct Moment {
     hour: u64,
 }
 
-/// A part in a state: which of them it is.
+/// The index of a part in a state.
 #[derive(Clone, Copy)]
 struct Part(usize);
 
-/// The parts at hand, and the times that they are for.
+/// The parts of a decision, and the times that they cover.
 struct Levels<'a> {
     state: &'a mut [u64],
     now: Moment,
     /// The oldest second that counts.
     oldest: Moment,
-    /// Seconds of the period.
+    /// The period in seconds.
     secs: u64,
     reset: Option<&'a DailyReset>,
 }
@@ -92,7 +91,7 @@ impl SlidingExact {
     /// `requests` hits in the last `period` (whole seconds, 1 s to 1 day), counted to the second.
     ///
     /// # Errors
-    /// When the period is not such.
+    /// If the period is not valid.
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         let nanos = period.as_nanos();
@@ -112,8 +111,8 @@ impl SlidingExact {
         parts
     }
 
-    /// The labels of all parts that may hold hits which count at `now`.
-    pub(crate) fn every_part(&self, now: Timestamp) -> impl Iterator<Item = u64> {
+    /// The labels of all parts that may hold hits that count at `now`.
+    pub(crate) fn part_labels(&self, now: Timestamp) -> impl Iterator<Item = u64> {
         let (now, _) = self.span(now);
         let hours = now.hour.saturating_sub(HOURS)..=now.hour;
         let minutes = now.minute.saturating_sub(HOURS * 60)..=now.minute;
@@ -121,7 +120,7 @@ impl SlidingExact {
         std::iter::once(0).chain(parts)
     }
 
-    /// Forgets all hits at `reset`, each day.
+    /// Forgets all hits at `reset` each day.
     #[must_use]
     pub fn with_reset(mut self, reset: DailyReset) -> Self {
         self.reset = Some(reset);
@@ -156,7 +155,7 @@ impl SlidingExact {
         self.period.as_nanos() / SECOND
     }
 
-    /// The second of `now`, and the oldest that counts then.
+    /// The second of `now`, and the oldest second that counts then.
     fn span(&self, now: Timestamp) -> (Moment, Moment) {
         let second = now.as_nanos() / SECOND;
         let oldest = second.saturating_sub(self.secs());
@@ -171,20 +170,20 @@ impl SlidingExact {
         let (moment, oldest) = self.span(now);
         let reset = self.reset.as_ref();
         let mut levels = Levels { state, now: moment, oldest, secs: self.secs(), reset };
-        if let Some(second) = levels.out_of_reach_until() {
+        if let Some(second) = levels.unknown_until() {
             return self.unknown(&levels, charge, second, now);
         }
         let limit = u64::from(self.requests);
         let mut used = levels.used();
         let allowed = match charge {
-            Charge::Take(hits) | Charge::Drain(hits) => {
+            Charge::Take(hits) | Charge::Force(hits) => {
                 let left = limit.saturating_sub(used);
                 let allowed = hits.needed() <= left;
-                // Short of what would saturate a total by itself.
+                // Less than what would saturate a total.
                 let room = u64::from(SATURATED - 1).saturating_sub(used);
                 let taken = taken(charge, left, limit).min(if allowed { left } else { room });
-                if taken > 0 || is_in_vain(charge) && used > 0 {
-                    levels.note(now, used);
+                if taken > 0 || is_forced_hit(charge) && used > 0 {
+                    levels.record(now, used);
                 }
                 if taken > 0 {
                     levels.take(taken);
@@ -193,17 +192,17 @@ impl SlidingExact {
                 allowed
             }
             Charge::Refund(hits) => {
-                levels.give_back(hits.get());
+                levels.refund(hits.get());
                 used = levels.used();
                 true
             }
         };
         let left = limit.saturating_sub(used);
         let fits_at = |hits: u64| match limit.checked_sub(hits) {
-            Some(others) => {
-                Timestamp::from_secs(levels.leaves(levels.gone_second(used.saturating_sub(others))))
-            }
-            None => self.whole_at(&levels, used, now),
+            Some(others) => Timestamp::from_secs(
+                levels.expires(levels.second_to_pass(used.saturating_sub(others))),
+            ),
+            None => self.full_at(&levels, used, now),
         };
         Decision {
             outcome: if allowed {
@@ -213,16 +212,16 @@ impl SlidingExact {
                 Outcome::Deny { retry_after }
             },
             remaining: left,
-            reset_at: if left < limit { fits_at(left + 1) } else { self.whole_at(&levels, 0, now) },
+            reset_at: if left < limit { fits_at(left + 1) } else { self.full_at(&levels, 0, now) },
             keep_until: levels.keep_until(now),
         }
     }
 
-    /// The answer when the hits that count are not known: deny until they are, give back nothing.
+    /// The decision while the count is unknown: denies until it is known, and refunds nothing.
     fn unknown(&self, levels: &Levels<'_>, charge: Charge, until: u64, now: Timestamp) -> Decision {
         let reset_at = Timestamp::from_secs(until);
         let retry_at = if charge.hits().needed() > u64::from(self.requests) {
-            self.whole_at(levels, 1, now).max(reset_at)
+            self.full_at(levels, 1, now).max(reset_at)
         } else {
             reset_at
         };
@@ -237,11 +236,11 @@ impl SlidingExact {
         }
     }
 
-    /// When nothing counts any more. A limit of nothing is never whole: it looks again in a period.
-    fn whole_at(&self, levels: &Levels<'_>, used: u64, now: Timestamp) -> Timestamp {
+    /// When no hits count any more. A limit of zero is never full; the answer is a period.
+    fn full_at(&self, levels: &Levels<'_>, used: u64, now: Timestamp) -> Timestamp {
         match levels.newest_filled() {
             _ if self.requests == 0 => now.saturating_add(self.period),
-            Some(newest) if used > 0 => Timestamp::from_secs(levels.leaves(newest)).max(now),
+            Some(newest) if used > 0 => Timestamp::from_secs(levels.expires(newest)).max(now),
             _ => now,
         }
     }
@@ -257,7 +256,7 @@ impl Levels<'_> {
     const ROOT: Part = Part(0);
     const MINUTES_NOW: Part = Part(1);
 
-    // Parts come in the order of `parts()`, which leaves out those that are there already.
+    // Parts come in the order of `parts()`, which omits duplicates.
 
     fn minutes_oldest(&self) -> Part {
         Part(1 + usize::from(self.oldest.hour != self.now.hour))
@@ -281,29 +280,29 @@ impl Levels<'_> {
         words.expect("the state has a wide one for each part")
     }
 
-    /// The 60 totals of hour or minute `number`, none when the part is not its own.
+    /// The 60 totals of the hour or minute `number`; none if the part belongs to another.
     fn owned(&self, part: Part, number: u64) -> Option<&[u64; WIDE_WORDS]> {
         let words = self.words(part);
         (words[0] == number + 1).then_some(words)
     }
 
-    /// The total at `place` of 60, zero when the part is not that of `number`.
+    /// The total at `place` of 60; zero if the part belongs to another hour or minute.
     fn total(&self, part: Part, number: u64, place: usize) -> u64 {
         self.owned(part, number).map_or(0, |words| count(words, place).into())
     }
 
-    /// Hits at `from` and later places of 60.
+    /// The hits from place `from` of 60 on.
     fn sum(&self, part: Part, number: u64, from: usize) -> u64 {
         let Some(words) = self.owned(part, number) else { return 0 };
         (from..60).map(|place| u64::from(count(words, place))).sum()
     }
 
-    /// The newest hour of the ring, if it has one.
+    /// The newest hour of the ring, if there is one.
     fn ring_end(&self) -> Option<u64> {
         self.words(Self::ROOT)[0].checked_sub(1)
     }
 
-    /// The hours that the ring holds, oldest first, and their totals.
+    /// The hours in the ring and their totals, oldest first.
     fn hours(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
         let words = self.words(Self::ROOT);
         let hours = self.ring_end().map(|end| end.saturating_sub(HOURS - 1)..=end);
@@ -311,9 +310,9 @@ impl Levels<'_> {
         hours.map(|hour| (hour, u64::from(count(words, (hour % HOURS) as usize))))
     }
 
-    /// Until what second the hits that count are not known, if they are not.
-    fn out_of_reach_until(&self) -> Option<u64> {
-        // A ring without hits can begin anew anywhere.
+    /// The second until which the count is unknown, if it is.
+    fn unknown_until(&self) -> Option<u64> {
+        // A ring without hits can start anywhere.
         let newest = self.hours().rev().find(|(_, total)| *total > 0);
         let oldest_held =
             newest.and(self.ring_end()).map_or(0, |end| end.saturating_sub(HOURS - 1));
@@ -321,13 +320,13 @@ impl Levels<'_> {
         if oldest_held <= self.now.hour && dropped <= self.oldest.hour {
             return None;
         }
-        // The minutes and seconds of the oldest hour have parts of their own.
+        // The minutes and seconds of the oldest hour have their own parts.
         let dropped_until = dropped.saturating_mul(HOUR_SECS);
         let known = self.unless_reset(dropped_until, dropped_until.saturating_add(self.secs));
         Some(known.max(oldest_held.saturating_mul(HOUR_SECS)))
     }
 
-    /// Hits that count.
+    /// The hits that count.
     fn used(&self) -> u64 {
         let Moment { second, minute, hour } = self.oldest;
         let later_hours = self.hours().filter(|(number, _)| *number > hour);
@@ -337,14 +336,14 @@ impl Levels<'_> {
             + self.sum(self.seconds_oldest(), minute, (second % 60) as usize)
     }
 
-    /// The first second at which a hit of `second` counts no more.
-    fn leaves(&self, second: u64) -> u64 {
+    /// The first second at which a hit of `second` no longer counts.
+    fn expires(&self, second: u64) -> u64 {
         let next = second.saturating_add(1);
         self.unless_reset(next, next.saturating_add(self.secs))
     }
 
-    /// The second that must leave so that `excess` hits are gone, or the first one that it can be.
-    fn gone_second(&self, excess: u64) -> u64 {
+    /// The second that must pass for `excess` hits to be gone, or the earliest one possible.
+    fn second_to_pass(&self, excess: u64) -> u64 {
         let Moment { second, minute, hour } = self.oldest;
         let mut excess = excess.max(1);
         if let Some(found) = self.in_seconds(self.seconds_oldest(), minute, second, &mut excess) {
@@ -367,12 +366,12 @@ impl Levels<'_> {
             };
             return known.unwrap_or(number.saturating_mul(HOUR_SECS));
         }
-        // The levels do not agree: ask again in a second.
+        // The levels contradict each other: retry in a second.
         second
     }
 
-    /// As [`gone_second`](Self::gone_second), in the minutes of `hour` from `first` on; takes off
-    /// `excess` what they hold when that is not enough.
+    /// [`second_to_pass`](Self::second_to_pass) within the minutes of `hour` from `first` on. If they hold
+    /// too few hits, subtracts these from `excess`.
     fn in_minutes(&self, part: Part, hour: u64, first: u64, excess: &mut u64) -> Option<u64> {
         for minute in first..(hour + 1) * 60 {
             let total = self.total(part, hour, (minute % 60) as usize);
@@ -401,7 +400,7 @@ impl Levels<'_> {
         None
     }
 
-    /// The newest second with hits, or the last that it can be.
+    /// The newest second with hits, or the latest one possible.
     fn newest_filled(&self) -> Option<u64> {
         let filled = self.hours().rev().find(|(_, total)| *total > 0).map(|(number, _)| number);
         let Moment { minute, hour, .. } = self.now;
@@ -423,17 +422,17 @@ impl Levels<'_> {
         }
     }
 
-    /// Until when any of the parts matters. It is the same for all: a part that was written with a
-    /// later clock than now must not be kept for less than its own hits.
+    /// How long the parts must be kept. The same for all: a part that was written with a clock ahead of
+    /// `now` must not expire before its own hits.
     fn keep_until(&self, now: Timestamp) -> Timestamp {
         self.newest_filled().map_or(now, |newest| {
-            Timestamp::from_secs(self.leaves(newest).saturating_add(SLACK_SECS)).max(now)
+            Timestamp::from_secs(self.expires(newest).saturating_add(SLACK_SECS)).max(now)
         })
     }
 
     fn take(&mut self, hits: u64) {
         let Moment { second, minute, hour } = self.now;
-        self.move_on(hour);
+        self.advance(hour);
         add(self.words_mut(Self::ROOT), (hour % HOURS) as usize, hits);
         for (part, number, place) in
             [(Self::MINUTES_NOW, hour, minute % 60), (self.seconds_now(), minute, second % 60)]
@@ -447,8 +446,8 @@ impl Levels<'_> {
         }
     }
 
-    /// Makes `hour` one of the ring, and remembers what is dropped for it.
-    fn move_on(&mut self, hour: u64) {
+    /// Adds `hour` to the ring, and records the newest hour with hits that is dropped for it.
+    fn advance(&mut self, hour: u64) {
         let end = self.ring_end();
         if end.is_some_and(|end| (hour..hour + HOURS).contains(&end)) {
             return;
@@ -457,7 +456,7 @@ impl Levels<'_> {
         let dropped = self.hours().rev().find(|(number, total)| *number < held && *total > 0);
         let dropped = dropped.map_or(0, |(number, _)| number + 1);
         let root = self.words_mut(Self::ROOT);
-        // All of them when the ring begins anew: it was empty, or all that it held is dropped.
+        // All hours if the ring starts anew: it was empty, or everything that it held is dropped.
         let first = end.filter(|end| *end < hour).map_or(held, |end| held.max(end + 1));
         for number in first..=hour {
             put(root, (number % HOURS) as usize, 0);
@@ -467,8 +466,8 @@ impl Levels<'_> {
     }
 }
 
-/// What a total says that could not count any further. No longer known, it is never lowered, and
-/// denies all that it counts for. Only limits of a million hits a second and more get there.
+/// A total that cannot count any further. Its true value is unknown, so it is never lowered, and it denies
+/// everything. Only limits of a million hits a second or more reach it.
 const SATURATED: u32 = u32::MAX;
 
 fn add(words: &mut [u64; WIDE_WORDS], place: usize, hits: u64) {

@@ -1,37 +1,35 @@
-//! Sliding window reckoned from two counters: the hits of the aligned window that is running, and
-//! those of the one before it, of which it counts the share that the last `period` still overlaps,
-//! as if they had come evenly.
+//! Sliding window estimated from two counters: the hits of the current aligned window, and those of the
+//! previous window. The latter count by the share of it that the last `period` still overlaps, as if its
+//! hits had been evenly spread.
 //!
-//! With Q `requests` in the period P, at `elapsed` into the window:
-//! `estimate = ceil(previous × (P − elapsed) / P) + current`, and an ask fits when
-//! `estimate + hits ≤ Q`.
+//! With Q `requests` in the period P, at `elapsed` into the window: `estimate = ceil(previous × (P −
+//! elapsed) / P) + current`. A charge fits if `estimate + hits ≤ Q`.
 //!
-//! How good that is. For evenly spread traffic the estimate is the count of the last P, to one
-//! hit. At worst, in any span from a first to a last hit T apart (T at least 1 ns), it admits
-//! `Q + floor(Q × (T − 1) / P)`: what a token bucket of burst Q admits, and always less than 2Q in
-//! a span of P, around a boundary as anywhere else. Why: be `e` the time of the last hit in its
-//! window. That window has admitted at most `Q − ceil(p × (P − e) / P)` by then, so together with
-//! the `p ≤ Q` before it `Q + floor(Q × e / P)`; every window in between admits at most Q, and the
-//! first hit came at least 1 ns before a boundary. An adversary gets exactly that: Q in the last
-//! nanosecond of a window, then as the first hits fade out.
+//! Accuracy: for evenly spread traffic, the estimate is the count of the last P to within one hit. At
+//! worst, between a first and a last hit T apart (at least 1 ns), it admits `Q + floor(Q × (T − 1) / P)`:
+//! as much as a token bucket of burst Q, and always less than 2Q in a span of P, around a boundary as
+//! anywhere else. Proof: let `e` be the time of the last hit in its window. By then, that window has
+//! admitted at most `Q − ceil(p × (P − e) / P)` hits, so together with the `p ≤ Q` hits before it at most
+//! `Q + floor(Q × e / P)`. Every window in between admits at most Q, and the first hit came at least 1 ns
+//! before a boundary. An adversary reaches exactly this bound: Q hits in the last nanosecond of a window,
+//! then more as the first hits fade out.
 //!
 //! State words: the start of the window (ns since the epoch, a multiple of P; at least 1), its hits
-//! (`current`), those of the window before (`previous`), and `last` (ns of the last hit that was taken, or
-//! drained in vain; zero where nobody noted it). `last` decides nothing but whether a daily reset came
-//! since (see `self_update`). Only a take or a refund moves the window.
-//! A refund gives from `current`, then from `previous`. A drain may overdraw `current`, to less than 2Q.
+//! (`current`), those of the window before (`previous`), and `last` (ns of the last hit that was taken or
+//! forced; zero if not recorded). `last` is used only to decide whether a daily reset came since (see
+//! `daily_reset`). Only a take or a refund advances the window. A refund returns hits from `current`, then
+//! from `previous`. A forced charge may overdraw `current`, to less than 2Q.
 //!
-//! A clock that steps back stays at the beginning of the newest window, where all of `previous`
-//! counts. So does one that comes back from far ahead: the hits since then share one window, which
-//! ends when the clock gets there.
+//! A clock that steps back stays at the start of the newest window, where all of `previous` counts. The
+//! same holds after a clock was far ahead: the hits since then share one window, which ends when the clock
+//! gets there.
 //!
-//! Hits that are charged ahead may be spent until the end of the window they are counted in. The bound
-//! is the same: of the hits spent by `e`, the time of the last one in its window, all were charged by
-//! then. At the last of these charges, at c ≤ e, the window had counted at most
-//! `Q − ceil(p × (P − c) / P)` ≤ `Q − ceil(p × (P − e) / P)`; and the `p` before it were spent in
-//! theirs.
+//! Hits that are charged ahead may be spent until the end of the window that counts them. The bound stays
+//! the same: all hits spent by `e`, the time of the last one in its window, were charged by then. At the
+//! last of these charges, at c ≤ e, the window had counted at most `Q − ceil(p × (P − c) / P)` ≤ `Q −
+//! ceil(p × (P − e) / P)`; and the `p` hits before it were spent in their own window.
 
-use super::{DailyReset, is_in_vain, taken};
+use super::{DailyReset, is_forced_hit, taken};
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::num::NonZeroU64;
@@ -44,7 +42,7 @@ pub struct SlidingWindow {
     reset: Option<DailyReset>,
 }
 
-/// The two counters, moved on to the time of the ask.
+/// The two counters, advanced to the time of the charge.
 struct Window {
     start: u64,
     current: u64,
@@ -53,15 +51,15 @@ struct Window {
 }
 
 impl SlidingWindow {
-    /// `requests` hits in the last `period`, reckoned from two counters.
+    /// `requests` hits in the last `period`, estimated from two counters.
     ///
     /// # Errors
-    /// When a number is out of range.
+    /// If a number is out of range.
     pub fn new(requests: u32, period: Nanos) -> Result<Self, QuotaError> {
         Ok(SlidingWindow { requests, period: checked_period(period)?, reset: None })
     }
 
-    /// Forgets all hits at `reset`, each day.
+    /// Forgets all hits at `reset` each day.
     #[must_use]
     pub fn with_reset(mut self, reset: DailyReset) -> Self {
         self.reset = Some(reset);
@@ -94,7 +92,7 @@ impl SlidingWindow {
 
     #[inline]
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) | Charge::Drain(hits) = charge
+        if let Charge::Take(hits) | Charge::Force(hits) = charge
             && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
         {
             return decision;
@@ -102,8 +100,8 @@ impl SlidingWindow {
         self.decide_any(state, charge, now)
     }
 
-    /// The common case, in one word and few instructions: the hits fit into a window that is
-    /// running. Answers as [`decide_any`](Self::decide_any) does, none in all other cases.
+    /// The common case, in one word and few instructions: the hits fit into the current window. Decides
+    /// like [`decide_any`](Self::decide_any); none in all other cases.
     #[inline]
     fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
         let [start, current, previous, _] = *state;
@@ -119,8 +117,8 @@ impl SlidingWindow {
         let before = current.checked_add(previous - faded)?;
         let estimate = before.checked_add(hits)?;
         let left = u64::from(self.requests).checked_sub(estimate)?;
-        // One hit more than what is left fits when one hit less counts: of `counted` hits that
-        // fade from `boundary` on, all but `staying` are gone.
+        // One more hit than `left` fits when one counted hit less counts: when all but `staying` of the
+        // `counted` hits that fade from `boundary` on are gone.
         let (boundary, staying, counted) = match previous - faded {
             0 => (start.checked_add(period)?, current + hits - 1, current + hits),
             weighted => (start, weighted - 1, previous),
@@ -144,19 +142,19 @@ impl SlidingWindow {
         charge: Charge,
         now: Timestamp,
     ) -> Decision {
-        let mut window = self.moved(state, now.as_nanos());
+        let mut window = self.advanced(state, now.as_nanos());
         let before = self.left(&window, now);
         let mut left = before;
         let allowed = match charge {
-            Charge::Take(hits) | Charge::Drain(hits) => {
+            Charge::Take(hits) | Charge::Force(hits) => {
                 let taken = taken(charge, left, self.requests.into());
                 if taken > 0 {
-                    // Less than twice the limit: what is left reckons with all of `current`.
+                    // Less than twice the limit, because `left` accounts for all of `current`.
                     window.current += taken;
                     window.last = window.last.max(now.as_nanos()).max(1);
                     left = left.saturating_sub(taken);
                     window.store(state);
-                } else if is_in_vain(charge) && window.holds_hits() {
+                } else if is_forced_hit(charge) && window.holds_hits() {
                     state[3] = state[3].max(now.as_nanos());
                 }
                 hits.needed() <= before
@@ -184,34 +182,34 @@ impl SlidingWindow {
             reset_at: if left < u64::from(self.requests) {
                 self.fits_at(&window, left + 1, now)
             } else {
-                self.whole_at(&window, now)
+                self.full_at(&window, now)
             },
-            keep_until: self.gone_at(&window, now),
+            keep_until: self.empty_at(&window, now),
         }
     }
 
-    /// When the last hit came; the start of its window where nobody noted it.
+    /// When the last hit came; the start of its window if not recorded.
     pub(crate) fn last_hit(state: &[u64; 4]) -> Option<u64> {
         let [start, current, previous, last] = *state;
         Some(if last > 0 { last } else { start }).filter(|_| start > 0 && current | previous > 0)
     }
 
-    /// The end of the window that a charge at `now` is counted in; the same before and after it.
-    pub(crate) fn charged_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
-        let start = self.moved(state, now.as_nanos()).start;
+    /// The end of the window that counts a charge at `now`; the same before and after the charge.
+    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+        let start = self.advanced(state, now.as_nanos()).start;
         Timestamp::from_nanos(start).saturating_add(self.period)
     }
 
-    /// The window at `now`. Counters that hold nothing are as good as new.
+    /// The window at `now`. Counters without hits are as good as new.
     #[inline]
-    fn moved(&self, state: &[u64; 4], now: u64) -> Window {
+    fn advanced(&self, state: &[u64; 4], now: u64) -> Window {
         let [start, current, previous, last] = *state;
         let period = self.period.as_nanos();
         let new = || Window { start: now - now % period, current: 0, previous: 0, last: 0 };
         if start == 0 || current | previous == 0 {
             return new();
         }
-        // Only the first window of all has no start that is at least 1.
+        // Only the very first window has no start of at least 1: it is stored as 1 and starts at 0.
         let start = if start == 1 { 0 } else { start };
         let since = now.saturating_sub(start);
         if since < period {
@@ -227,7 +225,7 @@ impl SlidingWindow {
     fn left(&self, window: &Window, now: Timestamp) -> u64 {
         let period = self.period.as_nanos();
         let elapsed = now.as_nanos().saturating_sub(window.start);
-        // Less what has faded out, rounded down, is the same as what has not, rounded up.
+        // Subtracting the faded part, rounded down, is the same as adding the rest, rounded up.
         let faded = scaled(window.previous, elapsed, period);
         let estimate = window.current.saturating_add(window.previous - faded);
         u64::from(self.requests).saturating_sub(estimate)
@@ -238,10 +236,10 @@ impl SlidingWindow {
     fn fits_at(&self, window: &Window, hits: u64, now: Timestamp) -> Timestamp {
         let period = self.period.as_nanos();
         let Some(others) = u64::from(self.requests).checked_sub(hits) else {
-            return self.whole_at(window, now);
+            return self.full_at(window, now);
         };
-        // `counted` hits, all of them there at the beginning of a window, have faded to `room` when
-        // counted × (P − elapsed) ≤ room × P; the end of a window is the beginning of the next.
+        // `counted` hits at the start of a window have faded to `room` when counted × (P − elapsed) ≤ room
+        // × P. The end of a window is the start of the next.
         let (boundary, room, counted) = match others.checked_sub(window.current) {
             Some(room) => (window.start, room, window.previous),
             None => (window.start.saturating_add(period), others, window.current),
@@ -250,13 +248,17 @@ impl SlidingWindow {
         Timestamp::from_nanos(boundary.saturating_add(period - still)).max(now)
     }
 
-    /// When nothing counts any more. A limit of nothing is never whole: it looks again in a period.
-    fn whole_at(&self, window: &Window, now: Timestamp) -> Timestamp {
-        if self.requests == 0 { now.saturating_add(self.period) } else { self.gone_at(window, now) }
+    /// When no hits count any more. A limit of zero is never full; the answer is a period.
+    fn full_at(&self, window: &Window, now: Timestamp) -> Timestamp {
+        if self.requests == 0 {
+            now.saturating_add(self.period)
+        } else {
+            self.empty_at(window, now)
+        }
     }
 
     #[inline]
-    fn gone_at(&self, window: &Window, now: Timestamp) -> Timestamp {
+    fn empty_at(&self, window: &Window, now: Timestamp) -> Timestamp {
         let periods = match window {
             Window { current: 0, previous: 0, .. } => return now,
             Window { current: 0, .. } => 1,

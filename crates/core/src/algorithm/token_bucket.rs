@@ -1,35 +1,35 @@
-//! Token bucket: holds up to `burst` tokens, refills `requests` of them evenly over each
-//! `period`, each hit takes one. In any span T it admits at most `burst + requests × T / period`.
-//! Refilled lazily from the time of the last take, so that idle buckets cost nothing.
+//! Token bucket: holds up to `burst` tokens and refills `requests` of them evenly over each `period`. Each
+//! hit takes one. In any span T it admits at most `burst + requests × T / period`. It refills lazily since
+//! the last take, so idle buckets cost nothing.
 //!
-//! Exact in integers: levels are kept in *credits*, of which a token is worth `period` (in ns)
-//! and each nanosecond refills `requests`. No rate is ever rounded. Credits are at most
-//! burst × period < 2^32 × 2^59 = 2^91; where they fit into one word, as they nearly always do,
-//! they are reckoned in one word.
+//! Exact in integers: levels are kept in *credits*. A token is worth `period` credits (in ns), and each
+//! nanosecond refills `requests` credits. No rate is ever rounded. Credits are at most burst × period <
+//! 2^32 × 2^59 = 2^91. If they fit into one word, as nearly always, one word is used.
 //!
-//! State words: `last` (ns since the epoch of the last take or refund, or of the first look at a
-//! bucket that does not start full; at least 1), and the credits at that time as two words, low
-//! first. A refund fills up to the burst: a bucket knows how empty it is, not who emptied it.
+//! State words: `last` (ns since the epoch of the last take or refund, or of the first use of a bucket that
+//! does not start full; at least 1), and the credits at that time as two words, low first. A refund fills
+//! up to the burst: a bucket knows how empty it is, but not who emptied it.
 //!
-//! A drain of more than there is leaves a debt, of at most a burst less a token: the bucket is empty, and
-//! `last` is ahead by the time that the debt takes to refill, rounded up to a nanosecond. A refund is there at
-//! once, whatever is owed.
+//! A forced charge of more than there is leaves a debt of at most a burst less one token: the bucket is
+//! empty, and `last` is ahead by the time that the debt takes to refill, rounded up to a nanosecond. A
+//! refund is available at once, whatever the debt.
 //!
-//! A clock that steps back refills nothing until it has passed `last` again. That goes for a clock
-//! that was far ahead for a while too: it refills once for the whole span, and then never twice.
+//! If the clock steps back, nothing refills until it has passed `last` again. The same holds after a clock
+//! was far ahead for a while: the whole span refills once, and never twice.
 //!
-//! Hits that are charged ahead may be spent at any later time; whoever lets them be spent within `ttl`
-//! has the bound `burst + requests × (T + ttl) / period` for any span T. Giving them back must not
-//! break it. Tokens that come back after the bucket has refilled in their place, to be charged and kept
-//! again, would gather without end. So what is given back of tokens that are held is what they are
-//! *worth*: their number less all that has been refilled since they were charged, even if other hits took it.
-//! - Worth and what the bucket holds are together at most the burst. Charging turns one into the other, giving
-//!   back does too, and while there is any worth, it falls by at least as much as refills.
-//! - So, be x the time `ttl` before the span. All that is spent in it was held since after x, and what is
-//!   held since after x, with what the bucket holds and the worth of what is held since before, was at most
-//!   the burst at x, and grows by what refills in T + ttl.
+//! Hits that are charged ahead may be spent at any later time. If they must be spent within `ttl`, the
+//! bound is `burst + requests × (T + ttl) / period` for any span T. Returns must not break it: tokens that
+//! come back after the bucket has refilled in their place, and are charged and kept again, would accumulate
+//! without end. So of held tokens, only the *returnable* ones may be returned: their number less all that
+//! was refilled since they were charged, even if other hits took it.
+//! - Returnable tokens and the bucket's tokens are together at most the burst. Charges and returns turn one
+//!   into the other, and while any tokens are returnable, their number falls by at least as much as
+//!   refills.
+//! - Let x be the time `ttl` before the span. All tokens spent in the span were held since after x. The
+//!   tokens held since after x, those in the bucket, and the returnable ones of those held since before x
+//!   were together at most the burst at x, and grow by what refills in T + ttl.
 //!
-//! Source: the leaky bucket as a meter, in the lazily refilled form.
+//! Source: the leaky bucket as a meter, in its lazily refilled form.
 
 use super::taken;
 use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
@@ -43,11 +43,11 @@ pub struct TokenBucket {
     period: Nanos,
     burst: u32,
     initial: u32,
-    /// The credits of a full bucket, 0 when they take more than half a word (half, so that adding
-    /// to credits that are in bounds cannot overflow).
+    /// The credits of a full bucket; 0 if they take more than half of a word's range (half, so that
+    /// additions to credits within bounds cannot overflow).
     capacity: u64,
-    /// How long a full bucket is remembered. Forgetting it starts over at `initial`, which is
-    /// no change when that is the burst; else a bucket counts as unused for long after a period.
+    /// How long a full bucket is remembered. A forgotten bucket starts again at `initial`, which changes
+    /// nothing if that is the burst. Otherwise a bucket is considered unused long after a period.
     grace: Nanos,
 }
 
@@ -55,7 +55,7 @@ impl TokenBucket {
     /// A bucket of `burst` tokens that refills `requests` per `period` and starts with `initial`.
     ///
     /// # Errors
-    /// When `period` is out of range, `requests` or `burst` is zero, or `initial` is above `burst`.
+    /// If `period` is out of range, `requests` or `burst` is zero, or `initial` is above `burst`.
     pub fn new(requests: u32, period: Nanos, burst: u32, initial: u32) -> Result<Self, QuotaError> {
         let period = checked_period(period)?;
         let requests = NonZeroU32::new(requests).ok_or(QuotaError::RefillZero)?;
@@ -77,7 +77,7 @@ impl TokenBucket {
         self.requests.get()
     }
 
-    /// The period over which `requests` tokens come back.
+    /// The period in which `requests` tokens refill.
     #[must_use]
     pub fn period(&self) -> Period {
         Period::Span(self.period)
@@ -95,20 +95,20 @@ impl TokenBucket {
         self.burst
     }
 
-    /// The time that the bucket reckons with at `now`.
-    pub(crate) fn reckoned_at(state: &[u64; 4], now: Timestamp) -> Timestamp {
+    /// The time that the bucket uses at `now`.
+    pub(crate) fn effective_time(state: &[u64; 4], now: Timestamp) -> Timestamp {
         now.max(Timestamp::from_nanos(state[0]))
     }
 
-    /// What `held` tokens are worth at `now` that were charged when the bucket reckoned with `since`.
-    pub(crate) fn worth(
+    /// How many of `held` tokens may be returned at `now` that were charged at the effective time `since`.
+    pub(crate) fn returnable(
         &self,
         state: &[u64; 4],
         held: u64,
         since: Timestamp,
         now: Timestamp,
     ) -> u64 {
-        let passed = Self::reckoned_at(state, now).saturating_since(since).as_nanos();
+        let passed = Self::effective_time(state, now).saturating_since(since).as_nanos();
         let credits = u128::from(passed) * u128::from(self.requests.get());
         let refilled = credits.div_ceil(u128::from(self.period.as_nanos()));
         held.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
@@ -116,7 +116,7 @@ impl TokenBucket {
 
     #[inline]
     pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) | Charge::Drain(hits) = charge
+        if let Charge::Take(hits) | Charge::Force(hits) = charge
             && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
         {
             return decision;
@@ -133,8 +133,8 @@ impl TokenBucket {
         }
     }
 
-    /// The common case, in one word and few instructions: the hits fit into a live bucket, and the
-    /// clock goes forward. Answers as [`decide_in`](Self::decide_in) does, none in all other cases.
+    /// The common case, in one word and few instructions: the hits fit into a bucket in use, and the clock
+    /// goes forward. Decides like [`decide_in`](Self::decide_in); none in all other cases.
     #[inline]
     fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
         let [last, low, high, _] = *state;
@@ -144,11 +144,11 @@ impl TokenBucket {
         let requests = NonZeroU64::from(self.requests);
         let period = self.period.as_nanos();
         let refill = now.checked_sub(last)?.checked_mul(requests.get())?;
-        // No capacity here, no credit: that case is not for one word.
+        // A capacity of 0 makes the credits 0, so buckets that need two words are not handled here.
         let credit = low.checked_add(refill)?.min(self.capacity);
         let after = credit.checked_sub(hits.checked_mul(period)?)?;
         (state[0], state[1]) = (now, after);
-        // Of no more than a capacity, so that rounding up cannot overflow.
+        // Credits are at most the capacity, so rounding up cannot overflow.
         let refilled = |credits: u64| {
             Timestamp::from_nanos(now.saturating_add((credits + (requests.get() - 1)) / requests))
         };
@@ -184,24 +184,25 @@ impl TokenBucket {
             }
             _ if hits == 0 => (needed <= credit, credit),
             _ if needed <= credit => (true, credit.minus(needed)),
-            Charge::Take(_) | Charge::Drain(_) => {
+            Charge::Take(_) | Charge::Force(_) => {
                 let left = credit.divided(period).low();
                 let taken = C::of_tokens(taken(charge, left, self.burst.into()), period);
-                // What the bucket does not hold it owes: it refills nothing until that has dripped in.
+                // The bucket owes what it does not hold, and refills nothing until the debt is paid.
                 let owed = taken.minus(taken.min(credit));
                 last = last.saturating_add(owed.time_to_refill(self.requests.get()));
                 (false, credit.minus(credit.min(taken)))
             }
         };
-        // A bucket that is born full has nothing to refill, and needs no memory of its birth.
-        // Any other refills from the first look at it, whatever becomes of this ask.
-        let is_birth = is_new && self.initial < self.burst && !matches!(charge, Charge::Refund(_));
-        if after != credit || is_birth {
-            // Time 0 would make a drained bucket look like a new one.
+        // A bucket that starts full has nothing to refill, so it need not remember its start. Any other
+        // bucket refills from its first use, whatever the decision.
+        let is_first_use =
+            is_new && self.initial < self.burst && !matches!(charge, Charge::Refund(_));
+        if after != credit || is_first_use {
+            // Time 0 would make an empty bucket look new.
             *state = [last.as_nanos().max(1), after.low(), after.high(), 0];
         }
-        // Reckoned from `last`: after a clock step back it lies ahead of now, and nothing refills
-        // until the clock has caught up with it.
+        // Based on `last`: after the clock steps back, `last` is ahead of `now`, and nothing refills until
+        // the clock has caught up.
         let holds_at = |level: C| {
             let missing = level.min(capacity).minus(after.min(level));
             last.saturating_add(missing.time_to_refill(self.requests.get()))
@@ -211,7 +212,7 @@ impl TokenBucket {
             outcome: if allowed {
                 Outcome::Allow
             } else {
-                // An ask above the burst can never fit: send it away until the bucket is full.
+                // A charge above the burst can never fit: the client waits until the bucket is full.
                 Outcome::Deny { retry_after: holds_at(needed).saturating_since(now) }
             },
             remaining: whole,
@@ -220,8 +221,8 @@ impl TokenBucket {
         }
     }
 
-    /// The credits at `now` and the time they are reckoned at. A clock that stepped back refills
-    /// nothing, and keeps the later time so that the same span is not refilled twice.
+    /// The credits at `now`, and the effective time. If the clock stepped back, nothing refills and the
+    /// later time stays, so that no span is refilled twice.
     #[inline]
     fn refilled<C: Credits>(
         &self,
@@ -237,20 +238,20 @@ impl TokenBucket {
     }
 }
 
-/// A count of credits, in one word or in two. Both give the same answers as long as the capacity is
-/// below half of what one holds: what saturates is above the capacity either way.
+/// A number of credits in one word or two. Both give the same results as long as the capacity is below half
+/// of what one word holds: saturated values exceed the capacity either way.
 trait Credits: Copy + Ord {
     fn from_words(low: u64, high: u64) -> Self;
     /// `tokens × worth`, saturating.
     fn of_tokens(tokens: u64, worth: u64) -> Self;
     fn saturating_plus(self, other: Self) -> Self;
-    /// Less `other`, which is no more.
+    /// Subtracts `other`, which is no larger.
     fn minus(self, other: Self) -> Self;
     fn divided(self, by: u64) -> Self;
     fn low(self) -> u64;
     fn high(self) -> u64;
 
-    /// How long it takes to refill as many, at `requests` each nanosecond. At most the capacity.
+    /// How long this many credits take to refill, at `requests` each nanosecond. At most the capacity.
     #[inline]
     fn time_to_refill(self, requests: u32) -> Nanos {
         let rounded_up = self.saturating_plus(Self::from_words(u64::from(requests - 1), 0));

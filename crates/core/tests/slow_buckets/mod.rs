@@ -1,5 +1,5 @@
-//! The slow, obvious twin of the token bucket: it remembers every take and refund and replays them
-//! from the beginning, refilling in between, with exact fractions.
+//! The slow, obvious twin of the token bucket: it remembers every take and refund and replays them from the
+//! start, with exact refills in between.
 
 use crate::slow_contract::Model;
 
@@ -9,10 +9,10 @@ pub(crate) struct BucketModel {
     pub(crate) period: u64,
     pub(crate) burst: u64,
     pub(crate) initial: u64,
-    /// When it was first looked at, for one that starts below its burst and refills from then on;
-    /// a full one has no time before its first take.
+    /// The first use of a bucket that starts below its burst and refills from then on. A full bucket has no
+    /// time before its first take.
     born: Option<u64>,
-    /// Times, and tokens taken (positive) or given back (negative).
+    /// Times, with tokens taken (positive) or returned (negative).
     changes: Vec<(u64, i128)>,
 }
 
@@ -33,7 +33,7 @@ impl BucketModel {
         self.replayed(at).0
     }
 
-    /// The level at `at`, and the time that it is of: later while a debt is paid back.
+    /// The level at `at`, and the effective time: later than `at` while a debt is paid back.
     fn replayed(&self, at: u64) -> (i128, u64) {
         let token = i128::from(self.period);
         let capacity = i128::from(self.burst) * token;
@@ -44,7 +44,7 @@ impl BucketModel {
             level = (level.min(capacity) - taken * token).min(capacity);
             clock = clock.max(time);
             while level < 0 {
-                // Paid back nanosecond by nanosecond; what the last one brings too much is lost.
+                // Paid back nanosecond by nanosecond; the excess of the last one is lost.
                 let nanos = (-level / i128::from(self.requests)).max(1);
                 level += nanos * i128::from(self.requests);
                 clock += nanos as u64;

@@ -1,6 +1,6 @@
-//! What every limit must answer, searched for instead of reckoned: a model says only how many hits
-//! are left at a time, and the rest of a decision follows from the contract. Also the traces that
-//! drive a limit and its model. Nothing here is shared with the code under test.
+//! The contract of every limit, by search instead of arithmetic: a model returns only the hits left at a
+//! time, and the rest of a decision follows from the contract. Also the traces for a limit and its model.
+//! Nothing is shared with the code under test.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -10,27 +10,27 @@ use tidegate_core::{Charge, Decision, Hits, Outcome, Timestamp};
 pub(crate) trait Model: Clone {
     fn limit(&self) -> u64;
     fn period(&self) -> u64;
-    /// An ask came, whatever becomes of it.
+    /// A charge came, whatever its result.
     fn look(&mut self, _at: u64) {}
-    /// Hits came that were not taken, though they happened.
-    fn drained_in_vain(&mut self, _at: u64) {}
-    /// Hits left at `at` if none come until then.
+    /// Hits were forced that were not counted.
+    fn forced_without_room(&mut self, _at: u64) {}
+    /// The hits left at `at` if none come until then.
     fn left(&self, at: u64) -> u64;
     fn take(&mut self, at: u64, hits: u64);
     fn give_back(&mut self, at: u64, hits: u64);
-    /// A time after `at` by when nothing counts any more.
+    /// A time after `at` when no hits count any more.
     fn horizon(&self, at: u64) -> u64;
-    /// A time that the clock has to pass (again) before it is whole, whatever is left.
+    /// A time that the clock has to pass (again) before the counter is full, whatever is left.
     fn settled(&self) -> u64 {
         0
     }
-    /// How long it is remembered once nothing counts.
+    /// How long the counter is remembered once no hits count.
     fn grace(&self) -> u64 {
         0
     }
 }
 
-/// All of a decision, in plain numbers.
+/// A decision in plain numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) allowed: bool,
@@ -53,24 +53,24 @@ pub(crate) fn said(decision: &Decision, now: u64) -> Said {
     }
 }
 
-/// What the contract says.
+/// The decision that follows from the contract.
 pub(crate) fn expected(model: &mut impl Model, charge: Charge, now: u64) -> Said {
     let hits = charge.hits().get();
     let needed = hits.max(1);
     let mut allowed = true;
     match charge {
         Charge::Refund(_) => model.give_back(now, hits),
-        Charge::Take(_) | Charge::Drain(_) => {
+        Charge::Take(_) | Charge::Force(_) => {
             model.look(now);
             let left = model.left(now);
             allowed = needed <= left;
             if allowed {
                 model.take(now, hits);
-            } else if matches!(charge, Charge::Drain(_)) && left > 0 {
-                // It has happened: it counts, but for no more than the whole limit.
+            } else if matches!(charge, Charge::Force(_)) && left > 0 {
+                // The hits have happened: they count, up to the whole limit.
                 model.take(now, hits.min(model.limit()));
-            } else if matches!(charge, Charge::Drain(_)) && hits > 0 {
-                model.drained_in_vain(now);
+            } else if matches!(charge, Charge::Force(_)) && hits > 0 {
+                model.forced_without_room(now);
             }
         }
     }
@@ -85,7 +85,7 @@ pub(crate) fn expected(model: &mut impl Model, charge: Charge, now: u64) -> Said
     Said {
         allowed,
         remaining: left,
-        // What never fits is not sent back at once, to come again for ever.
+        // A charge that never fits must not be told to retry at once, for ever.
         retry_at: (!allowed).then(|| match fits_at(needed) {
             at if at == now => now + model.period(),
             at => at,
@@ -95,7 +95,7 @@ pub(crate) fn expected(model: &mut impl Model, charge: Charge, now: u64) -> Said
     }
 }
 
-/// The first time from `now` on at which `holds`, which does not cease to hold.
+/// The first time from `now` on at which `holds`; once true, it stays true.
 pub(crate) fn first<M: Model>(model: &M, now: u64, holds: impl Fn(&M, u64) -> bool) -> u64 {
     if holds(model, now) {
         return now;
@@ -109,8 +109,8 @@ pub(crate) fn first<M: Model>(model: &M, now: u64, holds: impl Fn(&M, u64) -> bo
     after
 }
 
-/// A step of a trace: the clock moves by so many thousandths of the period and some nanoseconds,
-/// then an ask comes.
+/// A step of a trace: the clock moves by thousandths of the period and some nanoseconds, then a charge
+/// comes.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) mils: i64,
@@ -125,12 +125,12 @@ impl Step {
     }
 }
 
-/// Any charge, of hits mostly few.
+/// Any charge, mostly of few hits.
 pub(crate) fn charges() -> impl Strategy<Value = Charge> {
     let hits = prop_oneof![1 => Just(0u64), 8 => 1u64..4, 2 => 4u64..50, 1 => Just(u64::MAX)];
     (0..10, hits.prop_map(Hits::new)).prop_map(|(kind, hits)| match kind {
         0..6 => Charge::Take(hits),
-        6 | 7 => Charge::Drain(hits),
+        6 | 7 => Charge::Force(hits),
         _ => Charge::Refund(hits),
     })
 }
@@ -141,7 +141,7 @@ pub(crate) fn takes() -> impl Strategy<Value = Charge> {
         .prop_map(|hits| Charge::Take(Hits::new(hits)))
 }
 
-/// Clocks that mostly go on by little, sometimes by about a period, far forward, or back.
+/// Clocks that mostly move on a little, sometimes by about a period, far forward, or back.
 pub(crate) fn steps(charges: impl Strategy<Value = Charge>) -> impl Strategy<Value = Vec<Step>> {
     let mils = prop_oneof![
         2 => Just(0i64),
@@ -169,7 +169,7 @@ pub(crate) fn forward_steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Odd lengths, so that nothing divides evenly, and lengths of everyday.
+/// Odd lengths, so that nothing divides evenly, and common lengths.
 pub(crate) fn periods() -> impl Strategy<Value = u64> {
     prop_oneof![
         2 => 1_000_000u64..3_000_000_000,
@@ -181,7 +181,7 @@ pub(crate) fn periods() -> impl Strategy<Value = u64> {
 
 pub(crate) const START: std::ops::Range<u64> = 1_700_000_000_000_000_000..1_900_000_000_000_000_000;
 
-/// Seeded, so that a failure here is a failure everywhere, wasm32 included.
+/// Seeded, so that failures reproduce everywhere, wasm32 included.
 pub(crate) fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config {
         cases,
@@ -195,8 +195,8 @@ pub(crate) fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// For all pairs of a first and a last hit: `fits(span, hits)`, where `hits` were admitted in the
-/// `span` from one to the other, both included.
+/// For all pairs of a first and a last hit: `fits(span, hits)`, where `hits` were admitted in the `span`
+/// from one to the other, both included.
 pub(crate) fn check_spans(
     admitted: &[(u64, u64)],
     fits: impl Fn(u64, u64) -> bool,
@@ -213,13 +213,14 @@ pub(crate) fn check_spans(
     Ok(())
 }
 
-/// When a hit is spent that may be from `from` on, and before `until`: so many thousandths of that later.
+/// When a hit is spent that may be spent from `from` on and before `until`, delayed by thousandths of that
+/// time.
 pub(crate) fn spent_at(from: u64, until: u64, mils: u64) -> u64 {
     assert!(from < until, "nothing could be spent");
     from + (u128::from(until - 1 - from) * u128::from(mils) / 1_000) as u64
 }
 
-/// How late each of the hits of a trace is spent, in thousandths of the time there is.
+/// The delay of each hit of a trace, in thousandths of the available time.
 pub(crate) fn delays() -> impl Strategy<Value = Vec<u64>> {
     let mils = prop_oneof![2 => Just(0u64), 3 => Just(1_000), 3 => 0u64..1_000];
     prop::collection::vec(mils, 80)

@@ -12,7 +12,7 @@ const DAY: u64 = 86_400 * SECOND;
 pub(crate) struct WindowModel {
     limit: u64,
     period: u64,
-    /// The newest window that was taken from or given back to.
+    /// The newest window with takes or refunds.
     newest: u64,
     /// Hits by the number of their window.
     log: BTreeMap<u64, u64>,
@@ -31,7 +31,7 @@ impl WindowModel {
         window.checked_sub(1).map_or(0, |before| self.hits(before))
     }
 
-    /// What is neither of the newest window nor of the one before it.
+    /// Forgets all windows but the newest and the one before it.
     fn forget(&mut self) {
         let newest = self.newest;
         self.log.retain(|window, _| *window == newest || *window + 1 == newest);
@@ -118,7 +118,7 @@ impl RingModel {
         }
     }
 
-    /// The buckets that still count when `bucket` is filling: itself, and a whole period before.
+    /// The buckets that count while `bucket` is filling: itself, and those of a whole period before.
     fn live(&self, bucket: u64) -> impl Iterator<Item = (&u64, &u64)> {
         self.log.iter().filter(move |(number, _)| *number + self.buckets >= bucket)
     }
@@ -166,18 +166,18 @@ impl Model for RingModel {
     }
 }
 
-/// The last time up to `at` that is `time` after the beginning of a day.
+/// The last time up to `at` that is `time` after the start of a day.
 fn last_reset(time: u64, at: u64, day: u64) -> u64 {
     let today = at / day * day + time;
     if today <= at { today } else { today - day }
 }
 
-/// A model that begins anew with the first ask after a reset, and notes the last hit.
+/// A model that starts anew with the first charge after a reset, and records the last hit.
 #[derive(Clone)]
 pub(crate) struct Daily<M> {
     new: M,
     model: M,
-    /// In nanoseconds after midnight UTC; none is never.
+    /// In nanoseconds after midnight UTC; none for never.
     reset: Option<u64>,
     pub(crate) last: Option<u64>,
 }
@@ -227,7 +227,7 @@ impl<M: Model> Model for Daily<M> {
         }
     }
 
-    fn drained_in_vain(&mut self, at: u64) {
+    fn forced_without_room(&mut self, at: u64) {
         if self.left(at) < self.limit() {
             self.note(at);
         }
@@ -249,7 +249,7 @@ impl<M: Model> Model for Daily<M> {
 pub(crate) struct LogModel {
     limit: u64,
     secs: u64,
-    /// In seconds after midnight UTC; none is never.
+    /// In seconds after midnight UTC; none for never.
     reset: Option<u64>,
     pub(crate) log: BTreeMap<u64, u64>,
 }
@@ -269,8 +269,8 @@ impl LogModel {
         second.saturating_sub(self.secs).max(reset)
     }
 
-    /// Whether an ask at `at` is about times of which not all is known any more: some hits are 26
-    /// hours and more before the newest ones, and it would need to count them; or it is itself.
+    /// Whether a charge at `at` is about times that are not fully known any more: it needs to count hits
+    /// that are 26 hours or more older than the newest ones, or is itself that old.
     pub(crate) fn may_be_out_of_reach(&self, at: u64) -> bool {
         let hour = |second: u64| second / 3_600;
         let Some(newest) = self.log.keys().next_back().copied() else { return false };
@@ -291,7 +291,7 @@ impl Model for LogModel {
         self.secs * SECOND
     }
 
-    /// Hits of seconds that are later than `at` count too.
+    /// Hits of seconds later than `at` count too.
     fn left(&self, at: u64) -> u64 {
         let oldest = self.oldest(at / SECOND);
         self.limit.saturating_sub(self.log.range(oldest..).map(|(_, hits)| hits).sum())
@@ -326,12 +326,12 @@ impl Model for LogModel {
     }
 }
 
-/// What becomes of parts whose time is over.
+/// The fate of expired parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// They are dropped as soon as the clock says so.
+    /// Dropped as soon as they expire by the clock.
     Drop,
-    /// They are kept for ever.
+    /// Kept for ever.
     Keep,
 }
 

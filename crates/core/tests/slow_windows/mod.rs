@@ -1,6 +1,6 @@
-//! The slow, obvious twins of the windows: each remembers all that was ever taken or given back,
-//! and replays it from the beginning, window by window. Nothing here is shared with the code under
-//! test; calendars are walked month by month, local clocks are read tick by tick.
+//! The slow, obvious twins of the windows: each remembers all takes and refunds, and replays them from the
+//! start, window by window. Nothing is shared with the code under test; calendars are walked month by
+//! month, and local clocks are read tick by tick.
 
 use tidegate_core::{Charge, Decision, Nanos, Outcome, Timestamp};
 
@@ -17,7 +17,7 @@ pub(crate) fn utc(text: &str) -> i64 {
     first + (numbers[2] - 1) * DAY + numbers[3] * 3_600 + numbers[4] * 60 + seconds
 }
 
-/// The beginning of each month from January 1970, in seconds since then.
+/// The start of each month from January 1970, in seconds since then.
 pub(crate) fn month_starts() -> impl Iterator<Item = i64> {
     let lengths = (1970..).flat_map(|year| (1..=12).map(move |month| days_of(year, month)));
     lengths.scan(0, |start, days| {
@@ -41,7 +41,7 @@ fn days_of(year: i64, month: i64) -> i64 {
 #[derive(Debug, Clone)]
 pub(crate) struct SlowZone {
     pub(crate) offset: i32,
-    /// Sorted, each at a time of its own.
+    /// Sorted, at distinct times.
     pub(crate) changes: Vec<(i64, i32)>,
 }
 
@@ -51,30 +51,30 @@ impl SlowZone {
         at + i64::from(last.map_or(self.offset, |(_, offset)| *offset))
     }
 
-    /// The first instants at which the clock reads each of `readings` or later. All that matters
-    /// happens at a multiple of `tick`, and offsets are below a hundred of them.
+    /// The first instants at which the clock reads each of `readings` or later. Everything happens at a
+    /// multiple of `tick`, and offsets are below a hundred ticks.
     pub(crate) fn instants(&self, readings: impl Iterator<Item = i64>, tick: i64) -> Vec<i64> {
         let (mut at, mut instants) = (i64::MIN, Vec::new());
         for reading in readings {
-            // A hundred ticks before it no clock reads it; nor is it read before an earlier one.
+            // No clock reads it more than a hundred ticks before; nor is it read before an earlier one.
             at = at.max(reading.div_euclid(tick) * tick - 100 * tick);
             while self.reads(at) < reading {
                 at += tick;
             }
             instants.push(at);
         }
-        // A window that is skipped begins where the next one does, and does not exist.
+        // A window that is skipped would begin where the next one does, and does not exist.
         instants.dedup();
         instants
     }
 }
 
-/// Where windows begin.
+/// The boundaries of windows.
 #[derive(Debug, Clone)]
 pub(crate) enum SlowWindows {
-    /// Each so many nanoseconds since the epoch.
+    /// Multiples of this many nanoseconds since the epoch.
     Each(u64),
-    /// At these times in nanoseconds; there are no others.
+    /// These times in nanoseconds, and no others.
     At(Vec<u64>),
 }
 
@@ -103,34 +103,34 @@ impl SlowWindows {
     }
 }
 
-/// Whether a window counts hits beyond its capacity that have happened.
+/// Whether a window counts forced hits beyond its capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beyond {
     Drop,
     Count,
 }
 
-/// What comes of a charge against a window that has admitted `level` hits: whether it is allowed,
-/// and how many hits it takes (or, below zero, gives back).
+/// The result of a charge against a window that has admitted `level` hits: whether it is allowed, and how
+/// many hits it takes (negative for returned ones).
 fn charged(level: u64, capacity: u64, charge: Charge, beyond: Beyond) -> (bool, i128) {
     let left = capacity.saturating_sub(level);
     let hits = charge.hits().get();
     let fits = hits.max(1) <= left;
     match charge {
         Charge::Take(_) => (fits, if fits { hits.into() } else { 0 }),
-        // Whether the window is over, which it is once its count has passed what it may be.
-        Charge::Drain(_) if beyond == Beyond::Count && hits == 0 => {
+        // A window is over once its count exceeds its capacity.
+        Charge::Force(_) if beyond == Beyond::Count && hits == 0 => {
             (capacity > 0 && level <= capacity, 0)
         }
-        Charge::Drain(_) if beyond == Beyond::Count => {
+        Charge::Force(_) if beyond == Beyond::Count => {
             (fits, level.saturating_add(hits).abs_diff(level).into())
         }
-        Charge::Drain(_) => (fits, hits.min(left).into()),
+        Charge::Force(_) => (fits, hits.min(left).into()),
         Charge::Refund(_) => (true, -i128::from(hits.min(level))),
     }
 }
 
-/// The whole answer, with windows looked at one by one.
+/// The whole decision, with windows examined one by one.
 fn answer(
     (requests, borrow): (u64, u64),
     (fits, level): (bool, u64),
@@ -160,7 +160,7 @@ fn answer(
     }
 }
 
-/// All that was taken and given back, by window.
+/// All takes and refunds, by window.
 pub(crate) struct FixedWindowTwin {
     pub(crate) requests: u64,
     pub(crate) borrow: u64,
@@ -176,7 +176,7 @@ impl FixedWindowTwin {
 
     pub(crate) fn decide(&mut self, charge: Charge, now: Timestamp) -> Decision {
         let now = now.as_nanos();
-        // A clock that stepped back stays in the newest window that was taken from.
+        // A clock that stepped back stays in the newest window with takes.
         let newest = self.takes.iter().map(|(window, _)| *window).max().unwrap_or(0);
         let window = self.windows.ordinal(now).max(newest);
         let level = self.level(window);
@@ -206,7 +206,7 @@ impl FixedWindowTwin {
     }
 }
 
-/// A fixed window that is as new for the first hit after a reset.
+/// A fixed window that is as good as new for the first hit after a reset.
 pub(crate) struct ResetWindowTwin {
     twin: FixedWindowTwin,
     /// In nanoseconds after midnight UTC.
@@ -235,7 +235,7 @@ impl ResetWindowTwin {
             let new = FixedWindowTwin { requests, borrow, windows, takes: Vec::new() };
             let mut new = ResetWindowTwin { twin: new, time: self.time, last: None };
             let decision = new.decide(charge, now);
-            // Who only looks leaves all as it is, for a clock that steps back.
+            // A peek leaves everything unchanged, for a clock that steps back.
             if new.last.is_some() {
                 *self = new;
             }
@@ -259,7 +259,7 @@ impl ResetWindowTwin {
     }
 }
 
-/// All that was taken and given back, by time.
+/// All takes and refunds, by time.
 pub(crate) struct FirstHitWindowTwin {
     pub(crate) requests: u64,
     pub(crate) borrow: u64,
@@ -267,7 +267,7 @@ pub(crate) struct FirstHitWindowTwin {
     /// Instants at which everything is forgotten, sorted.
     pub(crate) resets: Vec<u64>,
     takes: Vec<(u64, i128)>,
-    /// When hits came, taken or drained in vain.
+    /// Times of hits, whether taken or forced.
     hits: Vec<u64>,
 }
 
@@ -288,7 +288,7 @@ impl FirstHitWindowTwin {
         FirstHitWindowTwin { resets, ..self }
     }
 
-    /// The start, the count and the last hit of the window that is open.
+    /// The start, the count and the last hit of the open window.
     pub(crate) fn open(&self, now: Timestamp) -> Option<(u64, u64, u64)> {
         let (start, level) = self.walk(now.as_nanos().max(1))?;
         let latest = self.hits.iter().copied().filter(|at| self.reset_after(*at) > now.as_nanos());
@@ -300,14 +300,14 @@ impl FirstHitWindowTwin {
     }
 
     pub(crate) fn decide(&mut self, charge: Charge, now: Timestamp) -> Decision {
-        // Time 0 is taken for 1: a counter that opened at 0 would look like one that never did.
+        // Time 0 is treated as 1: a counter that opened at 0 would look unused.
         let at = now.as_nanos().max(1);
         let (_, level) = self.standing(at);
         let (fits, taken) = charged(level, self.requests + self.borrow, charge, Beyond::Drop);
         if taken != 0 {
             self.takes.push((at, taken));
         }
-        if taken > 0 || matches!(charge, Charge::Drain(hits) if hits.get() > 0) {
+        if taken > 0 || matches!(charge, Charge::Force(hits) if hits.get() > 0) {
             self.hits.push(at);
         }
         let (start, level) = self.standing(at);
@@ -316,7 +316,7 @@ impl FirstHitWindowTwin {
         })
     }
 
-    /// When the window opened that stands, or would open now, and what it has admitted.
+    /// When the current window opened, or would open now, and the hits that it has admitted.
     fn standing(&self, now: u64) -> (u64, u64) {
         self.walk(now).unwrap_or((now, 0))
     }

@@ -1,16 +1,16 @@
-//! Ranges of addresses, and which of many an address lies in.
+//! Ranges of addresses, and the search for the ranges that contain an address.
 //!
-//! IPv4 is kept as its IPv6 mapping (`::ffff:0:0/96`), so the two spellings of an address are one.
-//! The families do not mix all the same: `::/0` is every IPv6 address and no IPv4 one.
+//! IPv4 is stored as its IPv6 mapping (`::ffff:0:0/96`), so both spellings of an address are equal. The
+//! families still do not mix: `::/0` contains every IPv6 address and no IPv4 address.
 
 use super::hash::Map;
-use super::work::{Order, Work};
+use super::search::{Rank, Work};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Bits of an IPv6 address before the IPv4 address that is mapped into it.
 const MAPPED_BITS: u8 = 96;
-/// Those bits.
+/// The value of these bits.
 const MAPPED: u128 = 0xffff << 32;
 /// The longest text of a range: 45 bytes of address (`INET6_ADDRSTRLEN` less its end) and `/128`.
 const TEXT_LEN_MAX: usize = 45 + 4;
@@ -18,30 +18,30 @@ const TEXT_LEN_MAX: usize = 45 + 4;
 /// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
-    /// The first address; no bit is set after the first `bits`.
+    /// The first address; the bits after the first `bits` are zero.
     network: u128,
-    /// Bits of it that count, of 128.
+    /// The number of leading bits, of 128, that an address must share.
     bits: u8,
 }
 
-/// Why a text is no range of addresses.
+/// Why a text is not a range of addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CidrError {
     /// Neither `10.0.0.0/8` nor `2001:db8::/32` nor a single address.
     #[error("{0:?} is not an IP address or a range of them, such as 10.0.0.0/8")]
     Address(String),
-    /// What follows the `/` is not a number of bits.
+    /// The text after the `/` is not a number of bits.
     #[error("{text:?} ends in {length:?}, which is not a number of bits from 0 to {max}")]
     Length {
         /// The range as written.
         text: String,
-        /// What follows the `/`.
+        /// The text after the `/`.
         length: String,
         /// Bits of an address of this family.
         max: u8,
     },
-    /// The address is one inside the range instead of its first.
+    /// The address lies inside the range instead of being its first.
     #[error("{text:?} is an address inside a range: write {network} for the range")]
     HostBits {
         /// The range as written.
@@ -52,10 +52,10 @@ pub enum CidrError {
 }
 
 impl Cidr {
-    /// The range that `text` writes down: `10.0.0.0/8`, or a single address.
+    /// Parses a range such as `10.0.0.0/8`, or a single address.
     ///
     /// # Errors
-    /// When it is none, or bits are set that the range leaves open.
+    /// If the text is neither, or the address is not the first of its range.
     pub fn parse(text: &str) -> Result<Self, CidrError> {
         let (exact, range) = Self::read(text)?;
         if exact != range.network {
@@ -64,7 +64,7 @@ impl Cidr {
         Ok(range)
     }
 
-    /// The range that a request's value writes down, if any; bits that it leaves open are ignored.
+    /// The range that a request's value names, if any. Bits after the prefix are ignored.
     fn of_value(value: &str) -> Option<Self> {
         if value.len() > TEXT_LEN_MAX {
             return None;
@@ -72,7 +72,7 @@ impl Cidr {
         Self::read(value).ok().map(|(_, range)| range)
     }
 
-    /// The address before the `/`, and the range around it.
+    /// The address before the `/`, and its range.
     fn read(text: &str) -> Result<(u128, Cidr), CidrError> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -101,25 +101,25 @@ impl Cidr {
         self.network
     }
 
-    /// How many of the 128 bits of an address decide whether it is in the range.
+    /// The number of leading bits, of 128, that an address must share.
     #[must_use]
     pub fn bits(self) -> u8 {
         self.bits
     }
 
     fn is_ipv4(self) -> bool {
-        // No bit is set after those that count, so these do.
+        // Bits after the prefix are zero, so a match means that the prefix includes these.
         self.network >> 32 == MAPPED >> 32
     }
 
-    /// The range of this length around it.
+    /// The range of this length that contains it.
     fn cut(self, bits: u8) -> Cidr {
         let open = 128 - u32::from(bits);
         Cidr { network: self.network & u128::MAX.checked_shl(open).unwrap_or(0), bits }
     }
 }
 
-/// A number from 0 to `max`, in digits only.
+/// A number from 0 to `max`, only of digits and without leading zeros.
 fn bits(text: &str, max: u8) -> Option<u8> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let plain = plain && (text == "0" || !text.starts_with('0'));
@@ -136,33 +136,33 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// Many ranges, found by one probe per length of range instead of one per range.
+/// Many ranges, searched with one probe per prefix length instead of one per range.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
-    places: Map<Cidr, Order>,
-    /// The lengths there are, each with its earliest place; earliest first.
-    lengths: Vec<(u8, Order)>,
+    ranks: Map<Cidr, Rank>,
+    /// The lengths that occur with the lowest rank of each, sorted by that rank.
+    lengths: Vec<(u8, Rank)>,
 }
 
 impl Ranges {
-    /// Of equal ranges the earliest counts.
-    pub(super) fn new(ranges: impl Iterator<Item = (Cidr, Order)>) -> Self {
-        let mut places = Map::default();
-        let mut firsts: [Option<Order>; 129] = [None; 129];
-        for (range, order) in ranges {
-            let place = places.entry(range).or_insert(order);
-            *place = order.min(*place);
+    /// Of equal ranges, the lowest rank wins.
+    pub(super) fn new(ranges: impl Iterator<Item = (Cidr, Rank)>) -> Self {
+        let mut ranks = Map::default();
+        let mut firsts: [Option<Rank>; 129] = [None; 129];
+        for (range, rank) in ranges {
+            let lowest = ranks.entry(range).or_insert(rank);
+            *lowest = rank.min(*lowest);
             let first = &mut firsts[usize::from(range.bits)];
-            *first = Some(first.map_or(order, |first| first.min(order)));
+            *first = Some(first.map_or(rank, |first| first.min(rank)));
         }
-        let mut lengths: Vec<(u8, Order)> =
+        let mut lengths: Vec<(u8, Rank)> =
             (0..).zip(firsts).filter_map(|(bits, first)| Some((bits, first?))).collect();
         lengths.sort_unstable_by_key(|(_, first)| *first);
-        Ranges { places, lengths }
+        Ranges { ranks, lengths }
     }
 
-    /// The earliest place, before `limit`, whose range the value lies in.
-    pub(super) fn first(&self, value: &str, limit: Order, work: &Work) -> Order {
+    /// The lowest rank, below `limit`, of a range that contains the value.
+    pub(super) fn first(&self, value: &str, limit: Rank, work: &Work) -> Rank {
         if self.lengths.is_empty() {
             return limit;
         }
@@ -174,9 +174,9 @@ impl Ranges {
                 break;
             }
             if (least..=value.bits).contains(&bits) {
-                work.did(1);
-                let place = self.places.get(&value.cut(bits));
-                best = place.map_or(best, |order| best.min(*order));
+                work.add(1);
+                let found = self.ranks.get(&value.cut(bits));
+                best = found.map_or(best, |rank| best.min(*rank));
             }
         }
         best

@@ -1,12 +1,12 @@
-//! The hash of the rule maps: xxh3 under a seed of each map's own.
+//! The hash of the rule maps: xxh3 with a seed for each map.
 //!
-//! The keys of these maps come from configuration, and what is looked up in them from clients. A
-//! client that does not know the seed cannot aim at a map's crowded places.
+//! The keys come from the configuration, but lookups come from clients. A client that does not know the
+//! seed cannot aim at crowded buckets.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Makes hashers of one seed, drawn at random for each map.
+/// Builds hashers with one seed, drawn at random for each map.
 #[derive(Debug, Clone)]
 pub(super) struct Seeded(u64);
 
@@ -17,23 +17,23 @@ impl Default for Seeded {
 }
 
 impl BuildHasher for Seeded {
-    type Hasher = Chain;
+    type Hasher = SeededHasher;
 
-    fn build_hasher(&self) -> Chain {
-        Chain(self.0)
+    fn build_hasher(&self) -> SeededHasher {
+        SeededHasher(self.0)
     }
 }
 
-/// Hashes each piece under the hash of those before it.
+/// Hashes each piece with the hash of the previous pieces as its seed.
 #[derive(Debug)]
-pub(super) struct Chain(u64);
+pub(super) struct SeededHasher(u64);
 
-impl Hasher for Chain {
+impl Hasher for SeededHasher {
     fn write(&mut self, bytes: &[u8]) {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
-    /// Single bytes are what tells two strings apart that follow each other: cheap is enough.
+    /// Strings end with a single byte that separates them; a cheap mix is enough for it.
     fn write_u8(&mut self, byte: u8) {
         self.0 = self.0.rotate_left(8) ^ u64::from(byte);
     }
@@ -43,7 +43,7 @@ impl Hasher for Chain {
     }
 }
 
-/// A map under a seed of its own.
+/// A map with its own seed.
 pub(super) type Map<K, V> = std::collections::HashMap<K, V, Seeded>;
-/// A set under a seed of its own.
+/// A set with its own seed.
 pub(super) type Set<K> = std::collections::HashSet<K, Seeded>;

@@ -1,27 +1,26 @@
-//! Which values a place in the tree is for.
+//! The values that a branch of the tree matches.
 
 use super::cidr::Cidr;
 use super::regexes;
 use std::fmt;
 use std::sync::Arc;
 
-/// Which values a place in the tree is for.
+/// The values that a branch of the tree matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Matcher {
-    /// Any value that no other place of this key takes.
+    /// Any value that no other branch of this key matches.
     Any,
-    /// Just this value.
+    /// This value only.
     Exact(String),
-    /// Values of this pattern, in which each `*` stands for any characters, or none.
+    /// Values of a pattern in which each `*` matches any characters, or none.
     Wildcard(String),
-    /// Values that start like this.
+    /// Values with this prefix.
     Prefix(String),
-    /// Addresses (or ranges of them) within one of these ranges. Values that are neither match
-    /// none; an IPv4 address and its IPv6 mapping are the same, and an IPv6 range has no other IPv4
-    /// address in it.
+    /// Addresses, or ranges of addresses, within one of these ranges. No other value matches. An IPv4
+    /// address and its IPv6 mapping are the same; an IPv6 range contains no other IPv4 address.
     Cidr(Vec<Cidr>),
-    /// Values that this regular expression (of the `regex` crate) matches as a whole: `a|ab` takes
-    /// `ab`, and `b` does not take `abc`. A `.` stands for line ends too, as under `(?s)`.
+    /// Values that this regular expression (of the `regex` crate) matches as a whole: `a|ab` matches `ab`,
+    /// and `b` does not match `abc`. A `.` also matches line ends, as with `(?s)`.
     Regex(Arc<str>),
 }
 
@@ -29,16 +28,16 @@ pub enum Matcher {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MatcherError {
-    /// The same values have a place already.
-    #[error("there is a place for these values already")]
+    /// Another branch has the same matcher.
+    #[error("there is a branch for these values already")]
     Duplicate,
-    /// Not a regular expression, or too large a one; in a line.
+    /// Not a regular expression, or too large. The message is one line.
     #[error("{0}")]
     Regex(String),
 }
 
 impl Matcher {
-    /// Refuses what does not compile.
+    /// Refuses expressions that do not compile.
     pub(super) fn check(&self) -> Result<(), MatcherError> {
         match self {
             Matcher::Regex(expression) => regexes::check(expression),
@@ -46,7 +45,7 @@ impl Matcher {
         }
     }
 
-    /// The same for matchers that differ only in the order of what they list.
+    /// Equal for matchers that differ only in the order or repetition of their ranges.
     pub(super) fn normal(&self) -> Matcher {
         match self {
             Matcher::Cidr(ranges) => {
@@ -73,7 +72,7 @@ impl fmt::Display for Matcher {
                 let ranges: Vec<String> = ranges.iter().map(Cidr::to_string).collect();
                 write!(f, "in {}", ranges.join(", "))
             }
-            // Its own line ends would break the line.
+            // Line ends would break the line.
             Matcher::Regex(expression) => {
                 write!(f, "matching /{}/", expression.replace('\n', "\\n"))
             }
@@ -81,7 +80,7 @@ impl fmt::Display for Matcher {
     }
 }
 
-/// Whether a value needs no quotes to be told from what is around it.
+/// Whether a value is clear without quotes.
 fn is_plain(value: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == '"';
     !value.is_empty() && !value.contains(odd)

@@ -1,22 +1,22 @@
-//! The literal texts that every match of an expression has.
+//! The literal texts that every match of a regular expression contains.
 //!
-//! Reads only the plainest of the syntax and is careful rather than thorough: in doubt it says less.
-//! Expressions are valid here; they were compiled before.
+//! Understands only the simplest syntax, and finds fewer literals rather than wrong ones. Expressions have
+//! been compiled before, so they are valid.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// What every value has that an expression matches as a whole.
+/// The literals of every value that an expression matches as a whole.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Literals {
-    /// What it starts with; may be empty.
+    /// The prefix; may be empty.
     pub(super) start: String,
-    /// What it has somewhere after that; none is empty.
+    /// Literals after the prefix; none is empty.
     later: Vec<String>,
 }
 
 impl Literals {
-    /// Of this expression.
+    /// The literals of an expression.
     pub(super) fn of(expression: &str) -> Self {
         let mut literals = Literals::default();
         let mut rest = expression.strip_prefix('^').unwrap_or(expression).chars().peekable();
@@ -24,7 +24,7 @@ impl Literals {
         let mut is_start = true;
         loop {
             let literal = literal(&mut rest);
-            // What is repeated may be missing altogether (`a+*`).
+            // A repeated item may be absent (`a+*`).
             let repeated = matches!(rest.peek(), Some('?' | '*' | '+' | '{'));
             if let Some(literal) = literal.filter(|_| !repeated) {
                 run.push(literal);
@@ -39,28 +39,28 @@ impl Literals {
             is_start = false;
             let mut unread = rest.clone();
             if literal.is_none() && skip(&mut rest).is_none() {
-                // A choice outside any group makes all that was read just one of the ways.
+                // An alternation outside of groups makes the text so far only one of the alternatives.
                 let may_choose = unread.any(|c| c == '|');
                 return if may_choose { Literals::default() } else { literals };
             }
         }
     }
 
-    /// All of them, to look for.
+    /// All literals, for a search.
     pub(super) fn required(&self) -> Vec<&str> {
         let start = Some(&*self.start).filter(|start| !start.is_empty());
         start.into_iter().chain(self.later.iter().map(String::as_str)).collect()
     }
 }
 
-/// Takes a character that stands for itself.
+/// Consumes a character that stands for itself.
 fn literal(rest: &mut Peekable<Chars<'_>>) -> Option<char> {
     match rest.peek()? {
         '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' => None,
         '\\' => {
             let mut ahead = rest.clone();
             ahead.next();
-            // `\<` and `\>` are edges of words.
+            // `\<` and `\>` are word boundaries.
             let escaped =
                 ahead.next().filter(|c| c.is_ascii_punctuation() && !"<>".contains(*c))?;
             *rest = ahead;
@@ -70,20 +70,20 @@ fn literal(rest: &mut Peekable<Chars<'_>>) -> Option<char> {
     }
 }
 
-/// Takes what stands for something else; none at the end, or when it is too hard to read.
+/// Consumes an item that is not literal; none at the end, or for syntax that is not understood.
 fn skip(rest: &mut Peekable<Chars<'_>>) -> Option<()> {
     match rest.next()? {
         '.' | '+' | '*' | '?' | '^' | '$' => Some(()),
         '{' => rest.find(|c| *c == '}').map(drop),
         '[' => skip_class(rest),
         '(' => skip_group(rest),
-        // Of the escapes only classes of one letter: others have more text to come.
+        // Only classes of one letter: other escapes continue after the letter.
         '\\' => rest.next().filter(|c| "dDsSwW".contains(*c)).map(drop),
         _ => None,
     }
 }
 
-/// Takes what is left of a class, unless it has others inside.
+/// Consumes the rest of a class; none if it has nested classes.
 fn skip_class(rest: &mut Peekable<Chars<'_>>) -> Option<()> {
     rest.next_if_eq(&'^');
     if rest.peek() == Some(&']') {
@@ -99,7 +99,7 @@ fn skip_class(rest: &mut Peekable<Chars<'_>>) -> Option<()> {
     }
 }
 
-/// Takes what is left of a group, unless it may set flags, which hold for what follows.
+/// Consumes the rest of a group; none if it may set flags, which would affect the text after it.
 fn skip_group(rest: &mut Peekable<Chars<'_>>) -> Option<()> {
     let mut depth = 1_usize;
     if rest.next_if_eq(&'?').is_some() && rest.next() != Some(':') {

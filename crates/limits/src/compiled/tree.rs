@@ -1,56 +1,55 @@
-//! The tree itself.
+//! The tree of rules: nodes, the branches between them, and lookup.
 
 use super::hash::{Map, Set};
 use super::matcher::{Matcher, MatcherError};
 use super::patterns::Index;
-use super::work::Work;
+use super::search::Work;
 use super::{Limit, Rule};
 use std::sync::{Arc, OnceLock};
 use tidegate_core::Entry;
 
-/// A place in a domain's tree.
+/// A node of a domain's tree.
 #[derive(Debug, Default)]
 pub struct RuleNode {
     rule: Option<Arc<Rule>>,
-    keys: Map<Box<str>, Places>,
+    keys: Map<Box<str>, Branches>,
 }
 
-/// The places of one key below a node.
+/// The branches of one key below a node.
 #[derive(Debug, Default)]
-struct Places {
-    exact: Map<Box<str>, Place>,
-    /// Length of the longest value among them: longer ones need not be hashed.
+struct Branches {
+    exact: Map<Box<str>, Branch>,
+    /// Length of the longest exact value: a longer value of a request is not hashed.
     exact_len_max: usize,
-    any: Option<Box<Place>>,
+    any: Option<Box<Branch>>,
     patterns: Option<Box<Patterns>>,
 }
 
-/// Places for patterns, in the order in which they came.
+/// Branches for patterns, in insertion order, which is their rank.
 #[derive(Debug, Default)]
 struct Patterns {
-    places: Vec<Place>,
+    branches: Vec<Branch>,
     known: Set<Matcher>,
-    /// Made when it is first needed, and anew after a change.
+    /// Built at first use, and again after a change.
     index: OnceLock<Index>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Branch {
     matcher: Matcher,
     share: Option<Box<str>>,
     node: RuleNode,
 }
 
-/// A place below another, for those who list them.
+/// A child of a node, and the branch that leads to it.
 #[derive(Debug, Clone, Copy)]
-pub struct Below<'a> {
-    /// The key that leads there.
+pub struct Child<'a> {
+    /// The key of the branch.
     pub key: &'a str,
-    /// The values that it takes.
+    /// The values that the branch matches.
     pub matcher: &'a Matcher,
-    /// The text that stands for all its values, where they share counters.
+    /// The text that replaces all its values in counters' identities, if the values share counters.
     pub share: Option<&'a str>,
-    /// What stands there, and what is below.
     pub node: &'a RuleNode,
 }
 
@@ -61,30 +60,30 @@ impl RuleNode {
         self.rule.as_ref()
     }
 
-    /// The places right below, in no order.
-    pub fn below(&self) -> impl Iterator<Item = Below<'_>> {
-        self.keys.iter().flat_map(|(key, places)| {
-            places.all().map(|place| Below {
+    /// The direct children, in no particular order.
+    pub fn children(&self) -> impl Iterator<Item = Child<'_>> {
+        self.keys.iter().flat_map(|(key, branches)| {
+            branches.all().map(|branch| Child {
                 key,
-                matcher: &place.matcher,
-                share: place.share.as_deref(),
-                node: &place.node,
+                matcher: &branch.matcher,
+                share: branch.share.as_deref(),
+                node: &branch.node,
             })
         })
     }
 
-    /// Where a descriptor with this entry goes on.
+    /// The child that matches this entry.
     #[must_use]
     pub fn next(&self, entry: &Entry) -> Option<&RuleNode> {
-        self.place(entry, &Work::default()).map(|place| &place.node)
+        self.branch(entry, &Work::default()).map(|branch| &branch.node)
     }
 
-    /// Adds the place below this one for `key` and the values of `matcher`. With `share` all values
-    /// that the place takes share counters, and that text stands for them in the counters'
-    /// identity. Of patterns that match a value the one that was added first takes it.
+    /// Adds a child for `key` and the values of `matcher`. With `share`, all these values share counters,
+    /// and that text replaces them in the counters' identities. Of several patterns that match a value, the
+    /// one that was inserted first wins.
     ///
     /// # Errors
-    /// When it exists already, or the matcher does not compile; nothing changes then.
+    /// If the child exists already, or the matcher does not compile. Nothing changes then.
     pub fn insert(
         &mut self,
         key: &str,
@@ -92,22 +91,22 @@ impl RuleNode {
         share: Option<&str>,
     ) -> Result<&mut RuleNode, MatcherError> {
         matcher.check()?;
-        let place = Place {
+        let branch = Branch {
             matcher: matcher.clone(),
             share: share.map(Box::from),
             node: RuleNode::default(),
         };
-        let place = self.keys.entry(key.into()).or_default().insert(place)?;
-        Ok(&mut place.node)
+        let branch = self.keys.entry(key.into()).or_default().insert(branch)?;
+        Ok(&mut branch.node)
     }
 
-    /// Sets what stands here.
+    /// Sets the rule that ends here.
     pub fn set_rule(&mut self, rule: Rule) {
         self.rule = Some(Arc::new(rule));
     }
 
-    fn place(&self, entry: &Entry, work: &Work) -> Option<&Place> {
-        self.keys.get(entry.key.as_str())?.place(&entry.value, work)
+    fn branch(&self, entry: &Entry, work: &Work) -> Option<&Branch> {
+        self.keys.get(entry.key.as_str())?.branch(&entry.value, work)
     }
 
     /// This node and all below it.
@@ -115,64 +114,64 @@ impl RuleNode {
         let mut open = vec![self];
         std::iter::from_fn(move || {
             let node = open.pop()?;
-            open.extend(node.keys.values().flat_map(Places::all).map(|place| &place.node));
+            open.extend(node.keys.values().flat_map(Branches::all).map(|branch| &branch.node));
             Some(node)
         })
     }
 }
 
-impl Places {
-    fn insert(&mut self, place: Place) -> Result<&mut Place, MatcherError> {
-        match &place.matcher {
+impl Branches {
+    fn insert(&mut self, branch: Branch) -> Result<&mut Branch, MatcherError> {
+        match &branch.matcher {
             Matcher::Any => {
                 if self.any.is_some() {
                     return Err(MatcherError::Duplicate);
                 }
-                Ok(self.any.insert(Box::new(place)))
+                Ok(self.any.insert(Box::new(branch)))
             }
             Matcher::Exact(value) => {
                 if self.exact.contains_key(value.as_str()) {
                     return Err(MatcherError::Duplicate);
                 }
                 self.exact_len_max = self.exact_len_max.max(value.len());
-                Ok(self.exact.entry(value.as_str().into()).or_insert(place))
+                Ok(self.exact.entry(value.as_str().into()).or_insert(branch))
             }
-            _ => self.patterns.get_or_insert_default().insert(place),
+            _ => self.patterns.get_or_insert_default().insert(branch),
         }
     }
 
-    fn place(&self, value: &str, work: &Work) -> Option<&Place> {
+    fn branch(&self, value: &str, work: &Work) -> Option<&Branch> {
         let mut exact = None;
         if value.len() <= self.exact_len_max {
-            work.did(1);
+            work.add(1);
             exact = self.exact.get(value);
         }
         let pattern = || self.patterns.as_ref().and_then(|patterns| patterns.first(value, work));
         exact.or_else(pattern).or(self.any.as_deref())
     }
 
-    fn all(&self) -> impl Iterator<Item = &Place> {
-        let patterns = self.patterns.iter().flat_map(|patterns| &patterns.places);
+    fn all(&self) -> impl Iterator<Item = &Branch> {
+        let patterns = self.patterns.iter().flat_map(|patterns| &patterns.branches);
         self.exact.values().chain(patterns).chain(self.any.as_deref())
     }
 }
 
 impl Patterns {
-    fn insert(&mut self, place: Place) -> Result<&mut Place, MatcherError> {
-        if !self.known.insert(place.matcher.normal()) {
+    fn insert(&mut self, branch: Branch) -> Result<&mut Branch, MatcherError> {
+        if !self.known.insert(branch.matcher.normal()) {
             return Err(MatcherError::Duplicate);
         }
         self.index.take();
-        Ok(self.places.push_mut(place))
+        Ok(self.branches.push_mut(branch))
     }
 
-    fn first(&self, value: &str, work: &Work) -> Option<&Place> {
-        let order = self.index().first(value, work)?;
-        self.places.get(order as usize)
+    fn first(&self, value: &str, work: &Work) -> Option<&Branch> {
+        let rank = self.index().first(value, work)?;
+        self.branches.get(rank as usize)
     }
 
     fn index(&self) -> &Index {
-        let matchers = || self.places.iter().map(|place| &place.matcher);
+        let matchers = || self.branches.iter().map(|branch| &branch.matcher);
         self.index.get_or_init(|| Index::new(matchers()))
     }
 }
@@ -196,15 +195,15 @@ impl DomainRules {
         &self.name
     }
 
-    /// The top of the tree, to add rules to.
+    /// The root of the tree, to add rules to.
     pub fn root_mut(&mut self) -> &mut RuleNode {
         &mut self.root
     }
 }
 
-/// What the rules say of a descriptor.
+/// The result of looking up a descriptor.
 #[derive(Debug, PartialEq)]
-pub enum Found<'a> {
+pub enum Lookup<'a> {
     /// No file configures this domain.
     UnknownDomain,
     /// No rule ends where the descriptor does.
@@ -218,27 +217,24 @@ pub enum Found<'a> {
 pub struct Match<'a> {
     /// The rule.
     pub rule: &'a Arc<Rule>,
-    /// The entries whose values share counters, each with the text that stands for the value in
-    /// the identity of the counter. In order; mostly empty.
+    /// The entries whose values share counters, in order, each with the text that replaces the value in
+    /// the counter's identity. Mostly empty.
     pub shared: Vec<(usize, &'a str)>,
 }
 
-/// One level of a look at the tree, for those who explain it.
+/// One level of a lookup, for explaining it.
 #[derive(Debug, PartialEq)]
 pub struct Step<'a> {
-    /// How the entry found its place; none when there is no place for it, which ends the look.
+    /// The matcher of the entry's branch; none if no branch matches, which ends the lookup.
     pub matched: Option<&'a Matcher>,
-    /// What stands at the place that was found.
+    /// The rule that ends at this level.
     pub rule: Option<&'a Arc<Rule>>,
-    /// The keys that the place before this entry goes on with, sorted.
+    /// The keys of the branches that the entry could have taken, sorted.
     pub keys: Vec<&'a str>,
-    /// What was compared with the value: hashed texts, bytes of literals, passes of expressions.
-    /// Tells that a look does not grow with the rules.
+    /// The number of comparisons: hashed texts, bytes of literals, passes of expressions. Shows that a
+    /// lookup does not grow with the rules.
     pub compared: usize,
 }
-
-/// A whole look: one step per entry, up to the first without a place; none if the domain is unknown.
-pub type Steps<'a> = Option<Vec<Step<'a>>>;
 
 /// All rules, by domain.
 #[derive(Debug, Default)]
@@ -247,7 +243,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The domain of this name, made if missing.
+    /// The domain of this name, created if missing.
     pub fn domain_mut(&mut self, name: &str) -> &mut DomainRules {
         self.domains.entry(name.to_owned()).or_insert_with(|| DomainRules::new(name))
     }
@@ -258,17 +254,16 @@ impl Rules {
         self.domains.contains_key(name)
     }
 
-    /// The top of a domain's tree.
+    /// The root of a domain's tree.
     #[must_use]
     pub fn root(&self, domain: &str) -> Option<&RuleNode> {
         self.domains.get(domain).map(|domain| &domain.root)
     }
 
-    /// Makes the indexes of all patterns. Without it each is made when it is first needed, which
-    /// the request that needs it waits for.
-    pub fn seal(&self) {
-        for places in self.nodes().flat_map(|node| node.keys.values()) {
-            if let Some(patterns) = &places.patterns {
+    /// Builds the indexes of all patterns. Otherwise the first request that needs an index waits for it.
+    pub fn build_indexes(&self) {
+        for branches in self.nodes().flat_map(|node| node.keys.values()) {
+            if let Some(patterns) = &branches.patterns {
                 patterns.index();
             }
         }
@@ -276,27 +271,28 @@ impl Rules {
 
     /// The rule for a descriptor's entries.
     #[must_use]
-    pub fn find(&self, domain: &str, entries: &[Entry]) -> Found<'_> {
-        let Some(domain) = self.domains.get(domain) else { return Found::UnknownDomain };
+    pub fn find(&self, domain: &str, entries: &[Entry]) -> Lookup<'_> {
+        let Some(domain) = self.domains.get(domain) else { return Lookup::UnknownDomain };
         let work = Work::default();
         let mut node = &domain.root;
         let mut shared = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
-            let Some(place) = node.place(entry, &work) else { return Found::NoRule };
-            if let Some(text) = &place.share {
+            let Some(branch) = node.branch(entry, &work) else { return Lookup::NoRule };
+            if let Some(text) = &branch.share {
                 shared.push((index, &**text));
             }
-            node = &place.node;
+            node = &branch.node;
         }
         match &node.rule {
-            Some(rule) => Found::Rule(Match { rule, shared }),
-            None => Found::NoRule,
+            Some(rule) => Lookup::Rule(Match { rule, shared }),
+            None => Lookup::NoRule,
         }
     }
 
-    /// The way that [`Rules::find`] takes, level by level.
+    /// The path of [`Rules::find`]: one step per entry, up to the first without a matching branch. None if
+    /// the domain is unknown.
     #[must_use]
-    pub fn steps(&self, domain: &str, entries: &[Entry]) -> Steps<'_> {
+    pub fn steps(&self, domain: &str, entries: &[Entry]) -> Option<Vec<Step<'_>>> {
         let work = Work::default();
         let mut node = Some(&self.domains.get(domain)?.root);
         let mut steps = Vec::with_capacity(entries.len());
@@ -304,10 +300,10 @@ impl Rules {
             let Some(before) = node else { break };
             let mut keys: Vec<&str> = before.keys.keys().map(|key| &**key).collect();
             keys.sort_unstable();
-            let place = before.place(entry, &work);
-            node = place.map(|place| &place.node);
+            let branch = before.branch(entry, &work);
+            node = branch.map(|branch| &branch.node);
             steps.push(Step {
-                matched: place.map(|place| &place.matcher),
+                matched: branch.map(|branch| &branch.matcher),
                 rule: node.and_then(|node| node.rule.as_ref()),
                 keys,
                 compared: work.take(),

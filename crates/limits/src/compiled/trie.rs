@@ -1,23 +1,23 @@
-//! Literal texts as a tree of bytes, and all that occur in a text in one pass (Aho-Corasick).
+//! Literal texts as a trie, and a search for all that occur in a text, in one pass (Aho-Corasick).
 //!
-//! Words are numbered by their place in the sorted list that the tree was built from. Numbers are
-//! 32 bits wide: texts come from files, which are far from 4 GiB.
+//! Words are numbered by their index in the sorted list that the trie is built from. Numbers have 32 bits:
+//! texts come from files, which are far below 4 GiB.
 
 use super::hash::Set;
-use super::work::Work;
+use super::search::Work;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::ControlFlow;
 
 const ROOT: u32 = 0;
 const NO_WORD: u32 = u32::MAX;
 
-/// The tree. Children of a node lie next to each other, in the order of their bytes.
+/// The trie. The children of a node are adjacent, sorted by their bytes.
 #[derive(Debug)]
 pub(super) struct Trie {
     nodes: Vec<Node>,
-    /// For each node the byte that leads to it.
+    /// For each node, the byte that leads to it.
     bytes: Vec<u8>,
-    /// The texts of all chains, one after another.
+    /// The texts of all chains.
     chains: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ struct Node {
     first_child: u32,
     children: u32,
     word: u32,
-    /// Where among the chains the text is that follows the byte before the node is reached.
+    /// The range in `chains` of the text that follows the byte of this node.
     chain_start: u32,
     chain_len: u32,
 }
@@ -34,23 +34,23 @@ struct Node {
 const LEAF: Node =
     Node { first_child: 0, children: 0, word: NO_WORD, chain_start: 0, chain_len: 0 };
 
-/// Whether bytes without a choice between them share a node.
+/// Whether paths without branches are compressed into one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chains {
-    Fold,
-    Spread,
+    Compress,
+    Expand,
 }
 
 impl Trie {
-    /// The tree of `words`, which are sorted and differ.
+    /// Builds the trie of sorted and distinct words.
     pub(super) fn new(words: &[&[u8]]) -> Self {
-        Self::build(words, Chains::Fold)
+        Self::build(words, Chains::Compress)
     }
 
     fn build(words: &[&[u8]], chains: Chains) -> Self {
         debug_assert!(words.is_sorted_by(|a, b| a < b));
         let mut trie = Trie { nodes: vec![LEAF], bytes: vec![0], chains: Vec::new() };
-        // Each with the words below it, and how many of their bytes lead to it.
+        // Each node with the words below it, and the length of its text.
         let mut open = VecDeque::from([(ROOT, 0..words.len(), 0)]);
         while let Some((node, mut below, depth)) = open.pop_front() {
             let first_child = trie.nodes.len() as u32;
@@ -63,11 +63,11 @@ impl Trie {
                 let same = words[below.clone()].partition_point(|word| word[depth] == byte);
                 let under = below.start..below.start + same;
                 let chain = match chains {
-                    // What the first and the last have in common, those between have as well.
-                    Chains::Fold => {
+                    // A common prefix of the first and the last word is common to all.
+                    Chains::Compress => {
                         common(&words[under.start][depth + 1..], &words[under.end - 1][depth + 1..])
                     }
-                    Chains::Spread => &[],
+                    Chains::Expand => &[],
                 };
                 below.start = under.end;
                 open.push_back((trie.nodes.len() as u32, under, depth + 1 + chain.len()));
@@ -91,13 +91,13 @@ impl Trie {
         let Node { first_child, children, .. } = self.nodes[node as usize];
         let start = first_child as usize;
         let bytes = &self.bytes[start..start + children as usize];
-        let place = match bytes {
+        let index = match bytes {
             [] => return None,
             [only] => (*only == byte).then_some(0),
             few if few.len() <= 8 => few.iter().position(|b| *b == byte),
             many => many.binary_search(&byte).ok(),
         };
-        place.map(|place| first_child + place as u32)
+        index.map(|index| first_child + index as u32)
     }
 
     fn word(&self, node: u32) -> Option<usize> {
@@ -119,11 +119,11 @@ impl Trie {
                 visit(word, len);
             }
             let Some(byte) = text.next() else { break };
-            work.did(1);
+            work.add(1);
             let Some(child) = self.child(node, byte) else { break };
             let Node { chain_start, chain_len, .. } = self.nodes[child as usize];
             let chain = &self.chains[chain_start as usize..][..chain_len as usize];
-            work.did(chain.len());
+            work.add(chain.len());
             if chain.iter().any(|byte| text.next() != Some(*byte)) {
                 break;
             }
@@ -133,31 +133,31 @@ impl Trie {
     }
 }
 
-/// What both start with.
+/// The common prefix.
 fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
     let len = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     &a[..len]
 }
 
-/// Finds which of many words occur in a text.
+/// Finds all words that occur in a text.
 #[derive(Debug)]
 pub(super) struct Finder {
     trie: Trie,
-    /// For each node that of the longest proper suffix of its text that has one.
+    /// For each node, the node of its text's longest proper suffix in the trie.
     fallback: Vec<u32>,
-    /// For each node the next one with a word on the way of its fallbacks; the root if none.
+    /// For each node, the next node with a word along the fallbacks; the root if there is none.
     next_word: Vec<u32>,
 }
 
 impl Finder {
-    /// For these words, which are sorted, differ and are not empty.
+    /// Builds the search for sorted, distinct and non-empty words.
     pub(super) fn new(words: &[&[u8]]) -> Self {
         debug_assert!(words.iter().all(|word| !word.is_empty()));
-        let trie = Trie::build(words, Chains::Spread);
+        let trie = Trie::build(words, Chains::Expand);
         let count = trie.nodes.len();
         let mut finder = Finder { trie, fallback: vec![ROOT; count], next_word: vec![ROOT; count] };
         let work = Work::default();
-        // Nodes are numbered level by level, so those of shorter texts are done.
+        // Nodes are numbered by level, so those of shorter texts are complete.
         for node in 0..count as u32 {
             let Node { first_child, children, .. } = finder.trie.nodes[node as usize];
             for child in first_child..first_child + children {
@@ -177,7 +177,7 @@ impl Finder {
 
     fn step(&self, mut node: u32, byte: u8, work: &Work) -> u32 {
         loop {
-            work.did(1);
+            work.add(1);
             if let Some(child) = self.trie.child(node, byte) {
                 return child;
             }
@@ -188,7 +188,7 @@ impl Finder {
         }
     }
 
-    /// Visits each word that occurs in `text`, once, until told to stop. Linear in the text.
+    /// Visits each word that occurs in `text` once, until `visit` breaks. Linear in the text.
     pub(super) fn words_in(
         &self,
         text: &[u8],
@@ -201,9 +201,9 @@ impl Finder {
             node = self.step(node, byte, work);
             let mut at =
                 if self.trie.word(node).is_some() { node } else { self.next_word[node as usize] };
-            // A word that was seen brought along those that it ends in, so the way stops there.
+            // The suffixes of a word that was seen have been visited with it.
             while let Some(word) = self.trie.word(at).filter(|word| seen.insert(*word)) {
-                work.did(1);
+                work.add(1);
                 if visit(word).is_break() {
                     return;
                 }
@@ -213,8 +213,8 @@ impl Finder {
     }
 }
 
-/// Files each item under that one of its words that the fewest others have, or else the longest.
-/// Items without a word are left out.
+/// Groups items by the least common of their words; of equally common words, by the longest. Items without
+/// words are left out.
 pub(super) fn by_rarest<'w, T>(
     items: impl IntoIterator<Item = (T, &'w [&'w str])> + Clone,
 ) -> BTreeMap<&'w str, Vec<T>> {

@@ -1,7 +1,7 @@
-//! Patterns with `*`: their parts, and those with literals between two of them.
+//! Patterns with `*`: their parts, and the search for patterns with literals between two `*`.
 
+use super::search::{NO_RANK, Rank, Work};
 use super::trie::{Finder, by_rarest};
-use super::work::{NEVER, Order, Work};
 use std::ops::ControlFlow;
 
 /// The parts of a pattern.
@@ -9,9 +9,9 @@ use std::ops::ControlFlow;
 pub(super) struct Parts<'a> {
     /// The text before the first `*`.
     pub(super) start: &'a str,
-    /// The texts between two of them; none is empty.
+    /// The texts between two `*`; none is empty.
     pub(super) inner: Vec<&'a str>,
-    /// The text after the last; none when there is no `*`, and the start is the whole.
+    /// The text after the last `*`. None if there is no `*`; then `start` is the whole pattern.
     pub(super) end: Option<&'a str>,
 }
 
@@ -26,66 +26,66 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Patterns of one start and one end with literals between: one pass over what lies between the
-/// start and the end of a value tells which of the literals occur there.
+/// Patterns with the same start and end and with literals between. One pass over the middle of a value
+/// finds the literals.
 ///
-/// A pattern waits for that one of its literals that the fewest others wait for. If it has no other
-/// it is decided by that; otherwise the rest is compared, literal by literal.
+/// A pattern is filed under the least common of its literals. If it has no other, a match of this one
+/// decides; otherwise all are compared, one after another.
 #[derive(Debug)]
 pub(super) struct Inner {
-    earliest: Order,
+    rank_min: Rank,
     words: Finder,
-    /// For each word the patterns that wait for it, earliest first.
-    waiting: Vec<Vec<Waiting>>,
+    /// For each literal, the patterns filed under it, by rank.
+    filed: Vec<Vec<Filed>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    order: Order,
+struct Filed {
+    rank: Rank,
     /// All literals of the pattern, if it has several.
     rest: Box<[Box<str>]>,
 }
 
 impl Inner {
-    /// Of these patterns, in their order; each has at least one literal.
-    pub(super) fn new(patterns: &[(Order, Vec<&str>)]) -> Self {
-        let waiting = |order: Order, parts: &[&str]| {
+    /// Indexes patterns sorted by rank, each with at least one literal.
+    pub(super) fn new(patterns: &[(Rank, Vec<&str>)]) -> Self {
+        let filed = |rank: Rank, parts: &[&str]| {
             let rest = if parts.len() == 1 { &[] } else { parts };
-            Waiting { order, rest: rest.iter().map(|part| (*part).into()).collect() }
+            Filed { rank, rest: rest.iter().map(|part| (*part).into()).collect() }
         };
-        let items = patterns.iter().map(|(order, parts)| (waiting(*order, parts), &**parts));
+        let items = patterns.iter().map(|(rank, parts)| (filed(*rank, parts), &**parts));
         let words = by_rarest(items);
         let texts: Vec<&[u8]> = words.keys().map(|word| word.as_bytes()).collect();
         Inner {
-            earliest: patterns.first().map_or(NEVER, |(order, _)| *order),
+            rank_min: patterns.first().map_or(NO_RANK, |(rank, _)| *rank),
             words: Finder::new(&texts),
-            waiting: words.into_values().collect(),
+            filed: words.into_values().collect(),
         }
     }
 
-    /// The earliest place.
-    pub(super) fn earliest(&self) -> Order {
-        self.earliest
+    /// The lowest rank.
+    pub(super) fn rank_min(&self) -> Rank {
+        self.rank_min
     }
 
-    /// The earliest place, before `limit`, whose literals occur in `middle`, one after another.
-    pub(super) fn first(&self, middle: &str, limit: Order, work: &Work) -> Order {
+    /// The lowest rank, below `limit`, of a pattern whose literals occur in `middle` in order.
+    pub(super) fn first(&self, middle: &str, limit: Rank, work: &Work) -> Rank {
         let mut best = limit;
         self.words.words_in(middle.as_bytes(), work, |word| {
-            for waiting in self.waiting[word].iter().take_while(|waiting| waiting.order < best) {
-                work.did(1);
-                if occur_in_order(&waiting.rest, middle) {
-                    best = waiting.order;
+            for filed in self.filed[word].iter().take_while(|filed| filed.rank < best) {
+                work.add(1);
+                if occur_in_order(&filed.rest, middle) {
+                    best = filed.rank;
                     break;
                 }
             }
-            if best <= self.earliest { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if best <= self.rank_min { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         best
     }
 }
 
-/// The first occurrence of each leaves most room for those after it, so there is nothing to retry.
+/// The first occurrence of each literal leaves the most text for the next, so no backtracking is needed.
 fn occur_in_order(parts: &[Box<str>], text: &str) -> bool {
     let mut rest = text;
     parts.iter().all(|part| match rest.split_once(&**part) {

@@ -1,67 +1,70 @@
-//! What changes between the limits of a rule before and after.
+//! The changes between the old and the new limits of a rule.
 
-use super::{Change, Kind};
-use crate::Limit;
-use crate::describe::grouped;
-use crate::describe::{algorithm, borrow, burst, initial, numbers, rate, reset};
+use super::{Change, ChangeKind};
+use crate::compiled::Limit;
+use crate::describe::{algorithm, borrow, burst, grouped, initial, numbers, rate, reset};
 use std::fmt;
 use std::mem::discriminant;
-use tidegate_core::{Denied, Quota};
+use tidegate_core::{DeniedHits, Quota};
 
-/// Whether the values of a rule's levels share counters as they did before.
+/// Whether the same values share counters as before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
     Same,
-    Other,
+    Changed,
 }
 
-/// Which counts go on where callers come from the limits of one rule to those of another.
+/// The counts that are kept when callers move from the limits of one rule to those of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// One of them has no limit.
+pub(super) enum KeptCounts {
+    /// One of the rules has no limit.
     Nothing,
     All,
-    /// The limits of the one that these are.
+    /// Those of these limits of the first rule.
     Some(Vec<String>),
 }
 
-impl Kept {
-    /// For rules whose values share counters alike.
-    pub(super) fn of(of: &[Limit], other: &[Limit]) -> Kept {
+impl KeptCounts {
+    /// For rules whose counters may be the same.
+    pub(super) fn of(of: &[Limit], other: &[Limit]) -> KeptCounts {
         let kept =
             of.iter().filter(|limit| other.iter().any(|other| is_same_counter(limit, other)));
         let kept: Vec<String> = kept.map(|limit| limit.path.clone()).collect();
         if of.is_empty() || other.is_empty() {
-            Kept::Nothing
+            KeptCounts::Nothing
         } else if kept.len() == of.len() {
-            Kept::All
+            KeptCounts::All
         } else {
-            Kept::Some(kept)
+            KeptCounts::Some(kept)
         }
     }
 
     /// For rules whose counters cannot be the same.
-    pub(super) fn none(of: &[Limit], other: &[Limit]) -> Kept {
-        if of.is_empty() || other.is_empty() { Kept::Nothing } else { Kept::Some(Vec::new()) }
+    pub(super) fn none(of: &[Limit], other: &[Limit]) -> KeptCounts {
+        if of.is_empty() || other.is_empty() {
+            KeptCounts::Nothing
+        } else {
+            KeptCounts::Some(Vec::new())
+        }
     }
 }
 
-/// What follows the rest of a sentence.
-impl fmt::Display for Kept {
+/// The end of a sentence.
+impl fmt::Display for KeptCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kept::Nothing => Ok(()),
-            Kept::All => f.write_str("; live counts are kept"),
-            Kept::Some(limits) if limits.is_empty() => f.write_str("; counts start anew"),
-            Kept::Some(limits) => {
+            KeptCounts::Nothing => Ok(()),
+            KeptCounts::All => f.write_str("; live counts are kept"),
+            KeptCounts::Some(limits) if limits.is_empty() => f.write_str("; counts start anew"),
+            KeptCounts::Some(limits) => {
                 write!(f, "; live counts of {} are kept, others start anew", limits.join(", "))
             }
         }
     }
 }
 
-/// Whether a counter of one is a counter of the other, for the same caller: the identity of a counter
-/// has no path.
+/// Whether both limits use the same counter for a caller. Paths do not matter, because they are no part of a
+/// counter's identity.
 fn is_same_counter(a: &Limit, b: &Limit) -> bool {
     discriminant(&a.quota) == discriminant(&b.quota)
         && a.quota.period() == b.quota.period()
@@ -75,47 +78,47 @@ pub(super) fn changes(
     sharing: Sharing,
     changes: &mut Vec<Change>,
 ) {
-    let (pairs, gone, come) = paired(old, new);
+    let (pairs, removed, added) = paired(old, new);
     for (before, after) in pairs {
         limit_changes(rule, (before, after), sharing, changes);
     }
-    for before in gone {
+    for before in removed {
         changes.push(Change {
             path: before.path.clone(),
-            kind: Kind::Removed,
+            kind: ChangeKind::Removed,
             what: numbers(&before.quota),
             means: format!("callers matching {rule} are no longer held to this limit"),
         });
     }
-    for after in come {
+    for after in added {
         changes.push(Change {
             path: after.path.clone(),
-            kind: Kind::Added,
+            kind: ChangeKind::Added,
             what: numbers(&after.quota),
-            means: format!("callers matching {rule} are held to this limit too, and start it anew"),
+            means: format!("callers matching {rule} are held to this limit too, from a new count"),
         });
     }
 }
 
-/// Limits before and after that are the same: by their counters first, as these may keep what was
-/// counted, and by their paths. Then those that are left of each side.
+/// Old and new limits that correspond, then the other old ones and the other new ones. Limits of the same
+/// counter come first, because they keep their counts; then limits of the same path.
 type Paired<'l> = (Vec<(&'l Limit, &'l Limit)>, Vec<&'l Limit>, Vec<&'l Limit>);
 
 fn paired<'l>(old: &'l [Limit], new: &'l [Limit]) -> Paired<'l> {
-    let (mut pairs, mut come) = (Vec::new(), new.iter().collect::<Vec<_>>());
-    let mut pair = |gone: Vec<&'l Limit>, is_same: &dyn Fn(&Limit, &Limit) -> bool| {
+    let (mut pairs, mut added) = (Vec::new(), new.iter().collect::<Vec<_>>());
+    let mut pair = |removed: Vec<&'l Limit>, is_same: &dyn Fn(&Limit, &Limit) -> bool| {
         let mut rest = Vec::new();
-        for before in gone {
-            match come.iter().position(|after| is_same(before, after)) {
-                Some(at) => pairs.push((before, come.remove(at))),
+        for before in removed {
+            match added.iter().position(|after| is_same(before, after)) {
+                Some(at) => pairs.push((before, added.remove(at))),
                 None => rest.push(before),
             }
         }
         rest
     };
-    let gone = pair(old.iter().collect(), &is_same_counter);
-    let gone = pair(gone, &|before, after| before.path == after.path);
-    (pairs, gone, come)
+    let removed = pair(old.iter().collect(), &is_same_counter);
+    let removed = pair(removed, &|before, after| before.path == after.path);
+    (pairs, removed, added)
 }
 
 fn limit_changes(
@@ -125,31 +128,31 @@ fn limit_changes(
     changes: &mut Vec<Change>,
 ) {
     let mut change = |what: String, means: String| {
-        changes.push(Change { path: new.path.clone(), kind: Kind::Changed, what, means });
+        changes.push(Change { path: new.path.clone(), kind: ChangeKind::Changed, what, means });
     };
-    let mut anew = restart(old, new);
+    let mut reasons = restart_reasons(old, new);
     if old.path != new.path {
         let counts = match sharing {
-            Sharing::Same if anew.is_empty() => "; live counts are kept",
+            Sharing::Same if reasons.is_empty() => "; live counts are kept",
             _ => "",
         };
         let means = format!("metrics and logs go by the new path{counts}");
         change(format!("path was {}", old.path), means);
     }
-    if sharing == Sharing::Other && old.quota != new.quota {
-        // Where nothing else changed, it is told of the place that shares.
-        anew.push("sharing of its counters");
+    if sharing == Sharing::Changed && old.quota != new.quota {
+        // If nothing else changed, the change is reported for the path whose values share.
+        reasons.push("sharing of its counters");
     }
-    if !anew.is_empty() {
-        let why = anew.join(" and the ");
-        let [before, after] = [old, new].map(|limit| told(&limit.quota, old, new));
+    if !reasons.is_empty() {
+        let why = reasons.join(" and the ");
+        let [before, after] = [old, new].map(|limit| described(&limit.quota, old, new));
         let means = format!(
-            "callers matching {rule} may {} now; counts start anew, since the {why} changed",
+            "callers matching {rule} get {} now; counts start anew, because the {why} changed",
             rate(&new.quota)
         );
         change(format!("{before} -> {after}"), means);
     } else if old.quota != new.quota {
-        let means = kept(rule, &old.quota, &new.quota);
+        let means = effect(rule, &old.quota, &new.quota);
         let (before, after) = (numbers(&old.quota), numbers(&new.quota));
         if before == after {
             change("time zone changed".to_owned(), means);
@@ -159,8 +162,8 @@ fn limit_changes(
     }
     if old.denied != new.denied {
         let (what, means) = match new.denied {
-            Denied::Count => ("on", "requests that are denied use up the limit too"),
-            Denied::Spare => ("off", "requests that are denied no longer use up the limit"),
+            DeniedHits::Count => ("on", "requests that are denied use up the limit too"),
+            DeniedHits::Ignore => ("off", "requests that are denied no longer use up the limit"),
         };
         change(format!("count_denied {what}"), means.to_owned());
     }
@@ -168,8 +171,8 @@ fn limit_changes(
     names_changed(&new.path, names, (&old.replaces, &new.replaces), changes);
 }
 
-/// What of a counter's identity changed.
-fn restart(old: &Limit, new: &Limit) -> Vec<&'static str> {
+/// The parts of a counter's identity that changed.
+fn restart_reasons(old: &Limit, new: &Limit) -> Vec<&'static str> {
     let mut why = Vec::new();
     if discriminant(&old.quota) != discriminant(&new.quota) {
         why.push("algorithm");
@@ -183,8 +186,8 @@ fn restart(old: &Limit, new: &Limit) -> Vec<&'static str> {
     why
 }
 
-/// The numbers, and the algorithm if that changed.
-fn told(quota: &Quota, old: &Limit, new: &Limit) -> String {
+/// The numbers, and the algorithm if it changed.
+fn described(quota: &Quota, old: &Limit, new: &Limit) -> String {
     if discriminant(&old.quota) == discriminant(&new.quota) {
         numbers(quota)
     } else {
@@ -192,28 +195,28 @@ fn told(quota: &Quota, old: &Limit, new: &Limit) -> String {
     }
 }
 
-/// What a change of the numbers means where the counters stay the same.
-fn kept(rule: &str, old: &Quota, new: &Quota) -> String {
-    let mut may = Vec::new();
+/// The effect of a change of the numbers if the counters stay the same.
+fn effect(rule: &str, old: &Quota, new: &Quota) -> String {
+    let mut gets = Vec::new();
     if old.requests() != new.requests() {
         let before = grouped(old.requests().into());
-        may.push(format!("{} instead of {before}", rate(new)));
+        gets.push(format!("{} instead of {before}", rate(new)));
     }
     if burst(old) != burst(new) {
         let [before, now] = [old, new].map(|quota| grouped(burst(quota).unwrap_or(0).into()));
-        may.push(format!("{now} at once instead of {before}"));
+        gets.push(format!("{now} at once instead of {before}"));
     }
     if borrow(old) != borrow(new) {
         let [before, now] = [old, new].map(|quota| grouped(borrow(quota).unwrap_or(0).into()));
-        may.push(format!("borrow {now} from later windows instead of {before}"));
+        gets.push(format!("{now} to borrow from later windows instead of {before}"));
     }
     let mut means = Vec::new();
-    if !may.is_empty() {
-        means.push(format!("callers matching {rule} may {} now", may.join(" and ")));
+    if !gets.is_empty() {
+        means.push(format!("callers matching {rule} get {} now", gets.join(" and ")));
     }
     if initial(old) != initial(new) {
         let [before, now] = [old, new].map(|quota| grouped(initial(quota).unwrap_or(0)));
-        means.push(format!("callers that are new start with {now} instead of {before}"));
+        means.push(format!("new callers start with {now} instead of {before}"));
     }
     match (reset(old), reset(new)) {
         (old, Some(new)) if old.as_ref() != Some(&new) => {
@@ -225,24 +228,26 @@ fn kept(rule: &str, old: &Quota, new: &Quota) -> String {
     let is_fixed = matches!(new, Quota::FixedWindow(_));
     if means.is_empty() && reset(new).is_some() && !is_fixed {
         if !matches!(new, Quota::FirstHitWindow(_)) {
-            return "hits are forgotten at another moment each day; a count is kept if its last hit \
-                    came after the last one"
+            return "hits are forgotten at another time each day; a count is kept if its last hit \
+            came \
+                    after the last reset"
                 .to_owned();
         }
-        return "windows end at another moment each day; a count is kept if its window began after \
-                the last one"
+        return "windows end at another time each day; a count is kept if its window began after \
+        the \
+                last reset"
             .to_owned();
     }
     if means.is_empty() {
-        return "windows begin at other times; a count is kept if it began within the window that \
-                is under way by the new ones"
+        return "windows begin at other times; a count is kept if it began within the current new \
+                window"
             .to_owned();
     }
     means.push("live counts are kept".to_owned());
     means.join("; ")
 }
 
-/// Changes of names, and of which limits give way.
+/// Changes of names, and of the limits that are replaced.
 pub(super) fn names_changed(
     path: &str,
     (old, new): (Option<&str>, Option<&str>),
@@ -250,11 +255,11 @@ pub(super) fn names_changed(
     changes: &mut Vec<Change>,
 ) {
     let mut change = |what: String, means: String| {
-        changes.push(Change { path: path.to_owned(), kind: Kind::Changed, what, means });
+        changes.push(Change { path: path.to_owned(), kind: ChangeKind::Changed, what, means });
     };
     if old != new {
         let [before, after] = [old, new].map(|name| name.unwrap_or("none"));
-        let means = "answers tell the new name, and `replaces` elsewhere must go by it";
+        let means = "answers carry the new name, and `replaces` elsewhere must use it";
         change(format!("name {before} -> {after}"), means.to_owned());
     }
     let only = |these: &[String], those: &[String]| {

@@ -1,79 +1,79 @@
-//! Which rule callers met before and meet now, found by asking both sides about sample descriptors.
+//! Finds callers who meet a different rule, by looking up sample descriptors on both sides.
 //!
-//! Samples are made from all places, whether a rule ends there or not: for each a descriptor that lands
-//! there, and what that is with the values of places beside each level that may take its callers: those
-//! that only one side has, and for patterns those that match the same value, since their order decides.
-//! Regular expressions are not turned around, so what only they decide is not seen.
+//! Each path gives a sample that leads to its node, and variants of it: values of sibling branches that may
+//! take callers from one of its levels. These are siblings that only one side has, and patterns that match the
+//! same value, because their order decides. No values are generated from regular expressions, so changes
+//! that depend on them alone are not found.
 
-use super::limits::Kept;
-use super::places::{Level, Place, Places};
-use super::{Change, Kind};
-use crate::{Found, Match, Matcher, Rule, Rules};
+use super::limits::KeptCounts;
+use super::tree_paths::{Level, TreePath, TreePaths};
+use super::{Change, ChangeKind};
+use crate::compiled::{Lookup, Match, Matcher, Rule, Rules};
+use crate::describe::key_values;
 use std::collections::BTreeMap;
 use std::ptr;
 use tidegate_core::Entry;
 
-/// Patterns beside each other that are tried with each other; more would take time by the square.
+/// The most siblings that are tried with a pattern; time grows with the square of their number.
 const SIBLINGS_MAX: usize = 64;
-/// Patterns beside each other that are looked through for those.
+/// The most siblings that are searched for those.
 const SCANNED_MAX: usize = 2_000;
-/// Descriptors that are tried before each place has to do with `SIBLINGS_MAX` of the places beside it
-/// that came or went. At some 5 us each in a debug build they take 3 seconds.
+/// The number of descriptors after which each path tries only `SIBLINGS_MAX` values of siblings that exist
+/// on one side. At some 5 us each in a debug build they take 3 seconds.
 const VARIANTS_MAX: usize = 600_000;
-/// Values that nobody writes a rule for.
+/// Values that no rule is likely to match.
 const ANY: [&str; 3] = ["~any~", "0", "~"];
 
-/// What callers of a rule on one side meet on the other.
+/// The rule on the other side for the callers of a rule.
 pub(super) struct Counterpart<'r> {
     pub(super) rule: &'r Rule,
-    pub(super) kept: Kept,
+    pub(super) kept: KeptCounts,
 }
 
-/// What callers of the rule at this place of `of` meet on the other side.
+/// The rule of `other` for callers of the rule at this path of `of`.
 pub(super) fn counterpart<'r>(
     of: &Rules,
     other: &'r Rules,
-    place: &Place<'_>,
+    path: &TreePath<'_>,
 ) -> Option<Counterpart<'r>> {
-    let entries = sample(place)?;
-    let (here, there) = (find(of, place.domain, &entries)?, find(other, place.domain, &entries)?);
+    let entries = sample(path)?;
+    let (here, there) = (find(of, path.domain, &entries)?, find(other, path.domain, &entries)?);
     Some(Counterpart { rule: there.rule, kept: kept(&here, &there) })
 }
 
-/// Which counts go on from one rule to the other.
-fn kept(a: &Match<'_>, b: &Match<'_>) -> Kept {
+/// The counts that are kept from one rule to the other.
+fn kept(a: &Match<'_>, b: &Match<'_>) -> KeptCounts {
     if a.shared == b.shared {
-        Kept::of(a.rule.limits(), b.rule.limits())
+        KeptCounts::of(a.rule.limits(), b.rule.limits())
     } else {
-        Kept::none(a.rule.limits(), b.rule.limits())
+        KeptCounts::none(a.rule.limits(), b.rule.limits())
     }
 }
 
-/// Callers that meet another rule, or none, though their old rule and their new one are there before
-/// and after.
+/// Callers who meet another rule or none, although both sides have their old rule and their new one.
 pub(super) fn moved(
-    (old, before): (&Rules, &Places<'_>),
-    (new, after): (&Rules, &Places<'_>),
+    (old, before): (&Rules, &TreePaths<'_>),
+    (new, after): (&Rules, &TreePaths<'_>),
 ) -> Vec<Change> {
     let siblings = siblings_of(before, after);
-    let mut moves: BTreeMap<Move<'_>, (Kept, Vec<Entry>)> = BTreeMap::new();
+    let mut moves: BTreeMap<Move<'_>, (KeptCounts, Vec<Entry>)> = BTreeMap::new();
     let mut tried = 0_usize;
-    for (path, place) in before.iter().chain(after) {
-        let Some(entries) = sample(place) else { continue };
-        let mut most = SIBLINGS_MAX.max(VARIANTS_MAX.saturating_sub(tried));
-        for entries in variants(path, place, &entries, &siblings, &mut most) {
+    for (text, path) in before.iter().chain(after) {
+        let Some(entries) = sample(path) else { continue };
+        let mut unpaired_max = SIBLINGS_MAX.max(VARIANTS_MAX.saturating_sub(tried));
+        for entries in variants(text, path, &entries, &siblings, &mut unpaired_max) {
             tried += 1;
-            let (from, to) = (find(old, place.domain, &entries), find(new, place.domain, &entries));
+            let (from, to) = (find(old, path.domain, &entries), find(new, path.domain, &entries));
             let paths = (
                 from.as_ref().map(|from| from.rule.path.as_str()),
                 to.as_ref().map(|to| to.rule.path.as_str()),
             );
-            let has_rule = |side: &Places<'_>, path: Option<&str>| {
-                path.is_none_or(|path| side.get(path).is_some_and(|place| place.rule().is_some()))
+            let has_rule = |side: &TreePaths<'_>, path: Option<&str>| {
+                path.is_none_or(|path| side.get(path).is_some_and(|path| path.rule().is_some()))
             };
-            // What was added or removed is told there.
+            // Rules that were added or removed are reported by themselves.
             if paths.0 != paths.1 && has_rule(after, paths.0) && has_rule(before, paths.1) {
-                let kept = from.zip(to).map_or(Kept::Nothing, |(from, to)| kept(&from, &to));
+                let kept = from.zip(to).map_or(KeptCounts::Nothing, |(from, to)| kept(&from, &to));
                 moves.entry(paths).or_insert((kept, entries));
             }
         }
@@ -84,91 +84,91 @@ pub(super) fn moved(
         .collect()
 }
 
-/// The paths of the rules that callers met and meet.
+/// The paths of the old and the new rule.
 type Move<'p> = (Option<&'p str>, Option<&'p str>);
 
-fn change((from, to): Move<'_>, kept: &Kept, entries: &[Entry]) -> Option<Change> {
-    let words: Vec<String> = entries.iter().map(|e| format!("{}={}", e.key, e.value)).collect();
-    let words = words.join(" ");
+fn change((from, to): Move<'_>, kept: &KeptCounts, entries: &[Entry]) -> Option<Change> {
+    let callers = key_values(entries);
     let (what, means) = match (from, to) {
         (Some(from), Some(to)) => (
-            "another rule goes first",
-            format!("callers such as {words} meet {to} now instead of {from}{kept}"),
+            "another rule matches first",
+            format!("callers such as {callers} meet {to} now instead of {from}{kept}"),
         ),
         (Some(from), None) => (
             "takes fewer callers",
             format!(
-                "callers such as {words} met {from}, and meet nothing now, since a place that goes \
-                 first takes them"
+                "callers such as {callers} met {from}, and meet nothing now: a branch without a \
+                 rule \
+                 matches first"
             ),
         ),
         (None, Some(to)) => (
             "takes more callers",
-            format!("callers such as {words} met nothing, and meet {to} now"),
+            format!("callers such as {callers} met nothing, and meet {to} now"),
         ),
         (None, None) => return None,
     };
     let path = to.or(from)?.to_owned();
-    Some(Change { path, kind: Kind::Changed, what: what.to_owned(), means })
+    Some(Change { path, kind: ChangeKind::Changed, what: what.to_owned(), means })
 }
 
 fn find<'r>(rules: &'r Rules, domain: &str, entries: &[Entry]) -> Option<Match<'r>> {
     match rules.find(domain, entries) {
-        Found::Rule(found) => Some(found),
-        Found::NoRule | Found::UnknownDomain => None,
+        Lookup::Rule(found) => Some(found),
+        Lookup::NoRule | Lookup::UnknownDomain => None,
     }
 }
 
-/// A descriptor that lands at the place, if one is found.
-fn sample(place: &Place<'_>) -> Option<Vec<Entry>> {
-    let mut entries = Vec::with_capacity(place.levels.len());
-    let mut node = place.root;
-    for Level { at, .. } in &place.levels {
-        let tries = values_of(at.matcher).into_iter().map(|value| Entry::new(at.key, value));
-        let lands = |entry: &Entry| node.next(entry).is_some_and(|next| ptr::eq(next, at.node));
-        entries.push(tries.into_iter().find(lands)?);
-        node = at.node;
+/// A descriptor that leads to the node of the path, if one is found.
+fn sample(path: &TreePath<'_>) -> Option<Vec<Entry>> {
+    let mut entries = Vec::with_capacity(path.levels.len());
+    let mut node = path.root;
+    for Level { child, .. } in &path.levels {
+        let tries = values_of(child.matcher).into_iter().map(|value| Entry::new(child.key, value));
+        let leads = |entry: &Entry| node.next(entry).is_some_and(|next| ptr::eq(next, child.node));
+        entries.push(tries.into_iter().find(leads)?);
+        node = child.node;
     }
     Some(entries)
 }
 
-/// The places of one key beside each other, on both sides.
+/// The branches of one node and key, of both sides.
 #[derive(Default)]
 struct Siblings<'r> {
-    /// Those for some values that only one side has.
-    lone: Vec<&'r Matcher>,
-    /// Patterns by their paths, with `*` where that says the same.
+    /// Matchers that only one side has, other than for any value.
+    unpaired: Vec<&'r Matcher>,
+    /// Patterns by path, each with its equivalent wildcard if there is one.
     patterns: BTreeMap<&'r str, (&'r Matcher, Option<String>)>,
 }
 
-/// By the path up to the key.
+/// Siblings by their common path, including the key.
 type AllSiblings<'r> = BTreeMap<&'r str, Siblings<'r>>;
 
-fn siblings_of<'r>(before: &'r Places<'_>, after: &'r Places<'_>) -> AllSiblings<'r> {
+fn siblings_of<'r>(before: &'r TreePaths<'_>, after: &'r TreePaths<'_>) -> AllSiblings<'r> {
     let mut all = AllSiblings::new();
     for (these, those) in [(before, after), (after, before)] {
-        for (path, place) in these {
-            let Some(Level { at, key_end, .. }) = place.levels.last() else { continue };
-            let siblings = all.entry(&path[..*key_end]).or_default();
-            if !matches!(at.matcher, Matcher::Any | Matcher::Exact(_)) {
-                siblings.patterns.insert(path, (at.matcher, wildcard_of(at.matcher)));
+        for (text, path) in these {
+            let Some(Level { child, key_end, .. }) = path.levels.last() else { continue };
+            let siblings = all.entry(&text[..*key_end]).or_default();
+            if !matches!(child.matcher, Matcher::Any | Matcher::Exact(_)) {
+                siblings.patterns.insert(text, (child.matcher, wildcard_of(child.matcher)));
             }
-            if at.matcher != &Matcher::Any && !those.contains_key(path) {
-                siblings.lone.push(at.matcher);
+            if child.matcher != &Matcher::Any && !those.contains_key(text) {
+                siblings.unpaired.push(child.matcher);
             }
         }
     }
     all
 }
 
-/// A sample, and what it is with the value of a place beside one of its levels that may take it: no
-/// place takes callers from one for an exact value. Goes by `most` for places that came or went.
+/// A sample, and the sample with the values of siblings at each level. Exact values have no variants, because
+/// they always win. `unpaired_max` is the number of values to try of siblings that only one side has.
 fn variants(
-    path: &str,
-    place: &Place<'_>,
+    text: &str,
+    path: &TreePath<'_>,
     entries: &[Entry],
     all: &AllSiblings<'_>,
-    most: &mut usize,
+    unpaired_max: &mut usize,
 ) -> Vec<Vec<Entry>> {
     let mut variants = vec![entries.to_vec()];
     let mut add = |index: usize, value: String| {
@@ -176,25 +176,27 @@ fn variants(
         variant[index].value = value;
         variants.push(variant);
     };
-    for (index, Level { at, key_end, end }) in place.levels.iter().enumerate() {
-        let Some(siblings) = all.get(&path[..*key_end]) else { continue };
-        if matches!(at.matcher, Matcher::Exact(_)) {
+    for (index, Level { child, key_end, end }) in path.levels.iter().enumerate() {
+        let Some(siblings) = all.get(&text[..*key_end]) else { continue };
+        if matches!(child.matcher, Matcher::Exact(_)) {
             continue;
         }
-        for value in siblings.lone.iter().flat_map(|lone| values_of(lone)).take(*most) {
-            *most -= 1;
+        for value in
+            siblings.unpaired.iter().flat_map(|unpaired| values_of(unpaired)).take(*unpaired_max)
+        {
+            *unpaired_max -= 1;
             add(index, value);
         }
-        if at.matcher == &Matcher::Any {
+        if child.matcher == &Matcher::Any {
             continue;
         }
-        let (own, wildcard) = (&path[..*end], wildcard_of(at.matcher));
+        let (own, wildcard) = (&text[..*end], wildcard_of(child.matcher));
         let others = siblings.patterns.iter().take(SCANNED_MAX).filter(|(sibling, (_, other))| {
             **sibling != own && may_overlap(wildcard.as_deref(), other.as_deref())
         });
         for (_, (sibling, other)) in others.take(SIBLINGS_MAX) {
             let both = wildcard.as_deref().zip(other.as_deref());
-            for value in values_of_both((at.matcher, sibling), both) {
+            for value in values_of_both((child.matcher, sibling), both) {
                 add(index, value);
             }
         }
@@ -202,7 +204,7 @@ fn variants(
     variants
 }
 
-/// Values that a place may be for.
+/// Values that a matcher is likely to match.
 fn values_of(matcher: &Matcher) -> Vec<String> {
     match matcher {
         Matcher::Any => ANY.map(str::to_owned).to_vec(),
@@ -218,12 +220,12 @@ fn values_of(matcher: &Matcher) -> Vec<String> {
             let first = |range: String| range.split('/').next().map(str::to_owned);
             ranges.iter().filter_map(|range| first(range.to_string())).collect()
         }
-        // What is written is as good a guess as any.
+        // A guess: expressions are often lists of plain values.
         Matcher::Regex(expression) => expression.split('|').map(str::to_owned).collect(),
     }
 }
 
-/// Whether a value may match both, by what is before the first `*` and after the last.
+/// Whether a value may match both, judged by the text before the first `*` and after the last.
 fn may_overlap(a: Option<&str>, b: Option<&str>) -> bool {
     let (Some(a), Some(b)) = (a, b) else { return true };
     let head = |pattern: &str| pattern.find('*').unwrap_or(pattern.len());
@@ -234,7 +236,7 @@ fn may_overlap(a: Option<&str>, b: Option<&str>) -> bool {
         && (tail_a.ends_with(tail_b) || tail_b.ends_with(tail_a))
 }
 
-/// Values that both patterns may match; with both as they are with `*`, if they can be.
+/// Values that both patterns may match. `wildcards` are their equivalents, if both have one.
 fn values_of_both((a, b): (&Matcher, &Matcher), wildcards: Option<(&str, &str)>) -> Vec<String> {
     let mut values = [values_of(a), values_of(b)].concat();
     if let Some((a, b)) = wildcards {
@@ -244,16 +246,11 @@ fn values_of_both((a, b): (&Matcher, &Matcher), wildcards: Option<(&str, &str)>)
     values
 }
 
-/// A pattern with `*`, if it is or may be written as one.
+/// The pattern as a wildcard, if it has an equivalent one.
 fn wildcard_of(matcher: &Matcher) -> Option<String> {
     match matcher {
         Matcher::Wildcard(pattern) => Some(pattern.clone()),
         Matcher::Prefix(prefix) => Some(format!("{prefix}*")),
         _ => None,
     }
-}
-
-/// A part of a path as it was written. The reverse of [`escaped`](crate::text::escaped).
-pub fn decoded(part: &str) -> String {
-    part.replace("%2F", "/").replace("%3D", "=").replace("%23", "#").replace("%25", "%")
 }

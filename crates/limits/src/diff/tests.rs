@@ -1,12 +1,12 @@
-//! Rules before and after, and what is said of the change. Rules are built here, not read from files,
-//! so that every kind of change is there.
+//! Old and new rules, and the reported changes. The rules are built here instead of read from files, to
+//! cover every kind of change.
 
-mod places;
+mod paths;
 
 use super::*;
 use crate::{Limit, Matcher};
 use tidegate_core::{
-    DailyReset, Denied, FirstHitWindow, FixedWindow, Nanos, Quota, TokenBucket, Zone,
+    DailyReset, DeniedHits, FirstHitWindow, FixedWindow, Nanos, Quota, TokenBucket, Zone,
 };
 
 const MINUTE: Nanos = Nanos::from_secs(60);
@@ -22,7 +22,7 @@ fn limit(quota: Quota) -> Limit {
         path: "d/k".to_owned(),
         label: String::new(),
         quota,
-        denied: Denied::Spare,
+        denied: DeniedHits::Ignore,
         replaces: Vec::new(),
     }
 }
@@ -45,11 +45,11 @@ fn ten_a_minute() -> Rule {
     with(Quota::FixedWindow(window(10, MINUTE)))
 }
 
-/// A domain `d` with this rule at the key `k`.
+/// A domain `d` with this rule for the key `k`.
 fn snapshot(rule: Rule) -> Snapshot {
     let mut rules = Rules::default();
-    let place = rules.domain_mut("d").root_mut().insert("k", &Matcher::Any, None).unwrap();
-    place.set_rule(rule);
+    let node = rules.domain_mut("d").root_mut().insert("k", &Matcher::Any, None).unwrap();
+    node.set_rule(rule);
     Snapshot::of(&rules)
 }
 
@@ -66,7 +66,7 @@ fn check(old: Rule, new: Rule, expected: &[&str]) {
 #[test]
 fn nothing_changes_where_the_rules_are_the_same() {
     check(ten_a_minute(), ten_a_minute(), &[]);
-    assert_eq!(Changes::default().to_string(), "nothing that matters to callers");
+    assert_eq!(Changes::default().to_string(), "nothing that affects callers");
 }
 
 #[test]
@@ -74,16 +74,14 @@ fn other_numbers_keep_the_counts() {
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(20, MINUTE))),
-        &["Changed d/k: 10 per minute -> 20 per minute (callers matching d/k may 20 per minute \
+        &["Changed d/k: 10 per minute -> 20 per minute (callers matching d/k get 20 per minute \
            instead of 10 now; live counts are kept)"],
     );
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(10, MINUTE).with_borrow(5).unwrap())),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute, borrow 5 (callers matching d/k may borrow \
-           5 from later windows instead of 0 now; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute, borrow 5 (callers matching d/k get 5 to \
+           borrow from later windows instead of 0 now; live counts are kept)"],
     );
     let bucket = |burst, initial| {
         with(Quota::TokenBucket(TokenBucket::new(10, MINUTE, burst, initial).unwrap()))
@@ -91,29 +89,27 @@ fn other_numbers_keep_the_counts() {
     check(
         bucket(10, 10),
         bucket(30, 10),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute, burst 30, initial 10 (callers matching d/k \
-           may 30 at once instead of 10 now; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute, burst 30, initial 10 (callers matching \
+             d/k \
+           get 30 at once instead of 10 now; live counts are kept)"],
     );
     check(
         bucket(30, 10),
         bucket(30, 5),
-        &[
-            "Changed d/k: 10 per minute, burst 30, initial 10 -> 10 per minute, burst 30, initial 5 \
-           (callers that are new start with 5 instead of 10; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute, burst 30, initial 10 -> 10 per minute, burst 30, initial \
+             5 \
+           (new callers start with 5 instead of 10; live counts are kept)"],
     );
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(10, MINUTE).in_zone(&Zone::fixed(3_600)))),
         &["Changed d/k: time zone changed (windows begin at other times; a count is kept if it \
-           began within the window that is under way by the new ones)"],
+             began within the current new window)"],
     );
 }
 
 #[test]
-fn a_daily_reset_is_told_and_keeps_counts() {
+fn a_daily_reset_is_reported_and_keeps_counts() {
     let first = || FirstHitWindow::new(10, MINUTE).unwrap();
     let plain = || with(Quota::FirstHitWindow(first()));
     let reset = |zone: &Zone| {
@@ -123,26 +119,22 @@ fn a_daily_reset_is_told_and_keeps_counts() {
     check(
         plain(),
         reset(&Zone::utc()),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute, reset daily at 03:00 (windows end at 03:00 \
-           each day at the latest; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute, reset daily at 03:00 (windows end at \
+             03:00 \
+           each day at the latest; live counts are kept)"],
     );
     check(
         reset(&Zone::utc()),
         plain(),
-        &[
-            "Changed d/k: 10 per minute, reset daily at 03:00 -> 10 per minute (windows no longer end \
-           at 03:00 each day; live counts are kept)",
-        ],
+        &["Changed d/k: 10 per minute, reset daily at 03:00 -> 10 per minute (windows no longer \
+             end \
+           at 03:00 each day; live counts are kept)"],
     );
     check(
         reset(&Zone::utc()),
         reset(&Zone::fixed(3_600)),
-        &[
-            "Changed d/k: time zone changed (windows end at another moment each day; a count is kept \
-           if its window began after the last one)",
-        ],
+        &["Changed d/k: time zone changed (windows end at another time each day; a count is \
+             kept if its window began after the last reset)"],
     );
 }
 
@@ -151,44 +143,41 @@ fn another_identity_starts_anew() {
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(window(10, HOUR))),
-        &["Changed d/k: 10 per minute -> 10 per hour (callers matching d/k may 10 per hour now; \
-           counts start anew, since the period changed)"],
+        &["Changed d/k: 10 per minute -> 10 per hour (callers matching d/k get 10 per hour now; \
+           counts start anew, because the period changed)"],
     );
     check(
         ten_a_minute(),
         with(Quota::FirstHitWindow(FirstHitWindow::new(10, MINUTE).unwrap())),
-        &[
-            "Changed d/k: 10 per minute by fixed_window -> 10 per minute by first_hit_window (callers \
-           matching d/k may 10 per minute now; counts start anew, since the algorithm changed)",
-        ],
+        &["Changed d/k: 10 per minute by fixed_window -> 10 per minute by first_hit_window \
+             (callers \
+           matching d/k get 10 per minute now; counts start anew, because the algorithm changed)"],
     );
     check(
         ten_a_minute(),
         with(Quota::FixedWindow(FixedWindow::calendar(10, 1).unwrap())),
-        &["Changed d/k: 10 per minute -> 10 per calendar month (callers matching d/k may 10 per \
-           calendar month now; counts start anew, since the period changed)"],
+        &["Changed d/k: 10 per minute -> 10 per calendar month (callers matching d/k get 10 per \
+           calendar month now; counts start anew, because the period changed)"],
     );
     let mut labelled = limit(Quota::FixedWindow(window(10, MINUTE)));
     labelled.label = "a".to_owned();
     check(
         ten_a_minute(),
         rule(RuleKind::Limits(vec![labelled])),
-        &[
-            "Changed d/k: 10 per minute -> 10 per minute (callers matching d/k may 10 per minute now; \
-           counts start anew, since the label of the limit among those of its rule changed)",
-        ],
+        &["Changed d/k: 10 per minute -> 10 per minute (callers matching d/k get 10 per minute \
+             now; \
+           counts start anew, because the label of the limit among those of its rule changed)"],
     );
 }
 
 #[test]
-fn what_a_rule_does_besides_counting_is_told() {
+fn modes_and_metadata_are_reported() {
     let in_shadow = Rule { enforcement: Enforcement::Shadow, ..ten_a_minute() };
     check(
         in_shadow.clone(),
         ten_a_minute(),
-        &[
-            "Changed d/k: in shadow -> enforced (callers matching d/k over the limit are denied now)",
-        ],
+        &["Changed d/k: in shadow -> enforced (callers matching d/k are denied over the limit \
+             now)"],
     );
     check(
         ten_a_minute(),
@@ -210,15 +199,15 @@ fn what_a_rule_does_besides_counting_is_told() {
     let mut other = limit(Quota::FixedWindow(window(10, MINUTE)));
     other.name = Some("mine".to_owned());
     other.replaces = vec!["a".to_owned()];
-    other.denied = Denied::Count;
+    other.denied = DeniedHits::Count;
     let named = rule(RuleKind::Limits(vec![other.clone()]));
     check(
         ten_a_minute(),
         named.clone(),
         &[
             "Changed d/k: count_denied on (requests that are denied use up the limit too)",
-            "Changed d/k: name none -> mine (answers tell the new name, and `replaces` elsewhere \
-             must go by it)",
+            "Changed d/k: name none -> mine (answers carry the new name, and `replaces` elsewhere \
+             must use it)",
             "Changed d/k: replaces a now (requests that meet d/k are no longer held to a)",
         ],
     );
@@ -231,7 +220,7 @@ fn what_a_rule_does_besides_counting_is_told() {
 }
 
 #[test]
-fn limits_of_one_rule_come_and_go() {
+fn limits_of_one_rule_are_added_and_removed() {
     let several = |names: &[&str]| {
         let limit = |name: &&str| Limit {
             path: format!("d/k#{name}"),
@@ -245,16 +234,16 @@ fn limits_of_one_rule_come_and_go() {
         several(&["b", "c"]),
         &[
             "Removed d/k#a: 10 per minute (callers matching d/k are no longer held to this limit)",
-            "Added d/k#c: 10 per minute (callers matching d/k are held to this limit too, and start \
-             it anew)",
+            "Added d/k#c: 10 per minute (callers matching d/k are held to this limit too, from a \
+             new count)",
         ],
     );
 }
 
-/// Rules from places: `(key, matcher, share)` of each level, all with the same limit.
-fn rules(places: &[&[(&str, Matcher)]]) -> Rules {
+/// Rules with the same limit at each path: `(key, matcher, share)` for each level.
+fn rules(paths: &[&[(&str, Matcher)]]) -> Rules {
     let mut rules = Rules::default();
-    for levels in places {
+    for levels in paths {
         let mut path = "d".to_owned();
         let mut node = rules.domain_mut("d").root_mut();
         for (key, matcher) in *levels {
@@ -284,50 +273,48 @@ fn like(pattern: &str) -> Matcher {
 }
 
 #[test]
-fn callers_of_a_rule_that_comes_or_goes_meet_another() {
+fn callers_of_an_added_or_removed_rule_meet_another() {
     let any = rules(&[&[("user", Matcher::Any)]]);
     let both = rules(&[&[("user", Matcher::Any)], &[("user", exact("a/b=c"))]]);
     assert_eq!(
         lines(&compare_rules(&any, &both)),
-        [
-            "Added d/user=a%2Fb%3Dc: 10 per minute (callers matching d/user=a%2Fb%3Dc are limited now; \
-          they met d/user (10 per minute) before; live counts are kept)"
-        ]
+        ["Added d/user=a%2Fb%3Dc: 10 per minute (callers matching d/user=a%2Fb%3Dc are limited \
+             now; \
+          they met d/user (10 per minute) before; live counts are kept)"]
     );
     assert_eq!(
         lines(&compare_rules(&both, &any)),
-        [
-            "Removed d/user=a%2Fb%3Dc: 10 per minute (callers that matched d/user=a%2Fb%3Dc meet d/user \
-          (10 per minute) now; live counts are kept)"
-        ]
+        ["Removed d/user=a%2Fb%3Dc: 10 per minute (callers that matched d/user=a%2Fb%3Dc meet \
+             d/user \
+          (10 per minute) now; live counts are kept)"]
     );
     assert_eq!(
         lines(&compare_rules(&any, &Rules::default())),
         [
-            "Removed d: domain removed (requests that name this domain meet no limit any more)",
+            "Removed d: domain removed (requests of this domain meet no limit any more)",
             "Removed d/user: 10 per minute (callers matching d/user are no longer limited)",
         ]
     );
 }
 
 #[test]
-fn the_order_of_patterns_is_told_where_it_matters() {
+fn the_order_of_patterns_is_reported_if_it_matters() {
     let path =
         |first: &str, second: &str| rules(&[&[("path", like(first))], &[("path", like(second))]]);
     let (old, new) = (path("/a*", "*.js"), path("*.js", "/a*"));
     assert_eq!(
         lines(&compare_rules(&old, &new)),
-        ["Changed d/path=*.js: another rule goes first (callers such as path=/a.js meet \
+        ["Changed d/path=*.js: another rule matches first (callers such as path=/a.js meet \
           d/path=*.js now instead of d/path=%2Fa*; live counts are kept)"]
     );
-    // No value starts in both ways.
+    // No value has both prefixes.
     let (old, new) = (path("/a*", "/b*"), path("/b*", "/a*"));
     assert!(compare_rules(&old, &new).is_empty());
 }
 
-/// Adding a place for one value takes it away from the key alone, at every depth.
+/// A new branch for one value takes this value from the key alone, at every depth.
 #[test]
-fn a_place_that_takes_callers_from_another_rule_is_told() {
+fn a_branch_that_takes_callers_from_another_rule_is_reported() {
     let old = rules(&[&[("user", Matcher::Any)]]);
     let new =
         rules(&[&[("user", Matcher::Any)], &[("user", exact("vip")), ("path", Matcher::Any)]]);
@@ -335,8 +322,9 @@ fn a_place_that_takes_callers_from_another_rule_is_told() {
         lines(&compare_rules(&old, &new)),
         [
             "Changed d/user: takes fewer callers (callers such as user=vip met d/user, and meet \
-             nothing now, since a place that goes first takes them)",
-            "Added d/user=vip/path: 10 per minute (callers matching d/user=vip/path are limited now)",
+             nothing now: a branch without a rule matches first)",
+            "Added d/user=vip/path: 10 per minute (callers matching d/user=vip/path are limited \
+             now)",
         ]
     );
 }
@@ -344,9 +332,9 @@ fn a_place_that_takes_callers_from_another_rule_is_told() {
 #[test]
 fn a_log_line_names_the_first_few() {
     let keys = ["a", "b", "c", "e", "f", "g", "h"];
-    let places: Vec<[(&str, Matcher); 1]> = keys.map(|key| [(key, Matcher::Any)]).to_vec();
-    let places: Vec<&[(&str, Matcher)]> = places.iter().map(|levels| &levels[..]).collect();
-    let (old, new) = (Snapshot::of(&rules(&places[..1])), Snapshot::of(&rules(&places[1..])));
+    let paths: Vec<[(&str, Matcher); 1]> = keys.map(|key| [(key, Matcher::Any)]).to_vec();
+    let paths: Vec<&[(&str, Matcher)]> = paths.iter().map(|levels| &levels[..]).collect();
+    let (old, new) = (Snapshot::of(&rules(&paths[..1])), Snapshot::of(&rules(&paths[1..])));
     assert_eq!(
         compare(&old, &new).to_string(),
         "added d/b, d/c, d/e, d/f, d/g and 1 more; removed d/a"
@@ -354,5 +342,5 @@ fn a_log_line_names_the_first_few() {
     let changes =
         compare(&snapshot(ten_a_minute()), &snapshot(with(Quota::FixedWindow(window(20, MINUTE)))));
     assert_eq!(changes.to_string(), "changed d/k (10 per minute -> 20 per minute)");
-    assert_eq!((changes.count(Kind::Changed), changes.count(Kind::Added)), (1, 0));
+    assert_eq!((changes.count(ChangeKind::Changed), changes.count(ChangeKind::Added)), (1, 0));
 }

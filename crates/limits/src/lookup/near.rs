@@ -1,51 +1,45 @@
-//! What may have been meant: the nearest spelling, and descriptors of the same entries that do meet a
-//! rule.
+//! Suggestions: the nearest spelling, and descriptors of the same entries that do meet a rule.
 
-use crate::{Found, Rules};
+use crate::compiled::{Lookup, Rules};
+use crate::describe::key_values;
 use tidegate_core::Entry;
 
-/// Entries whose orders are all tried: 5! are 120 looks.
+/// The most entries of which all orders are tried: 5! are 120 lookups.
 const ORDERS_MAX: usize = 5;
 
-/// The name that is the fewest slips away: two at most, one for a word of two or three letters, and
-/// none for a single letter, which is as near to any other.
+/// The name with the smallest edit distance: two at most, one for a word of two or three letters. A single
+/// letter has no nearest name, because every other letter is as near.
 pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = names.map(|known| (strsim::damerau_levenshtein(name, known), known));
-    let slips_max = match name.chars().count() {
+    let distance_max = match name.chars().count() {
         0 | 1 => 0,
         2 | 3 => 1,
         _ => 2,
     };
-    near.min().filter(|(slips, _)| (1..=slips_max).contains(slips)).map(|(_, known)| known)
+    near.min().filter(|(distance, _)| (1..=distance_max).contains(distance)).map(|(_, known)| known)
 }
 
-/// Descriptors of these entries that meet a rule: in another order, or without one of them.
+/// Descriptors that meet a rule: these entries in another order, or without one of them.
 pub(super) fn others(rules: &Rules, domain: &str, entries: &[Entry]) -> Vec<String> {
     let path_of = |entries: &[Entry]| match rules.find(domain, entries) {
-        Found::Rule(found) => Some(found.rule.path.clone()),
-        Found::NoRule | Found::UnknownDomain => None,
+        Lookup::Rule(found) => Some(found.rule.path.clone()),
+        Lookup::NoRule | Lookup::UnknownDomain => None,
     };
     let mut hints = Vec::new();
     if entries.len() <= ORDERS_MAX {
         let found = orders(entries).into_iter().find_map(|order| Some((path_of(&order)?, order)));
         if let Some((path, order)) = found {
-            hints.push(format!("in the order {} it would meet {path}", words(&order)));
+            hints.push(format!("in the order {} it would meet {path}", key_values(&order)));
         }
     }
     for left_out in 0..entries.len() {
         let mut fewer = entries.to_vec();
         let gone = fewer.remove(left_out);
         if let Some(path) = path_of(&fewer) {
-            hints.push(format!("without {} it would meet {path}", words(&[gone])));
+            hints.push(format!("without {} it would meet {path}", key_values(&[gone])));
         }
     }
     hints
-}
-
-/// Entries as they are given on the command line.
-pub fn words(entries: &[Entry]) -> String {
-    let words = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
-    words.collect::<Vec<_>>().join(" ")
 }
 
 fn orders(entries: &[Entry]) -> Vec<Vec<Entry>> {
@@ -70,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_name_is_two_slips_away_at_most() {
+    fn the_nearest_name_is_two_distance_away_at_most() {
         for (name, expected) in [
             ("usre", Some("user")),
             ("uzer", Some("user")),
@@ -94,9 +88,9 @@ mod tests {
         let entries = ["a", "b", "c"].map(|key| Entry::new(key, "1"));
         let orders = orders(&entries);
         assert_eq!(orders.len(), 6);
-        let mut told: Vec<String> = orders.iter().map(|order| words(order)).collect();
-        told.sort();
-        told.dedup();
-        assert_eq!(told.len(), 6);
+        let mut lines: Vec<String> = orders.iter().map(|order| key_values(order)).collect();
+        lines.sort();
+        lines.dedup();
+        assert_eq!(lines.len(), 6);
     }
 }

@@ -1,13 +1,13 @@
-//! Which files of a directory are read, and what is said of all of them together.
+//! The files of a directory that are read, and the errors about them.
 
 use super::*;
 
-fn load_dir(path: &Path) -> Result<Loaded, crate::RuleErrors> {
+fn load_dir(path: &Path) -> Result<Loaded, crate::LoadErrors> {
     load(path, SameDomain::Refuse)
 }
 
 #[test]
-fn every_mistake_of_every_file_is_told_at_once() {
+fn all_errors_of_all_files_are_reported_together() {
     let dir = directory(&[
         ("a.yaml", "domain: one\ndescriptors:\n- key: ''\n- {key: k, rate_limit: {unit: era}}\n"),
         ("b.yml", "domain: two\ndescriptors:\n- {key: k, rate_limit: {unit: eon}}\n"),
@@ -20,21 +20,21 @@ fn every_mistake_of_every_file_is_told_at_once() {
     let errors = load_dir(dir.path()).unwrap_err();
     let text = errors.to_string().replace(dir.path().to_str().unwrap(), "");
     let expected = "\
-/a.yaml:3:8: `key` must be there and not empty
+/a.yaml:3:8: `key` is required and must not be empty
 /a.yaml:4:31: unknown unit \"era\"; expected second, minute, hour, day, week, month, year
 /b.yml:3:31: unknown unit \"eon\"; expected second, minute, hour, day, week, month, year
 /bad.yaml:1:9: unclosed bracket '['
 /d.yaml:1:9: domain \"three\" is already defined by /c.yaml
-/d.yaml:2:21: `key` must be there and not empty
+/d.yaml:2:21: `key` is required and must not be empty
 6 errors in the limits";
     assert_eq!(text, expected);
     let first = &errors.0[0];
-    assert_eq!((first.file.as_path(), first.place), (&*dir.path().join("a.yaml"), Some((3, 8))));
-    assert_eq!(first.message, "`key` must be there and not empty");
+    assert_eq!((first.file.as_path(), first.position), (&*dir.path().join("a.yaml"), Some((3, 8))));
+    assert_eq!(first.message, "`key` is required and must not be empty");
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_files_are_named() {
     let dir = directory(&[("limits.yaml", "x")]);
     let missing = load_dir(&dir.path().join("none.yaml")).unwrap_err().to_string();
     assert!(missing.contains("none.yaml: cannot read: No such file"), "{missing}");
@@ -49,15 +49,15 @@ fn what_cannot_be_read_is_named() {
 fn a_file_that_is_too_large_is_refused() {
     let dir = directory(&[]);
     let file = std::fs::File::create(dir.path().join("limits.yaml")).unwrap();
-    // A hole: takes no room on the disk.
+    // A sparse file, which takes no space on the disk.
     file.set_len(64 * 1024 * 1024 + 1).unwrap();
     let errors = load_dir(dir.path()).unwrap_err();
     let expected = "limits.yaml: more than 67108864 bytes; split the file";
     assert_eq!(without(dir.path(), &errors.0[0]), expected);
 }
 
-/// A mounted ConfigMap: `..data` leads to a directory that changes its name with every version, and
-/// the files are links through it.
+/// A mounted ConfigMap: `..data` is a link to a directory whose name changes with every version, and the
+/// files are links through it.
 #[cfg(unix)]
 #[test]
 fn a_mounted_config_map_is_read() {
@@ -71,7 +71,7 @@ fn a_mounted_config_map_is_read() {
     std::fs::create_dir(dir.path().join("more")).unwrap();
     let loaded = load_dir(dir.path()).unwrap();
     assert_eq!(loaded.rules.domain_names(), ["shop"]);
-    // Also where the mounted directory itself is reached by a link.
+    // Also if the mounted directory itself is a link.
     let link = dir.path().join("link");
     symlink("..data", &link).unwrap();
     assert_eq!(load_dir(&link).unwrap().rules.domain_names(), ["shop"]);
@@ -80,10 +80,10 @@ fn a_mounted_config_map_is_read() {
     assert!(errors.contains("gone.yaml: cannot read: No such file"), "{errors}");
 }
 
-/// A FIFO with the name of a limits file held up its reader for ever, and a device that never ends
-/// was read as far as memory went: whatever had a name was opened. Now only files are.
+/// A FIFO named like a limits file blocked its reader for ever, and an endless device was read until memory
+/// ran out, because every matching name was opened. Now only regular files are.
 #[test]
-fn what_is_no_file_is_refused_in_a_directory() {
+fn only_regular_files_of_a_directory_are_read() {
     use std::os::unix::fs::symlink;
     let check = |expected: &str, make: &dyn Fn(&Path)| {
         let dir = directory(&[("a.yaml", "domain: a\n")]);
@@ -100,7 +100,7 @@ fn what_is_no_file_is_refused_in_a_directory() {
     });
 }
 
-/// What `tidegate check <(command)` is given.
+/// The argument of `tidegate check <(command)`.
 #[test]
 fn a_pipe_is_read_where_it_is_named_itself() {
     let dir = directory(&[]);
@@ -110,7 +110,7 @@ fn a_pipe_is_read_where_it_is_named_itself() {
         scope.spawn(|| std::fs::write(&path, "domain: piped\n").unwrap());
         assert_eq!(load_dir(&path).unwrap().rules.domain_names(), ["piped"]);
     });
-    // Nobody writes to it now, so it would be waited for.
+    // Nobody writes to it now, so reading it would block.
     let source = crate::Source::read(&path, crate::Pipes::Refuse);
     assert_eq!(source.unreadable(), Some("is a FIFO, not a file"));
 }
@@ -122,13 +122,13 @@ fn files_are_bounded_together() {
         let file = std::fs::File::create(dir.path().join(name)).unwrap();
         file.set_len(if name == "e.yaml" { 1 } else { 64 * 1024 * 1024 }).unwrap();
     }
-    // Their bytes are let go one by one: all that is asked is who is refused.
+    // The parts are dropped one by one; only the refusals matter here.
     let mut refused = Vec::new();
     crate::each_file(dir.path(), crate::Pipes::Refuse, |file| {
         refused.extend(file.bytes.err());
     })
     .unwrap();
-    assert_eq!(refused, ["this and the files before it are more than 268435456 bytes"]);
+    assert_eq!(refused, ["this file and those before it have more than 268435456 bytes"]);
 }
 
 fn make_fifo(at: &Path) {

@@ -1,4 +1,4 @@
-//! Files that mean harm, or were mangled: an error or the right rules, never a crash.
+//! Hostile and mangled files: an error or the right rules, never a crash.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn head(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// Nine times nine times nine …, from a few lines.
+/// Nine to the power of the levels, from a few lines.
 fn laughs(leaf: &str, levels: usize) -> String {
     let mut text = format!("l0: &l0 {leaf}\n");
     for level in 1..=levels {
@@ -25,16 +25,16 @@ fn laughs(leaf: &str, levels: usize) -> String {
 
 #[test]
 fn aliases_multiply_nothing() {
-    let too_much = "too much for one file, aliases written out";
-    check_refused(&laughs("x", 9), too_much);
-    check_refused(&laughs("{<<: {a: b}}", 9), too_much);
+    let too_large = "too large for one file with its aliases expanded";
+    check_refused(&laughs("x", 9), too_large);
+    check_refused(&laughs("{<<: {a: b}}", 9), too_large);
     // Few values, but long ones.
     let long =
         format!("l: &l \"{}\"\nm: [{}]", "x\\n".repeat(100_000), vec!["*l"; 2_000].join(","));
-    check_refused(&long, too_much);
+    check_refused(&long, too_large);
     check_refused("a: &a [*a]", "1:8: an anchor must not contain an alias for itself");
     check_refused("domain: *none", "unknown anchor");
-    // Many uses of one anchor are what anchors are for.
+    // Many uses of one anchor are legitimate.
     let mut uses = "domain: d\ndescriptors:\n- {key: k, rate_limit: &l {unit: hour}}\n".to_owned();
     for n in 0..2_000 {
         uses += &format!("- {{key: k{n}, rate_limit: *l}}\n");
@@ -56,7 +56,7 @@ fn deep_nesting_ends() {
     };
     let (rules, _) = load_text(&tree(30)).unwrap();
     assert!(rule(&rules, "d", &[("k", "v"); 30]).is_some());
-    check_refused(&tree(40), "nested too deep (maximum: 30 levels of descriptors)");
+    check_refused(&tree(40), "nested too deeply (maximum: 30 levels of descriptors)");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn huge_words_are_bounded() {
 }
 
 #[test]
-fn mangled_text_is_told_or_read() {
+fn mangled_text_gives_an_error_or_rules() {
     for text in
         ["\u{0}", "domain: d\u{0}", "? [a]\n: b", "- - - -\n", "%YAML 9.9\n---\n", "\u{feff}"]
     {
@@ -100,7 +100,7 @@ fn mangled_text_is_told_or_read() {
     }
 }
 
-/// Every beginning of a file is an error or a file, never a crash; so is every byte changed.
+/// Every prefix of a file, and every changed byte, gives an error or rules and never a crash.
 #[test]
 fn files_that_are_cut_or_bent_do_no_harm() {
     let text = "domain: d\ndescriptors:\n- key: k\n  match: {cidr: [10.0.0.0/8]}\n  metadata: \

@@ -1,9 +1,9 @@
-//! What the keys of a rate_limit mean.
+//! The keys of a rate_limit.
 
 use super::*;
 use crate::Defaults;
 use tidegate_core::{
-    DailyReset, Denied, FirstHitWindow, SlidingBuckets, SlidingExact, SlidingWindow, Zone,
+    DailyReset, DeniedHits, FirstHitWindow, SlidingBuckets, SlidingExact, SlidingWindow, Zone,
 };
 
 fn nanos(secs: u64) -> Nanos {
@@ -29,7 +29,7 @@ fn periods_are_any_length() {
     check("{period: 1y, requests: 7}", &Quota::FixedWindow(calendar(12)));
 }
 
-/// Alone they are 30 and 365 days, as envoyproxy/ratelimit has them.
+/// Without a timezone they are 30 and 365 days, as in envoyproxy/ratelimit.
 #[test]
 fn a_month_with_a_timezone_is_one_of_the_calendar() {
     let zoned = |window: FixedWindow| Quota::FixedWindow(window.in_zone(&Zone::fixed(8 * 3_600)));
@@ -72,18 +72,18 @@ fn each_algorithm_has_its_numbers() {
 #[test]
 fn denied_hits_count_where_asked() {
     for (keys, denied) in [
-        ("", Denied::Spare),
-        ("count_denied: false", Denied::Spare),
-        ("count_denied: true", Denied::Count),
+        ("", DeniedHits::Ignore),
+        ("count_denied: false", DeniedHits::Ignore),
+        ("count_denied: true", DeniedHits::Count),
     ] {
         assert_eq!(only_limit(&with_limit(&format!("{{unit: hour, {keys}}}"))).denied, denied);
     }
 }
 
-/// A limit overrules its file, and a file the flag of the service.
+/// A limit overrides its file, and a file overrides the command line flag.
 #[test]
-fn what_is_nearest_to_a_limit_says_whether_denied_hits_count() {
-    let denied = |file: Option<bool>, limit: Option<bool>, flag: Denied| {
+fn the_innermost_count_denied_wins() {
+    let denied = |file: Option<bool>, limit: Option<bool>, flag: DeniedHits| {
         let said = |says: Option<bool>| {
             says.map(|says| format!("count_denied: {says}")).unwrap_or_default()
         };
@@ -96,8 +96,8 @@ fn what_is_nearest_to_a_limit_says_whether_denied_hits_count() {
         let defaults = Defaults { denied: flag, ..Defaults::default() };
         load(dir.path(), defaults).unwrap().rules.limits()[0].denied
     };
-    let of = |says: bool| if says { Denied::Count } else { Denied::Spare };
-    for flag in [Denied::Spare, Denied::Count] {
+    let of = |says: bool| if says { DeniedHits::Count } else { DeniedHits::Ignore };
+    for flag in [DeniedHits::Ignore, DeniedHits::Count] {
         assert_eq!(denied(None, None, flag), flag);
         for file in [true, false] {
             assert_eq!(denied(Some(file), None, flag), of(file));
@@ -110,7 +110,7 @@ fn what_is_nearest_to_a_limit_says_whether_denied_hits_count() {
 }
 
 #[test]
-fn several_limits_are_told_apart_by_their_names() {
+fn several_limits_are_identified_by_their_names() {
     let rule = only_rule(&with_limits(
         "{name: short, unit: second, requests: 2}, {unit: hour, requests: 20}, \
          {name: a/b, unit: hour, requests: 30}, {algorithm: sliding_window, unit: hour}",
@@ -127,7 +127,7 @@ fn several_limits_are_told_apart_by_their_names() {
         ("d/k#4", None, ""),
     ];
     assert_eq!(limits, expected);
-    // So that a rate_limit keeps its counts when it gets a name.
+    // So a rate_limit keeps its counts when it gets a name.
     let named = only_limit(&with_limit("{name: n, unit: hour}"));
     assert_eq!((named.path.as_str(), named.label.as_str()), ("d/k", ""));
     assert_eq!(only_limit(&with_limits("{unit: hour}")).path, "d/k#1");
@@ -147,7 +147,7 @@ fn timezones_are_offsets_or_names() {
     assert_eq!(zoned("europe/berlin").quota, zoned("Europe/Berlin").quota);
 }
 
-/// Whoever copies an example must get what it says.
+/// Every example of the documentation loads.
 #[test]
 fn the_examples_of_the_documentation_load() {
     let page = include_str!("../../../../docs/reference/limits.md");
@@ -171,11 +171,11 @@ fn the_examples_of_the_documentation_load() {
     ];
     assert_eq!(paths, expected);
     let usage = rules(blocks.next().unwrap());
-    assert_eq!(usage.limits()[0].denied, Denied::Count);
+    assert_eq!(usage.limits()[0].denied, DeniedHits::Count);
     assert_eq!(blocks.next(), None);
 }
 
-/// Every key that is read has its place in the documentation.
+/// Every key is documented.
 #[test]
 fn every_key_is_documented() {
     let page = include_str!("../../../../docs/reference/limits.md");

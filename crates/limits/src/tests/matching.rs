@@ -1,8 +1,8 @@
-//! Which values a descriptor is for, how its place is spelt, and what shares a counter.
+//! The values that a descriptor matches, its path, and shared counters.
 
 use super::*;
 
-/// The path of the rule that each value meets.
+/// The path of the rule for each value.
 #[track_caller]
 fn check(descriptors: &str, expected: &[(&str, Option<&str>)]) {
     let rules = rules(&format!("domain: d\ndescriptors: [{descriptors}]"));
@@ -52,7 +52,7 @@ fn a_match_is_a_prefix_a_range_or_an_expression() {
     );
 }
 
-/// However odd keys and values are, two descriptors have two paths.
+/// Different descriptors have different paths, however odd their keys and values.
 #[test]
 fn paths_are_unique() {
     let rules = rules(
@@ -83,7 +83,7 @@ descriptors:
     );
 }
 
-/// The order in the file says nothing; where there are many, a hash of all stands for them.
+/// The order of ranges does not matter. A hash stands for long lists.
 #[test]
 fn ranges_have_one_name_in_any_order() {
     let path = |ranges: &[String]| {
@@ -121,7 +121,7 @@ descriptors:
 ",
     );
     let shared = |words: &[(&str, &str)]| match rules.find("d", &entries(words)) {
-        Found::Rule(found) => {
+        Lookup::Rule(found) => {
             found.shared.into_iter().map(|(at, text)| (at, text.to_owned())).collect::<Vec<_>>()
         }
         other => panic!("{other:?}"),

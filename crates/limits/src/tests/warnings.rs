@@ -1,9 +1,9 @@
-//! What is no mistake but has no effect, and what looks like it but is left in peace.
+//! Warnings for valid parts without effect, and similar parts that must not cause warnings.
 
 use super::*;
 
 #[test]
-fn a_known_key_in_the_wrong_place_is_told() {
+fn a_known_key_in_the_wrong_map_is_a_warning() {
     check_warnings(
         "domain: d
 shadow_mode: true
@@ -35,10 +35,9 @@ descriptors:
     );
 }
 
-/// Lines that should have been indented made a limit vanish, with not a word of the key that was left
-/// empty.
+/// Wrong indentation made a limit vanish, without a word about the key that was left empty.
 #[test]
-fn an_empty_rate_limit_is_told() {
+fn an_empty_rate_limit_is_a_warning() {
     check_warnings(
         "domain: d
 descriptors:
@@ -57,7 +56,7 @@ descriptors:
 }
 
 #[test]
-fn keys_without_effect_are_told() {
+fn keys_without_effect_are_warnings() {
     for (descriptor, message) in [
         (
             "{key: k, rate_limit: {unlimited: true, requests_per_unit: 5}}",
@@ -90,8 +89,7 @@ fn keys_without_effect_are_told() {
     }
 }
 
-/// The file with the name may be read after the one that replaces it; another domain's counts for
-/// nothing.
+/// The file with the name may be read after the file that replaces it. Other domains do not count.
 #[test]
 fn replaced_names_are_those_of_the_whole_domain() {
     let replaces =
@@ -111,9 +109,9 @@ fn replaced_names_are_those_of_the_whole_domain() {
 }
 
 #[test]
-fn what_no_request_can_meet_is_told() {
+fn unreachable_descriptors_are_warnings() {
     let lost = |place: &str, by: &str| {
-        format!("{place}: no request meets this: {by} takes all its values first")
+        format!("{place}: no request can reach this: {by} matches all its values first")
     };
     for (first, second, expected) in [
         ("value: 'a*'", "value: 'ab*'", Some(("4:4", "3:4"))),
@@ -130,7 +128,7 @@ fn what_no_request_can_meet_is_told() {
         ),
         ("match: {cidr: 10.0.0.0/8}", "match: {cidr: [10.1.0.0/16, 11.0.0.0/8]}", None),
         ("match: {cidr: 10.1.0.0/16}", "match: {cidr: 10.0.0.0/8}", None),
-        // Every IPv6 address and no IPv4 one.
+        // Every IPv6 address and no IPv4 address.
         ("match: {cidr: '::/0'}", "match: {cidr: 10.0.0.0/8}", None),
         ("match: {cidr: 0.0.0.0/0}", "match: {cidr: '::/0'}", None),
         ("match: {cidr: 0.0.0.0/0}", "value: '10.*'", None),
@@ -153,8 +151,7 @@ fn what_no_request_can_meet_is_told() {
     }
 }
 
-/// An entry without a limit lets a value pass, which is how envoyproxy/ratelimit spells an
-/// allow-list.
+/// An entry without a limit lets a value pass: envoyproxy/ratelimit's form of an allow-list.
 #[test]
 fn an_allow_list_is_left_in_peace() {
     let rules = rules(

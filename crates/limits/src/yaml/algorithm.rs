@@ -1,12 +1,13 @@
-//! `algorithm` and its numbers: which keys go with which, and the quota that they make.
+//! `algorithm` and its numbers: the keys that each algorithm allows, and the quota that they describe.
 
-use super::Reading;
-use super::document::{Node, Position};
+use super::context::{Context, Diagnostics};
+use super::document::Content;
+use super::fields::Fields;
 use super::period;
-use super::reader::{Fields, Reports};
+use crate::diagnostic::Position;
 use crate::duration;
-use crate::text::{all, choice, quoted, suggestion};
-use crate::zone::time_of_day;
+use crate::text::{and_list, or_list, quoted, suggestion};
+use crate::time_of_day;
 use tidegate_core::{
     Alignment, DailyReset, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError,
     SlidingBuckets, SlidingExact, SlidingWindow, TokenBucket,
@@ -37,11 +38,11 @@ impl Algorithm {
     }
 }
 
-/// All but the bucket, which has no hits to forget.
+/// All algorithms that count hits; a bucket has none to forget.
 const WINDOWS: [Algorithm; 4] =
     [A::FixedWindow, A::FirstHitWindow, A::SlidingWindow, A::SlidingBuckets];
 
-/// Keys that not every algorithm has.
+/// Keys that only some algorithms have.
 const FOR: [(&str, &[Algorithm]); 6] = [
     ("burst", &[A::TokenBucket]),
     ("initial", &[A::TokenBucket]),
@@ -51,7 +52,7 @@ const FOR: [(&str, &[Algorithm]); 6] = [
     ("exact", &[A::SlidingBuckets]),
 ];
 
-/// What the keys say; the defaults are filled in.
+/// The values of the keys, with defaults.
 struct Numbers {
     requests: u32,
     period: Period,
@@ -68,35 +69,34 @@ enum Exact {
     Yes,
 }
 
-/// The quota of a limit; none when there was a mistake, which is reported.
-pub(super) fn read_quota(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Quota> {
-    let before = reading.reports.errors.len();
-    let algorithm = read_algorithm(fields, reading);
+/// The quota of a limit; none after an error, which is reported.
+pub(super) fn read_quota(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Quota> {
+    let before = context.diagnostics.errors.len();
+    let algorithm = read_algorithm(fields, context);
     if let Some(algorithm) = algorithm {
-        check_keys(fields, algorithm, reading);
+        check_keys(fields, algorithm, context);
     }
-    // Only windows that begin on a boundary go by a clock without one.
+    // Other windows begin at hits, so they need a clock only for a reset.
     if let Some(algorithm) = algorithm.filter(|of| *of != A::FixedWindow && WINDOWS.contains(of))
         && fields.has("timezone")
         && !fields.has("reset")
     {
-        let message = format!("`timezone` of a {} says nothing without `reset`", algorithm.name());
-        reading.reports.report(fields.place_of("timezone"), message);
+        let message = format!("`timezone` of a {} has no effect without `reset`", algorithm.name());
+        context.diagnostics.error(fields.position_of("timezone"), message);
     }
-    let numbers = read_numbers(fields, reading);
-    if reading.reports.errors.len() > before {
+    let numbers = read_numbers(fields, context);
+    if context.diagnostics.errors.len() > before {
         return None;
     }
     let (algorithm, numbers) = (algorithm?, numbers?);
     if matches!(numbers.period, Period::Months(_)) && algorithm != A::FixedWindow {
-        let message =
-            "months and years of the calendar are for fixed_window only; count days, such as 30d";
-        reading.reports.report(fields.place_of("period"), message);
+        let message = "calendar months and years are for fixed_window only; use days, such as 30d";
+        context.diagnostics.error(fields.position_of("period"), message);
         return None;
     }
     let quota = quota(algorithm, numbers);
     let report = |error: QuotaError| {
-        reading.reports.report(place_of_fault(fields, &error), error.to_string());
+        context.diagnostics.error(fault_position(fields, &error), error.to_string());
     };
     quota.map_err(report).ok()
 }
@@ -153,9 +153,9 @@ fn fixed_window(of: Numbers, span: Nanos) -> Result<FixedWindow, QuotaError> {
     })
 }
 
-fn place_of_fault(fields: &Fields<'_>, error: &QuotaError) -> Position {
+fn fault_position(fields: &Fields<'_>, error: &QuotaError) -> Position {
     let period = if fields.has("period") { "period" } else { "unit" };
-    fields.place_of(match error {
+    fields.position_of(match error {
         QuotaError::RefillZero if fields.has("requests") => "requests",
         QuotaError::RefillZero => "requests_per_unit",
         QuotaError::BurstZero => "burst",
@@ -165,69 +165,69 @@ fn place_of_fault(fields: &Fields<'_>, error: &QuotaError) -> Position {
     })
 }
 
-fn read_algorithm(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Algorithm> {
+fn read_algorithm(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Algorithm> {
     if !fields.has("algorithm") {
         return Some(A::FixedWindow);
     }
-    let name = fields.text("algorithm", reading.reports)?;
+    let name = fields.text("algorithm", context.diagnostics)?;
     let found = Algorithm::ALL.iter().find(|(known, _)| *known == name);
     if found.is_none() {
         let names = Algorithm::ALL.map(|(known, _)| known);
-        let (meant, names) = (suggestion(&name, &names), choice(&names));
+        let (meant, names) = (suggestion(&name, &names), or_list(&names));
         let message = format!("unknown algorithm {}{meant}; expected {names}", quoted(&name));
-        reading.reports.report(fields.place_of("algorithm"), message);
+        context.diagnostics.error(fields.position_of("algorithm"), message);
     }
     found.map(|(_, algorithm)| *algorithm)
 }
 
-fn check_keys(fields: &Fields<'_>, algorithm: Algorithm, reading: &mut Reading<'_, '_>) {
+fn check_keys(fields: &Fields<'_>, algorithm: Algorithm, context: &mut Context<'_, '_>) {
     for (key, algorithms) in FOR {
         if fields.has(key) && !algorithms.contains(&algorithm) {
             let names: Vec<&str> = algorithms.iter().map(|of| of.name()).collect();
-            let message = format!("`{key}` is for {} only", all(&names));
-            reading.reports.report(fields.place_of(key), message);
+            let message = format!("`{key}` is for {} only", and_list(&names));
+            context.diagnostics.error(fields.position_of(key), message);
         }
     }
 }
 
-fn read_numbers(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<Numbers> {
-    let reports = &mut *reading.reports;
-    let period = period::read(fields, reports);
-    let requests = read_requests(fields, reading);
-    let reports = &mut *reading.reports;
-    let burst = fields.number("burst", reports);
-    let initial = read_initial(fields, reports);
-    let borrow = fields.number("borrow", reports).unwrap_or(0);
-    let exact = if fields.flag("exact", reports) { Exact::Yes } else { Exact::No };
-    let alignment = read_timezone(fields, period, reading);
-    let reset = read_reset(fields, reading);
+fn read_numbers(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Numbers> {
+    let diagnostics = &mut *context.diagnostics;
+    let period = period::read(fields, diagnostics);
+    let requests = read_requests(fields, context);
+    let diagnostics = &mut *context.diagnostics;
+    let burst = fields.number("burst", diagnostics);
+    let initial = read_initial(fields, diagnostics);
+    let borrow = fields.number("borrow", diagnostics).unwrap_or(0);
+    let exact = if fields.flag("exact", diagnostics) { Exact::Yes } else { Exact::No };
+    let alignment = read_timezone(fields, period, context);
+    let reset = read_reset(fields, context);
     let (period, requests) = (period?, requests?);
     let burst = burst.unwrap_or(requests);
     let initial = match initial {
         None => burst,
         Some(Initial::Tokens(tokens)) => tokens,
-        Some(Initial::Time(time)) => tokens_of(time, requests, period, burst, fields, reading)?,
+        Some(Initial::Time(time)) => tokens_of(time, requests, period, burst, fields, context)?,
     };
     Some(Numbers { requests, period, burst, initial, borrow, alignment, reset, exact })
 }
 
-/// What a bucket starts with.
+/// The initial tokens of a bucket.
 enum Initial {
     Tokens(u32),
-    /// As many as drip in in so long.
+    /// The tokens that drip in during this time.
     Time(Nanos),
 }
 
-fn read_initial(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Initial> {
-    let spot = fields.value("initial")?;
-    let initial = match &spot.node {
-        Node::Int(number) => u32::try_from(*number).ok().map(Initial::Tokens),
-        Node::Text(text) => duration::parse(text).map(Initial::Time),
+fn read_initial(fields: &Fields<'_>, diagnostics: &mut Diagnostics<'_>) -> Option<Initial> {
+    let node = fields.value("initial")?;
+    let initial = match &node.content {
+        Content::Int(number) => u32::try_from(*number).ok().map(Initial::Tokens),
+        Content::Text(text) => duration::parse(text).map(Initial::Time),
         _ => None,
     };
     if initial.is_none() {
-        reports.expected(
-            spot,
+        diagnostics.wrong_type(
+            node,
             "initial",
             "a whole number from 0 to 4294967295, or a time such as 10s",
         );
@@ -235,41 +235,40 @@ fn read_initial(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Initia
     initial
 }
 
-/// The whole tokens that drip in in `time`; none if the bucket does not hold as many, which is reported.
+/// The whole tokens that drip in during `time`. None, with an error, if they exceed the burst.
 fn tokens_of(
     time: Nanos,
     requests: u32,
     period: Period,
     burst: u32,
     fields: &Fields<'_>,
-    reading: &mut Reading<'_, '_>,
+    context: &mut Context<'_, '_>,
 ) -> Option<u32> {
-    // A period of no length is a mistake of its own.
+    // A period of zero is reported as an error of its own.
     let period = u128::from(period.nominal().as_nanos()).max(1);
     let tokens = u128::from(time.as_nanos()) * u128::from(requests) / period;
     let fitting = u32::try_from(tokens).ok().filter(|tokens| *tokens <= burst);
     if fitting.is_none() {
         let message = format!("initial {time} is {tokens} tokens, more than burst {burst}");
-        reading.reports.report(fields.place_of("initial"), message);
+        context.diagnostics.error(fields.position_of("initial"), message);
     }
     fitting
 }
 
-/// `requests`, or `requests_per_unit` as envoyproxy/ratelimit has it, where leaving it out is a
-/// limit of 0.
-fn read_requests(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<u32> {
-    let reports = &mut *reading.reports;
+/// `requests`, or envoyproxy/ratelimit's `requests_per_unit`, which defaults to 0 as it does there.
+fn read_requests(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<u32> {
+    let diagnostics = &mut *context.diagnostics;
     match (fields.has("requests"), fields.has("requests_per_unit")) {
-        (true, false) => fields.number("requests", reports),
-        (false, true) => fields.number("requests_per_unit", reports),
+        (true, false) => fields.number("requests", diagnostics),
+        (false, true) => fields.number("requests_per_unit", diagnostics),
         (false, false) if fields.has("period") => {
-            reports.report(fields.place, "a rate_limit with `period` needs `requests`");
+            diagnostics.error(fields.position, "a rate_limit with `period` needs `requests`");
             None
         }
         (false, false) => Some(0),
         (true, true) => {
             let message = "`requests` and `requests_per_unit` mean the same; keep one";
-            reports.report(fields.place_of("requests"), message);
+            diagnostics.error(fields.position_of("requests"), message);
             None
         }
     }
@@ -278,28 +277,28 @@ fn read_requests(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<u
 fn read_timezone(
     fields: &Fields<'_>,
     period: Option<Period>,
-    reading: &mut Reading<'_, '_>,
+    context: &mut Context<'_, '_>,
 ) -> Option<Alignment> {
-    let text = fields.text("timezone", reading.reports)?;
-    match reading.common.zones.zone(&text) {
-        Ok(zone) => reading.common.zones.alignment(&text, &zone, period?),
+    let text = fields.text("timezone", context.diagnostics)?;
+    match context.cross_file.zones.zone(&text) {
+        Ok(zone) => context.cross_file.zones.alignment(&text, &zone, period?),
         Err(message) => {
-            reading.reports.report(fields.place_of("timezone"), message);
+            context.diagnostics.error(fields.position_of("timezone"), message);
             None
         }
     }
 }
 
-/// The time of day at which counters start anew, by the clock of `timezone`, or UTC.
-fn read_reset(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<DailyReset> {
-    let text = fields.text("reset", reading.reports)?;
-    let Some(time) = time_of_day(&text) else {
+/// The daily reset, by the clock of `timezone` or UTC.
+fn read_reset(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<DailyReset> {
+    let text = fields.text("reset", context.diagnostics)?;
+    let Some(time) = time_of_day::parse(&text) else {
         let message =
             format!("`reset`: expected a time of day such as \"03:00\", found {}", quoted(&text));
-        reading.reports.report(fields.place_of("reset"), message);
+        context.diagnostics.error(fields.position_of("reset"), message);
         return None;
     };
-    let zone = fields.text("timezone", reading.reports).unwrap_or_else(|| "UTC".to_owned());
-    // An unknown zone is told of by `timezone` itself.
-    reading.common.zones.daily(&zone, time).ok()
+    let zone = fields.text("timezone", context.diagnostics).unwrap_or_else(|| "UTC".to_owned());
+    // The error of an unknown zone is reported for `timezone`.
+    context.cross_file.zones.daily(&zone, time).ok()
 }

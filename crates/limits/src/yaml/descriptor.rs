@@ -1,18 +1,18 @@
-//! One descriptor: where it stands, what it matches, what its rule says besides the limits.
+//! One descriptor: its node in the tree, its matcher, and the parts of its rule other than limits.
 
-use super::Reading;
-use super::covered::Covered;
-use super::document::Spot;
+use super::context::Context;
+use super::document::Node;
+use super::fields::{Fields, Keys};
 use super::limit::{LIMITS_MAX, read_limits, read_rate_limit};
 use super::matching::{Matching, read_matching};
 use super::metadata;
-use super::reader::{Fields, Keys};
-use crate::text::escaped;
-use crate::{MatcherError, Rule, RuleKind, RuleNode};
+use super::unreachable::SeenPatterns;
+use crate::compiled::{MatcherError, Rule, RuleKind, RuleNode};
+use crate::path::segment;
 use tidegate_core::Enforcement;
 
 pub(super) const DESCRIPTOR: Keys = Keys {
-    of: "a descriptor",
+    map: "a descriptor",
     known: &[
         "key",
         "value",
@@ -29,150 +29,145 @@ pub(super) const DESCRIPTOR: Keys = Keys {
     ],
 };
 
-/// Keys that say something of the limits beside them, not of those below.
+/// Keys that affect the descriptor's own limits, not those below.
 const OF_ITS_LIMITS: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
-/// What the levels above say to those below.
-pub(super) struct Above {
+/// What a level inherits from the levels above it.
+pub(super) struct Ancestors {
     path: String,
-    /// For each level, whether its value is part of the names of metrics.
+    /// For each level, whether its value is part of the rule's name in metrics.
     metric_values: Vec<bool>,
 }
 
-impl Above {
-    pub(super) fn top(path: String) -> Self {
-        Above { path, metric_values: Vec::new() }
+impl Ancestors {
+    pub(super) fn none(path: String) -> Self {
+        Ancestors { path, metric_values: Vec::new() }
     }
 }
 
 pub(super) fn read_descriptors(
-    descriptors: &[Spot],
+    descriptors: &[Node],
     parent: &mut RuleNode,
-    above: &Above,
-    reading: &mut Reading<'_, '_>,
+    ancestors: &Ancestors,
+    context: &mut Context<'_, '_>,
 ) {
-    let mut covered = Covered::default();
-    for spot in descriptors {
-        if let Some(fields) = Fields::read(spot, &DESCRIPTOR, reading.reports) {
-            read_descriptor(&fields, parent, above, &mut covered, reading);
+    let mut seen = SeenPatterns::default();
+    for node in descriptors {
+        if let Some(fields) = Fields::read(node, &DESCRIPTOR, context.diagnostics) {
+            read_descriptor(&fields, parent, ancestors, &mut seen, context);
         }
     }
-    covered.finish(reading.reports);
+    seen.finish(context.diagnostics);
 }
 
 fn read_descriptor<'a>(
     fields: &Fields<'a>,
     parent: &mut RuleNode,
-    above: &Above,
-    covered: &mut Covered,
-    reading: &mut Reading<'_, '_>,
+    ancestors: &Ancestors,
+    seen: &mut SeenPatterns,
+    context: &mut Context<'_, '_>,
 ) {
-    let key = fields.required("key", reading.reports);
-    let matching = read_matching(fields, reading.reports);
-    let mut metric_values = above.metric_values.clone();
-    metric_values.push(fields.flag("value_to_metric", reading.reports));
-    // The rest is read for its mistakes even if the place itself is one.
-    let mut nowhere = RuleNode::default();
-    let place = match (key, matching) {
+    let key = fields.required("key", context.diagnostics);
+    let matching = read_matching(fields, context.diagnostics);
+    let mut metric_values = ancestors.metric_values.clone();
+    metric_values.push(fields.flag("value_to_metric", context.diagnostics));
+    // The rest is read to find its errors, even if the descriptor cannot be inserted.
+    let mut detached = RuleNode::default();
+    let inserted = match (key, matching) {
         (Some(key), Some(matching)) => {
             if key.contains('*') {
                 let message = "`*` in a key stands for itself; patterns go into `value`";
-                reading.reports.warn(fields.place_of("key"), message);
+                context.diagnostics.warn(fields.position_of("key"), message);
             }
-            let path = format!("{}/{}", above.path, matching.segment(&escaped(&key)));
-            covered.add(&key, &matching.matcher, fields.place, reading.reports);
-            insert(fields, parent, &key, &matching, &path, reading).map(|node| (node, path))
+            let path = format!("{}/{}", ancestors.path, segment(&key, &matching.matcher));
+            seen.add(&key, &matching.matcher, fields.position, context.diagnostics);
+            insert(fields, parent, &key, &matching, &path, context).map(|node| (node, path))
         }
         _ => None,
     };
-    let (node, path) = place.unwrap_or_else(|| {
-        let (line, column) = fields.place;
-        // No path has such a part, so nothing below is called a duplicate of a rule.
-        (&mut nowhere, format!("{}//{line}:{column}", above.path))
+    let (node, path) = inserted.unwrap_or_else(|| {
+        let (line, column) = fields.position;
+        // No rule has such a path, so nothing below is reported as a duplicate of a rule.
+        (&mut detached, format!("{}//{line}:{column}", ancestors.path))
     });
-    let here = Above { path, metric_values };
-    if let Some(rule) = read_rule(fields, &here, reading) {
+    let here = Ancestors { path, metric_values };
+    if let Some(rule) = read_rule(fields, &here, context) {
         node.set_rule(rule);
     }
-    let descriptors = fields.list("descriptors", reading.reports);
-    read_descriptors(descriptors, node, &here, reading);
+    let descriptors = fields.list("descriptors", context.diagnostics);
+    read_descriptors(descriptors, node, &here, context);
 }
 
-/// Makes the place in the tree; reports it if there is one already, or its pattern is none.
+/// Inserts a node. Reports a duplicate, and a pattern that does not compile.
 fn insert<'a>(
     fields: &Fields<'_>,
     parent: &'a mut RuleNode,
     key: &str,
     matching: &Matching,
     path: &str,
-    reading: &mut Reading<'_, '_>,
+    context: &mut Context<'_, '_>,
 ) -> Option<&'a mut RuleNode> {
-    if let Some((file, (line, column))) = reading.common.places.get(path) {
-        let first = if **file == *reading.file {
-            format!("{line}:{column}")
-        } else {
-            format!("{}:{line}:{column}", file.display())
-        };
-        // Below what has no place, the path is not one that an operator knows.
+    if let Some(first) = context.cross_file.first_definition(path, &context.file) {
+        // Below a descriptor that could not be inserted, paths are made up; messages omit those parts.
         let is_made_up = path.starts_with('/') || path.contains("//");
         let name = path.rsplit('/').next().filter(|_| is_made_up).unwrap_or(path);
         let message = format!("duplicate descriptor {name}; the first is at {first}");
-        reading.reports.report(fields.place, message);
+        context.diagnostics.error(fields.position, message);
         return None;
     }
     match parent.insert(key, &matching.matcher, matching.share.as_deref()) {
         Ok(node) => {
-            let place = (reading.file.clone(), fields.place);
-            reading.common.places.insert(path.to_owned(), place);
+            let position = (context.file.clone(), fields.position);
+            context.cross_file.positions.insert(path.to_owned(), position);
             Some(node)
         }
         Err(MatcherError::Regex(error)) => {
-            reading.reports.report(matching.place, format!("`regex`: {error}"));
+            context.diagnostics.error(matching.position, format!("`regex`: {error}"));
             None
         }
         Err(error) => {
-            reading.reports.report(matching.place, error.to_string());
+            context.diagnostics.error(matching.position, error.to_string());
             None
         }
     }
 }
 
-fn read_rule(fields: &Fields<'_>, here: &Above, reading: &mut Reading<'_, '_>) -> Option<Rule> {
-    let enforcement = read_enforcement(fields, reading);
-    let detailed = fields.flag("detailed_metric", reading.reports);
-    let metadata = metadata::read(fields, reading.reports);
+fn read_rule(fields: &Fields<'_>, here: &Ancestors, context: &mut Context<'_, '_>) -> Option<Rule> {
+    let enforcement = read_enforcement(fields, context);
+    let detailed = fields.flag("detailed_metric", context.diagnostics);
+    let metadata = metadata::read(fields, context.diagnostics);
     let mut metric_values = here.metric_values.clone();
     if detailed {
         metric_values.fill(true);
     } else if !metric_values.contains(&true) {
         metric_values.clear();
     }
-    let Some(kind) = read_kind(fields, &here.path, reading) else {
+    let Some(kind) = read_kind(fields, &here.path, context) else {
         if !fields.has("rate_limit") && !fields.has("rate_limits") {
-            warn_of_no_limit(fields, reading);
+            warn_of_no_limit(fields, context);
         }
         return None;
     };
     Some(Rule { path: here.path.clone(), kind, enforcement, metric_values, metadata })
 }
 
-fn read_enforcement(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Enforcement {
-    let shadow = fields.flag("shadow_mode", reading.reports);
-    let quota = fields.flag("quota_mode", reading.reports);
+fn read_enforcement(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Enforcement {
+    let shadow = fields.flag("shadow_mode", context.diagnostics);
+    let quota = fields.flag("quota_mode", context.diagnostics);
     match (shadow, quota) {
         (false, false) => Enforcement::Enforce,
         (false, true) => Enforcement::Quota,
         (true, _) => {
             if quota {
                 let message = "`quota_mode` has no effect beside `shadow_mode`";
-                reading.reports.warn(fields.place_of_key("quota_mode"), message);
+                context.diagnostics.warn(fields.key_position("quota_mode"), message);
             }
             Enforcement::Shadow
         }
     }
 }
 
-fn read_kind(fields: &Fields<'_>, path: &str, reading: &mut Reading<'_, '_>) -> Option<RuleKind> {
+fn read_kind(fields: &Fields<'_>, path: &str, context: &mut Context<'_, '_>) -> Option<RuleKind> {
     match (fields.value("rate_limit"), fields.value("rate_limits")) {
         (None, None) => {
             for key in ["rate_limit", "rate_limits"].into_iter().filter(|key| fields.is_empty(key))
@@ -180,42 +175,42 @@ fn read_kind(fields: &Fields<'_>, path: &str, reading: &mut Reading<'_, '_>) -> 
                 let message = format!(
                     "`{key}` is empty, so there is no limit here; indent what belongs to it"
                 );
-                reading.reports.warn(fields.place_of_key(key), message);
+                context.diagnostics.warn(fields.key_position(key), message);
             }
             None
         }
-        (Some(one), None) => read_rate_limit(one, path, reading),
+        (Some(one), None) => read_rate_limit(one, path, context),
         (None, Some(_)) => {
-            let before = reading.reports.errors.len();
-            let limits = fields.list("rate_limits", reading.reports);
-            if reading.reports.errors.len() > before {
+            let before = context.diagnostics.errors.len();
+            let limits = fields.list("rate_limits", context.diagnostics);
+            if context.diagnostics.errors.len() > before {
                 return None;
             }
             if limits.is_empty() || limits.len() > LIMITS_MAX {
                 let message =
                     format!("`rate_limits`: expected 1 to {LIMITS_MAX}, found {}", limits.len());
-                reading.reports.report(fields.place_of("rate_limits"), message);
+                context.diagnostics.error(fields.position_of("rate_limits"), message);
             }
-            read_limits(limits, path, reading)
+            read_limits(limits, path, context)
         }
         (Some(one), Some(several)) => {
             let message = "`rate_limit` and `rate_limits` exclude each other";
-            reading.reports.report(several.place(), message);
-            let _ = read_rate_limit(one, path, reading);
-            let limits = fields.list("rate_limits", reading.reports);
-            let _ = read_limits(limits, path, reading);
+            context.diagnostics.error(several.position(), message);
+            let _ = read_rate_limit(one, path, context);
+            let limits = fields.list("rate_limits", context.diagnostics);
+            let _ = read_limits(limits, path, context);
             None
         }
     }
 }
 
-/// Without limits of its own a descriptor only leads to those below, which read none of these.
-fn warn_of_no_limit(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) {
+/// A descriptor without limits of its own only leads to those below, which these keys do not affect.
+fn warn_of_no_limit(fields: &Fields<'_>, context: &mut Context<'_, '_>) {
     for key in OF_ITS_LIMITS.into_iter().filter(|key| fields.has(key)) {
         let message = format!(
             "`{key}` has no effect in a descriptor without rate_limit; it does not reach the \
              descriptors below"
         );
-        reading.reports.warn(fields.place_of_key(key), message);
+        context.diagnostics.warn(fields.key_position(key), message);
     }
 }

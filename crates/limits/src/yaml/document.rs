@@ -1,9 +1,9 @@
-//! A YAML document as a tree in which every key and value knows its place.
+//! A YAML document as a tree of keys and values with their positions.
 //!
-//! The parser is a library; this keeps the positions that its typed interface would lose at the
-//! first mistake, so that all of them can be reported, and the words as they are written, since
-//! what YAML makes of a plain `007` is not what an operator means by it.
+//! The library's typed interface would stop at the first error; a tree lets all errors be reported. It also
+//! keeps the source of plain values, because YAML's reading of `007` is not what an operator means.
 
+use crate::diagnostic::Position;
 use crate::text::{quoted, shortened};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::NonFiniteFloatPolicy;
@@ -11,34 +11,31 @@ use serde_saphyr::{Location, Options, Spanned};
 use std::fmt;
 use std::num::TryFromIntError;
 
-/// Line and column, both from 1.
-pub(super) type Position = (u64, u64);
-
-/// A value.
+/// A value without its position.
 #[derive(Debug)]
-pub(super) enum Node {
+pub(super) enum Content {
     Null,
     Bool(bool),
     /// A whole number of 64 bits.
     Int(i64),
     Float(f64),
     Text(String),
-    List(Vec<Spot>),
-    Map(Vec<(Key, Spot)>),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
 }
 
-/// A value and where it is. Small, since there are millions in a large file.
+/// A value and its position. Small, because a large file has millions.
 #[derive(Debug)]
-pub(super) struct Spot {
-    pub(super) node: Node,
+pub(super) struct Node {
+    pub(super) content: Content,
     line: u32,
     column: u32,
-    /// The bytes that spell the value; for an alias those of what it stands for.
+    /// The bytes of the value in the source; for an alias, those of its anchor.
     start: u32,
     len: u32,
 }
 
-/// A key of a map and where it is.
+/// A key of a map and its position.
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) name: String,
@@ -46,12 +43,12 @@ pub(super) struct Key {
     column: u32,
 }
 
-impl Spot {
-    pub(super) fn place(&self) -> Position {
+impl Node {
+    pub(super) fn position(&self) -> Position {
         (self.line.into(), self.column.into())
     }
 
-    /// How a plain value is written in `source`; none when it is in quotes or has a tag.
+    /// The source of a plain value; none if it is quoted or tagged.
     pub(super) fn written<'a>(&self, source: &'a str) -> Option<&'a str> {
         let start = self.start as usize;
         let word = source.get(start..start.checked_add(self.len as usize)?)?.trim_end();
@@ -59,16 +56,19 @@ impl Spot {
         plain.then_some(word)
     }
 
-    /// What it is, for "found …".
+    /// The value as messages name it after "found".
     pub(super) fn describe(&self, source: &str) -> String {
-        match &self.node {
-            Node::Null => "nothing".to_owned(),
-            Node::Bool(value) => format!("`{}`", self.written(source).unwrap_or(word(*value))),
-            Node::Int(value) => self.number(value, source),
-            Node::Float(value) => self.number(value, source),
-            Node::Text(text) => quoted(text),
-            Node::List(_) => "a list".to_owned(),
-            Node::Map(_) => "a map".to_owned(),
+        match &self.content {
+            Content::Null => "nothing".to_owned(),
+            Content::Bool(value) => format!(
+                "`{}`",
+                self.written(source).unwrap_or(if *value { "true" } else { "false" })
+            ),
+            Content::Int(value) => self.number(value, source),
+            Content::Float(value) => self.number(value, source),
+            Content::Text(text) => quoted(text),
+            Content::List(_) => "a list".to_owned(),
+            Content::Map(_) => "a map".to_owned(),
         }
     }
 
@@ -80,22 +80,18 @@ impl Spot {
     }
 }
 
-fn word(value: bool) -> &'static str {
-    if value { "true" } else { "false" }
-}
-
 impl Key {
-    pub(super) fn place(&self) -> Position {
+    pub(super) fn position(&self) -> Position {
         (self.line.into(), self.column.into())
     }
 }
 
-/// The stack that parsing gets. The parser calls itself for each of at most 72 levels, with some
-/// 40 KB each where nothing is optimised, which is more than the 2 MB of a usual thread.
+/// The stack for parsing. The parser recurses for each of at most 72 levels, with some 40 KB a level in
+/// unoptimised builds: more than the 2 MB of an ordinary thread.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
 
-/// Parses a document; the error is the parser's, with its place.
-pub(super) fn parse(text: &str) -> Result<Spot, (Option<Position>, String)> {
+/// Parses a document. An error is the parser's message with its position.
+pub(super) fn parse(text: &str) -> Result<Node, (Option<Position>, String)> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, || parse_here(text)) {
@@ -105,24 +101,23 @@ pub(super) fn parse(text: &str) -> Result<Spot, (Option<Position>, String)> {
     })
 }
 
-fn parse_here(text: &str) -> Result<Spot, (Option<Position>, String)> {
-    let parsed = serde_saphyr::from_str_with_options::<Spanned<Node>>(text, options());
-    parsed.map_err(|error| told(&error)).and_then(|node| {
-        let place = (node.referenced.line(), node.referenced.column());
-        spot(node).map_err(|error| (Some(place), error.to_string()))
+fn parse_here(text: &str) -> Result<Node, (Option<Position>, String)> {
+    let parsed = serde_saphyr::from_str_with_options::<Spanned<Content>>(text, options());
+    parsed.map_err(|error| described(&error)).and_then(|value| {
+        let position = (value.referenced.line(), value.referenced.column());
+        node(value).map_err(|error| (Some(position), error.to_string()))
     })
 }
 
-/// What a document may be made of. A rule as envoyproxy/ratelimit has them takes about 11 nodes, one
-/// with three limits of its own about 45, so 200,000 of these fit; each node has a beginning and
-/// perhaps an end, which are the events. A node takes 64 bytes, so the worst document about 1 GB.
-/// What an alias stands for counts each time that it is used, so aliases multiply nothing beyond
-/// these bounds; 2,000,000 events are 10 for each of 200,000 rules. Many uses of one anchor are
-/// fine: that is what anchors are for.
+/// Bounds of a document. A rule of envoyproxy/ratelimit's kind takes about 11 nodes and one with three
+/// limits about 45, so 200,000 of the latter fit. Each node is one or two events: its start, and the end of a
+/// list or map. A node takes 64 bytes, so the worst document takes about 1 GB. The nodes of an anchor count
+/// at each use, so aliases cannot exceed these bounds; 2,000,000 events are 10 for each of 200,000 rules.
+/// The number of uses of one anchor is not bounded.
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            // 30 levels of descriptors, and what the last one has.
+            // 30 levels of descriptors, and the limits of the last one.
             max_depth: 72,
             max_events: 24_000_000,
             max_nodes: 12_000_000,
@@ -132,18 +127,17 @@ fn options() -> Options {
             enforce_alias_anchor_ratio: false,
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 2_000_000 },
-        // As the reader of envoyproxy/ratelimit has them.
+        // As envoyproxy/ratelimit reads them.
         legacy_octal_numbers: true,
-        // Refused with all other mistakes, instead of before them.
+        // Reported later, together with all other errors.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
     }
 }
 
-/// The parser's message without its rendering of the place, and without advice for those who call
-/// it.
-fn told(error: &serde_saphyr::Error) -> (Option<Position>, String) {
-    let place = error.location().map(|location| (location.line(), location.column()));
+/// The parser's message, without its rendering of the position and its advice for Rust code.
+fn described(error: &serde_saphyr::Error) -> (Option<Position>, String) {
+    let position = error.location().map(|location| (location.line(), location.column()));
     let message = error.to_string();
     let line = message.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
@@ -152,107 +146,107 @@ fn told(error: &serde_saphyr::Error) -> (Option<Position>, String) {
     let advice = [", set DuplicateKeyPolicy", "; use from_str_multiple"];
     let end = advice.into_iter().filter_map(|advice| message.find(advice)).min();
     let message = &message[..end.unwrap_or(message.len())];
-    let placed = message.rsplit_once(" at line ").filter(|(_, place)| {
-        place.bytes().all(|byte| byte.is_ascii_digit() || b", column".contains(&byte))
+    let placed = message.rsplit_once(" at line ").filter(|(_, position)| {
+        position.bytes().all(|byte| byte.is_ascii_digit() || b", column".contains(&byte))
     });
     let message = placed.map_or(message, |(message, _)| message);
-    (place, in_our_words(message).unwrap_or(message).to_owned())
+    (position, reworded(message).unwrap_or(message).to_owned())
 }
 
-/// What the parser says in terms of its own interface.
-fn in_our_words(message: &str) -> Option<&'static str> {
+/// Replaces messages that are about the parser's interface.
+fn reworded(message: &str) -> Option<&'static str> {
     if message.starts_with("recursive references") {
         return Some("an anchor must not contain an alias for itself");
     }
     if message.starts_with("recursion limit") || message.starts_with("budget breached: Depth") {
-        return Some("nested too deep (maximum: 30 levels of descriptors)");
+        return Some("nested too deeply (maximum: 30 levels of descriptors)");
     }
     let is_too_much = message.starts_with("budget breached: ") || message.contains("replay limit");
-    is_too_much.then_some("too much for one file, aliases written out; split it")
+    is_too_much.then_some("too large for one file with its aliases expanded; split it")
 }
 
-fn spot(node: Spanned<Node>) -> Result<Spot, TryFromIntError> {
-    let (line, column) = narrow(&node.referenced)?;
-    // Without its bytes a value cannot be read as it is written, only as YAML has it.
-    let span = node.defined.span();
+fn node(value: Spanned<Content>) -> Result<Node, TryFromIntError> {
+    let (line, column) = narrow(&value.referenced)?;
+    // Without its span, only YAML's reading of a value is known, not its source.
+    let span = value.defined.span();
     let start = span.byte_offset().and_then(|start| u32::try_from(start).ok());
     let len = span.byte_len().and_then(|len| u32::try_from(len).ok());
     let (start, len) = start.zip(len).unwrap_or_default();
-    Ok(Spot { node: node.value, line, column, start, len })
+    Ok(Node { content: value.value, line, column, start, len })
 }
 
 fn narrow(location: &Location) -> Result<(u32, u32), TryFromIntError> {
     Ok((location.line().try_into()?, location.column().try_into()?))
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+        deserializer.deserialize_any(ContentVisitor)
     }
 }
 
-struct NodeVisitor;
+struct ContentVisitor;
 
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a YAML value")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
+        Ok(Content::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Int(value))
+    fn visit_i64<E>(self, value: i64) -> Result<Content, E> {
+        Ok(Content::Int(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
-        // No key takes numbers that large, and where they are passed on they are doubles.
-        Ok(i64::try_from(value).map_or(Node::Float(value as f64), Node::Int))
+    fn visit_u64<E>(self, value: u64) -> Result<Content, E> {
+        // No key accepts numbers that large, and in metadata they are doubles.
+        Ok(i64::try_from(value).map_or(Content::Float(value as f64), Content::Int))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Float(value))
+    fn visit_f64<E>(self, value: f64) -> Result<Content, E> {
+        Ok(Content::Float(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<Content, E> {
+        Ok(Content::Text(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Node, E> {
-        Ok(Node::Text(value))
+    fn visit_string<E>(self, value: String) -> Result<Content, E> {
+        Ok(Content::Text(value))
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Null)
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Node, E> {
-        Ok(Node::Null)
+    fn visit_none<E>(self) -> Result<Content, E> {
+        Ok(Content::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        Node::deserialize(deserializer)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
+        Content::deserialize(deserializer)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
         let mut list = Vec::new();
-        while let Some(item) = items.next_element::<Spanned<Node>>()? {
-            list.push(spot(item).map_err(serde::de::Error::custom)?);
+        while let Some(item) = items.next_element::<Spanned<Content>>()? {
+            list.push(node(item).map_err(serde::de::Error::custom)?);
         }
-        Ok(Node::List(list))
+        Ok(Content::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Content, A::Error> {
         let mut map = Vec::new();
-        while let Some((key, value)) = entries.next_entry::<Spanned<String>, Spanned<Node>>()? {
+        while let Some((key, value)) = entries.next_entry::<Spanned<String>, Spanned<Content>>()? {
             let (line, column) = narrow(&key.referenced).map_err(serde::de::Error::custom)?;
             let key = Key { name: key.value, line, column };
-            map.push((key, spot(value).map_err(serde::de::Error::custom)?));
+            map.push((key, node(value).map_err(serde::de::Error::custom)?));
         }
         map.shrink_to_fit();
-        Ok(Node::Map(map))
+        Ok(Content::Map(map))
     }
 }

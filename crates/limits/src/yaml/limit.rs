@@ -1,21 +1,22 @@
 //! `rate_limit` and `rate_limits`: the limits of one descriptor.
 
 use super::algorithm::read_quota;
-use super::document::{Node, Position, Spot};
-use super::reader::{Fields, Keys};
-use super::{Reading, denied};
+use super::context::{Context, Diagnostics};
+use super::document::{Content, Node};
+use super::fields::{Fields, Keys};
+use crate::compiled::{Limit, RuleKind};
+use crate::diagnostic::Position;
 use crate::loader::Replaced;
-use crate::text::escaped;
-use crate::{Limit, RuleKind};
+use crate::path::escaped;
 use std::collections::HashMap;
 use std::mem::discriminant;
-use tidegate_core::Quota;
+use tidegate_core::{DeniedHits, Quota};
 
-/// The most limits of one descriptor: each is a counter that a request updates.
+/// The most limits of one descriptor. Each is a counter that a request updates.
 pub(super) const LIMITS_MAX: usize = 16;
 
 pub(super) const RATE_LIMIT: Keys = Keys {
-    of: "a rate_limit",
+    map: "a rate_limit",
     known: &[
         "unit",
         "requests_per_unit",
@@ -35,104 +36,104 @@ pub(super) const RATE_LIMIT: Keys = Keys {
     ],
 };
 
-const REPLACES: Keys = Keys { of: "an entry of replaces", known: &["name"] };
+const REPLACES: Keys = Keys { map: "an entry of replaces", known: &["name"] };
 
-/// Keys that go with `unlimited: true`; `requests_per_unit` does so without effect.
+/// Keys allowed with `unlimited: true`; `requests_per_unit` has no effect there.
 const OF_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
 
-/// What tells a limit from the others of its rule.
+/// What distinguishes a limit from the others of its rule.
 struct Named {
     name: Option<String>,
     path: String,
     label: String,
 }
 
-/// The only limit of a descriptor. Its name is no part of its identity, so it may change.
+/// The only limit of a descriptor. Its name is not part of its counters' identity, so it may change.
 pub(super) fn read_rate_limit(
-    spot: &Spot,
+    node: &Node,
     path: &str,
-    reading: &mut Reading<'_, '_>,
+    context: &mut Context<'_, '_>,
 ) -> Option<RuleKind> {
-    let fields = Fields::read(spot, &RATE_LIMIT, reading.reports)?;
-    let name = read_name(&fields, reading);
+    let fields = Fields::read(node, &RATE_LIMIT, context.diagnostics)?;
+    let name = read_name(&fields, context);
     let own: Vec<&str> = name.as_deref().into_iter().collect();
-    if fields.flag("unlimited", reading.reports) {
-        let replaces = read_replaces(&fields, &own, reading);
-        check_unlimited(&fields, reading);
+    if fields.flag("unlimited", context.diagnostics) {
+        let replaces = read_replaces(&fields, &own, context);
+        check_unlimited(&fields, context);
         return Some(RuleKind::Unlimited { name, replaces });
     }
-    let replaces = read_replaces(&fields, &own, reading);
+    let replaces = read_replaces(&fields, &own, context);
     let named = Named { name, path: path.to_owned(), label: String::new() };
-    Some(RuleKind::Limits(vec![read_limit(&fields, named, replaces, reading)?]))
+    Some(RuleKind::Limits(vec![read_limit(&fields, named, replaces, context)?]))
 }
 
 /// Several limits of a descriptor.
 pub(super) fn read_limits(
-    limits: &[Spot],
+    limits: &[Node],
     path: &str,
-    reading: &mut Reading<'_, '_>,
+    context: &mut Context<'_, '_>,
 ) -> Option<RuleKind> {
     let mut maps = Vec::with_capacity(limits.len());
-    for spot in limits {
-        maps.push(Fields::read(spot, &RATE_LIMIT, reading.reports)?);
+    for node in limits {
+        maps.push(Fields::read(node, &RATE_LIMIT, context.diagnostics)?);
     }
-    let names: Vec<Option<String>> = maps.iter().map(|map| read_name(map, reading)).collect();
+    let names: Vec<Option<String>> = maps.iter().map(|map| read_name(map, context)).collect();
     let own: Vec<&str> = names.iter().flatten().map(String::as_str).collect();
-    let paths = read_paths(&maps, &names, path, reading);
+    let paths = read_paths(&maps, &names, path, context);
     let mut read: Vec<(Limit, Position)> = Vec::with_capacity(limits.len());
     let mut complete = true;
     for ((fields, name), path) in maps.iter().zip(&names).zip(paths) {
-        let replaces = read_replaces(fields, &own, reading);
-        if fields.flag("unlimited", reading.reports) {
-            let message = "`unlimited` is for a rate_limit alone, not for one of several";
-            reading.reports.report(fields.place_of_key("unlimited"), message);
+        let replaces = read_replaces(fields, &own, context);
+        if fields.flag("unlimited", context.diagnostics) {
+            let message = "`unlimited` is for `rate_limit`, not for one of several limits";
+            context.diagnostics.error(fields.key_position("unlimited"), message);
             complete = false;
             continue;
         }
         let label = name.clone().unwrap_or_default();
         let named = Named { name: name.clone(), path, label };
-        match read_limit(fields, named, replaces, reading) {
-            Some(limit) => read.push((limit, fields.place)),
+        match read_limit(fields, named, replaces, context) {
+            Some(limit) => read.push((limit, fields.position)),
             None => complete = false,
         }
     }
-    check_counters(&read, reading);
+    check_counters(&read, context);
     let limits: Vec<Limit> = read.into_iter().map(|(limit, _)| limit).collect();
     (complete && !limits.is_empty()).then_some(RuleKind::Limits(limits))
 }
 
-/// The path of each: its name, or its place from 1.
+/// The path of each limit: by its name, or by its number from 1.
 fn read_paths(
     maps: &[Fields<'_>],
     names: &[Option<String>],
     path: &str,
-    reading: &mut Reading<'_, '_>,
+    context: &mut Context<'_, '_>,
 ) -> Vec<String> {
     let mut paths = Vec::with_capacity(maps.len());
     let mut first: HashMap<String, (usize, Position)> = HashMap::new();
     for (index, (fields, name)) in maps.iter().zip(names).enumerate() {
         let suffix = name.as_deref().map_or_else(|| (index + 1).to_string(), escaped);
-        let place = fields.place_of("name");
+        let position = fields.position_of("name");
         if let Some((other, (line, column))) = first.get(&suffix) {
             let message = if names[*other] == *name {
-                format!("the limit at {line}:{column} has this name already")
+                format!("the limit at {line}:{column} already has this name")
             } else {
                 format!(
-                    "{suffix:?} is the name of one limit and the place of another here; give all \
+                    "{suffix:?} is the name of one limit and the number of another; give all \
                      of them names"
                 )
             };
-            reading.reports.report(place, message);
+            context.diagnostics.error(position, message);
         }
-        first.entry(suffix.clone()).or_insert((index, place));
+        first.entry(suffix.clone()).or_insert((index, position));
         paths.push(format!("{path}#{suffix}"));
     }
     paths
 }
 
-/// Two limits of one list that are told apart by nothing would share a counter.
-fn check_counters(limits: &[(Limit, Position)], reading: &mut Reading<'_, '_>) {
-    for (index, (limit, place)) in limits.iter().enumerate() {
+/// Limits of one list with the same algorithm and period and without names would share counters.
+fn check_counters(limits: &[(Limit, Position)], context: &mut Context<'_, '_>) {
+    for (index, (limit, position)) in limits.iter().enumerate() {
         let same = |(other, _): &&(Limit, Position)| {
             let algorithm = |quota: &Quota| discriminant(quota);
             limit.label.is_empty()
@@ -143,9 +144,9 @@ fn check_counters(limits: &[(Limit, Position)], reading: &mut Reading<'_, '_>) {
         if let Some((_, (line, column))) = limits[..index].iter().find(same) {
             let message = format!(
                 "this has the algorithm and period of the limit at {line}:{column}, so both would \
-                 count in one place; give them names"
+                 share counters; give them names"
             );
-            reading.reports.report(*place, message);
+            context.diagnostics.error(*position, message);
         }
     }
 }
@@ -154,54 +155,63 @@ fn read_limit(
     fields: &Fields<'_>,
     named: Named,
     replaces: Vec<String>,
-    reading: &mut Reading<'_, '_>,
+    context: &mut Context<'_, '_>,
 ) -> Option<Limit> {
-    let denied = denied(fields, reading.reports).unwrap_or(reading.denied);
+    let denied = read_count_denied(fields, context.diagnostics).unwrap_or(context.denied);
     let Named { name, path, label } = named;
-    let quota = read_quota(fields, reading)?;
+    let quota = read_quota(fields, context)?;
     Some(Limit { name, path, label, quota, denied, replaces })
 }
 
-fn read_name(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) -> Option<String> {
-    // An empty name is none, as in the original.
-    let name = fields.text("name", reading.reports).filter(|name| !name.is_empty())?;
-    let names = reading.common.names.entry(reading.domain.clone()).or_default();
+/// What becomes of denied hits, if `count_denied` is set.
+pub(super) fn read_count_denied(
+    fields: &Fields<'_>,
+    diagnostics: &mut Diagnostics<'_>,
+) -> Option<DeniedHits> {
+    let counts = fields.truth("count_denied", diagnostics)?;
+    Some(if counts { DeniedHits::Count } else { DeniedHits::Ignore })
+}
+
+fn read_name(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<String> {
+    // As in envoyproxy/ratelimit, an empty name is none.
+    let name = fields.text("name", context.diagnostics).filter(|name| !name.is_empty())?;
+    let names = context.cross_file.names.entry(context.domain.clone()).or_default();
     names.insert(name.clone());
     Some(name)
 }
 
 /// The names in `replaces`; `own` are those of the descriptor's limits.
-fn read_replaces(fields: &Fields<'_>, own: &[&str], reading: &mut Reading<'_, '_>) -> Vec<String> {
+fn read_replaces(fields: &Fields<'_>, own: &[&str], context: &mut Context<'_, '_>) -> Vec<String> {
     let mut replaces = Vec::new();
-    for spot in fields.list("replaces", reading.reports) {
-        if matches!(spot.node, Node::Null) {
-            reading.reports.report(spot.place(), "an entry of replaces needs a `name`");
+    for node in fields.list("replaces", context.diagnostics) {
+        if matches!(node.content, Content::Null) {
+            context.diagnostics.error(node.position(), "an entry of replaces needs a `name`");
             continue;
         }
-        let Some(entry) = Fields::read(spot, &REPLACES, reading.reports) else { continue };
-        let Some(name) = entry.required("name", reading.reports) else { continue };
-        let place = entry.place_of("name");
+        let Some(entry) = Fields::read(node, &REPLACES, context.diagnostics) else { continue };
+        let Some(name) = entry.required("name", context.diagnostics) else { continue };
+        let position = entry.position_of("name");
         if own.contains(&name.as_str()) {
             let message = "`replaces` must not name a limit of the same descriptor";
-            reading.reports.report(place, message);
+            context.diagnostics.error(position, message);
             continue;
         }
-        let (domain, file) = (reading.domain.clone(), reading.file.clone());
-        reading.common.replaced.push(Replaced { domain, name: name.clone(), file, place });
+        let (domain, file) = (context.domain.clone(), context.file.clone());
+        context.cross_file.replaced.push(Replaced { domain, name: name.clone(), file, position });
         replaces.push(name);
     }
     replaces
 }
 
-fn check_unlimited(fields: &Fields<'_>, reading: &mut Reading<'_, '_>) {
+fn check_unlimited(fields: &Fields<'_>, context: &mut Context<'_, '_>) {
     for key in RATE_LIMIT.known.iter().filter(|key| !OF_UNLIMITED.contains(key)) {
         if fields.has(key) {
-            let message = format!("`{key}` says nothing when `unlimited` is true; remove one");
-            reading.reports.report(fields.place_of(key), message);
+            let message = format!("`{key}` contradicts `unlimited: true`; remove one");
+            context.diagnostics.error(fields.position_of(key), message);
         }
     }
     if fields.has("requests_per_unit") {
         let message = "`requests_per_unit` has no effect when `unlimited` is true";
-        reading.reports.warn(fields.place_of_key("requests_per_unit"), message);
+        context.diagnostics.warn(fields.key_position("requests_per_unit"), message);
     }
 }

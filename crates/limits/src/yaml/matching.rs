@@ -1,130 +1,94 @@
-//! Which values a descriptor is for: `value`, or `match`.
+//! The values that a descriptor matches: `value` or `match`.
 
-use super::document::{Node, Position, Spot};
-use super::reader::{Fields, Keys, Reports, text};
-use crate::text::{choice, escaped};
-use crate::{Cidr, Matcher};
-use tidegate_core::fingerprint;
+use super::context::Diagnostics;
+use super::document::{Content, Node};
+use super::fields::{Fields, Keys, text};
+use crate::compiled::{Cidr, Matcher};
+use crate::diagnostic::Position;
+use crate::path::spelling;
+use crate::text::or_list;
 
-const MATCH: Keys = Keys { of: "a match", known: &["prefix", "cidr", "regex"] };
+const MATCH: Keys = Keys { map: "a match", known: &["prefix", "cidr", "regex"] };
 
 /// The most ranges in one `cidr`.
 const RANGES_MAX: usize = 1_000;
 
-/// The most ranges that a rule's name spells out: eight of IPv6 are some 150 bytes.
-const RANGES_SPELT_MAX: usize = 8;
-
-/// What a descriptor says of its values.
+/// A descriptor's matcher.
 pub(super) struct Matching {
     pub(super) matcher: Matcher,
-    /// What follows the key in the path; empty for any value.
-    spelt: String,
-    /// The text that stands for all values, when they share counters.
+    /// The text that replaces all values, if they share counters.
     pub(super) share: Option<String>,
-    pub(super) place: Position,
-}
-
-impl Matching {
-    /// The part of the path for a key. Spellings are told apart by their `=`, of which no part has
-    /// one of its own.
-    pub(super) fn segment(&self, key: &str) -> String {
-        if self.spelt.is_empty() { key.to_owned() } else { format!("{key}={}", self.spelt) }
-    }
+    pub(super) position: Position,
 }
 
 /// Reads `value`, `match` and `share_threshold`.
-pub(super) fn read_matching(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Matching> {
-    let before = reports.errors.len();
-    // An empty value means any value, as in the original.
-    let value = fields.text("value", reports).filter(|value| !value.is_empty());
+pub(super) fn read_matching(
+    fields: &Fields<'_>,
+    diagnostics: &mut Diagnostics<'_>,
+) -> Option<Matching> {
+    let before = diagnostics.errors.len();
+    // As in envoyproxy/ratelimit, an empty value matches any value.
+    let value = fields.text("value", diagnostics).filter(|value| !value.is_empty());
     let matched = fields.value("match");
-    let shared = fields.flag("share_threshold", reports);
+    let shared = fields.flag("share_threshold", diagnostics);
     if value.is_some() && matched.is_some() {
-        reports.report(fields.place_of("match"), "`value` and `match` exclude each other");
+        diagnostics.error(fields.position_of("match"), "`value` and `match` exclude each other");
     }
-    let place = matched.map_or(fields.place_of("value"), Spot::place);
+    let position = matched.map_or(fields.position_of("value"), Node::position);
     let matcher = match (value, matched) {
-        (_, Some(spot)) => read_match(spot, reports),
-        (Some(value), None) if value.contains('*') => Some((Matcher::Wildcard(value), place)),
-        (Some(value), None) => Some((Matcher::Exact(value), place)),
-        (None, None) => Some((Matcher::Any, place)),
+        (_, Some(node)) => read_match(node, diagnostics),
+        (Some(value), None) if value.contains('*') => Some((Matcher::Wildcard(value), position)),
+        (Some(value), None) => Some((Matcher::Exact(value), position)),
+        (None, None) => Some((Matcher::Any, position)),
     };
     if shared && matches!(matcher, Some((Matcher::Any | Matcher::Exact(_), _))) {
         let message = "`share_threshold` is only for values with a wildcard (`*`) and for `match`";
-        reports.report(fields.place_of_key("share_threshold"), message);
+        diagnostics.error(fields.key_position("share_threshold"), message);
     }
-    if reports.errors.len() > before {
-        // Reported; it must not pass for "any value", and be called a duplicate of that.
+    if diagnostics.errors.len() > before {
+        // After an error, the matcher must not become "any value" and be reported as a duplicate.
         return None;
     }
-    let (matcher, place) = matcher?;
-    let spelt = spelt(&matcher);
-    Some(Matching { share: shared.then(|| spelt.clone()), matcher, spelt, place })
+    let (matcher, position) = matcher?;
+    let share = shared.then(|| spelling(&matcher));
+    Some(Matching { matcher, share, position })
 }
 
-/// The part of a path for a key and the values of a matcher.
-pub fn segment(key: &str, matcher: &Matcher) -> String {
-    match matcher {
-        Matcher::Any => escaped(key),
-        _ => format!("{}={}", escaped(key), spelt(matcher)),
-    }
-}
-
-fn spelt(matcher: &Matcher) -> String {
-    match matcher {
-        Matcher::Any => String::new(),
-        Matcher::Exact(value) | Matcher::Wildcard(value) => escaped(value),
-        Matcher::Prefix(prefix) => format!("prefix={}", escaped(prefix)),
-        Matcher::Regex(expression) => format!("regex={}", escaped(expression)),
-        Matcher::Cidr(ranges) => format!("cidr={}", escaped(&spelt_ranges(ranges))),
-    }
-}
-
-/// All ranges, or the first and a hash of all where they are too many for a name.
-fn spelt_ranges(ranges: &[Cidr]) -> String {
-    let all: Vec<String> = ranges.iter().map(Cidr::to_string).collect();
-    if all.len() <= RANGES_SPELT_MAX {
-        return all.join(",");
-    }
-    let hash = fingerprint(all.join(",").as_bytes());
-    format!("{},+{}~{hash:032x}", all[0], all.len() - 1)
-}
-
-fn read_match(spot: &Spot, reports: &mut Reports<'_>) -> Option<(Matcher, Position)> {
-    let fields = Fields::read(spot, &MATCH, reports)?;
+fn read_match(node: &Node, diagnostics: &mut Diagnostics<'_>) -> Option<(Matcher, Position)> {
+    let fields = Fields::read(node, &MATCH, diagnostics)?;
     let given: Vec<&str> = MATCH.known.iter().copied().filter(|key| fields.has(key)).collect();
     let [kind] = given[..] else {
-        let kinds = choice(MATCH.known);
-        let message = format!("a match has one of {kinds}, here it has {}", given.len());
-        reports.report(fields.place, message);
+        let kinds = or_list(MATCH.known);
+        let message = format!("a match needs exactly one of {kinds}, found {}", given.len());
+        diagnostics.error(fields.position, message);
         return None;
     };
-    let place = fields.place_of(kind);
+    let position = fields.position_of(kind);
     let matcher = match kind {
-        "prefix" => Matcher::Prefix(fields.required("prefix", reports)?),
-        "regex" => Matcher::Regex(fields.required("regex", reports)?.into()),
-        _ => Matcher::Cidr(read_ranges(fields.value("cidr")?, reports)?),
+        "prefix" => Matcher::Prefix(fields.required("prefix", diagnostics)?),
+        "regex" => Matcher::Regex(fields.required("regex", diagnostics)?.into()),
+        _ => Matcher::Cidr(read_ranges(fields.value("cidr")?, diagnostics)?),
     };
-    Some((matcher, place))
+    Some((matcher, position))
 }
 
-/// One range or a list of them; sorted, so that the same ranges have the same path.
-fn read_ranges(spot: &Spot, reports: &mut Reports<'_>) -> Option<Vec<Cidr>> {
-    let items = match &spot.node {
-        Node::List(items) => items.as_slice(),
-        _ => std::slice::from_ref(spot),
+/// One range or a list. Sorted, so that equal ranges have equal paths.
+fn read_ranges(node: &Node, diagnostics: &mut Diagnostics<'_>) -> Option<Vec<Cidr>> {
+    let items = match &node.content {
+        Content::List(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
     };
     if items.is_empty() || items.len() > RANGES_MAX {
         let message = format!("`cidr`: expected 1 to {RANGES_MAX} ranges, found {}", items.len());
-        reports.report(spot.place(), message);
+        diagnostics.error(node.position(), message);
         return None;
     }
     let mut ranges = Vec::with_capacity(items.len());
     for item in items {
-        let Some(text) = text(item, "cidr", reports) else { continue };
+        let Some(text) = text(item, "cidr", diagnostics) else { continue };
         match Cidr::parse(&text) {
             Ok(range) => ranges.push(range),
-            Err(error) => reports.report(item.place(), format!("`cidr`: {error}")),
+            Err(error) => diagnostics.error(item.position(), format!("`cidr`: {error}")),
         }
     }
     ranges.sort_unstable();

@@ -1,36 +1,41 @@
 //! `metadata`: any map, passed on with the answer.
 
-use super::document::{Node, Spot};
-use super::reader::{Fields, Reports};
+use super::context::Diagnostics;
+use super::document::{Content, Node};
+use super::fields::Fields;
 use tidegate_core::Value;
 
-/// The metadata of a descriptor. How deep they nest is bounded by the parser.
-pub(super) fn read(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Value> {
-    let spot = fields.value("metadata")?;
-    if !matches!(spot.node, Node::Map(_)) {
-        reports.expected(spot, "metadata", "a map");
+/// The metadata of a descriptor. The parser bounds its depth.
+pub(super) fn read(fields: &Fields<'_>, diagnostics: &mut Diagnostics<'_>) -> Option<Value> {
+    let node = fields.value("metadata")?;
+    if !matches!(node.content, Content::Map(_)) {
+        diagnostics.wrong_type(node, "metadata", "a map");
         return None;
     }
-    Some(value(spot, reports))
+    Some(value(node, diagnostics))
 }
 
-fn value(spot: &Spot, reports: &mut Reports<'_>) -> Value {
-    match &spot.node {
-        Node::Null => Value::Null,
-        Node::Bool(value) => Value::Bool(*value),
-        Node::Int(number) => Value::Number(*number as f64),
-        Node::Float(number) => {
+fn value(node: &Node, diagnostics: &mut Diagnostics<'_>) -> Value {
+    match &node.content {
+        Content::Null => Value::Null,
+        Content::Bool(value) => Value::Bool(*value),
+        Content::Int(number) => Value::Number(*number as f64),
+        Content::Float(number) => {
             if !number.is_finite() {
                 let message = "`metadata`: only finite numbers can be passed on";
-                reports.report(spot.place(), message);
+                diagnostics.error(node.position(), message);
             }
             Value::Number(*number)
         }
-        Node::Text(text) => Value::Text(text.clone()),
-        Node::List(items) => Value::List(items.iter().map(|item| value(item, reports)).collect()),
-        Node::Map(entries) => {
+        Content::Text(text) => Value::Text(text.clone()),
+        Content::List(items) => {
+            Value::List(items.iter().map(|item| value(item, diagnostics)).collect())
+        }
+        Content::Map(entries) => {
             let entries = entries.iter();
-            Value::Map(entries.map(|(key, of)| (key.name.clone(), value(of, reports))).collect())
+            Value::Map(
+                entries.map(|(key, of)| (key.name.clone(), value(of, diagnostics))).collect(),
+            )
         }
     }
 }

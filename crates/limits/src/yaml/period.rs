@@ -1,64 +1,69 @@
-//! How long a limit counts: `unit` as envoyproxy/ratelimit has it, or `period`.
+//! The period of a limit: envoyproxy/ratelimit's `unit`, or `period`.
 
-use super::document::Spot;
-use super::reader::{Fields, Reports};
+use super::context::Diagnostics;
+use super::document::Node;
+use super::fields::Fields;
 use crate::duration;
-use crate::text::{choice, quoted, suggestion};
+use crate::text::{or_list, quoted, suggestion};
 use tidegate_core::{Period, Unit};
 
-/// Reads `period`, or `unit`, of which a month or year is one of the calendar when there is a
-/// `timezone` as well.
-pub(super) fn read(fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Period> {
+/// Reads `period` or `unit`. With a `timezone`, the units month and year are those of the calendar.
+pub(super) fn read(fields: &Fields<'_>, diagnostics: &mut Diagnostics<'_>) -> Option<Period> {
     match (fields.value("unit"), fields.value("period")) {
         (Some(unit), None) => {
-            let unit = read_unit(unit, fields, reports)?;
+            let unit = read_unit(unit, fields, diagnostics)?;
             Some(match unit {
                 Unit::Month if fields.has("timezone") => Period::Months(1),
                 Unit::Year if fields.has("timezone") => Period::Months(12),
                 unit => Period::Span(unit.period()),
             })
         }
-        (None, Some(period)) => read_period(period, fields, reports),
+        (None, Some(period)) => read_period(period, fields, diagnostics),
         (Some(unit), Some(period)) => {
-            let _ = (read_unit(unit, fields, reports), read_period(period, fields, reports));
-            reports.report(period.place(), "`unit` and `period` exclude each other");
+            let _ =
+                (read_unit(unit, fields, diagnostics), read_period(period, fields, diagnostics));
+            diagnostics.error(period.position(), "`unit` and `period` exclude each other");
             None
         }
         (None, None) => {
             let message = "a rate_limit needs `unit` (second, minute, hour, …) or `period` \
                            (such as 30s)";
-            reports.report(fields.place, message);
+            diagnostics.error(fields.position, message);
             None
         }
     }
 }
 
-fn read_unit(spot: &Spot, fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Unit> {
-    let text = fields.text("unit", reports)?;
+fn read_unit(node: &Node, fields: &Fields<'_>, diagnostics: &mut Diagnostics<'_>) -> Option<Unit> {
+    let text = fields.text("unit", diagnostics)?;
     let unit = Unit::from_name(&text);
     if unit.is_none() {
         let names = Unit::ALL.map(Unit::name);
         let meant = suggestion(&text, &names);
         let names = names.join(", ");
         let message = format!("unknown unit {}{meant}; expected {names}", quoted(&text));
-        reports.report(spot.place(), message);
+        diagnostics.error(node.position(), message);
     }
     unit
 }
 
-fn read_period(spot: &Spot, fields: &Fields<'_>, reports: &mut Reports<'_>) -> Option<Period> {
-    let text = fields.text("period", reports)?;
+fn read_period(
+    node: &Node,
+    fields: &Fields<'_>,
+    diagnostics: &mut Diagnostics<'_>,
+) -> Option<Period> {
+    let text = fields.text("period", diagnostics)?;
     let period = parse(&text);
     if period.is_none() {
-        let units = choice(&["ms", "s", "m", "h", "d", "w", "mo", "y"]);
+        let units = or_list(&["ms", "s", "m", "h", "d", "w", "mo", "y"]);
         let text = quoted(&text);
         let message = format!("{text} is not a period; expected a number and {units}, such as 30s");
-        reports.report(spot.place(), message);
+        diagnostics.error(node.position(), message);
     }
     period
 }
 
-/// A duration, or `3mo`, `1y` for months and years of the calendar.
+/// A duration, or calendar months and years such as `3mo` and `1y`.
 fn parse(text: &str) -> Option<Period> {
     let months = |digits: &str, each: u32| {
         let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,69 +1,69 @@
-//! The rules as plain lists: every place of a level is tried, in order, in the most naive way.
+//! Rules as plain lists: every branch of a level is tried in order, in the most naive way.
 
 use std::net::IpAddr;
 use tidegate_limits::{Matcher, Rule};
 
-/// A place and what is below it.
+/// A node and its branches.
 #[derive(Debug, Default)]
 pub(crate) struct SlowNode {
     pub path: Option<String>,
-    pub places: Vec<SlowPlace>,
+    pub branches: Vec<SlowBranch>,
 }
 
-/// A way down.
+/// A branch.
 #[derive(Debug)]
-pub(crate) struct SlowPlace {
+pub(crate) struct SlowBranch {
     pub key: String,
     pub matcher: Matcher,
     pub share: Option<String>,
     pub node: SlowNode,
 }
 
-/// What a look finds: the rule's path, and the entries that share.
+/// The result of a lookup: the rule's path, and the entries that share counters.
 pub(crate) type SlowMatch = (String, Vec<(usize, String)>);
 
 impl SlowNode {
-    /// Whether there is this place already.
+    /// Whether this branch exists.
     pub(crate) fn has(&self, key: &str, matcher: &Matcher) -> bool {
-        self.places.iter().any(|place| place.key == key && place.matcher == *matcher)
+        self.branches.iter().any(|branch| branch.key == key && branch.matcher == *matcher)
     }
 
     pub(crate) fn find(&self, entries: &[(String, String)]) -> Option<SlowMatch> {
         let mut node = self;
         let mut shared = Vec::new();
         for (index, (key, value)) in entries.iter().enumerate() {
-            let of_key = || node.places.iter().filter(|place| place.key == *key);
-            let exact = of_key().find(|place| place.matcher == Matcher::Exact(value.clone()));
-            let pattern = || of_key().find(|place| pattern_takes(&place.matcher, value));
-            let any = || of_key().find(|place| place.matcher == Matcher::Any);
-            let place = exact.or_else(pattern).or_else(any)?;
-            shared.extend(place.share.iter().map(|text| (index, text.clone())));
-            node = &place.node;
+            let of_key = || node.branches.iter().filter(|branch| branch.key == *key);
+            let exact = of_key().find(|branch| branch.matcher == Matcher::Exact(value.clone()));
+            let pattern = || of_key().find(|branch| pattern_matches(&branch.matcher, value));
+            let any = || of_key().find(|branch| branch.matcher == Matcher::Any);
+            let branch = exact.or_else(pattern).or_else(any)?;
+            shared.extend(branch.share.iter().map(|text| (index, text.clone())));
+            node = &branch.node;
         }
         Some((node.path.clone()?, shared))
     }
 
-    /// Sets what stands here.
+    /// Sets the rule that ends here.
     pub(crate) fn set_rule(&mut self, rule: &Rule) {
         self.path = Some(rule.path.clone());
     }
 }
 
-/// Whether a pattern takes a value.
-pub(crate) fn pattern_takes(matcher: &Matcher, value: &str) -> bool {
+/// Whether a pattern matches a value.
+pub(crate) fn pattern_matches(matcher: &Matcher, value: &str) -> bool {
     match matcher {
         Matcher::Any | Matcher::Exact(_) => false,
         Matcher::Wildcard(pattern) => wildcard(pattern.as_bytes(), value.as_bytes()),
         Matcher::Prefix(prefix) => value.get(..prefix.len()) == Some(prefix),
         Matcher::Cidr(ranges) => ranges.iter().any(|range| within(value, &range.to_string())),
         Matcher::Regex(text) => {
-            let (_, takes) = REGEXES.iter().find(|(known, _)| *known == &**text).unwrap();
-            takes(value)
+            let (_, matches) = REGEXES.iter().find(|(known, _)| *known == &**text).unwrap();
+            matches(value)
         }
     }
 }
 
-/// The textbook: a `*` is nothing, or one more character.
+/// The textbook algorithm: a `*` matches nothing, or one more character.
 fn wildcard(pattern: &[u8], value: &[u8]) -> bool {
     match (pattern.split_first(), value.split_first()) {
         (None, None) => true,
@@ -74,7 +74,7 @@ fn wildcard(pattern: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Ranges as strings of bits: one within another starts with its bits.
+/// Ranges as strings of bits: a range contains another if it is its prefix.
 fn within(value: &str, range: &str) -> bool {
     match (bits(value), bits(range)) {
         (Some(value), Some(range)) => value.starts_with(&range),
@@ -108,10 +108,10 @@ fn all(value: &str, of: &str) -> bool {
     value.chars().all(|c| of.contains(c))
 }
 
-/// An expression, and what it says in code.
+/// An expression and an equivalent function.
 type Said = (&'static str, fn(&str) -> bool);
 
-/// Expressions with what they say in code.
+/// Expressions with equivalent functions.
 pub(crate) const REGEXES: &[Said] = &[
     ("a+", |v| !v.is_empty() && all(v, "a")),
     ("a|ab", |v| v == "a" || v == "ab"),

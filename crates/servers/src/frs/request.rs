@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use tidegate_core::{Hits, Timestamp};
-use tidegate_xml::{self as xml, Attribute, Document, Element, Kind, Mistake, Piece};
+use tidegate_xml::{self as xml, Attribute, Document, Element, ErrorKind, Event, XmlError};
 
 /// The most items of a body: each takes a microsecond or two, and a body holds up its thread.
 pub(crate) const ITEMS_MAX: usize = 256;
@@ -98,32 +98,32 @@ pub(crate) struct WindowChange<'a> {
 }
 
 /// Reads the body of a `command`.
-pub(crate) fn read(command: Command, text: &str) -> Result<Body<'_>, Mistake> {
+pub(crate) fn read(command: Command, text: &str) -> Result<Body<'_>, XmlError> {
     let mut document = Document::new(text, DEPTH_MAX)?;
     let mut items = SmallVec::new();
     let (mut decided, mut root) = (Decided::default(), 0);
-    while let Piece::Open(element) = document.next()? {
+    while let Event::Open(element) = document.next_event()? {
         root = element.at;
         if element.name != "frs" {
             return Err(element.refuse("<frs>"));
         }
         decided = read_decided(command, &element)?;
-        while let Piece::Open(element) = document.next()? {
+        while let Event::Open(element) = document.next_event()? {
             if items.len() == ITEMS_MAX {
                 let message = format!("a body has at most {ITEMS_MAX} items; send more bodies");
-                return Err(Mistake::new(element.at, Kind::TooMuch, message));
+                return Err(XmlError::new(element.at, ErrorKind::TooMuch, message));
             }
             items.push(read_item(command, &element, &mut document)?);
         }
     }
     if items.is_empty() {
-        return Err(Mistake::unexpected(root, "<frs> needs at least one <item>"));
+        return Err(XmlError::unexpected(root, "<frs> needs at least one <item>"));
     }
     Ok(Body { items, decided })
 }
 
 /// How the items go together, of commands that decide.
-fn read_decided(command: Command, element: &Element<'_>) -> Result<Decided, Mistake> {
+fn read_decided(command: Command, element: &Element<'_>) -> Result<Decided, XmlError> {
     let takes_items = matches!(command, Command::Query | Command::Acquire);
     let mut decided = Decided::default();
     for attribute in &element.attributes {
@@ -142,7 +142,7 @@ fn read_item<'a>(
     command: Command,
     element: &Element<'a>,
     document: &mut Document<'a>,
-) -> Result<Item<'a>, Mistake> {
+) -> Result<Item<'a>, XmlError> {
     if element.name != "item" {
         return Err(element.refuse("<item>"));
     }
@@ -157,37 +157,37 @@ fn read_item<'a>(
             _ => return Err(attribute.refuse("item", expected)),
         }
     }
-    let missing = |name| Mistake::unexpected(element.at, format!("<item> needs a {name}"));
+    let missing = |name| XmlError::unexpected(element.at, format!("<item> needs a {name}"));
     let business = business.ok_or_else(|| missing("business"))?;
     let key = key.ok_or_else(|| missing("key"))?;
     let mut windows: SmallVec<[WindowChange<'a>; 2]> = SmallVec::new();
-    while let Piece::Open(inner) = document.next()? {
+    while let Event::Open(inner) = document.next_event()? {
         if !matches!(command, Command::Create | Command::UpdateNode) {
             let name = command.name();
             return Err(inner.refuse(&format!("nothing in the <item> of a {name}")));
         }
         if windows.len() == WINDOWS_MAX {
             let message = format!("an item has at most {WINDOWS_MAX} windows");
-            return Err(Mistake::new(inner.at, Kind::TooMuch, message));
+            return Err(XmlError::new(inner.at, ErrorKind::TooMuch, message));
         }
         let window = read_window(command, &inner)?;
         if windows.iter().any(|known| known.name == window.name) {
             let message = format!("window {} comes twice", xml::quoted(&window.name));
-            return Err(Mistake::unexpected(inner.at, message));
+            return Err(XmlError::unexpected(inner.at, message));
         }
         windows.push(window);
-        if let Piece::Open(below) = document.next()? {
+        if let Event::Open(below) = document.next_event()? {
             return Err(below.refuse("nothing in <window>"));
         }
     }
     if command == Command::UpdateNode && windows.is_empty() {
         let message = "an <item> of an Update-Node needs at least one <window>";
-        return Err(Mistake::unexpected(element.at, message));
+        return Err(XmlError::unexpected(element.at, message));
     }
     Ok(Item { business, key, hits, windows })
 }
 
-fn read_window<'a>(command: Command, element: &Element<'a>) -> Result<WindowChange<'a>, Mistake> {
+fn read_window<'a>(command: Command, element: &Element<'a>) -> Result<WindowChange<'a>, XmlError> {
     if element.name != "window" {
         return Err(element.refuse("<window>"));
     }
@@ -202,34 +202,34 @@ fn read_window<'a>(command: Command, element: &Element<'a>) -> Result<WindowChan
         }
     }
     let Some(name) = name else {
-        return Err(Mistake::unexpected(element.at, "<window> needs a name"));
+        return Err(XmlError::unexpected(element.at, "<window> needs a name"));
     };
     if command == Command::UpdateNode && count.is_none() && start.is_none() && end.is_none() {
         let message = "<window> changes nothing; give it a count, a start or an end";
-        return Err(Mistake::unexpected(element.at, message));
+        return Err(XmlError::unexpected(element.at, message));
     }
     Ok(WindowChange { name, count, start, end })
 }
 
-fn word<'a>(attribute: &Attribute<'a>) -> Result<Cow<'a, str>, Mistake> {
+fn word<'a>(attribute: &Attribute<'a>) -> Result<Cow<'a, str>, XmlError> {
     if attribute.value.is_empty() {
         return Err(attribute.wrong("some text"));
     }
     if attribute.value.len() > WORD_BYTES_MAX {
         let message = format!("{} is longer than {WORD_BYTES_MAX} bytes", attribute.name);
-        return Err(Mistake::new(attribute.value_at, Kind::TooMuch, message));
+        return Err(XmlError::new(attribute.value_at, ErrorKind::TooMuch, message));
     }
     Ok(attribute.value.clone())
 }
 
-fn read_hits(attribute: &Attribute<'_>) -> Result<Hits, Mistake> {
+fn read_hits(attribute: &Attribute<'_>) -> Result<Hits, XmlError> {
     match number(&attribute.value).filter(|number| *number > 0) {
         Some(hits) => Ok(Hits::new(hits.into())),
         None => Err(attribute.wrong("a whole number from 1 to 4294967295")),
     }
 }
 
-fn read_count(attribute: &Attribute<'_>) -> Result<u32, Mistake> {
+fn read_count(attribute: &Attribute<'_>) -> Result<u32, XmlError> {
     number(&attribute.value).ok_or_else(|| attribute.wrong("a whole number from 0 to 4294967295"))
 }
 
@@ -239,7 +239,7 @@ fn number(text: &str) -> Option<u32> {
 }
 
 /// Seconds since the Unix epoch, with up to nine digits of a fraction.
-fn read_time(attribute: &Attribute<'_>) -> Result<Timestamp, Mistake> {
+fn read_time(attribute: &Attribute<'_>) -> Result<Timestamp, XmlError> {
     time(&attribute.value).ok_or_else(|| {
         attribute.wrong("a time as seconds since 1970-01-01 00:00 UTC, such as 1763766000.25")
     })

@@ -18,7 +18,7 @@ use tidegate_authority::{Authority, Observer};
 use tidegate_authority::{Change, JointError, JointUse, NodeError, NodeWindows, Use};
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
 use tidegate_store::UpdateError;
-use tidegate_xml::{self as xml, Kind, Mistake};
+use tidegate_xml::{self as xml, ErrorKind, XmlError};
 
 /// The largest body: 256 items of a kilobyte.
 const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -64,14 +64,14 @@ impl Refusal {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, message)
     }
 
-    fn of(mistake: Mistake, text: &str) -> Refusal {
+    fn of(mistake: XmlError, text: &str) -> Refusal {
         let code = match mistake.kind {
-            Kind::Malformed => "malformed-xml",
-            Kind::Forbidden => "forbidden-xml",
-            Kind::Unexpected => "invalid-request",
-            Kind::TooMuch => "too-much",
+            ErrorKind::Malformed => "malformed-xml",
+            ErrorKind::Forbidden => "forbidden-xml",
+            ErrorKind::Unexpected => "invalid-request",
+            ErrorKind::TooMuch => "too-much",
         };
-        let place = Some(xml::place(text, mistake.at));
+        let place = Some(xml::position(text, mistake.at));
         Refusal { place, ..Refusal::new(StatusCode::BAD_REQUEST, code, mistake.message) }
     }
 

@@ -2,7 +2,7 @@
 //! tells them; what only Tidegate has follows in the words of the limits file.
 
 use std::fmt::Write;
-use tidegate_core::{Denied, Enforcement, FixedWindow, Period, Quota};
+use tidegate_core::{DeniedHits, Enforcement, FixedWindow, Period, Quota};
 use tidegate_limits::describe as words;
 use tidegate_limits::{Limit, Rule, RuleKind, Rules};
 
@@ -70,7 +70,7 @@ fn amount(limit: &Limit) -> String {
     if is_in_a_time_zone(quota) {
         text.push_str(", timezone: not that of UTC");
     }
-    if limit.denied == Denied::Count {
+    if limit.denied == DeniedHits::Count {
         text.push_str(", count_denied: true");
     }
     if !limit.replaces.is_empty() {

@@ -3,10 +3,10 @@
 use super::{Counters, Explanation, more_at, used};
 use serde_json::{Value, json};
 use tidegate_authority::Previewed;
-use tidegate_core::{Denied, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
 use tidegate_limits::RuleKind;
 use tidegate_limits::describe::{borrow, burst, initial};
-use tidegate_limits::lookup::{Level, Look};
+use tidegate_limits::lookup::{Level, Trace};
 use tidegate_store::Key;
 
 const NANOS_PER_MS: u64 = 1_000_000;
@@ -35,7 +35,7 @@ pub(super) fn of(of: &Explanation<'_>) -> Value {
     })
 }
 
-fn descriptor(of: &Explanation<'_>, index: usize, look: &Look<'_>) -> Value {
+fn descriptor(of: &Explanation<'_>, index: usize, look: &Trace<'_>) -> Value {
     let replaced = of.replaced_of(index);
     let replaced =
         replaced.iter().map(|(limit, by)| json!({"limit": limit.path, "replaced_by": by}));
@@ -51,7 +51,7 @@ fn descriptor(of: &Explanation<'_>, index: usize, look: &Look<'_>) -> Value {
     })
 }
 
-fn level(look: &Look<'_>, index: usize, level: &Level<'_>) -> Value {
+fn level(look: &Trace<'_>, index: usize, level: &Level<'_>) -> Value {
     json!({
         "key": level.entry.key,
         "value": level.entry.value,
@@ -78,7 +78,7 @@ fn limit(of: &Explanation<'_>, limit: &Previewed) -> Value {
             Enforcement::Shadow => "shadow",
             Enforcement::Quota => "quota",
         },
-        "count_denied": configured.denied == Denied::Count,
+        "count_denied": configured.denied == DeniedHits::Count,
         "replaces": configured.replaces,
         "verdict": if limit.then.is_allow() { "allow" } else { "deny" },
         "left": limit.then.remaining,

@@ -5,12 +5,12 @@ use crate::output::Output;
 use crate::time::utc;
 use std::io::{self, Write};
 use tidegate_authority::Previewed;
-use tidegate_core::{Denied, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
+use tidegate_limits::describe::key_values;
 use tidegate_limits::describe::{algorithm, numbers, some_of};
 use tidegate_limits::describe::{grouped, span};
-use tidegate_limits::diff::decoded;
-use tidegate_limits::lookup::Look;
-use tidegate_limits::lookup::words;
+use tidegate_limits::lookup::Trace;
+use tidegate_limits::unescaped;
 use tidegate_limits::{Matcher, Rule, RuleKind};
 use tidegate_store::Key;
 
@@ -20,7 +20,7 @@ const VALUES_MAX: usize = 5;
 pub(super) fn print(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
     writeln!(out, "domain {}", of.request.domain)?;
     for (index, look) in of.looks.iter().enumerate() {
-        writeln!(out, "descriptor {}", words(look.entries))?;
+        writeln!(out, "descriptor {}", key_values(look.entries))?;
         print_look(look, out)?;
         for (limit, by) in of.replaced_of(index) {
             let name = limit.name.as_deref().unwrap_or_default();
@@ -34,10 +34,10 @@ pub(super) fn print(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
     print_verdict(of, out)
 }
 
-fn print_look(look: &Look<'_>, out: &mut Output) -> io::Result<()> {
+fn print_look(look: &Trace<'_>, out: &mut Output) -> io::Result<()> {
     let has_counter = look.rule().is_some_and(|rule| !rule.limits().is_empty());
     for (index, level) in look.levels.iter().enumerate() {
-        let entry = words(std::slice::from_ref(level.entry));
+        let entry = key_values(std::slice::from_ref(level.entry));
         let how = match level.matched {
             None => "no place".to_owned(),
             Some(matched) if has_counter => {
@@ -97,7 +97,7 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
     let name = configured.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     writeln!(out, "  limit {}{name}", configured.path)?;
     writeln!(out, "    allows   {}, by {}", numbers(quota), algorithm(quota))?;
-    if configured.denied == Denied::Count {
+    if configured.denied == DeniedHits::Count {
         writeln!(out, "    counts   denied requests too, and debits after the fact")?;
     }
     if !configured.replaces.is_empty() {
@@ -119,8 +119,8 @@ fn identity(of: &Explanation<'_>, limit: &Previewed) -> String {
     let mut parts = vec![of.request.domain.clone()];
     for (index, entry) in look.entries.iter().enumerate() {
         parts.push(match look.shared_as(index) {
-            Some(text) => format!("{}=(any of {})", entry.key, decoded(text)),
-            None => words(std::slice::from_ref(entry)),
+            Some(text) => format!("{}=(any of {})", entry.key, unescaped(text)),
+            None => key_values(std::slice::from_ref(entry)),
         });
     }
     if !limit.limit.label.is_empty() {

@@ -11,7 +11,7 @@ use tidegate_authority::clock;
 use tidegate_authority::counter_keys;
 use tidegate_core::{CounterKey, Entry, Identity, KeyHash, Timestamp};
 use tidegate_limits::{self as rules, Loaded, SameDomain};
-use tidegate_limits::{Found, Limit, Match, Rules};
+use tidegate_limits::{Limit, Lookup, Match, Rules};
 use tidegate_store::{Class, Hashed, Key, StoredKey};
 
 /// A key as it was named; found out before anything is opened, so that a slip of the pen is told first.
@@ -53,7 +53,7 @@ impl Resolved {
     pub(crate) fn every_part(&self, class: Class, seed: u64, now: Timestamp) -> Vec<Hashed> {
         match self.limit.as_ref().zip(self.counter) {
             Some((limit, hash)) => {
-                let labels = limit.quota.every_part(now).into_iter();
+                let labels = limit.quota.part_labels(now).into_iter();
                 labels.map(|label| Hashed { hash: hash.part(seed, label).0, class }).collect()
             }
             None => vec![self.within(class)],
@@ -180,15 +180,15 @@ fn rule_of<'a>(
         entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
     let (words, limits) = (words.join(" "), limits.display());
     match rules.find(domain, entries) {
-        Found::Rule(found) if found.rule.limits().is_empty() => {
+        Lookup::Rule(found) if found.rule.limits().is_empty() => {
             bail!("{limits}: {words} is unlimited, so it has no counter")
         }
-        Found::Rule(found) => Ok(found),
-        Found::NoRule => bail!(
+        Lookup::Rule(found) => Ok(found),
+        Lookup::NoRule => bail!(
             "{limits}: {words} meets no limit of domain {domain:?}; give all entries of the \
              descriptor, in their order"
         ),
-        Found::UnknownDomain => {
+        Lookup::UnknownDomain => {
             let names = rules.domain_names().join(", ");
             bail!("{limits}: there is no domain {domain:?}, but {names}")
         }

@@ -1,19 +1,20 @@
-//! When the last hit of a ring came, taken or drained in vain. It decides nothing but whether a daily reset came
-//! since.
+//! The time of the last hit of a ring, whether taken or forced. It is used only to decide whether a daily
+//! reset came since.
 //!
-//! It is in the last word of the state. 25 buckets leave all of it: nanoseconds since the Unix epoch. 61 leave the
-//! upper half: milliseconds modulo 2^32, which the newest bucket tells apart, for a ring of less than a day holds
-//! nothing for as long as these take to begin over (49 days). Zero is a time that nobody noted.
+//! It is in the last word of the state. With 25 buckets all of this word is free: nanoseconds since the
+//! Unix epoch. With 61 buckets the upper half is free: milliseconds modulo 2^32. The newest bucket makes
+//! them unambiguous, because a ring of less than a day holds nothing for as long as they take to wrap
+//! around (49 days). Zero is a time that was not recorded.
 
 use super::{DAY, SlidingBuckets, WIDE_WORDS, count, put};
 
 const WORD: usize = WIDE_WORDS - 1;
-/// The upper half of that word, as a place of the ring.
+/// The upper half of that word, as a place in the ring.
 const PLACE: usize = 61;
 const MILLISECOND: u64 = 1_000_000;
 
 impl SlidingBuckets {
-    /// When the last hit came; when its bucket began where nobody noted it.
+    /// When the last hit came; the start of its bucket if not recorded.
     pub(crate) fn last_hit(&self, state: &[u64]) -> Option<u64> {
         let state: &[u64; WIDE_WORDS] = state.first_chunk().expect("a ring has its whole state");
         let newest = state[0].checked_sub(1).filter(|_| state[1] > 0)?;
@@ -32,27 +33,28 @@ impl SlidingBuckets {
     }
 }
 
-/// Notes that a hit came at `now`, unless a later one is noted.
+/// Records a hit at `now`, unless a later one is recorded.
 #[inline]
-pub(super) fn note<const PLACES: u64>(state: &mut [u64; WIDE_WORDS], now: u64) {
+pub(super) fn record<const PLACES: u64>(state: &mut [u64; WIDE_WORDS], now: u64) {
     if PLACES < PLACE as u64 {
         state[WORD] = state[WORD].max(now).max(1);
         return;
     }
     let (noted, last) = (count(state, PLACE), ((now / MILLISECOND) as u32).max(1));
-    // Of times within 24 days of each other the sign of the difference tells the later.
+    // Times within 24 days of each other are ordered by the sign of their difference.
     if noted == 0 || last.wrapping_sub(noted) < 1 << 31 {
         put(state, PLACE, last);
     }
 }
 
-/// The same of a hit that may come by a clock that stepped back behind the beginning of its bucket, `newest`.
-/// Where nothing was noted before, that is the time that is noted, since the newest bucket must tell it.
-pub(super) fn note_of_newest<const PLACES: u64>(
+/// Records a hit by a clock that may have stepped back before `newest`, the start of the newest bucket. If
+/// no time was recorded, `newest` is recorded instead, because only the newest bucket makes the time
+/// unambiguous.
+pub(super) fn record_in_newest<const PLACES: u64>(
     state: &mut [u64; WIDE_WORDS],
     now: u64,
     newest: u64,
 ) {
     let is_noted = state[WORD] >> 32 != 0;
-    note::<PLACES>(state, if is_noted { now } else { now.max(newest) });
+    record::<PLACES>(state, if is_noted { now } else { now.max(newest) });
 }

@@ -1,19 +1,19 @@
-//! Hits of an exact window that are charged ahead. They may be spent until their second is over: then
-//! each happens in the second it is counted in, and only seconds are counted. So for any time stamps,
-//! now of the spending, no window of S seconds has more than the limit.
+//! Hits of an exact window that are charged ahead. They may be spent until the end of their second, so each
+//! happens in the second that counts it. The bound is therefore the same: for any time stamps, now those of
+//! spending, no window of S seconds admits more than the limit.
 
 use super::{SECOND, SECONDS, SlidingExact, WIDE_WORDS, count};
 use crate::units::Timestamp;
 
 impl SlidingExact {
-    /// The end of the second that a charge at `now` is counted in.
-    pub(crate) fn charged_until(&self, now: Timestamp) -> Timestamp {
+    /// The end of the second that counts a charge at `now`.
+    pub(crate) fn spendable_until(&self, now: Timestamp) -> Timestamp {
         second_end(now.as_nanos() / SECOND)
     }
 
-    /// The end of the second that a refund at `now` gives from first. That is not the present one when
-    /// the clock stepped back, or nothing was taken in it.
-    pub(crate) fn refunded_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+    /// The end of the second that a refund at `now` returns hits from first. It is not the current second
+    /// if the clock stepped back, or nothing was taken in it.
+    pub(crate) fn refund_spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         let parts = self.parts(now);
         let (now, _) = self.span(now);
         let part = parts.labels().iter().position(|label| *label == SECONDS | now.minute);

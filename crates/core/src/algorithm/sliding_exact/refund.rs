@@ -1,14 +1,14 @@
-//! Giving hits of an exact window back: from the minutes that the parts at hand have on all levels.
+//! Refunds to an exact window: from the minutes of which the parts of a decision have all levels.
 
 use super::{HOURS, Levels, Moment, Part, SATURATED, WIDE_WORDS, count, put};
 
 impl Levels<'_> {
-    /// Gives back up to `hits` of those that count, and says how many it were.
-    pub(super) fn give_back(&mut self, hits: u64) -> u64 {
+    /// Returns up to `hits` of the hits that count. The result is their number.
+    pub(super) fn refund(&mut self, hits: u64) -> u64 {
         let (now, oldest) = (self.now, self.oldest);
         let from_oldest = (oldest.second % 60) as usize;
         if now.minute == oldest.minute {
-            return self.give_back_minute(
+            return self.refund_minute(
                 Self::MINUTES_NOW,
                 self.seconds_now(),
                 now,
@@ -16,13 +16,13 @@ impl Levels<'_> {
                 hits,
             );
         }
-        let given = self.give_back_minute(Self::MINUTES_NOW, self.seconds_now(), now, 0, hits);
+        let given = self.refund_minute(Self::MINUTES_NOW, self.seconds_now(), now, 0, hits);
         let (minutes, seconds) = (self.minutes_oldest(), self.seconds_oldest());
-        given + self.give_back_minute(minutes, seconds, oldest, from_oldest, hits - given)
+        given + self.refund_minute(minutes, seconds, oldest, from_oldest, hits - given)
     }
 
-    /// Gives back hits of one minute, on all levels alike, from its last second to the place `from`.
-    fn give_back_minute(
+    /// Returns hits of one minute on all levels, from its last second down to the place `from`.
+    fn refund_minute(
         &mut self,
         minutes: Part,
         seconds: Part,
@@ -52,7 +52,7 @@ impl Levels<'_> {
     }
 }
 
-/// Takes off up to `hits`, and says how many it were.
+/// Subtracts up to `hits`. The result is their number.
 fn subtract(words: &mut [u64; WIDE_WORDS], place: usize, hits: u64) -> u64 {
     let total = count(words, place);
     let taken = total.min(u32::try_from(hits).unwrap_or(u32::MAX));

@@ -49,7 +49,7 @@ fn commands_are_known_in_any_case() {
 #[track_caller]
 fn check(command: Command, text: &str, expected: &str) {
     let mistake = read(command, text).unwrap_err();
-    let (line, column) = xml::place(text, mistake.at);
+    let (line, column) = xml::position(text, mistake.at);
     assert_eq!(format!("{line}:{column}: {}", mistake.message), expected, "for {text}");
 }
 
@@ -135,7 +135,7 @@ fn bodies_are_bounded() {
     let key =
         |length: usize| format!("<frs><item business='b' key='{}'/></frs>", "k".repeat(length));
     assert!(read(Command::Query, &key(1_024)).is_ok());
-    assert_eq!(read(Command::Query, &key(1_025)).unwrap_err().kind, Kind::TooMuch);
+    assert_eq!(read(Command::Query, &key(1_025)).unwrap_err().kind, ErrorKind::TooMuch);
 }
 
 #[test]

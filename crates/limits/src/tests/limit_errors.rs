@@ -1,4 +1,4 @@
-//! One fixture per mistake in a rate_limit or rate_limits, each with its message and place.
+//! One case per error in rate_limit and rate_limits, each with message and position.
 
 use super::*;
 
@@ -49,26 +49,23 @@ fn of_a_rate_limit() {
         ("{unit: hour, replaces: {name: a}}", "3:47: `replaces`: expected a list, found a map"),
         ("{unit: hour, replaces: [a]}", "3:48: expected an entry of replaces, found \"a\""),
         ("{unit: hour, replaces: [~]}", "3:48: an entry of replaces needs a `name`"),
-        ("{unit: hour, replaces: [{}]}", "3:48: `name` must be there and not empty"),
-        ("{unit: hour, replaces: [{name: ''}]}", "3:55: `name` must be there and not empty"),
+        ("{unit: hour, replaces: [{}]}", "3:48: `name` is required and must not be empty"),
+        ("{unit: hour, replaces: [{name: ''}]}", "3:55: `name` is required and must not be empty"),
         (
             "{unit: hour, name: a, replaces: [{name: a}]}",
             "3:64: `replaces` must not name a limit of the same descriptor",
         ),
-        (
-            "{unlimited: true, unit: hour}",
-            "3:48: `unit` says nothing when `unlimited` is true; remove one",
-        ),
+        ("{unlimited: true, unit: hour}", "3:48: `unit` contradicts `unlimited: true`; remove one"),
         (
             "{unlimited: true, borrow: 5}",
-            "3:50: `borrow` says nothing when `unlimited` is true; remove one",
+            "3:50: `borrow` contradicts `unlimited: true`; remove one",
         ),
         (
             "{unlimited: true, name: a, replaces: [{name: a}]}",
             "3:69: `replaces` must not name a limit of the same descriptor",
         ),
     ] {
-        check_mistake(&with_limit(limit), message);
+        check_error(&with_limit(limit), message);
     }
 }
 
@@ -117,11 +114,10 @@ fn of_a_period() {
         ("{period: 11y, requests: 1}", "3:33: 132 months are not allowed (1 to 120)"),
         (
             "{period: 1mo, requests: 1, algorithm: sliding_window}",
-            "3:33: months and years of the calendar are for fixed_window only; count days, such \
-             as 30d",
+            "3:33: calendar months and years are for fixed_window only; use days, such as 30d",
         ),
     ] {
-        check_mistake(&with_limit(limit), message);
+        check_error(&with_limit(limit), message);
     }
 }
 
@@ -136,14 +132,14 @@ fn of_a_timezone() {
         ("''", format!("\"\"; {expected}")),
     ] {
         let message = format!("3:46: unknown timezone {message}");
-        check_mistake(&with_limit(&format!("{{unit: day, timezone: {zone}}}")), &message);
+        check_error(&with_limit(&format!("{{unit: day, timezone: {zone}}}")), &message);
     }
     for zone in ["+8:00", "+19:00", "-08:60", "+0800"] {
         let message = format!(
             "3:46: {zone:?} is not an offset; expected hours and minutes such as +08:00, up to \
              18:00 either way"
         );
-        check_mistake(&with_limit(&format!("{{unit: day, timezone: '{zone}'}}")), &message);
+        check_error(&with_limit(&format!("{{unit: day, timezone: '{zone}'}}")), &message);
     }
 }
 
@@ -171,7 +167,7 @@ fn of_an_algorithm() {
         ),
         (
             "algorithm: sliding_window, timezone: UTC",
-            "3:87: `timezone` of a sliding_window says nothing without `reset`",
+            "3:87: `timezone` of a sliding_window has no effect without `reset`",
         ),
         (
             "borrow: 4294967295",
@@ -189,9 +185,9 @@ fn of_an_algorithm() {
              found \"soon\"",
         ),
     ] {
-        check_mistake(&with_limit(&format!("{{unit: hour, requests: 1, {keys}}}")), message);
+        check_error(&with_limit(&format!("{{unit: hour, requests: 1, {keys}}}")), message);
     }
-    check_mistake(
+    check_error(
         &with_limit("{unit: hour, borrow: 5}"),
         "3:45: borrow 5 needs requests of at least 1 to pay it back",
     );
@@ -201,7 +197,7 @@ fn of_an_algorithm() {
         ("{unit: hour, algorithm: token_bucket, requests: 0}", 72),
         ("{unit: hour, algorithm: token_bucket, requests_per_unit: 0}", 81),
     ] {
-        check_mistake(&with_limit(limit), &format!("3:{column}: {refill}"));
+        check_error(&with_limit(limit), &format!("3:{column}: {refill}"));
     }
 }
 
@@ -221,30 +217,30 @@ fn of_rate_limits() {
         ),
         (
             "{unlimited: true}",
-            "3:27: `unlimited` is for a rate_limit alone, not for one of several",
+            "3:27: `unlimited` is for `rate_limit`, not for one of several limits",
         ),
         (
             "{name: a, unit: hour}, {name: a, unit: day}",
-            "3:56: the limit at 3:33 has this name already",
+            "3:56: the limit at 3:33 already has this name",
         ),
         (
             "{name: '2', unit: hour}, {unit: day}",
-            "3:52: \"2\" is the name of one limit and the place of another here; give all of them \
+            "3:52: \"2\" is the name of one limit and the number of another; give all of them \
              names",
         ),
         (
             "{unit: hour}, {period: 60m, requests: 5}",
-            "3:41: this has the algorithm and period of the limit at 3:27, so both would count in \
-             one place; give them names",
+            "3:41: this has the algorithm and period of the limit at 3:27, so both would share \
+             counters; give them names",
         ),
         (
             "{name: a, unit: hour}, {name: b, unit: day, replaces: [{name: a}]}",
             "3:88: `replaces` must not name a limit of the same descriptor",
         ),
     ] {
-        check_mistake(&with_limits(limits), message);
+        check_error(&with_limits(limits), message);
     }
-    check_mistake(
+    check_error(
         &with_descriptor("{key: k, rate_limits: {unit: hour}}"),
         "3:25: `rate_limits`: expected a list, found a map",
     );
@@ -255,12 +251,13 @@ fn of_a_reset() {
     for (keys, message) in [
         (
             "unit: day, requests: 1, algorithm: token_bucket, reset: '03:00'",
-            "3:81: `reset` is for fixed_window, first_hit_window, sliding_window and sliding_buckets \
+            "3:81: `reset` is for fixed_window, first_hit_window, sliding_window and \
+             sliding_buckets \
              only",
         ),
         (
             "unit: day, algorithm: first_hit_window, timezone: UTC",
-            "3:75: `timezone` of a first_hit_window says nothing without `reset`",
+            "3:75: `timezone` of a first_hit_window has no effect without `reset`",
         ),
         (
             "unit: day, algorithm: first_hit_window, reset: '24:00'",
@@ -273,13 +270,13 @@ fn of_a_reset() {
         ),
         (
             "unit: day, algorithm: sliding_buckets, timezone: UTC",
-            "3:74: `timezone` of a sliding_buckets says nothing without `reset`",
+            "3:74: `timezone` of a sliding_buckets has no effect without `reset`",
         ),
         (
             "unit: day, reset: 3",
             "3:43: `reset`: expected a time of day such as \"03:00\", found \"3\"",
         ),
     ] {
-        check_mistake(&with_limit(&format!("{{{keys}}}")), message);
+        check_error(&with_limit(&format!("{{{keys}}}")), message);
     }
 }

@@ -1,4 +1,4 @@
-//! Places that come, go or share: rules are read from files here, with places that no rule ends at.
+//! Paths that are added, removed or shared, including paths without a rule. The rules are read from files.
 
 use super::super::*;
 use super::lines;
@@ -29,31 +29,30 @@ fn sharing_counters_starts_them_anew() {
     check(
         &own,
         &shared,
-        &[
-            "Changed s/ip=10.*: share_threshold on (all values of the pattern share one counter now; \
-           counts of s/ip=10.*, s/ip=10.*/u start anew)",
-        ],
+        &["Changed s/ip=10.*: share_threshold on (all values of the pattern share one counter \
+             now; \
+           counts of s/ip=10.*, s/ip=10.*/u start anew)"],
     );
     check(
         &shared,
         &own,
-        &[
-            "Changed s/ip=10.*: share_threshold off (each value of the pattern has a counter of its own \
-           now; counts of s/ip=10.*, s/ip=10.*/u start anew)",
-        ],
+        &["Changed s/ip=10.*: share_threshold off (each value of the pattern has a counter of \
+             its own \
+           now; counts of s/ip=10.*, s/ip=10.*/u start anew)"],
     );
     check(
         &["key: ip, value: '10.*', descriptors: [{key: u, @}]"],
         &["key: ip, value: '10.*', share_threshold: true, descriptors: [{key: u, \
            rate_limit: {unit: hour, requests_per_unit: 4}}]"],
         &[
-            "Changed s/ip=10.*: share_threshold on (all values of the pattern share one counter now; \
+            "Changed s/ip=10.*: share_threshold on (all values of the pattern share one counter \
+             now; \
            counts of s/ip=10.*/u start anew)",
-            "Changed s/ip=10.*/u: 3 per hour -> 4 per hour (callers matching s/ip=10.*/u may 4 per \
-           hour now; counts start anew, since the sharing of its counters changed)",
+            "Changed s/ip=10.*/u: 3 per hour -> 4 per hour (callers matching s/ip=10.*/u get 4 per \
+           hour now; counts start anew, because the sharing of its counters changed)",
         ],
     );
-    // Nothing counts there, before or after.
+    // There is no counter before or after.
     check(
         &["key: ip, value: '10.*'", "key: k, @"],
         &["key: ip, value: '10.*', share_threshold: true", "key: k, @"],
@@ -61,9 +60,9 @@ fn sharing_counters_starts_them_anew() {
     );
 }
 
-/// Without a limit of its own a place lets through what ends there.
+/// A branch without a limit lets through descriptors that end there.
 #[test]
-fn a_place_without_a_limit_takes_callers_from_the_key_alone() {
+fn a_branch_without_a_limit_takes_callers_from_the_key_alone() {
     for (place, caller) in [
         ("key: c, value: v", "v"),
         ("key: c, value: 'v*'", "v"),
@@ -72,30 +71,31 @@ fn a_place_without_a_limit_takes_callers_from_the_key_alone() {
     ] {
         let (without, with) = (["key: c, @"], ["key: c, @", place]);
         let fewer = format!(
-            "Changed s/c: takes fewer callers (callers such as c={caller} met s/c, and meet nothing \
-             now, since a place that goes first takes them)"
+            "Changed s/c: takes fewer callers (callers such as c={caller} met s/c, and meet \
+             nothing now: a branch without a rule matches first)"
         );
         check(&without, &with, &[&fewer]);
         let more = format!(
-            "Changed s/c: takes more callers (callers such as c={caller} met nothing, and meet s/c now)"
+            "Changed s/c: takes more callers (callers such as c={caller} met nothing, and meet \
+             s/c now)"
         );
         check(&with, &without, &[&more]);
     }
 }
 
 #[test]
-fn a_place_takes_callers_from_deeper_rules_of_the_key_alone() {
-    for (value, told) in [("value: v", "v"), ("match: {prefix: v}", "prefix=v")] {
+fn a_branch_takes_callers_from_deeper_rules_of_the_key_alone() {
+    for (value, segment) in [("value: v", "v"), ("match: {prefix: v}", "prefix=v")] {
         let added = format!("key: a, {value}, descriptors: [{{key: c, @}}]");
         let without = ["key: a, descriptors: [{key: b, @}]"];
         let with = [without[0], &added];
-        let line = format!("d s/a={told}/c: 3 per hour (callers matching s/a={told}/c are ");
+        let line = format!("d s/a={segment}/c: 3 per hour (callers matching s/a={segment}/c are ");
         check(
             &without,
             &with,
             &[
-                "Changed s/a/b: takes fewer callers (callers such as a=v b=~any~ met s/a/b, and meet \
-                 nothing now, since a place that goes first takes them)",
+                "Changed s/a/b: takes fewer callers (callers such as a=v b=~any~ met s/a/b, and \
+                 meet nothing now: a branch without a rule matches first)",
                 &format!("Adde{line}limited now)"),
             ],
         );
@@ -103,7 +103,8 @@ fn a_place_takes_callers_from_deeper_rules_of_the_key_alone() {
             &with,
             &without,
             &[
-                "Changed s/a/b: takes more callers (callers such as a=v b=~any~ met nothing, and meet \
+                "Changed s/a/b: takes more callers (callers such as a=v b=~any~ met nothing, and \
+                 meet \
                  s/a/b now)",
                 &format!("Remove{line}no longer limited)"),
             ],
@@ -117,7 +118,8 @@ fn limits_are_the_same_by_their_counters_whatever_their_paths_are() {
     let (day, hour) = ("{unit: day}", "{unit: hour, requests_per_unit: 3}");
     let moved = |from: &str, to: &str| {
         format!(
-            "Changed {to}: path was {from} (metrics and logs go by the new path; live counts are kept)"
+            "Changed {to}: path was {from} (metrics and logs go by the new path; live counts are \
+             kept)"
         )
     };
     check(&["key: l, @"], &[&list(hour)], &[&moved("s/l", "s/l#1")]);
@@ -130,22 +132,24 @@ fn limits_are_the_same_by_their_counters_whatever_their_paths_are() {
         &[&list(hour)],
         &[&list(&format!("{day}, {hour}"))],
         &[
-            "Added s/l#1: 0 per day (callers matching s/l are held to this limit too, and start it anew)",
+            "Added s/l#1: 0 per day (callers matching s/l are held to this limit too, from a new \
+             count)",
             &moved("s/l#1", "s/l#2"),
         ],
     );
-    // The counters of the exact window are others, though the algorithm has the same name.
+    // The exact window has other counters, although the algorithm has the same name.
     let sliding = |exact| format!("{{algorithm: sliding_buckets, unit: hour, exact: {exact}}}");
     let changes =
         compare_rules(&rules(&[&list(&sliding(true))]), &rules(&[&list(&sliding(false))]));
-    assert!(lines(&changes)[0].contains("counts start anew, since the algorithm changed"));
+    assert!(lines(&changes)[0].contains("counts start anew, because the algorithm changed"));
 }
 
 #[test]
 fn counts_are_kept_where_another_rule_has_the_same_counters() {
     let met = |what: &str, means: &str| {
         format!(
-            "Added s/c=v: {what} (callers matching s/c=v are limited now; they met s/c (3 per hour) \
+            "Added s/c=v: {what} (callers matching s/c=v are limited now; they met s/c (3 per \
+             hour) \
              before; {means})"
         )
     };
@@ -165,7 +169,7 @@ fn counts_are_kept_where_another_rule_has_the_same_counters() {
         &[any, "key: c, value: v, rate_limits: [{unit: day}, {unit: hour}]"],
         &[&met("0 per day and 0 per hour", "live counts of s/c=v#2 are kept, others start anew")],
     );
-    // What shares a counter counts where nobody counted before.
+    // A new limit has no earlier counts, shared or not.
     let line = &lines(&compare_rules(
         &rules(&[any]),
         &rules(&[any, "key: c, value: 'v*', share_threshold: true, @"]),

@@ -1,4 +1,4 @@
-//! Files of envoyproxy/ratelimit load unchanged, and are refused for what it refuses.
+//! Files of envoyproxy/ratelimit load unchanged, and are refused for the same reasons as there.
 
 use super::*;
 use tidegate_core::{Enforcement, Value};
@@ -46,7 +46,7 @@ descriptors:
     let open = RuleKind::Unlimited { name: Some("free".to_owned()), replaces: Vec::new() };
     assert_eq!(met(&[("open", "x")]).unwrap().kind, open);
     assert_eq!(met(&[("listed_only", "x")]), None);
-    // Only what ends where the rule does meets it.
+    // A descriptor must end where the rule ends.
     assert_eq!(met(&[("database", "other")]), None);
     assert_eq!(met(&[("database", "users"), ("ip", "y")]), None);
 }
@@ -68,7 +68,7 @@ fn units_are_read_in_any_case() {
     }
 }
 
-/// A plain number or truth value in the place of a string is the text that is written.
+/// A plain number or boolean in place of a string is taken as its source text.
 #[test]
 fn plain_words_are_taken_as_they_are_written() {
     for (word, value) in [
@@ -161,7 +161,7 @@ fn two_files_of_a_domain_are_refused_or_merged() {
 }
 
 #[test]
-fn modes_decide_what_a_denial_means() {
+fn modes_set_the_enforcement() {
     for (modes, expected) in [
         ("shadow_mode: false", Enforcement::Enforce),
         ("shadow_mode: true", Enforcement::Shadow),

@@ -1,13 +1,13 @@
-//! One fixture per mistake in a file and in its descriptors, each with its message and place.
+//! One case per error in a file and in its descriptors, each with message and position.
 
 use super::*;
 
 #[test]
 fn of_a_file() {
     for (text, message) in [
-        ("descriptors: []", "1:1: `domain` must be there and not empty"),
-        ("domain: ''", "1:9: `domain` must be there and not empty"),
-        ("domain:\ndescriptors: []", "1:7: `domain` must be there and not empty"),
+        ("descriptors: []", "1:1: `domain` is required and must not be empty"),
+        ("domain: ''", "1:9: `domain` is required and must not be empty"),
+        ("domain:\ndescriptors: []", "1:7: `domain` is required and must not be empty"),
         ("domain: [d]", "1:9: `domain`: expected a string, found a list"),
         (
             "domain: 1.5",
@@ -36,7 +36,7 @@ fn of_a_file() {
         ("domain: d\ndescriptors: [a]", "2:15: expected a descriptor, found \"a\""),
         ("domain: d\ndescriptors: [~]", "2:15: expected a descriptor, found nothing"),
     ] {
-        check_mistake(text, message);
+        check_error(text, message);
     }
 }
 
@@ -44,9 +44,9 @@ fn of_a_file() {
 fn of_a_descriptor() {
     for (descriptor, message) in [
         ("[]", "3:3: expected a descriptor, found a list"),
-        ("{value: v}", "3:4: `key` must be there and not empty"),
-        ("{key: ''}", "3:9: `key` must be there and not empty"),
-        ("{key: ~}", "3:9: `key` must be there and not empty"),
+        ("{value: v}", "3:4: `key` is required and must not be empty"),
+        ("{key: ''}", "3:9: `key` is required and must not be empty"),
+        ("{key: ~}", "3:9: `key` is required and must not be empty"),
         ("{key: [k]}", "3:9: `key`: expected a string, found a list"),
         (
             "{key: k, value: 1.10}",
@@ -115,7 +115,7 @@ fn of_a_descriptor() {
             "3:51: `rate_limit` and `rate_limits` exclude each other",
         ),
     ] {
-        check_mistake(&with_descriptor(descriptor), message);
+        check_error(&with_descriptor(descriptor), message);
     }
 }
 
@@ -133,11 +133,11 @@ fn of_values_and_matches() {
         ("{key: k, match: p*}", "3:19: expected a match, found \"p*\"".to_owned()),
         (
             "{key: k, match: {}}",
-            "3:19: a match has one of prefix, cidr or regex, here it has 0".to_owned(),
+            "3:19: a match needs exactly one of prefix, cidr or regex, found 0".to_owned(),
         ),
         (
             "{key: k, match: {prefix: a, regex: b}}",
-            "3:20: a match has one of prefix, cidr or regex, here it has 2".to_owned(),
+            "3:20: a match needs exactly one of prefix, cidr or regex, found 2".to_owned(),
         ),
         (
             "{key: k, match: {prefx: a, prefix: b}}",
@@ -145,18 +145,22 @@ fn of_values_and_matches() {
              regex"
                 .to_owned(),
         ),
-        ("{key: k, match: {prefix: ''}}", "3:28: `prefix` must be there and not empty".to_owned()),
-        ("{key: k, match: {prefix: [a]}}", "3:28: `prefix`: expected a string, found a list".to_owned()),
-        ("{key: k, match: {regex: ''}}", "3:27: `regex` must be there and not empty".to_owned()),
-        ("{key: k, match: {cidr: []}}", "3:26: `cidr`: expected 1 to 1000 ranges, found 0".to_owned()),
+        ("{key: k, match: {prefix: ''}}", "3:28: `prefix` is required and must not be \
+        empty".to_owned()),
+        ("{key: k, match: {prefix: [a]}}", "3:28: `prefix`: expected a string, found a \
+        list".to_owned()),
+        ("{key: k, match: {regex: ''}}", "3:27: `regex` is required and must not be \
+        empty".to_owned()),
+        ("{key: k, match: {cidr: []}}", "3:26: `cidr`: expected 1 to 1000 ranges, found \
+        0".to_owned()),
         (
             "{key: k, match: {cidr: [10.0.0.0/8, [10.0.0.0/8]]}}",
             "3:39: `cidr`: expected a string, found a list".to_owned(),
         ),
     ] {
-        check_mistake(&with_descriptor(descriptor), &message);
+        check_error(&with_descriptor(descriptor), &message);
     }
-    // What core says of a range or an expression comes with its place.
+    // Errors that core reports about a range or an expression also have positions.
     for (descriptor, place, word) in [
         ("{key: k, match: {cidr: 10.0.0.0/33}}", "3:26: `cidr`: ", "10.0.0.0/33"),
         ("{key: k, match: {cidr: 10.0.0.1/8}}", "3:26: `cidr`: ", "10.0.0.0/8"),
@@ -171,10 +175,10 @@ fn of_values_and_matches() {
     }
 }
 
-/// Also below a descriptor that has no place, and in a file that has no domain.
+/// Also below a descriptor that is not inserted, and in a file without a domain.
 #[test]
-fn all_of_them_are_told_at_once() {
-    check_mistakes(
+fn all_errors_are_reported_together() {
+    check_errors(
         "descriptors:
 - key: ''
   descriptors:
@@ -188,8 +192,8 @@ fn all_of_them_are_told_at_once() {
   - {unit: hour, algorithm: leaky, requests: many}
 ",
         &[
-            "1:1: `domain` must be there and not empty",
-            "2:8: `key` must be there and not empty",
+            "1:1: `domain` is required and must not be empty",
+            "2:8: `key` is required and must not be empty",
             "4:33: unknown unit \"eon\"; expected second, minute, hour, day, week, month, year",
             "5:21: `value`: expected a string (put it in quotes), found the number 1.5",
             "5:26: unknown key `valu` in a descriptor (did you mean `value`?); expected key, \
@@ -199,7 +203,7 @@ fn all_of_them_are_told_at_once() {
             "6:48: unknown key `kye` in a descriptor (did you mean `key`?); expected key, value, \
              match, rate_limit, rate_limits, shadow_mode, quota_mode, detailed_metric, \
              value_to_metric, share_threshold, metadata, descriptors",
-            "6:48: `key` must be there and not empty",
+            "6:48: `key` is required and must not be empty",
             "6:57: expected a descriptor, found the number 5",
             "8:3: duplicate descriptor b; the first is at 7:3",
             "10:25: `burst` is for token_bucket only",

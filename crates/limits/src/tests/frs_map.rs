@@ -1,4 +1,4 @@
-//! `map.xml`: what is read from good ones, and one fixture per mistake.
+//! `map.xml`: the rules of valid files, and one case per error.
 
 use super::*;
 use tidegate_core::{DailyReset, FirstHitWindow, Zone};
@@ -76,20 +76,24 @@ fn an_interval_without_a_unit_is_in_seconds() {
         ("0", "period 0 is not allowed (minimum 1ms)"),
         (
             "-60",
-            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"-60\"",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \
+             \"-60\"",
         ),
         (
             "1.5",
-            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"1.5\"",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \
+             \"1.5\"",
         ),
         (
             "",
-            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"\"",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \
+             \"\"",
         ),
         ("316224001", "period 316224001s is too long (maximum 3660d)"),
         (
             "99999999999999999999",
-            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"99999999999999999999\"",
+            "`interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \
+             \"99999999999999999999\"",
         ),
     ] {
         let text = format!("<map><business id='a' max='5' interval='{interval}'/></map>");
@@ -97,7 +101,7 @@ fn an_interval_without_a_unit_is_in_seconds() {
     }
 }
 
-/// What srv.xml says holds for maps that say nothing, and for no other syntax.
+/// The defaults of srv.xml hold for maps without settings of their own, and for no other syntax.
 #[test]
 fn a_self_update_from_outside_is_for_maps_without_one() {
     use crate::{Defaults, Pipes, Source, daily_reset, load_source};
@@ -130,7 +134,7 @@ fn a_self_update_from_outside_is_for_maps_without_one() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
+fn every_error_has_a_position() {
     let text = "<map colour='red'>
   <business id='a' max='5'/>
   <business id='b' interval='1h'/>
@@ -156,7 +160,8 @@ fn every_mistake_is_told_with_its_place() {
         "5:3: a business needs an `id`".to_owned(),
         "6:17: `id`: expected a name, found \"\"".to_owned(),
         "7:25: `max`: expected a whole number from 0 to 4294967295, found \"-1\"".to_owned(),
-        "7:39: `interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, found \"1 h\""
+        "7:39: `interval`: expected seconds, or a number and ms, s, m, h, d or w, such as 1h, \
+         found \"1 h\""
             .to_owned(),
         format!(
             "7:44: unknown attribute \"max-per-minutes\" of <business> (did you mean \
@@ -166,19 +171,20 @@ fn every_mistake_is_told_with_its_place() {
             .to_owned(),
         "8:38: period 0 is not allowed (minimum 1ms)".to_owned(),
         "9:43: `reset`: expected a time of day such as 03:00, or off, found \"3:00\"".to_owned(),
-        "10:36: `timezone` says nothing without `reset`".to_owned(),
-        "11:60: unknown timezone \"Europe/Brelin\" (did you mean `Europe/Berlin`?); expected UTC, an \
+        "10:36: `timezone` has no effect without `reset`".to_owned(),
+        "11:60: unknown timezone \"Europe/Brelin\" (did you mean `Europe/Berlin`?); expected UTC, \
+         an \
          offset such as +08:00, or a name such as Europe/Berlin"
             .to_owned(),
         "12:3: unknown element \"busyness\"; expected <business>".to_owned(),
-        "14:3: business \"i\" comes twice; the first is at 13:3".to_owned(),
+        "14:3: duplicate business \"i\"; the first is at 13:3".to_owned(),
     ];
     let expected: Vec<String> = expected.iter().map(|line| format!("map.xml:{line}")).collect();
     assert_eq!(load_map(text).unwrap_err(), expected);
 }
 
 #[test]
-fn what_is_no_map_is_refused_at_once() {
+fn documents_that_are_no_map_are_refused_at_once() {
     for (text, expected) in [
         ("<srv/>", "1:1: unknown element \"srv\"; expected <map>"),
         (
@@ -199,14 +205,15 @@ fn a_domain_has_one_file_unless_they_are_merged() {
         ("a.xml", "<map><business id='a' max-per-day='1'/></map>"),
         (
             "b.yaml",
-            "domain: frs\ndescriptors: [{key: business, value: b, descriptors: [{key: key, rate_limit: {unit: day, requests: 1}}]}]",
+            "domain: frs\ndescriptors: [{key: business, value: b, descriptors: [{key: key, \
+             rate_limit: {unit: day, requests: 1}}]}]",
         ),
         ("c.xml", "<map><business id='a' max-per-day='2'/></map>"),
         ("d.xml", "<map><business id='b' max-per-day='2'/></map>"),
     ];
     let errors = load_files(&files[..3], SameDomain::Refuse).unwrap_err();
-    let told = |error: &String| error.split(" by ").next().unwrap_or_default().to_owned();
-    let errors: Vec<String> = errors.iter().map(told).collect();
+    let first = |error: &String| error.split(" by ").next().unwrap_or_default().to_owned();
+    let errors: Vec<String> = errors.iter().map(first).collect();
     let expected = [
         "b.yaml:1:9: domain \"frs\" is already defined",
         "c.xml:1:1: domain \"frs\" is already defined",
@@ -216,6 +223,6 @@ fn a_domain_has_one_file_unless_they_are_merged() {
     assert_eq!(rules.limits().len(), 2);
     let errors = load_files(&files, SameDomain::Merge).unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:?}");
-    assert!(errors[0].starts_with("c.xml:1:6: business \"a\" comes twice; the first is at "));
-    assert!(errors[1].starts_with("d.xml:1:6: business \"b\" comes twice; the first is at "));
+    assert!(errors[0].starts_with("c.xml:1:6: duplicate business \"a\"; the first is at "));
+    assert!(errors[1].starts_with("d.xml:1:6: duplicate business \"b\"; the first is at "));
 }

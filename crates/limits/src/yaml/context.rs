@@ -1,0 +1,48 @@
+//! The state of one file while it is read.
+
+use super::document::Node;
+use crate::diagnostic::{Diagnostic, Position};
+use crate::loader::CrossFile;
+use std::path::Path;
+use std::sync::Arc;
+use tidegate_core::DeniedHits;
+
+pub(super) struct Context<'a, 'f> {
+    pub(super) diagnostics: &'a mut Diagnostics<'f>,
+    pub(super) cross_file: &'a mut CrossFile,
+    pub(super) file: Arc<Path>,
+    pub(super) domain: Arc<str>,
+    /// What becomes of denied hits, unless a limit says otherwise.
+    pub(super) denied: DeniedHits,
+}
+
+/// Collects the errors and warnings of one file.
+pub(super) struct Diagnostics<'a> {
+    pub(super) file: &'a Path,
+    pub(super) source: &'a str,
+    pub(super) errors: Vec<Diagnostic>,
+    pub(super) warnings: Vec<Diagnostic>,
+}
+
+impl Diagnostics<'_> {
+    pub(super) fn error(&mut self, position: Position, message: impl Into<String>) {
+        let error = self.at(position, message.into());
+        self.errors.push(error);
+    }
+
+    /// For what is valid but has no effect.
+    pub(super) fn warn(&mut self, position: Position, message: impl Into<String>) {
+        let warning = self.at(position, message.into());
+        self.warnings.push(warning);
+    }
+
+    fn at(&self, position: Position, message: String) -> Diagnostic {
+        Diagnostic { file: self.file.to_owned(), position: Some(position), message }
+    }
+
+    /// Reports that the value of `key` has the wrong type.
+    pub(super) fn wrong_type(&mut self, node: &Node, key: &str, expected: &str) {
+        let found = node.describe(self.source);
+        self.error(node.position(), format!("`{key}`: expected {expected}, found {found}"));
+    }
+}
