@@ -9,6 +9,7 @@
 
 mod desk;
 mod headers;
+mod pending;
 mod reply;
 mod request;
 mod stream;
@@ -24,6 +25,8 @@ use crate::{Code, Status};
 
 pub use crate::Broken;
 pub use crate::metadata::Metadata;
+
+pub use pending::CallId;
 
 use desk::Desk;
 use headers::Recent;
@@ -56,6 +59,8 @@ pub struct Call<'a> {
     pub metadata: &'a Metadata,
     /// The message, without gRPC's prefix.
     pub message: &'a [u8],
+    /// Names the call for [`Connection::answer`].
+    pub id: CallId,
 }
 
 /// What becomes of a message.
@@ -72,6 +77,9 @@ pub enum Outcome {
     /// As `Watched`, but [`Connection::tell_watchers`] has nothing to say on this call: it only stays
     /// open.
     Kept,
+    /// As `Unary`, but the owner hands in the answer later, by [`Connection::answer`]. Appended bytes are
+    /// ignored.
+    Later,
     /// The call ends with this status.
     Refused(Status),
 }

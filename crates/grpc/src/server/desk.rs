@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Limits;
+use super::{CallId, Limits};
 
 /// What all calls of a connection share.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Desk {
     pub(super) staying: usize,
     pub(super) stream_window: u32,
     pub(super) answer: Vec<u8>,
+    /// Calls that ended before the owner handed in their answer, by stream, and when they were asked.
+    pub(super) abandoned: Vec<(CallId, Duration)>,
 }
 
 impl Desk {
@@ -33,6 +35,7 @@ impl Desk {
             staying: 0,
             stream_window,
             answer: Vec::new(),
+            abandoned: Vec::new(),
         }
     }
 
@@ -48,11 +51,12 @@ impl Desk {
     /// The memory that is of no call.
     #[inline]
     pub(super) fn capacity_bytes(&self) -> usize {
-        self.answer.capacity()
+        self.answer.capacity() + self.abandoned.capacity() * size_of::<(CallId, Duration)>()
     }
 
     /// Gives all memory back that holds nothing.
     pub(super) fn shrink(&mut self) {
         self.answer = Vec::new();
+        self.abandoned.shrink_to_fit();
     }
 }

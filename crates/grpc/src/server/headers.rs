@@ -101,7 +101,7 @@ impl Connection {
             self.last_stream = last;
             self.closed_early_max = head.stream;
             self.link.lose_patience()
-        } else if self.streams.len() >= self.desk.limits.streams_max as usize {
+        } else if self.taken_streams() >= self.desk.limits.streams_max as usize {
             self.refuse(head.stream, ErrorCode::RefusedStream)
         } else if let Some(fault) = stream.request.fault {
             self.refuse_fault(head.stream, fault, has_ended)

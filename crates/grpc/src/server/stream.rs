@@ -13,7 +13,7 @@ use crate::{Code, Status};
 use super::desk::Desk;
 use super::reply::{self, Advice, Place};
 use super::request::{Encoding, Request};
-use super::{Call, Outcome, Service};
+use super::{Call, CallId, Outcome, Service};
 
 /// Bytes that are held for a peer that does not read, or opens no window. Beyond them messages are
 /// refused before the service is asked: four times what makes a connection congested.
@@ -46,10 +46,19 @@ enum Sending {
 enum Response {
     /// Nothing was sent.
     Awaited,
+    /// Nothing was sent: the owner hands in the answer later.
+    Pending(Pending),
     /// The headers were sent.
     Begun,
     /// It ends when the body is sent: with this status, or well.
     Ending(Option<Status>),
+}
+
+/// A message that is answered later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pending {
+    id: CallId,
+    message_bytes: usize,
 }
 
 /// Whether the call ends when the client has sent all.
@@ -159,15 +168,15 @@ impl Stream {
 
     fn is_message_unfinished(&self) -> bool {
         self.client == Sending::Open
-            && !self.is_ending()
-            && match self.role {
-                // What has its only answer has nothing left to say but that it ends.
-                Role::Caller => {
-                    self.response == Response::Awaited
-                        || self.messages == Messages::Enough
-                        || !self.begun.is_empty()
+            && match (&self.response, self.role) {
+                // Not for the client to continue.
+                (Response::Pending(_) | Response::Ending(_), _) => false,
+                (Response::Awaited, Role::Caller) => true,
+                // After its only answer a call has only to end.
+                (Response::Begun, Role::Caller) => {
+                    self.messages == Messages::Enough || !self.begun.is_empty()
                 }
-                Role::Watcher | Role::Kept => !self.begun.is_empty(),
+                (_, Role::Watcher | Role::Kept) => !self.begun.is_empty(),
             }
     }
 
@@ -199,7 +208,44 @@ impl Stream {
         }
         self.body.clear(self.id, &mut link.outgoing);
         release(&mut self.begun);
+        if let Response::Pending(pending) = std::mem::replace(&mut self.response, Response::Awaited)
+        {
+            desk.abandon(pending.id, self.message_since);
+        }
+    }
+
+    /// When the call was asked whose answer is handed in later.
+    pub(super) fn pending_since(&self) -> Option<Duration> {
+        matches!(self.response, Response::Pending(_)).then_some(self.message_since)
+    }
+
+    pub(super) fn is_pending(&self, id: CallId) -> bool {
+        matches!(self.response, Response::Pending(pending) if pending.id == id)
+    }
+
+    /// Sends the answer that was handed in later.
+    pub(super) fn answer(
+        &mut self,
+        answer: Result<&[u8], Status>,
+        now: Duration,
+        link: &mut Link,
+    ) -> Fate {
+        let Response::Pending(pending) = self.response else { return Fate::Open };
         self.response = Response::Awaited;
+        link.answered(pending.message_bytes, answer.as_ref().map_or(0, |message| message.len()));
+        let message = match answer {
+            Err(status) => return self.end(Some(status), link),
+            Ok(_) if link.outgoing.held_bytes() > HELD_BYTES_MAX => {
+                return self.refuse_unread(link);
+            }
+            Ok(message) => message,
+        };
+        self.message_since = now;
+        self.send(message, now, link);
+        match self.client {
+            Sending::Open => Fate::Open,
+            Sending::Ended => self.request_ended(link),
+        }
     }
 
     pub(super) fn is_watching(&self) -> bool {
@@ -315,7 +361,7 @@ impl Stream {
             (Response::Awaited, _) => {
                 self.end(Some(Status::new(Code::Internal, "the call has no message")), link)
             }
-            (_, Role::Watcher | Role::Kept) => Fate::Open,
+            (Response::Pending(_), _) | (_, Role::Watcher | Role::Kept) => Fate::Open,
             (_, Role::Caller) => self.end(None, link),
         }
     }
@@ -404,25 +450,46 @@ impl Stream {
             return self.refuse_flag(flag, link);
         }
         if link.outgoing.held_bytes() > HELD_BYTES_MAX {
-            let reason = "the client does not read its answers";
-            return self.end(Some(Status::new(Code::ResourceExhausted, reason)), link);
+            return self.refuse_unread(link);
         }
         desk.asked = desk.asked.wrapping_add(1);
         desk.answer.clear();
-        let call = Call { path: &self.request.path, metadata: &self.request.metadata, message };
-        let outcome = service.answer(&call, &mut desk.answer);
-        link.answered(message.len(), desk.answer.len());
+        let Request { path, metadata, .. } = &self.request;
+        let id = CallId { stream: self.id, message: desk.asked };
+        let outcome = service.answer(&Call { path, metadata, message, id }, &mut desk.answer);
+        self.message_since = desk.now;
         match outcome {
-            Outcome::Refused(status) => return self.end(Some(status), link),
             Outcome::Answered => {}
             Outcome::Unary => self.messages = Messages::Enough,
             Outcome::Watched => self.stay(Role::Watcher, desk),
             Outcome::Kept => self.stay(Role::Kept, desk),
+            Outcome::Later => {
+                self.put_off(Pending { id, message_bytes: message.len() }, desk);
+                return Fate::Open;
+            }
+            Outcome::Refused(status) => {
+                link.answered(message.len(), desk.answer.len());
+                return self.end(Some(status), link);
+            }
         }
-        self.message_since = desk.now;
+        link.answered(message.len(), desk.answer.len());
         self.send(&desk.answer, desk.now, link);
         release(&mut desk.answer);
         Fate::Open
+    }
+
+    /// Leaves the answer to the owner, and keeps of the call what that needs.
+    fn put_off(&mut self, pending: Pending, desk: &mut Desk) {
+        self.messages = Messages::Enough;
+        self.response = Response::Pending(pending);
+        self.request.drop_metadata(KEPT_METADATA_BYTES);
+        self.count(desk);
+        release(&mut desk.answer);
+    }
+
+    fn refuse_unread(&mut self, link: &mut Link) -> Fate {
+        let reason = "the client does not read its answers";
+        self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
     }
 
     /// The call is not over when the client has sent all.
@@ -474,7 +541,7 @@ impl Stream {
             return Fate::Open;
         }
         let place = match self.response {
-            Response::Awaited => Place::Only,
+            Response::Awaited | Response::Pending(_) => Place::Only,
             _ => Place::Trailers,
         };
         match status {

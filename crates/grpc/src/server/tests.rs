@@ -4,6 +4,7 @@ mod any_bytes;
 mod flow;
 mod grpc;
 mod hostile;
+mod later;
 mod memory;
 mod time;
 
@@ -18,10 +19,12 @@ const LIMITS: Limits = Limits {
 };
 
 /// Echoes; `/test.Echo/Unary` takes one message, `/test.Echo/Watch` is watched, `/test.Echo/Keep` kept,
-/// `/test.Echo/Refuse` refused, `/test.Echo/Large` answered by so many bytes as the message says.
+/// `/test.Echo/Later` answered later, `/test.Echo/Refuse` refused, `/test.Echo/Large` answered by so many bytes as the message says.
 #[derive(Debug, Default)]
 struct Echo {
     asked: usize,
+    /// Calls that were put off.
+    later: Vec<CallId>,
 }
 
 impl Service for Echo {
@@ -33,6 +36,10 @@ impl Service for Echo {
             b"/test.Echo/Unary" => Outcome::Unary,
             b"/test.Echo/Watch" => Outcome::Watched,
             b"/test.Echo/Keep" => Outcome::Kept,
+            b"/test.Echo/Later" => {
+                self.later.push(call.id);
+                Outcome::Later
+            }
             b"/test.Echo/Refuse" => Outcome::Refused(Status::new(Code::NotFound, "no such thing")),
             b"/test.Echo/Large" => {
                 let bytes = std::str::from_utf8(call.message).unwrap().parse().unwrap();

@@ -1,0 +1,90 @@
+//! Calls whose answer the owner hands in later ([`super::Outcome::Later`]).
+//!
+//! A pending call keeps its stream and at most 1 KiB of its headers. A client that resets pending calls frees
+//! the streams, but not the owner's work: such a call counts as a stream until its answer is handed in. So an
+//! owner has at most `Limits::streams_max` calls of a connection in its hands, and must hand in an answer for
+//! each, or end it by [`Connection::end_pending`]. Only the connection's end relieves it of that.
+
+use std::time::Duration;
+
+use crate::Status;
+
+use super::desk::Desk;
+use super::{Connection, Phase};
+
+/// Names a call of a connection. Meaningless to other connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId {
+    pub(super) stream: u32,
+    /// The number of its message among all of the connection.
+    pub(super) message: usize,
+}
+
+impl Connection {
+    /// Hands in the answer to a call that the service put off: a message, or the status that the call ends
+    /// with. False if the call no longer waits for it; the answer is dropped then.
+    pub fn answer(&mut self, call: CallId, answer: Result<&[u8], Status>) -> bool {
+        if matches!(self.phase, Phase::Broken(_)) {
+            return false;
+        }
+        let stream = self.streams.get(call.stream).filter(|stream| stream.is_pending(call));
+        let Some(stream) = stream else {
+            if self.desk.forget(call) {
+                self.link.gain_patience();
+            }
+            return false;
+        };
+        let fate = stream.answer(answer, self.desk.now, &mut self.link);
+        self.settle(call.stream, fate);
+        true
+    }
+
+    /// Calls whose answer has yet to be handed in, also those that their client has given up.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        let streams = self.streams.iter().filter(|(_, stream)| stream.pending_since().is_some());
+        streams.count() + self.desk.abandoned.len()
+    }
+
+    /// When the oldest of the [`Connection::pending`] calls was asked, by the time of
+    /// [`Connection::set_time`].
+    #[must_use]
+    pub fn pending_since(&self) -> Option<Duration> {
+        let streams = self.streams.iter().filter_map(|(_, stream)| stream.pending_since());
+        streams.chain(self.desk.abandoned.iter().map(|(_, since)| *since)).min()
+    }
+
+    /// Ends the pending calls that were asked before `then` with this status. Answers that come after that are
+    /// dropped.
+    pub fn end_pending(&mut self, then: Duration, status: &Status) {
+        self.desk.abandoned.retain(|(_, since)| *since >= then);
+        let pending =
+            self.streams.iter().filter_map(|(id, stream)| Some((id, stream.pending_since()?)));
+        let late: Vec<u32> = pending.filter(|(_, since)| *since < then).map(|(id, _)| id).collect();
+        for id in late {
+            let Some(stream) = self.streams.get(id) else { continue };
+            let fate = stream.answer(Err(status.clone()), self.desk.now, &mut self.link);
+            self.settle(id, fate);
+        }
+    }
+
+    /// Streams that count against the limit.
+    #[inline]
+    pub(super) fn taken_streams(&self) -> usize {
+        self.streams.len() + self.desk.abandoned.len()
+    }
+}
+
+impl Desk {
+    /// Keeps a pending call whose stream has closed.
+    pub(super) fn abandon(&mut self, call: CallId, since: Duration) {
+        let at = self.abandoned.partition_point(|(other, _)| *other < call);
+        self.abandoned.insert(at, (call, since));
+    }
+
+    /// Forgets an abandoned call. False if there is none.
+    fn forget(&mut self, call: CallId) -> bool {
+        let found = self.abandoned.binary_search_by_key(&call, |(other, _)| *other);
+        found.map(|at| self.abandoned.remove(at)).is_ok()
+    }
+}
