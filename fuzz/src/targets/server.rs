@@ -7,7 +7,7 @@ use crate::input::{Input, pieces};
 use crate::memory::Meter;
 use crate::work::Bound;
 use std::time::Duration;
-use tidegate_grpc::server::{Broken, Call, Connection, Limits, Outcome, Service};
+use tidegate_grpc::server::{Broken, Call, CallId, Connection, Limits, Outcome, Service};
 use tidegate_grpc::{Code, Status};
 
 pub(super) const TARGET: Target = Target { name: "server", run, seeds };
@@ -32,10 +32,11 @@ const UNREAD_MAX: usize = 2 * (256 + 20 * 16) * 1024;
 /// What may stay for a connection without calls whose peer has read all.
 const IDLE_MAX: usize = 64 * 1024;
 
-/// Answers a message with itself, or as its path says.
+/// Answers a message with itself, or as its path says; later, if it begins with `l`.
 #[derive(Debug, Default)]
 struct Echo {
     asked: usize,
+    pending: Vec<CallId>,
 }
 
 impl Service for Echo {
@@ -47,9 +48,25 @@ impl Service for Echo {
             b"/test.Echo/Watch" => Outcome::Watched,
             b"/test.Echo/Keep" => Outcome::Kept,
             b"/test.Echo/Refuse" => Outcome::Refused(Status::new(Code::NotFound, "no such thing")),
+            _ if call.message.first() == Some(&b'l') => {
+                self.pending.push(call.id);
+                Outcome::Later
+            }
             _ => Outcome::Answered,
         }
     }
+}
+
+/// Hands in the answer of a pending call, and of the same call again.
+fn answer(connection: &mut Connection, call: CallId) {
+    let pending = connection.pending();
+    let answer = match pending % 2 {
+        0 => Ok(&b"later"[..]),
+        _ => Err(Status::new(Code::Aborted, "")),
+    };
+    connection.answer(call, answer);
+    assert_eq!(connection.pending(), pending - 1);
+    assert!(!connection.answer(call, Ok(b"again")));
 }
 
 fn run(input: &[u8]) {
@@ -86,6 +103,9 @@ fn fed(bytes: &[u8], sizes: &[u8]) -> (Vec<u8>, Option<Broken>, usize) {
     }
     if end.is_none() {
         connection.tell_watchers(b"news");
+        while let Some(call) = service.pending.pop() {
+            answer(&mut connection, call);
+        }
         connection.shut_down();
     }
     (connection.output().to_vec(), end, service.asked)
@@ -102,12 +122,22 @@ fn owned(bytes: &[u8], sizes: &[u8]) {
         }
         let result = connection.receive(piece, &mut service);
         assert!(connection.calls() <= LIMITS.streams_max as usize);
+        assert!(connection.pending() <= LIMITS.streams_max as usize);
         let live = meter.live();
         assert!(live <= MEMORY_MAX + UNREAD_MAX, "{live} bytes are held");
         if result.is_err() {
             return;
         }
+        // The oldest or the newest, and two stay for a while.
+        match service.pending.len() {
+            0 | 2 => {}
+            odd if odd % 2 == 1 => answer(&mut connection, service.pending.remove(0)),
+            _ => service.pending.pop().into_iter().for_each(|call| answer(&mut connection, call)),
+        }
     }
+    connection.end_pending(Duration::MAX, &Status::new(Code::DeadlineExceeded, "late"));
+    assert_eq!(connection.pending(), 0);
+    drop(service);
     connection.written(connection.output().len());
     // Its owner has it rest once nothing came for a while.
     connection.rest();
@@ -125,6 +155,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let indexed: &[u8] = &[0, 0, 0, 3, 1, 4];
     let again: &[u8] = &[0, 205, 0, 3, 5, 0, 62, 0, 63, 0, 64, 0, 65, 0, 66];
     let message: &[u8] = &[4, 0, 1, 0, 5, b'h', b'e', b'l', b'l', b'o', 0, 0];
+    let later: &[u8] = &[4, 0, 1, 0, 5, b'l', b'a', b't', b'e', b'r', 0, 0];
     let begun: &[u8] = &[4, 0, 0, 3, 2, b'a', b'b', 100, 0, 0];
     let reset: &[u8] = &[10, 0, 8];
     let ping: &[u8] = &[12, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0];
@@ -151,5 +182,6 @@ fn seeds() -> Vec<Vec<u8>> {
         built(&[headers, begun, many]),
         built(&[settings, headers, message, window]),
         built(&[headers, reset, many, headers, message]),
+        built(&[headers, later, many, reset, headers, later]),
     ]
 }
