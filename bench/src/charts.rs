@@ -5,11 +5,11 @@
 //! figures and worked examples of the document as well.
 
 mod algorithms;
+mod axes;
 mod chart;
 mod cumulative;
 #[cfg(test)]
 mod document;
-mod svg;
 mod traffic;
 
 use anyhow::Context;

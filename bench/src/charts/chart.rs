@@ -2,8 +2,9 @@
 //! the period up to each moment, with its highest point.
 
 use super::algorithms::Algorithm;
-use super::svg::{INK, Svg, WIDTH, px, steps, x};
+use super::axes::{WIDTH, level, minutes, px, steps, x};
 use super::traffic::{Admission, FROM_SECS, LIMIT, TO_SECS};
+use tidegate_load::svg::{INK, Svg};
 
 const HEIGHT: i64 = 278;
 /// Of a bar, in milliseconds and in hundredths of a pixel. Bars begin on odd seconds, so that one
@@ -29,7 +30,8 @@ pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
          seconds after it, then 2 a second. Most admitted in any 60 s: {most}; never more than \
          {bound}."
     );
-    let mut svg = Svg::new(HEIGHT, &format!("{name}: {LIMIT} per minute{setting}"), &about);
+    let mut svg =
+        Svg::new((WIDTH, HEIGHT), &format!("{name}: {LIMIT} per minute{setting}"), &about);
     let right = WIDTH - 19;
     svg.text((44, 20), " font-size=\"15\" font-weight=\"600\"", name);
     svg.text((44, 36), "", &format!("limit {LIMIT} per minute{setting}"));
@@ -38,20 +40,20 @@ pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
         format!(" font-size=\"15\" font-weight=\"600\" text-anchor=\"end\" fill=\"{colour}\"");
     svg.text((right, 20), &style, &headline);
     svg.text((right, 36), " text-anchor=\"end\"", &format!("never more than {bound}"));
-    svg.minutes((52, SUM_Y / 100), TO_SECS);
+    minutes(&mut svg, (52, SUM_Y / 100), TO_SECS);
 
     let rule = " opacity=\".6\"";
-    svg.level(BARS_Y, TO_SECS, rule);
+    level(&mut svg, BARS_Y, TO_SECS, rule);
     let offered = bars(&admission.offered);
     svg.line(format_args!("<path d=\"{offered}\" fill=\"{INK}\" opacity=\".35\"/>"));
     let admitted = bars(&admission.admitted);
     svg.line(format_args!("<path d=\"{admitted}\" fill=\"{colour}\"/>"));
     legend(&mut svg, colour);
 
-    svg.level(SUM_Y, TO_SECS, rule);
+    level(&mut svg, SUM_Y, TO_SECS, rule);
     let height = |hits: u64| SUM_Y - hits as i64 * SUM_HIT;
     let limit = height(LIMIT.into());
-    svg.level(limit, TO_SECS, " stroke-dasharray=\"5 4\"");
+    level(&mut svg, limit, TO_SECS, " stroke-dasharray=\"5 4\"");
     svg.text((40, limit / 100 + 4), " text-anchor=\"end\"", &LIMIT.to_string());
     let times = (FROM_SECS * 1_000..=TO_SECS * 1_000).step_by(SUM_MILLIS);
     let line = steps(times.map(|at| (x(at), height(admission.in_period_until(at)))));

@@ -1,8 +1,9 @@
 //! All algorithms in one chart: how much each has admitted so far, of the same traffic.
 
 use super::algorithms::Algorithm;
-use super::svg::{Svg, steps, x};
+use super::axes::{WIDTH, level, minutes, steps, x};
 use super::traffic::{Admission, FROM_SECS, LIMIT};
+use tidegate_load::svg::Svg;
 
 const HEIGHT: i64 = 372;
 const TOP: i64 = 52;
@@ -21,13 +22,13 @@ pub(super) fn draw<'a>(
     let title = format!("Admitted so far, limit {LIMIT} per minute");
     let about = "Around the boundary the windows that end there admit two limits at once; the \
                  sliding ones admit one. In the long run all admit the same rate.";
-    let mut svg = Svg::new(HEIGHT, &title, about);
+    let mut svg = Svg::new((WIDTH, HEIGHT), &title, about);
     svg.text((44, 20), " font-size=\"15\" font-weight=\"600\"", "admitted so far");
     svg.text((44, 36), "", &format!("limit {LIMIT} per minute, the same traffic for all"));
-    svg.minutes((TOP, BOTTOM / 100), END_SECS);
+    minutes(&mut svg, (TOP, BOTTOM / 100), END_SECS);
     let height = |hits: usize| BOTTOM - hits as i64 * HIT;
     for hits in [0, 60, 120, 180, 240] {
-        svg.level(height(hits), END_SECS, " opacity=\".3\"");
+        level(&mut svg, height(hits), END_SECS, " opacity=\".3\"");
         svg.text((38, height(hits) / 100 + 4), " text-anchor=\"end\"", &hits.to_string());
     }
     let mut ends = Vec::new();

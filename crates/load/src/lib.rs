@@ -17,6 +17,7 @@ mod rls;
 mod run;
 mod schedule;
 mod socket;
+pub mod svg;
 mod tally;
 mod template;
 mod text;
