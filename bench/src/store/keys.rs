@@ -2,6 +2,8 @@
 //!
 //! All texts are in one buffer, so that reading a key costs every peer the same.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -38,16 +40,9 @@ impl Keys {
 
 /// `count` picks below `end`, each as likely as any other. The same in every run.
 pub(crate) fn random_picks(end: u32, count: usize) -> Vec<u32> {
-    // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-    let mut state = 0u64;
-    let mut random = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
+    let mut random = SplitMix64::seed_from_u64(0);
     // The upper half of the product of 32 random bits with `end` is even enough: off by 2^-32.
-    (0..count).map(|_| (((random() >> 32) * u64::from(end)) >> 32) as u32).collect()
+    (0..count).map(|_| (((random.next_u64() >> 32) * u64::from(end)) >> 32) as u32).collect()
 }
 
 #[cfg(test)]
