@@ -167,7 +167,7 @@ impl Connection {
         let result = frame::cut_all(input, &mut partial, frame);
         self.partial = partial;
         if let Err(broken) = result {
-            self.link.say_broken(broken, 0);
+            self.link.send_goaway(broken, 0);
             self.phase = Phase::Broken(broken);
         }
         result
@@ -256,11 +256,11 @@ impl Connection {
         self.link.receive(payload.len())?;
         let data = frame::unpad(head, payload)?;
         if data.is_empty() && !head.has(frame::END_STREAM) {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         // What was on its way when this side ended the call is of no use.
         let Some(stream) = self.streams.get(head.stream) else {
-            return self.link.lose_patience();
+            return self.link.spend_budget();
         };
         let before = stream.response.buffered_bytes();
         let progress = stream.response.data(head, data, ANSWER_BYTES_MAX);
@@ -280,7 +280,7 @@ impl Connection {
         ended: &mut impl FnMut(u32, Ended<'_>),
     ) -> Result<(), Broken> {
         if part.is_empty() {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         match self.link.blocks.take(head, part, Duration::ZERO)? {
             Some((begun, block)) => self.block(begun, &block, ended),
@@ -299,14 +299,14 @@ impl Connection {
         let decoder = &mut self.link.decoder;
         let Some(stream) = self.streams.get(head.stream) else {
             decoder.decode(block, 0, |_| {}).map_err(|_| undecodable)?;
-            return self.link.lose_patience();
+            return self.link.spend_budget();
         };
         let progress = stream
             .response
             .block(head, block, decoder, HEADER_BYTES_MAX as usize)
             .map_err(|_| undecodable)?;
         if progress == Progress::Informed {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         self.settle(head.stream, progress, ended);
         Ok(())
@@ -357,7 +357,7 @@ impl Connection {
     fn send_waiting(&mut self, id: u32) {
         if let Some(stream) = self.streams.get(id) {
             let frames = stream.body.pump(id, frame::END_STREAM, &mut self.link.outgoing);
-            self.link.gain_patience_for_frames(frames);
+            self.link.refill_budget_for_frames(frames);
         }
     }
 
@@ -374,7 +374,7 @@ impl Connection {
     /// Ends a call; the only place that says so.
     fn end(&mut self, id: u32, cause: Cause, ended: &mut impl FnMut(u32, Ended<'_>)) {
         let Some(mut stream) = self.streams.remove(id) else { return };
-        self.link.gain_patience();
+        self.link.refill_budget();
         match cause {
             Cause::Response => {
                 ended(id, stream.response.ended());

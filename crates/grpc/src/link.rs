@@ -13,19 +13,19 @@ use crate::outgoing::{Outgoing, WINDOW_INITIAL};
 
 /// Useless frames that are borne in a row. A client of a thousand calls at once that gives all of
 /// them up sends a thousand resets.
-const PATIENCE_MAX: u32 = 8192;
+const BUDGET_MAX: u32 = 8192;
 /// Given back for a message that was answered: a call may be followed by its reset, two window
 /// updates, an empty DATA frame and more.
-const PATIENCE_PER_CALL: u32 = 8;
+const BUDGET_PER_CALL: u32 = 8;
 /// Given back for each second: pings and changes of windows that come by themselves are a few a second.
-const PATIENCE_PER_SECOND: u64 = 64;
+const BUDGET_PER_SECOND: u64 = 64;
 
 /// Answers may be so many times as large as their messages (a frame's head and a call's headers are
 /// counted as the first bytes of a message).
 const ANSWER_RATIO: usize = 16;
 const CALL_OVERHEAD_BYTES: usize = 64;
 /// Bytes of an answer beyond that for which patience is lost, rather than given back.
-const ANSWER_BYTES_PER_PATIENCE: usize = 256;
+const ANSWER_BYTES_PER_UNIT: usize = 256;
 
 /// What this side lets the peer send on a connection before it hears more. It is consumed at once,
 /// what is kept of it is bounded elsewhere.
@@ -56,7 +56,7 @@ pub(crate) enum Event {
 
 /// Whether the peer's first settings have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Greeting {
+enum Preface {
     Awaited,
     Seen,
 }
@@ -74,8 +74,8 @@ pub(crate) struct Link {
     pub(crate) header_table_size: usize,
     /// Frames so far.
     pub(crate) frames: u64,
-    greeting: Greeting,
-    patience: u32,
+    preface: Preface,
+    budget: u32,
     is_overdrawn: bool,
     /// Until when time has given patience back.
     refilled: Duration,
@@ -94,16 +94,16 @@ impl Link {
             concurrent_streams_max,
             header_table_size: TABLE_SIZE_INITIAL,
             frames: 0,
-            greeting: Greeting::Awaited,
-            patience: PATIENCE_MAX,
+            preface: Preface::Awaited,
+            budget: BUDGET_MAX,
             is_overdrawn: false,
             refilled: Duration::ZERO,
         }
     }
 
     /// Whether the peer's first settings have come.
-    pub(crate) fn is_greeted(&self) -> bool {
-        self.greeting == Greeting::Seen
+    pub(crate) fn has_preface(&self) -> bool {
+        self.preface == Preface::Seen
     }
 
     /// The memory that it has.
@@ -126,8 +126,8 @@ impl Link {
         let seconds = now.saturating_sub(self.refilled).as_secs();
         if seconds > 0 {
             self.refilled = now;
-            let given = seconds.saturating_mul(PATIENCE_PER_SECOND).min(PATIENCE_MAX.into());
-            self.patience = self.patience.saturating_add(given as u32).min(PATIENCE_MAX);
+            let given = seconds.saturating_mul(BUDGET_PER_SECOND).min(BUDGET_MAX.into());
+            self.budget = self.budget.saturating_add(given as u32).min(BUDGET_MAX);
         }
     }
 
@@ -141,7 +141,7 @@ impl Link {
     pub(crate) fn take(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
         self.frames += 1;
         self.blocks.check(head)?;
-        if self.greeting == Greeting::Awaited && head.kind != frame::SETTINGS {
+        if self.preface == Preface::Awaited && head.kind != frame::SETTINGS {
             return Err(protocol("the first frame is not SETTINGS"));
         }
         match head.kind {
@@ -149,11 +149,11 @@ impl Link {
                 Ok(Event::Stream)
             }
             frame::RST_STREAM if head.stream != 0 => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 Ok(Event::Reset { stream: head.stream, code: frame::word(payload)? })
             }
             frame::WINDOW_UPDATE => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 let increment = frame::word(payload)? & frame::STREAM_ID_MAX;
                 if head.stream == 0 {
                     if increment == 0 {
@@ -164,7 +164,7 @@ impl Link {
                 Ok(Event::Window { stream: head.stream, increment })
             }
             frame::PRIORITY if head.stream != 0 => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 if payload.len() != 5 {
                     return Err(Broken::new(
                         ErrorCode::FrameSize,
@@ -176,7 +176,7 @@ impl Link {
             frame::SETTINGS if head.stream == 0 => self.settings(head, payload),
             frame::PING if head.stream == 0 => self.ping(head, payload),
             frame::GOAWAY if head.stream == 0 => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 let last_stream = payload.first_chunk().filter(|_| payload.len() >= 8);
                 let last_stream = last_stream
                     .ok_or(Broken::new(ErrorCode::FrameSize, "a GOAWAY frame is too short"))?;
@@ -185,28 +185,28 @@ impl Link {
             }
             frame::PUSH_PROMISE => Err(protocol("a push is promised, which nobody may")),
             ..=frame::CONTINUATION => Err(protocol("a frame is on stream 0 or should be")),
-            _ => self.lose_patience().map(|()| Event::Done),
+            _ => self.spend_budget().map(|()| Event::Done),
         }
     }
 
     fn settings(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
-        self.lose_patience()?;
+        self.spend_budget()?;
         if head.has(frame::ACK) {
             if !payload.is_empty() {
                 let reason = "an acknowledgement of settings is not empty";
                 return Err(Broken::new(ErrorCode::FrameSize, reason));
             }
-            if self.greeting == Greeting::Awaited {
+            if self.preface == Preface::Awaited {
                 return Err(protocol("the first SETTINGS frame is an acknowledgement"));
             }
             return Ok(Event::Done);
         }
         let settings = Settings::parse(payload)?;
         self.check_unread()?;
-        if self.greeting == Greeting::Awaited {
+        if self.preface == Preface::Awaited {
             // What the first settings do not limit has no limit.
             self.concurrent_streams_max = u32::MAX;
-            self.greeting = Greeting::Seen;
+            self.preface = Preface::Seen;
         }
         self.outgoing.output.buffer().extend_from_slice(&frame::head(
             0,
@@ -236,10 +236,10 @@ impl Link {
             .try_into()
             .map_err(|_| Broken::new(ErrorCode::FrameSize, "a PING frame has not 8 bytes"))?;
         if head.has(frame::ACK) {
-            self.lose_patience()?;
+            self.spend_budget()?;
             return Ok(Event::Pong(payload));
         }
-        self.lose_patience()?;
+        self.spend_budget()?;
         self.check_unread()?;
         frame::write_ping(frame::ACK, payload, self.outgoing.output.buffer());
         Ok(Event::Done)
@@ -269,15 +269,15 @@ impl Link {
 
     /// Something was of no use.
     #[inline]
-    pub(crate) fn lose_patience(&mut self) -> Result<(), Broken> {
-        self.lose_patience_for(1)
+    pub(crate) fn spend_budget(&mut self) -> Result<(), Broken> {
+        self.spend_budget_for(1)
     }
 
     /// Something was of no use, and made as much work as so many frames.
-    pub(crate) fn lose_patience_for(&mut self, frames: usize) -> Result<(), Broken> {
+    pub(crate) fn spend_budget_for(&mut self, frames: usize) -> Result<(), Broken> {
         let frames = u32::try_from(frames).unwrap_or(u32::MAX);
-        self.patience = self
-            .patience
+        self.budget = self
+            .budget
             .checked_sub(frames)
             .ok_or(Broken::new(ErrorCode::EnhanceYourCalm, "too many frames that lead nowhere"))?;
         Ok(())
@@ -285,8 +285,8 @@ impl Link {
 
     /// A call came to its end.
     #[inline]
-    pub(crate) fn gain_patience(&mut self) {
-        self.patience = (self.patience + PATIENCE_PER_CALL).min(PATIENCE_MAX);
+    pub(crate) fn refill_budget(&mut self) {
+        self.budget = (self.budget + BUDGET_PER_CALL).min(BUDGET_MAX);
     }
 
     /// A message of so many bytes was answered by so many.
@@ -294,12 +294,12 @@ impl Link {
     pub(crate) fn answered(&mut self, message_bytes: usize, answer_bytes: usize) {
         let usual = (message_bytes + CALL_OVERHEAD_BYTES).saturating_mul(ANSWER_RATIO);
         if answer_bytes <= usual {
-            self.gain_patience();
+            self.refill_budget();
         } else {
-            let beyond = (answer_bytes - usual) / ANSWER_BYTES_PER_PATIENCE;
+            let beyond = (answer_bytes - usual) / ANSWER_BYTES_PER_UNIT;
             let beyond = u32::try_from(beyond).unwrap_or(u32::MAX);
-            self.is_overdrawn |= beyond > self.patience;
-            self.patience = self.patience.saturating_sub(beyond);
+            self.is_overdrawn |= beyond > self.budget;
+            self.budget = self.budget.saturating_sub(beyond);
         }
     }
 
@@ -315,8 +315,8 @@ impl Link {
 
     /// Bytes of a body could be sent after a wait, in so many frames; each took one window update or
     /// two.
-    pub(crate) fn gain_patience_for_frames(&mut self, frames: u32) {
-        self.patience = self.patience.saturating_add(frames.saturating_mul(2)).min(PATIENCE_MAX);
+    pub(crate) fn refill_budget_for_frames(&mut self, frames: u32) {
+        self.budget = self.budget.saturating_add(frames.saturating_mul(2)).min(BUDGET_MAX);
     }
 
     /// Ends a stream by an error.
@@ -326,7 +326,7 @@ impl Link {
     }
 
     /// Says why the connection ends.
-    pub(crate) fn say_broken(&mut self, broken: Broken, last_stream: u32) {
+    pub(crate) fn send_goaway(&mut self, broken: Broken, last_stream: u32) {
         let buffer = self.outgoing.output.buffer();
         frame::write_goaway(last_stream, broken.code, broken.reason, buffer);
     }
@@ -384,7 +384,7 @@ impl Blocks {
     }
 
     #[cfg(test)]
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 

@@ -56,7 +56,7 @@ impl Outgoing {
 
     /// Bytes held for the peer: what it has not read, and what it gives no window for.
     #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn unsent_bytes(&self) -> usize {
         self.output.len() + self.waiting_bytes
     }
 

@@ -7,11 +7,11 @@
 //! says what time it is can end what has begun and does not become whole, and have the memory of a
 //! connection that rests.
 
-mod desk;
 mod headers;
 mod pending;
 mod reply;
 mod request;
+mod shared;
 mod stream;
 mod upkeep;
 
@@ -28,8 +28,8 @@ pub use crate::metadata::Metadata;
 
 pub use pending::CallId;
 
-use desk::Desk;
 use headers::Recent;
+use shared::Shared;
 use stream::{Fate, Stream};
 
 /// What a connection takes of its peer.
@@ -71,10 +71,10 @@ pub enum Outcome {
     Answered,
     /// As `Answered`, and the method takes no other message: if one comes, the call ends with an error.
     Unary,
-    /// As `Unary`; the call stays open for [`Connection::tell_watchers`] though the client has
+    /// As `Unary`; the call stays open for [`Connection::notify_watchers`] though the client has
     /// sent all.
     Watched,
-    /// As `Watched`, but [`Connection::tell_watchers`] has nothing to say on this call: it only stays
+    /// As `Watched`, but [`Connection::notify_watchers`] has nothing to say on this call: it only stays
     /// open.
     Kept,
     /// As `Unary`, but the owner hands in the answer later, by [`Connection::answer`]. Appended bytes are
@@ -98,7 +98,7 @@ const CONGESTED_BYTES: usize = 256 * 1024;
 const STREAM_WINDOW_MIN: usize = 65_535;
 
 /// A change of all windows makes as much work as one useless frame for so many streams.
-const STREAMS_PER_PATIENCE: usize = 4;
+const STREAMS_PER_UNIT: usize = 4;
 
 /// What a ping carries that asks how far the client has read, when the connection is shut down.
 const DRAIN_PING: [u8; 8] = *b"draining";
@@ -118,7 +118,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Connection {
     link: Link,
-    desk: Desk,
+    shared: Shared,
     streams: Streams<Stream>,
     recent: Recent,
     phase: Phase,
@@ -152,7 +152,7 @@ impl Connection {
         link.announce_window();
         Connection {
             link,
-            desk: Desk::new(limits, window),
+            shared: Shared::new(limits, window),
             streams: Streams::new(),
             recent: Recent::new(),
             phase: Phase::Open,
@@ -173,25 +173,25 @@ impl Connection {
         if let Phase::Broken(broken) = self.phase {
             return Err(broken);
         }
-        let (asked_before, frames_before) = (self.desk.asked, self.link.frames);
+        let (asked_before, frames_before) = (self.shared.asked, self.link.frames);
         let mut partial = std::mem::take(&mut self.partial);
         let was_partial = !partial.is_empty();
         let result = self.take(input, &mut partial, service);
         if !was_partial || self.link.frames != frames_before {
-            self.partial_since = self.desk.now;
+            self.partial_since = self.shared.now;
         }
         self.partial = partial;
         if let Err(broken) = result {
-            self.break_off(broken);
+            self.fail(broken);
             return Err(broken);
         }
-        Ok(self.desk.asked.wrapping_sub(asked_before))
+        Ok(self.shared.asked.wrapping_sub(asked_before))
     }
 
     /// Whether the client has said what it speaks, and its settings.
     #[must_use]
-    pub fn is_greeted(&self) -> bool {
-        self.link.is_greeted()
+    pub fn has_preface(&self) -> bool {
+        self.link.has_preface()
     }
 
     /// What waits to be written.
@@ -235,19 +235,19 @@ impl Connection {
     /// Calls under way, apart from those that stay open for ever.
     #[must_use]
     pub fn calls(&self) -> usize {
-        self.streams.len() - self.desk.staying
+        self.streams.len() - self.shared.staying
     }
 
     /// Sends this message on every call that watches.
-    pub fn tell_watchers(&mut self, message: &[u8]) {
-        if self.desk.staying == 0 || matches!(self.phase, Phase::Broken(_)) {
+    pub fn notify_watchers(&mut self, message: &[u8]) {
+        if self.shared.staying == 0 || matches!(self.phase, Phase::Broken(_)) {
             return;
         }
         let watchers = self.streams.iter_mut().filter(|(_, stream)| stream.is_watching());
         let watchers: Vec<u32> = watchers.map(|(id, _)| id).collect();
         for id in watchers {
             let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.tell(message, self.desk.now, &mut self.link);
+            let fate = stream.notify(message, self.shared.now, &mut self.link);
             self.settle(id, fate);
         }
     }
@@ -319,16 +319,16 @@ impl Connection {
         self.link.receive(payload.len())?;
         let data = frame::unpad(head, payload)?;
         if data.is_empty() && !head.has(frame::END_STREAM) {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         let Some(stream) = self.streams.get(head.stream) else {
             return self.frame_on_closed(head.stream);
         };
-        let asked_before = self.desk.asked;
-        let fate = stream.take_data(head, data, &mut self.link, &mut self.desk, service);
+        let asked_before = self.shared.asked;
+        let fate = stream.take_data(head, data, &mut self.link, &mut self.shared, service);
         if fate != Fate::Open {
-            if self.desk.asked == asked_before {
-                self.link.lose_patience()?;
+            if self.shared.asked == asked_before {
+                self.link.spend_budget()?;
             }
             self.settle(head.stream, fate);
         }
@@ -343,7 +343,7 @@ impl Connection {
             return Err(Broken::new(ErrorCode::Protocol, reason));
         }
         if stream <= self.closed_early_max {
-            return self.link.lose_patience();
+            return self.link.spend_budget();
         }
         Err(Broken::new(ErrorCode::StreamClosed, "a frame is on a stream that has ended"))
     }
@@ -375,7 +375,7 @@ impl Connection {
             return Ok(());
         }
         // Each stream is work, and a client changes its windows once or twice.
-        self.link.lose_patience_for(self.streams.len() / STREAMS_PER_PATIENCE)?;
+        self.link.spend_budget_for(self.streams.len() / STREAMS_PER_UNIT)?;
         let mut waiting = Vec::new();
         for (id, stream) in self.streams.iter_mut() {
             if !stream.body.change_window(change) {
@@ -432,8 +432,8 @@ impl Connection {
     }
 
     /// Says why the connection is at its end, which it is.
-    fn break_off(&mut self, broken: Broken) {
-        self.link.say_broken(broken, self.last_stream);
+    fn fail(&mut self, broken: Broken) {
+        self.link.send_goaway(broken, self.last_stream);
         self.phase = Phase::Broken(broken);
     }
 
@@ -447,7 +447,7 @@ impl Connection {
     #[inline]
     fn close(&mut self, id: u32) {
         if let Some(mut stream) = self.streams.remove(id) {
-            stream.clear(&mut self.link, &mut self.desk);
+            stream.clear(&mut self.link, &mut self.shared);
             self.streams.keep(stream);
         }
     }

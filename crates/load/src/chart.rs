@@ -12,7 +12,7 @@ const LEFT: f64 = 58.0;
 const RIGHT: f64 = 704.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 326.0;
-/// Points of a line for each nine.
+/// Points per nine.
 const STEPS: u32 = 40;
 const NINES_MAX: u32 = 6;
 
@@ -23,7 +23,7 @@ struct Series<'a> {
     latencies: &'a Histogram<u64>,
 }
 
-/// The drawing of a report.
+/// Draws a report.
 pub(crate) fn latency(report: &Report) -> String {
     let dashed = " stroke-dasharray=\"5 3\"";
     let all = [
@@ -63,7 +63,7 @@ fn titled(report: &Report) -> Svg {
     svg
 }
 
-/// What the axes reach.
+/// The ranges of the axes.
 struct Axes {
     nines: u32,
     /// Powers of ten of nanoseconds.
@@ -74,7 +74,7 @@ struct Axes {
 impl Axes {
     fn of(series: &[Series<'_>]) -> Axes {
         let count = series.iter().map(|series| series.latencies.len()).max().unwrap_or(1);
-        // As far as there are ten requests beyond.
+        // Up to the percentile with ten requests above it.
         let nines = (count / 10).max(10).ilog10().clamp(1, NINES_MAX);
         let min = series.iter().map(|series| series.latencies.min().max(100)).min();
         let max = series.iter().map(|series| series.latencies.max()).max();
@@ -83,7 +83,7 @@ impl Axes {
         Axes { nines, low, high }
     }
 
-    /// Of a position in nines: 0 is 0 %, 1 is 90 %, 2 is 99 %.
+    /// The position of a percentile in nines: 0 is 0 %, 1 is 90 %, 2 is 99 %.
     fn x(&self, nines: f64) -> f64 {
         LEFT + (RIGHT - LEFT) * nines / f64::from(self.nines)
     }

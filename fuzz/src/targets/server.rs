@@ -102,7 +102,7 @@ fn fed(bytes: &[u8], sizes: &[u8]) -> (Vec<u8>, Option<Broken>, usize) {
         }
     }
     if end.is_none() {
-        connection.tell_watchers(b"news");
+        connection.notify_watchers(b"news");
         while let Some(call) = service.pending.pop() {
             answer(&mut connection, call);
         }
@@ -140,7 +140,7 @@ fn owned(bytes: &[u8], sizes: &[u8]) {
     drop(service);
     connection.written(connection.output().len());
     // Its owner has it rest once nothing came for a while.
-    connection.rest();
+    connection.trim();
     if connection.calls() == 0 {
         let live = meter.live();
         assert!(live <= IDLE_MAX, "{live} bytes are held without a call");

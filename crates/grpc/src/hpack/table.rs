@@ -283,7 +283,7 @@ impl Table {
     }
 
     #[cfg(test)]
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn buffer_bytes(&self) -> usize {
         self.bytes.len()
     }
 
@@ -360,7 +360,7 @@ mod tests {
                 }
                 prop_assert!(table.get(62 + twin.len()).is_none());
                 prop_assert!(table.size() <= size_max);
-                prop_assert!(table.held_bytes() <= 2 * 712);
+                prop_assert!(table.buffer_bytes() <= 2 * 712);
                 prop_assert!(table.bytes.capacity() <= 2 * 712);
             }
         }

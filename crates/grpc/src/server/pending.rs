@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::Status;
 
-use super::desk::Desk;
+use super::shared::Shared;
 use super::{Connection, Phase};
 
 /// Names a call of a connection. Meaningless to other connections.
@@ -29,12 +29,12 @@ impl Connection {
         }
         let stream = self.streams.get(call.stream).filter(|stream| stream.is_pending(call));
         let Some(stream) = stream else {
-            if self.desk.forget(call) {
-                self.link.gain_patience();
+            if self.shared.forget(call) {
+                self.link.refill_budget();
             }
             return false;
         };
-        let fate = stream.answer(answer, self.desk.now, &mut self.link);
+        let fate = stream.answer(answer, self.shared.now, &mut self.link);
         self.settle(call.stream, fate);
         true
     }
@@ -43,7 +43,7 @@ impl Connection {
     #[must_use]
     pub fn pending(&self) -> usize {
         let streams = self.streams.iter().filter(|(_, stream)| stream.pending_since().is_some());
-        streams.count() + self.desk.abandoned.len()
+        streams.count() + self.shared.abandoned.len()
     }
 
     /// When the oldest of the [`Connection::pending`] calls was asked, by the time of
@@ -51,19 +51,19 @@ impl Connection {
     #[must_use]
     pub fn pending_since(&self) -> Option<Duration> {
         let streams = self.streams.iter().filter_map(|(_, stream)| stream.pending_since());
-        streams.chain(self.desk.abandoned.iter().map(|(_, since)| *since)).min()
+        streams.chain(self.shared.abandoned.iter().map(|(_, since)| *since)).min()
     }
 
     /// Ends the pending calls that were asked before `then` with this status. Answers that come after that are
     /// dropped.
     pub fn end_pending(&mut self, then: Duration, status: &Status) {
-        self.desk.abandoned.retain(|(_, since)| *since >= then);
+        self.shared.abandoned.retain(|(_, since)| *since >= then);
         let pending =
             self.streams.iter().filter_map(|(id, stream)| Some((id, stream.pending_since()?)));
         let late: Vec<u32> = pending.filter(|(_, since)| *since < then).map(|(id, _)| id).collect();
         for id in late {
             let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.answer(Err(status.clone()), self.desk.now, &mut self.link);
+            let fate = stream.answer(Err(status.clone()), self.shared.now, &mut self.link);
             self.settle(id, fate);
         }
     }
@@ -71,11 +71,11 @@ impl Connection {
     /// Streams that count against the limit.
     #[inline]
     pub(super) fn taken_streams(&self) -> usize {
-        self.streams.len() + self.desk.abandoned.len()
+        self.streams.len() + self.shared.abandoned.len()
     }
 }
 
-impl Desk {
+impl Shared {
     /// Keeps a pending call whose stream has closed.
     pub(super) fn abandon(&mut self, call: CallId, since: Duration) {
         let at = self.abandoned.partition_point(|(other, _)| *other < call);

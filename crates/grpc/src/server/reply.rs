@@ -57,9 +57,9 @@ pub(super) fn trailers_ok(stream: u32, outgoing: &mut Outgoing) {
 
 /// Where a status stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Ending {
     /// Alone: the only block of the response.
-    Only,
+    TrailersOnly,
     /// After the headers.
     Trailers,
 }
@@ -76,12 +76,12 @@ pub(super) enum Advice {
 pub(super) fn status(
     stream: u32,
     status: &Status,
-    place: Place,
+    ending: Ending,
     advice: Advice,
     outgoing: &mut Outgoing,
 ) {
     last_block(stream, outgoing, |buffer| {
-        if place == Place::Only {
+        if ending == Ending::TrailersOnly {
             buffer.extend_from_slice(HEADERS_BLOCK);
         }
         // `grpc-status: ` as above, then one digit or two.

@@ -10,14 +10,14 @@ use crate::outgoing::{Body, release};
 use crate::streams::Capacity;
 use crate::{Code, Status};
 
-use super::desk::Desk;
-use super::reply::{self, Advice, Place};
+use super::reply::{self, Advice, Ending};
 use super::request::{Encoding, Request};
+use super::shared::Shared;
 use super::{Call, CallId, Outcome, Service};
 
 /// Bytes that are held for a peer that does not read, or opens no window. Beyond them messages are
 /// refused before the service is asked: four times what makes a connection congested.
-const HELD_BYTES_MAX: usize = 1 << 20;
+const UNSENT_BYTES_MAX: usize = 1 << 20;
 
 /// A call that goes on after its first message keeps no more memory of its headers. Most calls end soon,
 /// and leave it to the next.
@@ -97,7 +97,7 @@ pub(super) struct Stream {
     /// client gives no window for. Of no meaning while there is none.
     message_since: Duration,
     answer_since: Duration,
-    /// What of its memory is counted in `Desk::buffered_bytes`.
+    /// What of its memory is counted in `Shared::buffered_bytes`.
     counted: usize,
     counted_headers: usize,
 }
@@ -131,26 +131,26 @@ impl Stream {
 
     /// Begins a call whose request was read.
     #[inline]
-    pub(super) fn begin(&mut self, id: u32, send_window: i64, desk: &mut Desk) {
-        self.count(desk);
+    pub(super) fn begin(&mut self, id: u32, send_window: i64, shared: &mut Shared) {
+        self.count(shared);
         self.id = id;
         self.body.renew(send_window);
         self.data_bytes = 0;
-        self.window = ReceiveWindow::new(desk.stream_window);
+        self.window = ReceiveWindow::new(shared.stream_window);
         self.client = Sending::Open;
         self.response = Response::Awaited;
         self.role = Role::Caller;
         self.messages = Messages::Many;
-        self.message_since = desk.now;
+        self.message_since = shared.now;
     }
 
     /// Counts the memory of what has arrived.
     #[inline]
-    fn count(&mut self, desk: &mut Desk) {
+    fn count(&mut self, shared: &mut Shared) {
         let headers = self.request.capacity_bytes();
         let bytes = headers + self.begun.capacity();
-        desk.buffered_bytes = desk.buffered_bytes - self.counted + bytes;
-        desk.headers_bytes = desk.headers_bytes - self.counted_headers + headers;
+        shared.buffered_bytes = shared.buffered_bytes - self.counted + bytes;
+        shared.headers_bytes = shared.headers_bytes - self.counted_headers + headers;
         (self.counted, self.counted_headers) = (bytes, headers);
     }
 
@@ -181,11 +181,11 @@ impl Stream {
     }
 
     /// Gives memory back that holds nothing, or nothing that matters any more.
-    pub(super) fn shrink(&mut self, desk: &mut Desk) {
+    pub(super) fn shrink(&mut self, shared: &mut Shared) {
         if self.response != Response::Awaited {
             self.request.drop_metadata(0);
         }
-        self.count(desk);
+        self.count(shared);
     }
 
     /// Ends a call that takes too long, or has to make room.
@@ -199,18 +199,18 @@ impl Stream {
 
     /// Ends a call, whatever it waits for.
     #[inline]
-    pub(super) fn clear(&mut self, link: &mut Link, desk: &mut Desk) {
-        desk.buffered_bytes -= self.counted;
-        desk.headers_bytes -= self.counted_headers;
+    pub(super) fn clear(&mut self, link: &mut Link, shared: &mut Shared) {
+        shared.buffered_bytes -= self.counted;
+        shared.headers_bytes -= self.counted_headers;
         (self.counted, self.counted_headers) = (0, 0);
         if self.role != Role::Caller {
-            desk.staying -= 1;
+            shared.staying -= 1;
         }
         self.body.clear(self.id, &mut link.outgoing);
         release(&mut self.begun);
         if let Response::Pending(pending) = std::mem::replace(&mut self.response, Response::Awaited)
         {
-            desk.abandon(pending.id, self.message_since);
+            shared.abandon(pending.id, self.message_since);
         }
     }
 
@@ -235,7 +235,7 @@ impl Stream {
         link.answered(pending.message_bytes, answer.as_ref().map_or(0, |message| message.len()));
         let message = match answer {
             Err(status) => return self.end(Some(status), link),
-            Ok(_) if link.outgoing.held_bytes() > HELD_BYTES_MAX => {
+            Ok(_) if link.outgoing.unsent_bytes() > UNSENT_BYTES_MAX => {
                 return self.refuse_unread(link);
             }
             Ok(message) => message,
@@ -266,7 +266,7 @@ impl Stream {
         head: Head,
         data: &[u8],
         link: &mut Link,
-        desk: &mut Desk,
+        shared: &mut Shared,
         service: &mut impl Service,
     ) -> Fate {
         if self.client == Sending::Ended {
@@ -289,7 +289,7 @@ impl Stream {
             }
         }
         if !self.is_ending() {
-            let fate = self.messages(data, link, desk, service);
+            let fate = self.messages(data, link, shared, service);
             if fate != Fate::Open {
                 return fate;
             }
@@ -300,7 +300,7 @@ impl Stream {
         if self.response != Response::Awaited {
             // It stays open, and may do so for long: what only its first message needed goes.
             self.request.drop_metadata(KEPT_METADATA_BYTES);
-            self.count(desk);
+            self.count(shared);
         }
         if !self.is_ending()
             && let Some(increment) = self.window.replenish()
@@ -324,8 +324,8 @@ impl Stream {
     }
 
     /// Sends a message to a client that watches. One that does not read is given up.
-    pub(super) fn tell(&mut self, message: &[u8], now: Duration, link: &mut Link) -> Fate {
-        if link.outgoing.held_bytes() > HELD_BYTES_MAX {
+    pub(super) fn notify(&mut self, message: &[u8], now: Duration, link: &mut Link) -> Fate {
+        if link.outgoing.unsent_bytes() > UNSENT_BYTES_MAX {
             return Fate::Failed(ErrorCode::EnhanceYourCalm);
         }
         self.send(message, now, link);
@@ -341,7 +341,7 @@ impl Stream {
     /// Sends what the windows allow, and the end after it.
     pub(super) fn send_waiting(&mut self, link: &mut Link) -> Fate {
         let frames = self.body.pump(self.id, 0, &mut link.outgoing);
-        link.gain_patience_for_frames(frames);
+        link.refill_budget_for_frames(frames);
         if !self.body.is_empty() || !self.is_ending() {
             return Fate::Open;
         }
@@ -371,10 +371,10 @@ impl Stream {
         &mut self,
         mut data: &[u8],
         link: &mut Link,
-        desk: &mut Desk,
+        shared: &mut Shared,
         service: &mut impl Service,
     ) -> Fate {
-        let bytes_max = desk.limits.message_bytes_max;
+        let bytes_max = shared.limits.message_bytes_max;
         loop {
             if self.messages == Messages::Enough && !data.is_empty() {
                 let status = Status::new(Code::Unimplemented, "the method takes one message");
@@ -384,35 +384,35 @@ impl Stream {
                 match message::cut(data, bytes_max) {
                     Cut::Whole { flag, message, rest } => {
                         data = rest;
-                        self.ask(flag, message, link, desk, service)
+                        self.ask(flag, message, link, shared, service)
                     }
                     Cut::Part if data.is_empty() => return Fate::Open,
                     Cut::Part => {
                         if self.response != Response::Awaited {
-                            self.message_since = desk.now;
+                            self.message_since = shared.now;
                         }
                         message::fill(&mut self.begun, &mut data, bytes_max);
-                        self.count(desk);
-                        return self.check_buffered(link, desk);
+                        self.count(shared);
+                        return self.check_buffered(link, shared);
                     }
                     Cut::TooLarge => return self.refuse_large(bytes_max, link),
                 }
             } else {
                 message::fill(&mut self.begun, &mut data, bytes_max);
-                self.count(desk);
+                self.count(shared);
                 // Taken out of the stream for as long as it is looked at.
                 let mut begun = std::mem::take(&mut self.begun);
                 let fate = match message::cut(&begun, bytes_max) {
                     Cut::Whole { flag, message, .. } => {
-                        let fate = self.ask(flag, message, link, desk, service);
+                        let fate = self.ask(flag, message, link, shared, service);
                         release(&mut begun);
                         fate
                     }
-                    Cut::Part => self.check_buffered(link, desk),
+                    Cut::Part => self.check_buffered(link, shared),
                     Cut::TooLarge => self.refuse_large(bytes_max, link),
                 };
                 self.begun = begun;
-                self.count(desk);
+                self.count(shared);
                 if !self.begun.is_empty() {
                     return fate;
                 }
@@ -424,8 +424,8 @@ impl Stream {
         }
     }
 
-    fn check_buffered(&mut self, link: &mut Link, desk: &Desk) -> Fate {
-        if desk.buffered_bytes <= desk.limits.buffered_bytes_max {
+    fn check_buffered(&mut self, link: &mut Link, shared: &Shared) -> Fate {
+        if shared.buffered_bytes <= shared.limits.buffered_bytes_max {
             return Fate::Open;
         }
         let reason = "too many messages of this connection have begun and not ended";
@@ -443,48 +443,48 @@ impl Stream {
         flag: u8,
         message: &[u8],
         link: &mut Link,
-        desk: &mut Desk,
+        shared: &mut Shared,
         service: &mut impl Service,
     ) -> Fate {
         if flag != 0 {
             return self.refuse_flag(flag, link);
         }
-        if link.outgoing.held_bytes() > HELD_BYTES_MAX {
+        if link.outgoing.unsent_bytes() > UNSENT_BYTES_MAX {
             return self.refuse_unread(link);
         }
-        desk.asked = desk.asked.wrapping_add(1);
-        desk.answer.clear();
+        shared.asked = shared.asked.wrapping_add(1);
+        shared.answer.clear();
         let Request { path, metadata, .. } = &self.request;
-        let id = CallId { stream: self.id, message: desk.asked };
-        let outcome = service.answer(&Call { path, metadata, message, id }, &mut desk.answer);
-        self.message_since = desk.now;
+        let id = CallId { stream: self.id, message: shared.asked };
+        let outcome = service.answer(&Call { path, metadata, message, id }, &mut shared.answer);
+        self.message_since = shared.now;
         match outcome {
             Outcome::Answered => {}
             Outcome::Unary => self.messages = Messages::Enough,
-            Outcome::Watched => self.stay(Role::Watcher, desk),
-            Outcome::Kept => self.stay(Role::Kept, desk),
+            Outcome::Watched => self.stay(Role::Watcher, shared),
+            Outcome::Kept => self.stay(Role::Kept, shared),
             Outcome::Later => {
-                self.put_off(Pending { id, message_bytes: message.len() }, desk);
+                self.put_off(Pending { id, message_bytes: message.len() }, shared);
                 return Fate::Open;
             }
             Outcome::Refused(status) => {
-                link.answered(message.len(), desk.answer.len());
+                link.answered(message.len(), shared.answer.len());
                 return self.end(Some(status), link);
             }
         }
-        link.answered(message.len(), desk.answer.len());
-        self.send(&desk.answer, desk.now, link);
-        release(&mut desk.answer);
+        link.answered(message.len(), shared.answer.len());
+        self.send(&shared.answer, shared.now, link);
+        release(&mut shared.answer);
         Fate::Open
     }
 
     /// Leaves the answer to the owner, and keeps of the call what that needs.
-    fn put_off(&mut self, pending: Pending, desk: &mut Desk) {
+    fn put_off(&mut self, pending: Pending, shared: &mut Shared) {
         self.messages = Messages::Enough;
         self.response = Response::Pending(pending);
         self.request.drop_metadata(KEPT_METADATA_BYTES);
-        self.count(desk);
-        release(&mut desk.answer);
+        self.count(shared);
+        release(&mut shared.answer);
     }
 
     fn refuse_unread(&mut self, link: &mut Link) -> Fate {
@@ -493,9 +493,9 @@ impl Stream {
     }
 
     /// The call is not over when the client has sent all.
-    fn stay(&mut self, role: Role, desk: &mut Desk) {
+    fn stay(&mut self, role: Role, shared: &mut Shared) {
         if self.role == Role::Caller {
-            desk.staying += 1;
+            shared.staying += 1;
         }
         self.role = role;
         self.messages = Messages::Enough;
@@ -540,14 +540,14 @@ impl Stream {
             self.response = Response::Ending(status);
             return Fate::Open;
         }
-        let place = match self.response {
-            Response::Awaited | Response::Pending(_) => Place::Only,
-            _ => Place::Trailers,
+        let ending = match self.response {
+            Response::Awaited | Response::Pending(_) => Ending::TrailersOnly,
+            _ => Ending::Trailers,
         };
         match status {
             None => reply::trailers_ok(self.id, &mut link.outgoing),
             Some(status) => {
-                reply::status(self.id, &status, place, advice, &mut link.outgoing);
+                reply::status(self.id, &status, ending, advice, &mut link.outgoing);
             }
         }
         match self.client {

@@ -18,8 +18,8 @@ const LIMITS: Limits = Limits {
     buffered_bytes_max: 5000,
 };
 
-/// Echoes; `/test.Echo/Unary` takes one message, `/test.Echo/Watch` is watched, `/test.Echo/Keep` kept,
-/// `/test.Echo/Later` answered later, `/test.Echo/Refuse` refused, `/test.Echo/Large` answered by so many bytes as the message says.
+/// Echoes. By path, `Unary` takes one message, `Watch` is watched, `Keep` kept open, `Later` answered later,
+/// `Refuse` refused, and `Large` answered by as many bytes as the message says (all of `/test.Echo/`).
 #[derive(Debug, Default)]
 struct Echo {
     asked: usize,

@@ -19,7 +19,7 @@ impl Connection {
     /// gives patience back.
     #[inline]
     pub fn set_time(&mut self, now: Duration) {
-        self.desk.now = now;
+        self.shared.now = now;
         self.link.set_time(now);
     }
 
@@ -39,9 +39,9 @@ impl Connection {
         let asked = self.receive(input, service)?;
         if input.len() < TRICKLE_BYTES
             && self.link.frames == frames_before
-            && let Err(broken) = self.link.lose_patience()
+            && let Err(broken) = self.link.spend_budget()
         {
-            self.break_off(broken);
+            self.fail(broken);
             return Err(broken);
         }
         Ok(asked)
@@ -81,7 +81,7 @@ impl Connection {
         if is_partial || self.link.blocks.begun_since().is_some_and(|since| since < then) {
             let reason = "a frame or a block of headers has begun and does not end";
             let broken = Broken::new(ErrorCode::EnhanceYourCalm, reason);
-            self.break_off(broken);
+            self.fail(broken);
             return Err(broken);
         }
         self.end_unfinished_calls(then, status);
@@ -90,23 +90,23 @@ impl Connection {
 
     /// Gives memory back that a connection has no use for while nothing comes. It takes some again when
     /// something does.
-    pub fn rest(&mut self) {
+    pub fn trim(&mut self) {
         self.link.shrink();
-        self.desk.shrink();
+        self.shared.shrink();
         self.recent = Recent::new();
         self.partial.shrink_to_fit();
         self.streams.shrink();
         for (_, stream) in self.streams.iter_mut() {
-            stream.shrink(&mut self.desk);
+            stream.shrink(&mut self.shared);
         }
     }
 
     /// The memory that this connection holds, beside itself: for calls that have begun to arrive, for what
     /// its peer has not taken yet, and what is ready for more. By capacity.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.desk.buffered_bytes
-            + self.desk.capacity_bytes()
+    pub fn capacity_bytes(&self) -> usize {
+        self.shared.buffered_bytes
+            + self.shared.capacity_bytes()
             + self.link.capacity_bytes()
             + self.streams.capacity_bytes()
             + self.recent.capacity_bytes()

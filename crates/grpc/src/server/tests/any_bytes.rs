@@ -26,16 +26,18 @@ const BLOCKS: [&[(&str, &str)]; 8] = [
 ];
 
 fn check_bounds(connection: &Connection, input_bytes: usize) {
-    let limits = connection.desk.limits;
+    let limits = connection.shared.limits;
     assert!(connection.partial.len() <= frame::HEAD_BYTES + frame::PAYLOAD_BYTES_MAX);
     assert!(connection.taken_streams() <= limits.streams_max as usize);
-    assert!(connection.desk.staying <= connection.streams.len());
-    assert!(connection.desk.buffered_bytes <= limits.buffered_bytes_max + frame::PAYLOAD_BYTES_MAX);
-    assert!(connection.link.blocks.held_bytes() <= 1000 + frame::PAYLOAD_BYTES_MAX);
-    assert!(connection.link.decoder.table().held_bytes() <= 3 * 4096);
+    assert!(connection.shared.staying <= connection.streams.len());
+    assert!(
+        connection.shared.buffered_bytes <= limits.buffered_bytes_max + frame::PAYLOAD_BYTES_MAX
+    );
+    assert!(connection.link.blocks.len() <= 1000 + frame::PAYLOAD_BYTES_MAX);
+    assert!(connection.link.decoder.table().buffer_bytes() <= 3 * 4096);
     // An echo is no longer than what it answers, a refusal no longer than ten times the frame that
     // causes it.
-    assert!(connection.link.outgoing.held_bytes() <= 1000 + 20 * input_bytes);
+    assert!(connection.link.outgoing.unsent_bytes() <= 1000 + 20 * input_bytes);
 }
 
 /// Feeds the bytes in pieces; what was said, and how it ended.
@@ -57,7 +59,7 @@ fn fed(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Option<Broken>, usize) {
     }
     if end.is_none() {
         assert_eq!(asked, service.asked);
-        connection.tell_watchers(b"news");
+        connection.notify_watchers(b"news");
         let ids = service.later.iter().rev();
         let answered = ids.filter(|id| connection.answer(**id, Ok(b"later"))).count();
         assert!(answered <= LIMITS.streams_max as usize);

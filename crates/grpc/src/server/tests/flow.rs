@@ -63,10 +63,10 @@ fn a_stream_that_is_reset_leaves_nothing() {
     said(&mut connection, &[settings(&[(4, 0)]), large(1, 500), headers(3, 0)].concat());
     said(&mut connection, &data(3, 0, &envelope(b"begun")[..7]));
     assert_eq!(connection.link.outgoing.waiting_bytes(), 505);
-    assert!(connection.desk.buffered_bytes > 7);
+    assert!(connection.shared.buffered_bytes > 7);
     said(&mut connection, &[reset(1), reset(3)].concat());
     assert_eq!(connection.link.outgoing.waiting_bytes(), 0);
-    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
     assert_eq!(connection.calls(), 0);
     assert!(said(&mut connection, &window_update(0, 1000)).is_empty());
 }
@@ -87,7 +87,7 @@ fn a_peer_that_opens_no_window_is_refused() {
     for stream in (1..2000).step_by(2) {
         connection.receive(&large(stream, 9_995), &mut service).unwrap();
         connection.written(usize::MAX);
-        held_max = held_max.max(connection.link.outgoing.held_bytes());
+        held_max = held_max.max(connection.link.outgoing.unsent_bytes());
     }
     assert!(held_max < (1 << 20) + 20_000, "{held_max}");
     assert!(service.asked < 110, "{}", service.asked);

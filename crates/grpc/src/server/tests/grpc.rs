@@ -246,7 +246,7 @@ fn a_call_that_is_kept_is_told_nothing_and_ends_with_the_server() {
     assert_eq!(data_of(&frames, 1), envelope(b"first"));
     assert!(!headers_of(&frames, 1).contains("grpc-status"), "it stays open");
     assert_eq!(connection.calls(), 0, "nobody waits for it");
-    connection.tell_watchers(b"second");
+    connection.notify_watchers(b"second");
     assert!(take_output(&mut connection).is_empty());
     connection.shut_down();
     take_output(&mut connection);
@@ -263,7 +263,7 @@ fn watchers_are_told_until_the_server_shuts_down() {
     let frames = said(&mut connection, &[head, body].concat());
     assert_eq!(data_of(&frames, 1), envelope(b"first"));
     assert_eq!(connection.calls(), 0, "watchers apart");
-    connection.tell_watchers(b"second");
+    connection.notify_watchers(b"second");
     assert_eq!(data_of(&take_output(&mut connection), 1), envelope(b"second"));
 
     connection.shut_down();

@@ -35,7 +35,7 @@ fn check_reset(input: &[u8], code: u32) {
     let frames = said(&mut connection, input);
     assert_eq!(reset_of(&frames, 1), Some(code));
     assert_eq!(data_of(&said(&mut connection, &call(99, b"x")), 99), envelope(b"x"));
-    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
 }
 
 /// This piece, sent until the connection breaks, does break it with this error; until then the
@@ -51,7 +51,7 @@ fn check_flood(mut piece: impl FnMut(u32) -> Vec<u8>, code: u32) {
         }
         connection.written(usize::MAX);
         assert!(connection.streams.len() <= LIMITS.streams_max as usize);
-        assert!(connection.desk.buffered_bytes <= LIMITS.buffered_bytes_max);
+        assert!(connection.shared.buffered_bytes <= LIMITS.buffered_bytes_max);
     }
     panic!("the flood is tolerated");
 }
@@ -227,7 +227,7 @@ fn header_bombs() {
     let status = "grpc-status: 8\ngrpc-message: the header fields are larger than 1000 bytes\n";
     assert!(headers_of(&frames, 1).ends_with(status), "{frames:?}");
     assert_eq!(reset_of(&frames, 1), Some(0));
-    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
     // What was put into the table is there.
     let request = [&block(&REQUEST)[..], &[0xbe]].concat();
     let input = [frame(HEADERS, END_HEADERS, 3, &request), data(3, END_STREAM, &envelope(b"x"))];
@@ -399,7 +399,7 @@ fn what_has_begun_is_bounded_over_all_streams() {
         refused += usize::from(
             headers_of(&frames, stream).contains(status) || reset_of(&frames, stream) == Some(7),
         );
-        assert!(connection.desk.buffered_bytes <= LIMITS.buffered_bytes_max);
+        assert!(connection.shared.buffered_bytes <= LIMITS.buffered_bytes_max);
     }
     assert!((6..9).contains(&refused), "{refused}");
     // Those that had room are answered.

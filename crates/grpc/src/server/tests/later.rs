@@ -198,7 +198,11 @@ fn a_pending_call_keeps_little_of_its_headers() {
         connection.receive(&[headers, message].concat(), &mut service).unwrap();
     }
     assert_eq!(connection.pending(), 128);
-    assert!(connection.held_bytes() < 128 * 2048, "{} bytes are held", connection.held_bytes());
+    assert!(
+        connection.capacity_bytes() < 128 * 2048,
+        "{} bytes are held",
+        connection.capacity_bytes()
+    );
 }
 
 /// What a client, an owner or time does.

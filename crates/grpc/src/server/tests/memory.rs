@@ -36,11 +36,11 @@ fn check_left(pieces: impl IntoIterator<Item = Vec<u8>>) {
         connection.receive(&reset(id), &mut service).unwrap();
     }
     connection.written(usize::MAX);
-    let idle = connection.held_bytes();
+    let idle = connection.capacity_bytes();
     assert!(idle <= IDLE_BYTES_MAX, "{idle} bytes are left");
-    assert_eq!(connection.desk.buffered_bytes, 0);
-    connection.rest();
-    let resting = connection.held_bytes();
+    assert_eq!(connection.shared.buffered_bytes, 0);
+    connection.trim();
+    let resting = connection.capacity_bytes();
     assert!(resting <= RESTING_BYTES_MAX, "{resting} bytes are left at rest");
     said(&mut connection, &[settings(&[(4, 1000)]), window_update(0, 1000)].concat());
     let frames = said(&mut connection, &call(99_999, b"x"));
@@ -124,7 +124,7 @@ fn blocks_and_frames_leave_little() {
 fn held_bytes_are_memory() {
     let mut connection = greeted(LARGE);
     let mut service = Echo::default();
-    let idle = connection.held_bytes();
+    let idle = connection.capacity_bytes();
     let large = envelope(&vec![0; 3 << 20]);
     connection.receive(&headers(1, 0), &mut service).unwrap();
     let mut sent = 0;
@@ -132,11 +132,11 @@ fn held_bytes_are_memory() {
         connection.receive(&data(1, 0, chunk), &mut service).unwrap();
         connection.written(usize::MAX);
         sent += chunk.len();
-        let held = connection.held_bytes() - idle;
+        let held = connection.capacity_bytes() - idle;
         assert!(held >= sent, "{held} bytes are held of {sent}");
         assert!(held <= 2 * sent + 8 * 1024, "{held} bytes are held of {sent}");
     }
-    assert!(connection.held_bytes() - idle <= large.len() + 8 * 1024);
+    assert!(connection.capacity_bytes() - idle <= large.len() + 8 * 1024);
 }
 
 /// Symptom: 18 KB on the wire held 1.5 MB, as headers of calls without a message, each 12 KB by three bytes.
@@ -150,8 +150,12 @@ fn a_few_bytes_on_the_wire_do_not_hold_much() {
         refused += usize::from(reset_of(&frames, stream) == Some(ErrorCode::RefusedStream as u32));
     }
     assert!((75..90).contains(&refused), "{refused}");
-    assert!(connection.held_bytes() < 300_000, "{}", connection.held_bytes());
-    assert!(connection.held_bytes() > 150_000, "they are counted: {}", connection.held_bytes());
+    assert!(connection.capacity_bytes() < 300_000, "{}", connection.capacity_bytes());
+    assert!(
+        connection.capacity_bytes() > 150_000,
+        "they are counted: {}",
+        connection.capacity_bytes()
+    );
     // Calls of usual size are as many as may be.
     let mut connection = greeted(LARGE);
     for stream in streams(128) {
@@ -163,7 +167,7 @@ fn a_few_bytes_on_the_wire_do_not_hold_much() {
 
 /// Calls that stay open keep next to nothing of what they began with.
 #[test]
-fn open_calls_that_had_their_message_rest() {
+fn open_calls_that_had_their_message_take_little_memory() {
     for path in ["/test.Echo/Echo", "/test.Echo/Watch"] {
         let mut connection = greeted(LARGE);
         for stream in streams(128) {
@@ -172,8 +176,8 @@ fn open_calls_that_had_their_message_rest() {
             let message = data(stream, 0, &envelope(b"x"));
             said(&mut connection, &[frame(HEADERS, END_HEADERS, stream, &bytes), message].concat());
         }
-        connection.rest();
-        let held = connection.held_bytes();
+        connection.trim();
+        let held = connection.capacity_bytes();
         assert!(held <= 64 * 1024, "{held} bytes are held");
         assert_eq!(connection.streams.len(), 128);
         if path == "/test.Echo/Echo" {
@@ -192,7 +196,7 @@ fn calls_use_the_memory_of_their_predecessors() {
     for stream in streams(200) {
         said(&mut connection, &headers(stream, 0));
         said(&mut connection, &data(stream, END_STREAM, &envelope(&[0; 500])));
-        held.push(connection.held_bytes());
+        held.push(connection.capacity_bytes());
     }
     assert!(held[10..].iter().all(|bytes| *bytes == held[10]), "{held:?}");
     assert!(connection.streams.capacity_bytes() > 100, "one is kept");
@@ -211,15 +215,15 @@ proptest! {
             }
             let counted: usize = connection.streams.iter()
                 .map(|(_, stream)| stream.capacity_of_what_arrived()).sum();
-            prop_assert_eq!(connection.desk.buffered_bytes, counted);
-            prop_assert!(connection.desk.headers_bytes <= counted);
+            prop_assert_eq!(connection.shared.buffered_bytes, counted);
+            prop_assert!(connection.shared.headers_bytes <= counted);
         }
         connection.written(usize::MAX);
         let open: Vec<u32> = connection.streams.iter().map(|(id, _)| id).collect();
         for id in open {
             connection.receive(&reset(id), &mut service).unwrap();
         }
-        prop_assert_eq!((connection.desk.buffered_bytes, connection.desk.headers_bytes), (0, 0));
-        prop_assert!(connection.held_bytes() <= IDLE_BYTES_MAX);
+        prop_assert_eq!((connection.shared.buffered_bytes, connection.shared.headers_bytes), (0, 0));
+        prop_assert!(connection.capacity_bytes() <= IDLE_BYTES_MAX);
     }
 }

@@ -28,7 +28,7 @@ fn check_ends(input: &[u8], expected: Result<(&str, Option<u32>), u32>) {
     let frames = take_output(&mut connection);
     assert_eq!((headers_of(&frames, 1).as_str(), reset_of(&frames, 1)), (headers, reset));
     assert_eq!((connection.unfinished_since(), connection.calls()), (None, 0));
-    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
     let again = [settings(&[(4, 1000)]), call(99, b"x")].concat();
     assert_eq!(data_of(&said(&mut connection, &again), 99), envelope(b"x"));
 }
@@ -116,7 +116,7 @@ fn what_may_stay_open_stays() {
     // An update that the watcher gives no window for has a deadline too.
     said(&mut connection, &settings(&[(4, 0)]));
     connection.set_time(seconds(2000));
-    connection.tell_watchers(b"news");
+    connection.notify_watchers(b"news");
     assert_eq!(connection.unfinished_since(), Some(seconds(2000)));
     assert_eq!(connection.end_unfinished(seconds(3000), &late()), Ok(()));
     assert_eq!(connection.streams.len(), 1);

@@ -6,7 +6,7 @@ use super::{CallId, Limits};
 
 /// What all calls of a connection share.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Shared {
     pub(super) limits: Limits,
     /// The memory of headers and of messages that have begun to arrive, over all streams.
     pub(super) buffered_bytes: usize,
@@ -24,9 +24,9 @@ pub(super) struct Desk {
     pub(super) abandoned: Vec<(CallId, Duration)>,
 }
 
-impl Desk {
-    pub(super) fn new(limits: Limits, stream_window: u32) -> Desk {
-        Desk {
+impl Shared {
+    pub(super) fn new(limits: Limits, stream_window: u32) -> Shared {
+        Shared {
             limits,
             buffered_bytes: 0,
             headers_bytes: 0,
