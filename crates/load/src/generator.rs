@@ -86,7 +86,7 @@ impl Generator<'_> {
     ///
     /// # Errors
     /// When the system refuses to wait for sockets.
-    pub(crate) fn greet(&mut self, patience: Duration) -> anyhow::Result<()> {
+    pub(crate) fn wait_until_ready(&mut self, timeout: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
         let mut ready = Vec::new();
         let mut buffer = vec![0; READ_BYTES];
@@ -100,7 +100,7 @@ impl Generator<'_> {
             if self.connections.iter().all(is_settled) {
                 return Ok(());
             }
-            let Some(left) = patience.checked_sub(begun.elapsed()) else { return Ok(()) };
+            let Some(left) = timeout.checked_sub(begun.elapsed()) else { return Ok(()) };
             self.flush(0);
             self.poller.wait(left, &mut ready)?;
             for &number in &ready {

@@ -64,7 +64,7 @@ pub(crate) fn measure(
             account,
             state: Rounds::default(),
         };
-        generator.greet(options.timeout.min(GREETING_MAX))?;
+        generator.wait_until_ready(options.timeout.min(GREETING_MAX))?;
         generators.push(generator);
     }
     let start = Instant::now() + HEAD_START;

@@ -1,9 +1,10 @@
 //! The Huffman code of header compression (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: the lengths say all. A machine that takes four bits at a step is made of
-//! them when this is compiled; no code is shorter than five bits, so a step ends one symbol at most.
+//! The code is canonical: the lengths define it. A state machine that takes four bits per transition is
+//! computed from them at compile time. No code is shorter than five bits, so a transition ends at most one
+//! symbol.
 
-/// Bits of each symbol's code; the last one is the end of the string, which may not occur.
+/// The code length of each symbol. The last symbol is the end of the string, which must not occur.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
@@ -37,12 +38,12 @@ struct Step {
 
 /// The 256 inner nodes of the code's tree; the root is 0.
 const TREE: [[u16; 2]; 256] = tree();
-/// For each node, where four bits lead.
+/// The transition of each node for four bits.
 static STEPS: [[Step; 16]; 256] = steps();
 /// The nodes that padding may end in: fewer than eight bits, all ones.
 static ENDINGS: [bool; 256] = endings();
 
-/// Appends the decoded string; None when the code is broken or its padding is.
+/// Appends the decoded string. None if the code or its padding is invalid.
 pub(crate) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
     // No symbol is shorter than five bits.
     output.reserve(input.len() / 5 * 8 + 8);

@@ -1,4 +1,4 @@
-//! Streams that begin and streams whose trailers come.
+//! New streams, and trailers of open ones.
 
 use crate::broken::{Broken, ErrorCode};
 use crate::frame::{self, Head};
@@ -10,14 +10,14 @@ use super::request::{Fault, Request, read_trailers};
 use super::stream::{Fate, Stream};
 use super::{Connection, Phase};
 
-/// Blocks beyond this are not kept: they are not all references.
+/// Longer blocks are not kept: they contain more than references.
 const RECENT_BYTES_MAX: usize = 64;
 
-/// Nor requests beyond this: a short block may refer to much.
+/// Larger requests are not kept either: a short block may refer to large table entries.
 const RECENT_REQUEST_BYTES_MAX: usize = 2 * 1024;
 
-/// The last block that changed nothing in the decoder's table. Clients that index their fields send
-/// the same bytes for each call, and they mean the same while the table is the same.
+/// The last block that left the decoder's table unchanged. Clients that index their fields send the same
+/// bytes for each call; they mean the same until the table changes.
 #[derive(Debug)]
 pub(super) struct Recent {
     block: Vec<u8>,
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// A whole block, that this frame began.
+    /// A whole block. `head` is the frame that began it.
     fn block(&mut self, head: Head, block: &[u8]) -> Result<(), Broken> {
         if head.stream > self.last_stream {
             return self.begin(head, block);
@@ -90,14 +90,14 @@ impl Connection {
         Ok(())
     }
 
-    /// A new stream.
+    /// Begins a stream.
     fn begin(&mut self, head: Head, block: &[u8]) -> Result<(), Broken> {
         self.last_stream = head.stream;
         let mut stream = self.streams.spare(Stream::new);
         self.read(&mut stream.request, block)?;
         let has_ended = head.has(frame::END_STREAM);
         let refused = if let Phase::Closed(last) = self.phase {
-            // It was told; the number that it was told stays the truth.
+            // The GOAWAY named the last stream, which must stay true.
             self.last_stream = last;
             self.closed_early_max = head.stream;
             self.link.spend_budget()
@@ -121,7 +121,7 @@ impl Connection {
         refused
     }
 
-    /// Reads a request, from memory if it is the same as the last one.
+    /// Decodes a request, or copies the last one if the block is the same.
     #[inline]
     fn read(&mut self, request: &mut Request, block: &[u8]) -> Result<(), Broken> {
         let decoder = &mut self.link.decoder;
@@ -144,7 +144,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Refuses a stream without a word, at the cost of patience.
+    /// Resets a stream at a cost to the budget.
     fn refuse(&mut self, stream: u32, code: ErrorCode) -> Result<(), Broken> {
         self.link.reset(stream, code);
         self.closed_early_max = stream;

@@ -1,9 +1,9 @@
 //! Calls whose answer the owner hands in later ([`super::Outcome::Later`]).
 //!
-//! A pending call keeps its stream and at most 1 KiB of its headers. A client that resets pending calls frees
-//! the streams, but not the owner's work: such a call counts as a stream until its answer is handed in. So an
-//! owner has at most `Limits::streams_max` calls of a connection in its hands, and must hand in an answer for
-//! each, or end it by [`Connection::end_pending`]. Only the connection's end relieves it of that.
+//! A pending call keeps its stream and at most 1 KiB of its headers. A client that resets a pending call
+//! frees the stream, but not the owner's work: the call counts as a stream until its answer is handed in. So
+//! an owner has at most `Limits::streams_max` pending calls per connection. It must hand in an answer for
+//! each, or end it by [`Connection::end_pending`]; calls of a closed connection need neither.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::Status;
 use super::shared::Shared;
 use super::{Connection, Phase};
 
-/// Names a call of a connection. Meaningless to other connections.
+/// Names a call within its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
     pub(super) stream: u32,
-    /// The number of its message among all of the connection.
+    /// The number of its message among all messages of the connection.
     pub(super) message: usize,
 }
 
 impl Connection {
-    /// Hands in the answer to a call that the service put off: a message, or the status that the call ends
-    /// with. False if the call no longer waits for it; the answer is dropped then.
+    /// Hands in the answer of a pending call: a message, or the status that ends the call. Returns false and
+    /// drops the answer if the call is no longer pending.
     pub fn answer(&mut self, call: CallId, answer: Result<&[u8], Status>) -> bool {
         if matches!(self.phase, Phase::Broken(_)) {
             return false;
@@ -39,23 +39,21 @@ impl Connection {
         true
     }
 
-    /// Calls whose answer has yet to be handed in, also those that their client has given up.
+    /// The number of pending calls, including those that the client has reset.
     #[must_use]
     pub fn pending(&self) -> usize {
         let streams = self.streams.iter().filter(|(_, stream)| stream.pending_since().is_some());
         streams.count() + self.shared.abandoned.len()
     }
 
-    /// When the oldest of the [`Connection::pending`] calls was asked, by the time of
-    /// [`Connection::set_time`].
+    /// When the oldest pending call was asked, by the time of [`Connection::set_time`].
     #[must_use]
     pub fn pending_since(&self) -> Option<Duration> {
         let streams = self.streams.iter().filter_map(|(_, stream)| stream.pending_since());
         streams.chain(self.shared.abandoned.iter().map(|(_, since)| *since)).min()
     }
 
-    /// Ends the pending calls that were asked before `then` with this status. Answers that come after that are
-    /// dropped.
+    /// Ends pending calls that were asked before `then`, with this status. Their answers are dropped later.
     pub fn end_pending(&mut self, then: Duration, status: &Status) {
         self.shared.abandoned.retain(|(_, since)| *since >= then);
         let pending =
@@ -82,7 +80,7 @@ impl Shared {
         self.abandoned.insert(at, (call, since));
     }
 
-    /// Forgets an abandoned call. False if there is none.
+    /// Removes an abandoned call. False if there is none.
     fn forget(&mut self, call: CallId) -> bool {
         let found = self.abandoned.binary_search_by_key(&call, |(other, _)| *other);
         found.map(|at| self.abandoned.remove(at)).is_ok()

@@ -1,22 +1,22 @@
-//! What the calls of a connection share: its limits, and what is counted over all of them.
+//! State that all calls of a connection share: limits and totals.
 
 use std::time::Duration;
 
 use super::{CallId, Limits};
 
-/// What all calls of a connection share.
+/// State that all calls of a connection share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) limits: Limits,
-    /// The memory of headers and of messages that have begun to arrive, over all streams.
+    /// Memory of headers and partial messages, over all streams.
     pub(super) buffered_bytes: usize,
-    /// Of them that of headers.
+    /// The part of `buffered_bytes` that headers take.
     pub(super) headers_bytes: usize,
-    /// What time it is.
+    /// The time of [`super::Connection::set_time`].
     pub(super) now: Duration,
     /// Messages that the service was asked about.
     pub(super) asked: usize,
-    /// Calls that stay open for ever.
+    /// Calls that stay open (`Watched`, `Kept`).
     pub(super) staying: usize,
     pub(super) stream_window: u32,
     pub(super) answer: Vec<u8>,
@@ -39,8 +39,8 @@ impl Shared {
         }
     }
 
-    /// Whether another call may have headers of so much memory. A few bytes may stand for all that a table
-    /// holds, so calls without a message yet have a bound of their own: that of sixteen of the largest.
+    /// Whether another call may have headers of this size in memory. A few bytes on the wire may refer to a
+    /// whole table, so headers have a limit of their own: sixteen times the largest.
     #[inline]
     pub(super) fn has_room_for_headers(&self, bytes: usize) -> bool {
         let most = self.limits.header_bytes_max.saturating_mul(16);
@@ -48,13 +48,13 @@ impl Shared {
             && self.headers_bytes.saturating_add(bytes) <= most
     }
 
-    /// The memory that is of no call.
+    /// Memory that belongs to no call, by capacity.
     #[inline]
     pub(super) fn capacity_bytes(&self) -> usize {
         self.answer.capacity() + self.abandoned.capacity() * size_of::<(CallId, Duration)>()
     }
 
-    /// Gives all memory back that holds nothing.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.answer = Vec::new();
         self.abandoned.shrink_to_fit();

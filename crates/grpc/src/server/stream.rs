@@ -1,4 +1,4 @@
-//! One call: its messages are cut out, the service is asked, its answers are sent or wait.
+//! One call: cuts its messages, asks the service, and sends or queues the answers.
 
 use std::time::Duration;
 
@@ -15,42 +15,42 @@ use super::request::{Encoding, Request};
 use super::shared::Shared;
 use super::{Call, CallId, Outcome, Service};
 
-/// Bytes that are held for a peer that does not read, or opens no window. Beyond them messages are
-/// refused before the service is asked: four times what makes a connection congested.
+/// Unsent bytes of a peer that does not read or opens no window. Beyond them, messages are refused before the
+/// service is asked. Four times the output of a congested connection.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
 
-/// A call that goes on after its first message keeps no more memory of its headers. Most calls end soon,
-/// and leave it to the next.
+/// The most memory of its headers that a call keeps after its first message. Most calls end soon, and pass
+/// their memory to the next call.
 const KEPT_METADATA_BYTES: usize = 1024;
 
-/// What becomes of a stream.
+/// What happens to a stream next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Open,
     /// Both sides have ended it.
     Done,
-    /// The response is whole, the request is not: no more of it is wanted.
+    /// The response is complete, the request is not, and the rest of it is useless.
     DoneEarly,
     Failed(ErrorCode),
 }
 
-/// How far the client's side of a stream is.
+/// The client's side of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sending {
     Open,
     Ended,
 }
 
-/// How far the response is.
+/// The state of the response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Response {
     /// Nothing was sent.
     Awaited,
-    /// Nothing was sent: the owner hands in the answer later.
+    /// Nothing was sent, and the owner hands in the answer later.
     Pending(Pending),
     /// The headers were sent.
     Begun,
-    /// It ends when the body is sent: with this status, or well.
+    /// Ends once the body is sent, with this status or with OK.
     Ending(Option<Status>),
 }
 
@@ -61,21 +61,21 @@ struct Pending {
     message_bytes: usize,
 }
 
-/// Whether the call ends when the client has sent all.
+/// Whether the call stays open after the client has ended its side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Caller,
-    /// It stays open, to be told.
+    /// Stays open, with notifications.
     Watcher,
-    /// It stays open.
+    /// Stays open.
     Kept,
 }
 
-/// Whether the call may have more messages.
+/// The messages that the call may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Messages {
     Many,
-    /// It had the only one that its method takes.
+    /// None: the only message of its method has arrived.
     Enough,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Stream {
     pub(super) request: Request,
     pub(super) body: Body,
     id: u32,
-    /// What has arrived of a message.
+    /// The part of a message that has arrived.
     begun: Vec<u8>,
     data_bytes: u64,
     window: ReceiveWindow,
@@ -93,11 +93,11 @@ pub(super) struct Stream {
     response: Response,
     role: Role,
     messages: Messages,
-    /// When the message began that is not whole, or that is awaited, and when the answer began that the
-    /// client gives no window for. Of no meaning while there is none.
+    /// When the partial or awaited message began, and when the answer began that lacks window. Meaningless
+    /// without such a message or answer.
     message_since: Duration,
     answer_since: Duration,
-    /// What of its memory is counted in `Shared::buffered_bytes`.
+    /// Memory of this stream that `Shared::buffered_bytes` includes.
     counted: usize,
     counted_headers: usize,
 }
@@ -129,7 +129,7 @@ impl Stream {
         }
     }
 
-    /// Begins a call whose request was read.
+    /// Begins a call with the request that was decoded.
     #[inline]
     pub(super) fn begin(&mut self, id: u32, send_window: i64, shared: &mut Shared) {
         self.count(shared);
@@ -144,7 +144,7 @@ impl Stream {
         self.message_since = shared.now;
     }
 
-    /// Counts the memory of what has arrived.
+    /// Updates the totals of memory.
     #[inline]
     fn count(&mut self, shared: &mut Shared) {
         let headers = self.request.capacity_bytes();
@@ -159,7 +159,7 @@ impl Stream {
         self.request.capacity_bytes() + self.begun.capacity()
     }
 
-    /// Since when something of the call has begun and is not whole: its message, or its answer.
+    /// When the unfinished message or the unsent answer began, whichever is older.
     pub(super) fn unfinished_since(&self) -> Option<Duration> {
         let message = self.is_message_unfinished().then_some(self.message_since);
         let answer = (!self.body.is_empty()).then_some(self.answer_since);
@@ -169,10 +169,10 @@ impl Stream {
     fn is_message_unfinished(&self) -> bool {
         self.client == Sending::Open
             && match (&self.response, self.role) {
-                // Not for the client to continue.
+                // The client has nothing to continue.
                 (Response::Pending(_) | Response::Ending(_), _) => false,
                 (Response::Awaited, Role::Caller) => true,
-                // After its only answer a call has only to end.
+                // After its only answer, the client only has to end the call.
                 (Response::Begun, Role::Caller) => {
                     self.messages == Messages::Enough || !self.begun.is_empty()
                 }
@@ -180,7 +180,7 @@ impl Stream {
             }
     }
 
-    /// Gives memory back that holds nothing, or nothing that matters any more.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self, shared: &mut Shared) {
         if self.response != Response::Awaited {
             self.request.drop_metadata(0);
@@ -188,7 +188,7 @@ impl Stream {
         self.count(shared);
     }
 
-    /// Ends a call that takes too long, or has to make room.
+    /// Ends a call that takes too long, or whose memory is needed.
     pub(super) fn give_up(&mut self, status: Status, link: &mut Link) -> Fate {
         if !self.body.is_empty() {
             return Fate::Failed(ErrorCode::EnhanceYourCalm);
@@ -197,7 +197,7 @@ impl Stream {
         self.end((!is_answered).then_some(status), link)
     }
 
-    /// Ends a call, whatever it waits for.
+    /// Resets the stream for its next use.
     #[inline]
     pub(super) fn clear(&mut self, link: &mut Link, shared: &mut Shared) {
         shared.buffered_bytes -= self.counted;
@@ -214,7 +214,7 @@ impl Stream {
         }
     }
 
-    /// When the call was asked whose answer is handed in later.
+    /// When the message of a pending call was asked.
     pub(super) fn pending_since(&self) -> Option<Duration> {
         matches!(self.response, Response::Pending(_)).then_some(self.message_since)
     }
@@ -223,7 +223,7 @@ impl Stream {
         matches!(self.response, Response::Pending(pending) if pending.id == id)
     }
 
-    /// Sends the answer that was handed in later.
+    /// Sends the answer of a pending call.
     pub(super) fn answer(
         &mut self,
         answer: Result<&[u8], Status>,
@@ -260,7 +260,7 @@ impl Stream {
         matches!(self.response, Response::Ending(_))
     }
 
-    /// Takes the payload of a DATA frame, of which `data` is what is not padding.
+    /// Takes the payload of a DATA frame. `data` is the payload without padding.
     pub(super) fn take_data(
         &mut self,
         head: Head,
@@ -298,7 +298,7 @@ impl Stream {
             return self.request_ended(link);
         }
         if self.response != Response::Awaited {
-            // It stays open, and may do so for long: what only its first message needed goes.
+            // The call may stay open for long, and later messages do not need the metadata.
             self.request.drop_metadata(KEPT_METADATA_BYTES);
             self.count(shared);
         }
@@ -311,7 +311,7 @@ impl Stream {
         Fate::Open
     }
 
-    /// Takes the end of the request, by trailers.
+    /// Takes trailers, which end the request.
     pub(super) fn take_end(&mut self, link: &mut Link) -> Fate {
         if self.client == Sending::Ended {
             return Fate::Failed(ErrorCode::StreamClosed);
@@ -323,7 +323,7 @@ impl Stream {
         self.request_ended(link)
     }
 
-    /// Sends a message to a client that watches. One that does not read is given up.
+    /// Sends a notification. Fails if the client does not read.
     pub(super) fn notify(&mut self, message: &[u8], now: Duration, link: &mut Link) -> Fate {
         if link.outgoing.unsent_bytes() > UNSENT_BYTES_MAX {
             return Fate::Failed(ErrorCode::EnhanceYourCalm);
@@ -332,13 +332,13 @@ impl Stream {
         Fate::Open
     }
 
-    /// Ends the response, with this status or well, when all before it is sent.
+    /// Ends the response with this status, or with OK, after all unsent bytes.
     #[inline]
     pub(super) fn end(&mut self, status: Option<Status>, link: &mut Link) -> Fate {
         self.end_with(status, Advice::None, link)
     }
 
-    /// Sends what the windows allow, and the end after it.
+    /// Sends what the windows allow, then a waiting end.
     pub(super) fn send_waiting(&mut self, link: &mut Link) -> Fate {
         let frames = self.body.pump(self.id, 0, &mut link.outgoing);
         link.refill_budget_for_frames(frames);
@@ -366,7 +366,7 @@ impl Stream {
         }
     }
 
-    /// Answers each message that is whole, and keeps the beginning of one that is not.
+    /// Answers each whole message, and keeps the beginning of a partial one.
     fn messages(
         &mut self,
         mut data: &[u8],
@@ -400,7 +400,7 @@ impl Stream {
             } else {
                 message::fill(&mut self.begun, &mut data, bytes_max);
                 self.count(shared);
-                // Taken out of the stream for as long as it is looked at.
+                // Moved out of the stream while the service reads it.
                 let mut begun = std::mem::take(&mut self.begun);
                 let fate = match message::cut(&begun, bytes_max) {
                     Cut::Whole { flag, message, .. } => {
@@ -428,7 +428,7 @@ impl Stream {
         if shared.buffered_bytes <= shared.limits.buffered_bytes_max {
             return Fate::Open;
         }
-        let reason = "too many messages of this connection have begun and not ended";
+        let reason = "too many partial messages on this connection";
         self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
     }
 
@@ -437,7 +437,7 @@ impl Stream {
         self.end(Some(Status::new(Code::ResourceExhausted, message)), link)
     }
 
-    /// Has a message answered.
+    /// Asks the service about a message.
     fn ask(
         &mut self,
         flag: u8,
@@ -478,7 +478,7 @@ impl Stream {
         Fate::Open
     }
 
-    /// Leaves the answer to the owner, and keeps of the call what that needs.
+    /// Makes the call pending, and frees what it no longer needs.
     fn put_off(&mut self, pending: Pending, shared: &mut Shared) {
         self.messages = Messages::Enough;
         self.response = Response::Pending(pending);
@@ -492,7 +492,7 @@ impl Stream {
         self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
     }
 
-    /// The call is not over when the client has sent all.
+    /// Keeps the call open after the client has ended its side.
     fn stay(&mut self, role: Role, shared: &mut Shared) {
         if self.role == Role::Caller {
             shared.staying += 1;
@@ -501,7 +501,7 @@ impl Stream {
         self.messages = Messages::Enough;
     }
 
-    /// A message that is compressed, or whose flag means nothing.
+    /// Refuses a message that is compressed, or whose flag is invalid.
     fn refuse_flag(&mut self, flag: u8, link: &mut Link) -> Fate {
         let (code, reason) = match (flag, self.request.encoding) {
             (1, Encoding::Other) => (Code::Unimplemented, "messages may not be compressed"),

@@ -1,4 +1,4 @@
-//! The server's side, by raw frames.
+//! The server, driven by raw frames.
 
 mod any_bytes;
 mod flow;
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
 #[derive(Debug, Default)]
 struct Echo {
     asked: usize,
-    /// Calls that were put off.
+    /// Pending calls.
     later: Vec<CallId>,
 }
 
@@ -51,7 +51,7 @@ impl Service for Echo {
     }
 }
 
-/// A connection that was greeted, and whose first output was written.
+/// A connection after the exchange of prefaces, with its output written.
 fn greeted(limits: Limits) -> Connection {
     let mut connection = Connection::new(limits);
     assert_eq!(connection.receive(&greeting(), &mut Echo::default()), Ok(0));
@@ -59,7 +59,7 @@ fn greeted(limits: Limits) -> Connection {
     connection
 }
 
-/// What a connection says to this.
+/// The frames that answer this input.
 fn said(connection: &mut Connection, input: &[u8]) -> Vec<(Head, Vec<u8>)> {
     connection.receive(input, &mut Echo::default()).unwrap();
     take_output(connection)

@@ -1,5 +1,5 @@
-//! Any bytes, and conversations that were tampered with: no panic, no bound exceeded, and the same
-//! in any pieces.
+//! Random bytes, and conversations with random changes: no panic, no limit exceeded, and the same result
+//! however the input is cut.
 
 use proptest::prelude::*;
 
@@ -35,12 +35,11 @@ fn check_bounds(connection: &Connection, input_bytes: usize) {
     );
     assert!(connection.link.blocks.len() <= 1000 + frame::PAYLOAD_BYTES_MAX);
     assert!(connection.link.decoder.table().buffer_bytes() <= 3 * 4096);
-    // An echo is no longer than what it answers, a refusal no longer than ten times the frame that
-    // causes it.
+    // An echo is no longer than its message, and a refusal no longer than ten times the frame that causes it.
     assert!(connection.link.outgoing.unsent_bytes() <= 1000 + 20 * input_bytes);
 }
 
-/// Feeds the bytes in pieces; what was said, and how it ended.
+/// Feeds the bytes in pieces. Returns the output, the error, and the number of messages.
 fn fed(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Option<Broken>, usize) {
     let mut connection = Connection::new(LIMITS);
     let mut service = Echo::default();

@@ -21,7 +21,7 @@ fn status(code: Code) -> Status {
     Status::new(code, "")
 }
 
-/// A connection with the window for many answers, and the pending calls of these streams.
+/// A connection with a large window, and pending calls on these streams.
 fn with_pending(limits: Limits, streams: impl Iterator<Item = u32>) -> (Connection, Vec<CallId>) {
     let mut connection = greeted(limits);
     let mut service = Echo::default();
@@ -53,7 +53,8 @@ fn thousands_are_answered_in_any_order_and_each_once() {
     let is_reset = |index: usize| index % 3 == 1;
     let mut output = Vec::new();
     for turn in 0..ids.len() {
-        // Every index once, far from the one before; a stream is reset at any time before its answer.
+        // Visits every index once, in a scattered order. Some streams are reset before their answer, some
+        // after it.
         let index = turn * 2_657 % ids.len();
         let to_reset = (turn + 700) * 2_657 % ids.len();
         if is_reset(to_reset) {
@@ -80,7 +81,7 @@ fn thousands_are_answered_in_any_order_and_each_once() {
     }
 }
 
-/// A client that resets what it asked leaves the work with the owner, so it may not ask for more.
+/// A reset frees no work of the owner, so it allows no further call.
 #[test]
 fn calls_that_were_given_up_count_until_they_are_answered() {
     let (mut connection, ids) = with_pending(LIMITS, odd(10));
@@ -98,9 +99,9 @@ fn calls_that_were_given_up_count_until_they_are_answered() {
     assert_eq!(take_output(&mut connection), []);
 }
 
-/// More resets than there is patience for useless frames, each of a call that the owner answers after it.
+/// More resets than the budget for useless frames allows, each before the answer to its call.
 #[test]
-fn giving_up_costs_no_patience_once_the_answer_is_in() {
+fn a_reset_of_a_pending_call_costs_no_budget_once_it_is_answered() {
     let mut connection = greeted(LIMITS);
     let mut service = Echo::default();
     for stream in odd(20_000) {
@@ -130,7 +131,7 @@ fn a_drain_waits_for_pending_calls() {
     assert!(connection.is_done());
 }
 
-/// The owner's delay is not the client's: what has begun and does not go on is another matter.
+/// Delays of the owner are not the client's fault, and have a deadline of their own.
 #[test]
 fn the_owner_ends_what_is_pending_for_too_long() {
     let mut connection = greeted(LIMITS);
@@ -151,7 +152,7 @@ fn the_owner_ends_what_is_pending_for_too_long() {
     let frames = take_output(&mut connection);
     assert!(headers_of(&frames, 1).ends_with("grpc-status: 4\n"));
     assert_eq!(frames.len(), 1);
-    // Once answered, the client has to end what it left open.
+    // After the answer, the client has to end its side in time.
     assert!(connection.answer(service.later[2], Ok(b"y")));
     assert_eq!(connection.unfinished_since(), Some(Duration::from_secs(60)));
     assert_eq!(connection.end_unfinished(Duration::from_secs(61), &late), Ok(()));
@@ -205,18 +206,18 @@ fn a_pending_call_keeps_little_of_its_headers() {
     );
 }
 
-/// What a client, an owner or time does.
+/// A step of the client, of the owner, or of time.
 #[derive(Debug, Clone)]
 enum Step {
     Call {
         path: &'static str,
         ends: bool,
     },
-    /// On one of the open streams.
+    /// Of an open stream.
     End(prop::sample::Index),
     SecondMessage(prop::sample::Index),
     Reset(prop::sample::Index),
-    /// To one of all calls that were ever put off.
+    /// For any call that was ever pending.
     Answer(prop::sample::Index, Result<(), Code>),
     Time,
     EndPending {
@@ -244,13 +245,13 @@ fn any_step() -> impl Strategy<Value = Step> {
 /// The slow twin of a connection.
 #[derive(Debug, Default)]
 struct Model {
-    /// By stream: whether the client has ended it, and when its call was put off that is not answered.
+    /// By stream: whether the client has ended it, and since when its call is pending.
     open: BTreeMap<u32, (bool, Option<u64>)>,
-    /// Put off, and closed before the answer.
+    /// Pending calls whose stream has closed.
     abandoned: BTreeMap<u32, u64>,
     is_drained: bool,
     now: u64,
-    /// What is sent: `headers`, `data`, `end` with a status, `reset` with a code.
+    /// Expected output: `headers`, `data`, `end` with a status, `reset` with a code.
     sent: Vec<(u32, String)>,
 }
 
@@ -259,7 +260,7 @@ impl Model {
         self.sent.push((stream, what.to_owned()));
     }
 
-    /// This side ends a call.
+    /// The server ends a call.
     fn end(&mut self, stream: u32, code: Code) {
         self.say(stream, &format!("end {}", code as u8));
         if let Some((false, _)) = self.open.remove(&stream) {
@@ -294,7 +295,7 @@ impl Model {
     }
 }
 
-/// A connection beside its model.
+/// A connection and its model.
 struct Pair {
     connection: Connection,
     service: Echo,
@@ -307,7 +308,7 @@ impl Pair {
         self.connection.receive(input, &mut self.service).unwrap();
     }
 
-    /// One of the open streams that the client has not ended, or any of the open ones.
+    /// Any open stream, or one that the client has not ended.
     fn pick(&self, index: prop::sample::Index, only_unended: bool) -> Option<u32> {
         let open = self.model.open.iter().filter(|(_, (ended, _))| !(only_unended && *ended));
         let open: Vec<u32> = open.map(|(stream, _)| *stream).collect();
