@@ -5,17 +5,17 @@ use super::traffic::FROM_SECS;
 use tidegate_load::svg::{INK, Svg};
 
 pub(super) const WIDTH: i64 = 720;
-/// Where the first second begins, in hundredths of a pixel, and how long a second is.
+/// The position of the first second and the width of a second, in hundredths of a pixel.
 const LEFT: i64 = 4_400;
 const SECOND: i64 = 325;
 
-/// A horizontal line from the beginning to `to_secs`, at a height in hundredths of a pixel.
+/// A horizontal line from the left end to `to_secs`. `y` is in hundredths of a pixel.
 pub(super) fn level(svg: &mut Svg, y: i64, to_secs: i64, style: &str) {
     let (from, to, y) = (px(x(FROM_SECS * 1_000)), px(x(to_secs * 1_000)), px(y));
     svg.line(format_args!("<path d=\"M{from} {y}H{to}\" stroke=\"{INK}\"{style}/>"));
 }
 
-/// The minutes up to `to_secs`, and the boundary among them, from `top` to `bottom` in pixels.
+/// Vertical lines at minutes up to `to_secs`, from `top` to `bottom` in pixels.
 pub(super) fn minutes(svg: &mut Svg, (top, bottom): (i64, i64), to_secs: i64) {
     for secs in (-60..=to_secs).step_by(60) {
         let x = x(secs * 1_000);
@@ -30,12 +30,12 @@ pub(super) fn minutes(svg: &mut Svg, (top, bottom): (i64, i64), to_secs: i64) {
     }
 }
 
-/// Where a time is, in hundredths of a pixel; `millis` from the boundary.
+/// The position of a time in hundredths of a pixel. `millis` counts from the boundary.
 pub(super) fn x(millis: i64) -> i64 {
     LEFT + (millis - FROM_SECS * 1_000) * SECOND / 1_000
 }
 
-/// Hundredths of a pixel as a number of pixels.
+/// Formats hundredths of a pixel as pixels.
 pub(super) fn px(hundredths: i64) -> String {
     let sign = if hundredths < 0 { "-" } else { "" };
     let (whole, part) = (hundredths.abs() / 100, hundredths.abs() % 100);
@@ -46,7 +46,7 @@ pub(super) fn px(hundredths: i64) -> String {
     }
 }
 
-/// A line in steps: flat up to each point, then straight to its height. In hundredths of a pixel.
+/// A step line: horizontal up to each point, then vertical to its height. In hundredths of a pixel.
 pub(super) fn steps(points: impl IntoIterator<Item = (i64, i64)>) -> String {
     let mut path = String::new();
     let mut last: Option<(i64, i64)> = None;

@@ -1,5 +1,5 @@
-//! One algorithm: the offered and the admitted requests as bars, and below them what was admitted in
-//! the period up to each moment, with its highest point.
+//! One algorithm: offered and admitted requests as bars, and below them the hits of the last period at each
+//! moment, with the maximum marked.
 
 use super::algorithms::Algorithm;
 use super::axes::{WIDTH, level, minutes, px, steps, x};
@@ -7,19 +7,19 @@ use super::traffic::{Admission, FROM_SECS, LIMIT, TO_SECS};
 use tidegate_load::svg::{INK, Svg};
 
 const HEIGHT: i64 = 278;
-/// Of a bar, in milliseconds and in hundredths of a pixel. Bars begin on odd seconds, so that one
-/// without requests is around the boundary.
+/// The width of a bar in milliseconds and in hundredths of a pixel. Bars begin on odd seconds, so that the
+/// one around the boundary is empty.
 const BAR_MILLIS: i64 = 2_000;
 const BAR_WIDTH: i64 = 550;
-/// The bottom of the bars, and what a request adds to one.
+/// The bottom of the bars, and the height per request.
 const BARS_Y: i64 = 14_200;
 const BARS_HIT: i64 = 400;
-/// The bottom of the line below, and what a request adds to its height.
+/// The bottom of the line, and the height per request.
 const SUM_Y: i64 = 24_800;
 const SUM_HIT: i64 = 50;
-/// Where little is drawn: just behind the first minute.
+/// An empty area behind the first minute.
 const NOTES_X: i64 = 88;
-/// The line is looked at this often.
+/// The interval between points of the line.
 const SUM_MILLIS: usize = 500;
 
 pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
@@ -72,7 +72,7 @@ pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
     svg.finish()
 }
 
-/// What the bars mean.
+/// The legend of the bars.
 fn legend(svg: &mut Svg, colour: &str) {
     let (x, y) = (NOTES_X, 64);
     svg.text((x, y), "", "requests in 2 s:");

@@ -1,4 +1,4 @@
-//! All algorithms in one chart: how much each has admitted so far, of the same traffic.
+//! All algorithms in one chart: the total that each has admitted of the same traffic.
 
 use super::algorithms::Algorithm;
 use super::axes::{WIDTH, level, minutes, steps, x};
@@ -7,13 +7,13 @@ use tidegate_load::svg::Svg;
 
 const HEIGHT: i64 = 372;
 const TOP: i64 = 52;
-/// The bottom, and what a request adds to the height, in hundredths of a pixel.
+/// The bottom, and the height per request, in hundredths of a pixel.
 const BOTTOM: i64 = 34_200;
 const HIT: i64 = 120;
-/// The lines are looked at this often, and end here, to leave room for their names.
+/// The interval between points, and the end of the lines, which leaves room for the names.
 const MILLIS: usize = 1_000;
 const END_SECS: i64 = 82;
-/// Names are at least this far apart.
+/// The least distance between names.
 const NAME_HEIGHT: i64 = 15;
 
 pub(super) fn draw<'a>(
@@ -47,7 +47,7 @@ pub(super) fn draw<'a>(
     svg.finish()
 }
 
-/// Puts the names behind the ends of their lines, apart from each other.
+/// Writes the names behind the ends of their lines, without overlap.
 fn name_ends(svg: &mut Svg, mut ends: Vec<(i64, &Algorithm)>) {
     ends.sort_by_key(|(y, _)| *y);
     let left = x(END_SECS * 1_000) / 100 + 4;

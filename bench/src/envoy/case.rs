@@ -1,4 +1,4 @@
-//! The ways to run Envoy that are compared, and what one of them costs.
+//! The compared ways to run Envoy, and the cost of each.
 
 use crate::figures::median;
 use anyhow::ensure;
@@ -10,8 +10,8 @@ use tidegate_tests::decisions::Decisions;
 use tidegate_tests::load::Load;
 use tidegate_tests::stack::{Plan, Stack};
 
-/// A limit that nobody reaches for each client, for each address and for the whole; one that denies
-/// all of one client.
+/// An unreachable limit for each client, for each address and for all together, and one that denies every
+/// request of one client.
 pub(super) const LIMITS: &str = "\
 domain: bench
 descriptors:
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The plugin configuration; none where Tidegate is not in Envoy.
+    /// The plugin's configuration. None without Tidegate in Envoy.
     fn plugin(self) -> Option<Value> {
         match self {
             Kind::NoFilter | Kind::NativeLocal | Kind::Noop => None,
@@ -91,7 +91,7 @@ impl Kind {
         }
     }
 
-    /// What each request is answered with, and by whom it says it is sent.
+    /// The expected status, and the client that sends the requests.
     fn expected(self) -> (u16, &'static str) {
         match self {
             Kind::DeniedLocally => (429, "denied"),
@@ -118,7 +118,7 @@ impl Kind {
     }
 }
 
-/// One descriptor, as a route's `rate_limits` has it.
+/// One descriptor, in the form of a route's `rate_limits`.
 pub(super) fn one() -> Value {
     json!([{"actions": [
         {"request_headers": {"header_name": "x-client", "descriptor_key": "client"}},
@@ -133,7 +133,7 @@ fn three() -> Value {
     ])
 }
 
-/// A plugin configuration. The timeout is generous: a stall of a shared machine is no failure.
+/// A plugin configuration. The timeout is generous, as a stall of a shared machine is not a failure.
 pub(super) fn plugin(rate_limits: &Value) -> Value {
     json!({
         "domain": "bench",
@@ -144,7 +144,7 @@ pub(super) fn plugin(rate_limits: &Value) -> Value {
     })
 }
 
-/// A way to run Envoy, and what it cost in each round.
+/// A way to run Envoy, and its cost in each round.
 pub(super) struct Case {
     pub(super) kind: Kind,
     stack: Stack,
@@ -152,11 +152,11 @@ pub(super) struct Case {
     envoy: Vec<f64>,
     /// µs of the sidecar's CPU per request.
     sidecar: Vec<f64>,
-    /// From sending a request to its answer, in nanoseconds, over all rounds.
+    /// Latencies in nanoseconds, over all rounds.
     latencies: Histogram<u64>,
-    /// Over all rounds; none without Tidegate in Envoy.
+    /// Over all rounds. None without Tidegate in Envoy.
     decisions: Option<Decisions>,
-    /// Of Envoy, after the last round.
+    /// Envoy's memory after the last round.
     resident_bytes: u64,
 }
 
@@ -189,7 +189,7 @@ impl Case {
         self.resident_bytes = self.stack.envoy.process.resident_bytes()?;
         if let Some(decided) = decided {
             let now = self.stack.envoy.decisions_of(decided.total() + requests).await?;
-            // From the first round's beginning on, as the counters only grow.
+            // Counted from the first round, as the counters only grow.
             let first = self.decisions.get_or_insert_default();
             *first = sum(first, &now.since(&decided));
         }

@@ -1,4 +1,4 @@
-//! The cases as a table, as rows of results, and beside the targets of the design.
+//! The cases as a table, as rows of results, and compared with the design's targets.
 
 use super::case::{Case, Kind};
 use super::{Plan, SUITE};
@@ -34,7 +34,7 @@ fn of(cases: &[Case], kind: Kind) -> Option<&Case> {
     cases.iter().find(|case| case.kind == kind)
 }
 
-/// µs of both processes per request above those without a filter.
+/// µs of both processes per request beyond those without a filter.
 fn above(case: &Case, cases: &[Case]) -> f64 {
     of(cases, Kind::NoFilter).map_or(f64::NAN, |none| case.both_micros() - none.both_micros())
 }
@@ -96,7 +96,7 @@ fn rows(case: &Case, cases: &[Case]) -> Vec<Row> {
     rows
 }
 
-/// What the design asks for, beside what was found.
+/// The design's targets beside the figures.
 fn targets(cases: &[Case]) -> Vec<String> {
     let mut targets = Vec::new();
     let Some(three) = of(cases, Kind::LeasesOfThree) else {

@@ -1,4 +1,4 @@
-//! How long calls take at a fixed rate, counted from when each was due.
+//! The latency of calls at a fixed rate, from when each was due.
 
 use super::generator::{Ask, From, Pace, Report, load};
 use super::server::{Kind, Server};
@@ -7,7 +7,7 @@ use crate::figures::median;
 use crate::progress;
 use crate::report::{Row, print_table};
 
-/// As the generator names them.
+/// The generator's names of them.
 pub(super) const PERCENTILES: [&str; 4] = ["p50", "p99", "p99.9", "p99.99"];
 const METRICS: [&str; 4] = ["latency_p50", "latency_p99", "latency_p99.9", "latency_p99.99"];
 
@@ -39,16 +39,16 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What the rounds gave of a server.
+/// The rounds of a server.
 struct Measured {
     kind: Kind,
     server: Server,
     reports: Vec<Report>,
-    /// Microseconds of its CPU a call.
+    /// µs of its CPU per call.
     micros: Vec<f64>,
 }
 
-/// What the rounds gave, of each server that can be run.
+/// The rounds of each available server.
 async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
     let mut peers = Vec::new();
     for kind in Kind::all() {
@@ -62,7 +62,7 @@ async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
             let pace = Pace::Open { rate };
             let before = server.cpu_micros()?;
             let report = load(server.address, Ask::Rls, pace, plan.duration, Cores::Two).await?;
-            // The first was the warm-up.
+            // The first round is the warm-up.
             if round > 0 {
                 micros.push((server.cpu_micros()? - before) / report.decided());
                 reports.push(report);
@@ -97,7 +97,7 @@ fn rows_of(case: &str, peers: &[(Kind, [f64; 4])]) -> Vec<Row> {
     METRICS.into_iter().enumerate().filter_map(row).collect()
 }
 
-/// Our figure, beside that of Limitador where it was run.
+/// Tidegate's figure, beside Limitador's if it was run.
 fn row_of(case: &str, what: (&'static str, &'static str), peers: &[(Kind, f64)]) -> Option<Row> {
     let of = |wanted: Kind| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| *of);
     let row = Row::new(SUITE, case, what, of(Kind::Tidegate)?);
@@ -107,7 +107,7 @@ fn row_of(case: &str, what: (&'static str, &'static str), peers: &[(Kind, f64)])
     })
 }
 
-/// Rows of latencies that stand alone.
+/// Rows of latencies without a peer.
 pub(super) fn rows_alone(case: &str, figures: &[f64; 4]) -> Vec<Row> {
     rows_of(case, &[(Kind::Tidegate, *figures)])
 }

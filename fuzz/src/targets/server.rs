@@ -1,5 +1,5 @@
-//! The server's side of a connection, fed with any bytes in any pieces: the same answers however they are
-//! cut, memory within its bounds, and little CPU for each byte.
+//! The server's side of a connection, fed with random bytes in random pieces: the same answers however they
+//! are cut, memory within its limits, and little CPU per byte.
 
 use super::Target;
 use crate::frames::{self, frame};
@@ -21,15 +21,15 @@ const LIMITS: Limits = Limits {
     buffered_bytes_max: 64 * 1024,
 };
 
-/// The cheapest call is two frames of some 20 bytes, of which one has its headers in the table.
+/// The cheapest call is two frames of some 20 bytes, one of them with headers from the table.
 const WORK: Bound = Bound { fixed: Duration::from_micros(500), nanos_per_byte: 250 };
 
-/// What a connection may hold beside what its peer has not read: messages that have begun, twice as much as
-/// their bound since a buffer doubles, a block and a frame in parts, and what a stream is, for each.
+/// The memory of a connection beyond its unread output: partial messages, twice their limit as buffers
+/// double; a partial block and frame; and the streams.
 const MEMORY_MAX: usize = 2 * (64 + 32 + 16 + 8 + 16) * 1024 + 32 * 8 * 1024;
-/// What waits to be written when the owner reads no more, and what one read of it adds.
+/// Unwritten output when the owner stops reading, and the output of one more read.
 const UNREAD_MAX: usize = 2 * (256 + 20 * 16) * 1024;
-/// What may stay for a connection without calls whose peer has read all.
+/// Memory of a connection without calls whose peer has read everything.
 const IDLE_MAX: usize = 64 * 1024;
 
 /// Answers a message with itself, or as its path says; later, if it begins with `l`.
@@ -57,7 +57,7 @@ impl Service for Echo {
     }
 }
 
-/// Hands in the answer of a pending call, and of the same call again.
+/// Hands in the answer of a pending call, twice.
 fn answer(connection: &mut Connection, call: CallId) {
     let pending = connection.pending();
     let answer = match pending % 2 {
@@ -89,7 +89,7 @@ fn run(input: &[u8]) {
     owned(&bytes, sizes);
 }
 
-/// Feeds the bytes in pieces: what is said, how it ends, how many messages were asked about.
+/// Feeds the bytes in pieces. Returns the output, the error, and the number of messages.
 fn fed(bytes: &[u8], sizes: &[u8]) -> (Vec<u8>, Option<Broken>, usize) {
     let mut connection = Connection::new(LIMITS);
     let mut service = Echo::default();
@@ -111,7 +111,7 @@ fn fed(bytes: &[u8], sizes: &[u8]) -> (Vec<u8>, Option<Broken>, usize) {
     (connection.output().to_vec(), end, service.asked)
 }
 
-/// Treats the connection as its owner does: nothing is read while too much waits to be written.
+/// Acts like an owner: writes before it reads while the connection is congested.
 fn owned(bytes: &[u8], sizes: &[u8]) {
     let meter = Meter::begin();
     let mut connection = Connection::new(LIMITS);
@@ -128,7 +128,7 @@ fn owned(bytes: &[u8], sizes: &[u8]) {
         if result.is_err() {
             return;
         }
-        // The oldest or the newest, and two stay for a while.
+        // Answers the oldest or the newest call, and leaves two for a while.
         match service.pending.len() {
             0 | 2 => {}
             odd if odd % 2 == 1 => answer(&mut connection, service.pending.remove(0)),
@@ -139,7 +139,7 @@ fn owned(bytes: &[u8], sizes: &[u8]) {
     assert_eq!(connection.pending(), 0);
     drop(service);
     connection.written(connection.output().len());
-    // Its owner has it rest once nothing came for a while.
+    // As its owner does after an idle time.
     connection.trim();
     if connection.calls() == 0 {
         let live = meter.live();
@@ -147,10 +147,10 @@ fn owned(bytes: &[u8], sizes: &[u8]) {
     }
 }
 
-/// Conversations of the h2 crate's kind: blocks with a table, pings, settings, resets, and half of a message.
+/// Conversations like those of the h2 crate: indexed blocks, pings, settings, resets, and a partial message.
 fn seeds() -> Vec<Vec<u8>> {
     let built = |frames: &[&[u8]]| [&[0, 255, 7, 40][..], &frames.concat()].concat();
-    // A call in two frames: headers of one field group, a message that ends the stream.
+    // A call in two frames: headers, and a message that ends the stream.
     let headers: &[u8] = &[0, 0, 0, 3, 1, 2];
     let indexed: &[u8] = &[0, 0, 0, 3, 1, 4];
     let again: &[u8] = &[0, 205, 0, 3, 5, 0, 62, 0, 63, 0, 64, 0, 65, 0, 66];
@@ -169,7 +169,7 @@ fn seeds() -> Vec<Vec<u8>> {
         frame(0, 1, 1, &frames::envelope(b"hello", 0), &mut bytes);
         [&[1, 255, 7, 40][..], &bytes].concat()
     };
-    // An entry as large as the table, and a block full of references to its name.
+    // An entry as large as the table, and a block of references to its name.
     let large: &[u8] = &[6, 0, 0, 1, 14, 0, 1, 0, 0];
     let references: &[u8] = &[9, 255, 255, 1, 1, 62, 1, 0, 0];
     vec![

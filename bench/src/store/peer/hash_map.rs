@@ -1,5 +1,5 @@
-//! The plain way: a `HashMap` of Tidegate's own states under one lock, made with room for its
-//! keys. A batch takes the lock once.
+//! A `HashMap` of Tidegate's own states behind one lock, with sufficient capacity. A batch takes the lock
+//! once.
 
 use super::{Kind, Peer, now, quota};
 use crate::store::keys::Keys;

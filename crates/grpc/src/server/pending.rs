@@ -75,6 +75,7 @@ impl Connection {
 
 impl Shared {
     /// Keeps a pending call whose stream has closed.
+    #[cold]
     pub(super) fn abandon(&mut self, call: CallId, since: Duration) {
         let at = self.abandoned.partition_point(|(other, _)| *other < call);
         self.abandoned.insert(at, (call, since));

@@ -208,10 +208,10 @@ impl Stream {
         }
         self.body.clear(self.id, &mut link.outgoing);
         release(&mut self.begun);
-        if let Response::Pending(pending) = std::mem::replace(&mut self.response, Response::Awaited)
-        {
+        if let Response::Pending(pending) = self.response {
             shared.abandon(pending.id, self.message_since);
         }
+        self.response = Response::Awaited;
     }
 
     /// When the message of a pending call was asked.
@@ -357,12 +357,13 @@ impl Stream {
         if !self.begun.is_empty() {
             return self.end(Some(Status::new(Code::Internal, "a message is cut off")), link);
         }
-        match (&self.response, self.role) {
-            (Response::Awaited, _) => {
+        match self.response {
+            Response::Awaited => {
                 self.end(Some(Status::new(Code::Internal, "the call has no message")), link)
             }
-            (Response::Pending(_), _) | (_, Role::Watcher | Role::Kept) => Fate::Open,
-            (_, Role::Caller) => self.end(None, link),
+            Response::Pending(_) => Fate::Open,
+            _ if self.role != Role::Caller => Fate::Open,
+            _ => self.end(None, link),
         }
     }
 
