@@ -12,7 +12,7 @@ mod report;
 
 use crate::report::Row;
 use crate::{Extent, progress};
-use case::{Case, Kind};
+use case::{Case, Setup};
 use tidegate_tests::artifacts;
 
 const SUITE: &str = "envoy";
@@ -62,8 +62,8 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
 
 async fn measured(plan: &Plan) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
-    for kind in Kind::ALL {
-        if kind == Kind::Noop
+    for kind in Setup::ALL {
+        if kind == Setup::Noop
             && let Err(missing) = artifacts::noop_filter()
         {
             println!("Without a case \"{}\": {missing}\n", kind.name());

@@ -52,7 +52,6 @@ impl Row {
 /// Replaces the rows of these suites in the results file. Rows of other suites stay.
 ///
 /// # Errors
-///
 /// When the file cannot be written. An unreadable file is replaced.
 pub(crate) fn merge(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
     let old = match std::fs::read(path) {

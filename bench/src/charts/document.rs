@@ -137,7 +137,7 @@ fn worked_examples_are_what_the_code_answers() {
 
 #[test]
 fn the_figures_of_the_charts_are_those_in_the_document() {
-    let told: Vec<(String, u64, u64)> = table("peaks")
+    let stated: Vec<(String, u64, u64)> = table("peaks")
         .iter()
         .map(|row| (row[0].to_owned(), row[1].parse().unwrap(), row[2].parse().unwrap()))
         .collect();
@@ -149,7 +149,7 @@ fn the_figures_of_the_charts_are_those_in_the_document() {
             (algorithm.name.to_owned(), peak, algorithm.bound)
         })
         .collect();
-    assert_eq!(told, counted);
+    assert_eq!(stated, counted);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn an_exact_window_has_as_many_parts_as_the_document_says() {
     for row in table("parts") {
         let parts = live_parts(nanos(row[0]));
         let bytes = parts * (StateSize::Wide.words() * 8 + NODE_HEAD);
-        let told: (usize, usize) = (row[1].parse().unwrap(), row[2].parse().unwrap());
-        assert_eq!((parts, bytes), told, "{row:?}");
+        let stated: (usize, usize) = (row[1].parse().unwrap(), row[2].parse().unwrap());
+        assert_eq!((parts, bytes), stated, "{row:?}");
     }
 }

@@ -10,7 +10,7 @@ use tidegate_sidecar::Authority;
 use tidegate_wire::{RequestReader, encode_request, lease_ask_metadata};
 
 const DOMAIN: &str = "shop";
-/// A divisor of the number of picks, so that all keys are equally frequent.
+/// Each pick moves on by this many keys, so that all keys are equally frequent.
 const TURN: usize = 1_000;
 /// The time between two calls. No day ends during all rounds, and leases fit their table.
 const STEP: Nanos = Nanos::new(1_000_000);

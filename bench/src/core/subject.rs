@@ -8,7 +8,7 @@ pub(super) trait Work {
     fn decide_each(&mut self, picks: &[u32]) -> u64;
 }
 
-/// The least share of expected answers. With fewer, something else was measured.
+/// The expected answers. Nearly all must be as expected, or something else was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     Yes,

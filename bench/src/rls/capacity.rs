@@ -1,7 +1,7 @@
 //! Closed loop: calls per second, CPU time per call, and latency of the slowest calls.
 
 use super::generator::{Ask, From, Pace, load};
-use super::server::{Kind, Server};
+use super::server::{Server, Software};
 use super::{Cores, Plan, SUITE};
 use crate::figures::median;
 use crate::progress;
@@ -34,7 +34,7 @@ const LIMITADOR_BEFORE: (&str, Figures) = (
 
 /// A server and its rounds.
 struct Peer {
-    kind: Kind,
+    kind: Software,
     cores: Cores,
     server: Server,
     micros: Vec<f64>,
@@ -43,7 +43,7 @@ struct Peer {
 }
 
 impl Peer {
-    async fn start(kind: Kind, rules: u32, cores: Cores) -> anyhow::Result<Peer> {
+    async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::Result<Peer> {
         let server = Server::start(kind, rules, cores).await?;
         Ok(Peer { kind, cores, server, micros: Vec::new(), rate: Vec::new(), p99: Vec::new() })
     }
@@ -107,7 +107,7 @@ async fn measured(
     cores: Cores,
 ) -> anyhow::Result<Vec<(&'static str, Figures)>> {
     let mut peers = Vec::new();
-    for kind in Kind::all() {
+    for kind in Software::all() {
         progress::show(&format!("starting {} with {rules} rules", kind.name()));
         peers.push(Peer::start(kind, rules, cores).await?);
     }

@@ -2,7 +2,7 @@
 
 use super::generator::{Ask, From, Pace, load};
 use super::pace::{line, medians, rows_alone};
-use super::server::{Kind, Server};
+use super::server::{Server, Software};
 use super::{Cores, Plan, SUITE};
 use crate::progress;
 use crate::report::{Row, print_table};
@@ -16,7 +16,7 @@ const AFTER: f64 = 0.25;
 pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     // One core, so that the generator has the other.
     let cores = Cores::One;
-    let server = Server::start(Kind::Tidegate, 1, cores).await?;
+    let server = Server::start(Software::Tidegate, 1, cores).await?;
     let (mut over, mut after, mut shed, mut rows) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=plan.rounds {

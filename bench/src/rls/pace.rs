@@ -1,7 +1,7 @@
 //! The latency of calls at a fixed rate, from when each was due.
 
 use super::generator::{Ask, From, Pace, Report, load};
-use super::server::{Kind, Server};
+use super::server::{Server, Software};
 use super::{Cores, Plan, SUITE};
 use crate::figures::median;
 use crate::progress;
@@ -41,7 +41,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
 
 /// The rounds of a server.
 struct Measured {
-    kind: Kind,
+    kind: Software,
     server: Server,
     reports: Vec<Report>,
     /// µs of its CPU per call.
@@ -51,7 +51,7 @@ struct Measured {
 /// The rounds of each available server.
 async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
     let mut peers = Vec::new();
-    for kind in Kind::all() {
+    for kind in Software::all() {
         let server = Server::start(kind, 1, Cores::Two).await?;
         peers.push(Measured { kind, server, reports: Vec::new(), micros: Vec::new() });
     }
@@ -89,7 +89,7 @@ pub(super) fn line(name: &str, figures: &[f64; 4], reports: &[Report]) -> Vec<St
     line
 }
 
-fn rows_of(case: &str, peers: &[(Kind, [f64; 4])]) -> Vec<Row> {
+fn rows_of(case: &str, peers: &[(Software, [f64; 4])]) -> Vec<Row> {
     let row = |(index, metric)| {
         let figures: Vec<_> = peers.iter().map(|(kind, figures)| (*kind, figures[index])).collect();
         row_of(case, (metric, "us"), &figures)
@@ -98,16 +98,20 @@ fn rows_of(case: &str, peers: &[(Kind, [f64; 4])]) -> Vec<Row> {
 }
 
 /// Tidegate's figure, beside Limitador's if it was run.
-fn row_of(case: &str, what: (&'static str, &'static str), peers: &[(Kind, f64)]) -> Option<Row> {
-    let of = |wanted: Kind| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| *of);
-    let row = Row::new(SUITE, case, what, of(Kind::Tidegate)?);
-    Some(match of(Kind::Limitador) {
-        Some(peer) => row.beside(Kind::Limitador.name(), peer),
+fn row_of(
+    case: &str,
+    what: (&'static str, &'static str),
+    peers: &[(Software, f64)],
+) -> Option<Row> {
+    let of = |wanted: Software| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| *of);
+    let row = Row::new(SUITE, case, what, of(Software::Tidegate)?);
+    Some(match of(Software::Limitador) {
+        Some(peer) => row.beside(Software::Limitador.name(), peer),
         None => row,
     })
 }
 
 /// Rows of latencies without a peer.
 pub(super) fn rows_alone(case: &str, figures: &[f64; 4]) -> Vec<Row> {
-    rows_of(case, &[(Kind::Tidegate, *figures)])
+    rows_of(case, &[(Software::Tidegate, *figures)])
 }

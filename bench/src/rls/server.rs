@@ -21,24 +21,24 @@ const REQUESTS: u32 = 4_000_000_000;
 
 /// The implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Software {
     Tidegate,
     Limitador,
 }
 
-impl Kind {
+impl Software {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Tidegate => "tidegate",
-            Kind::Limitador => "limitador",
+            Software::Tidegate => "tidegate",
+            Software::Limitador => "limitador",
         }
     }
 
     /// The servers that are available.
-    pub(super) fn all() -> Vec<Kind> {
+    pub(super) fn all() -> Vec<Software> {
         match limitador() {
-            Some(_) => vec![Kind::Tidegate, Kind::Limitador],
-            None => vec![Kind::Tidegate],
+            Some(_) => vec![Software::Tidegate, Software::Limitador],
+            None => vec![Software::Tidegate],
         }
     }
 }
@@ -58,12 +58,12 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts a server with this many rules.
-    pub(super) async fn start(kind: Kind, rules: u32, cores: Cores) -> anyhow::Result<Server> {
+    pub(super) async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::Result<Server> {
         let dir = TempDir::new()?;
         let [door, other] = free_ports()?;
         let arguments = match kind {
-            Kind::Tidegate => tidegate(dir.path(), rules, door)?,
-            Kind::Limitador => limitador_arguments(dir.path(), rules, [door, other])?,
+            Software::Tidegate => tidegate(dir.path(), rules, door)?,
+            Software::Limitador => limitador_arguments(dir.path(), rules, [door, other])?,
         };
         start(dir, kind.name(), on(cores, arguments), door).await
     }

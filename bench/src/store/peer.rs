@@ -24,21 +24,20 @@ pub(crate) trait Peer: Sync {
 
 /// A peer that can be built.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct PeerKind {
     pub(crate) name: &'static str,
     /// Builds it with this capacity, and a directory for files.
     pub(crate) build: fn(capacity: u32, dir: &Path) -> anyhow::Result<Box<dyn Peer>>,
 }
 
 /// The measured store, then its peers.
-pub(crate) const ALL: &[Kind] = &[tidegate::KIND, governor::KIND, hash_map::KIND];
+pub(crate) const ALL: &[PeerKind] = &[tidegate::KIND, governor::KIND, hash_map::KIND];
 
 /// The peer with this name.
 ///
 /// # Errors
-///
 /// When there is none.
-pub(crate) fn find(name: &str) -> anyhow::Result<&'static Kind> {
+pub(crate) fn find(name: &str) -> anyhow::Result<&'static PeerKind> {
     ALL.iter().find(|kind| kind.name == name).with_context(|| format!("no peer is called {name}"))
 }
 

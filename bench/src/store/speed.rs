@@ -48,7 +48,7 @@ impl fmt::Display for Case {
 /// Decisions of a run on misses.
 #[derive(Debug, Clone, Copy)]
 struct Misses {
-    /// The parameters for this many live keys.
+    /// One decision for this many live keys.
     of_keys: u32,
     min: u32,
 }

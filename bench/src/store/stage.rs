@@ -4,7 +4,7 @@
 //! that is used up, as happens with few keys, the peer is rebuilt.
 
 use super::keys::Keys;
-use super::peer::{Kind, Peer};
+use super::peer::{Peer, PeerKind};
 use super::speed::{Ask, Case};
 use anyhow::Context;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 const FILL_BATCH: usize = 16;
 
 pub(crate) struct Stage<'a> {
-    kind: &'static Kind,
+    kind: &'static PeerKind,
     live: u32,
     keys: &'a Keys,
     /// Live keys in random order, and the number used so far.
@@ -28,7 +28,7 @@ pub(crate) struct Stage<'a> {
 impl<'a> Stage<'a> {
     /// A stage whose peer is built on first use.
     pub(crate) fn new(
-        kind: &'static Kind,
+        kind: &'static PeerKind,
         live: u32,
         keys: &'a Keys,
         hits: &'a [u32],

@@ -152,7 +152,6 @@ impl Connection {
     /// Takes what has arrived, and passes on how each call ended.
     ///
     /// # Errors
-    ///
     /// When the server violated the protocol. Calls under way never end then.
     pub fn receive(
         &mut self,

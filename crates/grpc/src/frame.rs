@@ -71,7 +71,6 @@ const PARTIAL_BYTES_KEPT: usize = 4 * 1024;
 /// `partial` for the next call.
 ///
 /// # Errors
-///
 /// Those of `take`, and a frame that is too large. Cutting must stop then.
 #[inline]
 pub(crate) fn cut_all(

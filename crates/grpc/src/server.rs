@@ -163,7 +163,6 @@ impl Connection {
     /// messages that the service was asked about.
     ///
     /// # Errors
-    ///
     /// When the connection has failed. Every later call returns the same error.
     pub fn receive(&mut self, input: &[u8], service: &mut impl Service) -> Result<usize, Broken> {
         if let Phase::Broken(broken) = self.phase {

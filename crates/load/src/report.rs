@@ -218,7 +218,6 @@ impl Report {
     /// The report as a JSON document.
     ///
     /// # Errors
-    ///
     /// Never in practice: every field has a JSON form.
     pub fn json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)?)

@@ -43,7 +43,6 @@ pub fn lease_ask_metadata(ask: &LeaseAsk) -> Vec<(&'static str, String)> {
 /// leases. `value_of` returns the call's metadata by name.
 ///
 /// # Errors
-///
 /// When a value is malformed.
 pub fn lease_ask_from<'a>(
     descriptors: usize,
@@ -73,7 +72,6 @@ pub fn returned_metadata(call: u64, leases: &[u64]) -> Vec<(&'static str, String
 /// Parses the return of a call with this many descriptors. None if the call is not a return.
 ///
 /// # Errors
-///
 /// When a value is malformed.
 pub fn returned_from<'a>(
     descriptors: usize,

@@ -57,7 +57,6 @@ impl RequestReader {
 /// Reads a request from its bytes.
 ///
 /// # Errors
-///
 /// When the bytes are not a `RateLimitRequest`. When the domain is missing, when there are no descriptors or
 /// too many, when one has no entries or too many, or when a limit has an unknown unit.
 pub fn decode_request(bytes: &[u8]) -> Result<Request, WireError> {

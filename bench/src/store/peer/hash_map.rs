@@ -1,13 +1,13 @@
 //! A `HashMap` of Tidegate's own states behind one lock, with sufficient capacity. A batch takes the lock
 //! once.
 
-use super::{Kind, Peer, now, quota};
+use super::{Peer, PeerKind, now, quota};
 use crate::store::keys::Keys;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use tidegate_core::{Charge, Quota, decide};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: PeerKind = PeerKind {
     name: "HashMap",
     build: |capacity, _| {
         let states = Mutex::new(HashMap::with_capacity(capacity as usize));

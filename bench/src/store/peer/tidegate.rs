@@ -1,6 +1,6 @@
 //! Tidegate's store, in a temporary directory, at its intended load.
 
-use super::{Kind, Peer, now, quota};
+use super::{Peer, PeerKind, now, quota};
 use crate::store::keys::Keys;
 use anyhow::Context;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tidegate_core::{Charge, Quota, Timestamp, decide};
 use tidegate_store::{Cluster, EntryMut, Eviction, Geometry, Options, UpdateError, View};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: PeerKind = PeerKind {
     name: "tidegate",
     build: |capacity, dir| Ok(Box::new(Tidegate::create(capacity, Eviction::Refuse, dir)?)),
 };

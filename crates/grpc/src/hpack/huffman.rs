@@ -31,7 +31,7 @@ enum Emit {
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct Transition {
     next: u8,
     emit: Emit,
 }
@@ -39,7 +39,7 @@ struct Step {
 /// The 256 inner nodes of the code's tree; the root is 0.
 const TREE: [[u16; 2]; 256] = tree();
 /// The transition of each node for four bits.
-static STEPS: [[Step; 16]; 256] = steps();
+static TRANSITIONS: [[Transition; 16]; 256] = transitions();
 /// The nodes that padding may end in: fewer than eight bits, all ones.
 static ENDINGS: [bool; 256] = endings();
 
@@ -50,9 +50,9 @@ pub(crate) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
     let mut node = 0_u8;
     for byte in input {
         for nibble in [byte >> 4, byte & 0xf] {
-            let step = STEPS.get(usize::from(node))?.get(usize::from(nibble))?;
-            node = step.next;
-            match step.emit {
+            let transition = TRANSITIONS.get(usize::from(node))?.get(usize::from(nibble))?;
+            node = transition.next;
+            match transition.emit {
                 Emit::Nothing => {}
                 Emit::Symbol(symbol) => output.push(symbol),
                 Emit::Failure => return None,
@@ -96,8 +96,8 @@ const fn tree() -> [[u16; 2]; 256] {
 }
 
 #[expect(clippy::indexing_slicing, reason = "evaluated when compiled")]
-const fn steps() -> [[Step; 16]; 256] {
-    let mut steps = [[Step { next: 0, emit: Emit::Nothing }; 16]; 256];
+const fn transitions() -> [[Transition; 16]; 256] {
+    let mut transitions = [[Transition { next: 0, emit: Emit::Nothing }; 16]; 256];
     let mut start = 0;
     while start < 256 {
         let mut nibble = 0;
@@ -116,12 +116,12 @@ const fn steps() -> [[Step; 16]; 256] {
                     node = 0;
                 }
             }
-            steps[start][nibble] = Step { next: node as u8, emit };
+            transitions[start][nibble] = Transition { next: node as u8, emit };
             nibble += 1;
         }
         start += 1;
     }
-    steps
+    transitions
 }
 
 #[expect(clippy::indexing_slicing, reason = "evaluated when compiled")]

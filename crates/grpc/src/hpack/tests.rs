@@ -245,19 +245,21 @@ fn long_strings_leave_no_memory_behind() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum Representation {
     Literal(Indexing, String, String, bool),
     NamedBy(usize, String),
     Indexed(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn representation() -> impl Strategy<Value = Representation> {
     let indexing = prop_oneof![Just(Indexing::Add), Just(Indexing::Without)];
     prop_oneof![
-        (indexing, "[a-z-]{1,12}", "[ -~]{0,80}", any::<bool>())
-            .prop_map(|(indexing, name, value, plain)| Step::Literal(indexing, name, value, plain)),
-        (1_usize..70, "[ -~]{0,40}").prop_map(|(index, value)| Step::NamedBy(index, value)),
-        (1_usize..80).prop_map(Step::Indexed),
+        (indexing, "[a-z-]{1,12}", "[ -~]{0,80}", any::<bool>()).prop_map(
+            |(indexing, name, value, plain)| Representation::Literal(indexing, name, value, plain)
+        ),
+        (1_usize..70, "[ -~]{0,40}")
+            .prop_map(|(index, value)| Representation::NamedBy(index, value)),
+        (1_usize..80).prop_map(Representation::Indexed),
     ]
 }
 
@@ -280,7 +282,7 @@ proptest! {
     /// Tests of conversations use the encoder of the h2 crate; this test uses a list of pairs.
     #[test]
     fn what_is_encoded_is_decoded(
-        steps in prop::collection::vec(step(), 0..40),
+        representations in prop::collection::vec(representation(), 0..40),
         size in 0_usize..4096,
     ) {
         let mut block = Vec::new();
@@ -294,9 +296,9 @@ proptest! {
                 _ => twin.get(index - 62).cloned(),
             }
         };
-        for step in steps {
-            let (pair, indexing) = match step {
-                Step::Literal(indexing, name, value, plain) => {
+        for representation in representations {
+            let (pair, indexing) = match representation {
+                Representation::Literal(indexing, name, value, plain) => {
                     if plain {
                         literal(indexing, name.as_bytes(), value.as_bytes(), &mut block);
                     } else {
@@ -308,13 +310,13 @@ proptest! {
                     }
                     ((name, value), indexing)
                 }
-                Step::NamedBy(index, value) => {
+                Representation::NamedBy(index, value) => {
                     let Some((name, _)) = lookup(&twin, index) else { continue };
                     integer::encode(6, 0x40, index, &mut block);
                     string(value.as_bytes(), &mut block);
                     ((name, value), Indexing::Add)
                 }
-                Step::Indexed(index) => {
+                Representation::Indexed(index) => {
                     let Some(pair) = lookup(&twin, index) else { continue };
                     indexed(index, &mut block);
                     (pair, Indexing::Without)

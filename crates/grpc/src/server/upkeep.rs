@@ -27,7 +27,6 @@ impl Connection {
     /// budget.
     ///
     /// # Errors
-    ///
     /// As [`Connection::receive`].
     pub fn receive_at(
         &mut self,
@@ -73,7 +72,6 @@ impl Connection {
     /// block began before `then`.
     ///
     /// # Errors
-    ///
     /// As [`Connection::receive`].
     pub fn end_unfinished(&mut self, then: Duration, status: &Status) -> Result<(), Broken> {
         if let Phase::Broken(broken) = self.phase {

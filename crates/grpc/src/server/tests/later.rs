@@ -206,9 +206,9 @@ fn a_pending_call_keeps_little_of_its_headers() {
     );
 }
 
-/// A step of the client, of the owner, or of time.
+/// An event of the client, of the owner, or of time.
 #[derive(Debug, Clone)]
-enum Step {
+enum Event {
     Call {
         path: &'static str,
         ends: bool,
@@ -226,19 +226,19 @@ enum Step {
     Drain,
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_event() -> impl Strategy<Value = Event> {
     let index = any::<prop::sample::Index>;
     let path = prop_oneof![3 => Just(LATER), 1 => Just("/test.Echo/Unary")];
     let answer = prop_oneof![2 => Just(Ok(())), 1 => Just(Err(Code::NotFound))];
     prop_oneof![
-        12 => (path, any::<bool>()).prop_map(|(path, ends)| Step::Call { path, ends }),
-        4 => index().prop_map(Step::End),
-        1 => index().prop_map(Step::SecondMessage),
-        4 => index().prop_map(Step::Reset),
-        12 => (index(), answer).prop_map(|(index, answer)| Step::Answer(index, answer)),
-        2 => Just(Step::Time),
-        1 => (0_u64..5).prop_map(|seconds_ago| Step::EndPending { seconds_ago }),
-        1 => Just(Step::Drain),
+        12 => (path, any::<bool>()).prop_map(|(path, ends)| Event::Call { path, ends }),
+        4 => index().prop_map(Event::End),
+        1 => index().prop_map(Event::SecondMessage),
+        4 => index().prop_map(Event::Reset),
+        12 => (index(), answer).prop_map(|(index, answer)| Event::Answer(index, answer)),
+        2 => Just(Event::Time),
+        1 => (0_u64..5).prop_map(|seconds_ago| Event::EndPending { seconds_ago }),
+        1 => Just(Event::Drain),
     ]
 }
 
@@ -334,10 +334,10 @@ impl Pair {
         }
     }
 
-    fn step(&mut self, step: &Step) {
-        match *step {
-            Step::Call { path, ends } => self.call(path, ends),
-            Step::End(index) => {
+    fn apply(&mut self, event: &Event) {
+        match *event {
+            Event::Call { path, ends } => self.call(path, ends),
+            Event::End(index) => {
                 let Some(stream) = self.pick(index, true) else { return };
                 self.receive(&data(stream, END_STREAM, b""));
                 let (ended, since) = self.model.open.get_mut(&stream).unwrap();
@@ -346,19 +346,19 @@ impl Pair {
                     self.model.end(stream, Code::Ok);
                 }
             }
-            Step::SecondMessage(index) => {
+            Event::SecondMessage(index) => {
                 let Some(stream) = self.pick(index, true) else { return };
                 self.receive(&data(stream, 0, &envelope(b"again")));
                 self.model.say(stream, "end 12");
                 self.model.say(stream, "reset 0");
                 self.model.close(stream);
             }
-            Step::Reset(index) => {
+            Event::Reset(index) => {
                 let Some(stream) = self.pick(index, false) else { return };
                 self.receive(&reset(stream));
                 self.model.close(stream);
             }
-            Step::Answer(index, answer) => {
+            Event::Answer(index, answer) => {
                 if self.service.later.is_empty() {
                     return;
                 }
@@ -368,11 +368,11 @@ impl Pair {
                 let is_sent = self.connection.answer(id, handed_in);
                 assert_eq!(is_sent, self.model.answer(id.stream, answer));
             }
-            Step::Time => {
+            Event::Time => {
                 self.model.now += 1;
                 self.connection.set_time(Duration::from_secs(self.model.now));
             }
-            Step::EndPending { seconds_ago } => {
+            Event::EndPending { seconds_ago } => {
                 let then = self.model.now.saturating_sub(seconds_ago);
                 self.connection.end_pending(Duration::from_secs(then), &status(Code::Aborted));
                 self.model.abandoned.retain(|_, since| *since >= then);
@@ -382,7 +382,7 @@ impl Pair {
                     self.model.answer(stream, Err(Code::Aborted));
                 }
             }
-            Step::Drain => {
+            Event::Drain => {
                 self.connection.shut_down();
                 self.receive(&frame(frame::PING, frame::ACK, 0, &DRAIN_PING));
                 self.model.is_drained = true;
@@ -425,15 +425,15 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn calls_end_as_in_the_model(steps in prop::collection::vec(any_step(), 0..120)) {
+    fn calls_end_as_in_the_model(events in prop::collection::vec(any_event(), 0..120)) {
         let mut pair = Pair {
             connection: greeted(LIMITS),
             service: Echo::default(),
             model: Model::default(),
             next_stream: 1,
         };
-        for step in &steps {
-            pair.step(step);
+        for event in &events {
+            pair.apply(event);
             pair.compare();
         }
     }
