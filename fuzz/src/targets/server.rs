@@ -182,6 +182,6 @@ fn seeds() -> Vec<Vec<u8>> {
         built(&[headers, begun, many]),
         built(&[settings, headers, message, window]),
         built(&[headers, reset, many, headers, message]),
-        built(&[headers, later, many, reset, headers, later]),
+        built(&[indexed, later, again, later, reset, again, later]),
     ]
 }

@@ -1,9 +1,9 @@
 //! Calls whose answer the owner hands in later ([`super::Outcome::Later`]).
 //!
-//! A pending call keeps its stream and at most 1 KiB of its headers. A client that resets a pending call
-//! frees the stream, but not the owner's work: the call counts as a stream until its answer is handed in. So
-//! an owner has at most `Limits::streams_max` pending calls per connection. It must hand in an answer for
-//! each, or end it by [`Connection::end_pending`]; calls of a closed connection need neither.
+//! A pending call keeps its stream, and at most 2 KiB of memory for its headers. A client that resets a
+//! pending call frees the stream, but not the owner's work: the call counts as a stream until its answer is
+//! handed in. So an owner has at most `Limits::streams_max` pending calls per connection. It must hand in an
+//! answer for each, or end it by [`Connection::end_pending`]; calls of a closed connection need neither.
 
 use std::time::Duration;
 

@@ -483,6 +483,7 @@ impl Stream {
     fn put_off(&mut self, pending: Pending, shared: &mut Shared) {
         self.messages = Messages::Enough;
         self.response = Response::Pending(pending);
+        self.request.path.clear();
         self.request.drop_metadata(KEPT_METADATA_BYTES);
         self.count(shared);
         release(&mut shared.answer);

@@ -36,7 +36,7 @@ impl Service for Echo {
             b"/test.Echo/Unary" => Outcome::Unary,
             b"/test.Echo/Watch" => Outcome::Watched,
             b"/test.Echo/Keep" => Outcome::Kept,
-            b"/test.Echo/Later" => {
+            path if path.starts_with(b"/test.Echo/Later") => {
                 self.later.push(call.id);
                 Outcome::Later
             }
