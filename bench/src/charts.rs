@@ -1,15 +1,15 @@
-//! The charts of docs/reference/algorithms.md: what each algorithm admits of the same traffic around a
-//! boundary of its windows, decided by the code itself.
+//! The charts of docs/reference/algorithms.md: how much of the same traffic each algorithm admits around a boundary of
+//! its windows, computed by the real code.
 //!
-//! The bytes depend on nothing but that code, so a test holds the committed charts to it, and the
-//! figures and worked examples of the document as well.
+//! The output depends on nothing but that code. Tests compare the committed charts, and the figures and
+//! worked examples of the document, with it.
 
 mod algorithms;
+mod axes;
 mod chart;
 mod cumulative;
 #[cfg(test)]
 mod document;
-mod svg;
 mod traffic;
 
 use anyhow::Context;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use tidegate_tests::artifacts;
 use traffic::Admission;
 
-/// Writes the charts where the document finds them.
+/// Writes the charts to the document's directory.
 #[derive(Debug, Args)]
 pub(crate) struct Part {
     /// Another directory
@@ -41,7 +41,7 @@ impl Part {
     }
 }
 
-/// Every chart: its file name and its text.
+/// The file name and the text of every chart.
 fn files() -> anyhow::Result<Vec<(String, String)>> {
     let algorithms = algorithms::all()?;
     let admissions: Vec<Admission> =
@@ -59,7 +59,7 @@ fn files() -> anyhow::Result<Vec<(String, String)>> {
 mod tests {
     use super::*;
 
-    /// What a page can afford to load, for each chart.
+    /// The largest chart that a page should load.
     const BYTES_MAX: usize = 12 * 1024;
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
             for refused in ["<script", "href", "url(", "@import", "<image", "<foreignObject"] {
                 assert!(!svg.contains(refused), "{name} has {refused}");
             }
-            // The name of the format is the only address.
+            // The XML namespace is the only URL.
             assert_eq!(svg.matches("://").count(), 1, "{name}");
         }
     }

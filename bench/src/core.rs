@@ -1,10 +1,9 @@
-//! The core suite: what deciding costs without keys, locks, clock and memory that is far away.
+//! The core suite: the cost of decisions without keys, locks, clock and cache misses.
 //!
-//! A thousand counters, in use for an hour, in the caches of one core; each decision is on one of
-//! them at random, and the clock goes on a little with each. Beside it, limiters of the governor
-//! crate under the same clock. And what it costs to find the rule of a descriptor, by the number
-//! of rules. And what the sidecar does for a call, from bytes to bytes, with store and rules but without
-//! transport.
+//! A thousand counters, in use for an hour, are in the caches of one core. Each decision is on a random one
+//! of them, and the clock advances a little each time. Limiters of the governor crate run under the same
+//! clock. The suite also measures how a descriptor's rule is found, by the number of rules, and a call inside
+//! the sidecar, from bytes to bytes, with store and rules but without transport.
 
 mod answering;
 mod instructions;
@@ -26,21 +25,21 @@ use std::time::Instant;
 use subject::Subject;
 
 const SUITE: &str = "core";
-/// Counters, or descriptors, that picks are among.
+/// The number of counters, or of descriptors, to pick from.
 const KEYS: u32 = 1_000;
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Debug)]
 struct Plan {
     rounds: u32,
-    /// Decisions of a round: few, so that most rounds are not interrupted. In all rounds together
-    /// the counters' clock moves on by less than a minute.
+    /// Decisions per round: few, so that most rounds are not interrupted. In all rounds together the
+    /// counters' clock advances by less than a minute.
     decisions: u32,
     /// Rules of one key.
     rules: &'static [u32],
-    /// Decisions whose instructions are counted, and twice as many.
+    /// Decisions whose instructions are counted. A second run has twice as many.
     counted: u32,
-    /// Up to so many rules: making more takes minutes where instructions are counted.
+    /// The most rules in counted runs: making more takes minutes under callgrind.
     counted_rules: u32,
 }
 
@@ -54,7 +53,7 @@ const FULL: Plan = Plan {
 const QUICK: Plan =
     Plan { rounds: 2, decisions: 20_000, rules: &[10, 100], counted: 1_000, counted_rules: 10 };
 
-/// Runs the suite; `dir` is for what counting instructions leaves.
+/// Runs the suite. `dir` takes the files of callgrind.
 pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
     let plan = match extent {
         Extent::Full => &FULL,
@@ -77,7 +76,7 @@ pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// All that is measured, peers included.
+/// All subjects, peers included.
 fn subjects(rules: &[u32]) -> anyhow::Result<Vec<Subject>> {
     let mut subjects = limits::subjects()?;
     subjects.extend(peers::subjects());
@@ -86,7 +85,7 @@ fn subjects(rules: &[u32]) -> anyhow::Result<Vec<Subject>> {
     Ok(subjects)
 }
 
-/// Nanoseconds of a decision of each subject: the median of rounds in which all take turns.
+/// Nanoseconds per decision of each subject: the median of rounds in which all take turns.
 fn times(plan: &Plan, subjects: &[Subject]) -> anyhow::Result<Vec<Option<f64>>> {
     let picks = random_picks(KEYS, plan.decisions as usize);
     progress::show("making counters and rules");
@@ -107,7 +106,7 @@ fn times(plan: &Plan, subjects: &[Subject]) -> anyhow::Result<Vec<Option<f64>>> 
     Ok(works.iter().map(|(.., times)| Some(median(times))).collect())
 }
 
-/// The figure of the subject that another one is compared with.
+/// The figure of the subject's peer.
 fn peer_of<'a>(
     subject: &'a Subject,
     subjects: &[Subject],

@@ -1,9 +1,9 @@
-//! One counter in memory, with the parts of its state as a store would keep them: by label.
+//! One counter in memory. As in a store, the parts of its state are found by label.
 
 use std::collections::BTreeMap;
 use tidegate_core::{Charge, Decision, Quota, Timestamp, decide};
 
-/// A counter that starts unused. Parts are never dropped, which decides the same.
+/// An unused counter. Parts never expire, which does not affect decisions.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     parts: BTreeMap<u64, Vec<u64>>,
@@ -25,7 +25,7 @@ impl Counter {
         decision
     }
 
-    /// The words of its state at `now`, as [`decide`] wants them.
+    /// The words of its state at `now`, in the form that [`decide`] expects.
     pub(crate) fn words(&self, quota: &Quota, now: Timestamp) -> Vec<u64> {
         let unused = vec![0; quota.state_size().words()];
         let parts = quota.parts(now);

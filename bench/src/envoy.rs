@@ -1,8 +1,8 @@
-//! What Tidegate costs in a real Envoy, beside Envoy without a filter, with a filter that does nothing,
-//! and with Envoy's own filters, in one run.
+//! The cost of Tidegate in a real Envoy, in one run with Envoy without a filter, with a filter that does
+//! nothing, and with Envoy's own filters.
 //!
-//! CPU time, since machines are shared and wall time tells of the neighbours. All cases run in
-//! turn, round after round, and the median of the rounds counts.
+//! Measures CPU time, as wall time on a shared machine depends on other processes. The cases take turns,
+//! round after round, and the figure is the median of the rounds.
 
 mod case;
 mod frozen;
@@ -12,22 +12,22 @@ mod report;
 
 use crate::report::Row;
 use crate::{Extent, progress};
-use case::{Case, Kind};
+use case::{Case, Setup};
 use tidegate_tests::artifacts;
 
 const SUITE: &str = "envoy";
 
-/// How much is measured.
+/// The size of the measurement.
 struct Plan {
     rounds: usize,
     requests: u64,
-    /// Not counted: connections, caches, V8's optimising compiler, and leases that grow with the demand.
+    /// The warm-up: connections, caches, V8's optimising compiler, and growing leases.
     warm_up: u64,
-    /// Clients that come once each.
+    /// Clients with one request each.
     keys: u64,
-    /// Requests while the sidecar stands still and the breaker is open.
+    /// Requests while the sidecar is stopped and the breaker is open.
     frozen: u64,
-    /// Requests of a round with values as long as they can be, and to warm up.
+    /// Requests of a round, and of its warm-up, with the longest values.
     long: u64,
 }
 
@@ -42,7 +42,7 @@ const FULL: Plan = Plan {
 const QUICK: Plan =
     Plan { rounds: 1, requests: 500, warm_up: 200, keys: 2_000, frozen: 500, long: 100 };
 
-// One thread for clients and upstream leaves a core to Envoy, which steadies the figures.
+// One thread for clients and upstream leaves a core to Envoy, which makes figures steadier.
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
     let plan = match extent {
@@ -52,7 +52,7 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
     let cases = measured(&plan).await?;
     progress::clear();
     let mut rows = report::report(&plan, &cases);
-    // Their Envoys would only be in the way.
+    // The idle Envoys of the cases would only disturb.
     drop(cases);
     rows.extend(long::measure(&plan).await?);
     rows.extend(frozen::measure(&plan).await?);
@@ -62,8 +62,8 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
 
 async fn measured(plan: &Plan) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
-    for kind in Kind::ALL {
-        if kind == Kind::Noop
+    for kind in Setup::ALL {
+        if kind == Setup::Noop
             && let Err(missing) = artifacts::noop_filter()
         {
             println!("Without a case \"{}\": {missing}\n", kind.name());

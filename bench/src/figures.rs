@@ -1,20 +1,20 @@
-//! What many measurements amount to: a median of rounds, the percentiles of a latency.
+//! Statistics: the median of rounds, and the percentiles of latencies.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// The middle of the rounds; the upper of the two middles of an even number. NaN of none.
+/// The median: the upper of two middle values, NaN without values.
 pub(crate) fn median(rounds: &[f64]) -> f64 {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The percentiles that are reported, each with the name of its metric.
+/// The reported percentiles and the names of their metrics.
 pub(crate) const PERCENTILES: [(&str, f64); 3] =
     [("latency_p50", 50.0), ("latency_p99", 99.0), ("latency_p99.9", 99.9)];
 
-/// How long single decisions took. Three digits are kept of each, up to ten seconds.
+/// Latencies of single decisions, with three digits, up to ten seconds.
 #[derive(Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
@@ -29,12 +29,12 @@ impl Latencies {
         self.0.saturating_record(took.as_nanos() as u64);
     }
 
-    /// Adds what another thread measured.
+    /// Adds the latencies of another thread.
     pub(crate) fn add(&mut self, other: &Latencies) -> anyhow::Result<()> {
         Ok(self.0.add(&other.0)?)
     }
 
-    /// The time in µs that `percent` of the decisions did not exceed.
+    /// A percentile in µs.
     pub(crate) fn percentile_micros(&self, percent: f64) -> f64 {
         self.0.value_at_percentile(percent) as f64 / 1e3
     }
@@ -56,7 +56,7 @@ mod tests {
     fn check(latencies: &Latencies, percent: f64, expected_micros: f64) {
         let micros = latencies.percentile_micros(percent);
         let error = (micros - expected_micros).abs() / expected_micros;
-        // Three digits, and where a rank is no whole number, the decision after it.
+        // With three digits. The rank of a percentile is rounded up.
         assert!(error < 0.002, "p{percent}: {micros} µs, not {expected_micros} µs");
     }
 

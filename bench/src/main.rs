@@ -1,7 +1,7 @@
-//! `make bench`: every benchmark of Tidegate, a suite each, beside peers in the same run.
+//! `make bench`: every benchmark of Tidegate, one suite each, with peers in the same run.
 //!
-//! Machines are shared, so that ratios within a run are what counts. Everything compared runs in
-//! turn, round after round, and the median of the rounds is the figure.
+//! On a shared machine only ratios within a run count. The compared subjects take turns, round after round,
+//! and the figure is the median of the rounds.
 
 mod charts;
 mod core;
@@ -20,17 +20,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tidegate_tests::artifacts;
 
-/// Runs the benchmarks of Tidegate; without a suite's name, all of them.
+/// Runs the benchmarks of Tidegate, all suites by default
 #[derive(Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Cli {
-    /// What to run
+    /// The suites to run
     #[arg(value_enum)]
     suites: Vec<Suite>,
-    /// Small sizes and few rounds, to see that everything runs; figures go to a file of their own
+    /// Small sizes and few rounds, as a test of the benchmarks; has a results file of its own
     #[arg(long)]
     quick: bool,
-    /// Where the store's files are made, and removed afterwards [default: target/bench/store]
+    /// Directory for the store's files, which are removed afterwards [default: target/bench/store]
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -39,18 +39,18 @@ struct Cli {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Suite {
-    /// Algorithms and the matching of rules, without store and transport
+    /// Algorithms and rule matching, without store and transport
     Core,
-    /// CPU time of Envoy and of the sidecar per request; needs both, and the filter, built
+    /// CPU time of Envoy and sidecar per request; needs both and the filter
     Envoy,
-    /// Calls of the rate limit service, beside Limitador where LIMITADOR names its server; and FRS
+    /// Calls of the rate limit service (beside Limitador if LIMITADOR is its server's path), and FRS
     Rls,
     /// The counter store beside in-memory rate limiters
     Store,
 }
 
-/// Parts of a suite that need a process to themselves, each of which prints its figure alone; and
-/// what is drawn, not measured.
+/// Parts of a suite that need a process of their own and print one figure; and the charts, which measure
+/// nothing.
 #[derive(Subcommand)]
 enum Part {
     #[command(hide = true)]
@@ -64,12 +64,12 @@ enum Part {
     Charts(charts::Part),
 }
 
-/// How much of a suite runs.
+/// The extent of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Figures to be quoted.
+    /// For publication.
     Full,
-    /// Enough to see that it works.
+    /// A test of the benchmarks.
     Quick,
 }
 
@@ -106,7 +106,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         }
     }
     if own_dir.exists() {
-        // With what an interrupted run has left, too.
+        // Includes files of interrupted runs.
         std::fs::remove_dir_all(&own_dir)?;
     }
     println!("Figures: {}", results.display());

@@ -1,31 +1,31 @@
-//! How much of the machine others used during a measurement: above a little, figures of several
-//! threads say more of the neighbours than of what was measured.
+//! The share of the machine that other processes used during a measurement. A large share makes figures of
+//! several threads meaningless.
 
 use anyhow::Context;
 
-/// Shares above this are worth a warning.
+/// Larger shares cause a warning.
 const SHARE_MAX: f64 = 0.05;
 
 /// CPU time so far, in clock ticks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Neighbours {
-    /// Of all cores, idle or not.
+    /// All cores, idle or busy.
     all: u64,
-    /// Of all cores, not idle.
+    /// All cores, busy.
     busy: u64,
-    /// Of this process and the children that have ended.
+    /// This process and its terminated children.
     own: u64,
 }
 
 impl Neighbours {
-    /// Watches from now on.
+    /// Starts the observation.
     pub(crate) fn watch() -> anyhow::Result<Neighbours> {
         let machine = std::fs::read_to_string("/proc/stat")?;
         let process = std::fs::read_to_string("/proc/self/stat")?;
         parse(&machine, &process).context("cannot read CPU times in /proc")
     }
 
-    /// Warns if others used much since, and says how much: a share of all cores' time.
+    /// Returns the share of all cores' time that others used since the start, and warns if it is large.
     pub(crate) fn report(&self) -> anyhow::Result<f64> {
         let share = self.share_until(&Neighbours::watch()?);
         if share > SHARE_MAX {
@@ -47,7 +47,7 @@ fn parse(machine: &str, process: &str) -> Option<Neighbours> {
     let numbers = |text: &str| -> Option<Vec<u64>> {
         text.split_whitespace().map(|number| number.parse().ok()).collect()
     };
-    // cpu user nice system idle iowait irq softirq steal guest guest_nice; guests count as users.
+    // cpu user nice system idle iowait irq softirq steal guest guest_nice; user includes guest.
     let cores = numbers(machine.lines().next()?.strip_prefix("cpu ")?)?;
     let cores = cores.get(..8)?;
     let all: u64 = cores.iter().sum();
@@ -68,7 +68,7 @@ mod tests {
         let process = |ticks: u32| format!("1 (a b) c) R 0 0 0 0 0 0 0 0 0 0 {ticks} 1 2 3 0 0");
         let before = parse("cpu  100 0 0 1000 0 0 0 0 0 0\ncpu0 1", &process(10)).unwrap();
         let after = parse("cpu  150 0 10 1100 20 0 0 20 0 0\ncpu0 1", &process(50)).unwrap();
-        // Of 200 ticks 120 were idle, and of the other 80 this process used 40.
+        // Of 200 ticks, 120 were idle, and 40 of the other 80 belong to this process.
         assert_eq!(before.share_until(&after), 0.2);
     }
 

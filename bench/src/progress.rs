@@ -1,19 +1,19 @@
-//! What is going on, for whoever waits: a line that is written over, on a terminal only.
+//! A progress line, on terminals only.
 
 use std::io::{IsTerminal, Write};
 
 const WIDTH: usize = 78;
 
-/// Shows `doing` until the next of these.
+/// Shows `doing` until the next call.
 pub(crate) fn show(doing: &str) {
     let mut terminal = std::io::stderr();
     if terminal.is_terminal() {
-        // A figure is worth more than a line of progress that could not be written.
+        // A failed write of progress does not end a measurement.
         let _ = write!(terminal, "\r{doing:<WIDTH$}").and_then(|()| terminal.flush());
     }
 }
 
-/// Makes way for a table.
+/// Clears the line.
 pub(crate) fn clear() {
     show("");
     if std::io::stderr().is_terminal() {

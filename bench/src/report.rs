@@ -1,20 +1,20 @@
-//! Figures as rows of one file that all suites share, and as tables on the screen.
+//! Figures as rows of a file that all suites share, and as tables on the screen.
 
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
 
-/// One figure, as the results file has it.
+/// One figure, as in the results file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) suite: &'static str,
-    /// Under which circumstances.
+    /// The circumstances of the measurement.
     pub(crate) case: String,
     pub(crate) metric: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) value: f64,
-    /// What it is compared with, if with anything.
+    /// The name of the peer, if there is one.
     pub(crate) peer: Option<String>,
     /// The same figure of the peer.
     pub(crate) peer_value: Option<f64>,
@@ -23,7 +23,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A figure that stands alone.
+    /// A figure without a peer.
     pub(crate) fn new(
         suite: &'static str,
         case: impl Into<String>,
@@ -42,17 +42,17 @@ impl Row {
         }
     }
 
-    /// The same figure beside a peer's.
+    /// Adds the figure of a peer.
     pub(crate) fn beside(self, peer: &str, peer_value: f64) -> Row {
         let ratio = Some(self.value / peer_value);
         Row { peer: Some(peer.to_owned()), peer_value: Some(peer_value), ratio, ..self }
     }
 }
 
-/// Puts `rows` in the results file. Old rows of their suites go, other suites' rows stay.
+/// Replaces the rows of these suites in the results file. Rows of other suites stay.
 ///
 /// # Errors
-/// When the file cannot be written. One that cannot be read as results is written anew.
+/// When the file cannot be written. An unreadable file is replaced.
 pub(crate) fn merge(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
     let old = match std::fs::read(path) {
         Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
@@ -69,7 +69,7 @@ pub(crate) fn merge(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Old rows are kept as they are, whatever version wrote them.
+/// Old rows stay as they are, from whatever version.
 fn merged(mut old: Vec<Value>, rows: &[Row]) -> anyhow::Result<Vec<Value>> {
     old.retain(|row| !rows.iter().any(|new| row["suite"] == new.suite));
     for row in rows {
@@ -78,7 +78,7 @@ fn merged(mut old: Vec<Value>, rows: &[Row]) -> anyhow::Result<Vec<Value>> {
     Ok(old)
 }
 
-/// Prints a table under a title: the first column is of names, the others are of figures.
+/// Prints a titled table: names in the first column, figures in the others.
 pub(crate) fn print_table(title: &str, header: &[&str], lines: &[Vec<String>]) {
     println!("{}", table(title, header, lines));
 }

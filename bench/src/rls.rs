@@ -1,9 +1,8 @@
-//! What a call of the rate limit service costs, beside Limitador's in one run; and the FRS door alone.
+//! The cost of a call of the rate limit service, beside Limitador in one run; and FRS alone.
 //!
-//! `LIMITADOR` names its server's binary; without it figures that were measured before stand in its
-//! place, and say so. Servers take turns, round after round, each with the generator (`tidegate load`,
-//! which counts every request) while the others are idle. Costs are CPU time of the server, since
-//! machines are shared.
+//! `LIMITADOR` is the path of Limitador's server; without it, earlier figures are shown and marked. The
+//! servers take turns, round after round, each under load by `tidegate load`, which counts every request,
+//! while the others are idle. Costs are CPU time of the server, as the machine is shared.
 
 mod capacity;
 mod frs;
@@ -18,27 +17,27 @@ use std::time::Duration;
 
 const SUITE: &str = "rls";
 
-/// How much is measured.
+/// The size of the measurement.
 pub(crate) struct Plan {
     rounds: usize,
-    /// How many rules are loaded.
+    /// Numbers of rules.
     rules: &'static [u32],
-    /// How many cores the server has; one is the generator's when it has one.
+    /// The cores of the server. With one core, the generator has the other.
     cores: &'static [Cores],
-    /// How long each measurement lasts.
+    /// The length of each measurement.
     duration: Duration,
-    /// Calls a second, whatever is answered.
+    /// Calls per second, open loop.
     rates: &'static [u64],
-    /// Pairs of Query and Update a second.
+    /// Pairs of Query and Update per second.
     pairs: u64,
 }
 
-/// Where the server runs.
+/// The cores of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// On the first core, with the generator on the second.
+    /// The first core; the generator has the second.
     One,
-    /// On both, and the generator too.
+    /// Both, shared with the generator.
     Two,
 }
 
@@ -56,7 +55,7 @@ const FULL: Plan = Plan {
     rules: &[1, 100, 10_000],
     cores: &[Cores::One, Cores::Two],
     duration: Duration::from_secs(2),
-    // The second is what each of five servers of an open platform with 100 million calls a day has.
+    // The second is the share of each of five servers of an open platform with 100 million calls a day.
     rates: &[20_000, 4_630],
     pairs: 20_000,
 };

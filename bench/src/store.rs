@@ -1,9 +1,9 @@
-//! The store suite: decisions on string keys by Tidegate's store, beside what else a service could
-//! decide with in its own memory.
+//! The store suite: decisions on string keys by Tidegate's store, beside other counters that a service could
+//! keep in its own memory.
 //!
-//! A decision is the whole of it: hash the key, find the counter, run the token bucket, write the
-//! state back. The limit is ample, so that nothing is denied, and slow to refill, so that no
-//! counter expires while it is measured.
+//! A decision is the whole of it: hash the key, find the counter, run the token bucket, write the state back.
+//! The limit is large, so that nothing is denied, and refills slowly, so that no counter expires during a
+//! measurement.
 
 mod comparison;
 pub(crate) mod instructions;
@@ -26,21 +26,21 @@ use std::path::Path;
 
 const SUITE: &str = "store";
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Debug)]
 struct Plan {
-    /// Live keys, from what fits a core's own cache to what fits none.
+    /// Numbers of live keys, from those that fit a core's own cache to those that fit no cache.
     sizes: &'static [u32],
     rounds: u32,
     /// Decisions per thread of a run on existing keys.
     hits: u32,
-    /// Live keys of what is measured once: memory and opening.
+    /// Live keys for memory and opening, which are measured once.
     keys: u32,
-    /// Keys that the store under overload has room for.
+    /// The capacity in keys of the store under overload.
     capacity: u32,
-    /// Bytes of the empty store that is made and opened.
+    /// Bytes of the empty store that is created and opened.
     empty_bytes: u64,
-    /// Decisions whose instructions are counted, and twice as many.
+    /// Decisions whose instructions are counted. A second run has twice as many.
     counted: u32,
 }
 
@@ -63,10 +63,10 @@ const QUICK: Plan = Plan {
     counted: 1_000,
 };
 
-/// Keys offered to a store under overload, for each that it has room for.
+/// Keys offered under overload per key of capacity.
 const OVERLOAD: u32 = 10;
 
-/// Runs the suite, with the store's files in a directory that is made in `dir` and removed.
+/// Runs the suite. The store's files are in a directory that is created in `dir` and removed.
 pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
     let plan = match extent {
         Extent::Full => &FULL,
@@ -88,7 +88,7 @@ fn run_in(plan: &Plan, dir: &Path) -> anyhow::Result<Vec<Row>> {
     let mut rows = speeds.report();
     rows.extend(overload::measure(plan, &keys, &speeds, dir)?);
     rows.extend(opening::measure(plan, &keys, dir)?);
-    // Children with millions of keys of their own come next.
+    // Children with millions of keys of their own follow.
     drop(keys);
     rows.extend(memory::measure(plan, dir)?);
     rows.extend(instructions::measure(plan, dir)?);
@@ -97,7 +97,7 @@ fn run_in(plan: &Plan, dir: &Path) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A count as people say it: `8M`, `20K`.
+/// Formats a count: `8M`, `20K`.
 fn short(count: u32) -> String {
     match count {
         0..1_000 => count.to_string(),

@@ -1,5 +1,5 @@
-//! Conversations of HTTP/2 built from the choices of an input: frames of every kind, sound and unsound ones,
-//! and any of them many times over.
+//! HTTP/2 conversations built from the choices of an input: frames of every kind, valid and invalid, and any
+//! number of copies.
 
 use crate::header_blocks;
 use crate::input::Input;
@@ -12,7 +12,7 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Appends frames for as long as the input chooses more.
+/// Appends frames until the input ends.
 pub(crate) fn build(input: &mut Input<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut last = *input;
@@ -37,7 +37,7 @@ pub(crate) fn build(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// One frame, or the frames of one block, on `stream` or on another.
+/// One frame, or the frames of one header block, on `stream` or on another one.
 fn one(input: &mut Input<'_>, stream: &mut u32, bytes: &mut Vec<u8>) {
     let kind = input.byte() % 16;
     let on = match input.byte() {
@@ -83,7 +83,7 @@ fn headers(input: &mut Input<'_>, stream: u32, bytes: &mut Vec<u8>) {
             frame(1, end, stream, first, bytes);
             frame(9, END_HEADERS, stream, rest, bytes);
         }
-        // As many small parts as the block has pieces.
+        // A part for each chunk of the block.
         1 => {
             frame(1, end, stream, &[], bytes);
             for part in block.chunks(usize::from(input.byte()).max(1)) {
@@ -104,7 +104,7 @@ fn data(input: &mut Input<'_>, stream: u32, bytes: &mut Vec<u8>) {
     let body = match input.byte() % 6 {
         0 | 1 => envelope(input.short(), 0),
         2 => envelope(&vec![b'm'; usize::from(input.word())], 0),
-        // The beginning of a message that is longer than what is sent of it.
+        // The beginning of a longer message.
         3 => envelope(input.short(), usize::from(input.word())),
         4 => input.short().to_vec(),
         _ => envelope(&[], 0).repeat(usize::from(input.byte())),
@@ -127,7 +127,7 @@ fn data(input: &mut Input<'_>, stream: u32, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A message in gRPC's envelope, which says that so many more bytes follow.
+/// A message in gRPC's envelope, whose length includes `missing` more bytes.
 pub(crate) fn envelope(message: &[u8], missing: usize) -> Vec<u8> {
     let length = (message.len() + missing) as u32;
     [&[0][..], &length.to_be_bytes(), message].concat()

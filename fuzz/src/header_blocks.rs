@@ -1,15 +1,15 @@
-//! Header blocks built from the choices of an input: every representation of RFC 7541, sound and unsound
-//! ones, and any of them many times over.
+//! Header blocks built from the choices of an input: every representation of RFC 7541, valid and invalid, and
+//! any number of copies.
 
 use crate::input::Input;
 
-/// The most bytes of one block: what a peer may send in one frame.
+/// The most bytes of one block: a full frame.
 pub(crate) const BLOCK_BYTES_MAX: usize = 16_384;
 
 const LENGTHS: [usize; 16] =
     [0, 1, 2, 5, 31, 32, 100, 126, 127, 128, 500, 1_000, 2_000, 4_000, 4_060, 4_064];
 
-/// The fields of a call, as every client sends them.
+/// The fields of a normal call.
 const CALL: [(&str, &str); 5] = [
     (":method", "POST"),
     (":scheme", "http"),
@@ -90,10 +90,10 @@ fn representation(input: &mut Input<'_>, block: &mut Vec<u8>) {
     }
 }
 
-/// The prefix and the first byte of literals: kept, not kept, never kept.
+/// The prefix size and the first byte of literals: with indexing, without, never indexed.
 const KINDS: [(u32, u8); 3] = [(6, 0x40), (4, 0x00), (4, 0x10)];
 
-/// One more representation, again and again, until the block is full.
+/// Repeats one more representation until the block is full.
 fn repeat(input: &mut Input<'_>, block: &mut Vec<u8>) {
     let times = usize::from(input.byte()) * usize::from(input.byte());
     let begin = block.len();
@@ -135,7 +135,7 @@ fn string(input: &mut Input<'_>, block: &mut Vec<u8>) {
             integer(7, 0x00, length, block);
             block.resize(block.len() + length, input.one_of(b"av0:"));
         }
-        // The code of `0` again and again, and any bytes for a code.
+        // The code of `0` repeated, and random bytes as code.
         2 => {
             let length = input.one_of(&LENGTHS);
             integer(7, 0x80, length, block);

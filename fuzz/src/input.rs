@@ -1,6 +1,6 @@
-//! Choices drawn from the bytes of an input. An input that has ended chooses zero.
+//! Choices drawn from the bytes of an input. After its end all choices are zero.
 
-/// The bytes that are left.
+/// The remaining bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
@@ -32,7 +32,7 @@ impl<'a> Input<'a> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// So many bytes, or all that are left.
+    /// This many bytes, or all that remain.
     pub(crate) fn take(&mut self, bytes: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(bytes.min(self.0.len()));
         self.0 = rest;
@@ -50,7 +50,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Cuts bytes into pieces of these sizes, which are used again and again.
+/// Cuts bytes into pieces of these sizes, cyclically.
 pub(crate) fn pieces<'a>(bytes: &'a [u8], sizes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = bytes;
     let mut sizes = sizes.iter().cycle();

@@ -1,7 +1,7 @@
-//! Coverage-guided fuzzing: one program with every target. `TARGET` in the environment names the one to run.
+//! Coverage-guided fuzzing: one program with every target. The environment variable `TARGET` selects one.
 //!
-//! Each target judges the code by an oracle: an independent decoder, the same input in other pieces, or a
-//! bound on CPU time and memory. See docs/internals/fuzzing.md.
+//! Each target has an oracle: an independent decoder, the same input in other pieces, or a limit on CPU time
+//! and memory. See docs/internals/fuzzing.md.
 
 #![no_main]
 
@@ -22,7 +22,7 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 
 static TARGET: OnceLock<&'static Target> = OnceLock::new();
 
-/// Chooses the target; with `SEEDS=directory` writes its seeds there and ends.
+/// Selects the target. With `SEEDS=directory`, writes its seeds there and exits.
 fn begin() {
     let name = std::env::var("TARGET").unwrap_or_default();
     let Some(target) = targets::ALL.iter().find(|target| target.name == name) else {

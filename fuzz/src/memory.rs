@@ -1,7 +1,6 @@
-//! Counts the bytes that this thread has allocated, so that targets can bound memory as it is: capacity,
-//! not length.
+//! Counts this thread's allocations, so that targets can limit memory by capacity rather than length.
 //!
-//! The only unsafe code of this crate: an allocator that counts and leaves the work to the system's.
+//! The only unsafe code of this crate: an allocator that counts and delegates to the system's.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,7 +15,7 @@ thread_local! {
 pub(crate) struct Counting;
 
 fn count(bytes: isize) {
-    // A thread that ends has no counters any more.
+    // A terminating thread has no counters any more.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
@@ -51,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What was allocated since this began.
+/// Allocations since this began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meter {
     begun: isize,
@@ -64,12 +63,12 @@ impl Meter {
         Meter { begun }
     }
 
-    /// Bytes that are allocated now, and were not when this began.
+    /// Bytes allocated since this began and not freed.
     pub(crate) fn live(self) -> usize {
         usize::try_from(LIVE.get() - self.begun).unwrap_or(0)
     }
 
-    /// The most that were allocated at once.
+    /// The maximum of live bytes.
     pub(crate) fn peak(self) -> usize {
         usize::try_from(PEAK.get() - self.begun).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Writes the inputs that a corpus begins with.
+//! Writes the first inputs of a corpus.
 
 use std::path::Path;
 

@@ -1,19 +1,19 @@
-//! Bounds on the CPU time that an input may take.
+//! Limits on the CPU time of an input.
 //!
-//! CPU time of the thread, not wall time: a busy machine does not change it much. A run above its bound is
-//! repeated, and counts only if every repetition is above the bound too.
+//! Counts CPU time of the thread, as wall time depends on the load of the machine. A run above its limit is
+//! repeated, and counts only if every repetition is above the limit too.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 const REPETITIONS: u32 = 5;
 
-/// What an input may cost.
+/// The limit of CPU time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound {
-    /// For an input of any size.
+    /// Per input.
     pub(crate) fixed: Duration,
-    /// For each byte.
+    /// Per byte.
     pub(crate) nanos_per_byte: u64,
 }
 
@@ -23,7 +23,7 @@ fn cpu_time() -> Duration {
 }
 
 impl Bound {
-    /// Runs `work`, which reads so many bytes. Returns what it returned, the first time.
+    /// Runs `work`, which reads this many bytes. Returns its first result.
     pub(crate) fn check<T>(self, bytes: usize, mut work: impl FnMut() -> T) -> T {
         let allowed = self.fixed + Duration::from_nanos(self.nanos_per_byte) * bytes as u32;
         let mut timed = || {

@@ -163,7 +163,7 @@ async fn what_is_no_request_is_refused_with_a_reason() -> anyhow::Result<()> {
         ),
         (
             r#"{"domain":"test","descriptors":[{"entries":[{"key":"k"}],"limit":{"unit":9}}]}"#,
-            "9 is no unit",
+            "9 is not a unit",
         ),
         (deep.as_str(), "invalid type: sequence, expected a string"),
         ("\u{feff}{}", "expected value at line 1 column 1"),

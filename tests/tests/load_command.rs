@@ -167,7 +167,7 @@ async fn help_teaches_and_mistakes_are_named() -> anyhow::Result<()> {
         assert!(ran.out.contains(part), "{part} in\n{}", ran.out);
     }
     for (flags, code, message) in [
-        (&["--distribution", "normal"][..], 2, "`normal` is no distribution"),
+        (&["--distribution", "normal"][..], 2, "`normal` is not a distribution"),
         (&["--descriptor", "user"], 2, "`user` must be KEY=VALUE"),
         (&["--threads", "9"], 1, "--connections 2 must be at least --threads 9"),
         (&[], 1, "cannot connect to unix:"),

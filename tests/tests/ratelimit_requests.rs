@@ -323,7 +323,7 @@ async fn requests_without_meaning_are_refused_and_say_why() -> anyhow::Result<()
             let limit = tidegate_wire::rls::RateLimitOverride { requests_per_unit: 1, unit: 0 };
             request.descriptors[0].limit = Some(limit);
         },
-        "descriptors[0].limit.unit: 0 is no unit (expected 1 to 7)",
+        "descriptors[0].limit.unit: 0 is not a unit (expected 1 to 7)",
     )
     .await?;
     check(

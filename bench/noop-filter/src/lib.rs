@@ -1,5 +1,5 @@
-//! A Wasm filter that does nothing, as the proxy-wasm SDK makes it: the benchmark's measure of what any
-//! filter costs. It has the SDK's default contexts, and with them every export that Envoy calls.
+//! A Wasm filter that does nothing, built with the proxy-wasm SDK: the baseline cost of any filter. It has
+//! the SDK's default contexts, and so every export that Envoy calls.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -26,7 +26,7 @@ impl Context for Stream {}
 
 impl HttpContext for Stream {}
 
-/// What Envoy calls first.
+/// Envoy's first call.
 mod entry {
     proxy_wasm::main! {{
         proxy_wasm::set_root_context(|_| Box::new(super::Root));

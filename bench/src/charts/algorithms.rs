@@ -1,4 +1,4 @@
-//! What is drawn: every algorithm, set to the same limit.
+//! The algorithms on the charts, all with the same limit.
 
 use super::traffic::{LIMIT, PERIOD};
 use tidegate_core::{
@@ -9,23 +9,23 @@ use tidegate_core::{
 /// Hits that the window with `borrow` may borrow.
 const BORROW: u32 = 30;
 
-/// One algorithm, as a chart names it.
+/// One algorithm on the charts.
 #[derive(Debug)]
 pub(super) struct Algorithm {
     pub(super) name: &'static str,
-    /// The name of its file, without the ending.
+    /// Its file name without the extension.
     pub(super) file: &'static str,
-    /// What the limit says besides its rate.
+    /// Settings of the limit besides its rate.
     pub(super) setting: &'static str,
     pub(super) quota: Quota,
-    /// The most that it ever admits in a span of one period, both ends included.
+    /// The most hits in any span of one period, both ends included.
     pub(super) bound: u64,
     pub(super) colour: &'static str,
-    /// Strokes and gaps of its line among the others; empty for an unbroken one.
+    /// The dash pattern of its line; empty for a solid one.
     pub(super) dashes: &'static str,
 }
 
-/// All of them, in the order of the document.
+/// All algorithms, in the order of the document.
 pub(super) fn all() -> Result<Vec<Algorithm>, QuotaError> {
     let limit = u64::from(LIMIT);
     Ok(vec![

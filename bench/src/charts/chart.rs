@@ -1,24 +1,25 @@
-//! One algorithm: the offered and the admitted requests as bars, and below them what was admitted in
-//! the period up to each moment, with its highest point.
+//! One algorithm: offered and admitted requests as bars, and below them the hits of the last period at each
+//! moment, with the maximum marked.
 
 use super::algorithms::Algorithm;
-use super::svg::{INK, Svg, WIDTH, px, steps, x};
+use super::axes::{WIDTH, level, minutes, px, steps, x};
 use super::traffic::{Admission, FROM_SECS, LIMIT, TO_SECS};
+use tidegate_load::svg::{INK, Svg};
 
 const HEIGHT: i64 = 278;
-/// Of a bar, in milliseconds and in hundredths of a pixel. Bars begin on odd seconds, so that one
-/// without requests is around the boundary.
+/// The width of a bar in milliseconds and in hundredths of a pixel. Bars begin on odd seconds, so that the
+/// one around the boundary is empty.
 const BAR_MILLIS: i64 = 2_000;
 const BAR_WIDTH: i64 = 550;
-/// The bottom of the bars, and what a request adds to one.
+/// The bottom of the bars, and the height per request.
 const BARS_Y: i64 = 14_200;
 const BARS_HIT: i64 = 400;
-/// The bottom of the line below, and what a request adds to its height.
+/// The bottom of the line, and the height per request.
 const SUM_Y: i64 = 24_800;
 const SUM_HIT: i64 = 50;
-/// Where little is drawn: just behind the first minute.
+/// An empty area behind the first minute.
 const NOTES_X: i64 = 88;
-/// The line is looked at this often.
+/// The interval between points of the line.
 const SUM_MILLIS: usize = 500;
 
 pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
@@ -29,7 +30,8 @@ pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
          seconds after it, then 2 a second. Most admitted in any 60 s: {most}; never more than \
          {bound}."
     );
-    let mut svg = Svg::new(HEIGHT, &format!("{name}: {LIMIT} per minute{setting}"), &about);
+    let mut svg =
+        Svg::new((WIDTH, HEIGHT), &format!("{name}: {LIMIT} per minute{setting}"), &about);
     let right = WIDTH - 19;
     svg.text((44, 20), " font-size=\"15\" font-weight=\"600\"", name);
     svg.text((44, 36), "", &format!("limit {LIMIT} per minute{setting}"));
@@ -38,20 +40,20 @@ pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
         format!(" font-size=\"15\" font-weight=\"600\" text-anchor=\"end\" fill=\"{colour}\"");
     svg.text((right, 20), &style, &headline);
     svg.text((right, 36), " text-anchor=\"end\"", &format!("never more than {bound}"));
-    svg.minutes((52, SUM_Y / 100), TO_SECS);
+    minutes(&mut svg, (52, SUM_Y / 100), TO_SECS);
 
     let rule = " opacity=\".6\"";
-    svg.level(BARS_Y, TO_SECS, rule);
+    level(&mut svg, BARS_Y, TO_SECS, rule);
     let offered = bars(&admission.offered);
     svg.line(format_args!("<path d=\"{offered}\" fill=\"{INK}\" opacity=\".35\"/>"));
     let admitted = bars(&admission.admitted);
     svg.line(format_args!("<path d=\"{admitted}\" fill=\"{colour}\"/>"));
     legend(&mut svg, colour);
 
-    svg.level(SUM_Y, TO_SECS, rule);
+    level(&mut svg, SUM_Y, TO_SECS, rule);
     let height = |hits: u64| SUM_Y - hits as i64 * SUM_HIT;
     let limit = height(LIMIT.into());
-    svg.level(limit, TO_SECS, " stroke-dasharray=\"5 4\"");
+    level(&mut svg, limit, TO_SECS, " stroke-dasharray=\"5 4\"");
     svg.text((40, limit / 100 + 4), " text-anchor=\"end\"", &LIMIT.to_string());
     let times = (FROM_SECS * 1_000..=TO_SECS * 1_000).step_by(SUM_MILLIS);
     let line = steps(times.map(|at| (x(at), height(admission.in_period_until(at)))));
@@ -70,7 +72,7 @@ pub(super) fn draw(algorithm: &Algorithm, admission: &Admission) -> String {
     svg.finish()
 }
 
-/// What the bars mean.
+/// The legend of the bars.
 fn legend(svg: &mut Svg, colour: &str) {
     let (x, y) = (NOTES_X, 64);
     svg.text((x, y), "", "requests in 2 s:");

@@ -1,18 +1,19 @@
-//! All algorithms in one chart: how much each has admitted so far, of the same traffic.
+//! All algorithms in one chart: the total that each has admitted of the same traffic.
 
 use super::algorithms::Algorithm;
-use super::svg::{Svg, steps, x};
+use super::axes::{WIDTH, level, minutes, steps, x};
 use super::traffic::{Admission, FROM_SECS, LIMIT};
+use tidegate_load::svg::Svg;
 
 const HEIGHT: i64 = 372;
 const TOP: i64 = 52;
-/// The bottom, and what a request adds to the height, in hundredths of a pixel.
+/// The bottom, and the height per request, in hundredths of a pixel.
 const BOTTOM: i64 = 34_200;
 const HIT: i64 = 120;
-/// The lines are looked at this often, and end here, to leave room for their names.
+/// The interval between points, and the end of the lines, which leaves room for the names.
 const MILLIS: usize = 1_000;
 const END_SECS: i64 = 82;
-/// Names are at least this far apart.
+/// The least distance between names.
 const NAME_HEIGHT: i64 = 15;
 
 pub(super) fn draw<'a>(
@@ -21,13 +22,13 @@ pub(super) fn draw<'a>(
     let title = format!("Admitted so far, limit {LIMIT} per minute");
     let about = "Around the boundary the windows that end there admit two limits at once; the \
                  sliding ones admit one. In the long run all admit the same rate.";
-    let mut svg = Svg::new(HEIGHT, &title, about);
+    let mut svg = Svg::new((WIDTH, HEIGHT), &title, about);
     svg.text((44, 20), " font-size=\"15\" font-weight=\"600\"", "admitted so far");
     svg.text((44, 36), "", &format!("limit {LIMIT} per minute, the same traffic for all"));
-    svg.minutes((TOP, BOTTOM / 100), END_SECS);
+    minutes(&mut svg, (TOP, BOTTOM / 100), END_SECS);
     let height = |hits: usize| BOTTOM - hits as i64 * HIT;
     for hits in [0, 60, 120, 180, 240] {
-        svg.level(height(hits), END_SECS, " opacity=\".3\"");
+        level(&mut svg, height(hits), END_SECS, " opacity=\".3\"");
         svg.text((38, height(hits) / 100 + 4), " text-anchor=\"end\"", &hits.to_string());
     }
     let mut ends = Vec::new();
@@ -46,7 +47,7 @@ pub(super) fn draw<'a>(
     svg.finish()
 }
 
-/// Puts the names behind the ends of their lines, apart from each other.
+/// Writes the names behind the ends of their lines, without overlap.
 fn name_ends(svg: &mut Svg, mut ends: Vec<(i64, &Algorithm)>) {
     ends.sort_by_key(|(y, _)| *y);
     let left = x(END_SECS * 1_000) / 100 + 4;

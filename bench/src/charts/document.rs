@@ -1,7 +1,7 @@
-//! Holds docs/reference/algorithms.md to the code: its worked examples are replayed, its figures recounted.
+//! Checks docs/reference/algorithms.md against the code: replays its worked examples, and recomputes its figures.
 //!
-//! An example is a table below a line `<!-- replay: algorithm key=value … -->`; times in it are
-//! from a boundary of minute, hour and day. Other tables that are checked have a mark as well.
+//! An example is a table below a line `<!-- replay: algorithm key=value … -->`. Its times count from a moment
+//! where a minute, an hour and a day begin. Other checked tables have such a line too.
 
 use super::algorithms;
 use super::traffic::{self, BOUNDARY_SECS};
@@ -13,10 +13,10 @@ use tidegate_core::{
 };
 
 const DOCUMENT: &str = include_str!("../../../docs/reference/algorithms.md");
-/// Bytes of a node besides the state in it.
+/// Bytes of a node without its state.
 const NODE_HEAD: usize = 24;
 
-/// The tables below marks that begin like this: what else the mark says, and the cells.
+/// The tables below lines that begin with `mark`: the rest of the line, and the cells.
 fn tables(mark: &str) -> Vec<(&'static str, Vec<Vec<&'static str>>)> {
     let mut tables = Vec::new();
     let mut lines = DOCUMENT.lines();
@@ -36,14 +36,14 @@ fn tables(mark: &str) -> Vec<(&'static str, Vec<Vec<&'static str>>)> {
     tables
 }
 
-/// The one table below this mark.
+/// The only table below this mark.
 fn table(mark: &str) -> Vec<Vec<&'static str>> {
     let mut tables = tables(mark);
     assert_eq!(tables.len(), 1, "{mark}");
     tables.remove(0).1
 }
 
-/// Milliseconds of a time such as `1 h 0.5 s`.
+/// Parses a time such as `1 h 0.5 s` to milliseconds.
 fn millis(text: &str) -> i64 {
     let words: Vec<&str> = text.split_whitespace().collect();
     let millis = |pair: &[&str]| {
@@ -137,7 +137,7 @@ fn worked_examples_are_what_the_code_answers() {
 
 #[test]
 fn the_figures_of_the_charts_are_those_in_the_document() {
-    let told: Vec<(String, u64, u64)> = table("peaks")
+    let stated: Vec<(String, u64, u64)> = table("peaks")
         .iter()
         .map(|row| (row[0].to_owned(), row[1].parse().unwrap(), row[2].parse().unwrap()))
         .collect();
@@ -149,7 +149,7 @@ fn the_figures_of_the_charts_are_those_in_the_document() {
             (algorithm.name.to_owned(), peak, algorithm.bound)
         })
         .collect();
-    assert_eq!(told, counted);
+    assert_eq!(stated, counted);
 }
 
 #[test]
@@ -170,15 +170,15 @@ fn states_are_as_large_as_the_document_says() {
     }
 }
 
-/// The most parts that are live at once for one caller that never stops.
+/// The most parts that are live at once for a caller that never stops.
 fn live_parts(period: Nanos) -> usize {
     let quota = Quota::SlidingExact(SlidingExact::new(u32::MAX, period).unwrap());
     let words = quota.state_size().words();
     let mut parts: BTreeMap<u64, (Timestamp, Vec<u64>)> = BTreeMap::new();
     let mut most = 0;
     let secs = period.as_nanos() / 1_000_000_000;
-    // The last second of each minute is when its parts are kept for longest. More than an hour, so
-    // that an hour ends in it.
+    // The parts of a minute live longest in its last second. Runs for more than an hour, so that an hour ends
+    // during it.
     for second in (0..2 * secs + 4_200).filter(|second| secs < 3_600 || second % 60 == 59) {
         let now = Timestamp::from_secs(BOUNDARY_SECS + second);
         parts.retain(|_, (keep_until, _)| *keep_until > now);
@@ -189,7 +189,7 @@ fn live_parts(period: Nanos) -> usize {
         let mut after = before.clone();
         let decision = decide(&mut after, &quota, Charge::ONE, now);
         assert!(decision.is_allow());
-        // As the sidecar has it: only parts that changed are kept for longer.
+        // As in the sidecar, only changed parts get a new expiry.
         for (place, label) in labels.labels().iter().enumerate() {
             let range = place * words..(place + 1) * words;
             if before[range.clone()] != after[range.clone()] {
@@ -206,7 +206,7 @@ fn an_exact_window_has_as_many_parts_as_the_document_says() {
     for row in table("parts") {
         let parts = live_parts(nanos(row[0]));
         let bytes = parts * (StateSize::Wide.words() * 8 + NODE_HEAD);
-        let told: (usize, usize) = (row[1].parse().unwrap(), row[2].parse().unwrap());
-        assert_eq!((parts, bytes), told, "{row:?}");
+        let stated: (usize, usize) = (row[1].parse().unwrap(), row[2].parse().unwrap());
+        assert_eq!((parts, bytes), stated, "{row:?}");
     }
 }

@@ -1,9 +1,8 @@
-//! The traffic that every algorithm gets, and what it admits of it.
+//! The traffic on the charts, and the part of it that an algorithm admits.
 //!
-//! Two bursts of 100 requests, one just before a boundary of the minute and one just after, and
-//! then twice as many requests as the limit allows, for as long as the chart goes on. One early
-//! request, a minute and a second before the boundary, makes the window that opens at its first
-//! hit end between the bursts too: where such windows end is up to the caller.
+//! Two bursts of 100 requests, just before and just after a boundary of the minute, then twice the limit's
+//! rate to the end of the chart. One early request, 61 seconds before the boundary, makes a window from the
+//! first hit end between the bursts, as a caller may choose where such windows end.
 
 use crate::counter::Counter;
 use tidegate_core::{Charge, Nanos, Quota, Timestamp};
@@ -11,24 +10,24 @@ use tidegate_core::{Charge, Nanos, Quota, Timestamp};
 /// Requests per period.
 pub(super) const LIMIT: u32 = 60;
 pub(super) const PERIOD: Nanos = Nanos::from_secs(60);
-/// 2026-01-01 00:00:00 UTC, where a minute begins as well as an hour and a day.
+/// 2026-01-01 00:00:00 UTC, where a minute, an hour and a day begin.
 pub(super) const BOUNDARY_SECS: u64 = 1_767_225_600;
-/// What is shown, in seconds from the boundary.
+/// The range of the charts, in seconds from the boundary.
 pub(super) const FROM_SECS: i64 = -71;
 pub(super) const TO_SECS: i64 = 131;
 
-/// In milliseconds from the boundary: from when, up to when, and how far apart.
+/// Start, end and interval, in milliseconds from the boundary.
 const WAVES: [(i64, i64, usize); 4] =
     [(-61_000, -60_999, 1), (-11_000, -1_000, 100), (1_000, 11_000, 100), (21_000, 131_000, 500)];
 
-/// When requests came, in milliseconds from the boundary.
+/// Times of requests, in milliseconds from the boundary.
 #[derive(Debug)]
 pub(super) struct Admission {
     pub(super) offered: Vec<i64>,
     pub(super) admitted: Vec<i64>,
 }
 
-/// Asks for every request of the traffic.
+/// Decides every request of the traffic.
 pub(super) fn admit(quota: &Quota) -> Admission {
     let waves = WAVES.into_iter().flat_map(|(from, to, apart)| (from..to).step_by(apart));
     let offered: Vec<i64> = waves.collect();
@@ -44,13 +43,13 @@ fn timestamp(millis: i64) -> Timestamp {
 }
 
 impl Admission {
-    /// How many were admitted in the period up to `at`, both ends included.
+    /// The number admitted in the period that ends at `at`, both ends included.
     pub(super) fn in_period_until(&self, at: i64) -> u64 {
         let from = at - (PERIOD.as_nanos() / 1_000_000) as i64;
         self.admitted.iter().filter(|admitted| (from..=at).contains(admitted)).count() as u64
     }
 
-    /// The first time at which the period up to then has the most, and how many it has.
+    /// The first end of a period with the most hits, and their number.
     pub(super) fn peak(&self) -> (i64, u64) {
         let ends = self.admitted.iter().map(|&at| (at, self.in_period_until(at)));
         ends.reduce(|most, end| if end.1 > most.1 { end } else { most }).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Answering a call of the rate limit protocol inside the sidecar: from the bytes of its message to those of
+//! Answers a call of the rate limit protocol inside the sidecar: from the bytes of the request to those of
 //! the answer, with store and rules, without transport.
 
 use super::limits::START_SECS;
@@ -10,13 +10,13 @@ use tidegate_core::{Descriptor, Entry, Hits, LeaseRequest, Nanos, Request, Times
 use tidegate_wire::{RequestReader, encode_answer, encode_request, lease_ask_metadata};
 
 const DOMAIN: &str = "shop";
-/// An even part of the picks, so that all keys come equally often.
+/// Each pick moves on by this many keys, so that all keys are equally frequent.
 const TURN: usize = 1_000;
-/// Between two calls. No day ends in all rounds, and leases do not outnumber their room.
+/// The time between two calls. No day ends during all rounds, and leases fit their table.
 const STEP: Nanos = Nanos::new(1_000_000);
 const LEASE_TTL: Nanos = Nanos::from_secs(2);
 
-/// What is asked, of what.
+/// The requests of a case, and its limits.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -55,7 +55,7 @@ struct Calls {
     reader: RequestReader,
     calls: u64,
     bytes: Vec<u8>,
-    /// Where the counters are.
+    /// The counters.
     _dir: tempfile::TempDir,
 }
 
@@ -76,7 +76,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Whether the request of this key may pass.
+    /// Whether the request of this key is allowed.
     fn call(&mut self, key: usize) -> anyhow::Result<bool> {
         let now = Timestamp::from_secs(START_SECS);
         let now = now.saturating_add(Nanos::new(STEP.as_nanos() * self.calls));
@@ -123,7 +123,7 @@ impl Work for Calls {
     }
 }
 
-/// A limits file of so many rules, for each descriptor.
+/// A limits file with this many rules for each descriptor.
 fn limits_of(case: Case) -> anyhow::Result<String> {
     let mut text = format!("domain: {DOMAIN}\ndescriptors:\n");
     for descriptor in 0..case.descriptors {

@@ -1,6 +1,6 @@
-//! Instructions per decision, counted by callgrind, which is steady where times are not.
+//! Instructions per decision, counted by callgrind, which is reproducible where times are not.
 //!
-//! A child decides some number of times, another twice as many; the difference is decisions alone.
+//! A child makes a number of decisions, another one twice as many. The difference belongs to decisions alone.
 
 use super::subject::Subject;
 use super::{KEYS, Plan, subjects};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// One figure for each subject, none of those that are too large. Without valgrind there is nothing.
+/// A figure for each subject, or None for those that are too large. None at all without valgrind.
 pub(super) fn measure(
     plan: &Plan,
     subjects: &[Subject],
@@ -43,7 +43,7 @@ pub(super) fn measure(
     Ok(Some(counts))
 }
 
-/// What a child does.
+/// The work of a child.
 #[derive(Debug, Args)]
 pub(crate) struct Part {
     #[arg(long)]
@@ -52,13 +52,13 @@ pub(crate) struct Part {
     decisions: u32,
     #[arg(long)]
     rules: u32,
-    /// Where callgrind writes.
+    /// The output file of callgrind.
     #[arg(long)]
     counts: PathBuf,
 }
 
 impl Part {
-    /// The instructions of a child that does this.
+    /// The instructions of a child that does this work.
     fn count(&self) -> anyhow::Result<u64> {
         let mut child = Command::new("valgrind");
         child.args(["--quiet", "--tool=callgrind", "--toggle-collect=*::decide_each"]);

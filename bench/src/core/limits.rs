@@ -1,4 +1,4 @@
-//! Limits: each algorithm alone, and several at once.
+//! Limits: each algorithm alone, and several as one.
 
 use super::KEYS;
 use super::subject::{Answers, Subject, Work};
@@ -10,18 +10,18 @@ use tidegate_core::{
     Verdict, decide, decide_all,
 };
 
-/// Hits per hour that no run uses up, and so few that they are used up before it.
+/// Hits per hour that no run uses up, and few that are used up in advance.
 pub(super) const AMPLE: u32 = 1_000_000;
 pub(super) const FEW: u32 = 10;
 pub(super) const HOUR: Nanos = Nanos::from_secs(3_600);
 const MINUTE: Nanos = Nanos::from_secs(60);
 const DAY: Nanos = Nanos::from_secs(86_400);
-/// 2026-01-01 10:30:00 UTC: no window ends in a run.
+/// 2026-01-01 10:30:00 UTC: no window ends during a run.
 pub(super) const START_SECS: u64 = 1_767_225_600 + 37_800;
-/// Between two decisions: 21 rounds of 100,000 take 42 seconds, which is within a minute.
+/// The time between two decisions: 21 rounds of 100,000 take 42 seconds, less than a minute.
 pub(super) const STEP: Nanos = Nanos::new(20_000);
-/// Minutes in which each counter was used before, the one that begins included: nearly all buckets
-/// of a ring have hits, and none leaves in a run.
+/// Minutes of earlier use, including the current one: nearly all buckets of a ring have hits, and none
+/// expires during a run.
 const MINUTES_BEFORE: u64 = 60;
 
 type MakeQuota = fn(u32) -> Result<Quota, QuotaError>;
@@ -38,7 +38,7 @@ const ALGORITHMS: [(&str, MakeQuota); 7] = [
     ("sliding_buckets exact", |hits| Ok(Quota::SlidingExact(SlidingExact::new(hits, HOUR)?))),
 ];
 
-/// Limits of one request, of which the last has room, or not.
+/// The limits of a request. The last one has room or is exceeded.
 fn three(first: Quota, last: u32) -> Result<[Quota; 3], QuotaError> {
     Ok([
         first,
@@ -84,7 +84,7 @@ pub(super) fn subjects() -> Result<Vec<Subject>, QuotaError> {
     Ok(subjects)
 }
 
-/// The words of a counter that was used for an hour, and of a limit of few is used up.
+/// The state of a counter after an hour of use. A small limit is used up.
 fn used(quota: &Quota) -> Vec<u64> {
     let mut counter = Counter::default();
     for minute in (0..MINUTES_BEFORE).rev() {
@@ -98,7 +98,7 @@ fn used(quota: &Quota) -> Vec<u64> {
     counter.words(quota, start)
 }
 
-/// One limit, decided as it is.
+/// A single limit.
 struct Alone {
     quota: Quota,
     states: Vec<u64>,
@@ -132,7 +132,7 @@ impl Work for Alone {
 struct Together<const N: usize> {
     quotas: [Quota; N],
     states: Vec<u64>,
-    /// Where the state of each limit is among the words of a key.
+    /// The range of each limit's state in the words of a key.
     ranges: [Range<usize>; N],
     words: usize,
     decisions: Decisions,

@@ -1,4 +1,4 @@
-//! Finding the rule of a descriptor, by the number of rules for its key and how they match.
+//! Finds the rule of a descriptor, by the number of rules for its key and the way they match.
 
 use super::KEYS;
 use super::subject::{Answers, Subject, Work};
@@ -7,7 +7,7 @@ use tidegate_limits::{Cidr, Limit, Lookup, Matcher, Rule, RuleKind, Rules};
 
 const DOMAIN: &str = "shop";
 
-/// A way to match: the matcher of the rule of a number, and a value that it takes.
+/// A way to match: makes the matcher of a numbered rule, and a value that it matches.
 struct Way {
     name: &'static str,
     matcher: fn(u32) -> anyhow::Result<Matcher>,
@@ -55,7 +55,7 @@ pub(super) fn subjects(sizes: &[u32]) -> Vec<Subject> {
             for &size in sizes {
                 let subject = Subject::new(name(size), answers, move || way.work(size, answers));
                 let subject = subject.with_rules(size);
-                // What it grows by.
+                // The peer is the smallest size.
                 subjects.push(match size {
                     size if size == fewest => subject,
                     _ => subject.beside(name(fewest)),

@@ -1,7 +1,7 @@
 //! Limiters of the governor crate, without keys: one atomic word for each limit.
 //!
-//! Three of them are asked one after the other. When the last one denies, what the others took is
-//! gone, where Tidegate takes from all limits or from none.
+//! Three limiters are asked in sequence. When the last one denies, the tokens of the others are lost, while
+//! Tidegate takes from all limits or from none.
 
 use super::KEYS;
 use super::limits::{AMPLE, FEW, HOUR, STEP};
@@ -17,11 +17,11 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A clock that is told the time, as Tidegate's algorithms are.
+/// A clock that is set like the time argument of Tidegate's algorithms.
 #[derive(Debug, Clone, Default)]
-struct Told(Rc<Cell<u64>>);
+struct ManualClock(Rc<Cell<u64>>);
 
-impl Clock for Told {
+impl Clock for ManualClock {
     type Instant = Nanos;
 
     fn now(&self) -> Nanos {
@@ -29,7 +29,7 @@ impl Clock for Told {
     }
 }
 
-type Limiter = RateLimiter<NotKeyed, InMemoryState, Told, NoOpMiddleware<Nanos>>;
+type Limiter = RateLimiter<NotKeyed, InMemoryState, ManualClock, NoOpMiddleware<Nanos>>;
 
 pub(super) fn subjects() -> Vec<Subject> {
     vec![
@@ -40,9 +40,9 @@ pub(super) fn subjects() -> Vec<Subject> {
     ]
 }
 
-/// For each key, a limiter of each of so many hits per hour; used up where they are few.
+/// For each key, a limiter for each number of hits per hour. Small ones are used up.
 fn governors<const N: usize>(hits: [u32; N]) -> anyhow::Result<Box<dyn Work>> {
-    let clock = Told::default();
+    let clock = ManualClock::default();
     let mut limiters = Vec::new();
     for _ in 0..KEYS {
         for hits in hits {
@@ -59,7 +59,7 @@ fn governors<const N: usize>(hits: [u32; N]) -> anyhow::Result<Box<dyn Work>> {
 
 struct Governors<const N: usize> {
     limiters: Vec<Limiter>,
-    clock: Told,
+    clock: ManualClock,
 }
 
 impl<const N: usize> Work for Governors<N> {

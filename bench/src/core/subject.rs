@@ -1,14 +1,14 @@
-//! What can be measured: something that answers a run of picks.
+//! A subject of measurement: it answers a series of picks.
 
 use anyhow::ensure;
 
-/// Something that is ready to answer.
+/// A subject that is set up.
 pub(super) trait Work {
-    /// Answers for every pick, and says for how many of them yes. Only this is measured.
+    /// Answers every pick, and returns the number of positive answers. Only this is measured.
     fn decide_each(&mut self, picks: &[u32]) -> u64;
 }
 
-/// How nearly all answers must be, lest something else was measured.
+/// The expected answers. Nearly all must be as expected, or something else was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     Yes,
@@ -17,14 +17,14 @@ pub(super) enum Answers {
 
 type Prepare = Box<dyn Fn() -> anyhow::Result<Box<dyn Work>>>;
 
-/// A thing to measure, under a name of its own.
+/// A subject and its name.
 pub(super) struct Subject {
     pub(super) name: String,
-    /// The name of the subject that it is compared with.
+    /// The name of the peer that it is compared with.
     pub(super) peer: Option<String>,
     answers: Answers,
     prepare: Prepare,
-    /// How many rules it is made of.
+    /// The number of its rules.
     pub(super) rules: u32,
 }
 
@@ -46,13 +46,12 @@ impl Subject {
         Subject { rules, ..self }
     }
 
-    /// Makes it ready.
+    /// Sets it up.
     pub(super) fn prepare(&self) -> anyhow::Result<Box<dyn Work>> {
         (self.prepare)()
     }
 
-    /// Holds the answers to what they should be. Where all should be no, a token or two may have
-    /// come back meanwhile.
+    /// Checks the answers. Where all should be negative, a token or two may be refilled during the run.
     pub(super) fn check(&self, yes: u64, asked: usize) -> anyhow::Result<()> {
         let asked = asked as u64;
         let is_right = match self.answers {

@@ -1,4 +1,4 @@
-//! The ways to run Envoy that are compared, and what one of them costs.
+//! The compared ways to run Envoy, and the cost of each.
 
 use crate::figures::median;
 use anyhow::ensure;
@@ -10,8 +10,8 @@ use tidegate_tests::decisions::Decisions;
 use tidegate_tests::load::Load;
 use tidegate_tests::stack::{Plan, Stack};
 
-/// A limit that nobody reaches for each client, for each address and for the whole; one that denies
-/// all of one client.
+/// An unreachable limit for each client, for each address and for all together, and one that denies every
+/// request of one client.
 pub(super) const LIMITS: &str = "\
 domain: bench
 descriptors:
@@ -29,7 +29,7 @@ descriptors:
 
 /// A way to run Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Setup {
     NoFilter,
     NativeLocal,
     Noop,
@@ -42,48 +42,48 @@ pub(super) enum Kind {
     NativeOfThree,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 10] = [
-        Kind::NoFilter,
-        Kind::NativeLocal,
-        Kind::Noop,
-        Kind::LeaseOfOne,
-        Kind::LeasesOfThree,
-        Kind::LeasesOfThreeWithHeaders,
-        Kind::DeniedLocally,
-        Kind::AskingEveryTime,
-        Kind::NativeOfOne,
-        Kind::NativeOfThree,
+impl Setup {
+    pub(super) const ALL: [Setup; 10] = [
+        Setup::NoFilter,
+        Setup::NativeLocal,
+        Setup::Noop,
+        Setup::LeaseOfOne,
+        Setup::LeasesOfThree,
+        Setup::LeasesOfThreeWithHeaders,
+        Setup::DeniedLocally,
+        Setup::AskingEveryTime,
+        Setup::NativeOfOne,
+        Setup::NativeOfThree,
     ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::NoFilter => "no filter",
-            Kind::NativeLocal => "envoy's local filter",
-            Kind::Noop => "wasm that does nothing",
-            Kind::LeaseOfOne => "tidegate, lease held",
-            Kind::LeasesOfThree => "tidegate, three leases held",
-            Kind::LeasesOfThreeWithHeaders => "tidegate, three leases, ietf headers",
-            Kind::DeniedLocally => "tidegate, denying by itself",
-            Kind::AskingEveryTime => "tidegate, asking every time",
-            Kind::NativeOfOne => "envoy's own filter, asking tidegate",
-            Kind::NativeOfThree => "envoy's own filter, three descriptors",
+            Setup::NoFilter => "no filter",
+            Setup::NativeLocal => "envoy's local filter",
+            Setup::Noop => "wasm that does nothing",
+            Setup::LeaseOfOne => "tidegate, lease held",
+            Setup::LeasesOfThree => "tidegate, three leases held",
+            Setup::LeasesOfThreeWithHeaders => "tidegate, three leases, ietf headers",
+            Setup::DeniedLocally => "tidegate, denying by itself",
+            Setup::AskingEveryTime => "tidegate, asking every time",
+            Setup::NativeOfOne => "envoy's own filter, asking tidegate",
+            Setup::NativeOfThree => "envoy's own filter, three descriptors",
         }
     }
 
-    /// The plugin configuration; none where Tidegate is not in Envoy.
+    /// The plugin's configuration. None without Tidegate in Envoy.
     fn plugin(self) -> Option<Value> {
         match self {
-            Kind::NoFilter | Kind::NativeLocal | Kind::Noop => None,
-            Kind::NativeOfOne | Kind::NativeOfThree => None,
-            Kind::LeaseOfOne | Kind::DeniedLocally => Some(plugin(&one())),
-            Kind::LeasesOfThree => Some(plugin(&three())),
-            Kind::LeasesOfThreeWithHeaders => {
+            Setup::NoFilter | Setup::NativeLocal | Setup::Noop => None,
+            Setup::NativeOfOne | Setup::NativeOfThree => None,
+            Setup::LeaseOfOne | Setup::DeniedLocally => Some(plugin(&one())),
+            Setup::LeasesOfThree => Some(plugin(&three())),
+            Setup::LeasesOfThreeWithHeaders => {
                 let mut plugin = plugin(&three());
                 plugin["headers"] = json!("ietf");
                 Some(plugin)
             }
-            Kind::AskingEveryTime => {
+            Setup::AskingEveryTime => {
                 let mut plugin = plugin(&one());
                 plugin["leases"] = json!({"slots": 0});
                 Some(plugin)
@@ -91,10 +91,10 @@ impl Kind {
         }
     }
 
-    /// What each request is answered with, and by whom it says it is sent.
+    /// The expected status, and the client that sends the requests.
     fn expected(self) -> (u16, &'static str) {
         match self {
-            Kind::DeniedLocally => (429, "denied"),
+            Setup::DeniedLocally => (429, "denied"),
             _ => (200, "a"),
         }
     }
@@ -105,20 +105,20 @@ impl Kind {
         let noop;
         let filter = match (self, &plugin) {
             (_, Some(plugin)) => Filter::Tidegate(plugin),
-            (Kind::NativeLocal, None) => Filter::NativeLocal { tokens: 1_000_000_000 },
-            (Kind::Noop, None) => {
+            (Setup::NativeLocal, None) => Filter::NativeLocal { tokens: 1_000_000_000 },
+            (Setup::Noop, None) => {
                 noop = artifacts::noop_filter()?;
                 Filter::Wasm(&noop)
             }
-            (Kind::NativeOfOne, None) => Filter::Native { domain: "bench", rate_limits: &one },
-            (Kind::NativeOfThree, None) => Filter::Native { domain: "bench", rate_limits: &three },
+            (Setup::NativeOfOne, None) => Filter::Native { domain: "bench", rate_limits: &one },
+            (Setup::NativeOfThree, None) => Filter::Native { domain: "bench", rate_limits: &three },
             (_, None) => Filter::None,
         };
         Plan::new(LIMITS, filter).start().await
     }
 }
 
-/// One descriptor, as a route's `rate_limits` has it.
+/// One descriptor, in the form of a route's `rate_limits`.
 pub(super) fn one() -> Value {
     json!([{"actions": [
         {"request_headers": {"header_name": "x-client", "descriptor_key": "client"}},
@@ -133,7 +133,7 @@ fn three() -> Value {
     ])
 }
 
-/// A plugin configuration. The timeout is generous: a stall of a shared machine is no failure.
+/// A plugin configuration. The timeout is generous, as a stall of a shared machine is not a failure.
 pub(super) fn plugin(rate_limits: &Value) -> Value {
     json!({
         "domain": "bench",
@@ -144,24 +144,24 @@ pub(super) fn plugin(rate_limits: &Value) -> Value {
     })
 }
 
-/// A way to run Envoy, and what it cost in each round.
+/// A way to run Envoy, and its cost in each round.
 pub(super) struct Case {
-    pub(super) kind: Kind,
+    pub(super) kind: Setup,
     stack: Stack,
     /// µs of Envoy's CPU per request.
     envoy: Vec<f64>,
     /// µs of the sidecar's CPU per request.
     sidecar: Vec<f64>,
-    /// From sending a request to its answer, in nanoseconds, over all rounds.
+    /// Latencies in nanoseconds, over all rounds.
     latencies: Histogram<u64>,
-    /// Over all rounds; none without Tidegate in Envoy.
+    /// Over all rounds. None without Tidegate in Envoy.
     decisions: Option<Decisions>,
-    /// Of Envoy, after the last round.
+    /// Envoy's memory after the last round.
     resident_bytes: u64,
 }
 
 impl Case {
-    pub(super) async fn start(kind: Kind, warm_up: u64) -> anyhow::Result<Case> {
+    pub(super) async fn start(kind: Setup, warm_up: u64) -> anyhow::Result<Case> {
         let stack = kind.stack().await?;
         let outcome = Load::of_one_client(stack.addresses(), kind.expected().1, warm_up).run();
         let mut latencies = outcome.await?.latencies;
@@ -189,7 +189,7 @@ impl Case {
         self.resident_bytes = self.stack.envoy.process.resident_bytes()?;
         if let Some(decided) = decided {
             let now = self.stack.envoy.decisions_of(decided.total() + requests).await?;
-            // From the first round's beginning on, as the counters only grow.
+            // Counted from the first round, as the counters only grow.
             let first = self.decisions.get_or_insert_default();
             *first = sum(first, &now.since(&decided));
         }

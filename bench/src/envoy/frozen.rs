@@ -1,4 +1,4 @@
-//! A sidecar that stands still: how long requests wait for it, before and after the breaker opens.
+//! A stopped sidecar: how long requests wait for it before and after the breaker opens.
 
 use super::case::{LIMITS, one, plugin};
 use super::{Plan, SUITE};
@@ -11,10 +11,10 @@ use tidegate_tests::load::{Load, Outcome, Pace};
 use tidegate_tests::stack::Stack;
 use tidegate_tests::wait;
 
-/// Milliseconds that an ask may take: the default.
+/// The timeout of a call in milliseconds: the default.
 const TIMEOUT_MS: u32 = 20;
-/// As many requests as connections, one a millisecond: all are on their way before the sidecar is known to
-/// stand still, and none has to wait for another to be sent.
+/// As many requests as connections, one a millisecond: all are under way before the breaker opens, and none
+/// waits for another one.
 const WAITING: u32 = 16;
 const RATE: f64 = 1_000.0;
 
@@ -24,7 +24,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     plugin["sidecar"]["timeout_ms"] = json!(TIMEOUT_MS);
     let plugin = plugin.to_string();
     let stack = Stack::start(LIMITS, Filter::Tidegate(&plugin), 1).await?;
-    // What is asked first opens the connection; slow first answers are no standstill.
+    // The first request opens the connection. Slow first answers would look like a stopped sidecar.
     wait::until("quick answers", async || {
         let warm = Load::of_clients(stack.addresses(), "warm", 100, 100).run().await.ok()?;
         (warm.of(200) == 100).then_some(())
@@ -46,7 +46,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     Ok(report(&waited, &later))
 }
 
-/// Sends requests of clients that nothing is known about, all of which nobody can decide.
+/// Sends requests of unknown clients, none of which can be decided.
 async fn undecided(load: Load) -> anyhow::Result<Outcome> {
     let requests = load.requests;
     let outcome = load.run().await?;

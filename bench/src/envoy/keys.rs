@@ -1,4 +1,4 @@
-//! Clients that come once each: what Envoy keeps of them.
+//! Clients with one request each: the memory that Envoy keeps for them.
 
 use super::case::{LIMITS, one, plugin};
 use super::{Plan, SUITE};
@@ -11,7 +11,7 @@ use tidegate_tests::stack;
 
 pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let plugin = plugin(&one()).to_string();
-    // Each key has a counter, and for as long as it lasts a lease; the rest is for uneven hashes.
+    // Each key has a counter, and a lease while that lasts. The rest allows for uneven hashes.
     let capacity = (plan.keys * 3).to_string();
     let flags = ["--capacity", &capacity];
     let stack =

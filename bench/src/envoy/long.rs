@@ -1,4 +1,4 @@
-//! Values as long as Envoy lets them be: what matching them costs, beside Envoy's own filter with the same
+//! The longest values that Envoy accepts: the cost of matching them, beside Envoy's own filter with the same
 //! matchers and Envoy without a filter.
 
 use super::case::plugin;
@@ -24,10 +24,10 @@ descriptors:
   - key: query_param
     rate_limit: { unit: hour, requests_per_unit: 4000000000 }
 ";
-/// Envoy refuses headers of more than 60 KiB in all.
+/// Envoy refuses headers of more than 60 KiB in total.
 const LONG: usize = 56_000;
 
-/// Expressions as people write them. Half of them look at the whole of a path.
+/// Realistic expressions. Half of them read the whole path.
 const EXPRESSIONS: [&str; 8] = [
     "/search.*",
     r"/api/v[0-9]+/users/[^/]+(/.*)?",
@@ -103,7 +103,7 @@ fn of_header(expressions: &[&str]) -> Value {
     expressions.iter().map(rule).collect()
 }
 
-/// Attempts to begin again at each byte.
+/// Patterns that restart at every byte.
 fn header_expressions() -> Workload {
     let expressions = [r"(\w+\s?)+;", "(a|b|ab)*c", ".*(.*)=(.*).*", "[^,]*(,[^,]*)*;", "(.+)+;"];
     Workload {
@@ -114,8 +114,7 @@ fn header_expressions() -> Workload {
     }
 }
 
-/// Nearly each byte leads to a set of states that was not met before. Envoy refuses larger expressions, unless it
-/// is configured to take them.
+/// Nearly each byte leads to a new set of states. Envoy refuses larger expressions by default.
 fn expressions_of_many_states() -> Workload {
     let mut seed = 1_u32;
     let letter = |_| {

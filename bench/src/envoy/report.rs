@@ -1,6 +1,6 @@
-//! The cases as a table, as rows of results, and beside the targets of the design.
+//! The cases as a table, as rows of results, and compared with the design's targets.
 
-use super::case::{Case, Kind};
+use super::case::{Case, Setup};
 use super::{Plan, SUITE};
 use crate::report::{Row, print_table};
 
@@ -30,13 +30,13 @@ pub(super) fn report(plan: &Plan, cases: &[Case]) -> Vec<Row> {
     cases.iter().flat_map(|case| rows(case, cases)).collect()
 }
 
-fn of(cases: &[Case], kind: Kind) -> Option<&Case> {
+fn of(cases: &[Case], kind: Setup) -> Option<&Case> {
     cases.iter().find(|case| case.kind == kind)
 }
 
-/// µs of both processes per request above those without a filter.
+/// µs of both processes per request beyond those without a filter.
 fn above(case: &Case, cases: &[Case]) -> f64 {
-    of(cases, Kind::NoFilter).map_or(f64::NAN, |none| case.both_micros() - none.both_micros())
+    of(cases, Setup::NoFilter).map_or(f64::NAN, |none| case.both_micros() - none.both_micros())
 }
 
 fn line(case: &Case, cases: &[Case]) -> Vec<String> {
@@ -58,14 +58,14 @@ fn line(case: &Case, cases: &[Case]) -> Vec<String> {
 
 fn rows(case: &Case, cases: &[Case]) -> Vec<Row> {
     let row = |metric, value| Row::new(SUITE, case.kind.name(), metric, value);
-    let beside = |kind: Kind, row: Row, figure: &dyn Fn(&Case) -> f64| match of(cases, kind) {
+    let beside = |kind: Setup, row: Row, figure: &dyn Fn(&Case) -> f64| match of(cases, kind) {
         Some(peer) => row.beside(kind.name(), figure(peer)),
         None => row,
     };
-    let none = Kind::NoFilter;
+    let none = Setup::NoFilter;
     let native = match case.kind {
-        Kind::LeasesOfThree | Kind::LeasesOfThreeWithHeaders => Kind::NativeOfThree,
-        _ => Kind::NativeOfOne,
+        Setup::LeasesOfThree | Setup::LeasesOfThreeWithHeaders => Setup::NativeOfThree,
+        _ => Setup::NativeOfOne,
     };
     let mut rows = vec![
         beside(none, row(("cpu_envoy", "us/request"), case.envoy_micros()), &Case::envoy_micros),
@@ -96,19 +96,19 @@ fn rows(case: &Case, cases: &[Case]) -> Vec<Row> {
     rows
 }
 
-/// What the design asks for, beside what was found.
+/// The design's targets beside the figures.
 fn targets(cases: &[Case]) -> Vec<String> {
     let mut targets = Vec::new();
-    let Some(three) = of(cases, Kind::LeasesOfThree) else {
+    let Some(three) = of(cases, Setup::LeasesOfThree) else {
         return targets;
     };
-    if let Some(noop) = of(cases, Kind::Noop) {
+    if let Some(noop) = of(cases, Setup::Noop) {
         let more = three.both_micros() - noop.both_micros();
         targets.push(format!(
             "Three leases held, above a filter that does nothing: {more:.1} µs (target: at most 6)"
         ));
     }
-    for kind in [Kind::NativeOfOne, Kind::NativeOfThree] {
+    for kind in [Setup::NativeOfOne, Setup::NativeOfThree] {
         if let Some(native) = of(cases, kind) {
             let share = above(three, cases) / above(native, cases);
             targets.push(format!(
@@ -122,7 +122,7 @@ fn targets(cases: &[Case]) -> Vec<String> {
         let percent = share * 100.0;
         targets.push(format!("Decided in Envoy: {percent:.2} % (target: at least 99 %)"));
     }
-    if let Some(none) = of(cases, Kind::NoFilter) {
+    if let Some(none) = of(cases, Setup::NoFilter) {
         let more = three.resident_mebibytes() - none.resident_mebibytes();
         targets.push(format!("Envoy's memory above no filter: {more:.0} MiB (target: at most 40)"));
     }

@@ -1,23 +1,22 @@
-//! How many calls a second a server answers, how much CPU time each takes it, and how long the slowest
-//! take, as fast as they go.
+//! Closed loop: calls per second, CPU time per call, and latency of the slowest calls.
 
 use super::generator::{Ask, From, Pace, load};
-use super::server::{Kind, Server};
+use super::server::{Server, Software};
 use super::{Cores, Plan, SUITE};
 use crate::figures::median;
 use crate::progress;
 use crate::report::{Row, print_table};
 
-/// Calls under way on each connection: enough to keep a server busy, about what a busy Envoy has.
+/// Concurrent calls on each connection: enough to keep a server busy, about those of a busy Envoy.
 const STREAMS: u32 = 20;
 
-/// What a server was measured to do.
+/// The figures of a server.
 struct Figures {
-    /// µs of its CPU for each answer.
+    /// µs of the server's CPU per answer.
     micros: f64,
-    /// Answers a second.
+    /// Answers per second.
     rate: f64,
-    /// Of the time from when a call was written to its answer, in µs, where that is known.
+    /// In µs from when a call was written to its answer, if measured.
     p99: Option<f64>,
 }
 
@@ -27,15 +26,15 @@ impl Figures {
     }
 }
 
-/// What stands in the place of a Limitador that is not run: 1 rule, 1 core.
+/// Shown for a Limitador that is not run: 1 rule, 1 core.
 const LIMITADOR_BEFORE: (&str, Figures) = (
     "limitador, measured before on another machine",
     Figures { micros: 12.0, rate: 75_000.0, p99: None },
 );
 
-/// A server, and what its rounds gave.
+/// A server and its rounds.
 struct Peer {
-    kind: Kind,
+    kind: Software,
     cores: Cores,
     server: Server,
     micros: Vec<f64>,
@@ -44,7 +43,7 @@ struct Peer {
 }
 
 impl Peer {
-    async fn start(kind: Kind, rules: u32, cores: Cores) -> anyhow::Result<Peer> {
+    async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::Result<Peer> {
         let server = Server::start(kind, rules, cores).await?;
         Ok(Peer { kind, cores, server, micros: Vec::new(), rate: Vec::new(), p99: Vec::new() })
     }
@@ -54,7 +53,7 @@ impl Peer {
         let pace = Pace::Closed { streams: STREAMS };
         let report = load(self.server.address, Ask::Rls, pace, plan.duration, self.cores).await?;
         let used = self.server.cpu_micros()? - before;
-        // The first was the warm-up.
+        // The first round is the warm-up.
         if round > 0 {
             self.micros.push(used / report.decided());
             self.rate.push(report.decided() / report.seconds());
@@ -91,7 +90,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     );
     let header = ["case", "calls per CPU second", "µs of CPU a call", "calls a second", "p99"];
     print_table(&title, &header, &lines);
-    // The first is of calls per CPU second.
+    // The first row is that of calls per CPU second.
     let compared = rows.iter().find(|row| row.ratio.is_some());
     if let Some(Row { case, peer: Some(peer), ratio: Some(ratio), .. }) = compared {
         println!(
@@ -101,14 +100,14 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Tidegate's figures, then those of the peers that can be run.
+/// The figures of Tidegate, then those of available peers.
 async fn measured(
     plan: &Plan,
     rules: u32,
     cores: Cores,
 ) -> anyhow::Result<Vec<(&'static str, Figures)>> {
     let mut peers = Vec::new();
-    for kind in Kind::all() {
+    for kind in Software::all() {
         progress::show(&format!("starting {} with {rules} rules", kind.name()));
         peers.push(Peer::start(kind, rules, cores).await?);
     }
@@ -139,7 +138,7 @@ fn line(name: String, figures: &Figures) -> Vec<String> {
     ]
 }
 
-/// A row of each figure of the first, beside that of the second where there is one.
+/// A row for each figure of the first server, beside that of the second if there is one.
 fn rows_of(case: &str, peers: &[(&str, Figures)]) -> Vec<Row> {
     let Some((_, ours)) = peers.first() else {
         return Vec::new();

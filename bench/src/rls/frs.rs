@@ -1,4 +1,4 @@
-//! The FRS door, alone: pairs of Query and Update as fast as they go, and at a fixed rate.
+//! FRS alone: pairs of Query and Update, in a closed loop and at a fixed rate.
 
 use super::generator::{Ask, From, Pace, Report, load};
 use super::pace::{line, medians, rows_alone};
@@ -8,22 +8,22 @@ use crate::figures::median;
 use crate::progress;
 use crate::report::{Row, print_table};
 
-/// A way to ask for pairs, and what its rounds gave.
+/// A pace, and its rounds.
 struct Case {
     name: String,
     cores: Cores,
     pace: Pace,
-    /// Since when its latency counts.
+    /// The start of its latency.
     from: From,
-    /// µs of the server's CPU for each pair.
+    /// µs of the server's CPU per pair.
     micros: Vec<f64>,
-    /// Pairs a second.
+    /// Pairs per second.
     rate: Vec<f64>,
     reports: Vec<Report>,
 }
 
 impl Case {
-    /// As fast as they go, and at the fixed rate.
+    /// A closed loop and a fixed rate.
     fn both(plan: &Plan, cores: Cores) -> [Case; 2] {
         let rate = plan.pairs;
         [
@@ -41,7 +41,7 @@ impl Case {
         let report =
             load(server.address, Ask::FrsPairs, self.pace, plan.duration, self.cores).await?;
         let used = server.cpu_micros()? - before;
-        // The first was the warm-up.
+        // The first round is the warm-up.
         if round > 0 {
             self.micros.push(used / report.pairs());
             self.rate.push(report.pairs() / report.seconds());

@@ -1,4 +1,4 @@
-//! `tidegate load` as a process of its own, and what it reports.
+//! Runs `tidegate load` as a process of its own, and reads its report.
 
 use super::{Cores, server};
 use anyhow::{Context, ensure};
@@ -12,24 +12,24 @@ use tokio::process::Command;
 /// When calls are made.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Pace {
-    /// As fast as they are answered, so many at a time on each of the connections.
+    /// Closed loop: this many concurrent calls on each connection.
     Closed { streams: u32 },
-    /// So many a second, whatever is answered.
+    /// Open loop, in calls per second.
     Open { rate: u64 },
 }
 
-/// Connections of gRPC, as many as an Envoy of so many workers has.
+/// gRPC connections: one for each worker of an Envoy with as many workers.
 const CONNECTIONS: u32 = 8;
-/// Connections of HTTP/1.1, on each of which one request is under way.
+/// HTTP/1.1 connections, with one concurrent request each.
 const CONNECTIONS_FRS: u32 = 32;
 
-/// Since when a latency counts.
+/// The start of a latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
-    /// Since the call was due: what a caller waits.
+    /// When the call was due: the wait of a caller.
     Due,
-    /// Since it was written: what the server takes. The rest is the generator's, which has to wait for room on
-    /// its connections when a server has no more to give.
+    /// When it was written: the time that the server takes. The rest is the generator's wait for a free
+    /// stream, when the server is at its limit.
     Written,
 }
 
@@ -42,7 +42,7 @@ impl From {
     }
 }
 
-/// What is asked.
+/// The kind of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
     Rls,
@@ -50,44 +50,44 @@ pub(super) enum Ask {
     FrsPairs,
 }
 
-/// What became of a load.
+/// The report of a load.
 #[derive(Debug)]
 pub(super) struct Report(Value);
 
 impl Report {
-    /// How many requests ended so.
+    /// Requests in this class.
     pub(super) fn class(&self, name: &str) -> f64 {
         self.0["classes"][name].as_f64().unwrap_or(0.0)
     }
 
-    /// How many were decided.
+    /// Requests with a decision.
     pub(super) fn decided(&self) -> f64 {
         self.class("allowed") + self.class("denied")
     }
 
-    /// How many pairs came to their end.
+    /// Complete pairs.
     pub(super) fn pairs(&self) -> f64 {
         self.0["pairs"].as_f64().unwrap_or(f64::NAN)
     }
 
-    /// How many were due in all.
+    /// Requests that were due.
     pub(super) fn due(&self) -> f64 {
         self.0["due"].as_f64().unwrap_or(f64::NAN)
     }
 
-    /// The latency of what was decided, in µs; `percentile` as `p99.9`.
+    /// The latency of decisions in µs. `percentile` is a name such as `p99.9`.
     pub(super) fn served_micros(&self, from: From, percentile: &str) -> f64 {
         let millis = &self.0["latency"]["served"][from.name()][percentile];
         millis.as_f64().map_or(f64::NAN, |millis| millis * 1e3)
     }
 
-    /// How long it went on, in seconds.
+    /// The length of the measurement in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.0["seconds"].as_f64().unwrap_or(f64::NAN)
     }
 }
 
-/// Puts load on `target`.
+/// Runs a load on `target`.
 pub(super) async fn load(
     target: SocketAddr,
     ask: Ask,
@@ -108,7 +108,7 @@ pub(super) async fn load(
     command.args(["--target", &target.to_string(), "--keys", &server::USERS.to_string()]);
     let connections = if ask == Ask::Rls { CONNECTIONS } else { CONNECTIONS_FRS };
     command.args(["--connections", &connections.to_string()]);
-    // Whoever measures has warmed up by a load of its own, so that CPU time and counts go together.
+    // Callers warm up by a load of its own, so that CPU time and counts match.
     command.args(["--duration", &millis(duration), "--warmup", "0s"]);
     match ask {
         Ask::Rls => {

@@ -1,22 +1,22 @@
-//! More calls than a server can answer: what it still serves, how fast, and how it is right after.
+//! More calls than a server can answer: the served part, its latency, and the recovery.
 
 use super::generator::{Ask, From, Pace, load};
 use super::pace::{line, medians, rows_alone};
-use super::server::{Kind, Server};
+use super::server::{Server, Software};
 use super::{Cores, Plan, SUITE};
 use crate::progress;
 use crate::report::{Row, print_table};
 
-/// Calls under way on each connection when the most that it answers is looked for.
+/// Concurrent calls on each connection while the server's capacity is measured.
 const STREAMS: u32 = 20;
-/// What is asked of it, in parts of that. The generator, on a core of its own, has little more to give.
+/// The offered rates in parts of the capacity. The generator's own core cannot offer much more.
 const EXCESS: f64 = 1.5;
 const AFTER: f64 = 0.25;
 
 pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
-    // On one core, so that the generator has the other for itself.
+    // One core, so that the generator has the other.
     let cores = Cores::One;
-    let server = Server::start(Kind::Tidegate, 1, cores).await?;
+    let server = Server::start(Software::Tidegate, 1, cores).await?;
     let (mut over, mut after, mut shed, mut rows) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=plan.rounds {

@@ -1,13 +1,13 @@
-//! How long calls take at a fixed rate, counted from when each was due.
+//! The latency of calls at a fixed rate, from when each was due.
 
 use super::generator::{Ask, From, Pace, Report, load};
-use super::server::{Kind, Server};
+use super::server::{Server, Software};
 use super::{Cores, Plan, SUITE};
 use crate::figures::median;
 use crate::progress;
 use crate::report::{Row, print_table};
 
-/// As the generator names them.
+/// The generator's names of them.
 pub(super) const PERCENTILES: [&str; 4] = ["p50", "p99", "p99.9", "p99.99"];
 const METRICS: [&str; 4] = ["latency_p50", "latency_p99", "latency_p99.9", "latency_p99.99"];
 
@@ -39,19 +39,19 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What the rounds gave of a server.
+/// The rounds of a server.
 struct Measured {
-    kind: Kind,
+    kind: Software,
     server: Server,
     reports: Vec<Report>,
-    /// Microseconds of its CPU a call.
+    /// µs of its CPU per call.
     micros: Vec<f64>,
 }
 
-/// What the rounds gave, of each server that can be run.
+/// The rounds of each available server.
 async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
     let mut peers = Vec::new();
-    for kind in Kind::all() {
+    for kind in Software::all() {
         let server = Server::start(kind, 1, Cores::Two).await?;
         peers.push(Measured { kind, server, reports: Vec::new(), micros: Vec::new() });
     }
@@ -62,7 +62,7 @@ async fn measured(plan: &Plan, rate: u64) -> anyhow::Result<Vec<Measured>> {
             let pace = Pace::Open { rate };
             let before = server.cpu_micros()?;
             let report = load(server.address, Ask::Rls, pace, plan.duration, Cores::Two).await?;
-            // The first was the warm-up.
+            // The first round is the warm-up.
             if round > 0 {
                 micros.push((server.cpu_micros()? - before) / report.decided());
                 reports.push(report);
@@ -89,7 +89,7 @@ pub(super) fn line(name: &str, figures: &[f64; 4], reports: &[Report]) -> Vec<St
     line
 }
 
-fn rows_of(case: &str, peers: &[(Kind, [f64; 4])]) -> Vec<Row> {
+fn rows_of(case: &str, peers: &[(Software, [f64; 4])]) -> Vec<Row> {
     let row = |(index, metric)| {
         let figures: Vec<_> = peers.iter().map(|(kind, figures)| (*kind, figures[index])).collect();
         row_of(case, (metric, "us"), &figures)
@@ -97,17 +97,21 @@ fn rows_of(case: &str, peers: &[(Kind, [f64; 4])]) -> Vec<Row> {
     METRICS.into_iter().enumerate().filter_map(row).collect()
 }
 
-/// Our figure, beside that of Limitador where it was run.
-fn row_of(case: &str, what: (&'static str, &'static str), peers: &[(Kind, f64)]) -> Option<Row> {
-    let of = |wanted: Kind| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| *of);
-    let row = Row::new(SUITE, case, what, of(Kind::Tidegate)?);
-    Some(match of(Kind::Limitador) {
-        Some(peer) => row.beside(Kind::Limitador.name(), peer),
+/// Tidegate's figure, beside Limitador's if it was run.
+fn row_of(
+    case: &str,
+    what: (&'static str, &'static str),
+    peers: &[(Software, f64)],
+) -> Option<Row> {
+    let of = |wanted: Software| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| *of);
+    let row = Row::new(SUITE, case, what, of(Software::Tidegate)?);
+    Some(match of(Software::Limitador) {
+        Some(peer) => row.beside(Software::Limitador.name(), peer),
         None => row,
     })
 }
 
-/// Rows of latencies that stand alone.
+/// Rows of latencies without a peer.
 pub(super) fn rows_alone(case: &str, figures: &[f64; 4]) -> Vec<Row> {
-    rows_of(case, &[(Kind::Tidegate, *figures)])
+    rows_of(case, &[(Software::Tidegate, *figures)])
 }

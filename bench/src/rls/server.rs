@@ -1,4 +1,4 @@
-//! The servers that are compared, each started on a number of rules that all name one user per counter.
+//! The compared servers. Every rule of a server has one counter per user.
 
 use super::Cores;
 use anyhow::{Context, ensure};
@@ -12,63 +12,63 @@ use tidegate_tests::{artifacts, wait};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-/// Users that calls are about, each with a counter of its own.
+/// Users of the calls, each with a counter.
 pub(super) const USERS: u32 = 10_000;
-/// What every call asks; `{key}` is the user.
+/// The descriptor of every call; `{key}` is the user.
 pub(super) const DESCRIPTOR: &str = "tier=t0,user={key}";
-/// So many a minute that nobody is denied.
+/// Requests per minute: nobody is denied.
 const REQUESTS: u32 = 4_000_000_000;
 
-/// Who serves.
+/// The implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Software {
     Tidegate,
     Limitador,
 }
 
-impl Kind {
+impl Software {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Tidegate => "tidegate",
-            Kind::Limitador => "limitador",
+            Software::Tidegate => "tidegate",
+            Software::Limitador => "limitador",
         }
     }
 
-    /// Those that can be run here.
-    pub(super) fn all() -> Vec<Kind> {
+    /// The servers that are available.
+    pub(super) fn all() -> Vec<Software> {
         match limitador() {
-            Some(_) => vec![Kind::Tidegate, Kind::Limitador],
-            None => vec![Kind::Tidegate],
+            Some(_) => vec![Software::Tidegate, Software::Limitador],
+            None => vec![Software::Tidegate],
         }
     }
 }
 
-/// The binary of Limitador's server, if there is one to compare with.
+/// The path of Limitador's server, if it is set.
 pub(super) fn limitador() -> Option<PathBuf> {
     std::env::var_os("LIMITADOR").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// A server that answers.
+/// A server that is ready.
 pub(super) struct Server {
     pub(super) process: Process,
-    /// Its gRPC door, or for FRS that.
+    /// The address of its gRPC or FRS server.
     pub(super) address: SocketAddr,
     _dir: TempDir,
 }
 
 impl Server {
-    /// Starts one with so many rules.
-    pub(super) async fn start(kind: Kind, rules: u32, cores: Cores) -> anyhow::Result<Server> {
+    /// Starts a server with this many rules.
+    pub(super) async fn start(kind: Software, rules: u32, cores: Cores) -> anyhow::Result<Server> {
         let dir = TempDir::new()?;
         let [door, other] = free_ports()?;
         let arguments = match kind {
-            Kind::Tidegate => tidegate(dir.path(), rules, door)?,
-            Kind::Limitador => limitador_arguments(dir.path(), rules, [door, other])?,
+            Software::Tidegate => tidegate(dir.path(), rules, door)?,
+            Software::Limitador => limitador_arguments(dir.path(), rules, [door, other])?,
         };
         start(dir, kind.name(), on(cores, arguments), door).await
     }
 
-    /// Starts Tidegate with the FRS door open.
+    /// Starts Tidegate with FRS.
     pub(super) async fn start_frs(cores: Cores) -> anyhow::Result<Server> {
         let dir = TempDir::new()?;
         let [door, _] = free_ports()?;
@@ -106,13 +106,13 @@ async fn start(
     Ok(Server { process, address, _dir: dir })
 }
 
-/// Two ports of loopback that nobody listens on, for servers that cannot pick one and tell.
+/// Two free ports of the loopback, for servers that cannot choose and report their own.
 fn free_ports() -> anyhow::Result<[SocketAddr; 2]> {
     let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
     Ok([held[0].local_addr()?, held[1].local_addr()?])
 }
 
-/// The command, kept to the cores that it may use.
+/// The command, restricted to the allowed cores.
 fn on(cores: Cores, command: Vec<OsString>) -> Vec<OsString> {
     match cores {
         Cores::Two => command,
@@ -146,7 +146,7 @@ fn tidegate(dir: &Path, rules: u32, grpc: SocketAddr) -> anyhow::Result<Vec<OsSt
     Ok(arguments)
 }
 
-/// Its limits are conditions on what a call says, in one namespace.
+/// Limitador's limits are conditions on descriptors, in one namespace.
 fn limitador_arguments(
     dir: &Path,
     rules: u32,
@@ -162,7 +162,7 @@ fn limitador_arguments(
     }
     let binary = limitador().context("LIMITADOR is not set")?;
     ensure!(binary.is_file(), "LIMITADOR={} is no file", binary.display());
-    // It watches the directory of the file.
+    // Limitador watches the directory of the file.
     let own = dir.join("limitador");
     std::fs::create_dir(&own)?;
     let limits = own.join("limits.yaml");

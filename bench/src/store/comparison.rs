@@ -1,5 +1,4 @@
-//! The same figure of all peers: a table on the screen, and rows of the first one beside each of
-//! the others.
+//! One figure of all peers: a table on the screen, and rows of the first peer beside each other one.
 
 use super::SUITE;
 use super::peer::ALL;
@@ -12,24 +11,24 @@ pub(crate) struct Comparison {
     pub(crate) title: String,
     pub(crate) metric: &'static str,
     pub(crate) unit: &'static str,
-    /// How many units the table counts in.
+    /// The unit of the table.
     pub(crate) shown_in: f64,
     cases: Vec<(String, Vec<f64>)>,
 }
 
 impl Comparison {
-    /// Of no case yet, shown in units.
+    /// Without cases, with the table in this unit.
     pub(crate) fn new(title: &str, metric: &'static str, unit: &'static str) -> Comparison {
         let title = title.to_owned();
         Comparison { title, metric, unit, shown_in: 1.0, cases: Vec::new() }
     }
 
-    /// Adds a case, with the figures of the peers in their order.
+    /// Adds a case with the figures of the peers in order.
     pub(crate) fn add(&mut self, case: impl Display, figures: Vec<f64>) {
         self.cases.push((case.to_string(), figures));
     }
 
-    /// Shows the table.
+    /// Prints the table.
     pub(crate) fn print(&self) {
         let names = ALL.iter().map(|kind| kind.name);
         let ratios: Vec<String> = names.clone().skip(1).map(|name| format!("/ {name}")).collect();

@@ -1,7 +1,7 @@
-//! Instructions per decision, counted by callgrind, which is steady where times are not.
+//! Instructions per decision, counted by callgrind, which is reproducible where times are not.
 //!
-//! A child decides some number of times, another twice as many; the difference is decisions alone.
-//! Reading the system's clock counts for next to nothing, since it is a system call there.
+//! A child makes a number of decisions, another one twice as many. The difference belongs to decisions alone.
+//! Reading the clock counts almost nothing, as it is a system call under callgrind.
 
 use super::comparison::Comparison;
 use super::keys::{Keys, random_picks};
@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 const KEYS: u32 = 1_000;
 const BATCHES: [usize; 2] = [1, 16];
 
-/// Without valgrind there are no rows.
+/// No rows without valgrind.
 pub(super) fn measure(plan: &Plan, dir: &Path) -> anyhow::Result<Vec<Row>> {
     let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     if !version.is_ok_and(|status| status.success()) {
@@ -47,7 +47,7 @@ pub(super) fn measure(plan: &Plan, dir: &Path) -> anyhow::Result<Vec<Row>> {
     Ok(instructions.rows())
 }
 
-/// What a child does.
+/// The work of a child.
 #[derive(Debug, Args)]
 pub(crate) struct Part {
     #[arg(long)]
@@ -61,7 +61,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The instructions of a child that does this.
+    /// The instructions of a child that does this work.
     fn count(&self) -> anyhow::Result<u64> {
         let counts = self.dir.join("callgrind");
         let mut child = Command::new("valgrind");

@@ -1,21 +1,23 @@
-//! The keys of a run, as descriptors of a request would make them, and orders to ask for them in.
+//! The keys of a run, in the form of a request's descriptors, and orders to use them in.
 //!
 //! All texts are in one buffer, so that reading a key costs every peer the same.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::fmt::Write;
 use std::ops::Range;
 
 /// The length of every key.
 const LENGTH: usize = "shop|user=0001234567|interface=cart".len();
 
-/// Numbered keys. A pick is the place of a key among them.
+/// Numbered keys. A pick is the index of a key.
 #[derive(Debug)]
 pub(crate) struct Keys {
     text: String,
 }
 
 impl Keys {
-    /// The keys of these numbers.
+    /// The keys with these numbers.
     pub(crate) fn new(numbers: Range<u32>) -> Keys {
         let mut text = String::with_capacity(numbers.len() * LENGTH);
         for number in numbers {
@@ -25,7 +27,7 @@ impl Keys {
         Keys { text }
     }
 
-    /// The picked keys, one after another.
+    /// The picked keys, in order.
     pub(crate) fn in_order(&self, picks: &[u32]) -> Keys {
         Keys { text: picks.iter().map(|&pick| self.key(pick)).collect() }
     }
@@ -36,18 +38,11 @@ impl Keys {
     }
 }
 
-/// `count` picks below `end`, each as likely as any other. The same in every run.
+/// `count` uniform picks below `end`, the same in every run.
 pub(crate) fn random_picks(end: u32, count: usize) -> Vec<u32> {
-    // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-    let mut state = 0u64;
-    let mut random = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    // The upper half of the product of 32 random bits with `end` is even enough: off by 2^-32.
-    (0..count).map(|_| (((random() >> 32) * u64::from(end)) >> 32) as u32).collect()
+    let mut random = SplitMix64::seed_from_u64(0);
+    // The upper half of 32 random bits times `end` is uniform up to 2^-32.
+    (0..count).map(|_| (((random.next_u64() >> 32) * u64::from(end)) >> 32) as u32).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Runs decisions on threads and times them: a whole run, or each decision.
+//! Runs decisions on threads, and times a whole run or each decision.
 
 use super::keys::Keys;
 use super::peer::Peer;
@@ -7,18 +7,18 @@ use anyhow::{Context, ensure};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two looks at whether all threads are there: well below a microsecond. Where cores are
-/// short the others need this one in between.
+/// Iterations between two checks whether all threads have started: well below a microsecond. With few cores,
+/// the others need this one in between.
 const SPINS: u32 = 8;
 
-/// How long a run took, from the first thread's start to the last one's end.
+/// From the first thread's start to the last one's end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) took: Duration,
     pub(crate) allowed: u64,
 }
 
-/// Decides all parts in batches, each part on a thread of its own. No decision is timed.
+/// Decides all parts in batches, each part on a thread. Single decisions are not timed.
 pub(crate) fn run(
     peer: &dyn Peer,
     keys: &Keys,
@@ -36,7 +36,7 @@ pub(crate) fn run(
     Ok(Run { took: end - start, allowed: done.iter().map(|(.., allowed)| allowed).sum() })
 }
 
-/// Like [`run`], where everything must be allowed: a denial is done with sooner.
+/// Like [`run`], but requires that everything is allowed, as denials are faster.
 pub(crate) fn run_allowed(
     peer: &dyn Peer,
     keys: &Keys,
@@ -49,7 +49,7 @@ pub(crate) fn run_allowed(
     Ok(took)
 }
 
-/// Times every single decision, the clock's own cost included.
+/// Times every decision, including the cost of the clock.
 pub(crate) fn latencies(
     peer: &dyn Peer,
     keys: &Keys,
@@ -72,14 +72,14 @@ pub(crate) fn latencies(
     Ok(all)
 }
 
-/// Does the work of every part at the same time, the first one's on this thread: a thread that
-/// only waits can make the system put two others on one core.
+/// Runs all parts at the same time, the first one on this thread: a thread that only waits can make the
+/// kernel put two others on one core.
 fn on_threads<T: Send>(
     parts: &[&[u32]],
     work: impl Fn(&[u32]) -> T + Sync,
 ) -> anyhow::Result<Vec<T>> {
     let (first, others) = parts.split_first().context("nothing to run")?;
-    // Threads spin for each other, since a run of few decisions is over sooner than one wakes up.
+    // Threads spin at the start: a short run is over before a sleeping thread wakes up.
     let missing = AtomicUsize::new(parts.len());
     let together = |part: &[u32]| {
         missing.fetch_sub(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Bytes per key, by how much a process grows that holds one peer, filled, and nothing else. The
-//! store's are the bytes of its files, which it has on disk whether or not they are in memory.
+//! Bytes per key: the growth of a process that holds nothing but one filled peer. Of the store it is the size
+//! of its files, resident or not.
 
 use super::comparison::Comparison;
 use super::keys::Keys;
@@ -25,7 +25,7 @@ pub(super) fn measure(plan: &Plan, dir: &Path) -> anyhow::Result<Vec<Row>> {
     Ok(memory.rows())
 }
 
-/// Another peer, or an earlier measurement, would leave a heap in which there are gaps to fill.
+/// Another peer, or an earlier measurement, would leave a heap with gaps.
 fn in_child(peer: &str, keys: u32, dir: &Path) -> anyhow::Result<f64> {
     let mut child = Command::new(std::env::current_exe()?);
     child.args(["memory", "--peer", peer, "--keys", &keys.to_string()]).arg("--dir").arg(dir);
@@ -35,7 +35,7 @@ fn in_child(peer: &str, keys: u32, dir: &Path) -> anyhow::Result<f64> {
     printed.trim().parse().with_context(|| format!("{printed:?} are no bytes per key"))
 }
 
-/// What the child does.
+/// The work of a child.
 #[derive(Debug, Args)]
 pub(crate) struct Part {
     #[arg(long)]
@@ -47,7 +47,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Keys made at a time, so that their texts are a small part of what grows: 3.5 MB.
+    /// Keys per step, so that their texts are a small part of the growth: 3.5 MB.
     const AT_A_TIME: usize = 100_000;
 
     pub(crate) fn run(&self) -> anyhow::Result<()> {
@@ -69,7 +69,7 @@ impl Part {
     }
 }
 
-/// What this process has in memory.
+/// Resident bytes of this process.
 fn resident_bytes() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,5 +1,5 @@
-//! How long a store takes to open, with the checks that opening makes: one full of keys, as after a
-//! restart, and an empty one that is made first. The files are in the page cache.
+//! The time to open a store, including its checks: one full of keys, as after a restart, and an empty one
+//! that is created first. The files are in the page cache.
 
 use super::keys::Keys;
 use super::measure::run_allowed;
@@ -48,7 +48,7 @@ fn rounds(mut once: impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<f64> 
     Ok(median(&rounds))
 }
 
-/// Opens a store and closes it; ms until it was open.
+/// Opens and closes a store. Returns the ms to open it.
 fn open(dir: &Path, options: &Options) -> anyhow::Result<f64> {
     let start = Instant::now();
     let cluster = Cluster::open(dir, options)?;
@@ -59,7 +59,7 @@ fn open(dir: &Path, options: &Options) -> anyhow::Result<f64> {
 
 /// A store of about this size.
 fn empty_options(bytes: u64) -> anyhow::Result<Options> {
-    // What one key takes is told by a store of some size, headers and all.
+    // The bytes per key, from a store of some size, headers included.
     let sample = Geometry::by_capacity(1 << 20, LOAD)?;
     let capacity = (bytes << 20) / sample.total_bytes();
     let narrow = Geometry::by_capacity(capacity, LOAD)?;

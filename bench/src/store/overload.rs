@@ -1,5 +1,5 @@
-//! The store when ten times as many keys come as it has room for: what it does per second once it
-//! is full, beside what it does when there is room, and whether its files grow.
+//! Ten times more keys than the store's capacity: decisions per second once it is full, beside those with
+//! room, and the growth of its files.
 
 use super::keys::Keys;
 use super::measure::{Run, run};
@@ -15,7 +15,7 @@ use std::path::Path;
 use tidegate_store::Eviction;
 
 const BATCHES: [usize; 2] = [1, 16];
-/// Times its capacity that a store is offered before it is measured.
+/// Multiples of the capacity that are offered before the measurement.
 const UNTIL_FULL: u32 = 2;
 
 pub(super) fn measure(
@@ -59,23 +59,23 @@ pub(super) fn measure(
     Ok(rows)
 }
 
-/// What became of an offer of too many keys.
+/// The results of an offer.
 struct Offered {
     /// For each batch.
     full: Vec<Full>,
-    /// Of the files, before and after.
+    /// Bytes of the files before and after.
     bytes: (u64, u64),
 }
 
-/// What a full store did.
+/// The figures of a full store.
 struct Full {
     /// Decisions per second.
     rate: f64,
-    /// Share of the decisions that were to allow.
+    /// The share of allowed decisions.
     allowed: f64,
 }
 
-/// Offers every key once, in portions that take turns in how they are batched.
+/// Offers every key once, in portions with alternating batch sizes.
 fn offer(plan: &Plan, keys: &Keys, store: &Tidegate) -> anyhow::Result<Offered> {
     let before = bytes(store)?;
     let picks: Vec<u32> = (0..plan.capacity * OVERLOAD).collect();

@@ -1,5 +1,5 @@
-//! Decisions per second and the latency of one, for every peer by number of live keys, threads and
-//! batch, on keys that exist (hits) and on keys never seen (misses).
+//! Decisions per second and latency of a decision for every peer, by number of live keys, threads and batch
+//! size, on existing keys (hits) and new ones (misses).
 
 use super::comparison::Comparison;
 use super::keys::{Keys, random_picks};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const THREADS: [usize; 2] = [1, 2];
 const BATCHES: [usize; 2] = [1, 16];
-/// Of which every run takes the next part, so that no run finds what the last one left in caches.
+/// Each run takes the next part, so that no run finds keys of the last one in caches.
 const HIT_PICKS: usize = 8_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,19 +45,19 @@ impl fmt::Display for Case {
     }
 }
 
-/// How many decisions a run on misses has.
+/// Decisions of a run on misses.
 #[derive(Debug, Clone, Copy)]
 struct Misses {
-    /// One for so many live keys.
+    /// One decision for this many live keys.
     of_keys: u32,
     min: u32,
 }
 
-// 20 runs in 5 rounds, and twice for latency: 12 % of the keys, of the 12.5 % that are left out.
+// 20 runs in 5 rounds, and two for latency: 12 % of the keys, out of the reserved 12.5 %.
 const MISSES_IN_RUN: Misses = Misses { of_keys: 200, min: 2_000 };
 const MISSES_FOR_LATENCY: Misses = Misses { of_keys: 100, min: 10_000 };
 
-/// What was measured in a case, for each peer in their order.
+/// The figures of a case, one per peer.
 type Measured<T> = Vec<(Case, Vec<T>)>;
 
 /// The figures of all cases.
@@ -77,7 +77,7 @@ pub(crate) fn measure(plan: &Plan, keys: &Keys, dir: &Path) -> anyhow::Result<Sp
         for kind in ALL {
             stages.push(Stage::new(kind, live, keys, &picks, dir));
         }
-        // Misses fill the peers up, so that hits then find exactly this many keys.
+        // Misses fill the peers, so that hits find exactly this many keys.
         for ask in [Ask::Miss, Ask::Hit] {
             if ask == Ask::Hit {
                 progress::show(&format!("filling up to {} keys", short(live)));
@@ -145,7 +145,7 @@ fn measure_latencies(
     Ok(())
 }
 
-/// How many decisions a run in a case has.
+/// Decisions of a run in a case.
 fn decisions(plan: &Plan, case: &Case, misses: Misses) -> u32 {
     match case.ask {
         Ask::Hit => plan.hits * case.threads as u32,
@@ -160,7 +160,7 @@ impl Speeds {
         rates.first().copied()
     }
 
-    /// Shows all figures, and makes rows of them.
+    /// Prints all figures, and makes rows of them.
     pub(crate) fn report(&self) -> Vec<Row> {
         let mut decisions =
             Comparison::new("Decisions per second, in millions", "decisions", "1/s");

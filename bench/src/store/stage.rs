@@ -1,34 +1,34 @@
-//! One peer at one number of live keys, and which keys it is asked for next.
+//! One peer at one number of live keys, and the keys to use next.
 //!
-//! A peer is built with room for the live keys and filled to seven eighths. Misses are of the last
-//! eighth. When they are used up, which sizes of few keys come to, the peer is built anew.
+//! A peer is built with room for the live keys and filled to seven eighths. Misses use the last eighth. When
+//! that is used up, as happens with few keys, the peer is rebuilt.
 
 use super::keys::Keys;
-use super::peer::{Kind, Peer};
+use super::peer::{Peer, PeerKind};
 use super::speed::{Ask, Case};
 use anyhow::Context;
 use std::path::Path;
 
-/// Decisions that are not measured go in batches of this.
+/// The batch size of unmeasured decisions.
 const FILL_BATCH: usize = 16;
 
 pub(crate) struct Stage<'a> {
-    kind: &'static Kind,
+    kind: &'static PeerKind,
     live: u32,
     keys: &'a Keys,
-    /// Live keys in random order, and how many of them were asked for.
+    /// Live keys in random order, and the number used so far.
     hits: &'a [u32],
     hits_asked: usize,
     dir: &'a Path,
     peer: Option<Box<dyn Peer>>,
-    /// Keys that the peer has seen: those below.
+    /// The peer has seen the keys below this.
     seen: u32,
 }
 
 impl<'a> Stage<'a> {
-    /// A stage whose peer is built when it is first asked.
+    /// A stage whose peer is built on first use.
     pub(crate) fn new(
-        kind: &'static Kind,
+        kind: &'static PeerKind,
         live: u32,
         keys: &'a Keys,
         hits: &'a [u32],
@@ -37,7 +37,7 @@ impl<'a> Stage<'a> {
         Stage { kind, live, keys, hits, hits_asked: 0, dir, peer: None, seen: 0 }
     }
 
-    /// Lets the peer see every key below `end`.
+    /// Adds every key below `end` to the peer.
     fn see(&mut self, end: u32) -> anyhow::Result<()> {
         let peer = self.peer.as_deref().context("no peer was built")?;
         let picks: Vec<u32> = (self.seen..end).collect();
@@ -49,7 +49,7 @@ impl<'a> Stage<'a> {
     }
 
     fn rebuild(&mut self) -> anyhow::Result<()> {
-        // The old one goes first, so that there is never room for two.
+        // Frees the old one first, as there may be no room for two.
         self.peer = None;
         let peer = (self.kind.build)(self.live, self.dir);
         self.peer = Some(peer.with_context(|| format!("cannot build {}", self.kind.name))?);
@@ -57,13 +57,13 @@ impl<'a> Stage<'a> {
         self.see(self.live - self.live / 8)
     }
 
-    /// Makes all live keys seen.
+    /// Adds all live keys.
     pub(crate) fn fill(&mut self) -> anyhow::Result<()> {
         self.see(self.live)
     }
 
-    /// Has the peer asked for `count` keys, in parts for the threads of the case: at once, or for
-    /// misses in segments between which the peer is built anew.
+    /// Decides `count` keys, in parts for the threads of the case. Misses may take several segments, with a
+    /// rebuilt peer in between.
     pub(crate) fn ask(
         &mut self,
         case: &Case,
@@ -77,7 +77,7 @@ impl<'a> Stage<'a> {
                 Ask::Miss => self.next_misses(left)?,
             };
             left -= picks.len();
-            // A request brings its key along, so that reading it must not be what costs.
+            // A request contains its key, so reading the key must not be part of the cost.
             let keys = self.keys.in_order(&picks);
             let picks: Vec<u32> = (0..picks.len() as u32).collect();
             let parts: Vec<&[u32]> = picks.chunks(picks.len().div_ceil(case.threads)).collect();

@@ -1,13 +1,13 @@
 //! The end of a connection, and the error codes of HTTP/2.
 
-/// The peer broke the protocol, or went beyond a bound; what is in the output (GOAWAY) should still
-/// be written before the connection is closed.
+/// The peer violated the protocol or exceeded a limit. Write the remaining output (GOAWAY) before closing the
+/// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} (HTTP/2 error {code})")]
 pub struct Broken {
-    /// The error code of HTTP/2.
+    /// The HTTP/2 error code.
     pub code: u32,
-    /// What it did.
+    /// The cause.
     pub reason: &'static str,
 }
 
@@ -17,7 +17,7 @@ impl Broken {
     }
 }
 
-/// The error codes of RFC 9113, section 7, that are sent.
+/// The error codes of RFC 9113, section 7, that this crate sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum ErrorCode {

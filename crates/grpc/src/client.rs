@@ -1,7 +1,7 @@
-//! The client's side of a connection: unary calls of one method, many at a time.
+//! The client's side of a connection: concurrent unary calls of one method.
 //!
-//! Every call sends the same header block. It is put into the server's table once, if the server's
-//! settings let it have one of the usual size, and referred to afterwards.
+//! Every call sends the same header block. It is put into the server's table once, if the server allows the
+//! default table size, and referred to afterwards.
 
 mod fields;
 mod response;
@@ -19,44 +19,43 @@ use crate::streams::{Capacity, Streams};
 use fields::Fields;
 use response::{Progress, Response};
 
-/// How a call ended. Every call that was sent ends exactly once, unless the connection does.
+/// How a call ended. Every call ends exactly once, unless the connection fails.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended<'a> {
-    /// With status OK, and this message.
+    /// With OK and this message.
     Answer(&'a [u8]),
-    /// With another status. A response that is not one of gRPC is refused here, as INTERNAL or
-    /// UNKNOWN.
+    /// With another status. A response that is not valid gRPC counts as INTERNAL or UNKNOWN.
     Refused {
-        /// The status code of gRPC.
+        /// The gRPC status code.
         code: u32,
-        /// As it was sent, percent-encoded; see [`crate::decode_message`].
+        /// As sent, percent-encoded; see [`crate::decode_message`].
         message: &'a [u8],
     },
     /// With an HTTP status other than 200.
     Http(u16),
-    /// Reset, with this error code of HTTP/2: by the server, or because its response was malformed.
+    /// Reset with this HTTP/2 error code, by the server or because its response was malformed.
     Reset(u32),
-    /// The server says that it was never begun (GOAWAY).
+    /// Not begun by the server (GOAWAY).
     Unprocessed,
 }
 
-/// Calls at once until the server's settings say how many; every server that is of use takes one.
+/// Concurrent calls until the server's settings arrive: every useful server allows one.
 const STREAMS_INITIAL: u32 = 1;
-/// Bytes of a server's header block.
+/// The limit for a server's header block.
 const HEADER_BYTES_MAX: u32 = 64 * 1024;
-/// Bytes of an answer; the stream's window lets no more come.
+/// The limit for an answer; the stream's window.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Bytes of answers that are not whole, of all calls.
+/// The limit for partial answers of all calls.
 const BUFFERED_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes that wait to be written; beyond them no call is begun.
+/// The limit for unwritten output; beyond it no call is begun.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
 
-/// Whether the server takes calls.
+/// Whether the server accepts calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// It takes none after this one.
+    /// None after this stream.
     Leaving,
     Broken(Broken),
 }
@@ -83,12 +82,12 @@ pub struct Connection {
     phase: Phase,
     partial: Vec<u8>,
     next_stream: u32,
-    /// Bytes of answers that are not whole.
+    /// Bytes of partial answers.
     buffered_bytes: usize,
 }
 
 impl Connection {
-    /// A connection to `authority` for calls of the method at `path`, each with this metadata.
+    /// A connection to `authority` for calls of the method `path`, each with this metadata.
     #[must_use]
     pub fn new(authority: &str, path: &str, metadata: &[(&str, &str)]) -> Connection {
         let mut link = Link::new(HEADER_BYTES_MAX as usize, STREAMS_INITIAL);
@@ -108,8 +107,8 @@ impl Connection {
         }
     }
 
-    /// Whether another call may be begun now: the server's limit of concurrent calls, its windows, its
-    /// GOAWAY, and what waits to be written (1 MiB at most) allow it.
+    /// Whether another call may be begun now. The server's limit of concurrent calls, its windows, its
+    /// GOAWAY, and 1 MiB of unwritten output can prevent it.
     #[must_use]
     pub fn may_call(&self) -> bool {
         self.phase == Phase::Open
@@ -120,8 +119,8 @@ impl Connection {
             && self.link.outgoing.output.len() <= UNSENT_BYTES_MAX
     }
 
-    /// Begins a call; its number is what [`Connection::receive`] will name it by.
-    /// None when it may not be begun now; until the server's settings have come, only one may.
+    /// Begins a call, and returns the number by which [`Connection::receive`] will name it. None if no call
+    /// may be begun now; until the server's settings arrive, only one may.
     pub fn call(&mut self, message: &[u8]) -> Option<u32> {
         if !self.may_call() {
             return None;
@@ -150,10 +149,10 @@ impl Connection {
         Some(id)
     }
 
-    /// Takes what has arrived, and says of each call that ended how.
+    /// Takes what has arrived, and passes on how each call ended.
     ///
     /// # Errors
-    /// When the server broke the protocol; calls under way will never end.
+    /// When the server violated the protocol. Calls under way never end then.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -167,19 +166,19 @@ impl Connection {
         let result = frame::cut_all(input, &mut partial, frame);
         self.partial = partial;
         if let Err(broken) = result {
-            self.link.say_broken(broken, 0);
+            self.link.send_goaway(broken, 0);
             self.phase = Phase::Broken(broken);
         }
         result
     }
 
-    /// What waits to be written.
+    /// Bytes to write to the server.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         self.link.outgoing.output.waiting()
     }
 
-    /// So many bytes of the output were written.
+    /// Removes this many bytes from the output after they were written.
     pub fn written(&mut self, bytes: usize) {
         self.link.outgoing.output.written(bytes);
     }
@@ -190,7 +189,7 @@ impl Connection {
         self.streams.len()
     }
 
-    /// Whether the server takes no further calls (GOAWAY), or the connection is broken.
+    /// Whether the server accepts no more calls (GOAWAY), or the connection has failed.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.phase != Phase::Open
@@ -206,7 +205,7 @@ impl Connection {
             Event::Done | Event::Pong(_) => Ok(()),
             Event::Stream => {
                 if head.stream.is_multiple_of(2) || head.stream >= self.next_stream {
-                    let reason = "a frame is on a stream that was never begun";
+                    let reason = "a frame for a stream that was never begun";
                     return Err(Broken::new(ErrorCode::Protocol, reason));
                 }
                 match head.kind {
@@ -256,17 +255,17 @@ impl Connection {
         self.link.receive(payload.len())?;
         let data = frame::unpad(head, payload)?;
         if data.is_empty() && !head.has(frame::END_STREAM) {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
-        // What was on its way when this side ended the call is of no use.
+        // Frames that crossed the end of the call are useless.
         let Some(stream) = self.streams.get(head.stream) else {
-            return self.link.lose_patience();
+            return self.link.spend_budget();
         };
         let before = stream.response.buffered_bytes();
         let progress = stream.response.data(head, data, ANSWER_BYTES_MAX);
         self.buffered_bytes += stream.response.buffered_bytes() - before;
         if self.buffered_bytes > BUFFERED_BYTES_MAX {
-            let reason = "too many answers have begun and not ended";
+            let reason = "too many partial answers";
             return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
         }
         self.settle(head.stream, progress, ended);
@@ -280,7 +279,7 @@ impl Connection {
         ended: &mut impl FnMut(u32, Ended<'_>),
     ) -> Result<(), Broken> {
         if part.is_empty() {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         match self.link.blocks.take(head, part, Duration::ZERO)? {
             Some((begun, block)) => self.block(begun, &block, ended),
@@ -288,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// A whole header block, that this frame began.
+    /// A whole header block. `head` is the frame that began it.
     fn block(
         &mut self,
         head: Head,
@@ -299,14 +298,14 @@ impl Connection {
         let decoder = &mut self.link.decoder;
         let Some(stream) = self.streams.get(head.stream) else {
             decoder.decode(block, 0, |_| {}).map_err(|_| undecodable)?;
-            return self.link.lose_patience();
+            return self.link.spend_budget();
         };
         let progress = stream
             .response
             .block(head, block, decoder, HEADER_BYTES_MAX as usize)
             .map_err(|_| undecodable)?;
         if progress == Progress::Informed {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         self.settle(head.stream, progress, ended);
         Ok(())
@@ -357,7 +356,7 @@ impl Connection {
     fn send_waiting(&mut self, id: u32) {
         if let Some(stream) = self.streams.get(id) {
             let frames = stream.body.pump(id, frame::END_STREAM, &mut self.link.outgoing);
-            self.link.gain_patience_for_frames(frames);
+            self.link.refill_budget_for_frames(frames);
         }
     }
 
@@ -371,15 +370,15 @@ impl Connection {
         }
     }
 
-    /// Ends a call; the only place that says so.
+    /// Ends a call. Nothing else does.
     fn end(&mut self, id: u32, cause: Cause, ended: &mut impl FnMut(u32, Ended<'_>)) {
         let Some(mut stream) = self.streams.remove(id) else { return };
-        self.link.gain_patience();
+        self.link.refill_budget();
         match cause {
             Cause::Response => {
                 ended(id, stream.response.ended());
                 if !stream.body.is_empty() {
-                    // The server has said all before it heard all.
+                    // The server has answered before the end of the request.
                     self.link.reset(id, ErrorCode::Cancel);
                 }
             }

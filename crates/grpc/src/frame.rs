@@ -1,13 +1,13 @@
-//! Frames (RFC 9113, sections 4 and 6): their heads, flags, padding and settings. Knows no stream.
+//! Frames (RFC 9113, sections 4 and 6): heads, flags, padding and settings. Independent of streams.
 
 use crate::broken::{Broken, ErrorCode};
 
-/// What a client sends first.
+/// The first bytes of a client.
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) const HEAD_BYTES: usize = 9;
-/// The largest payload that either side takes until it says otherwise; this side never does.
+/// The largest payload that a side accepts by default. This crate never raises it.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 16_384;
-/// The largest payload that may be agreed on.
+/// The largest payload that settings may allow.
 pub(crate) const PAYLOAD_BYTES_LIMIT: u32 = (1 << 24) - 1;
 pub(crate) const STREAM_ID_MAX: u32 = (1 << 31) - 1;
 
@@ -55,7 +55,7 @@ impl Head {
     }
 }
 
-/// The bytes of a head. A length that is beyond 24 bits is a mistake of the caller's.
+/// Encodes a head. The length must fit 24 bits.
 #[inline]
 pub(crate) fn head(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD_BYTES] {
     debug_assert!(length <= PAYLOAD_BYTES_LIMIT as usize);
@@ -64,14 +64,14 @@ pub(crate) fn head(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD
     [length[2], length[1], length[0], kind, flags, s0, s1, s2, s3]
 }
 
-/// The memory of a longer frame that came in parts is given back.
+/// The buffer of a partial frame is freed if it is larger.
 const PARTIAL_BYTES_KEPT: usize = 4 * 1024;
 
-/// Gives each whole frame to `take`, its head and its payload. What has arrived of the last one waits in
+/// Passes the head and the payload of each whole frame to `take`. The beginning of the last one waits in
 /// `partial` for the next call.
 ///
 /// # Errors
-/// Those of `take`, or that a frame is too large; nothing is to be cut any more then.
+/// Those of `take`, and a frame that is too large. Cutting must stop then.
 #[inline]
 pub(crate) fn cut_all(
     mut input: &[u8],
@@ -97,10 +97,10 @@ pub(crate) fn cut_all(
     Ok(())
 }
 
-/// A frame's head, its payload, and what follows it.
+/// A frame's head, its payload, and the bytes after it.
 pub(crate) type Cut<'a> = (Head, &'a [u8], &'a [u8]);
 
-/// Cuts the first frame off. None while it is not whole.
+/// Cuts off the first frame. None while it is incomplete.
 #[inline]
 pub(crate) fn cut(input: &[u8]) -> Result<Option<Cut<'_>>, Broken> {
     let Some((&head, rest)) = input.split_first_chunk() else { return Ok(None) };
@@ -111,7 +111,7 @@ pub(crate) fn cut(input: &[u8]) -> Result<Option<Cut<'_>>, Broken> {
     Ok(rest.split_at_checked(head.length).map(|(payload, rest)| (head, payload, rest)))
 }
 
-/// Moves bytes of the input behind what has arrived of a frame, until it is whole or all are moved.
+/// Moves input bytes to a partial frame until it is complete or all are moved.
 fn fill(partial: &mut Vec<u8>, input: &mut &[u8]) {
     for _ in 0..2 {
         let wanted = match partial.first_chunk() {
@@ -120,14 +120,14 @@ fn fill(partial: &mut Vec<u8>, input: &mut &[u8]) {
         };
         let missing = wanted.saturating_sub(partial.len()).min(input.len());
         let (moved, rest) = input.split_at(missing);
-        // No more than a frame, as doubling would.
+        // Exactly a frame; doubling would allocate more.
         partial.reserve_exact(moved.len());
         partial.extend_from_slice(moved);
         *input = rest;
     }
 }
 
-/// What a DATA or HEADERS frame holds beside its padding.
+/// The payload of a DATA or HEADERS frame without padding.
 #[inline]
 pub(crate) fn unpad(head: Head, payload: &[u8]) -> Result<&[u8], Broken> {
     if !head.has(PADDED) {
@@ -139,29 +139,29 @@ pub(crate) fn unpad(head: Head, payload: &[u8]) -> Result<&[u8], Broken> {
     unpadded.ok_or(Broken::new(ErrorCode::Protocol, "padding is larger than its frame"))
 }
 
-/// The payload of a HEADERS frame, without padding and priority.
+/// The payload of a HEADERS frame without padding and priority.
 #[inline]
 pub(crate) fn header_block(head: Head, payload: &[u8]) -> Result<&[u8], Broken> {
     let block = unpad(head, payload)?;
     if !head.has(WITH_PRIORITY) {
         return Ok(block);
     }
-    // Priorities are deprecated (section 5.3.2): their fields are skipped, whatever they say.
+    // Priorities are deprecated (section 5.3.2), and skipped without checks.
     let (_, block) = block
         .split_first_chunk::<5>()
         .ok_or(Broken::new(ErrorCode::FrameSize, "a HEADERS frame is too short"))?;
     Ok(block)
 }
 
-/// A payload that must be four bytes.
+/// A payload of exactly four bytes.
 pub(crate) fn word(payload: &[u8]) -> Result<u32, Broken> {
     let bytes: [u8; 4] = payload
         .try_into()
-        .map_err(|_| Broken::new(ErrorCode::FrameSize, "a frame that must have 4 bytes has not"))?;
+        .map_err(|_| Broken::new(ErrorCode::FrameSize, "a frame must have 4 bytes"))?;
     Ok(u32::from_be_bytes(bytes))
 }
 
-/// What a SETTINGS frame says; only what matters here.
+/// The relevant settings of a SETTINGS frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) header_table_size: Option<u32>,
@@ -172,7 +172,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Parses a payload. Of a setting that occurs twice, the last one counts.
+    /// Parses a payload. If a setting occurs twice, the last one counts.
     pub(crate) fn parse(payload: &[u8]) -> Result<Settings, Broken> {
         let (chunks, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
@@ -206,7 +206,7 @@ fn invalid(reason: &'static str) -> Broken {
     Broken::new(ErrorCode::Protocol, reason)
 }
 
-/// Appends a SETTINGS frame of these pairs.
+/// Appends a SETTINGS frame with these pairs.
 pub(crate) fn write_settings(settings: &[(u16, u32)], output: &mut Vec<u8>) {
     output.extend_from_slice(&head(settings.len() * 6, SETTINGS, 0, 0));
     for (identifier, value) in settings {
@@ -215,7 +215,7 @@ pub(crate) fn write_settings(settings: &[(u16, u32)], output: &mut Vec<u8>) {
     }
 }
 
-/// Appends a frame whose payload is four bytes: RST_STREAM or WINDOW_UPDATE.
+/// Appends a frame with a payload of four bytes: RST_STREAM or WINDOW_UPDATE.
 pub(crate) fn write_word(kind: u8, stream: u32, word: u32, output: &mut Vec<u8>) {
     output.extend_from_slice(&head(4, kind, 0, stream));
     output.extend_from_slice(&word.to_be_bytes());

@@ -1,21 +1,20 @@
-//! What the fuzzer may see of what is private here. Not for any other use.
+//! Access for the fuzzer to private parts. Not for any other use.
 
 use crate::hpack;
 
-/// The decoder of header blocks, as the connections use it.
+/// The decoder of header blocks that connections use.
 #[derive(Debug)]
 pub struct BlockDecoder(hpack::Decoder);
 
 impl BlockDecoder {
-    /// A decoder with a table of the usual size.
+    /// A decoder with a table of the default size.
     #[must_use]
     pub fn new() -> BlockDecoder {
         BlockDecoder(hpack::Decoder::new(hpack::TABLE_SIZE_INITIAL))
     }
 
-    /// Decodes one whole block: the name and the value of each field, and whether HTTP allows their bytes,
-    /// for as long as the fields are no larger than `list_bytes_max` together. False when it cannot be
-    /// decoded.
+    /// Decodes one whole block. Passes on each name and value, and whether HTTP allows their bytes, until the
+    /// fields exceed `list_bytes_max` together. False if the block is invalid.
     pub fn decode(
         &mut self,
         block: &[u8],

@@ -1,9 +1,9 @@
 //! gRPC over HTTP/2, without I/O: bytes in, bytes out.
 //!
-//! For servers that answer each message at once, and for a client that measures them: there is no
-//! task, no lock and no allocation per call. Owns framing (RFC 9113), header compression
-//! (RFC 7541), flow control and the gRPC envelope. Reads no socket, no clock, and knows no message.
-//! Memory and work are bounded whatever the peer sends.
+//! For servers whose answers are ready at once or handed in later, and for a client that measures them. There
+//! is no task, no lock, and no allocation per call. Owns framing (RFC 9113), header compression (RFC 7541),
+//! flow control and the gRPC envelope. Does no I/O, reads no clock, and knows no message format. Memory and
+//! work are bounded, whatever the peer sends.
 
 #![forbid(unsafe_code)]
 #![deny(

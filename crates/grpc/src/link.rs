@@ -1,8 +1,9 @@
-//! What both sides of a connection do alike: settings, pings, windows, header blocks, patience.
+//! The part of a connection that client and server share: settings, pings, windows, header blocks, and the
+//! budget for useless work.
 //!
-//! Patience bounds work that leads nowhere, whatever it is: frames that carry nothing, pings, streams that
-//! are reset, answers that are many times as large as what asks for them. Calls give it back, and time does,
-//! so nobody who makes calls runs out of it, nor a quiet connection that is pinged for years.
+//! The budget bounds work that leads nowhere: empty frames, pings, resets, answers far larger than their
+//! messages. Answered calls refill it, and so does time. So a client that makes calls never exhausts it, nor
+//! does an idle connection that is pinged for years.
 
 use std::time::Duration;
 
@@ -11,52 +12,51 @@ use crate::frame::{self, Head, Settings};
 use crate::hpack::{Decoder, TABLE_SIZE_INITIAL};
 use crate::outgoing::{Outgoing, WINDOW_INITIAL};
 
-/// Useless frames that are borne in a row. A client of a thousand calls at once that gives all of
-/// them up sends a thousand resets.
-const PATIENCE_MAX: u32 = 8192;
-/// Given back for a message that was answered: a call may be followed by its reset, two window
-/// updates, an empty DATA frame and more.
-const PATIENCE_PER_CALL: u32 = 8;
-/// Given back for each second: pings and changes of windows that come by themselves are a few a second.
-const PATIENCE_PER_SECOND: u64 = 64;
+/// Useless frames that are accepted in a row. A client that cancels a thousand concurrent calls sends a
+/// thousand resets.
+const BUDGET_MAX: u32 = 8192;
+/// Refilled per answered message: a call may be followed by its reset, two window updates, an empty DATA
+/// frame and more.
+const BUDGET_PER_CALL: u32 = 8;
+/// Refilled per second: a normal client sends a few pings and window changes a second by itself.
+const BUDGET_PER_SECOND: u64 = 64;
 
-/// Answers may be so many times as large as their messages (a frame's head and a call's headers are
-/// counted as the first bytes of a message).
+/// An answer may be this many times as large as its message. The head of a frame and the headers of a call
+/// count as part of the message.
 const ANSWER_RATIO: usize = 16;
 const CALL_OVERHEAD_BYTES: usize = 64;
-/// Bytes of an answer beyond that for which patience is lost, rather than given back.
-const ANSWER_BYTES_PER_PATIENCE: usize = 256;
+/// Bytes of a larger answer per unit of budget.
+const ANSWER_BYTES_PER_UNIT: usize = 256;
 
-/// What this side lets the peer send on a connection before it hears more. It is consumed at once,
-/// what is kept of it is bounded elsewhere.
+/// The receive window of a connection. Input is consumed at once; buffers are bounded elsewhere.
 pub(crate) const CONNECTION_WINDOW: u32 = 1 << 24;
 
-/// What may wait to be written when the peer wants a ping or settings acknowledged: far beyond what
-/// makes a connection congested, for owners that read in spite of it.
+/// Unwritten output at which pings and settings are no longer acknowledged. Far above a congested connection,
+/// for owners that read nevertheless.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 
-/// What is left for a side to do about a frame that concerns it.
+/// The work that a frame leaves to client or server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// DATA or HEADERS or CONTINUATION: all is left to do.
+    /// DATA, HEADERS or CONTINUATION: all work.
     Stream,
-    /// Nothing.
+    /// No work.
     Done,
-    /// The windows of all streams change by so much.
+    /// The send windows of all streams change by this.
     Windows(i64),
     /// The peer opens the window of a stream, or of the connection (0).
     Window { stream: u32, increment: u32 },
-    /// The peer gives a stream up.
+    /// The peer resets a stream.
     Reset { stream: u32, code: u32 },
     /// The peer answers a ping.
     Pong([u8; 8]),
-    /// The peer begins no further streams, or processes none after this one.
+    /// The peer begins no more streams, or processes none after this one (GOAWAY).
     Leaving { last_stream: u32 },
 }
 
-/// Whether the peer's first settings have come.
+/// Whether the peer's first SETTINGS have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Greeting {
+enum Preface {
     Awaited,
     Seen,
 }
@@ -68,22 +68,22 @@ pub(crate) struct Link {
     pub(crate) decoder: Decoder,
     pub(crate) window: ReceiveWindow,
     pub(crate) blocks: Blocks,
-    /// What a new stream may send.
+    /// The send window of a new stream.
     pub(crate) initial_window: i64,
     pub(crate) concurrent_streams_max: u32,
     pub(crate) header_table_size: usize,
-    /// Frames so far.
+    /// Frames received.
     pub(crate) frames: u64,
-    greeting: Greeting,
-    patience: u32,
+    preface: Preface,
+    budget: u32,
     is_overdrawn: bool,
-    /// Until when time has given patience back.
+    /// The time up to which the budget was refilled.
     refilled: Duration,
 }
 
 impl Link {
-    /// A connection that takes header blocks of so many bytes, encoded, and begins no more streams at
-    /// once than this until the peer's settings have come.
+    /// A connection with this limit for encoded header blocks, and for its own streams until the peer's
+    /// settings arrive.
     pub(crate) fn new(block_bytes_max: usize, concurrent_streams_max: u32) -> Link {
         Link {
             outgoing: Outgoing::new(),
@@ -94,19 +94,19 @@ impl Link {
             concurrent_streams_max,
             header_table_size: TABLE_SIZE_INITIAL,
             frames: 0,
-            greeting: Greeting::Awaited,
-            patience: PATIENCE_MAX,
+            preface: Preface::Awaited,
+            budget: BUDGET_MAX,
             is_overdrawn: false,
             refilled: Duration::ZERO,
         }
     }
 
-    /// Whether the peer's first settings have come.
-    pub(crate) fn is_greeted(&self) -> bool {
-        self.greeting == Greeting::Seen
+    /// Whether the peer's first SETTINGS have arrived.
+    pub(crate) fn has_preface(&self) -> bool {
+        self.preface == Preface::Seen
     }
 
-    /// The memory that it has.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.outgoing.capacity_bytes()
@@ -114,34 +114,34 @@ impl Link {
             + self.blocks.bytes.capacity()
     }
 
-    /// Gives all memory back that holds nothing.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.outgoing.shrink();
         self.decoder.shrink(0);
     }
 
-    /// It is so late now.
+    /// Sets the time, and refills the budget by it.
     #[inline]
     pub(crate) fn set_time(&mut self, now: Duration) {
         let seconds = now.saturating_sub(self.refilled).as_secs();
         if seconds > 0 {
             self.refilled = now;
-            let given = seconds.saturating_mul(PATIENCE_PER_SECOND).min(PATIENCE_MAX.into());
-            self.patience = self.patience.saturating_add(given as u32).min(PATIENCE_MAX);
+            let given = seconds.saturating_mul(BUDGET_PER_SECOND).min(BUDGET_MAX.into());
+            self.budget = self.budget.saturating_add(given as u32).min(BUDGET_MAX);
         }
     }
 
-    /// Opens the connection's window from the protocol's first size to this side's.
+    /// Opens the connection's window from its initial size to this side's.
     pub(crate) fn announce_window(&mut self) {
         let increment = CONNECTION_WINDOW - WINDOW_INITIAL as u32;
         frame::write_word(frame::WINDOW_UPDATE, 0, increment, self.outgoing.output.buffer());
     }
 
-    /// Does with a frame what does not depend on the side.
+    /// Processes the parts of a frame that are the same for client and server.
     pub(crate) fn take(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
         self.frames += 1;
         self.blocks.check(head)?;
-        if self.greeting == Greeting::Awaited && head.kind != frame::SETTINGS {
+        if self.preface == Preface::Awaited && head.kind != frame::SETTINGS {
             return Err(protocol("the first frame is not SETTINGS"));
         }
         match head.kind {
@@ -149,11 +149,11 @@ impl Link {
                 Ok(Event::Stream)
             }
             frame::RST_STREAM if head.stream != 0 => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 Ok(Event::Reset { stream: head.stream, code: frame::word(payload)? })
             }
             frame::WINDOW_UPDATE => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 let increment = frame::word(payload)? & frame::STREAM_ID_MAX;
                 if head.stream == 0 {
                     if increment == 0 {
@@ -164,11 +164,11 @@ impl Link {
                 Ok(Event::Window { stream: head.stream, increment })
             }
             frame::PRIORITY if head.stream != 0 => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 if payload.len() != 5 {
                     return Err(Broken::new(
                         ErrorCode::FrameSize,
-                        "a PRIORITY frame has not 5 bytes",
+                        "a PRIORITY frame must have 5 bytes",
                     ));
                 }
                 Ok(Event::Done)
@@ -176,37 +176,37 @@ impl Link {
             frame::SETTINGS if head.stream == 0 => self.settings(head, payload),
             frame::PING if head.stream == 0 => self.ping(head, payload),
             frame::GOAWAY if head.stream == 0 => {
-                self.lose_patience()?;
+                self.spend_budget()?;
                 let last_stream = payload.first_chunk().filter(|_| payload.len() >= 8);
                 let last_stream = last_stream
                     .ok_or(Broken::new(ErrorCode::FrameSize, "a GOAWAY frame is too short"))?;
                 let last_stream = u32::from_be_bytes(*last_stream) & frame::STREAM_ID_MAX;
                 Ok(Event::Leaving { last_stream })
             }
-            frame::PUSH_PROMISE => Err(protocol("a push is promised, which nobody may")),
+            frame::PUSH_PROMISE => Err(protocol("PUSH_PROMISE is not allowed")),
             ..=frame::CONTINUATION => Err(protocol("a frame is on stream 0 or should be")),
-            _ => self.lose_patience().map(|()| Event::Done),
+            _ => self.spend_budget().map(|()| Event::Done),
         }
     }
 
     fn settings(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
-        self.lose_patience()?;
+        self.spend_budget()?;
         if head.has(frame::ACK) {
             if !payload.is_empty() {
                 let reason = "an acknowledgement of settings is not empty";
                 return Err(Broken::new(ErrorCode::FrameSize, reason));
             }
-            if self.greeting == Greeting::Awaited {
+            if self.preface == Preface::Awaited {
                 return Err(protocol("the first SETTINGS frame is an acknowledgement"));
             }
             return Ok(Event::Done);
         }
         let settings = Settings::parse(payload)?;
         self.check_unread()?;
-        if self.greeting == Greeting::Awaited {
-            // What the first settings do not limit has no limit.
+        if self.preface == Preface::Awaited {
+            // Limits that are absent from the first SETTINGS are infinite.
             self.concurrent_streams_max = u32::MAX;
-            self.greeting = Greeting::Seen;
+            self.preface = Preface::Seen;
         }
         self.outgoing.output.buffer().extend_from_slice(&frame::head(
             0,
@@ -215,14 +215,14 @@ impl Link {
             0,
         ));
         if let Some(size) = settings.frame_size_max {
-            // This side has no use for frames beyond the default.
+            // Larger frames are allowed but never sent.
             self.outgoing.frame_bytes_max = frame::PAYLOAD_BYTES_MAX.min(size as usize);
         }
         if let Some(streams) = settings.concurrent_streams_max {
             self.concurrent_streams_max = streams;
         }
         if let Some(size) = settings.header_table_size {
-            // The smallest that was ever asked for: a table that was shrunk is not used again.
+            // The smallest size ever requested: a table that was shrunk is not used again.
             self.header_table_size = self.header_table_size.min(size as usize);
         }
         let Some(window) = settings.initial_window_size else { return Ok(Event::Done) };
@@ -234,31 +234,34 @@ impl Link {
     fn ping(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
         let payload: [u8; 8] = payload
             .try_into()
-            .map_err(|_| Broken::new(ErrorCode::FrameSize, "a PING frame has not 8 bytes"))?;
+            .map_err(|_| Broken::new(ErrorCode::FrameSize, "a PING frame must have 8 bytes"))?;
         if head.has(frame::ACK) {
-            self.lose_patience()?;
+            self.spend_budget()?;
             return Ok(Event::Pong(payload));
         }
-        self.lose_patience()?;
+        self.spend_budget()?;
         self.check_unread()?;
         frame::write_ping(frame::ACK, payload, self.outgoing.output.buffer());
         Ok(Event::Done)
     }
 
-    /// A peer that asks for replies and reads none is cut off.
+    /// Fails for a peer that requests replies without reading them.
     fn check_unread(&self) -> Result<(), Broken> {
         if self.outgoing.output.len() > UNREAD_BYTES_MAX {
-            let reason = "the peer asks for replies and does not read them";
+            let reason = "the peer requests replies and does not read them";
             return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
         }
         Ok(())
     }
 
-    /// Counts a DATA frame, and opens the window again when half of it is used.
+    /// Counts the bytes of a DATA frame, and reopens the window when half of it is used.
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) -> Result<(), Broken> {
         if !self.window.take(bytes) {
-            return Err(Broken::new(ErrorCode::FlowControl, "the connection's window was overrun"));
+            return Err(Broken::new(
+                ErrorCode::FlowControl,
+                "the connection's window was exceeded",
+            ));
         }
         if let Some(increment) = self.window.replenish() {
             let buffer = self.outgoing.output.buffer();
@@ -267,66 +270,65 @@ impl Link {
         Ok(())
     }
 
-    /// Something was of no use.
+    /// Charges one useless frame.
     #[inline]
-    pub(crate) fn lose_patience(&mut self) -> Result<(), Broken> {
-        self.lose_patience_for(1)
+    pub(crate) fn spend_budget(&mut self) -> Result<(), Broken> {
+        self.spend_budget_for(1)
     }
 
-    /// Something was of no use, and made as much work as so many frames.
-    pub(crate) fn lose_patience_for(&mut self, frames: usize) -> Result<(), Broken> {
+    /// Charges work that equals this many useless frames.
+    pub(crate) fn spend_budget_for(&mut self, frames: usize) -> Result<(), Broken> {
         let frames = u32::try_from(frames).unwrap_or(u32::MAX);
-        self.patience = self
-            .patience
+        self.budget = self
+            .budget
             .checked_sub(frames)
-            .ok_or(Broken::new(ErrorCode::EnhanceYourCalm, "too many frames that lead nowhere"))?;
+            .ok_or(Broken::new(ErrorCode::EnhanceYourCalm, "too many useless frames"))?;
         Ok(())
     }
 
-    /// A call came to its end.
+    /// Refills the budget for an answered call.
     #[inline]
-    pub(crate) fn gain_patience(&mut self) {
-        self.patience = (self.patience + PATIENCE_PER_CALL).min(PATIENCE_MAX);
+    pub(crate) fn refill_budget(&mut self) {
+        self.budget = (self.budget + BUDGET_PER_CALL).min(BUDGET_MAX);
     }
 
-    /// A message of so many bytes was answered by so many.
+    /// Refills the budget for an answer, or charges an answer that is far larger than its message.
     #[inline]
     pub(crate) fn answered(&mut self, message_bytes: usize, answer_bytes: usize) {
         let usual = (message_bytes + CALL_OVERHEAD_BYTES).saturating_mul(ANSWER_RATIO);
         if answer_bytes <= usual {
-            self.gain_patience();
+            self.refill_budget();
         } else {
-            let beyond = (answer_bytes - usual) / ANSWER_BYTES_PER_PATIENCE;
+            let beyond = (answer_bytes - usual) / ANSWER_BYTES_PER_UNIT;
             let beyond = u32::try_from(beyond).unwrap_or(u32::MAX);
-            self.is_overdrawn |= beyond > self.patience;
-            self.patience = self.patience.saturating_sub(beyond);
+            self.is_overdrawn |= beyond > self.budget;
+            self.budget = self.budget.saturating_sub(beyond);
         }
     }
 
-    /// Whether answers were more than there was patience for.
+    /// Fails if answers have exceeded the budget.
     #[inline]
     pub(crate) fn check_answers(&self) -> Result<(), Broken> {
         if self.is_overdrawn {
-            let reason = "the client asks for much larger answers than it sends messages";
+            let reason = "the answers are far larger than the client's messages";
             return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
         }
         Ok(())
     }
 
-    /// Bytes of a body could be sent after a wait, in so many frames; each took one window update or
-    /// two.
-    pub(crate) fn gain_patience_for_frames(&mut self, frames: u32) {
-        self.patience = self.patience.saturating_add(frames.saturating_mul(2)).min(PATIENCE_MAX);
+    /// Refills the budget for frames of a queued body: each took one or two window updates.
+    pub(crate) fn refill_budget_for_frames(&mut self, frames: u32) {
+        self.budget = self.budget.saturating_add(frames.saturating_mul(2)).min(BUDGET_MAX);
     }
 
-    /// Ends a stream by an error.
+    /// Resets a stream with this error.
     pub(crate) fn reset(&mut self, stream: u32, code: ErrorCode) {
         let buffer = self.outgoing.output.buffer();
         frame::write_word(frame::RST_STREAM, stream, code as u32, buffer);
     }
 
-    /// Says why the connection ends.
-    pub(crate) fn say_broken(&mut self, broken: Broken, last_stream: u32) {
+    /// Sends the GOAWAY of a failed connection.
+    pub(crate) fn send_goaway(&mut self, broken: Broken, last_stream: u32) {
         let buffer = self.outgoing.output.buffer();
         frame::write_goaway(last_stream, broken.code, broken.reason, buffer);
     }
@@ -336,7 +338,7 @@ fn protocol(reason: &'static str) -> Broken {
     Broken::new(ErrorCode::Protocol, reason)
 }
 
-/// A window that this side gives.
+/// A receive window.
 #[derive(Debug)]
 pub(crate) struct ReceiveWindow {
     size: u32,
@@ -348,7 +350,7 @@ impl ReceiveWindow {
         ReceiveWindow { size, used: 0 }
     }
 
-    /// False when it is overrun.
+    /// False if the peer exceeded it.
     #[inline]
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -356,18 +358,18 @@ impl ReceiveWindow {
         self.used <= self.size
     }
 
-    /// By how much to open it now, if it is worth a frame.
+    /// The increment of a window update, if it is worth a frame.
     #[inline]
     pub(crate) fn replenish(&mut self) -> Option<u32> {
         (self.used > self.size / 2).then(|| std::mem::take(&mut self.used))
     }
 }
 
-/// The header block that has begun and goes on in CONTINUATION frames.
+/// A partial header block that continues in CONTINUATION frames.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     begun: Option<Head>,
-    /// When it has begun.
+    /// When it began.
     since: Duration,
     bytes: Vec<u8>,
     bytes_max: usize,
@@ -378,17 +380,17 @@ impl Blocks {
         Blocks { begun: None, since: Duration::ZERO, bytes: Vec::new(), bytes_max }
     }
 
-    /// When the block has begun that is not whole.
+    /// When the partial block began.
     pub(crate) fn begun_since(&self) -> Option<Duration> {
         self.begun.map(|_| self.since)
     }
 
     #[cfg(test)]
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Nothing may come between the frames of a block.
+    /// Only CONTINUATION frames may follow a partial block.
     #[inline]
     fn check(&self, head: Head) -> Result<(), Broken> {
         match self.begun {
@@ -402,7 +404,8 @@ impl Blocks {
         }
     }
 
-    /// Takes a part of a block; returns the frame that began it, and all of it, when it is whole.
+    /// Takes a part of a block. Returns the frame that began the block and all its bytes, once it is
+    /// complete.
     pub(crate) fn take(
         &mut self,
         head: Head,

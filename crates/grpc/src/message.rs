@@ -1,12 +1,12 @@
-//! The envelope of messages (gRPC over HTTP/2): a flag, a length, and the message.
+//! The gRPC envelope of messages: a flag, a length, and the message.
 
-/// Bytes before each message.
+/// Bytes of the prefix.
 pub(crate) const PREFIX_BYTES: usize = 5;
 
-/// What a body begins with.
+/// The beginning of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Cut<'a> {
-    /// A message, with its flag, and what follows.
+    /// A message with its flag, and the bytes after it.
     Whole { flag: u8, message: &'a [u8], rest: &'a [u8] },
     /// Less than a message.
     Part,
@@ -14,7 +14,7 @@ pub(crate) enum Cut<'a> {
     TooLarge,
 }
 
-/// Cuts the first message off.
+/// Cuts off the first message.
 #[inline]
 pub(crate) fn cut(body: &[u8], message_bytes_max: usize) -> Cut<'_> {
     let Some((&[flag, l0, l1, l2, l3], rest)) = body.split_first_chunk::<PREFIX_BYTES>() else {
@@ -30,9 +30,8 @@ pub(crate) fn cut(body: &[u8], message_bytes_max: usize) -> Cut<'_> {
     }
 }
 
-/// Moves bytes of a body behind what has arrived of a message, until it is whole or all are moved.
-/// A length beyond the bound moves no more than its prefix. Takes no memory beyond the whole message, and
-/// none much before its bytes.
+/// Moves bytes of a body to a partial message until it is complete or all are moved. Of a message that is too
+/// large only the prefix is moved. Allocates no more than the message needs, and little ahead of its bytes.
 pub(crate) fn fill(begun: &mut Vec<u8>, body: &mut &[u8], message_bytes_max: usize) {
     for _ in 0..2 {
         let wanted = match begun.first_chunk::<PREFIX_BYTES>() {
@@ -54,10 +53,10 @@ pub(crate) fn fill(begun: &mut Vec<u8>, body: &mut &[u8], message_bytes_max: usi
     }
 }
 
-/// The prefix of a message that is not compressed.
+/// The prefix of an uncompressed message.
 #[inline]
 pub(crate) fn prefix(length: usize) -> [u8; PREFIX_BYTES] {
-    // A message that is beyond 4 GiB fits no bound that anybody sets.
+    // 4 GiB exceed any sensible limit.
     let [l0, l1, l2, l3] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     [0, l0, l1, l2, l3]
 }

@@ -1,8 +1,8 @@
-//! The metadata of a call: its header fields, in one buffer that is used again and again.
+//! The metadata of a call: its header fields, in one reused buffer.
 
 use crate::hpack::Field;
 
-/// The metadata of a call: what the filter sends, among others. Pseudo-headers are not among it.
+/// The metadata of a call. Contains no pseudo-headers.
 #[derive(Debug, Default)]
 pub struct Metadata {
     bytes: Vec<u8>,
@@ -17,13 +17,13 @@ struct Span {
 }
 
 impl Metadata {
-    /// The first value of this name (lower case).
+    /// The first value of a name (lower case).
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter().find(|(found, _)| *found == name.as_bytes()).map(|(_, value)| value)
     }
 
-    /// All names (lower case) and values, in the order of their arrival.
+    /// All names (lower case) and values, in order of arrival.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.spans.iter().filter_map(|span| {
             let (name, rest) = self.bytes.get(span.start..)?.split_at_checked(span.name_bytes)?;
@@ -52,7 +52,7 @@ impl Metadata {
         self.spans.clone_from(&other.spans);
     }
 
-    /// The memory that it has.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()

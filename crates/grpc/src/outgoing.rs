@@ -1,4 +1,4 @@
-//! What is sent: the output, and bodies that wait for the peer's windows (RFC 9113, section 5.2).
+//! Output, and bodies that wait for the peer's windows (RFC 9113, section 5.2).
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use crate::output::Output;
 pub(crate) const WINDOW_MAX: i64 = (1 << 31) - 1;
 pub(crate) const WINDOW_INITIAL: i64 = 65_535;
 
-/// A buffer of one stream that is empty and larger than this gives its memory back.
+/// An empty buffer of a stream is freed if it is larger than this.
 pub(crate) const KEPT_BYTES_MAX: usize = 2 * 1024;
 
-/// Gives the memory of a buffer back that holds nothing any more, unless it is small.
+/// Clears a buffer, and frees it unless it is small.
 #[inline]
 pub(crate) fn release(buffer: &mut Vec<u8>) {
     buffer.clear();
@@ -21,7 +21,7 @@ pub(crate) fn release(buffer: &mut Vec<u8>) {
     }
 }
 
-/// What all streams of a connection share when they send.
+/// The sending side of a connection, shared by its streams.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) output: Output,
@@ -30,7 +30,7 @@ pub(crate) struct Outgoing {
     waiting_bytes: usize,
     /// The memory of the bodies of open streams.
     bodies_capacity: usize,
-    /// Streams whose bodies wait for the connection's window, in the order of their turns.
+    /// Streams whose bodies wait for the connection's window, in order.
     queue: VecDeque<u32>,
     has_begun_blocks: bool,
 }
@@ -48,19 +48,19 @@ impl Outgoing {
         }
     }
 
-    /// Whether the header block that is written now is the connection's first.
+    /// Whether the next header block is the connection's first.
     #[inline]
     pub(crate) fn begins_blocks(&mut self) -> bool {
         !std::mem::replace(&mut self.has_begun_blocks, true)
     }
 
-    /// Bytes held for the peer: what it has not read, and what it gives no window for.
+    /// Bytes that the peer has not read, or opens no window for.
     #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn unsent_bytes(&self) -> usize {
         self.output.len() + self.waiting_bytes
     }
 
-    /// The memory that holds it, and that is ready for more.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.output.capacity_bytes()
@@ -68,7 +68,7 @@ impl Outgoing {
             + self.queue.capacity() * size_of::<u32>()
     }
 
-    /// Gives all memory back that holds nothing.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.output.shrink();
         self.queue.shrink_to_fit();
@@ -94,7 +94,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The stream whose turn it is to use the connection's window.
+    /// The next stream that may use the connection's window.
     pub(crate) fn next(&mut self) -> Option<u32> {
         if self.has_window() { self.queue.pop_front() } else { None }
     }
@@ -107,21 +107,21 @@ impl Outgoing {
     }
 }
 
-/// Whether a body waits for its turn at the connection's window.
+/// Whether a body is queued for the connection's window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     None,
     Queued,
 }
 
-/// What a stream has to send and may not yet.
+/// Bytes of a stream that wait for a window.
 #[derive(Debug)]
 pub(crate) struct Body {
     window: i64,
     bytes: Vec<u8>,
     sent: usize,
     turn: Turn,
-    /// What of its memory is counted in [`Outgoing`].
+    /// Memory of this body that [`Outgoing`] includes.
     counted: usize,
 }
 
@@ -130,7 +130,7 @@ impl Body {
         Body { window: 0, bytes: Vec::new(), sent: 0, turn: Turn::None, counted: 0 }
     }
 
-    /// The memory that it has.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes.capacity()
@@ -141,13 +141,13 @@ impl Body {
         self.counted = bytes;
     }
 
-    /// Makes it as new, for a stream with this window.
+    /// Prepares it for a new stream with this window.
     pub(crate) fn renew(&mut self, window: i64) {
         self.window = window;
         self.turn = Turn::None;
     }
 
-    /// Drops what waits.
+    /// Drops the waiting bytes.
     pub(crate) fn clear(&mut self, stream: u32, outgoing: &mut Outgoing) {
         if !self.is_empty() || self.turn == Turn::Queued {
             outgoing.forget(self, stream);
@@ -169,15 +169,14 @@ impl Body {
         self.sent == self.bytes.len()
     }
 
-    /// The peer opens the window, or shuts it by a change of its settings. False when it is then
-    /// larger than allowed.
+    /// Changes the window, by a window update or by settings. False if it becomes larger than allowed.
     #[must_use]
     pub(crate) fn change_window(&mut self, change: i64) -> bool {
         self.window += change;
         self.window <= WINDOW_MAX
     }
 
-    /// Takes so many bytes of the windows if a DATA frame of them may be sent now.
+    /// Claims this many bytes of both windows if they may be sent now in one DATA frame.
     #[inline]
     pub(crate) fn claim(&mut self, bytes: usize, outgoing: &mut Outgoing) -> bool {
         let Ok(size) = i64::try_from(bytes) else { return false };
@@ -199,12 +198,12 @@ impl Body {
         self.count(self.bytes.capacity(), outgoing);
     }
 
-    /// It is no longer in the queue.
+    /// Its stream was taken from the queue.
     pub(crate) fn take_turn(&mut self) {
         self.turn = Turn::None;
     }
 
-    /// Sends what the windows allow; the last frame has `last_flags`. Says how many frames.
+    /// Sends what the windows allow, the last frame with `last_flags`. Returns the number of frames.
     pub(crate) fn pump(&mut self, stream: u32, last_flags: u8, outgoing: &mut Outgoing) -> u32 {
         let mut frames = 0;
         while !self.is_empty() {

@@ -1,6 +1,6 @@
-//! What waits to be written: one buffer, written from its front.
+//! Bytes to write: one buffer, written from its front.
 
-/// A buffer that is empty and larger than this gives its memory back: what 128 answers of usual size take.
+/// An empty buffer larger than this is freed. 128 typical answers fit.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
@@ -20,18 +20,18 @@ impl Output {
         self.bytes.len() - self.written
     }
 
-    /// The memory that it has.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Gives all memory back that holds nothing.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }
 
-    /// The buffer, to be appended to.
+    /// The buffer to append to.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -44,7 +44,7 @@ impl Output {
             self.written = 0;
             self.bytes.shrink_to(KEPT_BYTES_MAX);
         } else if self.written > self.bytes.len() / 2 {
-            // Moving the rest is paid for by as many bytes that were written.
+            // Moving the rest costs no more than the bytes written before.
             self.bytes.drain(..self.written);
             self.written = 0;
         }

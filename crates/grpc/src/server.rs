@@ -1,16 +1,16 @@
 //! The server's side of a connection.
 //!
-//! A call whose headers and message arrive together is answered from the input itself: nothing of
-//! it is kept. What does not arrive together waits in its stream, what may not be sent yet too;
-//! both are bounded over all streams. Beyond the bounds calls are refused before the service is
-//! asked, with RESOURCE_EXHAUSTED, or with REFUSED_STREAM when not even that is worth it. An owner that
-//! says what time it is can end what has begun and does not become whole, and have the memory of a
-//! connection that rests.
+//! A call whose headers and message arrive together is answered straight from the input; nothing of it is
+//! copied. Partial messages wait in their stream, and so do answers that lack window; both are bounded over
+//! all streams. Beyond the bounds, calls are refused before the service is asked: with RESOURCE_EXHAUSTED, or
+//! with REFUSED_STREAM where even a status costs too much. An owner that sets the time can end messages and
+//! answers that make no progress, and release the memory of an idle connection.
 
-mod desk;
 mod headers;
+mod pending;
 mod reply;
 mod request;
+mod shared;
 mod stream;
 mod upkeep;
 
@@ -25,26 +25,27 @@ use crate::{Code, Status};
 pub use crate::Broken;
 pub use crate::metadata::Metadata;
 
-use desk::Desk;
+pub use pending::CallId;
+
 use headers::Recent;
+use shared::Shared;
 use stream::{Fate, Stream};
 
-/// What a connection takes of its peer.
+/// The limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Calls under way at once (SETTINGS_MAX_CONCURRENT_STREAMS).
+    /// Concurrent calls (SETTINGS_MAX_CONCURRENT_STREAMS).
     pub streams_max: u32,
     /// Bytes of one message.
     pub message_bytes_max: usize,
-    /// Bytes of the headers of one call, decoded, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
+    /// Bytes of the headers of one call, decoded, in the measure of SETTINGS_MAX_HEADER_LIST_SIZE.
     pub header_bytes_max: usize,
-    /// Memory of messages that have begun to arrive and of the headers of calls that are open, of
-    /// all calls together.
+    /// Memory of partial messages and of the headers of open calls, over all calls.
     pub buffered_bytes_max: usize,
 }
 
-/// A header block that is so many times as large as the headers of a call may be is still read, so that
-/// only its call is refused. Beyond it the connection ends: twice what metadata of 64 KiB takes in Base64.
+/// Header blocks up to this multiple of a call's header limit are still decoded, so that only their call is
+/// refused. Larger ones end the connection. The factor allows twice what 64 KiB of metadata take in Base64.
 const BLOCK_RATIO: usize = 10;
 
 /// A message of a call.
@@ -56,22 +57,25 @@ pub struct Call<'a> {
     pub metadata: &'a Metadata,
     /// The message, without gRPC's prefix.
     pub message: &'a [u8],
+    /// Names the call for [`Connection::answer`].
+    pub id: CallId,
 }
 
-/// What becomes of a message.
+/// How the service deals with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was answered by the bytes that were appended. The call ends OK when the client has sent
-    /// all.
+    /// The appended bytes are the answer. The call ends with OK once the client has ended its side.
     Answered,
-    /// As `Answered`, and the method takes no other message: if one comes, the call ends with an error.
+    /// As `Answered`, and the method takes only one message: a second one ends the call with an error.
     Unary,
-    /// As `Unary`; the call stays open for [`Connection::tell_watchers`] though the client has
-    /// sent all.
+    /// As `Unary`, but the call stays open for [`Connection::notify_watchers`] after the client has ended its
+    /// side.
     Watched,
-    /// As `Watched`, but [`Connection::tell_watchers`] has nothing to say on this call: it only stays
-    /// open.
+    /// As `Watched`, without notifications: the call only stays open.
     Kept,
+    /// As `Unary`, but the owner hands in the answer later, by [`Connection::answer`]. The appended bytes are
+    /// ignored.
+    Later,
     /// The call ends with this status.
     Refused(Status),
 }
@@ -82,26 +86,25 @@ pub trait Service {
     fn answer(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome;
 }
 
-/// When so much waits to be written, nothing more should be read.
+/// With more unwritten output, the owner should stop reading.
 const CONGESTED_BYTES: usize = 256 * 1024;
 
-/// A stream's window is no smaller than the protocol's first, so that a client never has to shrink
-/// what it assumed.
+/// A stream's window is at least the protocol's initial one, so that clients need not shrink theirs.
 const STREAM_WINDOW_MIN: usize = 65_535;
 
-/// A change of all windows makes as much work as one useless frame for so many streams.
-const STREAMS_PER_PATIENCE: usize = 4;
+/// A change of all windows costs as much as one useless frame for this many streams.
+const STREAMS_PER_UNIT: usize = 4;
 
-/// What a ping carries that asks how far the client has read, when the connection is shut down.
+/// The payload of the ping by which a shutdown finds out whether the client has read the GOAWAY.
 const DRAIN_PING: [u8; 8] = *b"draining";
 
-/// How far the shutting down is.
+/// The progress of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The client was asked to begin no calls; those that it began before it heard are taken.
+    /// The client was asked to begin no calls. Calls that it began before it read that are accepted.
     Asked,
-    /// The client has heard; calls after this stream are not taken.
+    /// The client has read the GOAWAY. Calls after this stream are ignored.
     Closed(u32),
     Broken(Broken),
 }
@@ -110,22 +113,22 @@ enum Phase {
 #[derive(Debug)]
 pub struct Connection {
     link: Link,
-    desk: Desk,
+    shared: Shared,
     streams: Streams<Stream>,
     recent: Recent,
     phase: Phase,
     /// Bytes of the client's preface that have arrived.
     preface_bytes: usize,
-    /// What has arrived of a frame, and when it began to.
+    /// The part of a frame that has arrived, and when it began.
     partial: Vec<u8>,
     partial_since: Duration,
     last_stream: u32,
-    /// Up to this stream, some may have been closed before the client ended them.
+    /// The highest stream that this side may have closed before the client ended it.
     closed_early_max: u32,
 }
 
 impl Connection {
-    /// A connection whose peer has yet to say something. The first output is there at once.
+    /// A new connection. The server's SETTINGS are in the output at once.
     #[must_use]
     pub fn new(limits: Limits) -> Connection {
         let block_bytes_max = limits.header_bytes_max.saturating_mul(BLOCK_RATIO);
@@ -144,7 +147,7 @@ impl Connection {
         link.announce_window();
         Connection {
             link,
-            desk: Desk::new(limits, window),
+            shared: Shared::new(limits, window),
             streams: Streams::new(),
             recent: Recent::new(),
             phase: Phase::Open,
@@ -156,56 +159,56 @@ impl Connection {
         }
     }
 
-    /// Takes all bytes that have arrived, in any pieces; whole messages are answered at once.
-    /// Returns how many messages the service was asked about.
+    /// Takes the bytes that have arrived, cut anywhere, and answers whole messages. Returns the number of
+    /// messages that the service was asked about.
     ///
     /// # Errors
-    /// When the connection is at its end; every later call returns the same.
+    /// When the connection has failed. Every later call returns the same error.
     pub fn receive(&mut self, input: &[u8], service: &mut impl Service) -> Result<usize, Broken> {
         if let Phase::Broken(broken) = self.phase {
             return Err(broken);
         }
-        let (asked_before, frames_before) = (self.desk.asked, self.link.frames);
+        let (asked_before, frames_before) = (self.shared.asked, self.link.frames);
         let mut partial = std::mem::take(&mut self.partial);
         let was_partial = !partial.is_empty();
         let result = self.take(input, &mut partial, service);
         if !was_partial || self.link.frames != frames_before {
-            self.partial_since = self.desk.now;
+            self.partial_since = self.shared.now;
         }
         self.partial = partial;
         if let Err(broken) = result {
-            self.break_off(broken);
+            self.fail(broken);
             return Err(broken);
         }
-        Ok(self.desk.asked.wrapping_sub(asked_before))
+        Ok(self.shared.asked.wrapping_sub(asked_before))
     }
 
-    /// Whether the client has said what it speaks, and its settings.
+    /// Whether the client's preface and first SETTINGS have arrived.
     #[must_use]
-    pub fn is_greeted(&self) -> bool {
-        self.link.is_greeted()
+    pub fn has_preface(&self) -> bool {
+        self.link.has_preface()
     }
 
-    /// What waits to be written.
+    /// Bytes to write to the client.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         self.link.outgoing.output.waiting()
     }
 
-    /// So many bytes of the output were written.
+    /// Removes this many bytes from the output after they were written.
     pub fn written(&mut self, bytes: usize) {
         self.link.outgoing.output.written(bytes);
     }
 
-    /// Whether so much waits to be written that nothing more should be read for now. Ask before
-    /// each read: the output grows with what is read.
+    /// Whether so much output is unwritten that reading should pause. Ask before each read: every read may
+    /// add output.
     #[must_use]
     pub fn is_congested(&self) -> bool {
         self.link.outgoing.output.len() > CONGESTED_BYTES
     }
 
-    /// Says that no further calls are taken (GOAWAY); those under way go on. Calls that the client
-    /// began before it heard are taken too: it is asked by a ping whether it has.
+    /// Begins a shutdown (GOAWAY). Calls under way go on, and so do calls that the client begins before it
+    /// has read the GOAWAY. A ping finds out when it has.
     pub fn shut_down(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Asked;
@@ -215,8 +218,8 @@ impl Connection {
         }
     }
 
-    /// Whether it was shut down, the client has heard it, no call is under way, and all is written.
-    /// A client that never answers is for the owner to time out.
+    /// Whether the shutdown is complete: the client has read the GOAWAY, no call is under way, and the output
+    /// is written. The owner needs a timeout for clients that do not answer the ping.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Closed(_) | Phase::Broken(_))
@@ -224,22 +227,22 @@ impl Connection {
             && self.output().is_empty()
     }
 
-    /// Calls under way, apart from those that stay open for ever.
+    /// Calls under way, without those that stay open.
     #[must_use]
     pub fn calls(&self) -> usize {
-        self.streams.len() - self.desk.staying
+        self.streams.len() - self.shared.staying
     }
 
-    /// Sends this message on every call that watches.
-    pub fn tell_watchers(&mut self, message: &[u8]) {
-        if self.desk.staying == 0 || matches!(self.phase, Phase::Broken(_)) {
+    /// Sends this message on every watched call.
+    pub fn notify_watchers(&mut self, message: &[u8]) {
+        if self.shared.staying == 0 || matches!(self.phase, Phase::Broken(_)) {
             return;
         }
         let watchers = self.streams.iter_mut().filter(|(_, stream)| stream.is_watching());
         let watchers: Vec<u32> = watchers.map(|(id, _)| id).collect();
         for id in watchers {
             let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.tell(message, self.desk.now, &mut self.link);
+            let fate = stream.notify(message, self.shared.now, &mut self.link);
             self.settle(id, fate);
         }
     }
@@ -285,7 +288,7 @@ impl Connection {
             Event::Windows(change) => self.change_windows(change),
             Event::Reset { stream, .. } => {
                 if self.is_idle(stream) {
-                    let reason = "a stream is reset that was never begun";
+                    let reason = "a reset of a stream that was never begun";
                     return Err(Broken::new(ErrorCode::Protocol, reason));
                 }
                 self.close(stream);
@@ -297,7 +300,7 @@ impl Connection {
                 }
                 Ok(())
             }
-            // The client begins no calls from now on; it may still await answers.
+            // The client begins no more calls, but may still await answers.
             Event::Leaving { .. } => Ok(()),
         }
     }
@@ -311,33 +314,32 @@ impl Connection {
         self.link.receive(payload.len())?;
         let data = frame::unpad(head, payload)?;
         if data.is_empty() && !head.has(frame::END_STREAM) {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         let Some(stream) = self.streams.get(head.stream) else {
             return self.frame_on_closed(head.stream);
         };
-        let asked_before = self.desk.asked;
-        let fate = stream.take_data(head, data, &mut self.link, &mut self.desk, service);
+        let asked_before = self.shared.asked;
+        let fate = stream.take_data(head, data, &mut self.link, &mut self.shared, service);
         if fate != Fate::Open {
-            if self.desk.asked == asked_before {
-                self.link.lose_patience()?;
+            if self.shared.asked == asked_before {
+                self.link.spend_budget()?;
             }
             self.settle(head.stream, fate);
         }
         self.link.check_answers()
     }
 
-    /// DATA or trailers for a stream that is not open: of no use if it was this side that closed
-    /// it, an error otherwise.
+    /// DATA or trailers for a stream that is not open: useless if this side closed it, an error otherwise.
     fn frame_on_closed(&mut self, stream: u32) -> Result<(), Broken> {
         if self.is_idle(stream) {
-            let reason = "a frame is on a stream that was never begun";
+            let reason = "a frame for a stream that was never begun";
             return Err(Broken::new(ErrorCode::Protocol, reason));
         }
         if stream <= self.closed_early_max {
-            return self.link.lose_patience();
+            return self.link.spend_budget();
         }
-        Err(Broken::new(ErrorCode::StreamClosed, "a frame is on a stream that has ended"))
+        Err(Broken::new(ErrorCode::StreamClosed, "a frame for a stream that has ended"))
     }
 
     /// Whether the client never began this stream.
@@ -347,7 +349,7 @@ impl Connection {
 
     fn window_update(&mut self, id: u32, increment: u32) -> Result<(), Broken> {
         if self.is_idle(id) {
-            let reason = "a stream's window is opened that was never begun";
+            let reason = "a window update for a stream that was never begun";
             return Err(Broken::new(ErrorCode::Protocol, reason));
         }
         let Some(stream) = self.streams.get(id) else { return Ok(()) };
@@ -366,8 +368,8 @@ impl Connection {
         if change == 0 {
             return Ok(());
         }
-        // Each stream is work, and a client changes its windows once or twice.
-        self.link.lose_patience_for(self.streams.len() / STREAMS_PER_PATIENCE)?;
+        // Each stream is work, and a normal client changes its windows once or twice.
+        self.link.spend_budget_for(self.streams.len() / STREAMS_PER_UNIT)?;
         let mut waiting = Vec::new();
         for (id, stream) in self.streams.iter_mut() {
             if !stream.body.change_window(change) {
@@ -386,7 +388,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what the connection's window allows, stream by stream.
+    /// Sends what the connection's window allows, one stream after the other.
     fn send_waiting(&mut self) {
         while let Some(id) = self.link.outgoing.next() {
             let Some(stream) = self.streams.get(id) else { continue };
@@ -396,8 +398,7 @@ impl Connection {
         }
     }
 
-    /// The client knows that it is to begin no calls: those after the last one are not taken, and
-    /// those that stay open for ever end.
+    /// The client has read the GOAWAY: ignores streams after the last one, and ends calls that stay open.
     fn close_down(&mut self) {
         self.phase = Phase::Closed(self.last_stream);
         let buffer = self.link.outgoing.output.buffer();
@@ -412,7 +413,7 @@ impl Connection {
         }
     }
 
-    /// Does what follows for a stream.
+    /// Closes a stream if that is its fate.
     #[inline]
     fn settle(&mut self, id: u32, fate: Fate) {
         match fate {
@@ -423,9 +424,9 @@ impl Connection {
         }
     }
 
-    /// Says why the connection is at its end, which it is.
-    fn break_off(&mut self, broken: Broken) {
-        self.link.say_broken(broken, self.last_stream);
+    /// Ends the connection with this error.
+    fn fail(&mut self, broken: Broken) {
+        self.link.send_goaway(broken, self.last_stream);
         self.phase = Phase::Broken(broken);
     }
 
@@ -435,11 +436,11 @@ impl Connection {
         self.close(id);
     }
 
-    /// Forgets a stream.
+    /// Removes a stream.
     #[inline]
     fn close(&mut self, id: u32) {
         if let Some(mut stream) = self.streams.remove(id) {
-            stream.clear(&mut self.link, &mut self.desk);
+            stream.clear(&mut self.link, &mut self.shared);
             self.streams.keep(stream);
         }
     }

@@ -1,5 +1,4 @@
-//! Why a call has no answer, and how a status's message is written (gRPC over HTTP/2,
-//! "Percent-Encoded").
+//! gRPC statuses, and the encoding of their messages (gRPC over HTTP/2, "Percent-Encoded").
 
 use std::borrow::Cow;
 
@@ -33,8 +32,8 @@ pub enum Code {
 pub struct Status {
     /// The code.
     pub code: Code,
-    /// A sentence for people; percent-encoded on the wire, its first 1024 bytes at most. A fixed
-    /// one costs no allocation.
+    /// Text for people. Percent-encoded on the wire, at most its first 1024 bytes. A static text needs no
+    /// allocation.
     pub message: Cow<'static, str>,
 }
 
@@ -45,16 +44,17 @@ impl Status {
     }
 }
 
-/// What is sent of a message: three times this, encoded, is far below the size of a frame.
+/// The most bytes of a message that are sent. Encoded, they are at most three times as many, far below the
+/// size of a frame.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// The length of a message, encoded.
+/// The length of an encoded message.
 pub(crate) fn encoded_bytes(message: &str) -> usize {
     let bytes = |form| if let Form::Plain(_) = form { 1 } else { 3 };
     sent(message).map(bytes).sum()
 }
 
-/// Appends a message, encoded.
+/// Appends an encoded message.
 pub(crate) fn encode(message: &str, output: &mut Vec<u8>) {
     for form in sent(message) {
         match form {
@@ -66,7 +66,7 @@ pub(crate) fn encode(message: &str, output: &mut Vec<u8>) {
     }
 }
 
-/// What a message on the wire says; a `%` that encodes nothing stands for itself.
+/// Decodes a message from the wire. A `%` without two hexadecimal digits stands for itself.
 #[must_use]
 pub fn decode_message(encoded: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(encoded.len());
@@ -83,7 +83,7 @@ pub fn decode_message(encoded: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How a byte of a message is sent.
+/// Whether and how a byte is encoded.
 enum Form {
     Plain(u8),
     Percent(u8),
@@ -92,7 +92,7 @@ enum Form {
 fn sent(message: &str) -> impl Iterator<Item = Form> {
     let length = message.floor_char_boundary(MESSAGE_BYTES_MAX);
     message.bytes().take(length).enumerate().map(move |(at, byte)| match byte {
-        // No field of HTTP/2 begins or ends with a space (RFC 9113, section 8.2.1).
+        // HTTP/2 fields must not begin or end with a space (RFC 9113, section 8.2.1).
         b' ' if at == 0 || at + 1 == length => Form::Percent(byte),
         b'%' => Form::Percent(byte),
         b' '..=b'~' => Form::Plain(byte),
@@ -121,7 +121,7 @@ mod tests {
     fn messages_are_percent_encoded() {
         assert_eq!(encoded("no limit, 100 %\n"), b"no limit, 100 %25%0A");
         assert_eq!(encoded("é~"), b"%C3%A9~");
-        // Symptom: a method whose name ended with a space had an answer that clients refuse.
+        // Regression: clients rejected the answer for a method whose name ended with a space.
         assert_eq!(encoded("  no method /a "), b"%20 no method /a%20");
         assert_eq!(encoded(" "), b"%20");
         assert_eq!(decode_message(b"100 % of %4x %"), "100 % of %4x %");

@@ -1,24 +1,23 @@
-//! The open streams of a connection, in the order of their numbers, and what closed ones left to be
-//! used again.
+//! The open streams of a connection, ordered by number, and closed ones for reuse.
 //!
-//! Numbers only grow, so a new stream is the last one; calls are short, so few are open.
+//! Stream numbers only grow, so a new stream is the last one. Calls are short, so few streams are open.
 
-/// What is kept of closed streams, by their memory: those of a dozen usual calls. More are open at once
-/// only where the headers of many calls come before the messages of any.
+/// Memory of closed streams kept for reuse: a dozen typical calls. More calls are open at once only if the
+/// headers of many arrive before their messages.
 const SPARE_BYTES_MAX: usize = 8 * 1024;
 
-/// A stream that has memory of its own.
+/// A stream with memory of its own.
 pub(crate) trait Capacity {
-    /// The memory that it has beside itself.
+    /// Bytes of memory, by capacity, beyond the struct itself.
     fn capacity_bytes(&self) -> usize;
 }
 
 #[derive(Debug)]
 pub(crate) struct Streams<T> {
     open: Vec<(u32, Box<T>)>,
-    /// Each with its memory.
+    /// Closed streams and the memory of each.
     spare: Vec<(usize, Box<T>)>,
-    /// The memory of all of them.
+    /// The sum of that memory.
     spare_bytes: usize,
 }
 
@@ -27,7 +26,7 @@ impl<T: Capacity> Streams<T> {
         Streams { open: Vec::new(), spare: Vec::new(), spare_bytes: 0 }
     }
 
-    /// The memory that it has, apart from what open streams have beside themselves.
+    /// Bytes of memory, by capacity, without the buffers of open streams.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.spare_bytes
@@ -36,7 +35,7 @@ impl<T: Capacity> Streams<T> {
             + self.spare.capacity() * size_of::<(usize, Box<T>)>()
     }
 
-    /// Gives all memory back that holds nothing.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.spare = Vec::new();
         self.spare_bytes = 0;
@@ -48,7 +47,7 @@ impl<T: Capacity> Streams<T> {
         self.open.len()
     }
 
-    /// A stream that is not open yet, made of a closed one if there is one.
+    /// A stream to open, reused if possible.
     #[inline]
     pub(crate) fn spare(&mut self, make: impl FnOnce() -> T) -> Box<T> {
         match self.spare.pop() {
@@ -60,7 +59,7 @@ impl<T: Capacity> Streams<T> {
         }
     }
 
-    /// Opens a stream whose number is above all.
+    /// Opens a stream. Its number must be above all others.
     #[inline]
     pub(crate) fn insert(&mut self, id: u32, stream: Box<T>) {
         debug_assert!(self.open.last().is_none_or(|(last, _)| *last < id));
@@ -73,14 +72,14 @@ impl<T: Capacity> Streams<T> {
         self.open.get_mut(index).map(|(_, stream)| &mut **stream)
     }
 
-    /// Closes a stream; it is given back by [`Streams::keep`].
+    /// Closes a stream. Return it by [`Streams::keep`].
     #[inline]
     pub(crate) fn remove(&mut self, id: u32) -> Option<Box<T>> {
         let index = self.index(id)?;
         Some(self.open.remove(index).1)
     }
 
-    /// Keeps what a closed stream leaves, if there is room for it.
+    /// Keeps a closed stream for reuse if there is room.
     #[inline]
     pub(crate) fn keep(&mut self, stream: Box<T>) {
         let bytes = size_of::<T>() + stream.capacity_bytes();

@@ -1,4 +1,4 @@
-//! Frames for tests, sound ones and others, and what is found in an output.
+//! Frames for tests, valid and invalid, and a parser for output.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ pub(crate) fn reset(stream: u32) -> Vec<u8> {
     frame(frame::RST_STREAM, 0, stream, &8_u32.to_be_bytes())
 }
 
-/// The preface and empty settings: with it a client may begin.
+/// The client's preface with empty SETTINGS.
 pub(crate) fn greeting() -> Vec<u8> {
     [&frame::PREFACE[..], &settings(&[])].concat()
 }
@@ -64,12 +64,12 @@ pub(crate) fn data(stream: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     frame(frame::DATA, flags, stream, payload)
 }
 
-/// A whole call of one message.
+/// A whole call with one message.
 pub(crate) fn call(stream: u32, message: &[u8]) -> Vec<u8> {
     [headers(stream, 0), data(stream, frame::END_STREAM, &envelope(message))].concat()
 }
 
-/// An output, frame by frame: blocks are decoded to `name: value` lines.
+/// The frames of an output. Header blocks are decoded to `name: value` lines.
 pub(crate) fn frames(mut output: &[u8]) -> Vec<(Head, Vec<u8>)> {
     let mut decoder = Decoder::new(4096);
     let mut frames = Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn frames(mut output: &[u8]) -> Vec<(Head, Vec<u8>)> {
     frames
 }
 
-/// A frame that a peer may send, sensible more often than not; `sides` makes the block.
+/// A frame that a peer may send, more often valid than not. Header blocks are taken from `fields`.
 pub(crate) fn any_frame(fields: &'static [&'static [(&str, &str)]]) -> BoxedStrategy<Vec<u8>> {
     let stream = prop_oneof![8 => (0_u32..8).prop_map(|n| n * 2 + 1), 1 => 0_u32..20];
     let body = prop_oneof![
@@ -145,7 +145,7 @@ pub(crate) fn any_frame(fields: &'static [&'static [(&str, &str)]]) -> BoxedStra
     .boxed()
 }
 
-/// Bytes of a conversation, some of them changed.
+/// Changes some bytes of a conversation.
 pub(crate) fn mutate(bytes: &mut Vec<u8>, mutations: &[(prop::sample::Index, u8, u8)]) {
     for (at, kind, byte) in mutations {
         if bytes.is_empty() {
@@ -160,7 +160,7 @@ pub(crate) fn mutate(bytes: &mut Vec<u8>, mutations: &[(prop::sample::Index, u8,
     }
 }
 
-/// Cuts bytes in pieces of these sizes, again and again.
+/// Cuts bytes into pieces of these sizes, cyclically.
 pub(crate) fn pieces<'a>(bytes: &'a [u8], sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = bytes;
     let mut sizes = sizes.iter().cycle();

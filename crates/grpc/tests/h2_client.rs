@@ -25,7 +25,7 @@ async fn serve(mut stream: DuplexStream, limits: Limits, read_bytes: usize) -> E
     }
 }
 
-/// A client whose server reads so many bytes at a time.
+/// A client of a server that reads this many bytes at a time.
 async fn connected(builder: &Builder, limits: Limits, read_bytes: usize) -> SendRequest<Bytes> {
     let (near, far) = tokio::io::duplex(4096);
     tokio::spawn(serve(far, limits, read_bytes));
@@ -38,7 +38,7 @@ fn envelope(message: &[u8]) -> Bytes {
     [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat().into()
 }
 
-/// The messages of an answer, and the status.
+/// The messages and the status of a response.
 async fn call(
     send: SendRequest<Bytes>,
     path: &str,
@@ -111,7 +111,7 @@ async fn messages_and_headers_that_are_too_large_are_refused() {
     assert_eq!((answer.len(), status.as_str()), (most.len() + 5, "0"));
 }
 
-/// Header blocks that need CONTINUATION frames, within the bound of the server.
+/// Header blocks that need CONTINUATION frames, within the server's limit.
 #[tokio::test]
 async fn large_headers_go_on_in_further_frames() {
     let limits = Limits { header_bytes_max: 64 * 1024, ..LIMITS };

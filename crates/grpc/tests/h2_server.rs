@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use tidegate_grpc::client::Connection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// Answers by the message: an echo, or what its first bytes ask for.
+/// Answers as the message asks: an echo, or what its first bytes name.
 async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     assert_eq!(request.uri(), "http://localhost/test.Echo/Echo");
     assert_eq!(request.headers()["te"], "trailers");
@@ -43,7 +43,7 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) 
     }
 }
 
-/// Serves; after so many requests it says that it takes no more.
+/// Serves, and sends a GOAWAY after this many requests.
 async fn serve(stream: DuplexStream, builder: Builder, requests_max: usize) {
     let mut connection = builder.handshake::<_, Bytes>(stream).await.unwrap();
     let mut requests = 0;
@@ -57,7 +57,7 @@ async fn serve(stream: DuplexStream, builder: Builder, requests_max: usize) {
     }
 }
 
-/// Makes calls with these messages as soon as they may be made; what became of them, in order.
+/// Makes calls with these messages as soon as possible. Returns how they ended, in order.
 async fn calls(builder: &Builder, requests_max: usize, messages: &[Vec<u8>]) -> Vec<Option<End>> {
     let (mut stream, far) = tokio::io::duplex(3000);
     tokio::spawn(serve(far, builder.clone(), requests_max));
@@ -75,7 +75,7 @@ async fn calls(builder: &Builder, requests_max: usize, messages: &[Vec<u8>]) -> 
         if connection.calls() == 0 && (begun == messages.len() || connection.is_leaving()) {
             return ends;
         }
-        // Both at once, or a server that waits to write would never read.
+        // Reads and writes concurrently, or a server that waits to write would never read.
         let (mut reader, mut writer) = tokio::io::split(&mut stream);
         let read = tokio::select! {
             written = writer.write(connection.output()), if !connection.output().is_empty() => {

@@ -1,6 +1,6 @@
-//! What a unary call costs the server, by hand:
-//! `cargo test --release -p tidegate-grpc --test measure -- --ignored --nocapture`.
-//! The least of many short rounds is told, so other work of the machine matters little.
+//! The CPU time of a unary call on the server, by hand: `cargo test --release -p tidegate-grpc --test measure
+//! -- --ignored --nocapture`. Reports the minimum of many short rounds, which other load on the machine
+//! affects little.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -34,7 +34,7 @@ impl Service for Refusing {
     }
 }
 
-/// A client that sends what Envoy does, with the greeting written already.
+/// A client that sends the same frames as Envoy. Its preface is written already.
 fn envoy() -> (client::Connection, Vec<u8>) {
     let mut client = client::Connection::new(
         "ratelimit",
@@ -47,7 +47,7 @@ fn envoy() -> (client::Connection, Vec<u8>) {
     (client, greeting)
 }
 
-/// The frames of so many calls, after the greeting; `extra` goes behind each header block.
+/// The frames of the calls, after the preface. `extra` is appended to each header block.
 fn conversation(extra: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (mut client, greeting) = envoy();
     let mut calls = Vec::new();
@@ -75,7 +75,7 @@ fn measure(what: &str, extra: &[u8], calls_per_read: usize, service: &mut impl S
     for _ in 0..20 {
         let mut connection = Connection::new(LIMITS);
         connection.receive(&greeting, service).unwrap();
-        // Windows that last for the whole round.
+        // Windows for the whole round.
         let windows = [0, 0, 4, 8, 0, 0, 0, 0, 0, 0x70, 0, 0, 0];
         connection.receive(&windows, service).unwrap();
         for reads in reads.chunks(1600 / calls_per_read) {

@@ -1,21 +1,18 @@
-//! Latency by percentile as a drawing: the share of requests on an axis of nines, so that the slowest
-//! in ten thousand have as much room as the slowest tenth. Both axes are logarithmic. Colours read on
-//! white as on black.
+//! Draws latency by percentile. The percentiles are on an axis of nines, so that the slowest in ten
+//! thousand requests have as much room as the slowest tenth. Both axes are logarithmic.
 
 use crate::report::Report;
+use crate::svg::{INK, Svg};
 use hdrhistogram::Histogram;
 use std::fmt::Write;
 
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 380.0;
+const SIZE: (i64, i64) = (720, 380);
 /// The frame of the plot.
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 704.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 326.0;
-/// Text and lines of the frame.
-const INK: &str = "#7a828e";
-/// Points of a line for each nine.
+/// Points per nine.
 const STEPS: u32 = 40;
 const NINES_MAX: u32 = 6;
 
@@ -26,7 +23,7 @@ struct Series<'a> {
     latencies: &'a Histogram<u64>,
 }
 
-/// The drawing of a report.
+/// Draws a report.
 pub(crate) fn latency(report: &Report) -> String {
     let dashed = " stroke-dasharray=\"5 3\"";
     let all = [
@@ -41,49 +38,32 @@ pub(crate) fn latency(report: &Report) -> String {
         .map(|(name, colour, style, latencies)| Series { name, colour, style, latencies })
         .collect();
     let axes = Axes::of(&series);
-    let mut svg = String::new();
-    frame(&mut svg, report);
+    let mut svg = titled(report);
     axes.draw(&mut svg);
     for (number, series) in series.iter().enumerate() {
         draw(&mut svg, series, &axes, number);
     }
-    svg += "</svg>\n";
-    svg
+    svg.finish()
 }
 
-fn line(svg: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(svg, "{line}");
-}
-
-fn frame(svg: &mut String, report: &Report) {
+fn titled(report: &Report) -> Svg {
     let config = &report.config;
     let pace = match config.rate {
         Some(rate) => format!("{rate} requests a second"),
         None => "closed loop".to_owned(),
     };
-    let title = escape(&format!("Latency of {} at {pace}", config.target));
+    let title = format!("Latency of {} at {pace}", config.target);
     let served = &report.latency.served.from_due;
-    line(
-        svg,
-        format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-             font-family=\"system-ui,sans-serif\" font-size=\"11\" fill=\"{INK}\">\n\
-             <title>{title}</title>\n\
-             <desc>{} answers with a decision: p50 {} ms, p99 {} ms, p99.99 {} ms, longest {} ms.</desc>\n\
-             <text x=\"{LEFT}\" y=\"20\" font-size=\"13\" font-weight=\"600\">{title}</text>",
-            served.count, served.p50, served.p99, served.p99_99, served.max
-        ),
+    let description = format!(
+        "{} answers with a decision: p50 {} ms, p99 {} ms, p99.99 {} ms, longest {} ms.",
+        served.count, served.p50, served.p99, served.p99_99, served.max
     );
+    let mut svg = Svg::new(SIZE, &title, &description);
+    svg.text((LEFT as i64, 20), " font-size=\"13\" font-weight=\"600\"", &title);
+    svg
 }
 
-fn escape(text: &str) -> String {
-    // Control characters have no form in XML, and a path may have them.
-    let text: String = text.chars().filter(|c| !c.is_control()).collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// What the axes reach.
+/// The ranges of the axes.
 struct Axes {
     nines: u32,
     /// Powers of ten of nanoseconds.
@@ -94,7 +74,7 @@ struct Axes {
 impl Axes {
     fn of(series: &[Series<'_>]) -> Axes {
         let count = series.iter().map(|series| series.latencies.len()).max().unwrap_or(1);
-        // As far as there are ten requests beyond.
+        // Up to the percentile with ten requests above it.
         let nines = (count / 10).max(10).ilog10().clamp(1, NINES_MAX);
         let min = series.iter().map(|series| series.latencies.min().max(100)).min();
         let max = series.iter().map(|series| series.latencies.max()).max();
@@ -103,7 +83,7 @@ impl Axes {
         Axes { nines, low, high }
     }
 
-    /// Of a position in nines: 0 is 0 %, 1 is 90 %, 2 is 99 %.
+    /// The position of a percentile in nines: 0 is 0 %, 1 is 90 %, 2 is 99 %.
     fn x(&self, nines: f64) -> f64 {
         LEFT + (RIGHT - LEFT) * nines / f64::from(self.nines)
     }
@@ -113,7 +93,7 @@ impl Axes {
         BOTTOM - (BOTTOM - TOP) * share.clamp(0.0, 1.0)
     }
 
-    fn draw(&self, svg: &mut String) {
+    fn draw(&self, svg: &mut Svg) {
         for nines in 0..=self.nines {
             let x = self.x(f64::from(nines));
             let percent = match nines {
@@ -122,44 +102,35 @@ impl Axes {
                 2 => "99".to_owned(),
                 more => format!("99.{}", "9".repeat(more as usize - 2)),
             };
-            line(
-                svg,
-                format_args!(
-                    "<path d=\"M{x:.1} {TOP}V{BOTTOM}\" stroke=\"{INK}\" opacity=\".3\"/>\n\
-                     <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{percent} %</text>",
-                    BOTTOM + 16.0
-                ),
-            );
+            svg.line(format_args!(
+                "<path d=\"M{x:.1} {TOP}V{BOTTOM}\" stroke=\"{INK}\" opacity=\".3\"/>\n\
+                 <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{percent} %</text>",
+                BOTTOM + 16.0
+            ));
         }
         let mut power = self.low as i32;
         while f64::from(power) <= self.high {
             let y = self.y(10_f64.powi(power));
-            line(
-                svg,
-                format_args!(
-                    "<path d=\"M{LEFT} {y:.1}H{RIGHT}\" stroke=\"{INK}\" opacity=\".3\"/>\n\
-                     <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                    LEFT - 6.0,
-                    y + 4.0,
-                    10_f64.powi(power) / 1e6
-                ),
-            );
+            svg.line(format_args!(
+                "<path d=\"M{LEFT} {y:.1}H{RIGHT}\" stroke=\"{INK}\" opacity=\".3\"/>\n\
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6.0,
+                y + 4.0,
+                10_f64.powi(power) / 1e6
+            ));
             power += 1;
         }
         let middle = (LEFT + RIGHT) / 2.0;
-        line(
-            svg,
-            format_args!(
-                "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">percentile of requests</text>\n\
-                 <text transform=\"translate(14 {}) rotate(-90)\" text-anchor=\"middle\">latency, ms</text>",
-                BOTTOM + 38.0,
-                (TOP + BOTTOM) / 2.0
-            ),
-        );
+        svg.line(format_args!(
+            "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">percentile of requests</text>\n\
+             <text transform=\"translate(14 {}) rotate(-90)\" text-anchor=\"middle\">latency, ms</text>",
+            BOTTOM + 38.0,
+            (TOP + BOTTOM) / 2.0
+        ));
     }
 }
 
-fn draw(svg: &mut String, series: &Series<'_>, axes: &Axes, number: usize) {
+fn draw(svg: &mut Svg, series: &Series<'_>, axes: &Axes, number: usize) {
     let Series { name, colour, style, latencies } = series;
     let mut path = String::new();
     for step in 0..=axes.nines * STEPS {
@@ -170,16 +141,13 @@ fn draw(svg: &mut String, series: &Series<'_>, axes: &Axes, number: usize) {
         let _ = write!(path, "{command}{:.1} {:.1}", axes.x(nines), axes.y(nanos as f64));
     }
     let x = LEFT + 160.0 * number as f64;
-    line(
-        svg,
-        format_args!(
-            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{style}>\
-             <title>{name}</title></path>\n\
-             <path d=\"M{x} 40h22\" stroke=\"{colour}\" stroke-width=\"1.8\"{style}/>\n\
-             <text x=\"{}\" y=\"44\">{name}</text>",
-            x + 28.0
-        ),
-    );
+    svg.line(format_args!(
+        "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{style}>\
+         <title>{name}</title></path>\n\
+         <path d=\"M{x} 40h22\" stroke=\"{colour}\" stroke-width=\"1.8\"{style}/>\n\
+         <text x=\"{}\" y=\"44\">{name}</text>",
+        x + 28.0
+    ));
 }
 
 #[cfg(test)]

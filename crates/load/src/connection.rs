@@ -1,6 +1,5 @@
-//! One connection to the service: a socket that never blocks, the protocol on it, and the requests
-//! under way. When it is lost it says so of each request, and waits longer and longer before it is
-//! opened again.
+//! One connection to the service: a non-blocking socket, the protocol, and the requests under way. A lost
+//! connection reports each request as broken, and is reopened after growing pauses.
 
 use crate::ending::{Breakage, Ending};
 use crate::options::{LoadOptions, Protocol, Target};
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::collections::HashMap;
 
-/// Which half of a pair a request is; all others are first.
+/// The half of a pair that a request is. All other requests are `First`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
     First,
@@ -23,11 +22,11 @@ pub(crate) enum Half {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) due_ns: u64,
-    /// When the generator saw that it was due.
+    /// When the generator noticed that it was due.
     pub(crate) picked_ns: u64,
     pub(crate) key: u64,
     pub(crate) half: Half,
-    /// Not in the warm-up.
+    /// False in the warm-up.
     pub(crate) is_measured: bool,
 }
 
@@ -36,11 +35,11 @@ pub(crate) struct Request {
 pub(crate) struct Flight {
     pub(crate) request: Request,
     pub(crate) written_ns: u64,
-    /// It has been counted as timed out.
+    /// It was counted as timed out.
     pub(crate) is_overdue: bool,
 }
 
-/// What the connections of a thread have in common.
+/// What the connections of a thread share.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     pub(crate) endpoint: Endpoint,
@@ -65,7 +64,7 @@ impl Service {
         Service { endpoint, target, protocol, streams, first, second }
     }
 
-    /// Whether an allowed request is followed by its second half.
+    /// Whether an allowed request is followed by a second one.
     pub(crate) fn is_of_pairs(&self) -> bool {
         self.second.is_some()
     }
@@ -139,7 +138,7 @@ impl Wire {
 
 #[derive(Debug)]
 enum State {
-    /// Closed, to be opened at this time.
+    /// Closed, to be reopened at this time.
     Waiting {
         until_ns: u64,
     },
@@ -151,48 +150,48 @@ enum State {
 struct Open {
     socket: OwnedFd,
     wire: Wire,
-    /// The socket took less than was to be written.
+    /// The socket took only a part of the output.
     is_blocked: bool,
-    /// It takes nothing any more. What the server has answered before is there to be read yet.
+    /// The socket takes nothing any more. Answers that the server sent before can still be read.
     is_shut: bool,
-    /// The server has said what it takes: before its SETTINGS it may refuse streams beyond a limit that
-    /// only it knows. HTTP/1.1 has no such greeting.
-    is_greeted: bool,
+    /// The server's limits are known. Before its SETTINGS, an RLS server may refuse streams beyond a limit
+    /// that the client does not know. HTTP/1.1 has no such message.
+    knows_limits: bool,
 }
 
 impl Open {
     fn new(socket: OwnedFd, service: &Service) -> Open {
         let wire = service.wire();
-        let is_greeted = matches!(wire, Wire::Frs(_));
-        Open { socket, wire, is_blocked: false, is_shut: false, is_greeted }
+        let knows_limits = matches!(wire, Wire::Frs(_));
+        Open { socket, wire, is_blocked: false, is_shut: false, knows_limits }
     }
 }
 
-/// What happened to connections.
+/// Counts of connections.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct ConnectionCounts {
-    /// Opened, with those at the start.
+    /// Opened, including those at the start.
     pub opened: u64,
     /// Closed by the service, broken, or given up because all requests on it timed out.
     pub lost: u64,
-    /// Attempts to open one that failed.
+    /// Failed attempts to open one.
     pub failed: u64,
 }
 
 /// One connection of a thread.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// By which its thread knows it.
+    /// Its number in its thread.
     number: usize,
     state: State,
     flights: HashMap<u32, Flight>,
-    /// Begun, and not yet written.
+    /// Begun, and not written yet.
     fresh: Vec<u32>,
-    /// Of the flights, those that are not overdue.
+    /// Flights that are not overdue.
     live: usize,
     /// Since the last answer.
     losses: u32,
-    /// The thread has it on its list of those with something to write.
+    /// The thread has it on the list of connections with output.
     pub(crate) is_listed: bool,
 }
 
@@ -205,7 +204,7 @@ fn pause_ns(losses: u32) -> u64 {
 }
 
 impl Connection {
-    /// A connection on a socket that is connected.
+    /// A connection on a connected socket.
     pub(crate) fn new(
         number: usize,
         socket: OwnedFd,
@@ -233,7 +232,7 @@ impl Connection {
     pub(crate) fn has_room(&self, service: &Service) -> bool {
         match &self.state {
             State::Open(open) => {
-                open.is_greeted
+                open.knows_limits
                     && !open.is_blocked
                     && !open.is_shut
                     && self.flights.len() < service.streams
@@ -243,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// Begins a request; false when it may not be begun now.
+    /// Begins a request. False if that is not possible now.
     pub(crate) fn begin(&mut self, request: &Request, service: &mut Service) -> bool {
         let State::Open(open) = &mut self.state else { return false };
         let Some(call) = open.wire.call(service.message(request)) else { return false };
@@ -253,8 +252,8 @@ impl Connection {
         true
     }
 
-    /// Writes what waits. `now_ns` is read just before, and is when the requests that were begun
-    /// since the last time are written; they are told to `written`.
+    /// Writes the output. Requests begun since the last call count as written at `now_ns`, and are passed to
+    /// `written`.
     pub(crate) fn flush(
         &mut self,
         now_ns: u64,
@@ -277,7 +276,7 @@ impl Connection {
                     break;
                 }
                 Err(Errno::INTR) => {}
-                // The end of what can be read says that it is lost.
+                // The read side reports the loss.
                 Err(_) => open.is_shut = true,
             }
         }
@@ -288,7 +287,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what the socket has. Each request that ended is told, with how.
+    /// Reads what the socket has, and passes on how each request ended.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
@@ -308,11 +307,11 @@ impl Connection {
             *losses = 0;
             ended(&flight, ending);
         });
-        open.is_greeted = true;
+        open.knows_limits = true;
         received.map_err(|()| Breakage::Protocol)
     }
 
-    /// Whether the service takes no more requests on it, and none is under way.
+    /// Whether the service takes no more requests here, and none is under way.
     pub(crate) fn is_finished(&self) -> bool {
         match &self.state {
             State::Open(open) => self.live == 0 && open.wire.is_leaving(),
@@ -320,8 +319,8 @@ impl Connection {
         }
     }
 
-    /// Marks requests that are due for longer than `timeout_ns`, and tells each, once. False when
-    /// they hold all room, and have for as long again: the connection should be given up.
+    /// Passes on each request that has been due for longer than `timeout_ns`, once. False if these requests
+    /// have taken up the whole connection for one more timeout; it should be given up then.
     pub(crate) fn mark_overdue(
         &mut self,
         now_ns: u64,
@@ -345,7 +344,7 @@ impl Connection {
         !is_stuck
     }
 
-    /// Closes it. Each request under way that was not counted as timed out is told.
+    /// Closes the connection, and passes on each request under way that was not counted as timed out.
     pub(crate) fn close(&mut self, now_ns: u64, mut lost: impl FnMut(&Flight)) {
         for (_, flight) in self.flights.drain() {
             if !flight.is_overdue {
@@ -358,7 +357,7 @@ impl Connection {
         self.losses = self.losses.saturating_add(1);
     }
 
-    /// When it is to be opened again; none unless it is closed.
+    /// When to reopen it, if it is closed.
     pub(crate) fn opens_ns(&self) -> Option<u64> {
         match self.state {
             State::Waiting { until_ns } => Some(until_ns),
@@ -366,7 +365,7 @@ impl Connection {
         }
     }
 
-    /// Begins to open it again.
+    /// Starts to reopen it.
     pub(crate) fn open(&mut self, now_ns: u64, service: &Service, poller: &Poller) -> Opening {
         let opened = service.endpoint.open().and_then(|opened| {
             match &opened {
@@ -393,7 +392,7 @@ impl Connection {
         }
     }
 
-    /// Sees whether the socket is connected, if it was not.
+    /// Checks whether a connecting socket is connected by now.
     pub(crate) fn finish_opening(
         &mut self,
         now_ns: u64,
@@ -417,11 +416,11 @@ impl Connection {
     }
 }
 
-/// What became of an attempt to open a connection.
+/// The result of an attempt to open a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
     Opened,
-    /// Or it was open before.
+    /// Includes a connection that was open already.
     UnderWay,
     Failed,
 }
@@ -430,7 +429,8 @@ pub(crate) enum Opening {
 mod tests {
     use super::*;
 
-    /// What the server answered before it closed was counted as broken when the next request found out.
+    /// Regression: answers that the server gave before it closed the connection were counted as broken when
+    /// the next request noticed the close.
     #[test]
     fn what_was_answered_before_a_write_failed_is_read() {
         use std::io::{Read, Write};

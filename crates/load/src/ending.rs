@@ -1,4 +1,4 @@
-//! How a request may end: the classes of the account, and their reasons in words.
+//! How a request may end: the classes of the account, and the names of the reasons.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use std::fmt;
 pub(crate) enum Ending {
     Allowed,
     Denied,
-    /// The service says that it has too much to do.
+    /// The service is overloaded.
     Shed,
     Refused(Refusal),
     Broken(Breakage),
 }
 
-/// An answer that is no decision.
+/// An answer without a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
-    /// A status of gRPC.
+    /// A gRPC status.
     Grpc(u32),
-    /// A status of HTTP.
+    /// An HTTP status.
     Http(u16),
-    /// It cannot be read.
+    /// It cannot be parsed.
     Unreadable,
 }
 
@@ -58,18 +58,18 @@ const GRPC_CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Why a request that was begun will never be answered.
+/// Why a request will never be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Breakage {
-    /// The server reset its stream, with this error code of HTTP/2.
+    /// The server reset its stream, with this HTTP/2 error code.
     Reset(u32),
-    /// The server said that it never began it.
+    /// The server did not begin it (GOAWAY).
     Unprocessed,
     /// The server closed the connection.
     Closed,
     /// The connection failed.
     Lost,
-    /// The server broke the protocol.
+    /// The server violated the protocol.
     Protocol,
 }
 

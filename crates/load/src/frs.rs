@@ -1,35 +1,35 @@
-//! FRS over HTTP/1.1: one connection, bytes in and bytes out. Requests may be pipelined; answers
-//! come in their order. Reads no socket and no clock; memory is bounded whatever the server sends.
+//! FRS over HTTP/1.1: one connection, bytes in and bytes out. Requests may be pipelined; answers come in
+//! their order. Does no I/O and reads no clock. Memory is bounded, whatever the server sends.
 
 use crate::ending::{Ending, Refusal};
 use crate::options::{FrsCommand, LoadOptions, Target};
 use crate::template::Template;
 use std::collections::VecDeque;
 
-/// Bytes of the head of an answer; servers send a few hundred.
+/// Bytes of an answer's head. Servers send a few hundred.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of the body of an answer; one item takes about a hundred.
+/// Bytes of an answer's body. One item takes about a hundred.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// The server broke the protocol: what it did.
+/// How the server violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) &'static str);
 
 /// One connection.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    /// Calls that wait for their answers, oldest first.
+    /// Calls without an answer, oldest first.
     waiting: VecDeque<u32>,
     next_call: u32,
     output: Vec<u8>,
-    /// An answer that has begun to arrive.
+    /// The part of an answer that has arrived.
     input: Vec<u8>,
     is_leaving: bool,
 }
 
 impl Connection {
-    /// Begins a call: all bytes of a request.
+    /// Begins a call. `request` is the whole request.
     pub(crate) fn call(&mut self, request: &[u8]) -> u32 {
         let call = self.next_call;
         self.next_call = call.wrapping_add(1);
@@ -38,13 +38,13 @@ impl Connection {
         call
     }
 
-    /// Takes what has arrived, and says of each call that ended how.
+    /// Takes what has arrived, and passes on how each call ended.
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
         mut ended: impl FnMut(u32, Ending),
     ) -> Result<(), Broken> {
-        // Mostly answers arrive whole, and are read where they are.
+        // Most answers arrive whole, and are parsed in place.
         if self.input.is_empty() {
             let taken = self.take_answers(input, &mut ended)?;
             self.input.extend_from_slice(&input[taken..]);
@@ -58,7 +58,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes all whole answers, and says how many bytes they were.
+    /// Takes all whole answers, and returns their length in bytes.
     fn take_answers(
         &mut self,
         input: &[u8],
@@ -67,14 +67,14 @@ impl Connection {
         let mut taken = 0;
         while let Some(answer) = read_answer(&input[taken..])? {
             if self.is_leaving {
-                return Err(Broken("an answer after the last one"));
+                return Err(Broken("answer after `connection: close`"));
             }
             taken += answer.bytes;
-            // 100 Continue and the like announce the answer proper.
+            // 100 Continue and the like precede the actual answer.
             if answer.status < 200 {
                 continue;
             }
-            let call = self.waiting.pop_front().ok_or(Broken("an answer to no request"))?;
+            let call = self.waiting.pop_front().ok_or(Broken("answer without a request"))?;
             ended(call, answer.ending());
             self.is_leaving = answer.is_last;
         }
@@ -89,7 +89,7 @@ impl Connection {
         self.output.drain(..bytes);
     }
 
-    /// Whether the server closes the connection after the answers that it gave.
+    /// Whether the server closes the connection after its last answer.
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_leaving
     }
@@ -100,9 +100,9 @@ impl Connection {
 struct Answer<'a> {
     status: u16,
     body: &'a [u8],
-    /// The connection ends with it.
+    /// The connection ends after it.
     is_last: bool,
-    /// Of head and body.
+    /// Bytes of head and body.
     bytes: usize,
 }
 
@@ -116,17 +116,13 @@ impl Answer<'_> {
     }
 }
 
-/// The answer at the beginning of the input; none while it is not whole.
+/// The answer at the beginning of the input. None while it is incomplete.
 fn read_answer(input: &[u8]) -> Result<Option<Answer<'_>>, Broken> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Response::new(&mut headers);
-    let parsed = head.parse(input).map_err(|_| Broken("what is no answer of HTTP/1.1"))?;
+    let parsed = head.parse(input).map_err(|_| Broken("not an HTTP/1.1 answer"))?;
     let httparse::Status::Complete(head_bytes) = parsed else {
-        return if input.len() > HEAD_BYTES_MAX {
-            Err(Broken("an endless head"))
-        } else {
-            Ok(None)
-        };
+        return if input.len() > HEAD_BYTES_MAX { Err(Broken("head too long")) } else { Ok(None) };
     };
     let status = head.code.unwrap_or_default();
     let header = |name: &str| {
@@ -138,11 +134,11 @@ fn read_answer(input: &[u8]) -> Result<Option<Answer<'_>>, Broken> {
         Some(length) => std::str::from_utf8(length)
             .ok()
             .and_then(|length| length.parse::<usize>().ok())
-            .ok_or(Broken("a Content-Length that is no number"))?,
+            .ok_or(Broken("invalid Content-Length"))?,
         None => return Err(Broken("no Content-Length")),
     };
     if length > BODY_BYTES_MAX {
-        return Err(Broken("a body without measure"));
+        return Err(Broken("body too long"));
     }
     let connection = header("connection").unwrap_or_default();
     let is_last = connection.eq_ignore_ascii_case(b"close")
@@ -152,7 +148,7 @@ fn read_answer(input: &[u8]) -> Result<Option<Answer<'_>>, Broken> {
     Ok(body.map(|body| Answer { status, body, is_last, bytes }))
 }
 
-/// What the one item of a body says.
+/// The decision on the only item of a body.
 fn verdict(body: &[u8]) -> Ending {
     let value = body.windows(ATTRIBUTE.len()).position(|window| window == ATTRIBUTE);
     let value = value.map(|place| &body[place + ATTRIBUTE.len()..]);
@@ -188,7 +184,7 @@ pub(crate) fn request(options: &LoadOptions, command: &str) -> Template {
     })
 }
 
-/// The names of the commands that a load consists of: the first, and what follows when it is allowed.
+/// The commands of a load: the first one, and the one that follows if it is allowed.
 pub(crate) fn commands(command: FrsCommand) -> (&'static str, Option<&'static str>) {
     match command {
         FrsCommand::Query => ("Query", None),
@@ -243,7 +239,7 @@ mod tests {
             assert!(connection.is_leaving());
             assert_eq!(
                 receive(&mut connection, ALLOW),
-                Err(Broken("an answer after the last one"))
+                Err(Broken("answer after `connection: close`"))
             );
         }
     }
@@ -274,7 +270,7 @@ mod tests {
         }
         assert_eq!(
             receive(&mut Connection::default(), ALLOW),
-            Err(Broken("an answer to no request"))
+            Err(Broken("answer without a request"))
         );
     }
 

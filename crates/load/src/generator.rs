@@ -1,8 +1,8 @@
-//! One thread of the load: takes what is due from its schedule, sends it over its connections, and
-//! counts each request once, whatever becomes of it.
+//! One thread of the load. It takes due requests from its schedule, sends them over its connections, and
+//! counts each exactly once.
 //!
-//! A round takes all that is due, begins it where there is room, writes once for each connection,
-//! and sleeps until the next request is due (a slice at least) or an answer arrives.
+//! A round takes everything that is due, begins it where there is room, writes once for each connection, and
+//! sleeps until the next request is due (a slice at least) or an answer arrives.
 
 use crate::connection::ConnectionCounts;
 use crate::connection::{Connection, Flight, Half, Opening, Request, Service};
@@ -16,9 +16,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The most bytes that one read takes: some hundred answers.
+/// The most bytes of one read: some hundred answers.
 const READ_BYTES: usize = 64 * 1024;
-/// The longest sleep, so that being stopped is seen.
+/// The longest sleep, so that a stop is noticed.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
 /// When requests are sent.
@@ -26,22 +26,22 @@ const SLEEP_NS_MAX: u64 = 100_000_000;
 pub(crate) enum Pace {
     /// As they are due.
     Open(Schedule),
-    /// Whenever there is room, until this time.
+    /// Whenever a stream is free, until this time.
     Closed { end_ns: u64 },
 }
 
-/// The bounds of a thread.
+/// The limits of a thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) timeout_ns: u64,
     pub(crate) slice_ns: u64,
     /// Requests before this are warm-up.
     pub(crate) measured_from_ns: u64,
-    /// Requests that may wait for room.
+    /// Requests that may wait for a stream.
     pub(crate) queue_max: usize,
 }
 
-/// What a thread has at its end.
+/// The results of a thread.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) measured: Tally,
@@ -70,23 +70,23 @@ pub(crate) struct Generator<'a> {
 /// What changes from round to round.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    /// Due, and waiting for room.
+    /// Due, and waiting for a stream.
     queue: VecDeque<Request>,
-    /// Where to look for room next, so that all connections have their turn.
+    /// The connection to try next, so that all get their turn.
     turn: usize,
-    /// Connections with something to write.
+    /// Connections with output to write.
     listed: Vec<usize>,
-    /// When requests are next looked through for those that are overdue.
+    /// When to look for overdue requests next.
     scan_ns: u64,
     is_stopped: bool,
 }
 
 impl Generator<'_> {
-    /// Waits until every connection may be used, or was lost, or the time is over. Nothing is due yet.
+    /// Waits until every connection is ready or lost, or the time is over. Nothing is due yet.
     ///
     /// # Errors
     /// When the system refuses to wait for sockets.
-    pub(crate) fn greet(&mut self, patience: Duration) -> anyhow::Result<()> {
+    pub(crate) fn wait_until_ready(&mut self, timeout: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
         let mut ready = Vec::new();
         let mut buffer = vec![0; READ_BYTES];
@@ -100,7 +100,7 @@ impl Generator<'_> {
             if self.connections.iter().all(is_settled) {
                 return Ok(());
             }
-            let Some(left) = patience.checked_sub(begun.elapsed()) else { return Ok(()) };
+            let Some(left) = timeout.checked_sub(begun.elapsed()) else { return Ok(()) };
             self.flush(0);
             self.poller.wait(left, &mut ready)?;
             for &number in &ready {
@@ -109,7 +109,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Runs to the end: until all that was due is accounted for.
+    /// Runs until every due request is accounted for.
     ///
     /// # Errors
     /// When the system refuses to wait for sockets.
@@ -142,7 +142,7 @@ impl Generator<'_> {
     }
 
     fn now_ns(&self) -> u64 {
-        // A run of 584 years would not fit.
+        // A run of 584 years does not fit.
         Instant::now().saturating_duration_since(self.start).as_nanos() as u64
     }
 
@@ -172,7 +172,7 @@ impl Generator<'_> {
             };
             self.account.of(&request).due += 1;
             if self.state.queue.len() >= self.bounds.queue_max {
-                // There may be room by now for what waits, or for this one.
+                // A waiting request, or this one, may find a free stream by now.
                 self.dispatch(now_ns);
             }
             if self.state.queue.len() < self.bounds.queue_max {
@@ -190,7 +190,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Begins what waits, as far as there is room.
+    /// Begins waiting requests while streams are free.
     fn dispatch(&mut self, now_ns: u64) {
         while let Some(request) = self.state.queue.front().copied() {
             if now_ns.saturating_sub(request.due_ns) > self.bounds.timeout_ns {
@@ -205,7 +205,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Begins a request wherever there is room.
+    /// Begins a request on any connection with a free stream.
     fn fill(&mut self, now_ns: u64) {
         while let Some(number) = self.with_room() {
             let request = Request {
@@ -234,7 +234,7 @@ impl Generator<'_> {
         is_begun
     }
 
-    /// The next connection in turn that has room.
+    /// The next connection in turn with a free stream.
     fn with_room(&mut self) -> Option<usize> {
         let count = self.connections.len();
         let mut numbers = (0..count).map(|step| (self.state.turn + step) % count);
@@ -251,7 +251,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Writes once for each connection that has something to write.
+    /// Writes once for each connection with output.
     fn flush(&mut self, round_ns: u64) {
         let mut listed = std::mem::take(&mut self.state.listed);
         for number in listed.drain(..) {
@@ -261,8 +261,8 @@ impl Generator<'_> {
             let flushed = connection.flush(now_ns, &self.poller, |flight| {
                 let request = flight.request;
                 if request.half == Half::First {
-                    // What waited for room was held up by the service; that it was seen to be due
-                    // late is the generator's own part.
+                    // The wait for a stream is the service's part; the generator's own part is how late it
+                    // noticed that the request was due.
                     let is_at_once = request.picked_ns == round_ns;
                     let done_ns = if is_at_once { now_ns } else { request.picked_ns };
                     let lag_ns = done_ns.saturating_sub(request.due_ns);
@@ -276,7 +276,7 @@ impl Generator<'_> {
         self.state.listed = listed;
     }
 
-    /// Takes what arrived on a connection.
+    /// Reads from a connection.
     fn receive(&mut self, number: usize, buffer: &mut [u8]) {
         let opened_ns = self.now_ns();
         match self.connections[number].finish_opening(opened_ns, &self.service, &self.poller) {
@@ -290,7 +290,7 @@ impl Generator<'_> {
         let timeout_ns = self.bounds.timeout_ns;
         let mut answered_ns = None;
         let received = self.connections[number].receive(buffer, |flight, ending| {
-            // One look at the clock for all that one read brought.
+            // One time for all answers of a read.
             let now_ns = *answered_ns.get_or_insert_with(|| {
                 Instant::now().saturating_duration_since(start).as_nanos() as u64
             });
@@ -323,7 +323,7 @@ impl Generator<'_> {
         self.state.scan_ns = now_ns;
     }
 
-    /// Looks after what happens seldom: requests that are overdue, connections to give up or to open.
+    /// Rare work: overdue requests, connections to give up or to reopen.
     fn scan(&mut self, now_ns: u64) {
         let timeout_ns = self.bounds.timeout_ns;
         let mut next_ns = now_ns + (timeout_ns / 10).clamp(1_000_000, SLEEP_NS_MAX);
@@ -363,7 +363,7 @@ impl Generator<'_> {
         is_all_due && self.state.queue.is_empty() && self.connections.iter().all(is_idle)
     }
 
-    /// How long to sleep if nothing arrives.
+    /// How long to sleep unless something arrives.
     fn sleep(&self, round_ns: u64) -> Duration {
         let due_ns = match &self.pace {
             Pace::Open(schedule) => {
@@ -393,8 +393,8 @@ impl Account {
         if request.is_measured { &mut self.measured } else { &mut self.warmup }
     }
 
-    /// Counts the end of a request that was under way, unless it was counted as timed out before,
-    /// and says whether it ended in time.
+    /// Counts the end of a request, unless it was counted as timed out before. Returns whether it ended in
+    /// time.
     fn end(&mut self, flight: &Flight, ending: Ending, now_ns: u64, timeout_ns: u64) -> bool {
         let request = &flight.request;
         let tally = self.of(request);
@@ -413,7 +413,7 @@ impl Account {
         true
     }
 
-    /// Adds what another thread has.
+    /// Adds the results of another thread.
     pub(crate) fn add(&mut self, other: &Account) -> anyhow::Result<()> {
         self.measured.add(&other.measured)?;
         self.warmup.add(&other.warmup)?;

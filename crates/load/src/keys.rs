@@ -1,23 +1,23 @@
-//! Which key each request has: numbers from 0, drawn by a distribution. Knows no text.
+//! The key of each request: a number from 0, drawn from a distribution.
 
 use crate::random::Random;
 use std::fmt;
 use std::str::FromStr;
 
-/// How requests spread over keys.
+/// The distribution of requests over keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
     /// Every key as likely as any other.
     Uniform,
     /// Key number k with a probability proportional to 1 / (k + 1)^s: few keys have most requests.
     Zipf(f64),
-    /// All on key 0.
+    /// Always key 0.
     Single,
-    /// One after the other, and over again.
+    /// Each key in turn, again and again.
     Sequential,
 }
 
-/// Beyond this nearly all requests are on key 0.
+/// Beyond this exponent nearly all requests are on key 0.
 const EXPONENT_MAX: f64 = 10.0;
 
 impl FromStr for Distribution {
@@ -33,7 +33,7 @@ impl FromStr for Distribution {
         }
         let unknown = || {
             format!(
-                "`{text}` is no distribution; there are uniform, zipf, zipf:S, single, sequential"
+                "`{text}` is not a distribution; use uniform, zipf, zipf:S, single or sequential"
             )
         };
         let exponent = text.strip_prefix("zipf:").ok_or_else(unknown)?;
@@ -103,19 +103,19 @@ impl Keys {
     }
 }
 
-/// Ranks 1 to n with probability proportional to rank^-s, in constant time and memory: rejection-
-/// inversion (W. Hörmann, G. Derflinger, "Rejection-inversion to generate variates from monotone
-/// discrete distributions", 1996). The integral of x^-s is inverted at a random place, and the rank
-/// there is kept unless the place is in the part of its step that the histogram does not cover.
+/// Ranks 1 to n with probability proportional to rank^-s, in constant time and memory: rejection- inversion
+/// (W. Hörmann, G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
+/// distributions", 1996). The integral of x^-s is inverted at a random point. The rank there is kept unless
+/// the point is in the part of its step that the histogram does not cover.
 #[derive(Debug)]
 struct Zipf {
     ranks: f64,
     s: f64,
-    /// The integral at 3/2, less the first step.
+    /// The integral at 3/2, minus the first step.
     low: f64,
     /// The integral at n + 1/2.
     high: f64,
-    /// A place that is this near below its rank is kept without a further look.
+    /// A point this close below its rank is kept without a further check.
     near: f64,
 }
 

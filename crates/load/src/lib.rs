@@ -1,7 +1,7 @@
-//! Open-loop load on a rate limit service, every request of which is classified exactly once.
+//! Open-loop load on a rate limit service. Every request is counted in exactly one class.
 //!
-//! Owns the schedule, the connections and the account. Knows services only by their protocols: it
-//! depends on no part of the sidecar. [`measure`] is for programs, [`run()`] is the command.
+//! Owns the schedule, the connections and the account. Depends on the protocols of services, and on no
+//! part of the sidecar. [`measure`] is for programs, [`run()`] is the command.
 
 mod chart;
 mod connection;
@@ -17,6 +17,7 @@ mod rls;
 mod run;
 mod schedule;
 mod socket;
+pub mod svg;
 mod tally;
 mod template;
 mod text;
@@ -37,15 +38,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The exit status of a program that a second Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
-/// Measures, and says nothing meanwhile.
+/// Runs a load without output.
 ///
 /// # Errors
-/// When the options make no sense or no connection can be opened.
+/// When the options are invalid or no connection can be opened.
 pub fn measure(options: &LoadOptions) -> anyhow::Result<Report> {
     run::measure(options, &AtomicBool::new(false), None)
 }
 
-/// `tidegate load`: runs the load, and prints what became of it.
+/// `tidegate load`: runs a load and prints its report.
 #[must_use]
 pub fn run(options: &LoadOptions) -> ExitCode {
     match try_run(options) {

@@ -1,4 +1,4 @@
-//! What a user may say to `tidegate load`, checked so that a run cannot fail for it later.
+//! The options of `tidegate load`, checked so that a run cannot fail because of them later.
 
 use crate::keys::Distribution;
 use crate::template::PLACEHOLDER;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 const HELP: &str = "\
 Requests are due on a schedule that does not wait for answers, and latency counts from when a request
-was due: a server that falls behind is shown as slow, not asked less. Every request is accounted for
-once: allowed, denied, shed (RESOURCE_EXHAUSTED, 503), refused, broken, timed out or not sent.
+was due: a server that falls behind shows as slow and gets no fewer requests. Every request is in
+exactly one class: allowed, denied, shed (RESOURCE_EXHAUSTED, 503), refused, broken, timed out or not sent.
 
 Examples:
   tidegate load --rate 5000 --duration 30s --domain shop --descriptor 'user={key}' --keys 10000
@@ -22,8 +22,8 @@ Examples:
   tidegate load --closed --connections 8 --streams 50 --duration 10s --json - | jq .achieved_rate
   tidegate load --protocol frs --target unix:/run/frs.sock --business 7 --command pair --rate 20000
 
-Exit status: 0 when every request is accounted for, whatever became of it; 1 when the load could not
-be run, or the sum is not right; 2 for a mistake on the command line.";
+Exit status: 0 if every request is accounted for, in whatever class; 1 if the load could not run or
+the classes do not add up; 2 for a mistake on the command line.";
 
 /// `tidegate load`.
 #[derive(Debug, Clone, Args)]
@@ -33,11 +33,11 @@ pub struct LoadOptions {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     pub target: Target,
 
-    /// What it speaks: Envoy's rate limit service over gRPC, or FRS over HTTP/1.1
+    /// The protocol: Envoy's rate limit service over gRPC, or FRS over HTTP/1.1
     #[arg(long, value_enum, default_value_t = Protocol::Rls)]
     pub protocol: Protocol,
 
-    /// Requests a second (of the command pair: pairs a second), over all connections
+    /// Requests per second over all connections (with --command pair: pairs per second)
     #[arg(long, value_name = "N", default_value_t = 1_000.0)]
     pub rate: f64,
 
@@ -45,7 +45,7 @@ pub struct LoadOptions {
     #[arg(long)]
     pub poisson: bool,
 
-    /// As fast as all streams of all connections are answered, for capacity; --rate means nothing
+    /// Closed loop: send as fast as requests are answered, to measure capacity; excludes --rate
     #[arg(long, conflicts_with_all = ["rate", "poisson"])]
     pub closed: bool,
 
@@ -53,24 +53,24 @@ pub struct LoadOptions {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub duration: Duration,
 
-    /// Load before that is not measured
+    /// Load before the measurement
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub warmup: Duration,
 
-    /// Connections, over all threads
+    /// Connections of all threads together
     #[arg(long, value_name = "C", default_value_t = 2)]
     pub connections: u32,
 
-    /// Requests under way on a connection (rls: streams; frs: pipelined)
+    /// Concurrent requests on a connection (rls: streams; frs: pipelined)
     /// [default: rls 100, frs 1]
     #[arg(long, value_name = "M")]
     pub streams: Option<u32>,
 
-    /// Requests that may wait for a stream; what is due beyond them is not sent
+    /// Requests that may wait for a stream; further ones are not sent
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub queue: u32,
 
-    /// How long, from when it was due, an answer is of use
+    /// How long after a request was due its answer counts
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub timeout: Duration,
 
@@ -78,19 +78,19 @@ pub struct LoadOptions {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: u32,
 
-    /// The longest nap while something is due: requests are sent in slices of this length
+    /// Requests are sent in slices of this length, which is the longest sleep while any is due
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = duration)]
     pub slice: Duration,
 
-    /// rls: whose limits apply
+    /// rls: the domain
     #[arg(long, default_value = "load")]
     pub domain: String,
 
-    /// rls: a descriptor, K=V,K2=V2; {key} is the number of a key; may be given several times
+    /// rls: a descriptor, K=V,K2=V2, repeatable; {key} is replaced by the number of a key
     #[arg(long = "descriptor", value_name = "ENTRIES", default_value = "key={key}")]
     pub descriptors: Vec<Descriptor>,
 
-    /// rls: what a request costs [default: not said, which services take for 1]
+    /// rls: hits per request [default: absent, which means 1]
     #[arg(long, value_name = "N")]
     pub hits: Option<u32>,
 
@@ -98,23 +98,23 @@ pub struct LoadOptions {
     #[arg(long, value_name = "ID", default_value = "1")]
     pub business: String,
 
-    /// frs: what to ask; pair is Query, and Update once it is answered with allow
+    /// frs: the command; pair is Query, then Update if that is allowed
     #[arg(long, value_enum, default_value_t = FrsCommand::Pair)]
     pub command: FrsCommand,
 
-    /// How many keys there are, from 0
+    /// The number of keys; the first is 0
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub keys: u64,
 
-    /// How requests spread over them: uniform, zipf, zipf:S, single or sequential
+    /// The distribution of requests over keys: uniform, zipf, zipf:S, single or sequential
     #[arg(long, value_name = "NAME", default_value = "uniform")]
     pub distribution: Distribution,
 
-    /// All chance comes from this number
+    /// The seed of keys and of exponential gaps
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Write the report as JSON; - is standard output, in place of the table
+    /// Write the report as JSON to a file, or to standard output (-) instead of the table
     #[arg(long, value_name = "PATH")]
     pub json: Option<PathBuf>,
 
@@ -134,14 +134,14 @@ struct Alone {
 }
 
 impl Default for LoadOptions {
-    /// What is meant when nothing is said.
+    /// The options of a command line without arguments.
     fn default() -> LoadOptions {
         Alone::parse_from(["tidegate load"]).options
     }
 }
 
 impl LoadOptions {
-    /// Requests that may be under way on a connection.
+    /// Concurrent requests on a connection.
     #[must_use]
     pub fn streams_per_connection(&self) -> u32 {
         self.streams.unwrap_or(match self.protocol {
@@ -151,7 +151,7 @@ impl LoadOptions {
     }
 
     /// # Errors
-    /// When the options together make no sense; the error names the one to change.
+    /// When options are out of range or contradict each other. The error names the option to change.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if !(self.rate > 0.0 && self.rate <= RATE_MAX) {
             bail!("--rate {} must be above 0 and at most {RATE_MAX}", self.rate);
@@ -185,10 +185,10 @@ impl LoadOptions {
     }
 }
 
-/// Far beyond what one machine can send; keeps gaps above a nanosecond.
+/// Far beyond what one machine can send. Keeps gaps above a nanosecond.
 const RATE_MAX: f64 = 1e8;
 
-/// Where a service is.
+/// The address of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// host:port
@@ -224,7 +224,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What a service speaks.
+/// The protocol of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -234,21 +234,21 @@ pub enum Protocol {
     Frs,
 }
 
-/// What to ask an FRS service.
+/// A command of FRS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FrsCommand {
-    /// May this key be used? Counts nothing
+    /// Ask whether a key may be used, without counting
     Query,
-    /// It was used
+    /// Count a use
     Update,
-    /// Both at once
+    /// Ask and count in one step
     Acquire,
-    /// Query, and Update once it is answered with allow
+    /// Query, then Update if that is allowed
     Pair,
 }
 
-/// A descriptor of RLS, whose texts may contain `{key}`.
+/// An RLS descriptor. Its keys and values may contain `{key}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     /// Keys and values.
@@ -277,7 +277,7 @@ impl fmt::Display for Descriptor {
     }
 }
 
-/// Longer would be a slip of the hand, and sums of nanoseconds must fit their word.
+/// Longer times are probably mistakes. Sums of nanoseconds must fit 64 bits.
 const DURATION_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 /// A time such as `10s` or `1.5ms`.

@@ -1,13 +1,13 @@
-//! How a load is going: counts that its threads publish now and then, and the line that is made of
-//! them once a second.
+//! Progress of a load: counts that its threads publish now and then, and a line written from them once a
+//! second.
 
 use crate::tally::Tally;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What one thread has told so far, warm-up and all. Each number is right by itself; together they
-/// may be of different moments.
+/// Counts of one thread, including the warm-up. Each count is exact; together they may be of different
+/// moments.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     due: AtomicU64,
@@ -31,7 +31,7 @@ impl Live {
     }
 }
 
-/// All threads together, at one moment.
+/// The sum over all threads at one moment.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Snapshot {
     sent: u64,
@@ -59,28 +59,28 @@ impl Snapshot {
     }
 }
 
-/// Writes the line over itself, to a terminal.
+/// Rewrites one line of a terminal.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     answered: u64,
 }
 
-/// How often the line is written.
+/// The interval between lines.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
 impl Progress {
-    /// None when standard error is no terminal.
+    /// None unless standard error is a terminal.
     pub(crate) fn to_terminal() -> Option<Progress> {
         std::io::stderr().is_terminal().then(Progress::default)
     }
 
     pub(crate) fn show(&mut self, elapsed: Duration, snapshot: &Snapshot) {
         let line = self.line(elapsed, snapshot);
-        // A terminal that is gone is no reason to end a measurement.
+        // A closed terminal does not end a measurement.
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
 
-    /// Leaves the terminal as it was.
+    /// Clears the line.
     pub(crate) fn clear(&self) {
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }

@@ -1,4 +1,4 @@
-//! The report of a load: public figures, and their JSON.
+//! The report of a load: public figures and their JSON.
 
 use crate::connection::ConnectionCounts;
 use crate::generator;
@@ -9,10 +9,10 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What was measured.
+/// The results of a load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What was asked for.
+    /// The options.
     pub config: Config,
     /// Ctrl-C ended it early.
     pub interrupted: bool,
@@ -21,46 +21,46 @@ pub struct Report {
     /// Each request in one class.
     #[serde(flatten)]
     pub account: Account,
-    /// Requests that became due, a second.
+    /// Requests that became due per second.
     pub due_rate: f64,
-    /// Requests that were answered in time, a second.
+    /// Requests answered in time per second.
     pub achieved_rate: f64,
-    /// Of pairs: second halves that were answered by a decision.
+    /// For pairs: second halves that were answered with a decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<u64>,
-    /// CPU time of the generator's threads, warm-up and all.
+    /// CPU time of the generator's threads, including the warm-up.
     pub cpu_seconds: f64,
-    /// The same for each request that it sent or had to send.
+    /// CPU time per request that was due.
     pub cpu_microseconds_per_request: f64,
-    /// What became of connections, warm-up and all.
+    /// Counts of connections, including the warm-up.
     pub connections: ConnectionCounts,
-    /// What became of the requests of the warm-up; nothing else here counts them.
+    /// The account of the warm-up, which no other figure includes.
     pub warmup: Account,
-    /// How long answers took.
+    /// Latencies of answers.
     pub latency: LatencyReport,
-    /// How late the generator itself was: from when a request was due until it was written, or seen to
-    /// have to wait for a stream. What is large here makes `from_due` large. In ms.
+    /// How late the generator itself was, in ms: from when a request was due until it was written, or was
+    /// seen to need a stream. A large lag makes `from_due` large.
     pub schedule_lag: Quantiles,
-    /// Allowed and denied, in full.
+    /// Allowed and denied, every value.
     #[serde(skip)]
     pub served: Latencies,
-    /// Shed, in full.
+    /// Shed, every value.
     #[serde(skip)]
     pub shed: Latencies,
 }
 
-/// Each request that was due, in one class.
+/// Each due request in one class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Account {
-    /// All.
+    /// Due requests.
     pub due: u64,
-    /// What became of them.
+    /// The requests by class.
     pub classes: Classes,
     /// `refused` by code.
     pub refused_by: BTreeMap<String, u64>,
     /// `broken` by reason.
     pub broken_by: BTreeMap<String, u64>,
-    /// Of `timed_out`, those that were answered later.
+    /// Of `timed_out`, requests that were answered later.
     pub late: u64,
 }
 
@@ -79,12 +79,12 @@ pub struct Classes {
     pub broken: u64,
     /// Sent, and not answered in time.
     pub timed_out: u64,
-    /// No room for it, in time.
+    /// Not sent, for lack of a free stream in time.
     pub not_sent: u64,
 }
 
 impl Classes {
-    /// Of all.
+    /// The sum of all classes.
     #[must_use]
     pub fn sum(&self) -> u64 {
         let answered = self.allowed + self.denied + self.shed + self.refused;
@@ -95,7 +95,7 @@ impl Classes {
 /// Latencies in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LatencyReport {
-    /// Of the numbers below.
+    /// The unit of the numbers below.
     pub unit: &'static str,
     /// All answers in time: decisions, shed and refused.
     pub answered: Latency,
@@ -108,16 +108,16 @@ pub struct LatencyReport {
 /// The latency of one kind of answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Latency {
-    /// From when the request was due: what a caller waits.
+    /// From when the request was due: the wait of a caller.
     pub from_due: Quantiles,
-    /// From when it was written: what the service takes.
+    /// From when it was written: the time that the service takes.
     pub from_written: Quantiles,
 }
 
-/// In ms; all 0 when there are none.
+/// In ms. All are 0 if there are no answers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// How many.
+    /// The number of answers.
     pub count: u64,
     /// Half of all are below.
     pub p50: f64,
@@ -137,13 +137,13 @@ pub struct Quantiles {
     pub mean: f64,
 }
 
-/// The options that matter for what was measured.
+/// The options that affect the measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the fields of LoadOptions, in JSON's types")]
 pub struct Config {
     pub target: String,
     pub protocol: Protocol,
-    /// None when closed.
+    /// None in a closed loop.
     pub rate: Option<f64>,
     /// fixed, poisson or closed.
     pub arrivals: &'static str,
@@ -170,7 +170,7 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// What a run hands over.
+/// The input of a report.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) account: generator::Account,
@@ -183,7 +183,7 @@ impl Report {
         let generator::Account { measured: tally, warmup, connections, ended_ns } =
             measured.account;
         let warmup_ns = options.warmup.as_nanos() as u64;
-        // A load that was stopped in its warm-up measured nothing, for no time.
+        // A load that was stopped in its warm-up measured nothing, in no time.
         let seconds = ended_ns.saturating_sub(warmup_ns) as f64 / 1e9;
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let mut answered = tally.served_latency.clone();
@@ -215,10 +215,10 @@ impl Report {
         })
     }
 
-    /// As one document of JSON.
+    /// The report as a JSON document.
     ///
     /// # Errors
-    /// None in fact: all of it has a form in JSON.
+    /// Never in practice: every field has a JSON form.
     pub fn json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)?)
     }
@@ -289,7 +289,7 @@ fn millis(nanos: u64) -> f64 {
     round(nanos as f64 / 1e6)
 }
 
-/// To 0.1 µs, which is what is told apart.
+/// Rounded to 0.1 µs, the resolution of the histograms.
 fn round(millis: f64) -> f64 {
     (millis * 1e4).round() / 1e4
 }

@@ -1,4 +1,4 @@
-//! RLS over gRPC: the request, made once for all keys, and what an answer says.
+//! RLS over gRPC: the request, encoded once for all keys, and the meaning of an answer.
 
 use crate::ending::{Breakage, Ending, Refusal};
 use crate::options::{Descriptor, LoadOptions, Target};
@@ -13,14 +13,14 @@ const OVER_LIMIT: i32 = 2;
 const RESOURCE_EXHAUSTED: u32 = 8;
 const SERVICE_UNAVAILABLE: u16 = 503;
 
-/// All of an answer that is looked at; the rest is stepped over.
+/// The only field of an answer that is read; others are skipped.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct Verdict {
     #[prost(int32, tag = "1")]
     overall_code: i32,
 }
 
-/// A new connection to a service.
+/// Connects to a service.
 pub(crate) fn connect(target: &Target) -> Connection {
     let authority = match target {
         Target::Tcp(address) => address.as_str(),
@@ -29,7 +29,7 @@ pub(crate) fn connect(target: &Target) -> Connection {
     Connection::new(authority, &format!("/{RLS_SERVICE}/{RLS_METHOD}"), &[])
 }
 
-/// The request for each key.
+/// The template of the requests.
 pub(crate) fn request(options: &LoadOptions) -> Template {
     Template::new(options.keys, |key| {
         let descriptors = options.descriptors.iter();
@@ -53,7 +53,7 @@ fn with_key(descriptor: &Descriptor, key: &str) -> RateLimitDescriptor {
     }
 }
 
-/// What the end of a call means.
+/// How the end of a call is counted.
 pub(crate) fn ending(ended: &Ended<'_>) -> Ending {
     match ended {
         Ended::Answer(message) => match Verdict::decode(*message) {

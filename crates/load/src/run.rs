@@ -1,4 +1,4 @@
-//! The whole of a load: connections opened, threads started, watched and added up.
+//! A whole load: opens connections, starts threads, and adds up their results.
 
 use crate::connection::{Connection, Service};
 use crate::generator::{Account, Bounds, Generator, Pace, Rounds};
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// From when all connections are ready to the first request: all threads are up by then.
+/// The delay from when all connections are ready to the first request, so that all threads are up.
 const HEAD_START: Duration = Duration::from_millis(5);
-/// How long a server may take to say what it takes; the load begins without it then.
+/// How long to wait for a server's limits. The load begins without them after that.
 const GREETING_MAX: Duration = Duration::from_secs(1);
 
-/// Measures, until all is sent or `stop` is set.
+/// Runs a load until everything is sent or `stop` is set.
 ///
 /// # Errors
-/// When the options make no sense, no connection can be opened, or the system refuses what it takes.
+/// When the options are invalid, no connection can be opened, or a system call fails.
 pub(crate) fn measure(
     options: &LoadOptions,
     stop: &AtomicBool,
@@ -64,7 +64,7 @@ pub(crate) fn measure(
             account,
             state: Rounds::default(),
         };
-        generator.greet(options.timeout.min(GREETING_MAX))?;
+        generator.wait_until_ready(options.timeout.min(GREETING_MAX))?;
         generators.push(generator);
     }
     let start = Instant::now() + HEAD_START;
@@ -86,7 +86,7 @@ pub(crate) fn measure(
     )
 }
 
-/// What thread `index` sends: when, and which keys.
+/// The schedule and the keys of thread `index`.
 fn share(options: &LoadOptions, index: u64) -> (Pace, Keys) {
     let of = u64::from(options.threads);
     let length = options.warmup + options.duration;
@@ -111,14 +111,14 @@ fn bounds(options: &LoadOptions) -> Bounds {
     }
 }
 
-/// Runs each on a thread of its own, and adds up what they have and the CPU time they took.
+/// Runs each on a thread, and adds up their results and CPU time.
 fn run_all(
     generators: Vec<Generator<'_>>,
     start: Instant,
     mut watch: impl FnMut(Duration),
 ) -> anyhow::Result<(Account, f64)> {
     std::thread::scope(|scope| {
-        // Nothing is sent: that the last sender is gone says that all threads are at their end.
+        // Nothing is ever sent: the channel closes when all threads are done.
         let (running, ended) = mpsc::channel::<()>();
         let mut threads = Vec::new();
         for generator in generators {
@@ -149,7 +149,7 @@ fn run_all(
     })
 }
 
-/// Of the thread that asks, in all its life.
+/// CPU time of the current thread since it started.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

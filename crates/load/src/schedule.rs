@@ -1,5 +1,5 @@
-//! When requests are due, whatever becomes of those before them. Times are nanoseconds from the
-//! start of the run; reads no clock.
+//! When requests are due, regardless of earlier answers. Times are nanoseconds from the start of the run.
+//! Reads no clock.
 
 use crate::random::Random;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use std::time::Duration;
 /// The gaps between requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gaps {
-    /// All the same.
+    /// Equal.
     Fixed,
-    /// Exponential, as when very many callers know nothing of each other.
+    /// Exponential, as with very many independent callers.
     Poisson,
 }
 
 /// Requests of all threads together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// A second.
+    /// Per second.
     pub(crate) rate: f64,
     pub(crate) gaps: Gaps,
-    /// From the first moment to the last; nothing is due after it.
+    /// Nothing is due after it.
     pub(crate) length: Duration,
 }
 
-/// The part of one thread: thread `index` of `of`.
+/// The share of one thread: thread `index` of `of`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     pub(crate) index: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Schedule {
 
 #[derive(Debug)]
 enum Rest {
-    /// Request `number` is next, and there are `total` over all threads.
+    /// The number of the next request, out of `total` over all threads.
     Fixed {
         number: u64,
         step: u64,
@@ -65,7 +65,7 @@ impl Schedule {
                 Schedule { next_ns, rest }
             }
             Gaps::Poisson => {
-                // Each thread has a process of its own; together they are one of the full rate.
+                // Each thread has a Poisson process of its own. Their sum is one of the full rate.
                 let gap_ns = gap_ns * share.of as f64;
                 let first_ns = exponential_ns(gap_ns, &mut random);
                 let next_ns = (first_ns < end_ns).then_some(first_ns);
@@ -79,12 +79,12 @@ impl Schedule {
         Schedule { next_ns: None, rest: Rest::Fixed { number: 0, step: 1, total: 0, gap_ns: 1.0 } }
     }
 
-    /// When the next request is due; none when there are no more.
+    /// When the next request is due. None if there are no more.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.next_ns
     }
 
-    /// Takes the next request if it is due by now, and says since when.
+    /// Takes the next request if it is due, and returns when it became due.
     pub(crate) fn take(&mut self, now_ns: u64) -> Option<u64> {
         let due = self.next_ns.filter(|&due| due <= now_ns)?;
         self.next_ns = match &mut self.rest {
@@ -101,7 +101,7 @@ impl Schedule {
     }
 }
 
-/// Exact to the nanosecond for the first 2^53 ns, which is 104 days.
+/// Exact to the nanosecond up to 2^53 ns, which is 104 days.
 fn due_ns(number: u64, gap_ns: f64) -> u64 {
     (number as f64 * gap_ns) as u64
 }
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(schedule.take(0), Some(0));
         assert_eq!(schedule.next_ns(), Some(SECOND / 10));
         assert_eq!(schedule.take(SECOND / 10 - 1), None);
-        // The clock jumps over three of them: each is as late as it is.
+        // The clock jumps over three requests: each has its own delay.
         let late: Vec<u64> = std::iter::from_fn(|| schedule.take(SECOND * 3 / 10)).collect();
         assert_eq!(late, [SECOND / 10, SECOND / 5, SECOND * 3 / 10]);
     }
@@ -165,12 +165,12 @@ mod tests {
     #[test]
     fn poisson_gaps_have_the_rate_and_the_spread() {
         let due = all(schedule(1_000.0, Gaps::Poisson, 100, ALONE));
-        // The number has a deviation of √100,000 = 316; five of them.
+        // The count has a standard deviation of √100,000 = 316; allow five.
         assert!((98_400..101_600).contains(&due.len()), "{}", due.len());
         let gaps: Vec<f64> = due.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let square = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // The deviation of an exponential is its mean; that of fixed gaps would be 0.
+        // The standard deviation of exponential gaps is their mean; that of equal gaps is 0.
         assert!((0.97..1.03).contains(&(square.sqrt() / mean)), "{}", square.sqrt() / mean);
         assert!(due.iter().all(|&due| due < 100 * SECOND));
     }

@@ -1,8 +1,7 @@
-//! Sockets that never block, and waiting for them to the microsecond.
+//! Non-blocking sockets, and waiting for them with microsecond precision.
 //!
-//! Waiting is epoll_pwait2 (Linux 5.11), whose timeout is in nanoseconds, with the thread's timer
-//! slack lowered from the 50 µs that Linux gives: a thread sleeps until the next request is due, and
-//! no core is kept busy for it.
+//! Waiting is epoll_pwait2 (Linux 5.11), whose timeout is in nanoseconds. The thread's timer slack is lowered
+//! from Linux's 50 µs. So a thread sleeps until the next request is due and keeps no core busy.
 
 use crate::options::Target;
 use anyhow::{Context, bail};
@@ -18,18 +17,18 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-/// An address, looked up.
+/// A resolved address.
 #[derive(Debug, Clone)]
 pub(crate) enum Endpoint {
     Tcp(SocketAddr),
     Unix(SocketAddrUnix),
 }
 
-/// A socket, and whether it is connected by now.
+/// A socket, and whether it is connected.
 #[derive(Debug)]
 pub(crate) enum Opened {
     Connected(OwnedFd),
-    /// It is when it becomes writable without an error.
+    /// Connected once it becomes writable without an error.
     Connecting(OwnedFd),
 }
 
@@ -43,7 +42,7 @@ impl Endpoint {
             Target::Unix(path) => {
                 let address = SocketAddrUnix::new(path.as_path());
                 let address =
-                    address.with_context(|| format!("{target} is no path of a socket"))?;
+                    address.with_context(|| format!("{target} is not a valid socket path"))?;
                 Ok(vec![Endpoint::Unix(address)])
             }
             Target::Tcp(text) => {
@@ -77,22 +76,22 @@ impl Endpoint {
         }
     }
 
-    /// Connects, and waits for it.
-    fn connect(&self, patience: Duration) -> Result<OwnedFd, Errno> {
+    /// Connects, and waits until it is connected.
+    fn connect(&self, timeout: Duration) -> Result<OwnedFd, Errno> {
         let start = Instant::now();
         loop {
             match self.open() {
                 Ok(Opened::Connected(socket)) => return Ok(socket),
                 Ok(Opened::Connecting(socket)) => {
                     let mut fds = [PollFd::new(&socket, PollFlags::OUT)];
-                    if poll(&mut fds, Some(&timespec(patience)))? == 0 {
+                    if poll(&mut fds, Some(&timespec(timeout)))? == 0 {
                         return Err(Errno::TIMEDOUT);
                     }
                     finish(&socket)?;
                     return Ok(socket);
                 }
-                // A Unix socket whose backlog is full has no queue to wait in.
-                Err(Errno::AGAIN) if start.elapsed() < patience => {
+                // A Unix socket whose backlog is full cannot queue connections.
+                Err(Errno::AGAIN) if start.elapsed() < timeout => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(error) => return Err(error),
@@ -101,23 +100,23 @@ impl Endpoint {
     }
 }
 
-/// Whether a socket that was connecting is connected.
+/// Whether a connecting socket is connected by now.
 pub(crate) fn finish(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::socket_error(socket)?
 }
 
-/// Connects so many times to the first address of a target that takes connections.
+/// Opens `count` connections to the first address of a target that accepts one.
 ///
 /// # Errors
 /// When none does.
 pub(crate) fn connect_all(
     target: &Target,
-    number: u32,
-    patience: Duration,
+    count: u32,
+    timeout: Duration,
 ) -> anyhow::Result<(Endpoint, Vec<OwnedFd>)> {
     let mut last = None;
     for endpoint in Endpoint::of(target)? {
-        let sockets = (0..number).map(|_| endpoint.connect(patience)).collect();
+        let sockets = (0..count).map(|_| endpoint.connect(timeout)).collect();
         match sockets {
             Ok(sockets) => return Ok((endpoint, sockets)),
             Err(error) => last = Some(error),
@@ -129,7 +128,7 @@ pub(crate) fn connect_all(
     }
 }
 
-/// What to be woken for.
+/// The readiness to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -145,13 +144,13 @@ impl Interest {
     }
 }
 
-/// Waits for many sockets, each known by a number. A closed socket leaves by itself.
+/// Waits for many sockets, each identified by a number. A closed socket is removed by the kernel.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
 }
 
-/// Sockets that one wait may report; the rest are reported by the next.
+/// The most sockets that one wait reports. The next wait reports the rest.
 const EVENTS_MAX: usize = 256;
 
 impl Poller {
@@ -177,8 +176,8 @@ impl Poller {
         epoll::modify(&self.epoll, socket, EventData::new_u64(number as u64), interest.flags())
     }
 
-    /// Replaces `ready` by the numbers of the sockets with something to do, once there is one or the
-    /// time is over.
+    /// Waits until a socket is ready or the time is over, and replaces `ready` by the numbers of the ready
+    /// sockets.
     pub(crate) fn wait(&self, time: Duration, ready: &mut Vec<usize>) -> Result<(), Errno> {
         ready.clear();
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
@@ -187,22 +186,22 @@ impl Poller {
                 ready.extend(events.iter().map(|event| event.data.u64() as usize));
                 Ok(())
             }
-            // A signal: as if the time were over.
+            // A signal ends the wait like a timeout.
             Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Lets this thread be woken within a microsecond of the time asked for.
+/// Lets this thread wake up within a microsecond of the requested time.
 pub(crate) fn wake_punctually() {
-    // Where it is not allowed, waking is 50 µs less punctual, and the schedule's lag shows it.
+    // Where this is not allowed, wake-ups are 50 µs less precise, and the schedule's lag shows it.
     let _ = rustix::thread::set_current_timer_slack(NonZero::new(1_000));
 }
 
 fn timespec(time: Duration) -> Timespec {
     Timespec {
-        // Times are bounded by the options to days.
+        // The options bound times to days.
         tv_sec: time.as_secs() as i64,
         tv_nsec: time.subsec_nanos().into(),
     }

@@ -1,11 +1,11 @@
-//! The account of a load: every request in one class, and how long answers took. Knows no
-//! connection; what it is told twice it counts twice, so who tells it must be sure.
+//! The account of a load: every request in one class, and the latency of answers. Callers must count each
+//! request once; the tally cannot detect a second time.
 
 use crate::ending::{Breakage, Ending, Refusal};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
-/// Latencies are told apart from 0.1 µs to 1,000 s, to three digits: about 190 kB a histogram.
+/// Latencies from 0.1 µs to 1,000 s, with three digits: about 190 kB a histogram.
 const SHORTEST_NS: u64 = 100;
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
@@ -14,12 +14,12 @@ pub(crate) fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, 3)?)
 }
 
-/// How long answers of one kind took, in nanoseconds.
+/// Latencies of one kind of answer, in nanoseconds.
 #[derive(Debug, Clone)]
 pub struct Latencies {
-    /// From when the request was due: what a caller waits.
+    /// From when the request was due: the wait of a caller.
     pub from_due: Histogram<u64>,
-    /// From when it was written: what the service takes.
+    /// From when it was written: the time that the service takes.
     pub from_written: Histogram<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Latencies {
     }
 }
 
-/// The moments of an answered request, from the start of the run.
+/// Times of an answered request, from the start of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) due_ns: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Times {
     pub(crate) answered_ns: u64,
 }
 
-/// What became of requests.
+/// Counts of requests by class.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally {
     pub(crate) due: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Tally {
     pub(crate) broken: BTreeMap<Breakage, u64>,
     pub(crate) timed_out: u64,
     pub(crate) not_sent: u64,
-    /// Of those that timed out, how many were answered afterwards.
+    /// Of those that timed out, requests that were answered later.
     pub(crate) late: u64,
     /// Second halves of pairs that were answered with a decision.
     pub(crate) pairs: u64,
@@ -91,7 +91,7 @@ impl Tally {
         })
     }
 
-    /// A request that was due ended in time.
+    /// Counts a request that ended in time.
     pub(crate) fn count(&mut self, ending: Ending, times: &Times) {
         match ending {
             Ending::Allowed => {
@@ -114,12 +114,12 @@ impl Tally {
         }
     }
 
-    /// In time, whatever was answered.
+    /// All answers in time.
     pub(crate) fn answered(&self) -> u64 {
         self.allowed + self.denied + self.shed + self.refused.values().sum::<u64>()
     }
 
-    /// Adds what another thread counted.
+    /// Adds the counts of another thread.
     pub(crate) fn add(&mut self, other: &Tally) -> anyhow::Result<()> {
         self.due += other.due;
         self.allowed += other.allowed;

@@ -1,8 +1,7 @@
-//! Messages made once, into which only the key of a request is written: decimal digits at places
-//! found in advance. Numbers of equal length make messages of equal length, so there is one
-//! template for each length.
+//! Messages encoded once, into which only the digits of a key are written, at offsets found in advance. Keys
+//! of equal length make messages of equal length, so there is one template for each length.
 
-/// What stands for the key in a text of the user.
+/// Stands for the key in the user's text.
 pub(crate) const PLACEHOLDER: &str = "{key}";
 
 /// The templates of one message.
@@ -14,17 +13,17 @@ pub(crate) struct Template {
 #[derive(Debug, Clone)]
 struct OfLength {
     bytes: Vec<u8>,
-    /// Where the digits of a key begin.
+    /// The offsets of the digits.
     places: Vec<usize>,
 }
 
 impl Template {
-    /// Templates for keys below `keys`, of the message that `encode` makes of the text of a key.
-    /// The length of a message may depend on the length of the key only.
+    /// Templates for keys below `keys`. `encode` makes the message of a key's text; its length must depend
+    /// only on the length of the key.
     pub(crate) fn new(keys: u64, encode: impl Fn(&str) -> Vec<u8>) -> Template {
         let digits = keys.saturating_sub(1).to_string().len();
         let of_length = |length: usize| {
-            // Where the messages of two keys without a digit in common differ, there is the key.
+            // Two keys without a common digit: their messages differ exactly where the key is.
             let bytes = encode(&"0".repeat(length));
             let other = encode(&"1".repeat(length));
             let differ = bytes
@@ -38,7 +37,7 @@ impl Template {
         Template { by_length: (1..=digits).map(of_length).collect() }
     }
 
-    /// The message of a key below the number that the templates were made for.
+    /// The message of a key. The key must be below `keys` of [`Templates::new`].
     pub(crate) fn message(&mut self, key: u64) -> &[u8] {
         let mut digits = [0_u8; 20];
         let mut from = digits.len();
@@ -52,7 +51,7 @@ impl Template {
             }
         }
         let digits = &digits[from..];
-        // Keys are below the number that was told, so their length is among those prepared.
+        // Keys are below `keys`, so there is a template for their length.
         let template = &mut self.by_length[digits.len() - 1];
         for &place in &template.places {
             template.bytes[place..place + digits.len()].copy_from_slice(digits);

@@ -1,10 +1,10 @@
-//! The report as a table for people.
+//! The report as a table for terminals.
 
 use crate::report::{Quantiles, Report};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// All of it, in lines.
+/// The whole table.
 pub(crate) fn table(report: &Report) -> String {
     let mut text = String::new();
     heading(&mut text, report);
@@ -60,7 +60,7 @@ fn classes(text: &mut String, report: &Report) {
         }
     }
     if account.late > 0 {
-        line(text, format_args!("of those that timed out, {} were answered later", account.late));
+        line(text, format_args!("{} of the timed-out requests were answered later", account.late));
     }
     let pairs = report.pairs.map(|pairs| format!(", {pairs} whole pairs")).unwrap_or_default();
     line(text, format_args!("answered {:.1} a second{pairs}\n", report.achieved_rate));

@@ -1,5 +1,5 @@
-//! The account of a load on FRS, against servers that do what they are told to each request: what the
-//! load says became of its requests is what the server knows that it did to them.
+//! The account of a load on FRS, against servers with scripted behaviour: the load's account must match the
+//! server's.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,22 +8,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tidegate_load::{Classes, Distribution, FrsCommand, LoadOptions, Protocol, Report, Target};
 
-/// What a server does to a request.
+/// What a server does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Act {
     Allow,
     Deny,
-    /// With this status, and nothing of use.
+    /// Answers with this status and a useless body.
     Status(u16),
-    /// What is no HTTP.
+    /// Answers with something that is not HTTP.
     Garbage,
-    /// Closes the connection instead of an answer.
+    /// Closes the connection instead of answering.
     Close,
-    /// Answers, and closes then.
+    /// Answers, then closes the connection.
     AllowAndClose,
-    /// Nothing, until the next request on the connection: then allows both.
+    /// Waits for the next request on the connection, then allows both.
     AllowWithNext,
-    /// Nothing, ever.
+    /// Never answers.
     Ignore,
 }
 
@@ -35,7 +35,7 @@ struct Asked {
 
 type Script = dyn Fn(usize, &Asked) -> Act + Send + Sync;
 
-/// Serves while the test lives; all that was asked, and what was done to it, in order of arrival.
+/// Serves until the end of the test. Records requests and reactions in order of arrival.
 struct Server {
     address: SocketAddr,
     done: Arc<Mutex<Vec<(Asked, Act)>>>,
@@ -64,7 +64,7 @@ impl Server {
         report
     }
 
-    /// How often each thing was done.
+    /// Counts of each reaction.
     fn acts(&self) -> BTreeMap<Act, u64> {
         let mut acts = BTreeMap::new();
         for (_, act) in &*self.done.lock().unwrap() {
@@ -129,14 +129,14 @@ fn serve(stream: &TcpStream, script: &Script, done: &Mutex<Vec<(Asked, Act)>>) {
             }
             Act::Ignore => continue,
         };
-        // The load may have given the connection up.
+        // The load may have closed the connection.
         if writer.write_all((before + &text).as_bytes()).is_err() || act == Act::AllowAndClose {
             return;
         }
     }
 }
 
-/// 100 requests in a fifth of a second, with all the time that they need.
+/// 100 requests within 0.2 s, with ample time to be answered.
 fn hundred() -> LoadOptions {
     LoadOptions {
         rate: 500.0,
@@ -194,8 +194,8 @@ fn pipelined_requests_are_lost_with_their_connection_and_counted_once() {
     let report = server.measure(options);
     let acts = server.acts();
     let classes = report.account.classes;
-    // Those behind a request whose connection was closed were sent, and not seen by the server; an
-    // answer may be lost on its way when its connection is reset.
+    // Requests behind one whose connection was closed were sent, but the server did not see them. An answer
+    // may be lost when its connection is reset.
     assert_eq!(report.account.due, 100);
     assert_eq!(classes.allowed + classes.broken, 100);
     assert!(classes.allowed <= acts[&Act::Allow], "{classes:?} {acts:?}");
@@ -215,7 +215,7 @@ fn a_server_that_never_answers_times_out_what_was_sent_and_no_more_is_sent() {
     let server = Server::start(|_, _| Act::Ignore);
     let timeout = Duration::from_millis(300);
     let report = server.measure(LoadOptions { connections: 3, timeout, ..hundred() });
-    // One request holds each connection, for longer than the last of the others is of use.
+    // One request holds each connection for longer than the last of the others may wait.
     assert_eq!(report.account.classes, Classes { timed_out: 3, not_sent: 97, ..NONE });
     assert_eq!(report.account.late, 0);
     assert_eq!(server.acts()[&Act::Ignore], 3);
@@ -230,7 +230,7 @@ fn what_is_due_beyond_the_queue_is_not_sent() {
     assert_eq!(report.account.classes, Classes { timed_out: 1, not_sent: 99, ..NONE });
 }
 
-/// The queue is for what has to wait: where there is a free stream nothing has to.
+/// Only requests that must wait use the queue: with a free stream nothing waits.
 #[test]
 fn what_is_due_while_a_stream_is_free_needs_no_queue() {
     let server = Server::start(|_, _| Act::Allow);
@@ -240,7 +240,7 @@ fn what_is_due_while_a_stream_is_free_needs_no_queue() {
 
 #[test]
 fn an_answer_after_the_timeout_is_late_and_counts_for_nothing_else() {
-    // The first is answered when the second comes, which is due half a second later.
+    // The first is answered when the second one comes, which is due half a second later.
     let server = Server::start(|number, _| match number {
         0 => Act::AllowWithNext,
         _ => Act::Allow,
@@ -254,7 +254,7 @@ fn an_answer_after_the_timeout_is_late_and_counts_for_nothing_else() {
         ..hundred()
     };
     let account = server.measure(options).account;
-    // On a busy machine the second may be late as well.
+    // On a busy machine the second one may be late as well.
     assert_eq!(account.classes.allowed + account.classes.timed_out, 2, "{account:?}");
     assert!(account.classes.timed_out >= 1, "{account:?}");
     assert_eq!(account.late, account.classes.timed_out, "{account:?}");

@@ -1,5 +1,5 @@
-//! The account of a load on RLS, against a server on another implementation of HTTP/2 that does what
-//! it is told to each call.
+//! The account of a load on RLS, against a server with scripted behaviour that uses another implementation of
+//! HTTP/2.
 
 use bytes::Bytes;
 use h2::{Reason, server};
@@ -14,20 +14,20 @@ use tidegate_wire::rls::{RateLimitRequest, RateLimitResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-/// What the server does to a call.
+/// What the server does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Act {
     /// With this `overall_code`.
     Answer(i32),
-    /// Ends it with this status of gRPC, without a message.
+    /// Ends it with this gRPC status, without a message.
     Refuse(u32),
-    /// Answers with this status of HTTP.
+    /// Answers with this HTTP status.
     Http(u16),
     /// Resets its stream.
     Reset,
-    /// Closes the connection, and with it whatever else is under way there.
+    /// Closes the connection, with all other calls on it.
     Close,
-    /// Nothing, ever.
+    /// Never answers.
     Ignore,
 }
 
@@ -44,7 +44,7 @@ impl Server {
         Server { script, done: Arc::default() }
     }
 
-    /// Serves at a port of TCP, and measures with `options` there.
+    /// Serves on a TCP port, and runs a load on it with `options`.
     fn measure(&self, options: LoadOptions) -> Report {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -58,7 +58,7 @@ impl Server {
         measured(&LoadOptions { target, ..options })
     }
 
-    /// The same at a Unix socket.
+    /// As above, on a Unix socket.
     fn measure_unix(&self, path: PathBuf, options: LoadOptions) -> Report {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let listener = runtime.block_on(async { UnixListener::bind(&path) }).unwrap();
@@ -79,8 +79,8 @@ impl Server {
             .unwrap();
         let mut ignored = Vec::new();
         while let Some(Ok((request, mut respond))) = connection.accept().await {
-            // The body is in the connection's hands, which must be polled for it to arrive; a load
-            // sends headers and body at once, so it has.
+            // The connection must be polled for the body to arrive. A load sends headers and body at once, so
+            // it has arrived.
             let mut body = request.into_body();
             let message = tokio::select! {
                 biased;
@@ -139,7 +139,7 @@ fn measured(options: &LoadOptions) -> Report {
     report
 }
 
-/// 200 requests in a fifth of a second, with all the time that they need.
+/// 200 requests within 0.2 s, with ample time to be answered.
 fn two_hundred() -> LoadOptions {
     LoadOptions {
         rate: 1_000.0,
@@ -216,7 +216,7 @@ fn a_connection_that_is_closed_midway_loses_what_is_under_way_and_is_opened_agai
     assert_eq!(classes.allowed + classes.broken, 200, "{classes:?}");
     assert!(classes.broken >= acts[&Act::Close], "{classes:?} {acts:?}");
     assert!(classes.allowed <= acts[&Act::Answer(1)], "{classes:?} {acts:?}");
-    // One that is lost at the very end need not be opened again.
+    // A connection lost at the very end need not be reopened.
     assert_eq!(report.connections.lost, acts[&Act::Close]);
     assert!(report.connections.opened > report.connections.lost, "{:?}", report.connections);
 }

@@ -1,30 +1,22 @@
-//! The one source of chance: xoshiro256**, seeded by splitmix64. Integers only, so that a seed gives
-//! the same run on every machine.
+//! The one source of chance. Integers only, so that a seed gives the same run on every machine.
+
+use rand_xoshiro::Xoshiro256StarStar;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 
 /// Numbers that follow from a seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng([u64; 4]);
+pub(crate) struct Rng(Xoshiro256StarStar);
 
 impl Rng {
     /// The numbers of `seed`.
     #[must_use]
     pub(crate) fn new(seed: u64) -> Rng {
-        let mut x = seed;
-        Rng([(); 4].map(|()| {
-            x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }))
+        Rng(Xoshiro256StarStar::seed_from_u64(seed))
     }
 
     /// 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
-        let [a, b, c, d] = self.0;
-        let bits = b.wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let (c, d) = (c ^ a, d ^ b);
-        self.0 = [a ^ d, b ^ c, c ^ (b << 17), d.rotate_left(45)];
-        bits
+        self.0.next_u64()
     }
 
     /// A number below `end`, or 0.

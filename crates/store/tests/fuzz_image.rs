@@ -47,7 +47,7 @@ impl Good {
         Image::new(&options, SEED).write(dir.path());
         let cluster = Cluster::open(dir.path(), &options).unwrap();
         let mut known = Known::new();
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let layouts = layouts(&options);
         // Until nearly every node was used, some of them several times.
         for step in 0..6 * layouts.iter().map(|layout| layout.geometry.nodes()).sum::<u64>() {
@@ -356,7 +356,7 @@ fn watch() -> Sender<String> {
 }
 
 fn run(options: &Options, salt: u64) {
-    let mut random = Random(test_seed() ^ salt);
+    let mut random = Random::new(test_seed() ^ salt);
     let watched = watch();
     let good = Good::new(options.clone());
     check(&good, &good.image, &good.known);
@@ -364,7 +364,7 @@ fn run(options: &Options, salt: u64) {
         let seed = random.next();
         println!("seed {seed:#x}");
         watched.send(format!("seed {seed:#x} of {options:?}")).unwrap();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (image, known) = good.damaged(&mut random);
         check(&good, &image, &known);
         // It waits a little for nodes that appear to be being written.

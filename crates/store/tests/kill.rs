@@ -131,7 +131,7 @@ fn count_until_killed(cluster: &Cluster, process: usize, batch: usize, seed: u64
     thread::scope(|scope| {
         // One thread only evicts, reads and sweeps, so that a kill leaves two writer slots.
         scope.spawn(|| {
-            let mut random = Random(!seed);
+            let mut random = Random::new(!seed);
             for step in 0.. {
                 let now = SECOND * (1000 + step / 64);
                 if let Err(error) = pass_by(cluster, now, &mut random) {
@@ -139,7 +139,7 @@ fn count_until_killed(cluster: &Cluster, process: usize, batch: usize, seed: u64
                 }
             }
         });
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut pipe = File::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
         let mut completed = Vec::new();
         for step in 0.. {
@@ -439,7 +439,7 @@ fn a_kill_at_any_moment_loses_nothing_and_stops_no_other_process() {
         count_until_killed(&cluster, process as usize, batch as usize, seed);
     }
     check_that_no_chain_is_full();
-    let mut random = Random(test_seed());
+    let mut random = Random::new(test_seed());
     let kills = repetitions(KILLS, KILLS_DEFAULT);
     let dir = directory();
     let mut cluster = Cluster::open(dir.path(), &options()).unwrap();

@@ -713,7 +713,7 @@ fn what_was_lost_is_noticed_when_it_is_missed() {
     let options = narrow(64, 35);
     let cluster = Cluster::open(dir.path(), &options).unwrap();
     let layout: Layout = layouts(&options)[0];
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut key_at = |home: std::ops::Range<u64>| loop {
         let key = StoredKey::from_bits(random.hash());
         if home.contains(&layout.home(&key)) {

@@ -163,7 +163,7 @@ fn a_process_with_many_threads_leaves_slots_for_others() {
     const THREADS: u64 = 256;
     let (dir, options) = (directory(), narrow(THREADS, 4));
     let layout = Layout::new(Class::Narrow, options.narrow);
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut key_at_home = |home| loop {
         let key = StoredKey::from_bits(random.hash());
         if layout.home(&key) == home {
@@ -213,7 +213,7 @@ fn a_stopped_process_is_named_and_goes_on() {
     const TEST: &str = "a_stopped_process_is_named_and_goes_on";
     let options = narrow_and_wide((4, 8), (2, 3), 12);
     let [narrow, wide] = format::layouts(&options)[..] else { unreachable!() };
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let held = hashed_at(&narrow, &mut random, 1, 2);
     let neighbour = hashed_at(&narrow, &mut random, 1, 3);
     let other = hashed_at(&narrow, &mut random, 2, 0);
@@ -339,7 +339,7 @@ fn a_process_that_dies_while_it_decides_has_done_nothing() {
     const TEST: &str = "a_process_that_dies_while_it_decides_has_done_nothing";
     let options = narrow_and_wide((4, 8), (2, 3), 12);
     let [narrow, wide] = format::layouts(&options)[..] else { unreachable!() };
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     let keys = [
         hashed_at(&narrow, &mut random, 3, 0),
         hashed_at(&wide, &mut random, 1, 0),

@@ -178,12 +178,12 @@ fn disk(image: &Image) -> Directory {
 
 #[test]
 fn no_counter_falls_below_the_last_pass() {
-    let mut random = Random(test_seed());
+    let mut random = Random::new(test_seed());
     let (mut dir, mut mixes) = (directory(), 0);
     for _ in 0..repetitions(PAIRS, PAIRS_DEFAULT) {
         let seed = random.next();
         println!("seed {seed:#x}");
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let Pair { before, floors, after, last, dropped } = pair(dir.path(), &mut random);
         for (image, values) in [(&before, &floors), (&after, &last)] {
             let (found, view) = look(disk(image).path());
@@ -209,13 +209,13 @@ fn no_counter_falls_below_the_last_pass() {
 /// its floor, that is counted as dropped.
 #[test]
 fn what_an_injury_takes_is_counted() {
-    let mut random = Random(test_seed() ^ 1);
+    let mut random = Random::new(test_seed() ^ 1);
     let dir = directory();
     let (mut injuries, mut lost, mut unseen) = (0, 0, 0);
     for _ in 0..repetitions(PAIRS, PAIRS_DEFAULT) / 2 {
         let seed = random.next();
         println!("seed {seed:#x}");
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let Pair { after, last, dropped, .. } = pair(dir.path(), &mut random);
         for _ in 0..INJURIES {
             let mut image = after.clone();

@@ -32,7 +32,7 @@ fn options() -> Options {
 /// A key with this home of four.
 fn key(home: u64) -> Hashed {
     let layout = layouts(&options())[0];
-    let stored: StoredKey = key_at(&layout, &mut Random(home + 1), home, (home + 1) % 4);
+    let stored: StoredKey = key_at(&layout, &mut Random::new(home + 1), home, (home + 1) % 4);
     Hashed { hash: stored.bits(), class: Class::Narrow }
 }
 

@@ -40,7 +40,7 @@ fn sums_are_exact() {
         for thread in 0..THREADS {
             let (clusters, expected) = (&clusters, &expected);
             scope.spawn(move || {
-                let mut random = Random(seed ^ thread);
+                let mut random = Random::new(seed ^ thread);
                 for round in 0..ROUNDS {
                     let cluster = &clusters[random.below(2) as usize];
                     let mut ids = some_keys(&mut random, SHARED);
@@ -145,7 +145,7 @@ fn keys_that_come_and_go_in_a_crowd_stay_whole() {
     let dir = directory();
     let options = narrow(2, 3);
     let layout = layouts(&options)[0];
-    let mut random = Random(test_seed());
+    let mut random = Random::new(test_seed());
     // Twelve keys for six nodes. Half of them have one key-node as home, half the other.
     let keys: Vec<StoredKey> =
         (0..12).map(|index| key_at(&layout, &mut random, index % 2, 1 - index % 2)).collect();
@@ -156,8 +156,7 @@ fn keys_that_come_and_go_in_a_crowd_stay_whole() {
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 let (cluster, keys, refused) = (&clusters[thread as usize % 2], &keys, &refused);
-                let mut random = random.clone();
-                random.0 ^= thread;
+                let mut random = Random::new(random.next() ^ thread);
                 scope.spawn(move || {
                     for _ in 0..ROUNDS {
                         let result = come_or_go(cluster, keys, &mut random);
@@ -244,7 +243,7 @@ fn threads_without_a_slot_wait_for_one() {
     let (dir, options) = (directory(), narrow(4 * MANY, 4));
     let cluster = Cluster::open(dir.path(), &options).unwrap();
     let layout = layouts(&options)[0];
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let key_at_home = |home| loop {
         let key = StoredKey::from_bits(random.hash());
         if layout.home(&key) == home {

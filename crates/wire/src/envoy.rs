@@ -1,4 +1,4 @@
-//! What the filter needs of Envoy's own messages: where to send a callout.
+//! The part of Envoy's configuration messages that the filter needs: the target of a callout.
 
 use prost::Message;
 
@@ -16,17 +16,16 @@ struct EnvoyGrpc {
     cluster_name: String,
 }
 
-/// The longest cluster name that [`grpc_service_of_cluster`] takes, in bytes. With it the outer
-/// message has 127 bytes, the most whose length protobuf writes as one byte below 0x80.
+/// The longest cluster name that [`grpc_service_of_cluster`] accepts, in bytes. The outer message then has
+/// 127 bytes, the longest length that protobuf encodes in one byte below 0x80.
 pub const CLUSTER_NAME_BYTES_MAX: usize = 125;
 
-/// The callout target for an Envoy cluster, as a serialized `GrpcService`; none when the name is
-/// longer than [`CLUSTER_NAME_BYTES_MAX`].
+/// The callout target for an Envoy cluster, as a serialized `GrpcService`. None if the name is longer than
+/// [`CLUSTER_NAME_BYTES_MAX`].
 ///
-/// Envoy also takes a bare cluster name, but first tries to parse it as this message: a name
-/// whose bytes happen to parse would send the callout nowhere. The serialized form is never
-/// ambiguous. It is a string because the proxy-wasm SDK wants one: tags and lengths below 0x80
-/// are ASCII, and the name is UTF-8 itself.
+/// Envoy also accepts a bare cluster name, but first tries to parse it as this message: a name whose bytes
+/// happen to parse would send the callout nowhere. The serialized form is never ambiguous. It is a string, as
+/// proxy-wasm hosts take one: tags and lengths below 0x80 are ASCII, and the name is UTF-8.
 #[must_use]
 pub fn grpc_service_of_cluster(cluster: &str) -> Option<String> {
     if cluster.len() > CLUSTER_NAME_BYTES_MAX {

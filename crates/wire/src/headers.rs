@@ -1,34 +1,34 @@
-//! What clients are told of limits, in the forms that there are for it: `RateLimit-Policy` and `RateLimit`
-//! of draft-ietf-httpapi-ratelimit-headers (structured fields, RFC 9651), and `x-ratelimit-*` as Envoy's
-//! own filter writes them. Only text; which limits there are, and when to tell of them, is the caller's.
+//! Response headers that describe limits: `RateLimit-Policy` and `RateLimit` of
+//! draft-ietf-httpapi-ratelimit-headers (structured fields, RFC 9651), and `x-ratelimit-*` as Envoy's own
+//! filter writes them. Formats text only; the caller selects limits and responses.
 
 use tidegate_core::Verdict;
 
 /// A response header.
 pub type Header = (&'static str, String);
 
-/// A limit that a request met, in the words of the header forms.
+/// A limit that a request met, with the fields of the headers.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy<'a> {
-    /// Its name, or the keys of the descriptor that met it. Keys only: values may be secrets, and
-    /// clients see this name.
+    /// The name of the limit, or the keys of the descriptor that met it. Clients see it, so it never contains
+    /// values, which may be secrets.
     pub name: &'a str,
     /// Hits per window.
     pub quota: u32,
-    /// The window's length, where it is one of the named units.
+    /// The length of the window, if it is one of the named units.
     pub window_secs: Option<u64>,
     /// Hits left.
     pub remaining: u32,
-    /// Seconds until there are more, rounded up.
+    /// Seconds until more hits are available, rounded up.
     pub reset_secs: u64,
-    /// Whether the descriptor had room.
+    /// The verdict on the descriptor.
     pub verdict: Verdict,
 }
 
-/// Bytes that one policy takes in a header, so that most lists are written without growing.
+/// Bytes per policy in a header, so that most lists need no reallocation.
 const POLICY_BYTES: usize = 48;
 
-/// `RateLimit-Policy` and `RateLimit`; nothing where there is no limit.
+/// `RateLimit-Policy` and `RateLimit`. Empty if there is no limit.
 #[must_use]
 pub fn ietf(policies: &[Policy<'_>]) -> Vec<Header> {
     if policies.is_empty() {
@@ -51,8 +51,7 @@ pub fn ietf(policies: &[Policy<'_>]) -> Vec<Header> {
     vec![("ratelimit-policy", limits), ("ratelimit", states)]
 }
 
-/// `x-ratelimit-limit`, `-remaining` and `-reset`; nothing where there is no limit. An empty name is not
-/// told.
+/// `x-ratelimit-limit`, `-remaining` and `-reset`. Empty if there is no limit. An empty name is left out.
 #[must_use]
 pub fn draft03(policies: &[Policy<'_>]) -> Vec<Header> {
     let Some(tightest) = policies.iter().min_by_key(|policy| policy.remaining) else {
@@ -75,15 +74,15 @@ pub fn draft03(policies: &[Policy<'_>]) -> Vec<Header> {
     ]
 }
 
-/// Adds the window as a parameter, where the limit has one to tell.
+/// Appends the window as a parameter, if the limit has a named one.
 fn window(to: &mut String, policy: &Policy<'_>) {
     if let Some(secs) = policy.window_secs {
         number(to, ";w=", secs);
     }
 }
 
-/// Adds a number. By hand, since the library's formatting takes several times as many instructions, and
-/// most responses carry five numbers for each limit.
+/// Appends a number. Formatting by the library takes several times as many instructions, and most responses
+/// have five numbers for each limit.
 fn number(to: &mut String, before: &str, number: u64) {
     to.push_str(before);
     let mut digits = [0_u8; 20];
@@ -101,8 +100,8 @@ fn number(to: &mut String, before: &str, number: u64) {
     to.push_str(std::str::from_utf8(digits).unwrap_or_default());
 }
 
-/// Adds a structured-field string: quoted printable ASCII, with quote and backslash escaped. Other
-/// characters become `?`, since a name from a file must never end or split a header.
+/// Appends a structured-field string: quoted printable ASCII, with quote and backslash escaped. Other
+/// characters become `?`, as a configured name must never end or split a header.
 fn sf_string(to: &mut String, name: &str) {
     to.push('"');
     for char in name.chars() {

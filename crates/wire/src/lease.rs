@@ -1,14 +1,14 @@
-//! How leases travel: what is wanted and what is given back in the metadata of a call, what is granted
-//! in the `quota` of a status.
+//! The wire form of leases. Requests carry wanted and returned tokens in their metadata; the `quota` of a
+//! status grants a lease.
 //!
-//! | metadata | of | says |
+//! | metadata | call | meaning |
 //! | --- | --- | --- |
-//! | `tidegate-lease` | an ask | tokens wanted, `50`, or for each descriptor `50,0,10`. Its presence says that the client understands leases |
-//! | `tidegate-waiting` | an ask | tokens wanted for requests that wait for the answer, in the same form; absent is none |
-//! | `tidegate-proxy` | an ask | the Envoy process, 16 hex digits |
-//! | `tidegate-clock` | an ask | the client's clock when it asked, in nanoseconds; leases are told in it |
-//! | `tidegate-return` | a return | the lease of each descriptor, 16 hex digits each, separated by commas |
-//! | `tidegate-call` | both | the client's number for the call, 16 hex digits, the same when it is sent again |
+//! | `tidegate-lease` | request | wanted tokens, `50`, or for each descriptor `50,0,10`. Its presence means that the client understands leases |
+//! | `tidegate-waiting` | request | tokens for requests that wait for the answer, in the same form; absent is none |
+//! | `tidegate-proxy` | request | the Envoy process, 16 hex digits |
+//! | `tidegate-clock` | request | the client's clock at the request, in nanoseconds; the ends of leases are in it |
+//! | `tidegate-return` | return | the lease of each descriptor, 16 hex digits each, separated by commas |
+//! | `tidegate-call` | both | the client's number for the call, 16 hex digits, the same for retries |
 
 use crate::mapping::WireError;
 use crate::rls;
@@ -24,7 +24,7 @@ const RETURN: &str = "tidegate-return";
 const NUMBERS: &str = "one number, or one for each descriptor";
 const IDS: &str = "16 hex digits for each descriptor";
 
-/// The metadata of an ask by a client that understands leases.
+/// The metadata of a lease request.
 #[must_use]
 pub fn lease_ask_metadata(ask: &LeaseRequest) -> Vec<(&'static str, String)> {
     let mut metadata = vec![
@@ -39,11 +39,11 @@ pub fn lease_ask_metadata(ask: &LeaseRequest) -> Vec<(&'static str, String)> {
     metadata
 }
 
-/// What an ask of so many descriptors says about leases; none when it does not understand them.
-/// `value_of` has the call's metadata by name.
+/// Parses the lease request of a call with this many descriptors. None if the client does not understand
+/// leases. `value_of` returns the call's metadata by name.
 ///
 /// # Errors
-/// When something is there, but makes no sense.
+/// When a value is malformed.
 pub fn lease_ask_from<'a>(
     descriptors: usize,
     value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
@@ -69,11 +69,10 @@ pub fn returned_metadata(call: u64, leases: &[u64]) -> Vec<(&'static str, String
     vec![(RETURN, list(leases, hex)), (CALL, hex(&call))]
 }
 
-/// What a request of so many descriptors says about the leases that it gives back; none when it is no
-/// return.
+/// Parses the return of a call with this many descriptors. None if the call is not a return.
 ///
 /// # Errors
-/// When something is there, but makes no sense.
+/// When a value is malformed.
 pub fn returned_from<'a>(
     descriptors: usize,
     value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
@@ -102,7 +101,7 @@ pub(crate) fn to_wire(lease: &Lease) -> rls::Quota {
     }
 }
 
-/// A quota that makes no sense is no lease.
+/// An invalid quota is read as no lease.
 pub(crate) fn from_wire(quota: &rls::Quota) -> Option<Lease> {
     let valid_until = quota.valid_until?;
     let seconds = u64::try_from(valid_until.seconds).ok()?;

@@ -1,9 +1,8 @@
 //! Envoy's rate limit protocol: the messages, and their mapping to and from `tidegate-core`.
 //!
-//! The only place with wire spellings and wire defaults (an absent `hits_addend` becomes 1 here,
-//! once). Both ends use it: the sidecar decodes requests and encodes answers, the filter the
-//! other way round. It moves no bytes itself and decides nothing. Both tell clients of limits in the same
-//! [`headers`].
+//! The only place for wire spellings and wire defaults (an absent `hits_addend` becomes 1 here, once). The
+//! sidecar decodes requests and encodes answers, the filter the other way round, and both describe limits to
+//! clients by the same [`headers`]. Moves no bytes and decides nothing.
 
 mod envoy;
 pub mod headers;
@@ -23,7 +22,7 @@ pub use prost_types::{Struct, Value, value::Kind};
 pub use reader::{RequestReader, decode_request};
 pub use writer::encode_answer;
 
-/// The RLS method, as gRPC names it.
+/// The RLS method, in gRPC's spelling.
 pub const RLS_METHOD: &str = "ShouldRateLimit";
-/// The RLS service, as gRPC names it.
+/// The RLS service, in gRPC's spelling.
 pub const RLS_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";

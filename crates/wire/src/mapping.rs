@@ -1,4 +1,4 @@
-//! Between RLS messages and core types. Every default and every refusal of the wire is here.
+//! Converts between RLS messages and core types. Owns every default and every refusal of the wire.
 
 use crate::{lease, rls};
 use prost::Message;
@@ -8,14 +8,14 @@ use tidegate_core::{
     Unit, Value, Verdict,
 };
 
-/// Why a message has no meaning here.
+/// Why a message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The domain is missing.
     #[error("rate limit domain must not be empty")]
     EmptyDomain,
-    /// There is nothing to look up.
+    /// There are no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
     /// More descriptors than one request may have.
@@ -29,7 +29,7 @@ pub enum WireError {
         /// Index of the descriptor.
         descriptor: usize,
     },
-    /// An entry names nothing.
+    /// An entry without a key.
     #[error("descriptors[{descriptor}].entries[{entry}]: key must not be empty")]
     EmptyKey {
         /// Index of the descriptor.
@@ -40,52 +40,51 @@ pub enum WireError {
     /// A descriptor without entries.
     #[error("descriptors[{0}]: entries must not be empty")]
     NoEntries(usize),
-    /// A limit in a request over no known unit.
-    #[error("descriptors[{descriptor}].limit.unit: {unit} is no unit (expected 1 to 7)")]
+    /// A limit with an unknown unit.
+    #[error("descriptors[{descriptor}].limit.unit: {unit} is not a unit (expected 1 to 7)")]
     UnknownUnit {
         /// Index of the descriptor.
         descriptor: usize,
         /// The number.
         unit: i32,
     },
-    /// The bytes are not the message.
+    /// The bytes are not a response.
     #[error("not a RateLimitResponse: {0}")]
     Malformed(#[from] prost::DecodeError),
-    /// The bytes are not the message.
+    /// The bytes are not a request.
     #[error("not a RateLimitRequest: {0}")]
     MalformedRequest(prost::DecodeError),
-    /// The bytes are not the message, or are put in an unusual way that is understood in short messages
-    /// only.
-    #[error("not a RateLimitRequest, or one with groups, which may not have {0} bytes")]
+    /// The bytes are not a request, or a long one in an unusual encoding, which only short requests may use.
+    #[error("not a RateLimitRequest, or one with groups, for which {0} bytes are too many")]
     OddRequest(usize),
-    /// A word about leases that makes no sense.
+    /// Malformed metadata of a lease or of a return.
     #[error("metadata {name}: {value:?} is not {expected}")]
     Metadata {
         /// Its name.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it should say.
+        /// The expected form.
         expected: &'static str,
     },
-    /// The answer does not say whether the request may pass.
+    /// The answer contains no decision.
     #[error("overall_code {0} is neither OK (1) nor OVER_LIMIT (2)")]
     UnknownCode(i32),
 }
 
-/// The most descriptors in one request. A route has a handful; the bound is for what is no route:
-/// all counters of a request are locked at once, and the work grows with the square.
+/// The most descriptors in one request. A route has a handful. A request locks all its counters together,
+/// and the work grows with the square of their number.
 pub const DESCRIPTORS_MAX: usize = 128;
 
-/// The most entries in one descriptor. A limit is at most 30 levels deep; the bound is for what is no
-/// descriptor: a message of the largest size has room for a million.
+/// The most entries in one descriptor. A limit is at most 30 levels deep, while the largest message has room
+/// for a million entries.
 pub const ENTRIES_MAX: usize = 256;
 
-/// Reads a request, as a server does.
+/// Converts a request from its wire form.
 ///
 /// # Errors
-/// When it has no domain, no descriptors, too many or empty ones, ones of too many entries, or a limit over
-/// no unit.
+/// When the domain is missing, when there are no descriptors or too many, when one has no entries or too
+/// many, or when a limit has an unknown unit.
 pub fn request_from_wire(request: rls::RateLimitRequest) -> Result<Request, WireError> {
     if request.domain.is_empty() {
         return Err(WireError::EmptyDomain);
@@ -136,14 +135,14 @@ fn override_from_wire(
     descriptor: usize,
     limit: rls::RateLimitOverride,
 ) -> Result<LimitOverride, WireError> {
-    // The enum of overrides has the numbers of the answer's as far as it goes.
+    // The enum of overrides shares its numbers with the answer's.
     let unit = unit_from_wire(limit.unit)
         .ok_or(WireError::UnknownUnit { descriptor, unit: limit.unit })?;
     Ok(LimitOverride { requests: limit.requests_per_unit, unit })
 }
 
-/// Writes a request, as a client does. Hits that the request as a whole cannot carry (none, or more
-/// than 32 bits) go with each descriptor.
+/// Encodes a request, for clients. Hits that the request as a whole cannot carry (0, or more than 32 bits)
+/// go with each descriptor.
 #[must_use]
 pub fn encode_request(request: &Request) -> Vec<u8> {
     let whole = u32::try_from(request.hits.get()).ok().filter(|hits| *hits > 0);
@@ -172,9 +171,8 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Writes an answer, as a server does. Times go out as whole seconds, rounded up: Envoy's own
-/// filter drops the fraction, and must not send clients back early. Who understands leases does not,
-/// and is told the very time.
+/// Converts an answer to its wire form. Times are whole seconds, rounded up: Envoy's own filter drops the
+/// fraction, and clients must not come back early. Clients that understand leases get the exact time.
 #[must_use]
 pub fn response_to_wire(answer: &Answer) -> rls::RateLimitResponse {
     rls::RateLimitResponse {
@@ -185,7 +183,7 @@ pub fn response_to_wire(answer: &Answer) -> rls::RateLimitResponse {
     }
 }
 
-/// A struct; anything else than a map becomes an empty one.
+/// A struct. Anything but a map becomes an empty one.
 pub(crate) fn struct_to_wire(value: &Value) -> prost_types::Struct {
     let fields = match value {
         Value::Map(fields) => fields.as_slice(),
@@ -226,7 +224,7 @@ fn status_to_wire(status: &Status) -> rls::DescriptorStatus {
     }
 }
 
-/// The time until a reset, as clients are told of it.
+/// The time until a reset, in the form of the wire.
 pub(crate) fn reset_to_wire(status: &Status) -> Nanos {
     match status.lease {
         None => Nanos::from_secs(status.reset.as_secs_ceil()),
@@ -234,11 +232,11 @@ pub(crate) fn reset_to_wire(status: &Status) -> Nanos {
     }
 }
 
-/// Reads an answer, as a client does. Bytes may be anything; fields that make no sense are read
-/// as absent, and only a missing verdict is an error.
+/// Decodes an answer, for clients. Bytes may be anything: invalid fields are read as absent, and only a
+/// missing verdict is an error.
 ///
 /// # Errors
-/// When the bytes are no `RateLimitResponse`, or its `overall_code` is neither of the two.
+/// When the bytes are not a `RateLimitResponse`, or its `overall_code` is neither of the two.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
     let response = rls::ResponseToFilter::decode(bytes)?;
     Ok(Answer {

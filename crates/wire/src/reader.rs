@@ -1,40 +1,38 @@
-//! Reads requests from their bytes into buffers that are kept, so that in the long run none is allocated.
+//! Reads requests into reused buffers, so that the steady state allocates nothing.
 //!
-//! Knows what every client sends. Whatever it does not understand at once (groups, wrong wire types, bytes
-//! that are no message) it leaves to prost, which says what is wrong; so it must only never read anything
-//! otherwise than prost does.
+//! Reads the forms that clients send. Anything unusual (groups, wrong wire types, malformed bytes) is left to
+//! prost, which names the mistake. So this reader must agree with prost on everything it reads.
 
 use crate::mapping::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError, request_from_wire, unit_from_wire};
 use crate::rls;
 use prost::Message;
 use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};
 
-/// Buffers of longer messages are given back, before the next is read at the latest. They take up to some 16 times as
-/// much, when entries are as short as can be; Envoy's own requests are below 1 KiB.
+/// Buffers of longer messages are freed, at the latest before the next read. They take up to some 16 times
+/// the length, with the shortest entries. Envoy's own requests are below 1 KiB.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
-/// Longer messages that cannot be read at once are not handed to prost: it allocates a hundred times their
-/// length for descriptors and entries that say nothing, before anybody could count them. What clients send
-/// and this cannot read is a mistake of a few bytes, or unknown groups, which nobody writes any more.
+/// Longer messages are not left to prost, which allocates a hundred times their length for empty descriptors
+/// and entries before they can be counted. Real mistakes are short, and groups are obsolete.
 const ODD_BYTES_MAX: usize = 64 * 1024;
 
-/// Reads one request after the other. Keeps the buffers of the last one: have one per thread, rather than
-/// per connection.
+/// Reads requests, one after the other. Keeps the buffers of the last one, so use one reader per thread
+/// rather than per connection.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     request: Option<Request>,
-    /// The length of the message that it was read from.
+    /// The length of the last message.
     len: usize,
 }
 
 impl RequestReader {
-    /// One that has read nothing yet.
+    /// A reader without buffers.
     #[must_use]
     pub const fn new() -> Self {
         RequestReader { request: None, len: 0 }
     }
 
-    /// Gives the buffers of a long message back, once nothing of the request is needed.
+    /// Frees the buffers of a long message. Call it when the request is no longer needed.
     #[inline]
     pub fn release(&mut self) {
         if self.len > KEPT_BYTES_MAX {
@@ -59,8 +57,8 @@ impl RequestReader {
 /// Reads a request from its bytes.
 ///
 /// # Errors
-/// When they are no `RateLimitRequest`; when it has no domain, no descriptors, too many or empty ones, ones
-/// of too many entries, or a limit over no unit.
+/// When the bytes are not a `RateLimitRequest`. When the domain is missing, when there are no descriptors or
+/// too many, when one has no entries or too many, or when a limit has an unknown unit.
 pub fn decode_request(bytes: &[u8]) -> Result<Request, WireError> {
     let mut request = nothing();
     read_into(bytes, &mut request)?;
@@ -75,7 +73,7 @@ fn read_into(bytes: &[u8], request: &mut Request) -> Result<(), WireError> {
     match request_at(bytes, request) {
         Some(read) => read,
         None if bytes.len() > ODD_BYTES_MAX => {
-            // Whatever was read of it is wrong.
+            // The partly read request is invalid.
             *request = nothing();
             Err(WireError::OddRequest(bytes.len()))
         }
@@ -87,7 +85,7 @@ fn read_into(bytes: &[u8], request: &mut Request) -> Result<(), WireError> {
     }
 }
 
-/// None when prost should have a look.
+/// None leaves the message to prost.
 fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireError>> {
     let mut fields = Fields { bytes };
     let (mut descriptors, mut hits) = (0_usize, 0);
@@ -97,7 +95,7 @@ fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireErro
         match field {
             (1, Value::Bytes(domain)) => set(&mut request.domain, domain)?,
             (2, Value::Bytes(bytes)) => {
-                // The rest of the message changes nothing: it may be millions of empty ones.
+                // The rest cannot change the outcome, and may be millions of empty descriptors.
                 if descriptors == DESCRIPTORS_MAX {
                     return Some(Err(WireError::TooManyDescriptors));
                 }
@@ -126,7 +124,7 @@ fn request_at(bytes: &[u8], request: &mut Request) -> Option<Result<(), WireErro
     Some(wrong.map_or(Ok(()), Err))
 }
 
-/// What is wrong with the descriptor, if something is.
+/// The error of a descriptor, if it has one.
 fn descriptor_at(
     index: usize,
     bytes: &[u8],
@@ -151,7 +149,7 @@ fn descriptor_at(
                     empty_key = Some(entries);
                 }
                 entries += 1;
-                // A descriptor that is refused anyway need not be kept.
+                // A refused descriptor need not be kept.
                 kept += usize::from(empty_key.is_none());
             }
             (2, Value::Bytes(bytes)) => {
@@ -202,7 +200,7 @@ fn limit_at(bytes: &[u8], requests: &mut u32, unit: &mut i32) -> Option<()> {
     let mut fields = Fields { bytes };
     while let Some(field) = fields.next()? {
         match field {
-            // As protobuf has it, the upper bits of a number that is too long are dropped.
+            // Protobuf drops the upper bits of numbers that are too long.
             (1, Value::Number(number)) => *requests = number as u32,
             (2, Value::Number(number)) => *unit = number as i32,
             (1..=2, _) => return None,
@@ -231,7 +229,7 @@ fn set(text: &mut String, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The place of this number, which there is already, or is the next.
+/// The element with this number, which exists or is the next one.
 fn place_of<T>(places: &mut Vec<T>, number: usize, new: impl FnOnce() -> T) -> &mut T {
     if number >= places.len() {
         return places.push_mut(new());
@@ -239,7 +237,7 @@ fn place_of<T>(places: &mut Vec<T>, number: usize, new: impl FnOnce() -> T) -> &
     &mut places[number]
 }
 
-/// The fields of a message that are left to read.
+/// The remaining fields of a message.
 struct Fields<'a> {
     bytes: &'a [u8],
 }
@@ -248,12 +246,12 @@ struct Fields<'a> {
 enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of a fixed length, which no field of these messages has.
+    /// A fixed-length value, which no field of these messages has.
     Fixed,
 }
 
 impl<'a> Fields<'a> {
-    /// The next field; `Some(None)` at the end, none when prost should have a look.
+    /// The next field. `Some(None)` at the end; None leaves the message to prost.
     #[inline]
     fn next(&mut self) -> Option<Option<(u32, Value<'a>)>> {
         if self.bytes.is_empty() {
@@ -284,7 +282,7 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
-    /// A number of up to 64 bits, which are ten bytes of seven at most.
+    /// A number of up to 64 bits, in at most ten bytes of seven bits.
     #[inline]
     fn varint(&mut self) -> Option<u64> {
         let (&first, rest) = self.bytes.split_first()?;

@@ -1,49 +1,49 @@
-//! The messages of `envoy.service.ratelimit.v3` (RLS) as prost types, with the field numbers of
-//! Envoy 1.40. Fields that Tidegate neither reads nor writes are left out; protobuf skips them.
+//! The messages of `envoy.service.ratelimit.v3` (RLS) as prost types, with the field numbers of Envoy 1.40.
+//! Fields that Tidegate neither reads nor writes are absent; protobuf skips them.
 
-/// A question: is there room for this request?
+/// A request for a decision.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
-    /// Whose limits apply.
+    /// The domain whose limits apply.
     #[prost(string, tag = "1")]
     pub domain: String,
-    /// What the request says about itself.
+    /// The descriptors of the request.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
-    /// What it costs; 0 is read as 1.
+    /// Hits that the request costs; 0 is read as 1.
     #[prost(uint32, tag = "3")]
     pub hits_addend: u32,
 }
 
-/// An ordered list of facts, looked up as a whole.
+/// An ordered list of entries, looked up as a whole.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitDescriptor {
-    /// The facts.
+    /// The entries.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<DescriptorEntry>,
-    /// A limit that the request brings along.
+    /// A limit that overrides the configured one.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// What this descriptor costs; 0 asks without taking.
+    /// Hits that this descriptor costs; 0 asks without taking.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
-    /// Gives hits back instead of taking them.
+    /// Returns hits instead of taking them.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
 
-/// One fact.
+/// A key and a value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DescriptorEntry {
-    /// What it is about; never empty.
+    /// The key; never empty.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// The fact.
+    /// The value.
     #[prost(string, tag = "2")]
     pub value: String,
 }
 
-/// A limit brought along by the request.
+/// A limit that overrides the configured one.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct RateLimitOverride {
     /// Hits per unit.
@@ -54,25 +54,25 @@ pub struct RateLimitOverride {
     pub unit: i32,
 }
 
-/// The answer.
+/// The decision.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitResponse {
-    /// For the request as a whole.
+    /// The decision on the whole request.
     #[prost(enumeration = "Code", tag = "1")]
     pub overall_code: i32,
     /// One per descriptor, in the request's order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
-    /// Headers that Envoy adds to the response to its client.
+    /// Headers for the response to the client.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
-    /// Headers that Envoy adds to the request to its upstream.
+    /// Headers for the request to the upstream.
     #[prost(message, repeated, tag = "4")]
     pub request_headers_to_add: Vec<HeaderValue>,
-    /// The body with which Envoy answers a denied request.
+    /// The body of the response to a denied request.
     #[prost(bytes = "vec", tag = "5")]
     pub raw_body: Vec<u8>,
-    /// What Envoy adds to the dynamic metadata of the request.
+    /// Dynamic metadata for the request.
     #[prost(message, optional, tag = "6")]
     pub dynamic_metadata: Option<prost_types::Struct>,
 }
@@ -88,8 +88,8 @@ pub struct HeaderValue {
     pub value: String,
 }
 
-/// The answer without its metadata, for which the filter has no use: reading a Struct only to drop
-/// it would take time, and a good part of the module.
+/// An answer without metadata, which the filter does not use: parsing a Struct only to drop it would take
+/// time, and a good part of the module's size.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ResponseToFilter {
     /// As in [`RateLimitResponse`].
@@ -100,10 +100,10 @@ pub(crate) struct ResponseToFilter {
     pub(crate) statuses: Vec<DescriptorStatus>,
 }
 
-/// How one descriptor stands.
+/// The status of one descriptor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DescriptorStatus {
-    /// Whether it has room.
+    /// The decision on the descriptor.
     #[prost(enumeration = "Code", tag = "1")]
     pub code: i32,
     /// The limit that applies.
@@ -115,26 +115,26 @@ pub struct DescriptorStatus {
     /// Time until the limit resets.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<prost_types::Duration>,
-    /// What may be spent without asking again: a lease. Only for clients that ask for one.
+    /// Hits that may be spent without a call: a lease. Only for clients that request one.
     #[prost(message, optional, tag = "5")]
     pub quota: Option<Quota>,
 }
 
-/// `RateLimitResponse.Quota`, in which a lease is told.
+/// `RateLimitResponse.Quota`, which carries a lease.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Quota {
-    /// Hits that may be spent.
+    /// Hits of the lease.
     #[prost(uint32, tag = "1")]
     pub requests: u32,
-    /// Until when.
+    /// The end of the lease.
     #[prost(message, optional, tag = "2")]
     pub valid_until: Option<prost_types::Timestamp>,
-    /// Its name.
+    /// The id of the lease.
     #[prost(string, tag = "3")]
     pub id: String,
 }
 
-/// A limit as clients are told of it.
+/// A limit as clients see it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RateLimit {
     /// Hits per unit.
@@ -154,9 +154,9 @@ pub struct RateLimit {
 pub enum Code {
     /// Not set.
     Unknown = 0,
-    /// There is room.
+    /// Allowed.
     Ok = 1,
-    /// There is none.
+    /// Denied.
     OverLimit = 2,
 }
 
@@ -164,7 +164,7 @@ pub enum Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum RateLimitUnit {
-    /// No unit of this list.
+    /// Not a named unit.
     Unknown = 0,
     /// 1 s
     Second = 1,

@@ -1,4 +1,4 @@
-//! Writes answers straight into bytes, the same that prost writes of [`response_to_wire`].
+//! Encodes answers directly, to the same bytes as prost does with [`response_to_wire`].
 //!
 //! [`response_to_wire`]: crate::response_to_wire
 
@@ -11,7 +11,7 @@ use tidegate_core::{Answer, Lease, LimitView, Status};
 const VARINT: u8 = 0;
 const BYTES: u8 = 2;
 
-/// Appends the bytes of an answer; `headers` are those that Envoy adds to the response to its client.
+/// Appends an encoded answer. `headers` are for the response to the client.
 pub fn encode_answer(answer: &Answer, headers: Vec<HeaderValue>, bytes: &mut Vec<u8>) {
     number(1, i32::from(code(answer.verdict)) as u64, bytes);
     for status in &answer.statuses {
@@ -63,7 +63,7 @@ fn time(nanos: u64, bytes: &mut Vec<u8>) {
     number(2, nanos % 1_000_000_000, bytes);
 }
 
-/// A number; zero is what an absent one is.
+/// A number; zero is the default, and left out.
 #[inline]
 fn number(tag: u8, number: u64, bytes: &mut Vec<u8>) {
     if number != 0 {
@@ -81,7 +81,7 @@ fn text(tag: u8, text: &str, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A message, whose length is known when it is written; that is mostly one byte.
+/// A message. Its length is known when it is written, and mostly takes one byte.
 #[inline]
 fn message(tag: u8, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     bytes.extend_from_slice(&[tag << 3 | BYTES, 0]);

@@ -1,5 +1,5 @@
-//! The words about leases as they travel: what one end writes the other reads, and what makes no sense
-//! is refused by name or read as nothing.
+//! The wire form of leases: the ends understand each other, and malformed values are refused by name or
+//! ignored.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -262,7 +262,7 @@ fn a_quota_that_makes_no_sense_is_no_lease() {
     }
 }
 
-/// Answers come over a network: whatever bytes they have, reading them is no crash.
+/// Answers come over a network: no bytes may cause a panic.
 #[test]
 fn no_bytes_of_an_answer_are_too_strange() {
     let lease = Lease { id: 9, tokens: 3, valid_until: Timestamp::from_secs(5) };

@@ -1,4 +1,4 @@
-//! The protocol as others see it: golden bytes, defaults, refusals, and hostile answers.
+//! The protocol from outside: golden bytes, defaults, refusals, and hostile answers.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -29,7 +29,7 @@ fn request() -> RateLimitRequest {
     }
 }
 
-/// The bytes that the published proto gives this message, worked out by hand.
+/// The bytes of this message by the published proto, encoded by hand.
 #[test]
 fn a_request_has_the_published_bytes() {
     let request = Request {
@@ -86,7 +86,7 @@ fn requests_without_meaning_are_refused_by_name() {
             |r| {
                 r.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 0 });
             },
-            "descriptors[0].limit.unit: 0 is no unit (expected 1 to 7)",
+            "descriptors[0].limit.unit: 0 is not a unit (expected 1 to 7)",
         ),
     ];
     for (change, message) in table {
@@ -112,7 +112,7 @@ fn an_override_and_a_refund_survive_the_wire() {
     assert_eq!(request.charge_of(&request.descriptors[0]), Charge::Refund(Hits::new(3)));
 }
 
-/// A peek went out as `hits_addend: 0`, which a server reads as one hit.
+/// Regression: a peek was sent as `hits_addend: 0`, which servers read as one hit.
 #[test]
 fn hits_that_a_request_cannot_carry_go_with_its_descriptors() {
     for hits in [Hits::PEEK, Hits::new(u64::MAX)] {

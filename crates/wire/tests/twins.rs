@@ -1,5 +1,5 @@
-//! The reader and the writer that are made by hand, beside prost's, which are slower and obvious: they must
-//! read and write the same, whatever the bytes.
+//! The hand-written reader and writer beside their slow twin, prost: they must read and write the same,
+//! whatever the bytes.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -30,7 +30,7 @@ fn by_prost(bytes: &[u8]) -> Result<Request, WireError> {
     request_from_wire(RateLimitRequest::decode(bytes).map_err(WireError::MalformedRequest)?)
 }
 
-/// Reads with a reader that has read something else before, too.
+/// Reads with a reader that has read another message before.
 #[track_caller]
 fn check(reader: &mut RequestReader, bytes: &[u8]) {
     let expected = by_prost(bytes);
@@ -85,7 +85,7 @@ fn mutated_requests_are_read_or_refused_as_prost_does() {
     let mutated = (messages(), prop::collection::vec(change, 1..4), messages());
     runner(1_500)
         .run(&mutated, |(mut bytes, changes, second)| {
-            // Two messages one after the other are one that says things twice.
+            // Two concatenated messages are one message with repeated fields.
             check(&mut reader.borrow_mut(), &[&bytes[..], &second].concat());
             for (place, byte) in changes {
                 if bytes.is_empty() {
@@ -104,7 +104,7 @@ fn mutated_requests_are_read_or_refused_as_prost_does() {
 #[test]
 fn arbitrary_bytes_are_read_or_refused_as_prost_does() {
     let reader = RefCell::new(RequestReader::new());
-    // Bytes that keys and lengths are made of come more often.
+    // Bytes of keys and lengths are more likely.
     let byte = prop_oneof![4 => 0..64_u8, 1 => any::<u8>()];
     let bytes = prop::collection::vec(byte, 0..48);
     runner(5_000)
@@ -130,11 +130,11 @@ fn what_few_clients_send_is_read_as_prost_reads_it() {
         check(reader, &bytes);
         by_prost(&bytes)
     };
-    // A group that nobody knows, fixed numbers, a key in more bytes than it needs.
+    // An unknown group, fixed-length numbers, a key in more bytes than necessary.
     assert!(read(&mut reader, &[0x7b, 0x08, 1, 0x7c]).is_ok());
     assert!(read(&mut reader, &[0x79, 1, 2, 3, 4, 5, 6, 7, 8, 0x7d, 1, 2, 3, 4]).is_ok());
     assert_eq!(read(&mut reader, &[0x98, 0x00, 7]).map(|request| request.hits.get()), Ok(7));
-    // The longest number, one that is too long, a tag that is none, text that is none.
+    // The longest number, one that is too long, an invalid tag, invalid text.
     let longest = [0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
     assert!(read(&mut reader, &longest).is_ok());
     let mut too_long = longest;
@@ -153,7 +153,8 @@ fn too_many_descriptors_are_refused_as_prost_does() {
     }
 }
 
-/// Symptom: a descriptor of 4 MiB kept a thread for tens of milliseconds. Cause: nobody counted its entries.
+/// Regression: a descriptor of 4 MiB kept a thread busy for tens of milliseconds, as its entries were not
+/// counted.
 #[test]
 fn too_many_entries_are_refused_as_prost_does() {
     let mut reader = RequestReader::new();
@@ -173,8 +174,8 @@ fn too_many_entries_are_refused_as_prost_does() {
     assert_eq!(refused, WireError::TooManyEntries { descriptor: 0 });
 }
 
-/// Symptom: two million descriptors that say nothing took 22 ms. Cause: all were read, to be counted. Now
-/// nothing is read after one too many, so that what follows may be anything.
+/// Regression: two million empty descriptors took 22 ms, as all were read and counted. Now reading stops
+/// after the first one too many, so the bytes after it may be anything.
 #[test]
 fn nothing_is_read_after_one_too_many() {
     let mut reader = RequestReader::new();
@@ -189,8 +190,8 @@ fn nothing_is_read_after_one_too_many() {
     check(&mut reader, &good);
 }
 
-/// Symptom: 4 MiB of descriptors that say nothing took 400 MiB. Cause: prost was given what could not be
-/// read at once, whatever its length, and makes a message of every two bytes.
+/// Regression: 4 MiB of empty descriptors took 400 MiB. Prost, which makes a message of every two bytes, got
+/// messages of any length.
 #[test]
 fn long_messages_that_cannot_be_read_at_once_are_refused_unread() {
     // Begins with a group, which only prost reads.

@@ -1,5 +1,6 @@
-//! The client's side of a connection, fed with any bytes in any pieces: each call ends at most once, the same
-//! way however the bytes are cut, with memory in proportion to them and little CPU for each.
+//! The client's side of a connection, fed with random bytes in random pieces: each call ends at most once,
+//! and in the same way however the bytes are cut. Memory is proportional to them, and CPU per byte is
+//! limited.
 
 use super::Target;
 use crate::frames::{self, frame};
@@ -13,7 +14,7 @@ use tidegate_grpc::client::{Connection, Ended};
 pub(super) const TARGET: Target = Target { name: "client", run, seeds };
 
 const WORK: Bound = Bound { fixed: Duration::from_micros(500), nanos_per_byte: 250 };
-/// Calls that are begun before each part of the bytes.
+/// Calls begun before each part of the bytes.
 const CALLS: usize = 12;
 
 /// How a call ended, as text.
@@ -30,7 +31,7 @@ fn run(input: &[u8]) {
     let whole = WORK.check(bytes.len(), || fed(parts, &[u8::MAX]));
     let meter = Meter::begin();
     let cut = fed(parts, sizes);
-    // What is said is kept here as text, too.
+    // The output is kept here as text, too.
     let allowed = 256 * 1024 + 16 * bytes.len();
     assert!(meter.peak() <= allowed, "{} bytes for {}", meter.peak(), bytes.len());
     assert_eq!(cut, whole, "in pieces of {sizes:?}");
@@ -38,7 +39,8 @@ fn run(input: &[u8]) {
     assert_eq!(numbers.len(), whole.1.len(), "a call ends twice: {:?}", whole.1);
 }
 
-/// Begins calls and feeds the bytes, twice: what is said, how calls end, whether the connection broke.
+/// Begins calls and feeds the bytes, twice. Returns the output, how calls ended, and whether the connection
+/// failed.
 fn fed(parts: [&[u8]; 2], sizes: &[u8]) -> (Vec<u8>, Vec<End>, bool) {
     let mut connection = Connection::new("localhost", "/test.Echo/Echo", &[("x-a", "b")]);
     let mut ends: Vec<End> = Vec::new();

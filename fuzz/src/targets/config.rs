@@ -1,7 +1,7 @@
-//! The configuration of the plugin: the text of a JSON object and the bytes of a Struct that stand for the
-//! same values are read alike, twice alike, and with bounded work.
+//! The plugin's configuration: a JSON object and a Struct with the same values are read alike, in every run,
+//! and with limited work.
 //!
-//! Deliberate differences: a number beyond 2^53 is exact in JSON alone, and each form has its own bound on
+//! Deliberate differences: a number beyond 2^53 is exact only in JSON, and each form has its own limit of
 //! depth. Such documents are not compared.
 
 use super::Target;
@@ -15,9 +15,9 @@ use tidegate::config::Config;
 
 pub(super) const TARGET: Target = Target { name: "config", run, seeds };
 
-/// An object is searched for each of its keys, and expressions are compiled.
+/// Every object is searched for each of its keys, and expressions are compiled.
 const WORK: Bound = Bound { fixed: Duration::from_millis(20), nanos_per_byte: 4_000 };
-/// Both forms are read the same up to this depth.
+/// Both forms are compared up to this depth.
 const DEPTH_MAX: usize = 30;
 
 fn run(input: &[u8]) {
@@ -33,7 +33,7 @@ fn run(input: &[u8]) {
     if !value.is_object() || !is_comparable(&value, DEPTH_MAX) {
         return;
     }
-    // A key that comes twice is a mistake in JSON; what the library made of it has it once.
+    // A repeated key is a mistake in JSON, but the library keeps only one.
     if matches!(&read, Err(error) if error.message.contains("is there twice")) {
         return;
     }
@@ -48,7 +48,7 @@ fn run(input: &[u8]) {
     }
 }
 
-/// Whether both forms can say this exactly.
+/// Whether both forms can represent this exactly.
 fn is_comparable(value: &Value, depth: usize) -> bool {
     let Some(depth) = depth.checked_sub(1) else { return false };
     match value {
@@ -78,7 +78,7 @@ fn kind(value: &Value) -> Kind {
     }
 }
 
-/// Every action on its own, as JSON and as a Struct.
+/// Every action alone, as JSON and as a Struct.
 fn seeds() -> Vec<Vec<u8>> {
     let actions = [
         r#"{"request_headers":{"header_name":"x","descriptor_key":"a","skip_if_absent":true}}"#,

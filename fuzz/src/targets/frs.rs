@@ -1,4 +1,4 @@
-//! Bodies of the FRS, beside an independent reader of XML: what is understood has the same items there.
+//! FRS bodies, compared with an independent XML reader: an accepted body has the same items there.
 
 use super::Target;
 use super::xml_files::{self, WORK};

@@ -1,11 +1,11 @@
 //! Header blocks, decoded here and by the h2 crate: the same fields, or both refuse the block.
 //!
 //! Deliberate differences, which end the comparison:
-//! - A field whose bytes HTTP forbids, and a pseudo-header that is unknown or whose value makes no sense, is
-//!   refused by h2 for the whole connection. Here it is handed on as invalid, which costs its call alone.
-//! - h2 allows any text in the value of a pseudo-header; here a zero byte or the end of a line is invalid.
-//! - A block that is no request (pseudo-headers twice or late, fields of one connection) is a broken stream to
-//!   h2, and its fields are not handed on; here that is judged elsewhere.
+//! - For a field with forbidden bytes, or an unknown or invalid pseudo-header, h2 fails the whole connection.
+//!   Here the field is passed on as invalid, which costs only its call.
+//! - h2 allows any text in the value of a pseudo-header; here a zero byte or a line end is invalid.
+//! - A block that is not a request (pseudo-headers twice or late, connection-specific fields) fails the stream
+//!   in h2, which passes none of its fields on; here other code checks that.
 
 use super::Target;
 use crate::frames::frame;
@@ -26,13 +26,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub(super) const TARGET: Target = Target { name: "hpack", run, seeds };
 
-/// A Huffman code takes some 20 ns a byte when built for the fuzzer, plain fields less.
+/// A Huffman code takes some 20 ns a byte in the instrumented build, plain fields less.
 const WORK: Bound = Bound { fixed: Duration::from_micros(200), nanos_per_byte: 100 };
 
-/// What a server takes for one call.
+/// The server's limit for one call.
 const LIST_BYTES_MAX: usize = 16 * 1024;
 
-/// Fields beyond this, which a block can have thousands of, are not compared.
+/// A block can have thousands of fields; those beyond this are not compared.
 const COMPARED_BYTES_MAX: usize = 256 * 1024;
 
 type Fields = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
@@ -81,7 +81,7 @@ fn run(input: &[u8]) {
         }
         if fields.iter().any(|(name, value, is_valid)| {
             let refused = is_refused(name, value) || is_cut(value);
-            // What is invalid here is invalid there.
+            // A field that is invalid here is invalid there.
             assert!(*is_valid || refused, "{name:x?}: {value:x?} is refused here alone");
             refused
         }) {
@@ -105,7 +105,7 @@ fn run(input: &[u8]) {
     }
 }
 
-/// Whether h2 refuses a field for its bytes.
+/// Whether h2 refuses the bytes of a field.
 fn is_refused(name: &[u8], value: &[u8]) -> bool {
     let is_text = std::str::from_utf8(value).is_ok();
     match name {
@@ -119,7 +119,7 @@ fn is_refused(name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Whether a value has bytes that could end it elsewhere: refused here for pseudo-headers as well.
+/// Whether a value contains a line end or a zero byte: invalid here for pseudo-headers as well.
 fn is_cut(value: &[u8]) -> bool {
     value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
 }
@@ -139,14 +139,14 @@ fn is_malformed(fields: &[(Vec<u8>, Vec<u8>, bool)]) -> bool {
     late || (0..names.len()).any(twice) || fields.iter().any(of_connection)
 }
 
-/// What h2 makes of a block.
+/// The result of h2.
 enum Theirs {
     Fields(Fields),
     Malformed,
     Undecodable,
 }
 
-/// The reader of frames of the h2 crate, for the decoder in it.
+/// h2's frame reader, for the decoder in it.
 struct H2(h2::Codec<Memory, Bytes>);
 
 impl H2 {
@@ -188,7 +188,7 @@ impl H2 {
     }
 }
 
-/// Bytes to read; nothing is written.
+/// Bytes to read. Ignores writes.
 #[derive(Debug, Default)]
 struct Memory {
     bytes: Vec<u8>,
@@ -230,7 +230,7 @@ impl AsyncWrite for Memory {
     }
 }
 
-/// The examples of RFC 7541, appendix C.3 and C.4, as blocks of one connection, and built ones.
+/// The examples of RFC 7541, appendix C.3 and C.4, as blocks of one connection, and generated blocks.
 fn seeds() -> Vec<Vec<u8>> {
     let plain: [&[u8]; 3] = [
         b"\x82\x86\x84\x41\x0fwww.example.com",

@@ -1,5 +1,5 @@
-//! Lease metadata: what is read of it is written again and read as the same; what is refused is refused with
-//! a short message; and reading a value takes time and memory in proportion to it.
+//! Lease metadata: accepted values survive encoding and decoding, refusals have a short message, and time and
+//! memory are proportional to the value.
 
 use super::Target;
 use crate::input::Input;
@@ -14,7 +14,7 @@ use tidegate_wire::{
 pub(super) const TARGET: Target = Target { name: "leases", run, seeds };
 
 const WORK: Bound = Bound { fixed: Duration::from_micros(300), nanos_per_byte: 500 };
-/// The longest value that a message repeats, each byte as `\u{13}`, and the words around it.
+/// The longest value in an error message, with each byte as `\u{13}`, and the words around it.
 const MESSAGE_BYTES_MAX: usize = 800;
 
 const NAMES: [&str; 6] = [
@@ -26,10 +26,10 @@ const NAMES: [&str; 6] = [
     "tidegate-return",
 ];
 
-/// A line for each name, in the order of [`NAMES`]: `+` and its value, or anything else for none.
+/// A line for each name, in the order of [`NAMES`]: `+` and its value; anything else means absent.
 fn run(input: &[u8]) {
     let mut input = Input(input);
-    // A request without any is refused before.
+    // A request without descriptors is refused earlier.
     let descriptors = usize::from(input.byte()).clamp(1, DESCRIPTORS_MAX);
     let lines: Vec<&[u8]> = input.rest().split(|byte| *byte == b'\n').collect();
     let bytes = lines.iter().map(|line| line.len()).sum();

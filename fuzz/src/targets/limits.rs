@@ -1,5 +1,5 @@
-//! Limits in YAML: rules or mistakes, the same each time, each mistake at a place of the file, with bounded
-//! work and memory.
+//! Limits in YAML: rules or mistakes, the same in every run, each mistake at a position inside the file, with
+//! limited work and memory.
 
 use super::Target;
 use super::xml_files::check_mistakes;
@@ -10,7 +10,7 @@ use tidegate_cli::fuzzing;
 
 pub(super) const TARGET: Target = Target { name: "limits", run, seeds };
 
-/// Aliases may stand for much more than they are long, and expressions are compiled.
+/// Aliases may expand to far more than their length, and expressions are compiled.
 const WORK: Bound = Bound { fixed: Duration::from_millis(50), nanos_per_byte: 10_000 };
 
 fn run(input: &[u8]) {

@@ -1,4 +1,4 @@
-//! The targets: what is fuzzed, and by which oracle it is judged.
+//! The fuzz targets and their oracles.
 
 mod client;
 mod config;
@@ -12,12 +12,12 @@ mod store;
 mod takeover;
 mod xml_files;
 
-/// Something that is fuzzed.
+/// A fuzz target.
 pub(crate) struct Target {
     pub(crate) name: &'static str,
-    /// Panics when the oracle finds something.
+    /// Panics when the oracle finds a fault.
     pub(crate) run: fn(&[u8]),
-    /// What a corpus begins with.
+    /// The first inputs of a corpus.
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
 }
 

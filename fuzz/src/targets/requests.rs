@@ -1,7 +1,7 @@
-//! Requests of the rate limit service, read by hand and by prost: the same request, or the same mistake.
+//! Requests of the rate limit service, decoded by hand and by prost: the same request, or the same error.
 //!
-//! Deliberate differences: a long message that cannot be read at once is refused unread, where prost may take
-//! it; and of a request with too many descriptors or entries another mistake may be told.
+//! Deliberate differences: a long message in an unusual encoding is refused without decoding, while prost may
+//! accept it; and a request with too many descriptors or entries may report another error.
 
 use super::Target;
 use crate::memory::Meter;
@@ -19,14 +19,14 @@ pub(super) const TARGET: Target = Target { name: "requests", run, seeds };
 const WORK: Bound = Bound { fixed: Duration::from_micros(300), nanos_per_byte: 500 };
 
 thread_local! {
-    /// Has read every input before this one.
+    /// Has decoded every earlier input.
     static READER: RefCell<RequestReader> = const { RefCell::new(RequestReader::new()) };
 }
 
 fn run(input: &[u8]) {
     let meter = Meter::begin();
     let read = decode_request(input);
-    // Entries as short as can be take some 16 times as much as their bytes.
+    // The shortest entries take some 16 times their bytes.
     let allowed = 4_096 + 64 * input.len();
     assert!(meter.peak() <= allowed, "{} bytes for {}", meter.peak(), input.len());
     let by_prost = RateLimitRequest::decode(input).map_err(WireError::MalformedRequest);
@@ -41,7 +41,7 @@ fn run(input: &[u8]) {
     });
 }
 
-/// What comes after one too many need not be read, and may be wrong in other ways.
+/// Input after one descriptor or entry too many is not read, and may contain other errors.
 fn is_too_many(error: &WireError) -> bool {
     error.to_string().contains("too many")
 }

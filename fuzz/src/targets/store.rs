@@ -1,8 +1,7 @@
-//! Images of a cluster's files that were damaged in any way: no panic, no signal, and nothing is believed that
-//! was never written.
+//! Arbitrarily damaged files of a cluster: no panic, no signal, and no value that was never written.
 //!
-//! The twin of the format is that of the store's own tests. Where only nodes were damaged, no more keys are
-//! forgotten than the counts of dropped nodes admit.
+//! The twin of the format is that of the store's own tests. If only nodes were damaged, no more keys are lost
+//! than the counts of dropped nodes allow.
 
 use super::Target;
 use crate::input::Input;
@@ -24,7 +23,7 @@ use tidegate_store::{
 
 pub(super) const TARGET: Target = Target { name: "store", run, seeds };
 
-/// Some milliseconds, most of them the system's, for opening and closing files.
+/// A few milliseconds, mostly the system's, to open and close files.
 const WORK: Bound = Bound { fixed: Duration::from_millis(300), nanos_per_byte: 0 };
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 10 * SECOND;
@@ -32,10 +31,10 @@ const SEED: u64 = 77;
 const KEYS: u64 = 24;
 const DAMAGES_MAX: usize = 24;
 
-/// What a cluster may have under a key: states and ends.
+/// The possible states and expiries of a key.
 type Known = BTreeMap<(Class, StoredKey), BTreeSet<(Vec<u64>, u64)>>;
 
-/// A sound cluster: what killed processes leave in memory.
+/// An undamaged cluster, as killed processes leave it in memory.
 struct Sound {
     options: Options,
     layouts: Vec<Layout>,
@@ -77,14 +76,14 @@ fn sound() -> &'static Sound {
         let live = entries(&cluster).into_iter().map(|(class, key, _)| (class, key)).collect();
         let mut image = Image::read(dir.path());
         drop(cluster);
-        // The process that made it has left.
+        // Its process has left.
         image.set(CONTROL, PROCESSES, 0);
         image.set(CONTROL, writer_word(0, OWNER), 0);
         Sound { layouts: layouts(&options), options, image, known, live }
     })
 }
 
-/// What was damaged.
+/// The damaged parts.
 #[derive(Debug, PartialEq, Eq, Clone, Copy, PartialOrd, Ord)]
 enum Damaged {
     Nodes,
@@ -92,7 +91,7 @@ enum Damaged {
     Headers,
 }
 
-/// The words of an image that are other than those of the sound one.
+/// The words of an image that differ from the undamaged one.
 struct Spoiled<'a> {
     sound: &'a Sound,
     words: BTreeMap<(String, u64), u64>,
@@ -145,7 +144,7 @@ impl Spoiled<'_> {
                 let value = self.value(input, &name, word);
                 self.set(&name, word, value);
             }
-            // A whole node, in another place, with its tag.
+            // A whole node at another position, with its tag.
             4 => {
                 let from = u64::from(input.byte()) % layout.geometry.key_nodes_total();
                 let (other, first) = layout.key_node_at(from);
@@ -205,7 +204,7 @@ impl Spoiled<'_> {
         }
     }
 
-    /// A committed journal of a whole node, which goes anywhere.
+    /// A committed journal of a whole node with an arbitrary target.
     fn forge_journal(
         &mut self,
         input: &mut Input<'_>,
@@ -287,7 +286,7 @@ fn entries(cluster: &Cluster) -> Vec<(Class, StoredKey, Entry)> {
     found
 }
 
-/// What is there was written once, and what is missing was counted.
+/// Every value was written once, and every missing one is counted.
 fn check(cluster: &Cluster, image: &Spoiled<'_>, dir: &Directory, cut: u8) {
     let is_whole = image.damaged < Damaged::Headers;
     let mut keys = BTreeSet::new();
@@ -331,7 +330,7 @@ fn check(cluster: &Cluster, image: &Spoiled<'_>, dir: &Directory, cut: u8) {
     }
 }
 
-/// Cuts a file short under the cluster that has it open.
+/// Truncates a file while the cluster has it open.
 fn cut_short(image: &Spoiled<'_>, dir: &Directory, cut: u8) {
     let names = image.sound.image.names();
     let name = &names[usize::from(cut) % names.len()];
@@ -344,7 +343,7 @@ fn cut_short(image: &Spoiled<'_>, dir: &Directory, cut: u8) {
 fn seeds() -> Vec<Vec<u8>> {
     vec![
         vec![0],
-        // A bit of a node, a word of a head, a node elsewhere.
+        // A bit of a node, a word of a head, a misplaced node.
         vec![0, 0, 1, 2, 0, 0, 3, 2, 5],
         vec![0, 0, 1, 2, 0, 3, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8],
         vec![0, 0, 1, 2, 0, 4, 2, 1, 7],
@@ -354,7 +353,7 @@ fn seeds() -> Vec<Vec<u8>> {
         vec![0, 0, 0, 0, 3, 6, 0, 0, 1],
         vec![0, 0, 1, 1, 2, 7, 5, 1, 0, 9, 3, 0],
         vec![0, 0, 1, 1, 2, 7, 5, 1, 3, 9, 3, 0],
-        // A header, a length, a file cut short under the cluster.
+        // A header, a length, a file truncated under the cluster.
         vec![0, 0, 0, 0, 0, 9, 0, 6, 2, 3],
         vec![0, 0, 0, 0, 0, 10, 200, 0, 1, 1],
         vec![210],

@@ -1,5 +1,5 @@
-//! Messages of a takeover, by either side, over a real stream and with files: what is understood is what an
-//! obvious reader finds, no file is left open, and memory stays within the bound of a message.
+//! Takeover messages in both directions, over a real stream and with files: accepted messages match a simple
+//! reader, no file stays open, and memory stays within the limit of a message.
 
 use super::Target;
 use crate::input::{Input, pieces};
@@ -16,9 +16,9 @@ use tidegate_process::fuzzing::{new_process, old_process};
 
 pub(super) const TARGET: Target = Target { name: "takeover", run, seeds };
 
-/// A message, what is read at once, and what JSON becomes.
+/// A message, one read, and the parsed JSON.
 const MEMORY_MAX: usize = 1 << 20;
-/// Far below what a stream takes without a reader; each piece counts there as a kilobyte and more.
+/// Far below the capacity of a stream without a reader, where each piece counts a kilobyte and more.
 const BYTES_MAX: usize = 32 * 1024;
 const PIECES_MAX: usize = 64;
 
@@ -48,7 +48,7 @@ fn run(input: &[u8]) {
     assert_eq!(open_files(), open_before, "files are left open");
 }
 
-/// Sends the bytes in pieces, a file with each of the first ones. Says how many files went along.
+/// Sends the bytes in pieces, with a file on each of the first ones. Returns the number of files sent.
 fn say(stream: &UnixStream, bytes: &[u8], files: u8, sizes: &[u8]) -> usize {
     let file = File::open("/dev/null").expect("/dev/null opens");
     let (mut sent, mut rest) = (0, bytes);
@@ -79,7 +79,7 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// The values of the messages, up to the first that is none.
+/// The values of the messages, up to the first invalid one.
 fn messages(mut bytes: &[u8]) -> Vec<Value> {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
@@ -92,7 +92,7 @@ fn messages(mut bytes: &[u8]) -> Vec<Value> {
     found
 }
 
-/// The value at a path of names, or of places in a list, since a message may be written as either.
+/// The value at a path of names or list positions, as a message may be written as either.
 fn at<'a>(value: &'a Value, path: &[(&str, usize)]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, (name, place)| value.get(name).or_else(|| value.get(place)))
 }

@@ -1,9 +1,9 @@
-//! `srv.xml`, `map.xml` and XML itself, beside an independent reader of XML: what is read here is a document
-//! to it too, with the same elements and attributes.
+//! `srv.xml`, `map.xml` and XML itself, compared with an independent XML reader: an accepted document has the
+//! same elements and attributes there.
 //!
-//! Deliberate differences: here text, processing instructions, document types, more than eight attributes, and
-//! long values are refused; names are not held to XML's rule, since every unknown one is refused; and a
-//! prefix of a name means nothing.
+//! Deliberate differences: text, processing instructions, document types, more than eight attributes, and
+//! long values are refused here; names are not checked against XML's rule, since every unknown one is
+//! refused; and the prefix of a name is ignored.
 
 use super::Target;
 use crate::input::Input;
@@ -16,7 +16,7 @@ use tidegate_cli::fuzzing::{self, Mistake, Pieces};
 pub(super) const TARGET: Target = Target { name: "xml_files", run, seeds };
 
 pub(super) const WORK: Bound = Bound { fixed: Duration::from_millis(2), nanos_per_byte: 2_000 };
-/// A time zone is looked up in the database, by code that is not optimised here.
+/// A time zone is looked up in the database, by code that is not optimised in this build.
 const WORK_OF_FILES: Bound = Bound { fixed: Duration::from_millis(50), nanos_per_byte: 2_000 };
 
 fn run(input: &[u8]) {
@@ -33,11 +33,11 @@ fn run(input: &[u8]) {
     assert!(meter.peak() <= allowed, "{} bytes for {}", meter.peak(), bytes.len());
 }
 
-/// Reads the document here and by the other reader. Returns what it has.
+/// Reads the document by both readers. Returns the result of this one.
 pub(super) fn compare(bytes: &[u8], depth_max: usize) {
     let read = WORK.check(bytes.len(), || fuzzing::xml(bytes, depth_max));
     let text = text(bytes);
-    // Names of any kind and prefixes are not to be compared.
+    // Names and prefixes of unusual form are not compared.
     let is_plain = |pieces: &Pieces| {
         pieces.iter().flatten().all(|(name, attributes)| {
             is_name(name) && attributes.iter().all(|(name, _)| is_name(name))
@@ -59,7 +59,7 @@ pub(super) fn compare(bytes: &[u8], depth_max: usize) {
     }
 }
 
-/// What is refused here though it is XML, and may hide what comes after it.
+/// Valid XML that is refused here, and may hide mistakes after it.
 fn is_restricted(document: &Document<'_>, text: &str) -> bool {
     let is_odd = |node: Node<'_, '_>| {
         node.is_pi()
@@ -123,7 +123,7 @@ fn map(bytes: &[u8]) {
     }
 }
 
-/// Each mistake is short, and at a place that the file has.
+/// Each mistake is short, and at a position inside the file.
 pub(super) fn check_mistakes(mistakes: &[Mistake], bytes: &[u8]) {
     assert!(!mistakes.is_empty(), "refused without a reason");
     let lines = bytes.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u64 + 2;

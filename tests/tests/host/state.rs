@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use wasmtime::{Memory, TypedFunc};
 
 use super::headers::Headers;
@@ -76,7 +78,7 @@ pub(super) struct State {
     pub(super) clock: Clock,
     /// The timers that run, by root context.
     pub(super) tick_periods_ms: BTreeMap<ContextId, u32>,
-    pub(super) random: u64,
+    pub(super) random: SplitMix64,
     /// The guest is being asked for memory, and Envoy lets it call nothing meanwhile.
     pub(super) allocating: bool,
 }
@@ -205,7 +207,7 @@ impl State {
             // Any start will do, if it is later than the epoch by more than a year's window.
             clock: Clock { wall_ns: 1_700_000_000_000_000_000, monotonic_ns: 1_000_000_000_000 },
             tick_periods_ms: BTreeMap::new(),
-            random: worker,
+            random: SplitMix64::seed_from_u64(worker),
             allocating: false,
         }
     }
@@ -264,11 +266,8 @@ impl State {
         self.logs.push(LogLine { level, text });
     }
 
-    /// Random bytes that are the same in every run: splitmix64, seeded with the worker's number.
+    /// A random byte, the same in every run: the worker's number is the seed.
     pub(super) fn random_byte(&mut self) -> u8 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)).to_le_bytes()[0]
+        self.random.next_u64().to_le_bytes()[0]
     }
 }

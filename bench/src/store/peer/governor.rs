@@ -1,6 +1,6 @@
-//! The governor crate with a state for each key in a `DashMap`, made with room for its keys.
+//! The governor crate with a state for each key in a `DashMap` of sufficient capacity.
 
-use super::{BURST, Kind, Peer, REFILL};
+use super::{BURST, Peer, PeerKind, REFILL};
 use crate::store::keys::Keys;
 use anyhow::Context;
 use governor::clock::DefaultClock;
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: PeerKind = PeerKind {
     name: "governor",
     build: |capacity, _| {
         let refill = Duration::from_nanos(REFILL.as_nanos());
@@ -24,7 +24,7 @@ pub(super) const KIND: Kind = Kind {
 struct Governor(RateLimiter<String, DashMapStateStore<String>, DefaultClock>);
 
 thread_local! {
-    /// The limiter wants a `String`, but keeps a clone: one buffer does for all keys.
+    /// The limiter takes a `String`, but stores a clone, so one buffer serves all keys.
     static BUFFER: RefCell<String> = const { RefCell::new(String::new()) };
 }
 

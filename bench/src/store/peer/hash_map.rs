@@ -1,13 +1,13 @@
-//! The plain way: a `HashMap` of Tidegate's own states under one lock, made with room for its
-//! keys. A batch takes the lock once.
+//! A `HashMap` of Tidegate's own states behind one lock, with sufficient capacity. A batch takes the lock
+//! once.
 
-use super::{Kind, Peer, now, quota};
+use super::{Peer, PeerKind, now, quota};
 use crate::store::keys::Keys;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use tidegate_core::{Charge, Quota, decide};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: PeerKind = PeerKind {
     name: "HashMap",
     build: |capacity, _| {
         let states = Mutex::new(HashMap::with_capacity(capacity as usize));

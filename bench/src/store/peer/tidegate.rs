@@ -1,6 +1,6 @@
-//! Tidegate's store, in a directory of its own that goes with it, at the load it is meant for.
+//! Tidegate's store, in a temporary directory, at its intended load.
 
-use super::{Kind, Peer, now, quota};
+use super::{Peer, PeerKind, now, quota};
 use crate::store::keys::Keys;
 use anyhow::Context;
 use std::path::Path;
@@ -8,20 +8,20 @@ use tempfile::TempDir;
 use tidegate_core::{Charge, Quota, Timestamp, decide};
 use tidegate_store::{Cluster, EntryMut, Eviction, Geometry, Options, UpdateError, View};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: PeerKind = PeerKind {
     name: "tidegate",
     build: |capacity, dir| Ok(Box::new(Tidegate::create(capacity, Eviction::Refuse, dir)?)),
 };
 
-/// Nodes in use when there are as many keys as there is room for.
+/// The share of used nodes at full capacity.
 pub(crate) const LOAD: f64 = 0.8;
-/// Keys that are handed over at once.
+/// Keys per call.
 const BATCH: usize = 16;
 
 pub(crate) struct Tidegate {
     cluster: Cluster,
     quota: Quota,
-    /// Goes after the store that is in it.
+    /// Dropped after the store in it.
     dir: TempDir,
 }
 
@@ -33,7 +33,7 @@ impl Tidegate {
         Ok(Tidegate { cluster, quota: quota()?, dir })
     }
 
-    /// Closes the store and leaves its files.
+    /// Closes the store and keeps its files.
     pub(crate) fn close(self) -> TempDir {
         self.dir
     }
@@ -46,13 +46,13 @@ impl Tidegate {
     }
 }
 
-/// Narrow nodes alone, for so many keys.
+/// Narrow nodes alone, for this many keys.
 pub(crate) fn options(capacity: u32, eviction: Eviction) -> anyhow::Result<Options> {
     let narrow = Geometry::by_capacity(u64::from(capacity), LOAD)?;
     Ok(Options { narrow, wide: None, eviction, memory_dir: None })
 }
 
-/// Tries an update again as long as it meets contention; the peers wait without end.
+/// Retries an update while it meets contention, as the peers wait without limit.
 fn until_decided<T>(mut update: impl FnMut() -> Result<T, UpdateError>) -> Result<T, UpdateError> {
     loop {
         match update() {
@@ -67,7 +67,7 @@ impl Peer for Tidegate {
         let now = now();
         if let [pick] = picks {
             let decide = |entry: EntryMut<'_>| self.decide(entry, now);
-            // A key that there is no room for was not allowed.
+            // A key without room was not allowed.
             let update = || self.cluster.update(keys.key(*pick), now.as_nanos(), decide);
             return u64::from(until_decided(update).unwrap_or(false));
         }
@@ -82,7 +82,7 @@ impl Peer for Tidegate {
             self.cluster.update_each(texts, now.as_nanos(), |index, entry| match entry {
                 Ok(entry) => allowed += u64::from(self.decide(entry, now)),
                 Err(error) if error.is_contention() => again.push(index),
-                // A key that there is no room for is not allowed.
+                // A key without room is not allowed.
                 Err(_) => {}
             });
             for text in again.into_iter().filter_map(|index| texts.get(index)) {

@@ -1,4 +1,4 @@
-//! The header block of every request, encoded beforehand.
+//! The header block of the client's requests, encoded in advance.
 
 use crate::frame::{self, END_HEADERS, HEAD_BYTES, HEADERS};
 use crate::hpack::encode::{Indexing, indexed, literal, size_update};
@@ -7,23 +7,23 @@ use crate::hpack::{ENTRY_OVERHEAD, TABLE_SIZE_INITIAL};
 /// The first index of the dynamic table.
 const DYNAMIC: usize = 62;
 
-/// What the server's table holds of this block.
+/// Whether the server's table contains the block's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
     All,
-    /// The server wants a smaller table than usual; it was told to have none.
+    /// The server requested a table smaller than the default, and was told that none is used.
     Never,
 }
 
-/// The block in its forms.
+/// The encoded forms of the block.
 #[derive(Debug)]
 pub(super) struct Fields {
-    /// Every field as a literal that the table forgets.
+    /// Literals without indexing.
     plain: Vec<u8>,
-    /// Every field as a literal that the table keeps.
+    /// Literals with indexing.
     adding: Vec<u8>,
-    /// References to what the table keeps; empty when the table is too small for it.
+    /// References to the indexed fields. Empty if the table is too small for them.
     referring: Vec<u8>,
     held: Held,
 }
@@ -55,7 +55,7 @@ impl Fields {
         Fields { plain, adding, referring, held: Held::Nothing }
     }
 
-    /// Appends the HEADERS frame of a call, for a server whose table has this size.
+    /// Appends the HEADERS frame of a call. `table_size` is the size that the server allows.
     pub(super) fn write(&mut self, stream: u32, table_size: usize, output: &mut Vec<u8>) {
         let start = output.len();
         output.extend_from_slice(&[0; HEAD_BYTES]);

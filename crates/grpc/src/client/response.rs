@@ -1,4 +1,4 @@
-//! What has arrived of a response, and what it means (gRPC over HTTP/2, "Responses").
+//! A response and its meaning (gRPC over HTTP/2, "Responses").
 
 use crate::frame::{self, Head};
 use crate::hpack::{Decoder, Field, Listed, Undecodable, Validity};
@@ -6,17 +6,17 @@ use crate::message::{self, Cut};
 use crate::outgoing::release;
 use crate::{Code, client::Ended};
 
-/// What a frame changes.
+/// The effect of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Going,
-    /// The headers were preliminary (1xx).
+    /// Preliminary headers (1xx).
     Informed,
     Ended,
     Malformed,
 }
 
-/// Why a response is not one of gRPC though HTTP/2 finds no fault with it.
+/// Why a valid HTTP/2 response is not valid gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     TooLarge,
@@ -24,19 +24,19 @@ enum Fault {
     Compressed,
 }
 
-/// A response, made to be used again.
+/// A response. Reused by later calls.
 #[derive(Debug)]
 pub(super) struct Response {
-    /// Of HTTP; 0 until the headers have come.
+    /// The HTTP status; 0 before the headers.
     http_status: u16,
     grpc_status: Option<u32>,
     grpc_message: Vec<u8>,
-    /// The message with its prefix, as far as it has come.
+    /// The message and its prefix, as far as they have arrived.
     message: Vec<u8>,
     fault: Option<Fault>,
 }
 
-/// What one header block says.
+/// The fields of one header block.
 #[derive(Debug, Default)]
 struct Block {
     http_status: Option<u16>,
@@ -56,7 +56,7 @@ impl Response {
         }
     }
 
-    /// Makes it as new.
+    /// Clears it for the next call.
     pub(super) fn renew(&mut self) {
         self.http_status = 0;
         self.grpc_status = None;
@@ -109,7 +109,7 @@ impl Response {
         if self.http_status == 0 {
             return Progress::Malformed;
         }
-        // The body of an error of HTTP is for people.
+        // The body of an HTTP error is text for people.
         if self.http_status == 200 && self.fault.is_none() {
             message::fill(&mut self.message, &mut data, bytes_max);
             self.fault = match message::cut(&self.message, bytes_max) {
@@ -122,7 +122,7 @@ impl Response {
         if head.has(frame::END_STREAM) { Progress::Ended } else { Progress::Going }
     }
 
-    /// What a response that is whole says.
+    /// The meaning of a whole response.
     pub(super) fn ended(&self) -> Ended<'_> {
         if self.http_status != 200 {
             return Ended::Http(self.http_status);
@@ -150,7 +150,7 @@ impl Response {
         }
     }
 
-    /// What a response that was cut off by a reset says.
+    /// The meaning of a response that a reset cut off.
     pub(super) fn reset(&self, code: u32) -> Ended<'_> {
         match self.http_status {
             0 | 200 => Ended::Reset(code),
@@ -176,7 +176,7 @@ impl Block {
                     !self.http_status.is_some_and(|status| (100..1000).contains(&status));
             }
             b"grpc-status" => {
-                // A status that is not a number means that nothing is known.
+                // A status that is not a number means UNKNOWN.
                 self.grpc_status = number(field.value).or(Some(Code::Unknown as u32));
             }
             b"grpc-message" => {

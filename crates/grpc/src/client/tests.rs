@@ -1,4 +1,4 @@
-//! The client's side, by raw frames.
+//! The client, driven by raw frames.
 
 use proptest::prelude::*;
 
@@ -50,7 +50,7 @@ fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, flags | END_HEADERS, stream, &block(fields))
 }
 
-/// A call whose response is these frames ends so, once.
+/// A call with these response frames ends like this, once.
 #[track_caller]
 fn check(input: &[Vec<u8>], expected: End) {
     let mut connection = connected();
@@ -111,7 +111,7 @@ fn responses_are_classified() {
     check(&[window_update(1, (1 << 31) - 1)], End::Reset(ErrorCode::FlowControl as u32));
 }
 
-/// A server that takes few calls at once refuses the others: none is begun before it has said so.
+/// A server with a low limit refuses further calls, and the client begins none before it knows the limit.
 #[test]
 fn one_call_may_be_begun_before_the_settings() {
     let mut connection = Connection::new("localhost", "/test.Echo/Echo", &[]);
@@ -158,7 +158,7 @@ fn the_limit_of_streams_and_windows_are_obeyed() {
     assert_eq!(connection.call(b"x"), Some(5));
 }
 
-/// The header block is put into the server's table once; not when the server wants none.
+/// The header block is indexed once, unless the server allows no table.
 #[test]
 fn fields_are_indexed_if_the_server_lets_them() {
     let text = ":method: POST\n:scheme: http\n:authority: localhost\n:path: /test.Echo/Echo\n\
@@ -201,7 +201,7 @@ fn hostile_servers_break_the_connection() {
 const BLOCKS: [&[(&str, &str)]; 5] =
     [&HEADERS_200, &HEADERS_200, &OK, &[(":status", "503")], &[("grpc-status", "8")]];
 
-/// How calls ended, what was said, and how the connection ended.
+/// How calls ended, the output, and the connection's error.
 type Course = (Vec<(u32, End)>, Vec<u8>, Option<Broken>);
 
 fn fed(input: &[u8], sizes: &[usize]) -> Course {

@@ -1,26 +1,25 @@
 //! Decodes header blocks (RFC 7541, section 6). Owns the dynamic table.
 //!
-//! A field is handed on where it lies: in the table, or in the block. Only Huffman strings are copied.
-//! Once the fields are together larger than the caller wants, none is handed on any more, and the rest of
-//! the block is followed for what it does to the table: a byte may stand for a field of four thousand, and
-//! work is bounded by the bytes of the block.
+//! A field is borrowed from the table or from the block; only Huffman strings are copied. Once the fields
+//! together exceed the caller's limit, none is passed on, and the rest of the block only updates the table:
+//! one byte may stand for a field of four thousand, and the work must be bounded by the bytes of the block.
 
 use super::table::{ENTRY_OVERHEAD, Field, Table, Validity};
 use super::{huffman, integer};
 
-/// The block cannot be decoded, and none after it: COMPRESSION_ERROR.
+/// The block is invalid, and so are all after it: COMPRESSION_ERROR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undecodable;
 
-/// How many of a block's fields were handed on.
+/// Which fields of a block were passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listed {
     All,
-    /// Those before the one with which they became too large.
+    /// The fields before the one that exceeded the limit.
     TooLarge,
 }
 
-/// A Huffman string leaves no more memory behind for the next one.
+/// A larger buffer of a Huffman string is freed.
 const SCRATCH_BYTES_MAX: usize = 2 * 1024;
 
 /// Decodes the header blocks of one direction of a connection.
@@ -33,7 +32,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder whose table may grow to `table_size_max`, which is what the peer was told.
+    /// A decoder whose table may grow to `table_size_max`, the size announced to the peer.
     pub(crate) fn new(table_size_max: usize) -> Decoder {
         Decoder {
             table: Table::new(table_size_max),
@@ -43,8 +42,8 @@ impl Decoder {
         }
     }
 
-    /// Decodes one whole block. Its fields are handed on one by one, as long as they are no larger than
-    /// `list_bytes_max` together, as MAX_HEADER_LIST_SIZE counts them.
+    /// Decodes one whole block. Its fields are passed on one by one until they exceed `list_bytes_max`
+    /// together, in the measure of MAX_HEADER_LIST_SIZE.
     pub(crate) fn decode(
         &mut self,
         block: &[u8],
@@ -64,7 +63,7 @@ impl Decoder {
             } else if first & 0x40 != 0 {
                 self.literal(6, Keep::InTable, &mut input, &mut list, &mut take)?;
             } else if first & 0x20 != 0 {
-                // A size update may only be at the beginning.
+                // A size update may only begin a block.
                 return Err(Undecodable);
             } else {
                 self.literal(4, Keep::Nowhere, &mut input, &mut list, &mut take)?;
@@ -74,13 +73,13 @@ impl Decoder {
         Ok(list.listed)
     }
 
-    /// The memory that it has.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.table.capacity_bytes() + self.name.capacity() + self.value.capacity()
     }
 
-    /// Gives memory back that is not the table's, beyond so many bytes for a name and as many for a value.
+    /// Frees the Huffman buffers for names and values that are larger than this.
     #[inline]
     pub(crate) fn shrink(&mut self, bytes: usize) {
         for scratch in [&mut self.name, &mut self.value] {
@@ -91,7 +90,7 @@ impl Decoder {
         }
     }
 
-    /// Grows with every change of the table: equal blocks mean equal fields as long as this holds.
+    /// Increases with every change of the table. While it is the same, equal blocks mean equal fields.
     pub(crate) fn changes(&self) -> u64 {
         self.table.changes()
     }
@@ -140,7 +139,7 @@ impl Decoder {
                 if is_listed {
                     take(Field { name, value, validity });
                 }
-                // After the field was handed on: its name may be of an entry that this one evicts.
+                // After the field is passed on: its name may belong to an entry that this one evicts.
                 if keep == Keep::InTable {
                     self.table.insert_named(index, value, validity);
                 }
@@ -156,7 +155,7 @@ impl Decoder {
     }
 }
 
-/// How far the list of fields is.
+/// The size of the list of fields so far.
 #[derive(Debug)]
 struct List {
     listed: Listed,
@@ -164,14 +163,14 @@ struct List {
 }
 
 impl List {
-    /// Counts a field; false when it is one too many, or comes after that.
+    /// Counts a field. False for the first one beyond the limit, and for all after it.
     #[inline]
     fn has_room_for(&mut self, bytes: usize) -> bool {
         if let Some(room) = self.room.checked_sub(bytes) {
             self.room = room;
             return true;
         }
-        // For none that follows either: every field counts for more than nothing.
+        // Every size is above zero, so all later fields are refused too.
         (self.room, self.listed) = (0, Listed::TooLarge);
         false
     }
@@ -183,7 +182,7 @@ enum Keep {
     Nowhere,
 }
 
-/// A string literal (section 5.2): a part of the input, or decoded into `decoded`.
+/// A string literal (section 5.2): borrowed from the input, or decoded into `decoded`.
 fn string<'a, 'i: 'a>(
     input: &mut &'i [u8],
     decoded: &'a mut Vec<u8>,

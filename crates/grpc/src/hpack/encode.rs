@@ -1,28 +1,28 @@
-//! Encodes header fields (RFC 7541, section 6). Strings are sent plainly: what is sent often is
-//! encoded once and kept, so a shorter code would save nothing here.
+//! Encodes header fields (RFC 7541, section 6). Strings are not Huffman-coded: frequent blocks are encoded
+//! once and kept, so a shorter code would save nothing here.
 
 use super::integer;
 
-/// What the peer's table shall do with a field.
+/// How the peer's table treats a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Indexing {
-    /// Keep it: the newest entry from now on.
+    /// Added as the newest entry.
     Add,
-    /// Forget it.
+    /// Not added.
     Without,
 }
 
-/// Appends a reference to an entry of a table.
+/// Appends a reference to a table entry.
 pub(crate) fn indexed(index: usize, output: &mut Vec<u8>) {
     integer::encode(7, 0x80, index, output);
 }
 
-/// Appends a change of the table's size.
+/// Appends a change of the table size.
 pub(crate) fn size_update(size: usize, output: &mut Vec<u8>) {
     integer::encode(5, 0x20, size, output);
 }
 
-/// Appends a field by its name and value.
+/// Appends a field as name and value.
 pub(crate) fn literal(indexing: Indexing, name: &[u8], value: &[u8], output: &mut Vec<u8>) {
     output.push(match indexing {
         Indexing::Add => 0x40,

@@ -1,9 +1,10 @@
 //! The Huffman code of header compression (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: the lengths say all. A machine that takes four bits at a step is made of
-//! them when this is compiled; no code is shorter than five bits, so a step ends one symbol at most.
+//! The code is canonical: the lengths define it. A state machine that takes four bits per transition is
+//! computed from them at compile time. No code is shorter than five bits, so a transition ends at most one
+//! symbol.
 
-/// Bits of each symbol's code; the last one is the end of the string, which may not occur.
+/// The code length of each symbol. The last symbol is the end of the string, which must not occur.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
@@ -30,28 +31,28 @@ enum Emit {
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct Transition {
     next: u8,
     emit: Emit,
 }
 
 /// The 256 inner nodes of the code's tree; the root is 0.
 const TREE: [[u16; 2]; 256] = tree();
-/// For each node, where four bits lead.
-static STEPS: [[Step; 16]; 256] = steps();
+/// The transition of each node for four bits.
+static TRANSITIONS: [[Transition; 16]; 256] = transitions();
 /// The nodes that padding may end in: fewer than eight bits, all ones.
 static ENDINGS: [bool; 256] = endings();
 
-/// Appends the decoded string; None when the code is broken or its padding is.
+/// Appends the decoded string. None if the code or its padding is invalid.
 pub(crate) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
     // No symbol is shorter than five bits.
     output.reserve(input.len() / 5 * 8 + 8);
     let mut node = 0_u8;
     for byte in input {
         for nibble in [byte >> 4, byte & 0xf] {
-            let step = STEPS.get(usize::from(node))?.get(usize::from(nibble))?;
-            node = step.next;
-            match step.emit {
+            let transition = TRANSITIONS.get(usize::from(node))?.get(usize::from(nibble))?;
+            node = transition.next;
+            match transition.emit {
                 Emit::Nothing => {}
                 Emit::Symbol(symbol) => output.push(symbol),
                 Emit::Failure => return None,
@@ -95,8 +96,8 @@ const fn tree() -> [[u16; 2]; 256] {
 }
 
 #[expect(clippy::indexing_slicing, reason = "evaluated when compiled")]
-const fn steps() -> [[Step; 16]; 256] {
-    let mut steps = [[Step { next: 0, emit: Emit::Nothing }; 16]; 256];
+const fn transitions() -> [[Transition; 16]; 256] {
+    let mut transitions = [[Transition { next: 0, emit: Emit::Nothing }; 16]; 256];
     let mut start = 0;
     while start < 256 {
         let mut nibble = 0;
@@ -115,12 +116,12 @@ const fn steps() -> [[Step; 16]; 256] {
                     node = 0;
                 }
             }
-            steps[start][nibble] = Step { next: node as u8, emit };
+            transitions[start][nibble] = Transition { next: node as u8, emit };
             nibble += 1;
         }
         start += 1;
     }
-    steps
+    transitions
 }
 
 #[expect(clippy::indexing_slicing, reason = "evaluated when compiled")]

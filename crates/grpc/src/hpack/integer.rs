@@ -1,10 +1,10 @@
-//! Integers of header compression (RFC 7541, section 5.1). Owns the prefix form and its bound.
+//! Integers of header compression (RFC 7541, section 5.1).
 
-/// Bits that may follow the prefix: four bytes of seven. Nothing that is taken here is near 2^28.
+/// Bits after the prefix: four bytes of seven. All valid lengths and indexes are far below 2^28.
 const SHIFT_MAX: u32 = 21;
 
-/// Takes an integer whose first byte keeps its lowest `prefix_bits` (1 to 8) for it.
-/// None when it is cut off or beyond 2^28.
+/// Decodes an integer in the lowest `prefix_bits` (1 to 8) of the first byte and the bytes after it. None if
+/// it is cut off or above 2^28.
 #[inline]
 pub(crate) fn decode(prefix_bits: u32, input: &mut &[u8]) -> Option<usize> {
     let (&first, mut rest) = input.split_first()?;
@@ -29,7 +29,7 @@ pub(crate) fn decode(prefix_bits: u32, input: &mut &[u8]) -> Option<usize> {
     usize::try_from(value).ok()
 }
 
-/// Appends an integer; `first` has the bits above the prefix.
+/// Appends an integer. `first` holds the bits above the prefix.
 pub(crate) fn encode(prefix_bits: u32, first: u8, value: usize, output: &mut Vec<u8>) {
     let mask = (1_usize << prefix_bits) - 1;
     if value < mask {

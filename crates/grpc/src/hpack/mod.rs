@@ -1,4 +1,4 @@
-//! Header compression (RFC 7541): a whole decoder, and as much of an encoder as is needed.
+//! Header compression (RFC 7541): a full decoder, and the parts of an encoder that this crate needs.
 
 mod decode;
 pub(crate) mod encode;
@@ -11,5 +11,5 @@ mod tests;
 pub(crate) use decode::{Decoder, Listed, Undecodable};
 pub(crate) use table::{ENTRY_OVERHEAD, Field, Validity};
 
-/// The table's size that holds until another is agreed (RFC 9113, section 6.5.2).
+/// The initial table size (RFC 9113, section 6.5.2).
 pub(crate) const TABLE_SIZE_INITIAL: usize = 4096;

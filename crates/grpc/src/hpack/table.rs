@@ -1,16 +1,16 @@
-//! The static and the dynamic table of header compression (RFC 7541, sections 2.3 and appendix A).
+//! The static and dynamic tables of header compression (RFC 7541, section 2.3 and appendix A).
 //!
-//! The dynamic table is a queue of spans into one buffer of bytes. A name that an insertion takes from
-//! another entry is shared, not copied: two bytes on the wire can name an entry of four thousand, as often
-//! as the peer likes. The size never exceeds what was agreed, the buffer twice that. Refuses to do work
-//! for an insertion beyond the bytes that it brings, counted over many of them.
+//! The dynamic table is a queue of spans into one buffer. An entry that takes its name from another entry
+//! shares the bytes: two bytes on the wire may name an entry of four thousand, any number of times. The table
+//! size never exceeds the agreed one; the buffer never exceeds twice that. The amortised work of an insertion
+//! is bounded by the bytes that it brings.
 
 use std::collections::VecDeque;
 
-/// What an entry counts beyond its name and value (RFC 7541, section 4.1).
+/// Bytes that an entry counts beyond its name and value (RFC 7541, section 4.1).
 pub(crate) const ENTRY_OVERHEAD: usize = 32;
 
-/// One header field, as it was found.
+/// One header field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field<'a> {
     pub(crate) name: &'a [u8],
@@ -20,21 +20,21 @@ pub(crate) struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Its size as tables and header lists count it.
+    /// Its size in tables and header lists.
     #[inline]
     pub(crate) fn size(&self) -> usize {
         self.name.len() + self.value.len() + ENTRY_OVERHEAD
     }
 }
 
-/// Whether HTTP allows these bytes (RFC 9113, section 8.2.1).
+/// Whether HTTP allows the bytes of a field (RFC 9113, section 8.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Validity {
     Valid,
     Invalid,
 }
 
-/// The bytes that names may have, apart from the colon that pseudo-headers begin with.
+/// The allowed bytes of names, apart from the colon that begins pseudo-headers.
 #[expect(clippy::indexing_slicing, reason = "evaluated when compiled")]
 static IN_NAMES: [bool; 256] = {
     let mut bytes = [false; 256];
@@ -56,16 +56,16 @@ impl Validity {
         if is_valid { Validity::Valid } else { Validity::Invalid }
     }
 
-    /// The validity of a field whose name has this one.
+    /// The validity of a field with this validity of its name.
     #[inline]
     pub(crate) fn with_value(self, value: &[u8]) -> Validity {
-        // All bytes are looked at, which is many at a time, rather than one by one to the first.
+        // Checks all bytes: this vectorises, while stopping at the first bad byte does not.
         let found = |found, byte: &u8| found | matches!(byte, 0 | b'\r' | b'\n');
         if value.iter().fold(false, found) { Validity::Invalid } else { self }
     }
 }
 
-/// Bytes of the buffer.
+/// A range of the buffer.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     start: u32,
@@ -81,7 +81,7 @@ impl Span {
 
 #[derive(Debug)]
 struct Entry {
-    /// May be shared with other entries, also with such as are gone.
+    /// Other entries may share it, even evicted ones.
     name: Span,
     value: Span,
     name_validity: Validity,
@@ -94,14 +94,14 @@ impl Entry {
     }
 }
 
-/// The name of an entry that is inserted.
+/// The name of a new entry.
 #[derive(Debug, Clone, Copy)]
 enum NewName<'a> {
     Bytes(&'a [u8]),
     Shared(Span),
 }
 
-/// The dynamic table, with the static one before it.
+/// The dynamic table, behind the static one.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// Newest first.
@@ -110,7 +110,7 @@ pub(crate) struct Table {
     size: usize,
     size_max: usize,
     changes: u64,
-    /// Bytes that insertions copied.
+    /// Bytes copied by insertions.
     #[cfg(test)]
     copied_bytes: usize,
 }
@@ -128,7 +128,7 @@ impl Table {
         }
     }
 
-    /// The field at an index as it is on the wire: 1 to 61 are static, the rest dynamic.
+    /// The field at a wire index: 1 to 61 are static, the rest dynamic.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<Field<'_>> {
         let zero_based = index.checked_sub(1)?;
@@ -141,7 +141,7 @@ impl Table {
         Some(Field { name, value, validity: entry.validity })
     }
 
-    /// The name at an index, and whether it is valid by itself.
+    /// The name at an index, and whether the name is valid.
     #[inline]
     pub(crate) fn name(&self, index: usize) -> Option<(&[u8], Validity)> {
         let zero_based = index.checked_sub(1)?;
@@ -152,13 +152,13 @@ impl Table {
         Some((entry.name.of(&self.bytes)?, entry.name_validity))
     }
 
-    /// Inserts a field, whose name is valid by itself or not. What no longer fits goes; one that is larger
+    /// Inserts a field, given the validity of its name. Evicts entries that no longer fit; a field larger
     /// than the table empties it.
     pub(crate) fn insert(&mut self, field: Field<'_>, name_validity: Validity) {
         self.push(NewName::Bytes(field.name), name_validity, field.value, field.validity);
     }
 
-    /// Inserts a field whose name is that of an index; nothing when there is none.
+    /// Inserts a field with the name at an index. Does nothing if there is none.
     pub(crate) fn insert_named(&mut self, index: usize, value: &[u8], validity: Validity) {
         let Some(zero_based) = index.checked_sub(1) else { return };
         if let Some(&(name, _)) = STATIC.get(zero_based) {
@@ -170,7 +170,7 @@ impl Table {
         }
     }
 
-    /// Sets the size that entries may have together.
+    /// Sets the table size.
     pub(crate) fn resize(&mut self, size_max: usize) {
         self.changes += 1;
         self.size_max = size_max;
@@ -180,13 +180,13 @@ impl Table {
         }
     }
 
-    /// Grows with every change: what an index means holds as long as this does.
+    /// Increases with every change. While it is the same, indexes mean the same.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The memory that it has.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
@@ -221,7 +221,7 @@ impl Table {
     }
 
     fn append(&mut self, bytes: &[u8]) -> Span {
-        // A table is some KiB, so its places fit.
+        // A table is a few KiB, so its offsets fit.
         let at = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
         let span = Span { start: at(self.bytes.len()), len: at(bytes.len()) };
         self.bytes.extend_from_slice(bytes);
@@ -232,8 +232,7 @@ impl Table {
         span
     }
 
-    /// Makes the buffer ready for what comes, which fits the table's size together with the entries that
-    /// are left.
+    /// Makes room in the buffer for a new entry, which fits the table together with the remaining entries.
     fn make_room(&mut self, name: &mut NewName<'_>, value: &[u8]) {
         let incoming = match name {
             NewName::Bytes(name) => name.len() + value.len(),
@@ -245,15 +244,15 @@ impl Table {
         }
         let wanted = self.bytes.len() + incoming;
         if wanted > self.bytes.capacity() {
-            // Never beyond the bound, as doubling would.
+            // Exactly the limit at most; doubling would exceed it.
             let capacity = wanted.max(self.bytes.capacity() * 2).min(most.max(wanted));
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
     }
 
-    /// Leaves the bytes of living entries only, and of the name that is about to be. These are no more
-    /// than the table's size, also where names were shared and are no longer; so as many have come since
-    /// the last time, which pay for it.
+    /// Keeps only the bytes of live entries and of the name about to be inserted. These fit the table size,
+    /// even after shared names become unshared. As many bytes were inserted since the last compaction, which
+    /// pays for it.
     fn compact(&mut self, name: &mut NewName<'_>) {
         let old = std::mem::take(&mut self.bytes);
         self.bytes.reserve_exact(old.capacity().min(2 * self.size_max));
@@ -268,8 +267,8 @@ impl Table {
         }
     }
 
-    /// Bytes of what is evicted stay in the buffer until it is compacted: they may be a name that is about
-    /// to be used again.
+    /// Bytes of evicted entries stay in the buffer until it is compacted: the next insertion may reuse them
+    /// as its name.
     fn evict(&mut self, size: usize) {
         while self.size > size {
             let Some(entry) = self.entries.pop_back() else { break };
@@ -283,7 +282,7 @@ impl Table {
     }
 
     #[cfg(test)]
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn buffer_bytes(&self) -> usize {
         self.bytes.len()
     }
 
@@ -324,7 +323,7 @@ mod tests {
     }
 
     proptest! {
-        /// The slow twin is a list of pairs.
+        /// The slow twin: a list of pairs.
         #[test]
         fn the_ring_is_a_list(
             operations in prop::collection::vec((0_usize..60, 0_usize..90, 0_usize..20), 1..300),
@@ -360,26 +359,26 @@ mod tests {
                 }
                 prop_assert!(table.get(62 + twin.len()).is_none());
                 prop_assert!(table.size() <= size_max);
-                prop_assert!(table.held_bytes() <= 2 * 712);
+                prop_assert!(table.buffer_bytes() <= 2 * 712);
                 prop_assert!(table.bytes.capacity() <= 2 * 712);
             }
         }
     }
 
-    /// Symptom: two bytes on the wire had 4,060 copied. Cause: each entry had a name of its own, though
-    /// it was that of another entry.
+    /// Regression: two bytes on the wire caused a copy of 4,060, because each entry had its own copy of a
+    /// name taken from another entry.
     #[test]
     fn a_name_that_is_taken_from_an_entry_is_not_copied() {
         let mut table = Table::new(4096);
         let name = [b'n'; 4000];
         table.insert(valid(&name, b"first"), Validity::Valid);
         let before = table.copied_bytes();
-        // Empty values, as short as can be.
+        // Empty values, the shortest insertions.
         for _ in 0..100_000 {
             table.insert_named(62, b"", Validity::Valid);
         }
         assert_eq!(table.copied_bytes(), before);
-        // With a value each, what is copied beyond them is less than twice as much.
+        // With values, at most twice their bytes are copied.
         for _ in 0..10_000 {
             table.insert_named(62, &[b'v'; 60], Validity::Valid);
         }

@@ -28,7 +28,7 @@ fn pairs(fields: &[(&str, &str)]) -> Pairs {
     fields.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-/// A block in hexadecimal, its fields, and the table's size after it.
+/// A block in hexadecimal, its fields, and the table size after it.
 type Example<'a> = (&'a str, &'a [(&'a str, &'a str)], usize);
 
 /// Blocks of one connection.
@@ -172,7 +172,7 @@ fn broken_blocks_are_refused() {
     assert!(refused(&[0x00, 0x82, 0xff, 0xff, 0x00]), "a broken Huffman string");
 }
 
-/// Many references to one large entry: nothing is copied, nothing grows.
+/// Many references to one large entry copy nothing and grow nothing.
 #[test]
 fn a_bomb_is_only_looked_at() {
     let mut block = Vec::new();
@@ -184,17 +184,17 @@ fn a_bomb_is_only_looked_at() {
         .decode(&block, usize::MAX, |field| fields += usize::from(field.value.len() == 4000));
     assert_eq!(listed, Ok(Listed::All));
     assert_eq!(fields, 16_001);
-    assert!(decoder.table().held_bytes() < 8192);
+    assert!(decoder.table().buffer_bytes() < 8192);
 }
 
-/// Symptom: a block of 32 KB took 38 ms. Cause: each two bytes of it had a name of 4,060 bytes copied and
-/// looked at, also long after the fields were too large. Now the block is followed and no more.
+/// Regression: a block of 32 KB took 38 ms. Every two bytes of it copied and checked a name of 4,060 bytes,
+/// even after the fields exceeded the limit. Now such a block only updates the table.
 #[test]
 fn a_block_that_is_too_large_costs_what_its_bytes_cost() {
     let mut block = Vec::new();
     literal(Indexing::Add, &[b'n'; 4060], b"", &mut block);
     for index in [0x7e, 0x0f] {
-        // The newest name with an empty value, put into the table or not.
+        // The newest name with an empty value, with and without indexing.
         let named: &[u8] = if index == 0x7e { &[0x7e, 0] } else { &[0x0f, 62 - 15, 0] };
         let mut block = block.clone();
         block.extend(named.repeat(100_000));
@@ -207,7 +207,7 @@ fn a_block_that_is_too_large_costs_what_its_bytes_cost() {
         assert_eq!(listed, Ok(Listed::TooLarge));
         assert_eq!((fields, handed_on), (4, 4 * 4092));
         assert_eq!(decoder.table().copied_bytes(), 4060);
-        // What the table holds is what it would hold otherwise.
+        // The table is the same as without a limit.
         assert_eq!(decoded(&mut decoder, &[0xbe]), Some(pairs(&[(&"n".repeat(4060), "")])));
     }
 }
@@ -229,7 +229,7 @@ fn what_is_beyond_the_list_is_still_decoded() {
     }
 }
 
-/// Symptom: one long Huffman string left its memory with the connection for ever.
+/// Regression: the buffer of one long Huffman string stayed with the connection.
 #[test]
 fn long_strings_leave_no_memory_behind() {
     let code = huffman::tests::encode(&[b'0'; 100_000]);
@@ -245,19 +245,21 @@ fn long_strings_leave_no_memory_behind() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum Representation {
     Literal(Indexing, String, String, bool),
     NamedBy(usize, String),
     Indexed(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn representation() -> impl Strategy<Value = Representation> {
     let indexing = prop_oneof![Just(Indexing::Add), Just(Indexing::Without)];
     prop_oneof![
-        (indexing, "[a-z-]{1,12}", "[ -~]{0,80}", any::<bool>())
-            .prop_map(|(indexing, name, value, plain)| Step::Literal(indexing, name, value, plain)),
-        (1_usize..70, "[ -~]{0,40}").prop_map(|(index, value)| Step::NamedBy(index, value)),
-        (1_usize..80).prop_map(Step::Indexed),
+        (indexing, "[a-z-]{1,12}", "[ -~]{0,80}", any::<bool>()).prop_map(
+            |(indexing, name, value, plain)| Representation::Literal(indexing, name, value, plain)
+        ),
+        (1_usize..70, "[ -~]{0,40}")
+            .prop_map(|(index, value)| Representation::NamedBy(index, value)),
+        (1_usize..80).prop_map(Representation::Indexed),
     ]
 }
 
@@ -277,10 +279,10 @@ proptest! {
         }
     }
 
-    /// The h2 crate's encoder is tried in the conversations; this is against a list of pairs.
+    /// Tests of conversations use the encoder of the h2 crate; this test uses a list of pairs.
     #[test]
     fn what_is_encoded_is_decoded(
-        steps in prop::collection::vec(step(), 0..40),
+        representations in prop::collection::vec(representation(), 0..40),
         size in 0_usize..4096,
     ) {
         let mut block = Vec::new();
@@ -294,9 +296,9 @@ proptest! {
                 _ => twin.get(index - 62).cloned(),
             }
         };
-        for step in steps {
-            let (pair, indexing) = match step {
-                Step::Literal(indexing, name, value, plain) => {
+        for representation in representations {
+            let (pair, indexing) = match representation {
+                Representation::Literal(indexing, name, value, plain) => {
                     if plain {
                         literal(indexing, name.as_bytes(), value.as_bytes(), &mut block);
                     } else {
@@ -308,13 +310,13 @@ proptest! {
                     }
                     ((name, value), indexing)
                 }
-                Step::NamedBy(index, value) => {
+                Representation::NamedBy(index, value) => {
                     let Some((name, _)) = lookup(&twin, index) else { continue };
                     integer::encode(6, 0x40, index, &mut block);
                     string(value.as_bytes(), &mut block);
                     ((name, value), Indexing::Add)
                 }
-                Step::Indexed(index) => {
+                Representation::Indexed(index) => {
                     let Some(pair) = lookup(&twin, index) else { continue };
                     indexed(index, &mut block);
                     (pair, Indexing::Without)

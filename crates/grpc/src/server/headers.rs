@@ -1,23 +1,23 @@
-//! Streams that begin and streams whose trailers come.
+//! New streams, and trailers of open ones.
 
 use crate::broken::{Broken, ErrorCode};
 use crate::frame::{self, Head};
 use crate::hpack::{Undecodable, Validity};
 use crate::{Code, Status};
 
-use super::reply::{self, Advice, Place};
+use super::reply::{self, Advice, Ending};
 use super::request::{Fault, Request, read_trailers};
 use super::stream::{Fate, Stream};
 use super::{Connection, Phase};
 
-/// Blocks beyond this are not kept: they are not all references.
+/// Longer blocks are not kept: they contain more than references.
 const RECENT_BYTES_MAX: usize = 64;
 
-/// Nor requests beyond this: a short block may refer to much.
+/// Larger requests are not kept either: a short block may refer to large table entries.
 const RECENT_REQUEST_BYTES_MAX: usize = 2 * 1024;
 
-/// The last block that changed nothing in the decoder's table. Clients that index their fields send
-/// the same bytes for each call, and they mean the same while the table is the same.
+/// The last block that left the decoder's table unchanged. Clients that index their fields send the same
+/// bytes for each call; they mean the same until the table changes.
 #[derive(Debug)]
 pub(super) struct Recent {
     block: Vec<u8>,
@@ -41,7 +41,7 @@ impl Connection {
     pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Broken> {
         if head.kind == frame::CONTINUATION {
             if payload.is_empty() {
-                self.link.lose_patience()?;
+                self.link.spend_budget()?;
             }
             return self.block_part(head, payload);
         }
@@ -57,19 +57,19 @@ impl Connection {
     }
 
     fn block_part(&mut self, head: Head, part: &[u8]) -> Result<(), Broken> {
-        match self.link.blocks.take(head, part, self.desk.now)? {
+        match self.link.blocks.take(head, part, self.shared.now)? {
             Some((begun, block)) => self.block(begun, &block),
             None => Ok(()),
         }
     }
 
-    /// A whole block, that this frame began.
+    /// A whole block. `head` is the frame that began it.
     fn block(&mut self, head: Head, block: &[u8]) -> Result<(), Broken> {
         if head.stream > self.last_stream {
             return self.begin(head, block);
         }
         let validity =
-            read_trailers(&mut self.link.decoder, block, self.desk.limits.header_bytes_max)
+            read_trailers(&mut self.link.decoder, block, self.shared.limits.header_bytes_max)
                 .map_err(undecodable)?;
         let Some(stream) = self.streams.get(head.stream) else {
             if head.stream > self.closed_early_max && head.stream < self.last_stream {
@@ -84,28 +84,28 @@ impl Connection {
             stream.take_end(&mut self.link)
         };
         if let Fate::Failed(_) = fate {
-            self.link.lose_patience()?;
+            self.link.spend_budget()?;
         }
         self.settle(head.stream, fate);
         Ok(())
     }
 
-    /// A new stream.
+    /// Begins a stream.
     fn begin(&mut self, head: Head, block: &[u8]) -> Result<(), Broken> {
         self.last_stream = head.stream;
         let mut stream = self.streams.spare(Stream::new);
         self.read(&mut stream.request, block)?;
         let has_ended = head.has(frame::END_STREAM);
         let refused = if let Phase::Closed(last) = self.phase {
-            // It was told; the number that it was told stays the truth.
+            // The GOAWAY named the last stream, which must stay true.
             self.last_stream = last;
             self.closed_early_max = head.stream;
-            self.link.lose_patience()
-        } else if self.streams.len() >= self.desk.limits.streams_max as usize {
+            self.link.spend_budget()
+        } else if self.taken_streams() >= self.shared.limits.streams_max as usize {
             self.refuse(head.stream, ErrorCode::RefusedStream)
         } else if let Some(fault) = stream.request.fault {
             self.refuse_fault(head.stream, fault, has_ended)
-        } else if !self.desk.has_room_for_headers(stream.request.capacity_bytes()) {
+        } else if !self.shared.has_room_for_headers(stream.request.capacity_bytes()) {
             self.refuse(head.stream, ErrorCode::RefusedStream)
         } else if has_ended {
             match stream.request.content_length {
@@ -113,7 +113,7 @@ impl Connection {
                 Some(_) => self.refuse(head.stream, ErrorCode::Protocol),
             }
         } else {
-            stream.begin(head.stream, self.link.initial_window, &mut self.desk);
+            stream.begin(head.stream, self.link.initial_window, &mut self.shared);
             self.streams.insert(head.stream, stream);
             return Ok(());
         };
@@ -121,7 +121,7 @@ impl Connection {
         refused
     }
 
-    /// Reads a request, from memory if it is the same as the last one.
+    /// Decodes a request, or copies the last one if the block is the same.
     #[inline]
     fn read(&mut self, request: &mut Request, block: &[u8]) -> Result<(), Broken> {
         let decoder = &mut self.link.decoder;
@@ -131,7 +131,7 @@ impl Connection {
             request.copy_from(&recent.request);
             return Ok(());
         }
-        request.read(decoder, block, self.desk.limits.header_bytes_max).map_err(undecodable)?;
+        request.read(decoder, block, self.shared.limits.header_bytes_max).map_err(undecodable)?;
         if decoder.changes() == changes
             && block.len() <= RECENT_BYTES_MAX
             && request.capacity_bytes() <= RECENT_REQUEST_BYTES_MAX
@@ -144,11 +144,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Refuses a stream without a word, at the cost of patience.
+    /// Resets a stream at a cost to the budget.
     fn refuse(&mut self, stream: u32, code: ErrorCode) -> Result<(), Broken> {
         self.link.reset(stream, code);
         self.closed_early_max = stream;
-        self.link.lose_patience()
+        self.link.spend_budget()
     }
 
     fn refuse_fault(&mut self, stream: u32, fault: Fault, has_ended: bool) -> Result<(), Broken> {
@@ -160,20 +160,20 @@ impl Connection {
             Fault::TooLarge => {
                 let message = format!(
                     "the header fields are larger than {} bytes",
-                    self.desk.limits.header_bytes_max
+                    self.shared.limits.header_bytes_max
                 );
                 let status = Status::new(Code::ResourceExhausted, message);
-                reply::status(stream, &status, Place::Only, Advice::None, outgoing);
+                reply::status(stream, &status, Ending::TrailersOnly, Advice::None, outgoing);
             }
         }
-        if has_ended { self.link.lose_patience() } else { self.refuse(stream, ErrorCode::NoError) }
+        if has_ended { self.link.spend_budget() } else { self.refuse(stream, ErrorCode::NoError) }
     }
 
     fn refuse_empty(&mut self, stream: u32) -> Result<(), Broken> {
         let status = Status::new(Code::Internal, "the call has no message");
         let outgoing = &mut self.link.outgoing;
-        reply::status(stream, &status, Place::Only, Advice::None, outgoing);
-        self.link.lose_patience()
+        reply::status(stream, &status, Ending::TrailersOnly, Advice::None, outgoing);
+        self.link.spend_budget()
     }
 }
 

@@ -1,9 +1,9 @@
-//! What is sent for a call: header blocks that are constant but for a status.
+//! Response headers, messages and trailers. All header blocks are constant except for the status.
 //!
-//! The blocks use the static table only. To have the peer's dynamic table keep them would save
-//! some thirty bytes a call on the wire, and cost a state that its settings may change. The first
-//! block says so by a table size update to 0: a peer that makes its table smaller requires one
-//! before the next block (RFC 7541, section 4.2), and none after this can be needed.
+//! The blocks use the static table only. Indexing them in the peer's dynamic table would save some thirty
+//! bytes a call, and cost a state that the peer's settings may change. So the first block sets the table size
+//! to 0: a peer that shrinks its table requires such an update before the next block (RFC 7541, section 4.2),
+//! and none can be required after this one.
 
 use crate::frame::{self, END_HEADERS, END_STREAM, HEAD_BYTES};
 use crate::hpack::encode::{Indexing, literal, size_update};
@@ -11,7 +11,7 @@ use crate::hpack::integer;
 use crate::outgoing::Outgoing;
 use crate::status::{self, Status};
 
-/// `:status: 200`, `content-type: application/grpc`, by the static table's entries 8 and 31.
+/// `:status: 200`, `content-type: application/grpc`, with the static table's entries 8 and 31.
 const HEADERS_BLOCK: &[u8; 20] = b"\x88\x0f\x10\x10application/grpc";
 /// `grpc-status: 0`.
 const OK_BLOCK: &[u8; 15] = b"\x00\x0bgrpc-status\x010";
@@ -33,7 +33,7 @@ pub(super) fn headers(stream: u32, outgoing: &mut Outgoing) {
     outgoing.output.buffer().extend_from_slice(&bytes);
 }
 
-/// A message whose windows were claimed.
+/// A message. Its bytes were claimed from the windows.
 #[inline]
 pub(super) fn message(stream: u32, prefix: &[u8], message: &[u8], outgoing: &mut Outgoing) {
     let buffer = outgoing.output.buffer();
@@ -44,7 +44,7 @@ pub(super) fn message(stream: u32, prefix: &[u8], message: &[u8], outgoing: &mut
     buffer.extend_from_slice(message);
 }
 
-/// The trailers of a call that went well.
+/// The trailers of a successful call.
 #[inline]
 pub(super) fn trailers_ok(stream: u32, outgoing: &mut Outgoing) {
     let mut bytes = [0; HEAD_BYTES + OK_BLOCK.len()];
@@ -55,20 +55,20 @@ pub(super) fn trailers_ok(stream: u32, outgoing: &mut Outgoing) {
     outgoing.output.buffer().extend_from_slice(&bytes);
 }
 
-/// Where a status stands.
+/// The position of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Alone: the only block of the response.
-    Only,
-    /// After the headers.
+pub(super) enum Ending {
+    /// The only block of the response.
+    TrailersOnly,
+    /// After headers.
     Trailers,
 }
 
-/// What a status says beyond itself.
+/// Additional fields of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Advice {
     None,
-    /// Which encodings of messages are understood.
+    /// The accepted encodings of messages.
     Encodings,
 }
 
@@ -76,15 +76,15 @@ pub(super) enum Advice {
 pub(super) fn status(
     stream: u32,
     status: &Status,
-    place: Place,
+    ending: Ending,
     advice: Advice,
     outgoing: &mut Outgoing,
 ) {
     last_block(stream, outgoing, |buffer| {
-        if place == Place::Only {
+        if ending == Ending::TrailersOnly {
             buffer.extend_from_slice(HEADERS_BLOCK);
         }
-        // `grpc-status: ` as above, then one digit or two.
+        // `grpc-status: `, then one or two digits.
         buffer.extend_from_slice(b"\x00\x0bgrpc-status");
         let code = status.code as u8;
         if code < 10 {
@@ -104,20 +104,20 @@ pub(super) fn status(
     });
 }
 
-/// Ends a request that is not one of gRPC with a status of HTTP (three digits).
+/// Ends a request that is not gRPC with an HTTP status (three digits).
 pub(super) fn http_status(stream: u32, status: [u8; 3], outgoing: &mut Outgoing) {
-    // `:status` by its name in the static table, without indexing.
+    // `:status` by its static table entry, without indexing.
     last_block(stream, outgoing, |buffer| {
         buffer.extend_from_slice(&[0x08, 3]);
         buffer.extend_from_slice(&status);
         if status == *b"405" {
-            // Which methods there are must be said (RFC 9110, section 15.5.6).
+            // The allowed methods must be listed (RFC 9110, section 15.5.6).
             literal(Indexing::Without, b"allow", b"POST", buffer);
         }
     });
 }
 
-/// The last block of a stream, which may be the connection's first.
+/// The last block of a stream, which may be the connection's first block.
 fn last_block(stream: u32, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<u8>)) {
     let is_first = outgoing.begins_blocks();
     block(stream, END_HEADERS | END_STREAM, outgoing, |buffer| {
@@ -128,7 +128,7 @@ fn last_block(stream: u32, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<
     });
 }
 
-/// A block that fits one frame, as all do: a status is bounded.
+/// A block in one frame. Every block fits: statuses are bounded.
 fn block(stream: u32, flags: u8, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<u8>)) {
     let buffer = outgoing.output.buffer();
     let start = buffer.len();

@@ -1,15 +1,14 @@
-//! The header block of a request (RFC 9113, section 8.3; gRPC over HTTP/2): what it asks for, and
-//! what is wrong with it.
+//! Parses the header block of a request (RFC 9113, section 8.3; gRPC over HTTP/2).
 
 use crate::Metadata;
 use crate::hpack::{Decoder, Field, Listed, Undecodable, Validity};
 
-/// Why a request is refused. The first reason is kept, the gravest replaces it.
+/// Why a request is refused. The first reason counts, unless `Malformed` follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Not a request of HTTP/2.
+    /// Not a valid HTTP/2 request.
     Malformed,
-    /// Header fields beyond the bound.
+    /// Header fields beyond the limit.
     TooLarge,
     /// Not POST.
     Method,
@@ -17,14 +16,14 @@ pub(crate) enum Fault {
     ContentType,
 }
 
-/// How messages may be compressed.
+/// The encoding of compressed messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Identity,
     Other,
 }
 
-/// The pseudo-headers and fields that may occur once, as bits.
+/// Bits for the pseudo-headers and fields that may occur only once.
 mod once {
     pub(super) const METHOD: u8 = 1;
     pub(super) const SCHEME: u8 = 2;
@@ -35,7 +34,7 @@ mod once {
     pub(super) const NEEDED: u8 = METHOD | SCHEME | PATH;
 }
 
-/// What the header block of a request says. Made to be used again.
+/// The parsed header block of a request. Reused by later requests.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) path: Vec<u8>,
@@ -66,8 +65,8 @@ impl Request {
         }
     }
 
-    /// Reads a header block. Whatever is wrong with the request, the block is decoded to its end:
-    /// the decoder's table depends on it.
+    /// Decodes a header block. A malformed request does not stop the decoding, as later blocks depend on the
+    /// decoder's table.
     pub(crate) fn read(
         &mut self,
         decoder: &mut Decoder,
@@ -93,13 +92,13 @@ impl Request {
         self.content_type = other.content_type;
     }
 
-    /// The memory that it has.
+    /// Bytes of memory, by capacity.
     #[inline]
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.path.capacity() + self.metadata.capacity_bytes()
     }
 
-    /// Gives the memory back that messages after the first have no use for, where it is more than this.
+    /// Clears the metadata, which later messages do not need, and frees memory beyond `kept_bytes`.
     #[inline]
     pub(crate) fn drop_metadata(&mut self, kept_bytes: usize) {
         self.metadata.clear();
@@ -153,7 +152,7 @@ impl Request {
             b":authority" => once::AUTHORITY,
             _ => once::REGULAR,
         };
-        // Each once, none unknown, and none after a regular field.
+        // Each once, no unknown ones, and none after a regular field.
         if self.seen & (bit | once::REGULAR) != 0 || bit == once::REGULAR {
             self.fault = Some(Fault::Malformed);
             return;
@@ -203,8 +202,8 @@ impl Request {
     }
 }
 
-/// Fields of HTTP/1.1 that say something about a connection: malformed in HTTP/2 (RFC 9113, section
-/// 8.2.2), in trailers as in requests.
+/// Connection-specific fields of HTTP/1.1: malformed in requests and trailers of HTTP/2 (RFC 9113, section
+/// 8.2.2).
 #[inline]
 fn is_of_connection(name: &[u8]) -> bool {
     matches!(
@@ -213,7 +212,7 @@ fn is_of_connection(name: &[u8]) -> bool {
     )
 }
 
-/// `application/grpc`, alone, or followed by what the messages are (`+proto`), or by parameters.
+/// `application/grpc`, optionally followed by a message format (`+proto`) or by parameters.
 fn content_type(value: &[u8]) -> ContentType {
     match value.strip_prefix(b"application/grpc") {
         Some([] | [b'+' | b';', ..]) => ContentType::Grpc,
@@ -221,7 +220,7 @@ fn content_type(value: &[u8]) -> ContentType {
     }
 }
 
-/// Reads the trailers of a request: nothing in them matters, but they may be malformed.
+/// Decodes the trailers of a request. Their fields are ignored, but may be malformed.
 pub(crate) fn read_trailers(
     decoder: &mut Decoder,
     block: &[u8],

@@ -1,4 +1,4 @@
-//! One call: its messages are cut out, the service is asked, its answers are sent or wait.
+//! One call: cuts its messages, asks the service, and sends or queues the answers.
 
 use std::time::Duration;
 
@@ -10,63 +10,72 @@ use crate::outgoing::{Body, release};
 use crate::streams::Capacity;
 use crate::{Code, Status};
 
-use super::desk::Desk;
-use super::reply::{self, Advice, Place};
+use super::reply::{self, Advice, Ending};
 use super::request::{Encoding, Request};
-use super::{Call, Outcome, Service};
+use super::shared::Shared;
+use super::{Call, CallId, Outcome, Service};
 
-/// Bytes that are held for a peer that does not read, or opens no window. Beyond them messages are
-/// refused before the service is asked: four times what makes a connection congested.
-const HELD_BYTES_MAX: usize = 1 << 20;
+/// Unsent bytes of a peer that does not read or opens no window. Beyond them, messages are refused before the
+/// service is asked. Four times the output of a congested connection.
+const UNSENT_BYTES_MAX: usize = 1 << 20;
 
-/// A call that goes on after its first message keeps no more memory of its headers. Most calls end soon,
-/// and leave it to the next.
+/// The most memory of its headers that a call keeps after its first message. Most calls end soon, and pass
+/// their memory to the next call.
 const KEPT_METADATA_BYTES: usize = 1024;
 
-/// What becomes of a stream.
+/// What happens to a stream next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Open,
     /// Both sides have ended it.
     Done,
-    /// The response is whole, the request is not: no more of it is wanted.
+    /// The response is complete, the request is not, and the rest of it is useless.
     DoneEarly,
     Failed(ErrorCode),
 }
 
-/// How far the client's side of a stream is.
+/// The client's side of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sending {
     Open,
     Ended,
 }
 
-/// How far the response is.
+/// The state of the response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Response {
     /// Nothing was sent.
     Awaited,
+    /// Nothing was sent, and the owner hands in the answer later.
+    Pending(Pending),
     /// The headers were sent.
     Begun,
-    /// It ends when the body is sent: with this status, or well.
+    /// Ends once the body is sent, with this status or with OK.
     Ending(Option<Status>),
 }
 
-/// Whether the call ends when the client has sent all.
+/// A message that is answered later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pending {
+    id: CallId,
+    message_bytes: usize,
+}
+
+/// Whether the call stays open after the client has ended its side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Caller,
-    /// It stays open, to be told.
+    /// Stays open, with notifications.
     Watcher,
-    /// It stays open.
+    /// Stays open.
     Kept,
 }
 
-/// Whether the call may have more messages.
+/// The messages that the call may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Messages {
     Many,
-    /// It had the only one that its method takes.
+    /// None: the only message of its method has arrived.
     Enough,
 }
 
@@ -76,7 +85,7 @@ pub(super) struct Stream {
     pub(super) request: Request,
     pub(super) body: Body,
     id: u32,
-    /// What has arrived of a message.
+    /// The part of a message that has arrived.
     begun: Vec<u8>,
     data_bytes: u64,
     window: ReceiveWindow,
@@ -84,11 +93,11 @@ pub(super) struct Stream {
     response: Response,
     role: Role,
     messages: Messages,
-    /// When the message began that is not whole, or that is awaited, and when the answer began that the
-    /// client gives no window for. Of no meaning while there is none.
+    /// When the partial or awaited message began, and when the answer began that lacks window. Meaningless
+    /// without such a message or answer.
     message_since: Duration,
     answer_since: Duration,
-    /// What of its memory is counted in `Desk::buffered_bytes`.
+    /// Memory of this stream that `Shared::buffered_bytes` includes.
     counted: usize,
     counted_headers: usize,
 }
@@ -120,28 +129,28 @@ impl Stream {
         }
     }
 
-    /// Begins a call whose request was read.
+    /// Begins a call with the request that was decoded.
     #[inline]
-    pub(super) fn begin(&mut self, id: u32, send_window: i64, desk: &mut Desk) {
-        self.count(desk);
+    pub(super) fn begin(&mut self, id: u32, send_window: i64, shared: &mut Shared) {
+        self.count(shared);
         self.id = id;
         self.body.renew(send_window);
         self.data_bytes = 0;
-        self.window = ReceiveWindow::new(desk.stream_window);
+        self.window = ReceiveWindow::new(shared.stream_window);
         self.client = Sending::Open;
         self.response = Response::Awaited;
         self.role = Role::Caller;
         self.messages = Messages::Many;
-        self.message_since = desk.now;
+        self.message_since = shared.now;
     }
 
-    /// Counts the memory of what has arrived.
+    /// Updates the totals of memory.
     #[inline]
-    fn count(&mut self, desk: &mut Desk) {
+    fn count(&mut self, shared: &mut Shared) {
         let headers = self.request.capacity_bytes();
         let bytes = headers + self.begun.capacity();
-        desk.buffered_bytes = desk.buffered_bytes - self.counted + bytes;
-        desk.headers_bytes = desk.headers_bytes - self.counted_headers + headers;
+        shared.buffered_bytes = shared.buffered_bytes - self.counted + bytes;
+        shared.headers_bytes = shared.headers_bytes - self.counted_headers + headers;
         (self.counted, self.counted_headers) = (bytes, headers);
     }
 
@@ -150,7 +159,7 @@ impl Stream {
         self.request.capacity_bytes() + self.begun.capacity()
     }
 
-    /// Since when something of the call has begun and is not whole: its message, or its answer.
+    /// When the unfinished message or the unsent answer began, whichever is older.
     pub(super) fn unfinished_since(&self) -> Option<Duration> {
         let message = self.is_message_unfinished().then_some(self.message_since);
         let answer = (!self.body.is_empty()).then_some(self.answer_since);
@@ -159,27 +168,27 @@ impl Stream {
 
     fn is_message_unfinished(&self) -> bool {
         self.client == Sending::Open
-            && !self.is_ending()
-            && match self.role {
-                // What has its only answer has nothing left to say but that it ends.
-                Role::Caller => {
-                    self.response == Response::Awaited
-                        || self.messages == Messages::Enough
-                        || !self.begun.is_empty()
+            && match (&self.response, self.role) {
+                // The client has nothing to continue.
+                (Response::Pending(_) | Response::Ending(_), _) => false,
+                (Response::Awaited, Role::Caller) => true,
+                // After its only answer, the client only has to end the call.
+                (Response::Begun, Role::Caller) => {
+                    self.messages == Messages::Enough || !self.begun.is_empty()
                 }
-                Role::Watcher | Role::Kept => !self.begun.is_empty(),
+                (_, Role::Watcher | Role::Kept) => !self.begun.is_empty(),
             }
     }
 
-    /// Gives memory back that holds nothing, or nothing that matters any more.
-    pub(super) fn shrink(&mut self, desk: &mut Desk) {
+    /// Frees unused memory.
+    pub(super) fn shrink(&mut self, shared: &mut Shared) {
         if self.response != Response::Awaited {
             self.request.drop_metadata(0);
         }
-        self.count(desk);
+        self.count(shared);
     }
 
-    /// Ends a call that takes too long, or has to make room.
+    /// Ends a call that takes too long, or whose memory is needed.
     pub(super) fn give_up(&mut self, status: Status, link: &mut Link) -> Fate {
         if !self.body.is_empty() {
             return Fate::Failed(ErrorCode::EnhanceYourCalm);
@@ -188,18 +197,55 @@ impl Stream {
         self.end((!is_answered).then_some(status), link)
     }
 
-    /// Ends a call, whatever it waits for.
+    /// Resets the stream for its next use.
     #[inline]
-    pub(super) fn clear(&mut self, link: &mut Link, desk: &mut Desk) {
-        desk.buffered_bytes -= self.counted;
-        desk.headers_bytes -= self.counted_headers;
+    pub(super) fn clear(&mut self, link: &mut Link, shared: &mut Shared) {
+        shared.buffered_bytes -= self.counted;
+        shared.headers_bytes -= self.counted_headers;
         (self.counted, self.counted_headers) = (0, 0);
         if self.role != Role::Caller {
-            desk.staying -= 1;
+            shared.staying -= 1;
         }
         self.body.clear(self.id, &mut link.outgoing);
         release(&mut self.begun);
+        if let Response::Pending(pending) = self.response {
+            shared.abandon(pending.id, self.message_since);
+        }
         self.response = Response::Awaited;
+    }
+
+    /// When the message of a pending call was asked.
+    pub(super) fn pending_since(&self) -> Option<Duration> {
+        matches!(self.response, Response::Pending(_)).then_some(self.message_since)
+    }
+
+    pub(super) fn is_pending(&self, id: CallId) -> bool {
+        matches!(self.response, Response::Pending(pending) if pending.id == id)
+    }
+
+    /// Sends the answer of a pending call.
+    pub(super) fn answer(
+        &mut self,
+        answer: Result<&[u8], Status>,
+        now: Duration,
+        link: &mut Link,
+    ) -> Fate {
+        let Response::Pending(pending) = self.response else { return Fate::Open };
+        self.response = Response::Awaited;
+        link.answered(pending.message_bytes, answer.as_ref().map_or(0, |message| message.len()));
+        let message = match answer {
+            Err(status) => return self.end(Some(status), link),
+            Ok(_) if link.outgoing.unsent_bytes() > UNSENT_BYTES_MAX => {
+                return self.refuse_unread(link);
+            }
+            Ok(message) => message,
+        };
+        self.message_since = now;
+        self.send(message, now, link);
+        match self.client {
+            Sending::Open => Fate::Open,
+            Sending::Ended => self.request_ended(link),
+        }
     }
 
     pub(super) fn is_watching(&self) -> bool {
@@ -214,13 +260,13 @@ impl Stream {
         matches!(self.response, Response::Ending(_))
     }
 
-    /// Takes the payload of a DATA frame, of which `data` is what is not padding.
+    /// Takes the payload of a DATA frame. `data` is the payload without padding.
     pub(super) fn take_data(
         &mut self,
         head: Head,
         data: &[u8],
         link: &mut Link,
-        desk: &mut Desk,
+        shared: &mut Shared,
         service: &mut impl Service,
     ) -> Fate {
         if self.client == Sending::Ended {
@@ -243,7 +289,7 @@ impl Stream {
             }
         }
         if !self.is_ending() {
-            let fate = self.messages(data, link, desk, service);
+            let fate = self.messages(data, link, shared, service);
             if fate != Fate::Open {
                 return fate;
             }
@@ -252,9 +298,9 @@ impl Stream {
             return self.request_ended(link);
         }
         if self.response != Response::Awaited {
-            // It stays open, and may do so for long: what only its first message needed goes.
+            // The call may stay open for long, and later messages do not need the metadata.
             self.request.drop_metadata(KEPT_METADATA_BYTES);
-            self.count(desk);
+            self.count(shared);
         }
         if !self.is_ending()
             && let Some(increment) = self.window.replenish()
@@ -265,7 +311,7 @@ impl Stream {
         Fate::Open
     }
 
-    /// Takes the end of the request, by trailers.
+    /// Takes trailers, which end the request.
     pub(super) fn take_end(&mut self, link: &mut Link) -> Fate {
         if self.client == Sending::Ended {
             return Fate::Failed(ErrorCode::StreamClosed);
@@ -277,25 +323,25 @@ impl Stream {
         self.request_ended(link)
     }
 
-    /// Sends a message to a client that watches. One that does not read is given up.
-    pub(super) fn tell(&mut self, message: &[u8], now: Duration, link: &mut Link) -> Fate {
-        if link.outgoing.held_bytes() > HELD_BYTES_MAX {
+    /// Sends a notification. Fails if the client does not read.
+    pub(super) fn notify(&mut self, message: &[u8], now: Duration, link: &mut Link) -> Fate {
+        if link.outgoing.unsent_bytes() > UNSENT_BYTES_MAX {
             return Fate::Failed(ErrorCode::EnhanceYourCalm);
         }
         self.send(message, now, link);
         Fate::Open
     }
 
-    /// Ends the response, with this status or well, when all before it is sent.
+    /// Ends the response with this status, or with OK, after all unsent bytes.
     #[inline]
     pub(super) fn end(&mut self, status: Option<Status>, link: &mut Link) -> Fate {
         self.end_with(status, Advice::None, link)
     }
 
-    /// Sends what the windows allow, and the end after it.
+    /// Sends what the windows allow, then a waiting end.
     pub(super) fn send_waiting(&mut self, link: &mut Link) -> Fate {
         let frames = self.body.pump(self.id, 0, &mut link.outgoing);
-        link.gain_patience_for_frames(frames);
+        link.refill_budget_for_frames(frames);
         if !self.body.is_empty() || !self.is_ending() {
             return Fate::Open;
         }
@@ -311,24 +357,25 @@ impl Stream {
         if !self.begun.is_empty() {
             return self.end(Some(Status::new(Code::Internal, "a message is cut off")), link);
         }
-        match (&self.response, self.role) {
-            (Response::Awaited, _) => {
+        match self.response {
+            Response::Awaited => {
                 self.end(Some(Status::new(Code::Internal, "the call has no message")), link)
             }
-            (_, Role::Watcher | Role::Kept) => Fate::Open,
-            (_, Role::Caller) => self.end(None, link),
+            Response::Pending(_) => Fate::Open,
+            _ if self.role != Role::Caller => Fate::Open,
+            _ => self.end(None, link),
         }
     }
 
-    /// Answers each message that is whole, and keeps the beginning of one that is not.
+    /// Answers each whole message, and keeps the beginning of a partial one.
     fn messages(
         &mut self,
         mut data: &[u8],
         link: &mut Link,
-        desk: &mut Desk,
+        shared: &mut Shared,
         service: &mut impl Service,
     ) -> Fate {
-        let bytes_max = desk.limits.message_bytes_max;
+        let bytes_max = shared.limits.message_bytes_max;
         loop {
             if self.messages == Messages::Enough && !data.is_empty() {
                 let status = Status::new(Code::Unimplemented, "the method takes one message");
@@ -338,35 +385,35 @@ impl Stream {
                 match message::cut(data, bytes_max) {
                     Cut::Whole { flag, message, rest } => {
                         data = rest;
-                        self.ask(flag, message, link, desk, service)
+                        self.ask(flag, message, link, shared, service)
                     }
                     Cut::Part if data.is_empty() => return Fate::Open,
                     Cut::Part => {
                         if self.response != Response::Awaited {
-                            self.message_since = desk.now;
+                            self.message_since = shared.now;
                         }
                         message::fill(&mut self.begun, &mut data, bytes_max);
-                        self.count(desk);
-                        return self.check_buffered(link, desk);
+                        self.count(shared);
+                        return self.check_buffered(link, shared);
                     }
                     Cut::TooLarge => return self.refuse_large(bytes_max, link),
                 }
             } else {
                 message::fill(&mut self.begun, &mut data, bytes_max);
-                self.count(desk);
-                // Taken out of the stream for as long as it is looked at.
+                self.count(shared);
+                // Moved out of the stream while the service reads it.
                 let mut begun = std::mem::take(&mut self.begun);
                 let fate = match message::cut(&begun, bytes_max) {
                     Cut::Whole { flag, message, .. } => {
-                        let fate = self.ask(flag, message, link, desk, service);
+                        let fate = self.ask(flag, message, link, shared, service);
                         release(&mut begun);
                         fate
                     }
-                    Cut::Part => self.check_buffered(link, desk),
+                    Cut::Part => self.check_buffered(link, shared),
                     Cut::TooLarge => self.refuse_large(bytes_max, link),
                 };
                 self.begun = begun;
-                self.count(desk);
+                self.count(shared);
                 if !self.begun.is_empty() {
                     return fate;
                 }
@@ -378,11 +425,11 @@ impl Stream {
         }
     }
 
-    fn check_buffered(&mut self, link: &mut Link, desk: &Desk) -> Fate {
-        if desk.buffered_bytes <= desk.limits.buffered_bytes_max {
+    fn check_buffered(&mut self, link: &mut Link, shared: &Shared) -> Fate {
+        if shared.buffered_bytes <= shared.limits.buffered_bytes_max {
             return Fate::Open;
         }
-        let reason = "too many messages of this connection have begun and not ended";
+        let reason = "too many partial messages on this connection";
         self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
     }
 
@@ -391,50 +438,72 @@ impl Stream {
         self.end(Some(Status::new(Code::ResourceExhausted, message)), link)
     }
 
-    /// Has a message answered.
+    /// Asks the service about a message.
     fn ask(
         &mut self,
         flag: u8,
         message: &[u8],
         link: &mut Link,
-        desk: &mut Desk,
+        shared: &mut Shared,
         service: &mut impl Service,
     ) -> Fate {
         if flag != 0 {
             return self.refuse_flag(flag, link);
         }
-        if link.outgoing.held_bytes() > HELD_BYTES_MAX {
-            let reason = "the client does not read its answers";
-            return self.end(Some(Status::new(Code::ResourceExhausted, reason)), link);
+        if link.outgoing.unsent_bytes() > UNSENT_BYTES_MAX {
+            return self.refuse_unread(link);
         }
-        desk.asked = desk.asked.wrapping_add(1);
-        desk.answer.clear();
-        let call = Call { path: &self.request.path, metadata: &self.request.metadata, message };
-        let outcome = service.answer(&call, &mut desk.answer);
-        link.answered(message.len(), desk.answer.len());
+        shared.asked = shared.asked.wrapping_add(1);
+        shared.answer.clear();
+        let Request { path, metadata, .. } = &self.request;
+        let id = CallId { stream: self.id, message: shared.asked };
+        let outcome = service.answer(&Call { path, metadata, message, id }, &mut shared.answer);
+        self.message_since = shared.now;
         match outcome {
-            Outcome::Refused(status) => return self.end(Some(status), link),
             Outcome::Answered => {}
             Outcome::Unary => self.messages = Messages::Enough,
-            Outcome::Watched => self.stay(Role::Watcher, desk),
-            Outcome::Kept => self.stay(Role::Kept, desk),
+            Outcome::Watched => self.stay(Role::Watcher, shared),
+            Outcome::Kept => self.stay(Role::Kept, shared),
+            Outcome::Later => {
+                self.put_off(Pending { id, message_bytes: message.len() }, shared);
+                return Fate::Open;
+            }
+            Outcome::Refused(status) => {
+                link.answered(message.len(), shared.answer.len());
+                return self.end(Some(status), link);
+            }
         }
-        self.message_since = desk.now;
-        self.send(&desk.answer, desk.now, link);
-        release(&mut desk.answer);
+        link.answered(message.len(), shared.answer.len());
+        self.send(&shared.answer, shared.now, link);
+        release(&mut shared.answer);
         Fate::Open
     }
 
-    /// The call is not over when the client has sent all.
-    fn stay(&mut self, role: Role, desk: &mut Desk) {
+    /// Makes the call pending, and frees what it no longer needs.
+    fn put_off(&mut self, pending: Pending, shared: &mut Shared) {
+        self.messages = Messages::Enough;
+        self.response = Response::Pending(pending);
+        self.request.path.clear();
+        self.request.drop_metadata(KEPT_METADATA_BYTES);
+        self.count(shared);
+        release(&mut shared.answer);
+    }
+
+    fn refuse_unread(&mut self, link: &mut Link) -> Fate {
+        let reason = "the client does not read its answers";
+        self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
+    }
+
+    /// Keeps the call open after the client has ended its side.
+    fn stay(&mut self, role: Role, shared: &mut Shared) {
         if self.role == Role::Caller {
-            desk.staying += 1;
+            shared.staying += 1;
         }
         self.role = role;
         self.messages = Messages::Enough;
     }
 
-    /// A message that is compressed, or whose flag means nothing.
+    /// Refuses a message that is compressed, or whose flag is invalid.
     fn refuse_flag(&mut self, flag: u8, link: &mut Link) -> Fate {
         let (code, reason) = match (flag, self.request.encoding) {
             (1, Encoding::Other) => (Code::Unimplemented, "messages may not be compressed"),
@@ -473,14 +542,14 @@ impl Stream {
             self.response = Response::Ending(status);
             return Fate::Open;
         }
-        let place = match self.response {
-            Response::Awaited => Place::Only,
-            _ => Place::Trailers,
+        let ending = match self.response {
+            Response::Awaited | Response::Pending(_) => Ending::TrailersOnly,
+            _ => Ending::Trailers,
         };
         match status {
             None => reply::trailers_ok(self.id, &mut link.outgoing),
             Some(status) => {
-                reply::status(self.id, &status, place, advice, &mut link.outgoing);
+                reply::status(self.id, &status, ending, advice, &mut link.outgoing);
             }
         }
         match self.client {

@@ -1,9 +1,10 @@
-//! The server's side, by raw frames.
+//! The server, driven by raw frames.
 
 mod any_bytes;
 mod flow;
 mod grpc;
 mod hostile;
+mod later;
 mod memory;
 mod time;
 
@@ -17,11 +18,13 @@ const LIMITS: Limits = Limits {
     buffered_bytes_max: 5000,
 };
 
-/// Echoes; `/test.Echo/Unary` takes one message, `/test.Echo/Watch` is watched, `/test.Echo/Keep` kept,
-/// `/test.Echo/Refuse` refused, `/test.Echo/Large` answered by so many bytes as the message says.
+/// Echoes. By path, `Unary` takes one message, `Watch` is watched, `Keep` kept open, `Later` answered later,
+/// `Refuse` refused, and `Large` answered by as many bytes as the message says (all of `/test.Echo/`).
 #[derive(Debug, Default)]
 struct Echo {
     asked: usize,
+    /// Pending calls.
+    later: Vec<CallId>,
 }
 
 impl Service for Echo {
@@ -33,6 +36,10 @@ impl Service for Echo {
             b"/test.Echo/Unary" => Outcome::Unary,
             b"/test.Echo/Watch" => Outcome::Watched,
             b"/test.Echo/Keep" => Outcome::Kept,
+            path if path.starts_with(b"/test.Echo/Later") => {
+                self.later.push(call.id);
+                Outcome::Later
+            }
             b"/test.Echo/Refuse" => Outcome::Refused(Status::new(Code::NotFound, "no such thing")),
             b"/test.Echo/Large" => {
                 let bytes = std::str::from_utf8(call.message).unwrap().parse().unwrap();
@@ -44,7 +51,7 @@ impl Service for Echo {
     }
 }
 
-/// A connection that was greeted, and whose first output was written.
+/// A connection after the exchange of prefaces, with its output written.
 fn greeted(limits: Limits) -> Connection {
     let mut connection = Connection::new(limits);
     assert_eq!(connection.receive(&greeting(), &mut Echo::default()), Ok(0));
@@ -52,7 +59,7 @@ fn greeted(limits: Limits) -> Connection {
     connection
 }
 
-/// What a connection says to this.
+/// The frames that answer this input.
 fn said(connection: &mut Connection, input: &[u8]) -> Vec<(Head, Vec<u8>)> {
     connection.receive(input, &mut Echo::default()).unwrap();
     take_output(connection)

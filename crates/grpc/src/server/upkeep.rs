@@ -1,5 +1,5 @@
-//! What an owner does for a connection beside moving its bytes: it says what time it is, ends what has begun
-//! and does not become whole, counts the memory that is held, and takes back what a quiet connection has.
+//! Upkeep by the owner of a connection: sets the time, ends messages and answers that make no progress, and
+//! frees the memory of an idle connection.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use super::headers::Recent;
 use super::stream::Stream;
 use super::{Connection, Phase, Service};
 
-/// Fewer bytes that come by themselves and complete no frame are of little use for what it costs to read
-/// them. Networks cut frames at more than a thousand bytes.
+/// A read of fewer bytes that completes no frame costs more than it is worth. Networks split frames at more
+/// than a thousand bytes.
 const TRICKLE_BYTES: usize = 64;
 
 impl Connection {
-    /// It is so late now, since any moment that stays the same: what begins from here on begins then. Time
-    /// gives patience back.
+    /// Sets the time, counted from any fixed moment. Timestamps are taken from it, and the budget recovers
+    /// with it.
     #[inline]
     pub fn set_time(&mut self, now: Duration) {
-        self.desk.now = now;
+        self.shared.now = now;
         self.link.set_time(now);
     }
 
-    /// As [`Connection::set_time`] and [`Connection::receive`], of what one read of a socket brought. Reads
-    /// that bring next to nothing cost patience.
+    /// As [`Connection::set_time`] and [`Connection::receive`], for the bytes of one read. Tiny reads cost
+    /// budget.
     ///
     /// # Errors
     /// As [`Connection::receive`].
@@ -39,16 +39,16 @@ impl Connection {
         let asked = self.receive(input, service)?;
         if input.len() < TRICKLE_BYTES
             && self.link.frames == frames_before
-            && let Err(broken) = self.link.lose_patience()
+            && let Err(broken) = self.link.spend_budget()
         {
-            self.break_off(broken);
+            self.fail(broken);
             return Err(broken);
         }
         Ok(asked)
     }
 
-    /// When the oldest began of what has begun and is not whole: a frame, a block of headers, a message, an
-    /// answer that the client gives no window for. By the time that [`Connection::set_time`] had then.
+    /// The start of the oldest unfinished item: a frame, a header block, a message, or an answer that lacks
+    /// window. By the time of [`Connection::set_time`].
     #[must_use]
     pub fn unfinished_since(&self) -> Option<Duration> {
         let partial = (!self.partial.is_empty()).then_some(self.partial_since);
@@ -56,7 +56,7 @@ impl Connection {
         streams.chain(partial).chain(self.link.blocks.begun_since()).min()
     }
 
-    /// Ends calls whose message or answer began before `then` and is not whole, with this status.
+    /// Ends calls with a message or an answer that began before `then` and is unfinished, with this status.
     pub fn end_unfinished_calls(&mut self, then: Duration, status: &Status) {
         let is_late = |stream: &Stream| stream.unfinished_since().is_some_and(|since| since < then);
         let late = self.streams.iter().filter(|(_, stream)| is_late(stream));
@@ -68,8 +68,8 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::end_unfinished_calls`]; when it is a frame or a block of headers that began before
-    /// `then`, the connection ends.
+    /// As [`Connection::end_unfinished_calls`]. Ends the connection instead if an unfinished frame or header
+    /// block began before `then`.
     ///
     /// # Errors
     /// As [`Connection::receive`].
@@ -79,34 +79,33 @@ impl Connection {
         }
         let is_partial = !self.partial.is_empty() && self.partial_since < then;
         if is_partial || self.link.blocks.begun_since().is_some_and(|since| since < then) {
-            let reason = "a frame or a block of headers has begun and does not end";
+            let reason = "a frame or header block has been unfinished for too long";
             let broken = Broken::new(ErrorCode::EnhanceYourCalm, reason);
-            self.break_off(broken);
+            self.fail(broken);
             return Err(broken);
         }
         self.end_unfinished_calls(then, status);
         Ok(())
     }
 
-    /// Gives memory back that a connection has no use for while nothing comes. It takes some again when
-    /// something does.
-    pub fn rest(&mut self) {
+    /// Frees memory that an idle connection does not need. The next input allocates it again.
+    pub fn trim(&mut self) {
         self.link.shrink();
-        self.desk.shrink();
+        self.shared.shrink();
         self.recent = Recent::new();
         self.partial.shrink_to_fit();
         self.streams.shrink();
         for (_, stream) in self.streams.iter_mut() {
-            stream.shrink(&mut self.desk);
+            stream.shrink(&mut self.shared);
         }
     }
 
-    /// The memory that this connection holds, beside itself: for calls that have begun to arrive, for what
-    /// its peer has not taken yet, and what is ready for more. By capacity.
+    /// Memory of this connection by capacity, beyond the struct itself: partial calls, unsent output, and
+    /// buffers kept for reuse.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.desk.buffered_bytes
-            + self.desk.capacity_bytes()
+    pub fn capacity_bytes(&self) -> usize {
+        self.shared.buffered_bytes
+            + self.shared.capacity_bytes()
             + self.link.capacity_bytes()
             + self.streams.capacity_bytes()
             + self.recent.capacity_bytes()

@@ -1,4 +1,4 @@
-//! A service to try connections with, and the usual limits.
+//! A service for tests of connections, and limits.
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
 
 use tidegate_grpc::server::{Call, Limits, Outcome, Service};
@@ -11,12 +11,12 @@ pub(crate) const LIMITS: Limits = Limits {
     buffered_bytes_max: 4 << 20,
 };
 
-/// Answers by the path: an echo, a multiple of it, a refusal, a watch.
+/// Answers by path: an echo, a multiple of it, a refusal, a watch.
 #[derive(Debug, Default)]
 pub(crate) struct Echo {
-    /// Every message that it was asked about, with its path.
+    /// The path and the message of every request.
     pub(crate) asked: Vec<(String, Vec<u8>)>,
-    /// The metadata `x-test` of the last one.
+    /// The metadata `x-test` of the last request.
     pub(crate) metadata: Option<Vec<u8>>,
 }
 
@@ -68,7 +68,7 @@ impl From<client::Ended<'_>> for End {
     }
 }
 
-/// Carries bytes between the two, in pieces of this size, until both are silent.
+/// Carries bytes between client and server, in pieces of this size, until neither sends more.
 pub(crate) fn converse(
     client: &mut client::Connection,
     server: &mut server::Connection,

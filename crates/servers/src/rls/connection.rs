@@ -139,7 +139,7 @@ where
                     Err(_) => State::Stopping,
                 };
                 connection.http2.set_time(connection.opened.elapsed());
-                connection.http2.tell_watchers(&health::message(now));
+                connection.http2.notify_watchers(&health::message(now));
                 if now == State::Stopping {
                     connection.shut_down();
                 }
@@ -170,7 +170,7 @@ impl Times {
 
     /// When there is something to look at again.
     fn next<S>(&self, connection: &Served<'_, S>) -> Instant {
-        let greeting = (!connection.http2.is_greeted()).then_some(self.opened + GREETING_MAX);
+        let greeting = (!connection.http2.has_preface()).then_some(self.opened + GREETING_MAX);
         let look = match connection.look {
             Look::At { due, .. } => Some(due),
             Look::Resting => None,
@@ -189,7 +189,7 @@ impl Times {
     /// Looks at it; says so when the connection is over.
     fn passed<S>(&mut self, connection: &mut Served<'_, S>) -> Option<End> {
         let now = Instant::now();
-        if !connection.http2.is_greeted() && now >= self.opened + GREETING_MAX {
+        if !connection.http2.has_preface() && now >= self.opened + GREETING_MAX {
             return Some(End::Late("its peer did not say what it speaks"));
         }
         if let Err(broken) = connection.look_at(now) {
@@ -315,7 +315,7 @@ impl<S> Served<'_, S> {
         }
         let is_quiet = received == self.received && self.http2.unfinished_since().is_none();
         if is_quiet {
-            self.http2.rest();
+            self.http2.trim();
         }
         self.is_idle = now - self.called >= IDLE_MIN;
         self.look = if is_quiet && self.is_idle {
@@ -333,8 +333,8 @@ impl<S> Served<'_, S> {
         let reason = "too much is held for all connections together";
         let status = Status::new(Code::ResourceExhausted, reason);
         self.http2.end_unfinished_calls(now + Duration::from_nanos(1), &status);
-        self.http2.rest();
-        let is_enough = self.http2.held_bytes() <= FAIR_BYTES;
+        self.http2.trim();
+        let is_enough = self.http2.capacity_bytes() <= FAIR_BYTES;
         if is_enough {
             self.held.has_made_room();
         }
@@ -349,7 +349,7 @@ impl<S> Served<'_, S> {
             let since = unfinished.into_iter().chain(self.unread.since).min();
             since.unwrap_or_else(Instant::now).into_std()
         };
-        self.held.hold(self.http2.held_bytes(), since, waker);
+        self.held.hold(self.http2.capacity_bytes(), since, waker);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Any bytes, and conversations that were tampered with: no panic, no bound exceeded, and the same
-//! in any pieces.
+//! Random bytes, and conversations with random changes: no panic, no limit exceeded, and the same result
+//! however the input is cut.
 
 use proptest::prelude::*;
 
@@ -10,25 +10,36 @@ const WATCH: [(&str, &str); 5] =
     [REQUEST[0], REQUEST[1], (":path", "/test.Echo/Watch"), REQUEST[3], REQUEST[4]];
 const REFUSE: [(&str, &str); 5] =
     [REQUEST[0], REQUEST[1], (":path", "/test.Echo/Refuse"), REQUEST[3], REQUEST[4]];
+const LATER: [(&str, &str); 5] =
+    [REQUEST[0], REQUEST[1], (":path", "/test.Echo/Later"), REQUEST[3], REQUEST[4]];
 const SHORT: [(&str, &str); 6] =
     [REQUEST[0], REQUEST[1], REQUEST[2], REQUEST[3], REQUEST[4], ("content-length", "9")];
-const BLOCKS: [&[(&str, &str)]; 7] =
-    [&REQUEST, &REQUEST, &WATCH, &REFUSE, &SHORT, &[("x-trailer", "1")], &[(":method", "GET")]];
+const BLOCKS: [&[(&str, &str)]; 8] = [
+    &REQUEST,
+    &REQUEST,
+    &WATCH,
+    &LATER,
+    &REFUSE,
+    &SHORT,
+    &[("x-trailer", "1")],
+    &[(":method", "GET")],
+];
 
 fn check_bounds(connection: &Connection, input_bytes: usize) {
-    let limits = connection.desk.limits;
+    let limits = connection.shared.limits;
     assert!(connection.partial.len() <= frame::HEAD_BYTES + frame::PAYLOAD_BYTES_MAX);
-    assert!(connection.streams.len() <= limits.streams_max as usize);
-    assert!(connection.desk.staying <= connection.streams.len());
-    assert!(connection.desk.buffered_bytes <= limits.buffered_bytes_max + frame::PAYLOAD_BYTES_MAX);
-    assert!(connection.link.blocks.held_bytes() <= 1000 + frame::PAYLOAD_BYTES_MAX);
-    assert!(connection.link.decoder.table().held_bytes() <= 3 * 4096);
-    // An echo is no longer than what it answers, a refusal no longer than ten times the frame that
-    // causes it.
-    assert!(connection.link.outgoing.held_bytes() <= 1000 + 20 * input_bytes);
+    assert!(connection.taken_streams() <= limits.streams_max as usize);
+    assert!(connection.shared.staying <= connection.streams.len());
+    assert!(
+        connection.shared.buffered_bytes <= limits.buffered_bytes_max + frame::PAYLOAD_BYTES_MAX
+    );
+    assert!(connection.link.blocks.len() <= 1000 + frame::PAYLOAD_BYTES_MAX);
+    assert!(connection.link.decoder.table().buffer_bytes() <= 3 * 4096);
+    // An echo is no longer than its message, and a refusal no longer than ten times the frame that causes it.
+    assert!(connection.link.outgoing.unsent_bytes() <= 1000 + 20 * input_bytes);
 }
 
-/// Feeds the bytes in pieces; what was said, and how it ended.
+/// Feeds the bytes in pieces. Returns the output, the error, and the number of messages.
 fn fed(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Option<Broken>, usize) {
     let mut connection = Connection::new(LIMITS);
     let mut service = Echo::default();
@@ -47,7 +58,11 @@ fn fed(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Option<Broken>, usize) {
     }
     if end.is_none() {
         assert_eq!(asked, service.asked);
-        connection.tell_watchers(b"news");
+        connection.notify_watchers(b"news");
+        let ids = service.later.iter().rev();
+        let answered = ids.filter(|id| connection.answer(**id, Ok(b"later"))).count();
+        assert!(answered <= LIMITS.streams_max as usize);
+        assert_eq!(connection.pending(), 0);
         connection.shut_down();
     }
     (connection.output().to_vec(), end, service.asked)

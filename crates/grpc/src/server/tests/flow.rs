@@ -1,10 +1,10 @@
-//! Windows, and what waits for them.
+//! Flow control.
 
 use super::*;
 use crate::frame::END_STREAM;
 use crate::testing::{call, data, envelope, headers, headers_to, reset, settings, window_update};
 
-/// A call that is answered by so many bytes.
+/// A call with an answer of this many bytes.
 fn large(stream: u32, bytes: usize) -> Vec<u8> {
     let body = data(stream, END_STREAM, &envelope(bytes.to_string().as_bytes()));
     [headers_to("/test.Echo/Large", stream, 0), body].concat()
@@ -20,7 +20,7 @@ fn an_answer_waits_for_the_stream_window() {
     let frames = said(&mut connection, &[settings(&[(4, 10)]), large(1, 20)].concat());
     assert_eq!(sent(&frames, 1), 10);
     assert_eq!(sent(&said(&mut connection, &window_update(1, 3)), 1), 3);
-    // The connection's window is open; it has nothing to do with this stream's.
+    // The connection's window is open; this stream's is not.
     assert_eq!(sent(&said(&mut connection, &window_update(0, 100)), 1), 0);
     assert_eq!(sent(&said(&mut connection, &settings(&[(4, 12)])), 1), 2);
     let frames = said(&mut connection, &window_update(1, 100));
@@ -63,16 +63,16 @@ fn a_stream_that_is_reset_leaves_nothing() {
     said(&mut connection, &[settings(&[(4, 0)]), large(1, 500), headers(3, 0)].concat());
     said(&mut connection, &data(3, 0, &envelope(b"begun")[..7]));
     assert_eq!(connection.link.outgoing.waiting_bytes(), 505);
-    assert!(connection.desk.buffered_bytes > 7);
+    assert!(connection.shared.buffered_bytes > 7);
     said(&mut connection, &[reset(1), reset(3)].concat());
     assert_eq!(connection.link.outgoing.waiting_bytes(), 0);
-    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
     assert_eq!(connection.calls(), 0);
     assert!(said(&mut connection, &window_update(0, 1000)).is_empty());
 }
 
-/// A client that never opens its window: what is held stops growing, and calls are refused before
-/// the service is asked. It may go on when the window opens.
+/// A client that never opens its window: memory stops growing, and calls are refused before the service is
+/// asked. Calls work again once the window opens.
 #[test]
 fn a_peer_that_opens_no_window_is_refused() {
     let mut connection = greeted(Limits {
@@ -87,7 +87,7 @@ fn a_peer_that_opens_no_window_is_refused() {
     for stream in (1..2000).step_by(2) {
         connection.receive(&large(stream, 9_995), &mut service).unwrap();
         connection.written(usize::MAX);
-        held_max = held_max.max(connection.link.outgoing.held_bytes());
+        held_max = held_max.max(connection.link.outgoing.unsent_bytes());
     }
     assert!(held_max < (1 << 20) + 20_000, "{held_max}");
     assert!(service.asked < 110, "{}", service.asked);
@@ -102,7 +102,7 @@ fn a_peer_that_opens_no_window_is_refused() {
     assert_eq!(data_of(&said(&mut connection, &call(2003, b"x")), 2003), envelope(b"x"));
 }
 
-/// A client that does not read: the same, by the output.
+/// A client that does not read: the same, because of the output.
 #[test]
 fn a_peer_that_does_not_read_is_refused() {
     let mut connection = greeted(LIMITS);
@@ -138,6 +138,6 @@ fn the_connection_window_is_opened_in_batches() {
         let is_update = |head: &Head| (head.kind, head.stream) == (frame::WINDOW_UPDATE, 0);
         updates += frames.iter().filter(|(head, _)| is_update(head)).count();
     }
-    // 30 MB, and the window is opened by 8 MiB at a time.
+    // 30 MB, while the window opens by 8 MiB at a time.
     assert_eq!(updates, 3);
 }

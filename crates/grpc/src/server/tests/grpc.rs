@@ -6,7 +6,7 @@ use crate::testing::{self, REQUEST, block, call, data, envelope, frame, headers,
 
 const OK_HEADERS: &str = ":status: 200\ncontent-type: application/grpc\n";
 
-/// What becomes of a call with these changes of its fields (an empty value takes one away).
+/// How a call ends with these changes of its fields (an empty value removes one).
 fn check_fields(changes: &[(&'static str, &'static str)], expected: &str, reset: Option<u32>) {
     let mut fields: Vec<(&str, &str)> = REQUEST.to_vec();
     for change in changes {
@@ -22,7 +22,7 @@ fn check_fields(changes: &[(&'static str, &'static str)], expected: &str, reset:
     let frames = said(&mut connection, &frame(HEADERS, END_HEADERS, 1, &block(&fields)));
     assert_eq!((headers_of(&frames, 1).as_str(), reset_of(&frames, 1)), (expected, reset));
     assert_eq!(connection.calls(), usize::from(expected.is_empty() && reset.is_none()));
-    // Whatever it was, the connection goes on.
+    // The connection goes on in any case.
     assert_eq!(data_of(&said(&mut connection, &call(3, b"x")), 3), envelope(b"x"));
 }
 
@@ -85,8 +85,8 @@ fn each_message_of_a_stream_is_answered_when_it_comes() {
     assert_eq!(connection.calls(), 0);
 }
 
-/// Symptom: a client-streaming stub that sent three messages on a unary method waited for its deadline.
-/// Cause: each was answered, and the call went on.
+/// Regression: a client-streaming stub that sent three messages to a unary method waited for its deadline,
+/// because each message was answered and the call went on.
 #[test]
 fn a_second_message_on_a_unary_method_is_an_error() {
     let expected = "grpc-status: 12\ngrpc-message: the method takes one message\n";
@@ -96,11 +96,11 @@ fn a_second_message_on_a_unary_method_is_an_error() {
         let first = [headers_to(path, 1, 0), data(1, 0, &envelope(b"one"))].concat();
         connection.receive(&first, &mut service).unwrap();
         assert_eq!(data_of(&take_output(&mut connection), 1), envelope(b"one"));
-        // Its beginning is enough.
+        // The beginning of a message is enough.
         connection.receive(&data(1, 0, &[0]), &mut service).unwrap();
         let frames = take_output(&mut connection);
         assert_eq!((headers_of(&frames, 1).as_str(), reset_of(&frames, 1)), (expected, Some(0)));
-        // All at once is the same, and the others are not asked.
+        // The same in one piece; the other messages are not asked.
         let three = [envelope(b"1"), envelope(b"2"), envelope(b"3")].concat();
         let input = [headers_to(path, 3, 0), data(3, END_STREAM, &three)].concat();
         connection.receive(&input, &mut service).unwrap();
@@ -129,7 +129,7 @@ fn malformed_trailers_reset_the_stream() {
     let endless = frame(HEADERS, END_HEADERS, 1, &block(&[("x", "1")]));
     let pseudo = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[(":path", "/")]));
     let end = |fields| frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[fields]));
-    // Symptom: fields about a connection were malformed in requests, and taken in trailers.
+    // Regression: connection-specific fields were malformed in requests, but accepted in trailers.
     let [close, chunked] = [("connection", "close"), ("transfer-encoding", "chunked")].map(end);
     for trailers in [endless, pseudo, close, chunked] {
         let mut connection = greeted(LIMITS);
@@ -138,9 +138,9 @@ fn malformed_trailers_reset_the_stream() {
     }
 }
 
-/// Symptom: clients that made their table smaller than 4096 bytes (SETTINGS_HEADER_TABLE_SIZE, as
-/// `hpack_table_size` of Envoy) gave the connection up at the first answer: RFC 7541, section 4.2, has
-/// them wait for a table size update. Cause: none was sent, since the table was not used anyway.
+/// Regression: clients that shrink their table below 4096 bytes (SETTINGS_HEADER_TABLE_SIZE, as Envoy's
+/// `hpack_table_size` does) closed the connection at the first answer. RFC 7541, section 4.2, has them wait
+/// for a table size update, and none was sent as the table was not used anyway.
 #[test]
 fn the_first_block_says_that_no_table_is_kept() {
     let first_bytes = |connection: &Connection| -> Vec<u8> {
@@ -218,7 +218,7 @@ fn a_refusal_is_one_block_and_no_more_of_the_request_is_wanted() {
     let expected = "grpc-status: 5\ngrpc-message: no such thing\n";
     assert_eq!(headers_of(&frames, 1), format!("{OK_HEADERS}{expected}"));
     assert_eq!((frames.len(), reset_of(&frames, 1)), (2, Some(0)));
-    // What was on its way is ignored.
+    // Frames that crossed the refusal are ignored.
     assert!(said(&mut connection, &data(1, END_STREAM, b"more")).is_empty());
 }
 
@@ -236,8 +236,8 @@ fn content_length_must_be_true() {
     }
 }
 
-/// Symptom: a client that watched a health that nobody has was ended at once, and came back again and
-/// again. Cause: a call could only stay open to be told of everything. It may now just stay.
+/// Regression: a client that watched an unknown health service was ended at once, and retried again and
+/// again, because calls could only stay open to get notifications.
 #[test]
 fn a_call_that_is_kept_is_told_nothing_and_ends_with_the_server() {
     let mut connection = greeted(LIMITS);
@@ -245,8 +245,8 @@ fn a_call_that_is_kept_is_told_nothing_and_ends_with_the_server() {
     let frames = said(&mut connection, &[headers_to("/test.Echo/Keep", 1, 0), body].concat());
     assert_eq!(data_of(&frames, 1), envelope(b"first"));
     assert!(!headers_of(&frames, 1).contains("grpc-status"), "it stays open");
-    assert_eq!(connection.calls(), 0, "nobody waits for it");
-    connection.tell_watchers(b"second");
+    assert_eq!(connection.calls(), 0, "no answer is awaited");
+    connection.notify_watchers(b"second");
     assert!(take_output(&mut connection).is_empty());
     connection.shut_down();
     take_output(&mut connection);
@@ -263,14 +263,14 @@ fn watchers_are_told_until_the_server_shuts_down() {
     let frames = said(&mut connection, &[head, body].concat());
     assert_eq!(data_of(&frames, 1), envelope(b"first"));
     assert_eq!(connection.calls(), 0, "watchers apart");
-    connection.tell_watchers(b"second");
+    connection.notify_watchers(b"second");
     assert_eq!(data_of(&take_output(&mut connection), 1), envelope(b"second"));
 
     connection.shut_down();
     let frames = take_output(&mut connection);
     assert_eq!(frames.len(), 2);
     assert_eq!(frames[0].1, [0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
-    // A call that was on its way is answered.
+    // A call that crossed the GOAWAY is answered.
     assert_eq!(data_of(&said(&mut connection, &call(3, b"x")), 3), envelope(b"x"));
     assert!(!connection.is_done());
     let pong = frame(frame::PING, frame::ACK, 0, &frames[1].1);
@@ -278,7 +278,7 @@ fn watchers_are_told_until_the_server_shuts_down() {
     assert_eq!(frames[0].1, [0, 0, 0, 3, 0, 0, 0, 0], "the last stream that is answered");
     assert!(headers_of(&frames, 1).contains("grpc-status: 14"));
     assert!(connection.is_done());
-    // One that begins now is not, nor does its reset do harm.
+    // A later call is ignored, and so is its reset.
     let input = [call(5, b"x"), testing::reset(5), call(7, b"x")].concat();
     assert!(said(&mut connection, &input).is_empty());
     assert!(connection.is_done());
@@ -305,7 +305,7 @@ fn equal_blocks_mean_what_the_table_says_now() {
         }
         block
     };
-    // Fills the table; the request itself is malformed, as :path comes late.
+    // Fills the table. The request itself is malformed, as :path comes late.
     let fill = |id, path| frame(HEADERS, END_HEADERS | END_STREAM, id, &request(path));
     let referring = |id| frame(HEADERS, END_HEADERS, id, &[0x83, 0x86, 0xbe, 0xbf]);
     let body = |id| data(id, END_STREAM, &envelope(b"x"));

@@ -1,4 +1,4 @@
-//! What hostile peers do: tolerated within bounds, or the end with the right error code.
+//! Hostile peers: tolerated within limits, then ended with the right error code.
 
 use super::*;
 use crate::frame::{CONTINUATION, END_HEADERS, END_STREAM, HEADERS, PADDED, PREFACE};
@@ -14,7 +14,7 @@ const FLOW: u32 = ErrorCode::FlowControl as u32;
 const SIZE: u32 = ErrorCode::FrameSize as u32;
 const COMPRESSION: u32 = ErrorCode::Compression as u32;
 
-/// This input ends the connection with this error, and GOAWAY says so.
+/// The input ends the connection with this error and a GOAWAY.
 #[track_caller]
 fn check_broken(input: &[u8], code: u32) {
     let mut connection = greeted(LIMITS);
@@ -28,18 +28,18 @@ fn check_broken(input: &[u8], code: u32) {
     assert!(connection.is_done());
 }
 
-/// This input resets stream 1 with this error, and the connection goes on.
+/// The input resets stream 1 with this error, and the connection goes on.
 #[track_caller]
 fn check_reset(input: &[u8], code: u32) {
     let mut connection = greeted(LIMITS);
     let frames = said(&mut connection, input);
     assert_eq!(reset_of(&frames, 1), Some(code));
     assert_eq!(data_of(&said(&mut connection, &call(99, b"x")), 99), envelope(b"x"));
-    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
 }
 
-/// This piece, sent until the connection breaks, does break it with this error; until then the
-/// peer reads, and memory does not grow.
+/// The piece, repeated, ends the connection with this error at some time. Until then the peer reads and
+/// memory does not grow.
 #[track_caller]
 fn check_flood(mut piece: impl FnMut(u32) -> Vec<u8>, code: u32) {
     let mut connection = greeted(LIMITS);
@@ -51,7 +51,7 @@ fn check_flood(mut piece: impl FnMut(u32) -> Vec<u8>, code: u32) {
         }
         connection.written(usize::MAX);
         assert!(connection.streams.len() <= LIMITS.streams_max as usize);
-        assert!(connection.desk.buffered_bytes <= LIMITS.buffered_bytes_max);
+        assert!(connection.shared.buffered_bytes <= LIMITS.buffered_bytes_max);
     }
     panic!("the flood is tolerated");
 }
@@ -106,7 +106,7 @@ fn frames_on_the_wrong_streams() {
     check_broken(&headers(2, 0), PROTOCOL);
     check_broken(&[headers(5, 0), headers(3, 0)].concat(), PROTOCOL);
     check_broken(&data(1, 0, b"idle"), PROTOCOL);
-    // Symptom: ignored, if a stream of a higher number had been refused.
+    // Regression: such a frame was ignored after a stream with a higher number was refused.
     check_broken(&[headers(5, 0), window_update(5, 0), data(2, 0, b"idle")].concat(), PROTOCOL);
     check_broken(&reset(1), PROTOCOL);
     check_broken(&window_update(1, 1), PROTOCOL);
@@ -117,7 +117,7 @@ fn frames_on_the_wrong_streams() {
 
 #[test]
 fn a_stream_that_has_ended_takes_nothing_more() {
-    // It is open still, because its answer waits for the window.
+    // The stream is open, because its answer waits for the window.
     let waiting = [settings(&[(4, 0)]), call(1, b"x")].concat();
     check_reset_only(&[&waiting[..], &data(1, 0, b"more")].concat(), CLOSED);
     let trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, &[]);
@@ -141,8 +141,8 @@ fn padding_and_priority() {
     assert_eq!(data_of(&said(&mut greeted(LIMITS), &input), 1), envelope(b"x"));
 }
 
-/// Symptom: a request that depended on its own stream ended the connection. RFC 9113 deprecates
-/// priorities and has no such error.
+/// Regression: a request that depended on its own stream ended the connection. RFC 9113 deprecates priorities
+/// and has no such error.
 #[test]
 fn priorities_are_skipped_whatever_they_say() {
     for depends_on in [0, 1, 77, 1 << 31] {
@@ -164,7 +164,7 @@ fn windows_beyond_their_bounds() {
     check_broken(&input, FLOW);
 }
 
-/// A refused call's window is not opened again while its refusal waits behind an answer.
+/// The window of a refused call stays closed while its refusal waits behind an answer.
 #[test]
 fn overrun_windows() {
     let two = [envelope(b"x"), vec![9; 5]].concat();
@@ -194,8 +194,8 @@ fn continuation_floods() {
     check_flood(|turn| [begun(turn), frame(CONTINUATION, 0, 1, &[0x82; 100])].concat(), CALM);
 }
 
-/// Symptom: a client whose headers were larger than 32 KB lost its connection and all its calls. Cause: the
-/// block was given up, and with it the state of the decoder.
+/// Regression: a client with headers above 32 KB lost its connection and all its calls. The block was not
+/// decoded, so the decoder's state was lost.
 #[test]
 fn a_block_that_is_too_large_ends_its_call_only() {
     let mut connection = greeted(LIMITS);
@@ -207,16 +207,16 @@ fn a_block_that_is_too_large_ends_its_call_only() {
         [frame(HEADERS, END_STREAM, 1, first), frame(CONTINUATION, END_HEADERS, 1, rest)].concat();
     let frames = said(&mut connection, &input);
     assert!(headers_of(&frames, 1).contains("grpc-status: 8"), "{frames:?}");
-    // What was put into the table is there.
+    // The block's insertions are in the table.
     let request = [&block(&REQUEST)[..], &[0xbe]].concat();
     let input = [frame(HEADERS, END_HEADERS, 3, &request), data(3, END_STREAM, &envelope(b"x"))];
     assert_eq!(data_of(&said(&mut connection, &input.concat()), 3), envelope(b"x"));
-    // Ten times what a call's headers may be is the end, and one frame in any case.
+    // Ten times the header limit of a call ends the connection, even in a single frame.
     let part = |kind| frame(kind, 0, 5, &[0x82; 10_000]);
     check_broken(&[part(HEADERS), part(CONTINUATION)].concat(), CALM);
 }
 
-/// One large entry, referred to again and again: the stream is refused, the table stays whole.
+/// Many references to one large entry: the stream is refused, and the table stays correct.
 #[test]
 fn header_bombs() {
     let mut bomb = Vec::new();
@@ -227,8 +227,8 @@ fn header_bombs() {
     let status = "grpc-status: 8\ngrpc-message: the header fields are larger than 1000 bytes\n";
     assert!(headers_of(&frames, 1).ends_with(status), "{frames:?}");
     assert_eq!(reset_of(&frames, 1), Some(0));
-    assert_eq!(connection.desk.buffered_bytes, 0);
-    // What was put into the table is there.
+    assert_eq!(connection.shared.buffered_bytes, 0);
+    // The block's insertions are in the table.
     let request = [&block(&REQUEST)[..], &[0xbe]].concat();
     let input = [frame(HEADERS, END_HEADERS, 3, &request), data(3, END_STREAM, &envelope(b"x"))];
     let frames = said(&mut connection, &input.concat());
@@ -250,17 +250,17 @@ fn floods_that_lead_nowhere() {
     check_flood(|turn| [once(turn, 1), data(1, 0, &[])].concat(), CALM);
     check_flood(|turn| [once(turn, 1), data(1, PADDED, &[1, 0])].concat(), CALM);
     check_flood(|turn| [once(turn, 1), window_update(1, 1)].concat(), CALM);
-    // Malformed in this way or that.
+    // Malformed in several ways.
     check_flood(|stream| frame(HEADERS, END_HEADERS, stream, &[0x82]), CALM);
     check_flood(|stream| headers(stream, END_STREAM), CALM);
     check_flood(|stream| [headers(stream, 0), window_update(stream, 0)].concat(), CALM);
     check_flood(|stream| [headers(stream, 0), data(stream, END_STREAM, &[])].concat(), CALM);
-    // Beyond the streams that are allowed.
+    // Beyond the limit of concurrent streams.
     check_flood(|stream| headers(stream, 0), CALM);
 }
 
-/// Symptom: a client could have pings answered without end. Cause: they cost no patience, since a quiet
-/// connection may be pinged for years. Time gives patience back now.
+/// Regression: pings were answered without end. They were free, as an idle connection may be pinged for
+/// years. Now they cost budget, and time refills it.
 #[test]
 fn ping_floods() {
     check_flood(|_| frame(frame::PING, 0, 0, b"ping...."), CALM);
@@ -272,7 +272,7 @@ fn ping_floods() {
     }
 }
 
-/// A peer that does not read the replies is not read, and is cut off if it is nevertheless.
+/// A peer that does not read replies is not read, and is cut off if the owner reads nevertheless.
 #[test]
 fn replies_that_are_not_read() {
     let mut connection = greeted(LIMITS);
@@ -293,9 +293,9 @@ fn replies_that_are_not_read() {
     assert!(connection.output().len() < 9 << 20 && connection.output().len() > 8 << 20);
 }
 
-/// Symptom: a client that sent each byte by itself had a turn of the connection for each, for ever.
+/// Regression: a client that sent single bytes got a turn of the connection for each, for ever.
 #[test]
-fn a_trickle_of_bytes_costs_patience() {
+fn a_trickle_of_bytes_costs_budget() {
     let input = [headers(1, 0), data(1, 0, &envelope(&[0; 2000]))].concat();
     let mut connection = greeted(LIMITS);
     let mut service = Echo::default();
@@ -311,8 +311,8 @@ fn a_trickle_of_bytes_costs_patience() {
     assert_eq!(broken.map(|broken| broken.code), Some(CALM));
 }
 
-/// Symptom: a client that changed its windows back and forth, with an answer that waits on each of its
-/// calls, had all of them looked at for each 15 bytes. Calls between gave the patience back.
+/// Regression: a client with unsent answers on each call changed its windows back and forth, and every 15
+/// bytes visited all calls. Calls in between refilled the budget.
 #[test]
 fn windows_that_change_back_and_forth_cost_as_many_calls_as_they_touch() {
     let limits = Limits { streams_max: 128, buffered_bytes_max: 1 << 20, ..LIMITS };
@@ -332,7 +332,7 @@ fn windows_that_change_back_and_forth_cost_as_many_calls_as_they_touch() {
     assert!(flips < 300, "{flips}");
 }
 
-/// Symptom: reflection was asked on and on, at some 30 bytes an ask and 30 KB an answer.
+/// Regression: a client repeated reflection requests of some 30 bytes with answers of 30 KB.
 #[test]
 fn answers_far_larger_than_what_asks_for_them_run_out() {
     let mut connection = greeted(LIMITS);
@@ -349,7 +349,7 @@ fn answers_far_larger_than_what_asks_for_them_run_out() {
     });
     assert_eq!(broken.map(|broken| broken.code), Some(CALM));
     assert!(service.asked > 50 && service.asked < 100, "{}", service.asked);
-    // Time gives patience back, and large messages may have large answers.
+    // Time refills the budget, and large messages may have large answers.
     let mut connection = greeted(LIMITS);
     connection.receive(&windows, &mut service).unwrap();
     for turn in 0..2000 {
@@ -361,9 +361,9 @@ fn answers_far_larger_than_what_asks_for_them_run_out() {
     }
 }
 
-/// Who makes calls never runs out of patience, whatever follows them.
+/// A client that makes calls never exhausts the budget, whatever follows them.
 #[test]
-fn calls_give_patience_back() {
+fn calls_refill_the_budget() {
     let mut connection = greeted(LIMITS);
     let mut service = Echo::default();
     for stream in (1..200_000).step_by(2) {
@@ -382,7 +382,7 @@ fn too_many_streams_are_refused() {
     assert!(said(&mut connection, &first).is_empty());
     let frames = said(&mut connection, &headers(21, 0));
     assert_eq!(reset_of(&frames, 21), Some(ErrorCode::RefusedStream as u32));
-    // One that ends makes room, and frames of the refused one are ignored.
+    // The end of a call frees its stream. Frames of the refused call are ignored.
     let input = [data(1, END_STREAM, &envelope(b"x")), data(21, 0, b"late"), call(23, b"y")];
     let frames = said(&mut connection, &input.concat());
     assert_eq!((data_of(&frames, 1), data_of(&frames, 23)), (envelope(b"x"), envelope(b"y")));
@@ -395,14 +395,14 @@ fn what_has_begun_is_bounded_over_all_streams() {
     for stream in (1..20).step_by(2) {
         let input = [headers(stream, 0), data(stream, 0, &envelope(&[0; 2000])[..1500])].concat();
         let frames = said(&mut connection, &input);
-        let status = "too many messages of this connection have begun and not ended";
+        let status = "too many partial messages on this connection";
         refused += usize::from(
             headers_of(&frames, stream).contains(status) || reset_of(&frames, stream) == Some(7),
         );
-        assert!(connection.desk.buffered_bytes <= LIMITS.buffered_bytes_max);
+        assert!(connection.shared.buffered_bytes <= LIMITS.buffered_bytes_max);
     }
     assert!((6..9).contains(&refused), "{refused}");
-    // Those that had room are answered.
+    // Calls within the limit are answered.
     let frames = said(&mut connection, &data(1, END_STREAM, &envelope(&[0; 2000])[1500..]));
     assert_eq!(data_of(&frames, 1), envelope(&[0; 2000]));
 }

@@ -1,4 +1,4 @@
-//! Memory that stays: by capacity, whatever the peer did.
+//! Memory that stays allocated, by capacity.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::testing::{
     window_update,
 };
 
-/// What the sidecar allows.
+/// The limits of the sidecar.
 const LARGE: Limits = Limits {
     streams_max: 128,
     message_bytes_max: 4 << 20,
@@ -18,11 +18,11 @@ const LARGE: Limits = Limits {
     buffered_bytes_max: 8 << 20,
 };
 
-/// What a connection without calls may hold, and what one that rests may.
+/// The most memory of a connection without calls, and of a trimmed one.
 const IDLE_BYTES_MAX: usize = 56 * 1024;
 const RESTING_BYTES_MAX: usize = 20 * 1024;
 
-/// After this, with all streams reset and all output written, little is left.
+/// Checks that little memory stays after this input, all streams reset and all output written.
 #[track_caller]
 fn check_left(pieces: impl IntoIterator<Item = Vec<u8>>) {
     let mut connection = greeted(LARGE);
@@ -36,11 +36,11 @@ fn check_left(pieces: impl IntoIterator<Item = Vec<u8>>) {
         connection.receive(&reset(id), &mut service).unwrap();
     }
     connection.written(usize::MAX);
-    let idle = connection.held_bytes();
+    let idle = connection.capacity_bytes();
     assert!(idle <= IDLE_BYTES_MAX, "{idle} bytes are left");
-    assert_eq!(connection.desk.buffered_bytes, 0);
-    connection.rest();
-    let resting = connection.held_bytes();
+    assert_eq!(connection.shared.buffered_bytes, 0);
+    connection.trim();
+    let resting = connection.capacity_bytes();
     assert!(resting <= RESTING_BYTES_MAX, "{resting} bytes are left at rest");
     said(&mut connection, &[settings(&[(4, 1000)]), window_update(0, 1000)].concat());
     let frames = said(&mut connection, &call(99_999, b"x"));
@@ -51,7 +51,7 @@ fn streams(count: u32) -> impl Iterator<Item = u32> {
     (0..count).map(|number| 2 * number + 1)
 }
 
-/// A request with this metadata, for its table to keep.
+/// A request with this metadata, which is indexed.
 fn indexed_request(stream: u32, name: &[u8], value: &[u8], times: usize) -> Vec<u8> {
     let mut bytes = block(&REQUEST);
     if stream == 1 {
@@ -61,15 +61,15 @@ fn indexed_request(stream: u32, name: &[u8], value: &[u8], times: usize) -> Vec<
     frame(HEADERS, END_HEADERS, stream, &bytes)
 }
 
-/// Symptom: 200 connections that each had opened 32 streams and reset them kept 1 MB each. Cause: what
-/// closed streams left was kept by their number, with all memory that they ever had.
+/// Regression: 200 connections that each opened 32 streams and reset them kept 1 MB each. Closed streams were
+/// kept by number, with all their buffers.
 #[test]
 fn streams_that_were_reset_leave_little() {
     let begun = envelope(&[0; 20_000]);
     check_left(
         streams(128).map(|stream| [headers(stream, 0), data(stream, 0, &begun[..16_000])].concat()),
     );
-    // Each has 12 KB of metadata, and three bytes of it are sent.
+    // 12 KB of metadata each, from three bytes on the wire.
     check_left(streams(128).map(|stream| indexed_request(stream, b"x", &[b'y'; 4000], 3)));
     check_left(streams(128).map(|stream| indexed_request(stream, b"x", b"", 480)));
     let path = format!("/{}", "p".repeat(15_000));
@@ -81,7 +81,7 @@ fn large_messages_and_answers_leave_little() {
     let large = envelope(&vec![0; 4 << 20]);
     let chunks = large.chunks(16_384).map(|chunk| data(1, 0, chunk));
     check_left([headers_to("/test.Echo/Unary", 1, 0)].into_iter().chain(chunks));
-    // Answers that wait for windows.
+    // Answers that lack window.
     let ask = |stream| {
         let body = data(stream, 0, &envelope(b"8000"));
         [headers_to("/test.Echo/Large", stream, 0), body].concat()
@@ -93,7 +93,7 @@ fn large_messages_and_answers_leave_little() {
 
 #[test]
 fn blocks_and_frames_leave_little() {
-    // Large blocks in parts, with strings that are decoded.
+    // Large blocks in parts, with Huffman strings.
     let block = [0x82].repeat(16_000);
     check_left(streams(20).map(|stream| {
         let parts = [
@@ -103,7 +103,7 @@ fn blocks_and_frames_leave_little() {
         ];
         parts.concat()
     }));
-    // Huffman: eight zero bits and a half make a symbol of five bits, `0`, and so on.
+    // Zero bits: every five are the symbol `0`.
     let mut huffman = vec![0x00];
     for _ in 0..2 {
         crate::hpack::integer::encode(7, 0x80, 5_000, &mut huffman);
@@ -119,12 +119,12 @@ fn blocks_and_frames_leave_little() {
     check_left((0..200).map(|_| frame(frame::PING, 0, 0, &[0; 8]).repeat(40)));
 }
 
-/// What has begun is counted by the memory that it takes, and a message takes no more than its length.
+/// Partial messages count by the memory that they take, and take no more than their length.
 #[test]
 fn held_bytes_are_memory() {
     let mut connection = greeted(LARGE);
     let mut service = Echo::default();
-    let idle = connection.held_bytes();
+    let idle = connection.capacity_bytes();
     let large = envelope(&vec![0; 3 << 20]);
     connection.receive(&headers(1, 0), &mut service).unwrap();
     let mut sent = 0;
@@ -132,14 +132,14 @@ fn held_bytes_are_memory() {
         connection.receive(&data(1, 0, chunk), &mut service).unwrap();
         connection.written(usize::MAX);
         sent += chunk.len();
-        let held = connection.held_bytes() - idle;
+        let held = connection.capacity_bytes() - idle;
         assert!(held >= sent, "{held} bytes are held of {sent}");
         assert!(held <= 2 * sent + 8 * 1024, "{held} bytes are held of {sent}");
     }
-    assert!(connection.held_bytes() - idle <= large.len() + 8 * 1024);
+    assert!(connection.capacity_bytes() - idle <= large.len() + 8 * 1024);
 }
 
-/// Symptom: 18 KB on the wire held 1.5 MB, as headers of calls without a message, each 12 KB by three bytes.
+/// Regression: 18 KB on the wire took 1.5 MB: headers of calls without a message, 12 KB for three bytes.
 #[test]
 fn a_few_bytes_on_the_wire_do_not_hold_much() {
     let mut connection = greeted(LARGE);
@@ -150,9 +150,13 @@ fn a_few_bytes_on_the_wire_do_not_hold_much() {
         refused += usize::from(reset_of(&frames, stream) == Some(ErrorCode::RefusedStream as u32));
     }
     assert!((75..90).contains(&refused), "{refused}");
-    assert!(connection.held_bytes() < 300_000, "{}", connection.held_bytes());
-    assert!(connection.held_bytes() > 150_000, "they are counted: {}", connection.held_bytes());
-    // Calls of usual size are as many as may be.
+    assert!(connection.capacity_bytes() < 300_000, "{}", connection.capacity_bytes());
+    assert!(
+        connection.capacity_bytes() > 150_000,
+        "they are counted: {}",
+        connection.capacity_bytes()
+    );
+    // The full number of typical calls is accepted.
     let mut connection = greeted(LARGE);
     for stream in streams(128) {
         let mut fields = block(&REQUEST);
@@ -161,9 +165,9 @@ fn a_few_bytes_on_the_wire_do_not_hold_much() {
     }
 }
 
-/// Calls that stay open keep next to nothing of what they began with.
+/// Open calls keep almost nothing of their requests.
 #[test]
-fn open_calls_that_had_their_message_rest() {
+fn open_calls_that_had_their_message_take_little_memory() {
     for path in ["/test.Echo/Echo", "/test.Echo/Watch"] {
         let mut connection = greeted(LARGE);
         for stream in streams(128) {
@@ -172,8 +176,8 @@ fn open_calls_that_had_their_message_rest() {
             let message = data(stream, 0, &envelope(b"x"));
             said(&mut connection, &[frame(HEADERS, END_HEADERS, stream, &bytes), message].concat());
         }
-        connection.rest();
-        let held = connection.held_bytes();
+        connection.trim();
+        let held = connection.capacity_bytes();
         assert!(held <= 64 * 1024, "{held} bytes are held");
         assert_eq!(connection.streams.len(), 128);
         if path == "/test.Echo/Echo" {
@@ -183,7 +187,7 @@ fn open_calls_that_had_their_message_rest() {
     }
 }
 
-/// Polite calls find what the last ones left.
+/// Streams of well-behaved clients are reused.
 #[test]
 fn calls_use_the_memory_of_their_predecessors() {
     let mut connection = greeted(LARGE);
@@ -192,7 +196,7 @@ fn calls_use_the_memory_of_their_predecessors() {
     for stream in streams(200) {
         said(&mut connection, &headers(stream, 0));
         said(&mut connection, &data(stream, END_STREAM, &envelope(&[0; 500])));
-        held.push(connection.held_bytes());
+        held.push(connection.capacity_bytes());
     }
     assert!(held[10..].iter().all(|bytes| *bytes == held[10]), "{held:?}");
     assert!(connection.streams.capacity_bytes() > 100, "one is kept");
@@ -211,15 +215,15 @@ proptest! {
             }
             let counted: usize = connection.streams.iter()
                 .map(|(_, stream)| stream.capacity_of_what_arrived()).sum();
-            prop_assert_eq!(connection.desk.buffered_bytes, counted);
-            prop_assert!(connection.desk.headers_bytes <= counted);
+            prop_assert_eq!(connection.shared.buffered_bytes, counted);
+            prop_assert!(connection.shared.headers_bytes <= counted);
         }
         connection.written(usize::MAX);
         let open: Vec<u32> = connection.streams.iter().map(|(id, _)| id).collect();
         for id in open {
             connection.receive(&reset(id), &mut service).unwrap();
         }
-        prop_assert_eq!((connection.desk.buffered_bytes, connection.desk.headers_bytes), (0, 0));
-        prop_assert!(connection.held_bytes() <= IDLE_BYTES_MAX);
+        prop_assert_eq!((connection.shared.buffered_bytes, connection.shared.headers_bytes), (0, 0));
+        prop_assert!(connection.capacity_bytes() <= IDLE_BYTES_MAX);
     }
 }

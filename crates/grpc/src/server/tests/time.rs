@@ -1,4 +1,4 @@
-//! What has begun has an end.
+//! Deadlines for unfinished frames, blocks, messages and answers.
 
 use super::*;
 use crate::frame::{CONTINUATION, END_HEADERS, END_STREAM, HEADERS};
@@ -12,7 +12,7 @@ fn late() -> Status {
     Status::new(Code::DeadlineExceeded, "too late")
 }
 
-/// Sends `input` at 100 s, then ends everything that began before 110 s, and compares the output.
+/// Sends `input` at 100 s, ends everything unfinished that began before 110 s, and compares the output.
 #[track_caller]
 fn check_ends(input: &[u8], expected: Result<(&str, Option<u32>), u32>) {
     let mut connection = greeted(LIMITS);
@@ -28,7 +28,7 @@ fn check_ends(input: &[u8], expected: Result<(&str, Option<u32>), u32>) {
     let frames = take_output(&mut connection);
     assert_eq!((headers_of(&frames, 1).as_str(), reset_of(&frames, 1)), (headers, reset));
     assert_eq!((connection.unfinished_since(), connection.calls()), (None, 0));
-    assert_eq!(connection.desk.buffered_bytes, 0);
+    assert_eq!(connection.shared.buffered_bytes, 0);
     let again = [settings(&[(4, 1000)]), call(99, b"x")].concat();
     assert_eq!(data_of(&said(&mut connection, &again), 99), envelope(b"x"));
 }
@@ -36,30 +36,30 @@ fn check_ends(input: &[u8], expected: Result<(&str, Option<u32>), u32>) {
 const LATE: &str = ":status: 200\ncontent-type: application/grpc\n\
                     grpc-status: 4\ngrpc-message: too late\n";
 
-/// Symptom: connections that sent parts of messages and fell silent held all the memory that there was.
-/// Cause: what had begun had no end.
+/// Regression: connections that sent partial messages and then nothing took all memory, as unfinished
+/// messages had no deadline.
 #[test]
 fn what_has_begun_ends_in_time() {
     check_ends(&headers(1, 0), Ok((LATE, Some(0))));
     let begun = [headers(1, 0), data(1, 0, &envelope(&[0; 100])[..50])].concat();
     check_ends(&begun, Ok((LATE, Some(0))));
-    // A second message of a call that may have many.
+    // A second message of a streaming call.
     let second = [headers(1, 0), data(1, 0, &[&envelope(b"x")[..], &[0]].concat())].concat();
     check_ends(&second, Ok(("grpc-status: 4\ngrpc-message: too late\n", Some(0))));
-    // A call that has its answer.
+    // A call with its answer.
     let answered = [headers_to("/test.Echo/Unary", 1, 0), data(1, 0, &envelope(b"x"))].concat();
     check_ends(&answered, Ok(("grpc-status: 0\n", Some(0))));
-    // An answer that the client gives no window for.
+    // An answer that lacks window.
     let unread = [settings(&[(4, 0)]), call(1, b"x")].concat();
     check_ends(&unread, Ok(("", Some(ErrorCode::EnhanceYourCalm as u32))));
-    // The parts of a connection.
+    // Parts of the connection.
     let calm = Err(ErrorCode::EnhanceYourCalm as u32);
     check_ends(&headers(1, 0)[..20], calm);
     check_ends(&headers(1, 0)[..3], calm);
     check_ends(&frame(HEADERS, 0, 1, &block(&REQUEST)), calm);
 }
 
-/// Progress of a few bytes does not begin anew.
+/// A few bytes of progress do not reset the deadline.
 #[test]
 fn a_trickle_does_not_put_the_end_off() {
     let whole = [
@@ -74,7 +74,7 @@ fn a_trickle_does_not_put_the_end_off() {
         connection.set_time(seconds(second));
         said(&mut connection, &[byte]);
     }
-    // The message was whole, so nothing is left that has begun.
+    // The message was complete, so nothing is unfinished.
     assert_eq!(connection.unfinished_since(), None);
     for (second, byte) in (200..).zip(data(1, 0, &envelope(&[0; 2000])).into_iter().take(1000)) {
         connection.set_time(seconds(second));
@@ -89,7 +89,7 @@ fn a_trickle_does_not_put_the_end_off() {
     assert_eq!(connection.unfinished_since(), Some(seconds(1)));
 }
 
-/// Frames that come in parts one after the other each have their own time.
+/// Each of several consecutive partial frames has its own start.
 #[test]
 fn a_busy_client_has_always_begun_just_now() {
     let mut connection = greeted(LIMITS);
@@ -113,10 +113,10 @@ fn what_may_stay_open_stays() {
     assert_eq!(connection.unfinished_since(), None);
     assert_eq!(connection.end_unfinished(seconds(1000), &late()), Ok(()));
     assert_eq!(connection.streams.len(), 2);
-    // An update that the watcher gives no window for has a deadline too.
+    // A notification that lacks window has a deadline too.
     said(&mut connection, &settings(&[(4, 0)]));
     connection.set_time(seconds(2000));
-    connection.tell_watchers(b"news");
+    connection.notify_watchers(b"news");
     assert_eq!(connection.unfinished_since(), Some(seconds(2000)));
     assert_eq!(connection.end_unfinished(seconds(3000), &late()), Ok(()));
     assert_eq!(connection.streams.len(), 1);
