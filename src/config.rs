@@ -6,19 +6,20 @@
 //! path, such as `rate_limits[0].actions[1].request_headers.header_name`.
 
 mod document;
+pub(crate) mod encoded;
+mod interner;
 mod node;
+mod rate_limit;
 mod read;
-mod recipe;
-mod shared;
 mod structured;
 #[cfg(test)]
 mod tests;
 mod unsupported;
 
-pub(crate) use recipe::PROPERTY_PARTS_MAX;
-pub use recipe::{
-    Action, Condition, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source,
-    WhenAbsent,
+pub use encoded::Encoded;
+pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
+pub use rate_limit::{
+    Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
 };
 
 use crate::matching::query::Parameters;

@@ -11,11 +11,11 @@
 //! inner call does nothing and says so.
 
 use crate::config::Config;
-use crate::decide::AskError;
 use crate::host::abi::{self, Buffer};
 use crate::host::envoy::{self, CurrentRequest, Envoy};
 use crate::host::{CallId, LogLevel, StreamId};
-use crate::roots::Roots;
+use crate::worker::call_error::AskError;
+use crate::worker::root_contexts::Roots;
 use crate::worker::{Step, TICK, Worker};
 use std::cell::RefCell;
 

@@ -8,12 +8,15 @@ pub(crate) mod abi;
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod envoy;
 #[cfg(any(test, target_arch = "wasm32"))]
-mod room;
+mod value_buffer;
 
-use crate::reply::{Header, Reply};
-use crate::stats::MetricKind;
+pub mod stats;
+
+use stats::MetricKind;
+use std::borrow::Cow;
 use std::time::Duration;
 use tidegate_core::Timestamp;
+pub use tidegate_wire::headers::Header;
 
 /// One request, by Envoy's number for it. Never used twice in a worker's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +59,19 @@ pub struct Call<'a> {
     pub message: &'a [u8],
     /// After this Envoy ends it.
     pub timeout: Duration,
+}
+
+/// A response made by the filter itself.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u32,
+    /// Headers besides those that Envoy adds.
+    pub headers: Vec<Header>,
+    /// The body.
+    pub body: String,
+    /// Why, for Envoy's access log, which has it as `%RESPONSE_CODE_DETAILS%`. Clients never see it.
+    pub details: Cow<'static, str>,
 }
 
 /// How much a log line matters.
@@ -105,4 +121,15 @@ pub trait Host {
     fn add_to_metric(&self, metric: u32, amount: i64);
     /// Writes a log line.
     fn log(&self, level: LogLevel, message: &str);
+}
+
+/// What the filter can see of a request. A value is handed to `read` where it lies, so that reading it
+/// needs no memory; none when there is no such value.
+pub trait RequestFacts {
+    /// The first value of a header. The first, as Envoy's own `request_headers` action takes it,
+    /// so that a client cannot change its key by repeating the header.
+    fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
+    /// One of Envoy's properties, such as `source.address`: `ip:port`, after its own reading of
+    /// `x-forwarded-for`.
+    fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;
 }

@@ -6,10 +6,10 @@
 //! compare-and-swap that succeeded; and no token is spent at or after the end of its lease.
 
 pub(crate) mod demand;
-pub(crate) mod entry;
-pub(crate) mod local;
+pub(crate) mod descriptor_state;
+pub(crate) mod limit_info;
+pub(crate) mod local_table;
 pub(crate) mod process;
-pub(crate) mod purse;
+pub(crate) mod shared_table;
 pub(crate) mod slot;
-pub(crate) mod table;
-pub(crate) mod told;
+pub(crate) mod token_pool;

@@ -9,19 +9,11 @@
 // What can panic is refused in the filter, not in its tests; clippy.toml has no exemption for this.
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects))]
 
-mod asks;
-mod breaker;
 pub mod config;
-pub mod decide;
-pub mod descriptors;
-pub mod drawn;
 #[cfg(target_arch = "wasm32")]
 mod entry;
 pub mod host;
 mod leases;
 pub mod matching;
-mod patience;
-pub mod reply;
-pub mod roots;
-pub mod stats;
+pub mod request;
 pub mod worker;

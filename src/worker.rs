@@ -4,36 +4,45 @@
 //! native tests and in the simulator. A request that is decided by what the worker holds costs one
 //! reading of the clock and no other host call but those that read the request.
 
-mod answering;
-mod asking;
-mod deciding;
-mod failing;
-mod returning;
-mod settling;
-mod ticking;
+pub mod call_error;
+mod call_results;
+mod calling;
+mod circuit_breaker;
+mod failures;
+mod local_decisions;
+mod maintenance;
+mod pending_calls;
+mod replies;
+mod resuming;
+pub mod root_contexts;
+mod streams;
+mod tick_clock;
+mod token_returns;
 
-use crate::asks::streams::{Keys, Stream, Streams};
-use crate::asks::{Asks, Waiter, Who};
-use crate::breaker::Breaker;
 use crate::config::{Config, HeaderStyle};
-use crate::decide::{self, AskError, Shown, Undecided};
-use crate::descriptors::{RequestFacts, draw};
-use crate::drawn::Drawn;
+use crate::host::Reply;
+use crate::host::RequestFacts;
+use crate::host::stats::{Count, Stats};
 use crate::host::{CallId, Host, StreamId};
-use crate::leases::entry::Choice;
-use crate::leases::local::{Locals, Loose};
+use crate::leases::descriptor_state::Choice;
+use crate::leases::local_table::{Locals, Loose};
 use crate::leases::process::Process;
-use crate::leases::table::Table;
-use crate::patience::Patience;
-use crate::reply::Reply;
-use crate::stats::{Count, Stats};
-use deciding::Seen;
-use returning::Return;
-pub use settling::Decided;
-use settling::Settling;
+use crate::leases::shared_table::Table;
+use crate::request::descriptors::Drawn;
+use crate::request::draw;
+use crate::worker::circuit_breaker::Breaker;
+use crate::worker::pending_calls::{Asks, Waiter, Who};
+use crate::worker::streams::{Keys, Stream, Streams};
+use crate::worker::tick_clock::Patience;
+use call_error::{AskError, Undecided};
+use local_decisions::Seen;
+use replies::Shown;
+pub use resuming::Decided;
+use resuming::Settling;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp, Verdict};
+use token_returns::Return;
 
 /// How often a worker looks after its leases.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -70,7 +79,7 @@ pub struct Worker<H> {
     breaker: Breaker,
     patience: Patience,
     settling: Settling,
-    news: failing::News,
+    news: failures::News,
     /// Tokens that are to go back to the sidecar.
     loose: Vec<Loose>,
     /// Leases that a lost answer may have granted.
@@ -104,7 +113,7 @@ impl<H: Host> Worker<H> {
             breaker: Breaker::new(),
             patience: Patience::new(config.timeout, TICK),
             settling: Settling::default(),
-            news: failing::News::default(),
+            news: failures::News::default(),
             loose: Vec::new(),
             recalls: VecDeque::new(),
             unanswered: VecDeque::new(),
@@ -223,7 +232,7 @@ impl<H: Host> Worker<H> {
             None => return,
         };
         let (now, shown) = shown;
-        let headers = decide::headers(&self.config, &shown, now);
+        let headers = replies::headers(&self.config, &shown, now);
         if !headers.is_empty() {
             self.host.add_response_headers(&headers);
         }
@@ -314,13 +323,15 @@ impl<H: Host> Worker<H> {
     fn denial(&self, drawn: &Drawn, now: Timestamp) -> Reply {
         let shown = drawn.iter().filter_map(|drawing| {
             let entry = &self.locals.of(drawing.key)?.entry;
-            let verdict = match entry.is_denied(crate::asks::needed_there(drawn, &drawing), now) {
+            let verdict = match entry
+                .is_denied(crate::worker::pending_calls::needed_there(drawn, &drawing), now)
+            {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
             Some(Shown { told: entry.told, at_hand: entry.purse.left(now), verdict })
         });
-        decide::denial(&self.config, &shown.collect::<Vec<_>>(), now)
+        replies::denial(&self.config, &shown.collect::<Vec<_>>(), now)
     }
 
     /// How many requests are paused.

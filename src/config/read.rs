@@ -7,8 +7,8 @@ mod metadata;
 mod rate_limit;
 
 use super::document::Tree;
+use super::interner::Shared;
 use super::node::Node;
-use super::shared::Shared;
 use super::unsupported::OF_THE_FILTER;
 use super::{
     Config, ConfigError, DeniedReply, Enforcement, FailureMode, HeaderStyle, Leases, OverloadMode,

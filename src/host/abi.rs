@@ -18,8 +18,8 @@
 // Imports and export names cannot be written without.
 #![allow(unsafe_code)]
 
-pub(crate) use super::room::Status;
-use super::room::{self, receive};
+pub(crate) use super::value_buffer::Status;
+use super::value_buffer::{self, receive};
 use crate::entry;
 
 /// Envoy's buffers that the filter reads.
@@ -410,7 +410,7 @@ extern "C" fn _initialize() {
 
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_memory_allocate(size: usize) -> *mut u8 {
-    room::allocate(size)
+    value_buffer::allocate(size)
 }
 
 #[unsafe(no_mangle)]

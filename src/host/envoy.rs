@@ -3,9 +3,8 @@
 
 use super::abi::{self, Map};
 use super::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
-use crate::descriptors::RequestFacts;
-use crate::reply::{Header, Reply};
-use crate::stats::MetricKind;
+use super::{Header, Reply, RequestFacts};
+use crate::host::stats::MetricKind;
 use std::cell::{Cell, RefCell};
 use tidegate_core::Timestamp;
 

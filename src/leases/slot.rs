@@ -14,10 +14,10 @@
 //! wrote: whatever is not exactly this is an empty slot.
 
 use super::demand::Demand;
-use super::entry::Entry;
-use super::purse::{Held, Purse};
-use super::told::Told;
-use crate::drawn::LeaseKey;
+use super::descriptor_state::Entry;
+use super::limit_info::Told;
+use super::token_pool::{Held, Purse};
+use crate::request::descriptors::LeaseKey;
 use tidegate_core::Timestamp;
 
 const VERSION: u8 = 1;

@@ -4,13 +4,10 @@
 //! Envoy joins them with commas here, so that appending a second value would evade an exact match.
 
 use super::text::TextMatcher;
-use crate::config::Fact;
 
 /// A test of one header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderMatcher {
-    /// The header.
-    pub header: Fact,
     /// What is asked of it.
     pub test: HeaderTest,
     /// Whether the answer is turned round (`invert_match`).

@@ -6,7 +6,7 @@
 //! given over to a simulation of its NFA: a byte costs as many steps as the expression has states, of
 //! which there are at most [`STATES_MAX`]. Neither goes back in the value.
 //!
-//! The value must be UTF-8, as [`crate::descriptors`] makes it: what matches any character matches no
+//! The value must be UTF-8, as [`crate::request`] makes it: what matches any character matches no
 //! half of one, and a client could otherwise evade `.*` by one odd byte.
 
 mod class;

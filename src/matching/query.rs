@@ -5,14 +5,11 @@
 //! stays `+`.
 
 use super::text::TextMatcher;
-use crate::config::Fact;
 use std::ops::Range;
 
 /// A test of one query parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueryMatcher {
-    /// The parameter.
-    pub parameter: Fact,
     /// What is asked of it.
     pub test: QueryTest,
 }

@@ -7,10 +7,10 @@ mod schedules;
 mod world;
 
 use super::Step;
-use crate::asks::CALLS_MAX;
 use crate::config::{FailureMode, HeaderStyle};
-use crate::decide::AskError;
 use crate::host::StreamId;
+use crate::worker::call_error::AskError;
+use crate::worker::pending_calls::CALLS_MAX;
 use authority::{Authority, made_up, status};
 use proptest::prelude::*;
 use tidegate_core::{Lease, LimitView, Nanos, Status, Timestamp, Unit, Verdict};
@@ -518,7 +518,7 @@ fn responses_tell_what_is_left_with_the_tokens_at_hand() {
 #[test]
 fn no_more_wait_than_there_is_room_for() {
     let mut envoy = Envoy::new(1, 64);
-    for _ in 0..crate::asks::WAITING_MAX {
+    for _ in 0..crate::worker::pending_calls::WAITING_MAX {
         assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Pause);
     }
     assert_eq!(replied(&envoy), []);

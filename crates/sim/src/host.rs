@@ -7,9 +7,10 @@ use crate::state::{Call, Event, Reply as Answered, Standing, State};
 use crate::world::World;
 use prost::Message;
 use std::rc::{Rc, Weak};
-use tidegate::host::{self, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
-use tidegate::reply::{Header, Reply};
-use tidegate::stats::MetricKind;
+use tidegate::host::stats::MetricKind;
+use tidegate::host::{
+    self, CallId, Conflict, Header, Host, LogLevel, Reply, SharedValue, StreamId, Unsent,
+};
 use tidegate_core::{LeaseReturn, Timestamp};
 use tidegate_wire::{request_from_wire, returned_from, rls};
 

@@ -17,9 +17,9 @@ use crate::state::{Call, Event, Reply, Standing, State, Stream};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use tidegate::config::Config;
-use tidegate::decide::AskError;
-use tidegate::descriptors::RequestFacts;
+use tidegate::host::RequestFacts;
 use tidegate::host::{CallId, StreamId};
+use tidegate::worker::call_error::AskError;
 use tidegate::worker::{Step, TICK, Worker};
 use tidegate_core::Lease;
 

@@ -4,9 +4,10 @@ use super::checks::{header_name, in_range, literal, not_empty, some_items};
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::metadata;
 use crate::config::ConfigError;
+use crate::config::encoded::Encoded;
+use crate::config::interner::Shared;
 use crate::config::node::Node;
-use crate::config::recipe::{Action, Encoded, WhenAbsent};
-use crate::config::shared::Shared;
+use crate::config::rate_limit::{Action, WhenAbsent};
 use crate::config::unsupported::OF_AN_ACTION;
 
 const ACTIONS: [&str; 11] = [

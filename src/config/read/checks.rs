@@ -2,7 +2,7 @@
 
 use crate::config::ConfigError;
 use crate::config::node::Node;
-use crate::config::recipe::PROPERTY_PARTS_MAX;
+use crate::config::rate_limit::PROPERTY_PARTS_MAX;
 
 /// A text of at least one character.
 #[inline(never)]

@@ -3,8 +3,9 @@
 use super::action::empty;
 use super::checks::{header_name, in_range, not_empty, some_items, whole_number};
 use crate::config::ConfigError;
+use crate::config::interner::Shared;
 use crate::config::node::Node;
-use crate::config::shared::Shared;
+use crate::config::rate_limit::Fact;
 use crate::config::unsupported::OF_A_TEXT;
 use crate::matching::address::{AddressMatcher, Network, bits_of};
 use crate::matching::header::{HeaderMatcher, HeaderTest, Sense, WhenMissing};
@@ -37,7 +38,7 @@ fn at_most_one<'a>(
 pub(super) fn header_matcher(
     node: &Node<'_>,
     shared: &mut Shared,
-) -> Result<HeaderMatcher, ConfigError> {
+) -> Result<(Fact, HeaderMatcher), ConfigError> {
     let fields = [
         "string_match",
         "present_match",
@@ -63,7 +64,7 @@ pub(super) fn header_matcher(
         None => HeaderTest::Present,
     };
     let sense = inverted(node)?;
-    Ok(HeaderMatcher { header: shared.header(&name), test, sense, when_missing })
+    Ok((shared.header(&name), HeaderMatcher { test, sense, when_missing }))
 }
 
 fn header_test(
@@ -100,7 +101,7 @@ fn header_test(
 pub(super) fn query_matcher(
     node: &Node<'_>,
     shared: &mut Shared,
-) -> Result<QueryMatcher, ConfigError> {
+) -> Result<(Fact, QueryMatcher), ConfigError> {
     node.object("an object with `name`", &["name", "string_match", "present_match"], &[])?;
     let parameter = shared.parameter(not_empty(&node.required("name")?)?);
     let tests = ["string_match", "present_match"];
@@ -109,7 +110,7 @@ pub(super) fn query_matcher(
         Some(_) if node.flag("present_match")? == Some(false) => QueryTest::Absent,
         Some(_) | None => QueryTest::Present,
     };
-    Ok(QueryMatcher { parameter, test })
+    Ok((parameter, QueryMatcher { test }))
 }
 
 fn text_matcher(node: &Node<'_>, shared: &mut Shared) -> Result<TextMatcher, ConfigError> {

@@ -3,9 +3,10 @@
 use super::action::when_absent;
 use super::checks::{not_empty, property_path, some_items};
 use crate::config::ConfigError;
+use crate::config::encoded::Encoded;
+use crate::config::interner::Shared;
 use crate::config::node::Node;
-use crate::config::recipe::{Action, Encoded, Source, WhenAbsent};
-use crate::config::shared::Shared;
+use crate::config::rate_limit::{Action, Source, WhenAbsent};
 
 /// Where Envoy's properties have a kind of metadata.
 type Root = [&'static str];

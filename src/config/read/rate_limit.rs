@@ -5,9 +5,9 @@ use super::checks::{as_header_name, header_name, in_range, not_empty, some_items
 use super::enforcement;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 use crate::config::ConfigError;
+use crate::config::interner::Shared;
 use crate::config::node::Node;
-use crate::config::recipe::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
-use crate::config::shared::Shared;
+use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
 pub(super) fn rate_limit(node: &Node<'_>, shared: &mut Shared) -> Result<RateLimit, ConfigError> {

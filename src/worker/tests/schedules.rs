@@ -7,11 +7,11 @@
 
 use super::authority::{Authority, window_of};
 use super::world::{Envoy, MILLI, PATIENCE_MS};
-use crate::asks::{WAITING_MAX, Who};
-use crate::decide::AskError;
 use crate::host::StreamId;
 use crate::leases::slot::Slot;
 use crate::worker::Step;
+use crate::worker::call_error::AskError;
+use crate::worker::pending_calls::{WAITING_MAX, Who};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -2,10 +2,10 @@
 //! happens by itself.
 
 use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle, Leases};
-use crate::drawn::Drawn;
+use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
-use crate::reply::{Header, Reply};
-use crate::stats::MetricKind;
+use crate::host::{Header, Reply};
+use crate::request::descriptors::Drawn;
 use crate::worker::{Step, Worker};
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;

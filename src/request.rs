@@ -8,7 +8,8 @@
 //! This runs for every request, so all that can be compiled is: constant entries are bytes, a fact is
 //! read when the first action needs it, and values go straight into the buffer.
 
-mod reading;
+pub mod descriptors;
+mod fact_reader;
 #[cfg(test)]
 mod tests;
 
@@ -16,26 +17,15 @@ use crate::config::{
     Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit,
     WhenAbsent,
 };
-use crate::drawn::Drawn;
+use crate::host::RequestFacts;
 use crate::matching::address::Network;
 use crate::matching::header::HeaderTest;
 use crate::matching::query::QueryTest;
 use crate::matching::text::TextMatcher;
-use reading::Reading;
-pub(crate) use reading::Scratch;
+use crate::request::descriptors::Drawn;
+use fact_reader::Reading;
 use std::io::Write;
 use tidegate_core::fingerprint;
-
-/// What the filter can see of a request. A value is handed to `read` where it lies, so that reading it
-/// needs no memory; none when there is no such value.
-pub trait RequestFacts {
-    /// The first value of a header. The first, as Envoy's own `request_headers` action takes it,
-    /// so that a client cannot change its key by repeating the header.
-    fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
-    /// One of Envoy's properties, such as `source.address`: `ip:port`, after its own reading of
-    /// `x-forwarded-for`.
-    fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;
-}
 
 /// Draws the descriptors of a request, one per entry of `rate_limits` whose actions all apply: those
 /// that are enforced, and those in shadow. `seed` makes their keys.
@@ -111,22 +101,22 @@ fn entry<F: RequestFacts>(
             matcher.matches(reading.address(address)?).then(|| drawn.append(&entry.0))?;
         }
         Action::HeaderMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|matcher| {
+            let matched = matchers.iter().all(|(header, matcher)| {
                 let text = match &matcher.test {
                     HeaderTest::Text(text) => Some(text),
                     _ => None,
                 };
-                matcher.matches(tested(&matcher.header, text, reading))
+                matcher.matches(tested(header, text, reading))
             });
             sense.of(matched).then(|| drawn.append(&entry.0))?;
         }
         Action::QueryMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|matcher| {
+            let matched = matchers.iter().all(|(parameter, matcher)| {
                 let text = match &matcher.test {
                     QueryTest::Text(text) => Some(text),
                     QueryTest::Present | QueryTest::Absent => None,
                 };
-                matcher.matches(tested(&matcher.parameter, text, reading))
+                matcher.matches(tested(parameter, text, reading))
             });
             sense.of(matched).then(|| drawn.append(&entry.0))?;
         }

@@ -3,12 +3,12 @@
 //! Each cause has its own count and its own log line, at most one in ten seconds and worker.
 
 use super::{Ruling, Worker};
-use crate::asks::{Purpose, Who};
-use crate::breaker::Change;
 use crate::config::{FailureMode, OverloadMode};
-use crate::decide::{self, AskError, Cause, Undecided};
+use crate::host::stats::Count;
 use crate::host::{Host, LogLevel};
-use crate::stats::Count;
+use crate::worker::call_error::{self, AskError, Cause, Undecided};
+use crate::worker::circuit_breaker::Change;
+use crate::worker::pending_calls::{Purpose, Who};
 use tidegate_core::{Nanos, Timestamp};
 
 /// The least time between two log lines about the same cause.
@@ -43,7 +43,7 @@ impl<H: Host> Worker<H> {
             Undecided::Failure => (Count::FailureAllowed, Count::FailureDenied),
             Undecided::Overload => (Count::OverloadAllowed, Count::OverloadDenied),
         };
-        match decide::undecided(&self.config, why) {
+        match call_error::undecided(&self.config, why) {
             None => {
                 self.stats.count(allowed);
                 Ruling::Allow(None)

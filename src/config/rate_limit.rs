@@ -1,10 +1,10 @@
 //! The recipes of descriptors, compiled: what is read of a request, what is asked of it, and the
-//! bytes of entries as [`crate::drawn::Drawn`] has them.
+//! bytes of entries as [`crate::request::descriptors::Drawn`] has them.
 //!
 //! Every thing that can be read has one number in a configuration, wherever it is used, so that it is
 //! read at most once a request.
 
-use crate::drawn::encoded;
+use super::encoded::Encoded;
 use crate::matching::address::AddressMatcher;
 use crate::matching::header::{HeaderMatcher, Sense};
 use crate::matching::query::QueryMatcher;
@@ -99,7 +99,7 @@ pub enum Action {
         /// The entry.
         entry: Encoded,
         /// All of them must pass.
-        matchers: Vec<HeaderMatcher>,
+        matchers: Vec<(Fact, HeaderMatcher)>,
         /// Whether they do, or not all of them (`expect_match`).
         sense: Sense,
     },
@@ -108,7 +108,7 @@ pub enum Action {
         /// The entry.
         entry: Encoded,
         /// All of them must pass.
-        matchers: Vec<QueryMatcher>,
+        matchers: Vec<(Fact, QueryMatcher)>,
         /// Whether they do, or not all of them (`expect_match`).
         sense: Sense,
     },
@@ -123,20 +123,6 @@ pub enum WhenAbsent {
     SkipEntry,
     /// This entry instead (`default_value`).
     Entry(Encoded),
-}
-
-/// A key, or a key and a value, as bytes that are copied as they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Encoded(pub(crate) Vec<u8>);
-
-impl Encoded {
-    pub(crate) fn key(key: &str) -> Self {
-        Encoded(encoded(&[key]))
-    }
-
-    pub(crate) fn entry(key: &str, value: &str) -> Self {
-        Encoded(encoded(&[key, value]))
-    }
 }
 
 /// Something that is read of a request.

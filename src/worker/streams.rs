@@ -1,8 +1,8 @@
 //! What is kept of a request between its events: nothing, for most.
 
-use crate::decide::Shown;
-use crate::drawn::{Drawn, LeaseKey};
 use crate::host::StreamId;
+use crate::request::descriptors::{Drawn, LeaseKey};
+use crate::worker::replies::Shown;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// What is kept of a request.

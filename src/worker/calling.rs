@@ -4,13 +4,13 @@
 //! nothing that the worker holds is spent for it.
 
 use super::Worker;
-use super::deciding::ENTRIES_BYTES_MAX;
-use crate::asks::{Ask, Hoped, Purpose, Waiter, needed, needed_by};
-use crate::decide::{AskError, Undecided};
-use crate::drawn::{Drawing, Drawn};
+use super::local_decisions::ENTRIES_BYTES_MAX;
+use crate::host::stats::Count;
 use crate::host::{Call, CallId, Host, Unsent};
-use crate::leases::table::Write;
-use crate::stats::Count;
+use crate::leases::shared_table::Write;
+use crate::request::descriptors::{Drawing, Drawn};
+use crate::worker::call_error::{AskError, Undecided};
+use crate::worker::pending_calls::{Ask, Hoped, Purpose, Waiter, needed, needed_by};
 use std::time::Duration;
 use tidegate_core::{Descriptor, Hits, LeaseAsk, Request, Timestamp};
 use tidegate_wire::{encode_request, lease_ask_metadata};
@@ -97,7 +97,7 @@ impl<H: Host> Worker<H> {
 
     /// Whether an answer may bring tokens for others than the one who asks.
     fn may_be_leased(&self, drawing: &Drawing<'_>, now: Timestamp) -> bool {
-        let unleased = |local: &crate::leases::local::Local| now < local.unleased_until;
+        let unleased = |local: &crate::leases::local_table::Local| now < local.unleased_until;
         drawing.entries.len() <= ENTRIES_BYTES_MAX
             && !self.locals.of(drawing.key).is_some_and(unleased)
     }

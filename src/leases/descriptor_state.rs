@@ -4,8 +4,8 @@
 //! Pure: no clock, no host. Tokens at hand come before a denial: they were charged already.
 
 use super::demand::Demand;
-use super::purse::{Held, Purse};
-use super::told::Told;
+use super::limit_info::Told;
+use super::token_pool::{Held, Purse};
 use tidegate_core::{Nanos, Timestamp};
 
 /// What is known of one descriptor.

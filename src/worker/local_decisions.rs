@@ -4,13 +4,13 @@
 //! in this worker's memory. What was taken for a request that is not allowed stays in the worker.
 
 use super::Worker;
-use crate::asks::needed_there;
-use crate::drawn::{Drawing, Drawn};
 use crate::host::Host;
-use crate::leases::entry::{Choice, Entry};
-use crate::leases::local::{Loose, Watch};
-use crate::leases::purse::Purse;
-use crate::leases::table::Write;
+use crate::leases::descriptor_state::{Choice, Entry};
+use crate::leases::local_table::{Loose, Watch};
+use crate::leases::shared_table::Write;
+use crate::leases::token_pool::Purse;
+use crate::request::descriptors::{Drawing, Drawn};
+use crate::worker::pending_calls::needed_there;
 use tidegate_core::{Nanos, Timestamp};
 
 /// Tokens are only leased for descriptors of at most so many bytes: they are kept, to give tokens

@@ -5,12 +5,10 @@
 //! [`WAITING_MAX`] of them, nor more bytes than [`WAITING_BYTES_MAX`]. A request may be gone before its
 //! answer comes.
 
-pub(crate) mod streams;
-
-use crate::drawn::{Drawing, Drawn, LeaseKey};
 use crate::host::{CallId, StreamId};
-use crate::leases::local::Loose;
-use crate::patience::Tick;
+use crate::leases::local_table::Loose;
+use crate::request::descriptors::{Drawing, Drawn, LeaseKey};
+use crate::worker::tick_clock::Tick;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Of a worker, those that are decided and not told yet included.

@@ -4,9 +4,9 @@
 //! Set-associative: a key has [`WAYS`] places. The one that is given up for a new key is the one
 //! longest unused, first among those without tokens; tokens that it held are handed to the caller.
 
-use super::entry::Entry;
-use super::purse::Held;
-use crate::drawn::LeaseKey;
+use super::descriptor_state::Entry;
+use super::token_pool::Held;
+use crate::request::descriptors::LeaseKey;
 use tidegate_core::Timestamp;
 
 const WAYS: usize = 8;

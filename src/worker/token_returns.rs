@@ -5,14 +5,15 @@
 //! answer can be named, and a return that is not answered is sent again as it was: the sidecar takes it once.
 
 use super::Worker;
-use super::deciding::ENTRIES_BYTES_MAX;
-use crate::asks::{Ask, Purpose};
-use crate::decide::AskError;
-use crate::drawn::{Drawn, entries_of};
+use super::local_decisions::ENTRIES_BYTES_MAX;
+use crate::config::encoded::entries_of;
 use crate::host::Host;
-use crate::leases::local::Loose;
-use crate::leases::purse::Held;
-use crate::stats::Count;
+use crate::host::stats::Count;
+use crate::leases::local_table::Loose;
+use crate::leases::token_pool::Held;
+use crate::request::descriptors::Drawn;
+use crate::worker::call_error::AskError;
+use crate::worker::pending_calls::{Ask, Purpose};
 use tidegate_core::{Descriptor, Direction, Hits, LeaseAsk, Nanos, Timestamp};
 use tidegate_wire::{DESCRIPTORS_MAX, returned_metadata};
 

@@ -4,27 +4,61 @@
 //! RFC 9110.
 
 use crate::config::{Config, HeaderStyle};
+use crate::host::{Header, Reply};
+use crate::leases::limit_info::Told;
 use std::borrow::Cow;
-use tidegate_core::Verdict;
-use tidegate_wire::headers;
-pub use tidegate_wire::headers::{Header, Policy};
+use tidegate_core::{Timestamp, Verdict};
+use tidegate_wire::headers::{self, Policy};
 
-/// A response made by the filter itself.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// HTTP status.
-    pub status: u32,
-    /// Headers besides those that Envoy adds.
-    pub headers: Vec<Header>,
-    /// The body.
-    pub body: String,
-    /// Why, for Envoy's access log, which has it as `%RESPONSE_CODE_DETAILS%`. Clients never see it.
-    pub details: Cow<'static, str>,
+/// What a client is told of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// The limit.
+    pub(crate) told: Told,
+    /// Tokens at hand, beside what the sidecar has left.
+    pub(crate) at_hand: u64,
+    /// Whether it has room.
+    pub(crate) verdict: Verdict,
+}
+
+/// The headers of a response to an allowed request.
+#[must_use]
+pub(crate) fn headers(config: &Config, shown: &[Shown], now: Timestamp) -> Vec<Header> {
+    if config.headers == HeaderStyle::Off {
+        return Vec::new();
+    }
+    limit_headers(config.headers, &policies(shown, now))
+}
+
+/// The reply to a denied request.
+#[must_use]
+pub(crate) fn denial(config: &Config, shown: &[Shown], now: Timestamp) -> Reply {
+    denied(config, &policies(shown, now))
+}
+
+/// The limits of these. Descriptors without one have nothing to tell.
+fn policies(shown: &[Shown], now: Timestamp) -> Vec<Policy<'_>> {
+    let known = shown.iter().filter(|shown| shown.told.is_known());
+    known
+        .map(|Shown { told, at_hand, verdict }| {
+            let left = u64::from(told.remaining).saturating_add(*at_hand);
+            Policy {
+                name: told.name(),
+                quota: told.quota,
+                window_secs: (told.window_secs > 0).then(|| told.window_secs.into()),
+                remaining: match verdict {
+                    Verdict::Allow => u32::try_from(left).unwrap_or(u32::MAX),
+                    Verdict::Deny => 0,
+                },
+                reset_secs: told.resets_at.saturating_since(now).as_secs_ceil(),
+                verdict: *verdict,
+            }
+        })
+        .collect()
 }
 
 /// The headers about limits, for any response.
-#[must_use]
-pub fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header> {
+pub(super) fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header> {
     match style {
         HeaderStyle::Off => Vec::new(),
         HeaderStyle::Ietf => headers::ietf(policies),
@@ -33,8 +67,7 @@ pub fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header>
 }
 
 /// The reply to a request that is over a limit.
-#[must_use]
-pub fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
+pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     let denying = policies.iter().filter(|policy| policy.verdict == Verdict::Deny);
     // The longest wait of all that deny: before it, at least one of them still would.
     let longest =
@@ -60,8 +93,7 @@ pub fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
 }
 
 /// The reply to a request that the sidecar did not decide, when `failure_mode` is deny.
-#[must_use]
-pub fn unavailable() -> Reply {
+pub(super) fn unavailable() -> Reply {
     Reply {
         status: 500,
         headers: vec![("content-type", "text/plain".to_owned())],
@@ -71,8 +103,7 @@ pub fn unavailable() -> Reply {
 }
 
 /// The reply to a request that there is no room to decide, when `overload_mode` is deny.
-#[must_use]
-pub fn overloaded() -> Reply {
+pub(super) fn overloaded() -> Reply {
     Reply {
         status: 503,
         headers: vec![

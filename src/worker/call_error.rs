@@ -1,10 +1,9 @@
 //! What becomes of a request, without a host call: how an ask can fail, what its client is told, and
 //! `undecided`, the one place that applies `failure_mode` and `overload_mode`.
 
-use crate::config::{Config, FailureMode, HeaderStyle, OverloadMode};
-use crate::leases::told::Told;
-use crate::reply::{self, Header, Policy, Reply};
-use tidegate_core::{Timestamp, Verdict};
+use super::replies;
+use crate::config::{Config, FailureMode, OverloadMode};
+use crate::host::Reply;
 
 /// How an ask failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,60 +150,13 @@ pub(crate) fn undecided(config: &Config, why: Undecided) -> Option<Reply> {
     match why {
         Undecided::Failure => match config.failure_mode {
             FailureMode::Allow => None,
-            FailureMode::Deny => Some(reply::unavailable()),
+            FailureMode::Deny => Some(replies::unavailable()),
         },
         Undecided::Overload => match config.overload_mode {
             OverloadMode::Allow => None,
-            OverloadMode::Deny => Some(reply::overloaded()),
+            OverloadMode::Deny => Some(replies::overloaded()),
         },
     }
-}
-
-/// What a client is told of one limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
-    /// The limit.
-    pub(crate) told: Told,
-    /// Tokens at hand, beside what the sidecar has left.
-    pub(crate) at_hand: u64,
-    /// Whether it has room.
-    pub(crate) verdict: Verdict,
-}
-
-/// The headers of a response to an allowed request.
-#[must_use]
-pub(crate) fn headers(config: &Config, shown: &[Shown], now: Timestamp) -> Vec<Header> {
-    if config.headers == HeaderStyle::Off {
-        return Vec::new();
-    }
-    reply::limit_headers(config.headers, &policies(shown, now))
-}
-
-/// The reply to a denied request.
-#[must_use]
-pub(crate) fn denial(config: &Config, shown: &[Shown], now: Timestamp) -> Reply {
-    reply::denied(config, &policies(shown, now))
-}
-
-/// The limits of these. Descriptors without one have nothing to tell.
-fn policies(shown: &[Shown], now: Timestamp) -> Vec<Policy<'_>> {
-    let known = shown.iter().filter(|shown| shown.told.is_known());
-    known
-        .map(|Shown { told, at_hand, verdict }| {
-            let left = u64::from(told.remaining).saturating_add(*at_hand);
-            Policy {
-                name: told.name(),
-                quota: told.quota,
-                window_secs: (told.window_secs > 0).then(|| told.window_secs.into()),
-                remaining: match verdict {
-                    Verdict::Allow => u32::try_from(left).unwrap_or(u32::MAX),
-                    Verdict::Deny => 0,
-                },
-                reset_secs: told.resets_at.saturating_since(now).as_secs_ceil(),
-                verdict: *verdict,
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! which is compiled once however often it is written.
 
 use super::document::Tree;
-use super::recipe::{Fact, Source};
+use super::rate_limit::{Fact, Source};
 use crate::matching::pattern::Pattern;
 use crate::matching::query::Parameters;
 use hashbrown::HashMap;

@@ -4,8 +4,9 @@
 //! An entry is its key and its value, each after its length (4 bytes, little-endian), so that no two
 //! lists of entries have the same bytes.
 
-use crate::descriptors::Scratch;
-use tidegate_core::{Descriptor, Entry, Hits};
+use super::fact_reader::Scratch;
+use crate::config::encoded::{LENGTH_BYTES, append_part, entries_of};
+use tidegate_core::{Descriptor, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// What finds the lease of a descriptor: a hash of its entries under a secret of the process, so that
@@ -149,50 +150,11 @@ impl Drawn {
     }
 }
 
-/// Parts of entries as [`Drawn`] has them.
-pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for part in parts {
-        append_part(&mut bytes, part);
-    }
-    bytes
-}
-
-const LENGTH_BYTES: usize = size_of::<u32>();
-
-fn append_part(bytes: &mut Vec<u8>, part: &str) {
-    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
-    bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(part.as_bytes());
-}
-
-/// The entries in the bytes of a [`Drawing`], one after the other.
-#[must_use]
-pub fn entries_of(bytes: &[u8]) -> Vec<Entry> {
-    parts_of(bytes).map(|(key, value)| Entry::new(key, value)).collect()
-}
-
-/// The keys and values in the bytes of a [`Drawing`], one after the other. Ends early where bytes are
-/// none that [`Drawn`] wrote.
-fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
-    std::iter::from_fn(move || {
-        let (key, rest) = part(bytes)?;
-        let (value, rest) = part(rest)?;
-        bytes = rest;
-        Some((key, value))
-    })
-}
-
-fn part(bytes: &[u8]) -> Option<(&str, &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
-    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-    let (text, rest) = rest.split_at_checked(length)?;
-    Some((std::str::from_utf8(text).ok()?, rest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::encoded::encoded;
+    use tidegate_core::Entry;
 
     fn finished(write: impl FnOnce(&mut Drawn)) -> Drawn {
         let mut drawn = Drawn::default();
@@ -256,17 +218,5 @@ mod tests {
         assert_eq!((last.hits, entries_of(last.entries)), (5, vec![Entry::new("c", "d")]));
         drawn.clear();
         assert!(drawn.is_empty());
-    }
-
-    #[test]
-    fn bytes_that_are_cut_or_changed_end_early() {
-        let bytes = encoded(&["key", "value", "key", "value"]);
-        for end in 0..bytes.len() {
-            assert!(entries_of(&bytes[..end]).len() < 2);
-            let mut changed = bytes.clone();
-            changed[end] ^= 0xff;
-            assert!(entries_of(&changed).len() <= 2);
-        }
-        assert_eq!(entries_of(&bytes).len(), 2);
     }
 }

@@ -189,7 +189,7 @@ impl Stats {
 mod tests {
     use super::*;
     use crate::host::{Call, CallId, Conflict, LogLevel, SharedValue, StreamId, Unsent};
-    use crate::reply::{Header, Reply};
+    use crate::host::{Header, Reply};
     use std::cell::RefCell;
     use tidegate_core::Timestamp;
 

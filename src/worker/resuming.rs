@@ -12,9 +12,9 @@
 //! settles at most [`TURN_MAX`] requests, and sends at most as many asks of requests that waited.
 
 use super::{Ruling, Worker};
-use crate::asks::Who;
-use crate::asks::streams::Stream;
 use crate::host::{Host, StreamId};
+use crate::worker::pending_calls::Who;
+use crate::worker::streams::Stream;
 use std::collections::VecDeque;
 use tidegate_core::Timestamp;
 

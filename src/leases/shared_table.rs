@@ -5,11 +5,11 @@
 //! descriptors appear in them. When other workers are faster again and again, or a slot is full of
 //! leases, it is as if nothing was there: the caller asks, or keeps to itself what it has.
 
-use super::entry::Entry;
+use super::descriptor_state::Entry;
 use super::slot::Slot;
-use crate::drawn::LeaseKey;
 use crate::host::Host;
-use crate::stats::{Count, Stats};
+use crate::host::stats::{Count, Stats};
+use crate::request::descriptors::LeaseKey;
 use tidegate_core::Timestamp;
 
 /// How often a change is tried. Each conflict means that another worker got on.

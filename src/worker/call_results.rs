@@ -1,20 +1,22 @@
 //! What follows when a call has ended: leases are stored, the request that asked is decided by the
 //! verdict, and those that waited are decided again.
 
-use super::deciding::Seen;
+use super::local_decisions::Seen;
 use super::{Ruling, Worker};
-use crate::asks::streams::Stream;
-use crate::asks::{Ask, Hoped, Purpose, Waiter, Who, needed};
 use crate::config::HeaderStyle;
-use crate::decide::{self, AskError, Shown};
-use crate::drawn::{Drawing, LeaseKey, entries_of};
+use crate::config::encoded::entries_of;
 use crate::host::Host;
-use crate::leases::entry::Choice;
-use crate::leases::local::Loose;
-use crate::leases::purse::Held;
-use crate::leases::table::Write;
-use crate::leases::told::Told;
-use crate::stats::Count;
+use crate::host::stats::Count;
+use crate::leases::descriptor_state::Choice;
+use crate::leases::limit_info::Told;
+use crate::leases::local_table::Loose;
+use crate::leases::shared_table::Write;
+use crate::leases::token_pool::Held;
+use crate::request::descriptors::{Drawing, LeaseKey};
+use crate::worker::call_error::AskError;
+use crate::worker::pending_calls::{Ask, Hoped, Purpose, Waiter, Who, needed};
+use crate::worker::replies::{self, Shown};
+use crate::worker::streams::Stream;
 use std::collections::VecDeque;
 use tidegate_core::{Answer, Lease, Nanos, Status, Timestamp, Verdict};
 
@@ -75,7 +77,7 @@ impl<H: Host> Worker<H> {
 
     fn decide_asker(&mut self, who: Who, verdict: Verdict, shown: Vec<Shown>, now: Timestamp) {
         if verdict == Verdict::Deny {
-            let reply = decide::denial(&self.config, &shown, now);
+            let reply = replies::denial(&self.config, &shown, now);
             return self.settle_counted(who, Ruling::Deny(reply));
         }
         let tells = self.config.headers != HeaderStyle::Off

@@ -3,7 +3,8 @@
 mod as_envoy;
 
 use super::*;
-use crate::drawn::{Drawing, encoded, entries_of};
+use crate::config::encoded::{encoded, entries_of};
+use crate::request::descriptors::Drawing;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::cell::RefCell;

@@ -4,13 +4,13 @@
 //! Bounded: so many places and calls a tick. Places that were used since the last tick cost nothing.
 
 use super::Worker;
-use crate::decide::AskError;
-use crate::drawn::LeaseKey;
+use crate::host::stats::Level;
 use crate::host::{CallId, Host};
-use crate::leases::local::{Loose, PLACES, Watch};
-use crate::leases::purse::Purse;
-use crate::leases::table::Write;
-use crate::stats::Level;
+use crate::leases::local_table::{Loose, PLACES, Watch};
+use crate::leases::shared_table::Write;
+use crate::leases::token_pool::Purse;
+use crate::request::descriptors::LeaseKey;
+use crate::worker::call_error::AskError;
 use tidegate_core::Timestamp;
 
 /// Each place visited costs a read of shared data, about a microsecond.

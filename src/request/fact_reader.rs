@@ -1,7 +1,7 @@
 //! What was read of the request at hand: each fact when it is first needed, and at most once.
 
-use super::RequestFacts;
 use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
+use crate::host::RequestFacts;
 use crate::matching::address::ip_of;
 use crate::matching::query::Found;
 use std::net::IpAddr;

@@ -1,0 +1,75 @@
+//! The entries of a descriptor as bytes: each key and each value after its length (4 bytes,
+//! little-endian). No two lists of entries have the same bytes.
+
+use tidegate_core::Entry;
+
+/// A key, or a key and a value, as bytes that are copied as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded(pub(crate) Vec<u8>);
+
+impl Encoded {
+    pub(crate) fn key(key: &str) -> Self {
+        Encoded(encoded(&[key]))
+    }
+
+    pub(crate) fn entry(key: &str, value: &str) -> Self {
+        Encoded(encoded(&[key, value]))
+    }
+}
+
+/// Parts of entries as [`Drawn`] has them.
+pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        append_part(&mut bytes, part);
+    }
+    bytes
+}
+
+pub(crate) const LENGTH_BYTES: usize = size_of::<u32>();
+
+pub(crate) fn append_part(bytes: &mut Vec<u8>, part: &str) {
+    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(part.as_bytes());
+}
+
+/// The entries in the bytes of a [`Drawing`], one after the other.
+pub(crate) fn entries_of(bytes: &[u8]) -> Vec<Entry> {
+    parts_of(bytes).map(|(key, value)| Entry::new(key, value)).collect()
+}
+
+/// The keys and values in the bytes of a [`Drawing`], one after the other. Ends early where bytes are
+/// none that [`Drawn`] wrote.
+fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    std::iter::from_fn(move || {
+        let (key, rest) = part(bytes)?;
+        let (value, rest) = part(rest)?;
+        bytes = rest;
+        Some((key, value))
+    })
+}
+
+fn part(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let (text, rest) = rest.split_at_checked(length)?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_cut_or_changed_end_early() {
+        let bytes = encoded(&["key", "value", "key", "value"]);
+        for end in 0..bytes.len() {
+            assert!(entries_of(&bytes[..end]).len() < 2);
+            let mut changed = bytes.clone();
+            changed[end] ^= 0xff;
+            assert!(entries_of(&changed).len() <= 2);
+        }
+        assert_eq!(entries_of(&bytes).len(), 2);
+    }
+}
