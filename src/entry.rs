@@ -14,9 +14,9 @@ use crate::config::Config;
 use crate::host::abi::{self, Buffer};
 use crate::host::envoy::{self, CurrentRequest, Envoy};
 use crate::host::{CallId, LogLevel, StreamId};
-use crate::worker::call_error::AskError;
-use crate::worker::root_contexts::Roots;
-use crate::worker::{Step, TICK, Worker};
+use crate::worker::call_error::CallError;
+use crate::worker::root_contexts::RootContexts;
+use crate::worker::{FilterHeadersStatus, TICK, Worker};
 use std::cell::RefCell;
 
 /// What header callbacks return: the request or response goes on.
@@ -24,10 +24,10 @@ const ACTION_CONTINUE: u32 = 0;
 /// It is held.
 const ACTION_PAUSE: u32 = 1;
 
-type Workers = Roots<Worker<Envoy>>;
+type Workers = RootContexts<Worker<Envoy>>;
 
 thread_local! {
-    static WORKERS: RefCell<Workers> = const { RefCell::new(Roots::new()) };
+    static WORKERS: RefCell<Workers> = const { RefCell::new(RootContexts::new()) };
 }
 
 /// Runs a callback for `context`; `otherwise` is for a call from within a callback.
@@ -55,7 +55,7 @@ pub(crate) fn on_initialize() {
 pub(crate) fn on_context_create(context: u32, parent: u32) {
     // A root has no parent, and gets its worker when it is configured.
     if parent != 0 {
-        callback(context, (), |workers| workers.opened(context, parent));
+        callback(context, (), |workers| workers.stream_created(context, parent));
     }
 }
 
@@ -115,8 +115,8 @@ pub(crate) fn on_request_headers(stream: u32) -> u32 {
             return ACTION_CONTINUE;
         };
         match worker.on_request(StreamId(stream), &CurrentRequest) {
-            Step::Continue => ACTION_CONTINUE,
-            Step::Pause => ACTION_PAUSE,
+            FilterHeadersStatus::Continue => ACTION_CONTINUE,
+            FilterHeadersStatus::Pause => ACTION_PAUSE,
         }
     })
 }
@@ -138,7 +138,7 @@ pub(crate) fn on_delete(context: u32) {
             drop(worker.on_end());
             return;
         }
-        workers.closed(context);
+        workers.stream_deleted(context);
         for worker in workers.iter_mut() {
             worker.on_gone(StreamId(context));
         }
@@ -154,7 +154,7 @@ pub(crate) fn on_grpc_receive(root: u32, token: u32, size: usize) {
         let read =
             abi::buffer(Buffer::GrpcReceive, size, |answer| worker.on_answer(call, Ok(answer)));
         if read.is_err() {
-            worker.on_answer(call, Err(AskError::Malformed));
+            worker.on_answer(call, Err(CallError::Malformed));
         }
     });
 }
@@ -164,8 +164,8 @@ pub(crate) fn on_grpc_close(root: u32, token: u32, status: u32) {
         let Some(worker) = workers.get_mut(root) else {
             return;
         };
-        let error = abi::grpc_message(|message| AskError::of_close(status, message));
-        let error = error.unwrap_or_else(|_| AskError::of_close(status, b""));
+        let error = abi::grpc_message(|message| CallError::from_grpc_close(status, message));
+        let error = error.unwrap_or_else(|_| CallError::from_grpc_close(status, b""));
         worker.on_answer(CallId(token), Err(error));
     });
 }

@@ -22,51 +22,51 @@ use crate::matching::address::Network;
 use crate::matching::header::HeaderTest;
 use crate::matching::query::QueryTest;
 use crate::matching::text::TextMatcher;
-use crate::request::descriptors::Drawn;
-use fact_reader::Reading;
+use crate::request::descriptors::RequestDescriptors;
+use fact_reader::FactReader;
 use std::io::Write;
 use tidegate_core::fingerprint;
 
 /// Draws the descriptors of a request, one per entry of `rate_limits` whose actions all apply: those
 /// that are enforced, and those in shadow. `seed` makes their keys.
-pub fn draw(
+pub fn extract(
     config: &Config,
     facts: &impl RequestFacts,
     seed: u64,
-    enforced: &mut Drawn,
-    shadowed: &mut Drawn,
+    enforced: &mut RequestDescriptors,
+    shadowed: &mut RequestDescriptors,
 ) {
     enforced.clear();
     shadowed.clear();
-    let mut reading = Reading::new(config, facts, enforced.take_scratch());
+    let mut reader = FactReader::new(config, facts, enforced.take_buffer());
     for rate_limit in &config.rate_limits {
-        if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reading)) {
+        if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reader)) {
             continue;
         }
-        let drawn = match rate_limit.enforcement {
+        let descriptors = match rate_limit.enforcement {
             Enforcement::Enforced => &mut *enforced,
             Enforcement::Shadow => &mut *shadowed,
         };
-        match draw_one(rate_limit, &mut reading, drawn) {
-            Some(()) => drawn.finish(seed, hits(&rate_limit.hits, &mut reading)),
-            None => drawn.abandon(),
+        match extract_one(rate_limit, &mut reader, descriptors) {
+            Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
+            None => descriptors.discard_partial(),
         }
     }
-    enforced.put_scratch(reading.into_scratch());
+    enforced.put_buffer(reader.into_buffer());
 }
 
-fn holds<F: RequestFacts>(condition: &Condition, reading: &mut Reading<'_, F>) -> bool {
-    let value = reading.value(&condition.fact);
+fn holds<F: RequestFacts>(condition: &Condition, reader: &mut FactReader<'_, F>) -> bool {
+    let value = reader.value(&condition.fact);
     value.is_some_and(|value| condition.one_of.iter().any(|text| text.as_bytes() == value))
 }
 
-fn draw_one<F: RequestFacts>(
+fn extract_one<F: RequestFacts>(
     rate_limit: &RateLimit,
-    reading: &mut Reading<'_, F>,
-    drawn: &mut Drawn,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut RequestDescriptors,
 ) -> Option<()> {
     for action in &rate_limit.actions {
-        entry(action, reading, drawn)?;
+        entry(action, reader, descriptors)?;
     }
     Some(())
 }
@@ -74,31 +74,31 @@ fn draw_one<F: RequestFacts>(
 /// Adds the entry of an action, if it has one; none when the descriptor is to be dropped.
 fn entry<F: RequestFacts>(
     action: &Action,
-    reading: &mut Reading<'_, F>,
-    drawn: &mut Drawn,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut RequestDescriptors,
 ) -> Option<()> {
     match action {
-        Action::Constant(entry) => drawn.append(&entry.0),
+        Action::Constant(entry) => descriptors.append(&entry.0),
         Action::Value { key, fact, when_absent } => {
-            match reading.shortened(fact, VALUE_BYTES_MAX, shortened) {
+            match reader.shortened(fact, VALUE_BYTES_MAX, shortened) {
                 Some(value) => {
-                    drawn.append(&key.0);
-                    drawn.value(|bytes| append_text(bytes, value));
+                    descriptors.append(&key.0);
+                    descriptors.value(|bytes| append_text(bytes, value));
                 }
-                None => absent(drawn, when_absent)?,
+                None => absent(descriptors, when_absent)?,
             }
         }
         Action::Address { key, address } => {
-            let address = reading.address(address)?;
-            shown_entry(drawn, key, &address);
+            let address = reader.address(address)?;
+            shown_entry(descriptors, key, &address);
         }
         Action::Network { key, address, v4_prefix_mask_len, v6_prefix_mask_len } => {
-            let address = reading.address(address)?;
+            let address = reader.address(address)?;
             let bits = if address.is_ipv4() { v4_prefix_mask_len } else { v6_prefix_mask_len };
-            shown_entry(drawn, key, &Network::new(address, *bits));
+            shown_entry(descriptors, key, &Network::new(address, *bits));
         }
         Action::AddressMatch { entry, address, matcher } => {
-            matcher.matches(reading.address(address)?).then(|| drawn.append(&entry.0))?;
+            matcher.matches(reader.address(address)?).then(|| descriptors.append(&entry.0))?;
         }
         Action::HeaderMatch { entry, matchers, sense } => {
             let matched = matchers.iter().all(|(header, matcher)| {
@@ -106,9 +106,9 @@ fn entry<F: RequestFacts>(
                     HeaderTest::Text(text) => Some(text),
                     _ => None,
                 };
-                matcher.matches(tested(header, text, reading))
+                matcher.matches(tested(header, text, reader))
             });
-            sense.of(matched).then(|| drawn.append(&entry.0))?;
+            sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
         Action::QueryMatch { entry, matchers, sense } => {
             let matched = matchers.iter().all(|(parameter, matcher)| {
@@ -116,9 +116,9 @@ fn entry<F: RequestFacts>(
                     QueryTest::Text(text) => Some(text),
                     QueryTest::Present | QueryTest::Absent => None,
                 };
-                matcher.matches(tested(parameter, text, reading))
+                matcher.matches(tested(parameter, text, reader))
             });
-            sense.of(matched).then(|| drawn.append(&entry.0))?;
+            sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
     }
     Some(())
@@ -128,19 +128,19 @@ fn entry<F: RequestFacts>(
 fn tested<'r, F: RequestFacts>(
     fact: &Fact,
     text: Option<&TextMatcher>,
-    reading: &'r mut Reading<'_, F>,
+    reader: &'r mut FactReader<'_, F>,
 ) -> Option<&'r [u8]> {
     match text.is_some_and(TextMatcher::needs_text) {
-        true => reading.text(fact),
-        false => reading.value(fact),
+        true => reader.text(fact),
+        false => reader.value(fact),
     }
 }
 
-fn absent(drawn: &mut Drawn, when_absent: &WhenAbsent) -> Option<()> {
+fn absent(descriptors: &mut RequestDescriptors, when_absent: &WhenAbsent) -> Option<()> {
     match when_absent {
         WhenAbsent::DropDescriptor => return None,
         WhenAbsent::SkipEntry => {}
-        WhenAbsent::Entry(entry) => drawn.append(&entry.0),
+        WhenAbsent::Entry(entry) => descriptors.append(&entry.0),
     }
     Some(())
 }
@@ -172,19 +172,23 @@ fn append_text(bytes: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
-fn shown_entry(drawn: &mut Drawn, key: &Encoded, value: &impl std::fmt::Display) {
-    drawn.append(&key.0);
-    drawn.value(|bytes| {
+fn shown_entry(
+    descriptors: &mut RequestDescriptors,
+    key: &Encoded,
+    value: &impl std::fmt::Display,
+) {
+    descriptors.append(&key.0);
+    descriptors.value(|bytes| {
         let _ = write!(bytes, "{value}");
     });
 }
 
 /// What a request costs. A header that is no number costs 1, where Envoy's own filter drops the
 /// descriptor: whoever may write the header must not be free to leave all limits by it.
-fn hits<F: RequestFacts>(addend: &HitsAddend, reading: &mut Reading<'_, F>) -> u64 {
+fn hits<F: RequestFacts>(addend: &HitsAddend, reader: &mut FactReader<'_, F>) -> u64 {
     match addend {
         HitsAddend::Number(number) => *number,
-        HitsAddend::Header(fact) => reading.value(fact).and_then(cost).unwrap_or(1),
+        HitsAddend::Header(fact) => reader.value(fact).and_then(cost).unwrap_or(1),
     }
 }
 

@@ -22,23 +22,23 @@ mod token_returns;
 use crate::config::{Config, HeaderStyle};
 use crate::host::Reply;
 use crate::host::RequestFacts;
-use crate::host::stats::{Count, Stats};
+use crate::host::stats::{Counter, Stats};
 use crate::host::{CallId, Host, StreamId};
-use crate::leases::descriptor_state::Choice;
-use crate::leases::local_table::{Locals, Loose};
-use crate::leases::process::Process;
-use crate::leases::shared_table::Table;
-use crate::request::descriptors::Drawn;
-use crate::request::draw;
-use crate::worker::circuit_breaker::Breaker;
-use crate::worker::pending_calls::{Asks, Waiter, Who};
-use crate::worker::streams::{Keys, Stream, Streams};
-use crate::worker::tick_clock::Patience;
-use call_error::{AskError, Undecided};
-use local_decisions::Seen;
-use replies::Shown;
-pub use resuming::Decided;
-use resuming::Settling;
+use crate::leases::descriptor_state::LocalDecision;
+use crate::leases::local_table::{LocalTable, ReturnableTokens};
+use crate::leases::process::ProcessIdentity;
+use crate::leases::shared_table::SharedTable;
+use crate::request::descriptors::RequestDescriptors;
+use crate::request::extract;
+use crate::worker::circuit_breaker::CircuitBreaker;
+use crate::worker::pending_calls::{PendingCalls, Requester, Waiter};
+use crate::worker::streams::{LeaseKeys, StreamState, Streams};
+use crate::worker::tick_clock::TickClock;
+use call_error::{CallError, Undecided};
+use local_decisions::Attempt;
+use replies::LimitStatus;
+use resuming::ResumeQueue;
+pub use resuming::UndeliveredOutcomes;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp, Verdict};
@@ -49,7 +49,7 @@ pub const TICK: Duration = Duration::from_millis(100);
 
 /// What Envoy is to do with the request at hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum FilterHeadersStatus {
     /// Go on.
     Continue,
     /// Hold it: it will be resumed, or was answered.
@@ -58,9 +58,9 @@ pub enum Step {
 
 /// What becomes of a request.
 #[derive(Debug)]
-enum Ruling {
+enum Outcome {
     /// It passes, and this is kept for its response.
-    Allow(Option<Stream>),
+    Allow(Option<StreamState>),
     /// It is answered here.
     Deny(Reply),
 }
@@ -71,19 +71,19 @@ pub struct Worker<H> {
     host: H,
     config: Config,
     stats: Stats,
-    process: Process,
-    table: Table,
-    locals: Locals,
-    asks: Asks,
+    process: ProcessIdentity,
+    shared_table: SharedTable,
+    local_table: LocalTable,
+    calls: PendingCalls,
     streams: Streams,
-    breaker: Breaker,
-    patience: Patience,
-    settling: Settling,
-    news: failures::News,
+    breaker: CircuitBreaker,
+    tick_clock: TickClock,
+    resume_queue: ResumeQueue,
+    failure_log: failures::FailureLog,
     /// Tokens that are to go back to the sidecar.
-    loose: Vec<Loose>,
+    to_return: Vec<ReturnableTokens>,
     /// Leases that a lost answer may have granted.
-    recalls: VecDeque<Loose>,
+    recalls: VecDeque<ReturnableTokens>,
     /// Returns that were not answered.
     unanswered: VecDeque<Return>,
     /// The number of the next call.
@@ -91,10 +91,10 @@ pub struct Worker<H> {
     /// Where the next tick goes on.
     visited: usize,
     /// The places in `locals` of the request at hand.
-    places: Vec<usize>,
+    indexes: Vec<usize>,
     /// The buffers of the request at hand.
-    enforced: Drawn,
-    shadowed: Drawn,
+    enforced: RequestDescriptors,
+    shadowed: RequestDescriptors,
 }
 
 impl<H: Host> Worker<H> {
@@ -103,25 +103,25 @@ impl<H: Host> Worker<H> {
     pub fn new(host: H, config: Config) -> Self {
         let mut stats = Stats::default();
         stats.define(&host);
-        let process = Process::join(&host, &config);
+        let process = ProcessIdentity::join(&host, &config);
         Worker {
             process,
-            table: Table::new(config.leases.slots),
-            locals: Locals::new(),
-            asks: Asks::default(),
+            shared_table: SharedTable::new(config.leases.slots),
+            local_table: LocalTable::new(),
+            calls: PendingCalls::default(),
             streams: Streams::default(),
-            breaker: Breaker::new(),
-            patience: Patience::new(config.timeout, TICK),
-            settling: Settling::default(),
-            news: failures::News::default(),
-            loose: Vec::new(),
+            breaker: CircuitBreaker::new(),
+            tick_clock: TickClock::new(config.timeout, TICK),
+            resume_queue: ResumeQueue::default(),
+            failure_log: failures::FailureLog::default(),
+            to_return: Vec::new(),
             recalls: VecDeque::new(),
             unanswered: VecDeque::new(),
             call_next: host.random(),
             visited: 0,
-            places: Vec::new(),
-            enforced: Drawn::default(),
-            shadowed: Drawn::default(),
+            indexes: Vec::new(),
+            enforced: RequestDescriptors::default(),
+            shadowed: RequestDescriptors::default(),
             host,
             config,
             stats,
@@ -129,56 +129,71 @@ impl<H: Host> Worker<H> {
     }
 
     /// The headers of a request have come.
-    pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> Step {
+    pub fn on_request(
+        &mut self,
+        stream: StreamId,
+        facts: &impl RequestFacts,
+    ) -> FilterHeadersStatus {
         let mut enforced = std::mem::take(&mut self.enforced);
         let mut shadowed = std::mem::take(&mut self.shadowed);
-        draw(&self.config, facts, self.process.seed, &mut enforced, &mut shadowed);
+        extract(&self.config, facts, self.process.seed, &mut enforced, &mut shadowed);
         let step = self.take_in(stream, &enforced, &shadowed);
         (self.enforced, self.shadowed) = (enforced, shadowed);
         step
     }
 
-    fn take_in(&mut self, stream: StreamId, enforced: &Drawn, shadowed: &Drawn) -> Step {
+    fn take_in(
+        &mut self,
+        stream: StreamId,
+        enforced: &RequestDescriptors,
+        shadowed: &RequestDescriptors,
+    ) -> FilterHeadersStatus {
         if enforced.is_empty() && shadowed.is_empty() {
-            return Step::Continue;
+            return FilterHeadersStatus::Continue;
         }
         let now = self.host.now();
-        let ruling = self.enforce(stream, enforced, now);
+        let outcome = self.enforce(stream, enforced, now);
         // What is denied at once counts in no shadow. Of what has to wait nobody knows yet.
-        if !matches!(ruling, Some(Ruling::Deny(_))) {
+        if !matches!(outcome, Some(Outcome::Deny(_))) {
             self.shadow(shadowed, now);
         }
-        match ruling {
-            Some(Ruling::Allow(kept)) => {
+        match outcome {
+            Some(Outcome::Allow(kept)) => {
                 self.keep(stream, kept);
-                Step::Continue
+                FilterHeadersStatus::Continue
             }
-            Some(Ruling::Deny(reply)) => {
+            Some(Outcome::Deny(reply)) => {
                 self.host.reply(stream, &reply);
-                Step::Pause
+                FilterHeadersStatus::Pause
             }
-            None => Step::Pause,
+            None => FilterHeadersStatus::Pause,
         }
     }
 
     /// Decides the descriptors that are enforced; none when the request has to wait.
-    fn enforce(&mut self, stream: StreamId, drawn: &Drawn, now: Timestamp) -> Option<Ruling> {
-        if drawn.is_empty() {
-            return Some(Ruling::Allow(None));
+    fn enforce(
+        &mut self,
+        stream: StreamId,
+        descriptors: &RequestDescriptors,
+        now: Timestamp,
+    ) -> Option<Outcome> {
+        if descriptors.is_empty() {
+            return Some(Outcome::Allow(None));
         }
-        match self.decide(drawn, Seen::First, now) {
-            Choice::Allow => {
-                self.stats.count(Count::AllowedLocal);
-                Some(Ruling::Allow(self.told_of(drawn)))
+        match self.decide(descriptors, Attempt::First, now) {
+            LocalDecision::Allow => {
+                self.stats.count(Counter::AllowedLocal);
+                Some(Outcome::Allow(self.allowed_state(descriptors)))
             }
-            Choice::Deny => {
-                self.stats.count(Count::DeniedLocal);
-                Some(Ruling::Deny(self.denial(drawn, now)))
+            LocalDecision::Deny => {
+                self.stats.count(Counter::DeniedLocal);
+                Some(Outcome::Deny(self.denial(descriptors, now)))
             }
-            Choice::Ask => {
-                self.stats.count(Count::LeaseMisses);
-                self.streams.insert(stream, Stream::Paused);
-                let undecided = self.ask_first(Who::Stream(stream), drawn, now).err()?;
+            LocalDecision::Ask => {
+                self.stats.count(Counter::LeaseMisses);
+                self.streams.insert(stream, StreamState::Paused);
+                let undecided =
+                    self.ask_first(Requester::Stream(stream), descriptors, now).err()?;
                 self.streams.remove(&stream);
                 Some(self.undecided(undecided))
             }
@@ -186,34 +201,39 @@ impl<H: Host> Worker<H> {
     }
 
     /// Counts what the descriptors in shadow would have done.
-    fn shadow(&mut self, drawn: &Drawn, now: Timestamp) {
-        if drawn.is_empty() {
+    fn shadow(&mut self, descriptors: &RequestDescriptors, now: Timestamp) {
+        if descriptors.is_empty() {
             return;
         }
-        match self.decide(drawn, Seen::First, now) {
-            Choice::Allow => {}
-            Choice::Deny => self.stats.count(Count::ShadowDenied),
-            Choice::Ask => {
+        match self.decide(descriptors, Attempt::First, now) {
+            LocalDecision::Allow => {}
+            LocalDecision::Deny => self.stats.count(Counter::ShadowDenied),
+            LocalDecision::Ask => {
                 // Without a decision it counts in nothing.
-                let _ = self.ask_first(Who::Shadow, drawn, now);
+                let _ = self.ask_first(Requester::Shadow, descriptors, now);
             }
         }
     }
 
-    /// Asks for a request that has just come, or has it wait for another's answer.
-    fn ask_first(&mut self, who: Who, drawn: &Drawn, now: Timestamp) -> Result<(), Undecided> {
+    /// PendingCalls for a request that has just come, or has it wait for another's answer.
+    fn ask_first(
+        &mut self,
+        requester: Requester,
+        descriptors: &RequestDescriptors,
+        now: Timestamp,
+    ) -> Result<(), Undecided> {
         if !self.breaker.is_closed() {
             if self.breaker.probe(now) {
-                self.probe(drawn, now);
+                self.probe(descriptors, now);
             }
             return Err(Undecided::Failure);
         }
-        if !self.asks.has_room(self.settling.due()) {
+        if !self.calls.has_room(self.resume_queue.due()) {
             self.note_full(now);
             return Err(Undecided::Overload);
         }
-        let deadline = self.patience.deadline();
-        self.pose(Waiter { who, drawn: drawn.clone(), deadline }, &[], now)
+        let deadline = self.tick_clock.deadline();
+        self.submit(Waiter { requester, descriptors: descriptors.clone(), deadline }, &[], now)
     }
 
     /// The response headers of a request have come.
@@ -221,18 +241,18 @@ impl<H: Host> Worker<H> {
         if self.streams.is_empty() {
             return;
         }
-        let shown = match self.streams.remove(&stream) {
-            Some(Stream::Passed(keys)) => self.shown_of(&keys),
-            Some(Stream::Told(shown)) => (self.host.now(), shown),
+        let limits = match self.streams.remove(&stream) {
+            Some(StreamState::DecidedLocally(keys)) => self.limits_of(&keys),
+            Some(StreamState::DecidedBySidecar(limits)) => (self.host.now(), limits),
             // Answered from elsewhere while it was paused: it is still to be told when it is gone.
-            Some(paused @ Stream::Paused) => {
+            Some(paused @ StreamState::Paused) => {
                 self.streams.insert(stream, paused);
                 return;
             }
             None => return,
         };
-        let (now, shown) = shown;
-        let headers = replies::headers(&self.config, &shown, now);
+        let (now, limits) = limits;
+        let headers = replies::headers(&self.config, &limits, now);
         if !headers.is_empty() {
             self.host.add_response_headers(&headers);
         }
@@ -247,20 +267,20 @@ impl<H: Host> Worker<H> {
     }
 
     /// A call has ended: with an answer's bytes, or not.
-    pub fn on_answer(&mut self, call: CallId, answer: Result<&[u8], AskError>) {
+    pub fn on_answer(&mut self, call: CallId, answer: Result<&[u8], CallError>) {
         match answer {
             Ok(_) => self.begin_turn(),
             Err(_) => self.end_turn(),
         }
-        let ask = match (self.asks.take(call), answer) {
-            (Some(ask), _) => Some(ask),
+        let pending = match (self.calls.take(call), answer) {
+            (Some(pending), _) => Some(pending),
             // Why a call failed that was never begun.
-            (None, Err(_)) => self.asks.take_unsent(),
+            (None, Err(_)) => self.calls.take_unsent(),
             (None, Ok(_)) => None,
         };
-        if let Some(ask) = ask {
+        if let Some(pending) = pending {
             let now = self.host.now();
-            self.end(ask, answer, now);
+            self.finish_call(pending, answer, now);
         }
     }
 
@@ -268,75 +288,80 @@ impl<H: Host> Worker<H> {
     pub fn on_tick(&mut self) {
         self.begin_turn();
         let now = self.host.now();
-        self.look_after_calls(now);
-        self.look_after_leases(now);
+        self.expire_calls(now);
+        self.maintain_leases(now);
         self.stats.flush(&self.host);
         // In case a wake was lost.
-        self.go_on(now);
+        self.drain_queues(now);
     }
 
     /// The plugin is over: its configuration was changed, or Envoy ends. No answer will come any more, so
     /// requests that wait are decided without; other workers may spend what this one holds. Gives the
     /// requests that were too many for this turn.
-    pub fn on_end(&mut self) -> Decided {
+    pub fn on_end(&mut self) -> UndeliveredOutcomes {
         let now = self.host.now();
-        while let Some(ask) = self.asks.take_any() {
-            let waiters = ask.waiters.into_iter().map(|waiter| waiter.who);
-            for who in ask.asker.into_iter().chain(waiters) {
-                self.fail(who, Undecided::Failure);
+        while let Some(pending) = self.calls.take_any() {
+            let waiters = pending.waiters.into_iter().map(|waiter| waiter.requester);
+            for requester in pending.requester.into_iter().chain(waiters) {
+                self.fail(requester, Undecided::Failure);
             }
         }
-        while let Some(waiter) = self.asks.unqueue() {
-            self.fail(waiter.who, Undecided::Failure);
+        while let Some(waiter) = self.calls.unqueue() {
+            self.fail(waiter.requester, Undecided::Failure);
         }
-        self.put_all_back(now);
+        self.return_all_to_slots(now);
         self.stats.end(&self.host);
-        self.settling.take()
+        self.resume_queue.take()
     }
 
-    fn keep(&mut self, stream: StreamId, kept: Option<Stream>) {
+    fn keep(&mut self, stream: StreamId, kept: Option<StreamState>) {
         if let Some(kept) = kept {
             self.streams.insert(stream, kept);
         }
     }
 
     /// What is kept of a request that passed by what the worker knows.
-    fn told_of(&self, drawn: &Drawn) -> Option<Stream> {
+    fn allowed_state(&self, descriptors: &RequestDescriptors) -> Option<StreamState> {
         if self.config.headers == HeaderStyle::Off {
             return None;
         }
-        let known = |key| self.locals.of(key).is_some_and(|local| local.entry.told.is_known());
-        drawn.iter().any(|drawing| known(drawing.key)).then(|| Stream::Passed(Keys::of(drawn)))
+        let known =
+            |key| self.local_table.of(key).is_some_and(|local| local.state.limit.is_known());
+        descriptors
+            .iter()
+            .any(|descriptor| known(descriptor.key))
+            .then(|| StreamState::DecidedLocally(LeaseKeys::of(descriptors)))
     }
 
-    fn shown_of(&self, keys: &Keys) -> (Timestamp, Vec<Shown>) {
+    fn limits_of(&self, keys: &LeaseKeys) -> (Timestamp, Vec<LimitStatus>) {
         let now = self.host.now();
-        let shown = keys.iter().filter_map(|key| {
-            let entry = &self.locals.of(key)?.entry;
-            let at_hand = entry.purse.left(now);
-            Some(Shown { told: entry.told, at_hand, verdict: Verdict::Allow })
+        let limits = keys.iter().filter_map(|key| {
+            let entry = &self.local_table.of(key)?.state;
+            let at_hand = entry.pool.left(now);
+            Some(LimitStatus { limit: entry.limit, at_hand, verdict: Verdict::Allow })
         });
-        (now, shown.collect())
+        (now, limits.collect())
     }
 
     /// The reply to a request that is denied by what the worker knows.
-    fn denial(&self, drawn: &Drawn, now: Timestamp) -> Reply {
-        let shown = drawn.iter().filter_map(|drawing| {
-            let entry = &self.locals.of(drawing.key)?.entry;
-            let verdict = match entry
-                .is_denied(crate::worker::pending_calls::needed_there(drawn, &drawing), now)
-            {
+    fn denial(&self, descriptors: &RequestDescriptors, now: Timestamp) -> Reply {
+        let limits = descriptors.iter().filter_map(|descriptor| {
+            let entry = &self.local_table.of(descriptor.key)?.state;
+            let verdict = match entry.is_denied(
+                crate::worker::pending_calls::needed_there(descriptors, &descriptor),
+                now,
+            ) {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
-            Some(Shown { told: entry.told, at_hand: entry.purse.left(now), verdict })
+            Some(LimitStatus { limit: entry.limit, at_hand: entry.pool.left(now), verdict })
         });
-        replies::denial(&self.config, &shown.collect::<Vec<_>>(), now)
+        replies::denial(&self.config, &limits.collect::<Vec<_>>(), now)
     }
 
     /// How many requests are paused.
     fn paused(&self) -> usize {
-        self.streams.values().filter(|stream| matches!(stream, Stream::Paused)).count()
+        self.streams.values().filter(|stream| matches!(stream, StreamState::Paused)).count()
     }
 
     fn timeout(&self) -> Nanos {

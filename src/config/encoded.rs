@@ -17,7 +17,7 @@ impl Encoded {
     }
 }
 
-/// Parts of entries as [`Drawn`] has them.
+/// Parts of entries as [`RequestDescriptors`] has them.
 pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
@@ -34,13 +34,13 @@ pub(crate) fn append_part(bytes: &mut Vec<u8>, part: &str) {
     bytes.extend_from_slice(part.as_bytes());
 }
 
-/// The entries in the bytes of a [`Drawing`], one after the other.
+/// The entries in the bytes of a [`DescriptorRef`], one after the other.
 pub(crate) fn entries_of(bytes: &[u8]) -> Vec<Entry> {
     parts_of(bytes).map(|(key, value)| Entry::new(key, value)).collect()
 }
 
-/// The keys and values in the bytes of a [`Drawing`], one after the other. Ends early where bytes are
-/// none that [`Drawn`] wrote.
+/// The keys and values in the bytes of a [`DescriptorRef`], one after the other. Ends early where bytes are
+/// none that [`RequestDescriptors`] wrote.
 fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     std::iter::from_fn(move || {
         let (key, rest) = part(bytes)?;

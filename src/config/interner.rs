@@ -12,7 +12,7 @@ const STATES_MAX: usize = 65_536;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Interner {
     facts: HashMap<Source, usize>,
     patterns: HashMap<String, Pattern>,
     /// How many expressions there are at most, to share memory.
@@ -21,10 +21,10 @@ pub(super) struct Shared {
     states: usize,
 }
 
-impl Shared {
+impl Interner {
     pub(super) fn of(document: &Tree) -> Self {
         let expressions = expressions(document);
-        Shared { facts: HashMap::new(), patterns: HashMap::new(), expressions, states: 0 }
+        Interner { facts: HashMap::new(), patterns: HashMap::new(), expressions, states: 0 }
     }
 
     pub(super) fn fact(&mut self, source: Source) -> Fact {

@@ -7,19 +7,19 @@
 
 use super::ConfigError;
 use super::document::Tree;
-use super::unsupported::{Unsupported, says_nothing};
+use super::unsupported::{Unsupported, is_default};
 
 /// A value, and the way to it.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     value: &'a Tree,
     parent: Option<&'a Node<'a>>,
-    step: Step<'a>,
+    step: PathStep<'a>,
 }
 
 /// The last step of the way.
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathStep<'a> {
     Document,
     Field(&'a str),
     Item(usize),
@@ -28,7 +28,7 @@ enum Step<'a> {
 impl<'a> Node<'a> {
     /// The whole document.
     pub(super) fn document(value: &'a Tree) -> Self {
-        Node { value, parent: None, step: Step::Document }
+        Node { value, parent: None, step: PathStep::Document }
     }
 
     /// Checks that it is an object that has none but these fields. Of those that only Envoy supports
@@ -49,7 +49,7 @@ impl<'a> Node<'a> {
             }
             let at = self.child(name, value);
             match unsupported.iter().find(|(unsupported, _)| unsupported == name) {
-                Some(_) if says_nothing(value) => {}
+                Some(_) if is_default(value) => {}
                 Some((_, sentence)) => {
                     return Err(at.error(&format!("not supported: {sentence}")));
                 }
@@ -135,7 +135,7 @@ impl<'a> Node<'a> {
         let Tree::List(items) = self.value else {
             return Err(self.invalid("type", "a list"));
         };
-        let node = |(index, value)| Node { value, parent: Some(self), step: Step::Item(index) };
+        let node = |(index, value)| Node { value, parent: Some(self), step: PathStep::Item(index) };
         Ok(items.iter().enumerate().map(node).collect())
     }
 
@@ -150,7 +150,7 @@ impl<'a> Node<'a> {
     }
 
     fn child<'b>(&'b self, name: &'b str, value: &'b Tree) -> Node<'b> {
-        Node { value, parent: Some(self), step: Step::Field(name) }
+        Node { value, parent: Some(self), step: PathStep::Field(name) }
     }
 
     /// A mistake in it.
@@ -192,14 +192,14 @@ impl<'a> Node<'a> {
     fn path(&self) -> String {
         let mut path = self.parent.map(Node::path).unwrap_or_default();
         match self.step {
-            Step::Document => {}
-            Step::Field(name) => {
+            PathStep::Document => {}
+            PathStep::Field(name) => {
                 if !path.is_empty() {
                     path.push('.');
                 }
                 path.push_str(name);
             }
-            Step::Item(index) => path.push_str(&format!("[{index}]")),
+            PathStep::Item(index) => path.push_str(&format!("[{index}]")),
         }
         path
     }

@@ -1,5 +1,5 @@
 //! The recipes of descriptors, compiled: what is read of a request, what is asked of it, and the
-//! bytes of entries as [`crate::request::descriptors::Drawn`] has them.
+//! bytes of entries as [`crate::request::descriptors::RequestDescriptors`] has them.
 //!
 //! Every thing that can be read has one number in a configuration, wherever it is used, so that it is
 //! read at most once a request.

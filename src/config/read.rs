@@ -7,7 +7,7 @@ mod metadata;
 mod rate_limit;
 
 use super::document::Tree;
-use super::interner::Shared;
+use super::interner::Interner;
 use super::node::Node;
 use super::unsupported::OF_THE_FILTER;
 use super::{
@@ -41,7 +41,7 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     let node = Node::document(document);
     node.object("an object", &FIELDS, &OF_THE_FILTER)?;
     let domain = not_empty(&node.required("domain")?)?.to_owned();
-    let mut shared = Shared::of(document);
+    let mut interner = Interner::of(document);
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
@@ -55,9 +55,9 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         headers: header_style(&node)?,
         denied: denied(&node.at("denied"))?,
         leases: leases(&node.at("leases"))?,
-        rate_limits: rate_limits(&node, &mut shared)?,
-        parameters: shared.parameters(),
-        path: shared.header(":path"),
+        rate_limits: rate_limits(&node, &mut interner)?,
+        parameters: interner.parameters(),
+        path: interner.header(":path"),
     })
 }
 
@@ -147,7 +147,7 @@ fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
     }
 }
 
-fn rate_limits(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<RateLimit>, ConfigError> {
+fn rate_limits(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<RateLimit>, ConfigError> {
     let of_the_filter = enforcement(node)?;
     let list = node.required("rate_limits")?;
     let items = list.items()?;
@@ -160,7 +160,7 @@ fn rate_limits(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<RateLimit>, C
     }
     let mut valid = Vec::with_capacity(count);
     for item in &items {
-        let mut rate_limit = rate_limit::rate_limit(item, shared)?;
+        let mut rate_limit = rate_limit::rate_limit(item, interner)?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;
         }

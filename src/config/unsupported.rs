@@ -42,7 +42,7 @@ pub(super) const OF_A_TEXT: [Unsupported; 1] =
     [("custom", "a Wasm filter cannot call Envoy's matcher extensions")];
 
 /// Whether a field of this value is the same as none, by protobuf's rules for fields without presence.
-pub(super) fn says_nothing(value: &Tree) -> bool {
+pub(super) fn is_default(value: &Tree) -> bool {
     match value {
         Tree::Null | Tree::Flag(false) | Tree::Whole(0) => true,
         Tree::Text(text) => text.is_empty() || text == "UNSPECIFIED",

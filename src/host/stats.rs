@@ -18,7 +18,7 @@ pub enum MetricKind {
 
 /// A counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Count {
+pub enum Counter {
     /// Requests allowed by what the filter held.
     AllowedLocal,
     /// Requests allowed by the answer to an ask that they waited for.
@@ -71,7 +71,7 @@ pub enum Count {
 
 /// A gauge: a share of it in each worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum Gauge {
     /// Requests that are paused.
     Waiting,
     /// Leases that this worker knows.
@@ -80,7 +80,7 @@ pub enum Level {
     BreakersOpen,
 }
 
-/// The counters' names, in the order of [`Count`]. Envoy puts `wasmcustom.` before them.
+/// The counters' names, in the order of [`Counter`]. Envoy puts `wasmcustom.` before them.
 const COUNTS: [&str; 24] = [
     "tidegate.allowed_local",
     "tidegate.allowed_asked",
@@ -108,7 +108,7 @@ const COUNTS: [&str; 24] = [
     "tidegate.waiting_full",
 ];
 
-/// The gauges' names, in the order of [`Level`].
+/// The gauges' names, in the order of [`Gauge`].
 const LEVELS: [&str; 3] = ["tidegate.waiting", "tidegate.leases_held", "tidegate.breakers_open"];
 
 /// The counts of a worker.
@@ -125,17 +125,17 @@ struct Stat {
     metric: Option<u32>,
     /// What it is here.
     value: i64,
-    /// How much of that Envoy has been told.
-    told: i64,
+    /// How much of that Envoy has been reported.
+    reported: i64,
 }
 
 impl Stat {
     fn flush(&mut self, host: &impl Host) {
-        let news = self.value.saturating_sub(self.told);
-        if let Some(metric) = self.metric.filter(|_| news != 0) {
-            host.add_to_metric(metric, news);
+        let failure_log = self.value.saturating_sub(self.reported);
+        if let Some(metric) = self.metric.filter(|_| failure_log != 0) {
+            host.add_to_metric(metric, failure_log);
         }
-        self.told = self.value;
+        self.reported = self.value;
     }
 }
 
@@ -151,19 +151,19 @@ impl Stats {
     }
 
     /// Counts one.
-    pub fn count(&mut self, what: Count) {
+    pub fn count(&mut self, what: Counter) {
         self.add(what, 1);
     }
 
     /// Counts many.
-    pub fn add(&mut self, what: Count, amount: u64) {
+    pub fn add(&mut self, what: Counter, amount: u64) {
         if let Some(count) = self.counts.get_mut(what as usize) {
             count.value = count.value.saturating_add_unsigned(amount);
         }
     }
 
     /// Sets this worker's share of a gauge.
-    pub fn set(&mut self, what: Level, value: i64) {
+    pub fn set(&mut self, what: Gauge, value: i64) {
         if let Some(level) = self.levels.get_mut(what as usize) {
             level.value = value;
         }
@@ -273,18 +273,21 @@ mod tests {
         let mut stats = defined(&host);
         stats.flush(&host);
         assert_eq!(host.added(), []);
-        stats.count(Count::AllowedLocal);
-        stats.add(Count::AllowedLocal, 2);
-        stats.add(Count::AskErrors, 5);
-        stats.set(Level::Waiting, 4);
+        stats.count(Counter::AllowedLocal);
+        stats.add(Counter::AllowedLocal, 2);
+        stats.add(Counter::AskErrors, 5);
+        stats.set(Gauge::Waiting, 4);
         stats.flush(&host);
-        let told = |name: &str, amount| (name.to_owned(), amount);
+        let reported = |name: &str, amount| (name.to_owned(), amount);
         let first = ["tidegate.allowed_local", "tidegate.ask_errors", "tidegate.waiting"];
-        assert_eq!(host.added(), [told(first[0], 3), told(first[1], 5), told(first[2], 4)]);
-        stats.count(Count::AllowedLocal);
-        stats.set(Level::Waiting, 1);
+        assert_eq!(
+            host.added(),
+            [reported(first[0], 3), reported(first[1], 5), reported(first[2], 4)]
+        );
+        stats.count(Counter::AllowedLocal);
+        stats.set(Gauge::Waiting, 1);
         stats.flush(&host);
-        assert_eq!(host.added(), [told(first[0], 1), told(first[2], -3)]);
+        assert_eq!(host.added(), [reported(first[0], 1), reported(first[2], -3)]);
         stats.flush(&host);
         assert_eq!(host.added(), []);
     }
@@ -293,13 +296,13 @@ mod tests {
     fn a_gauge_is_the_sum_of_the_workers_and_loses_the_share_of_one_that_ends() {
         let host = Admin::default();
         let (mut one, mut two) = (defined(&host), defined(&host));
-        one.set(Level::LeasesHeld, 7);
-        one.count(Count::Asks);
-        two.set(Level::LeasesHeld, 5);
+        one.set(Gauge::LeasesHeld, 7);
+        one.count(Counter::Asks);
+        two.set(Gauge::LeasesHeld, 5);
         one.flush(&host);
         two.flush(&host);
         assert_eq!(host.value("tidegate.leases_held"), 12);
-        one.count(Count::Asks);
+        one.count(Counter::Asks);
         one.end(&host);
         assert_eq!(host.value("tidegate.leases_held"), 5);
         assert_eq!(host.value("tidegate.asks"), 2, "what it counted stays");
@@ -310,30 +313,30 @@ mod tests {
         let host = Admin::default();
         let mut stats = defined(&host);
         let counts = [
-            (Count::AllowedLocal, "allowed_local"),
-            (Count::AllowedAsked, "allowed_asked"),
-            (Count::DeniedLocal, "denied_local"),
-            (Count::DeniedAsked, "denied_asked"),
-            (Count::FailureAllowed, "failure_allowed"),
-            (Count::FailureDenied, "failure_denied"),
-            (Count::OverloadAllowed, "overload_allowed"),
-            (Count::OverloadDenied, "overload_denied"),
-            (Count::ShadowDenied, "shadow_denied"),
-            (Count::LeaseMisses, "lease_misses"),
-            (Count::LeasesGranted, "leases_granted"),
-            (Count::TokensReturned, "tokens_returned"),
-            (Count::Conflicts, "conflicts"),
-            (Count::Asks, "asks"),
-            (Count::AskErrors, "ask_errors"),
-            (Count::AsksUnreachable, "asks_unreachable"),
-            (Count::AsksUnanswered, "asks_unanswered"),
-            (Count::AsksFailed, "asks_failed"),
-            (Count::AsksLate, "asks_late"),
-            (Count::AsksShed, "asks_shed"),
-            (Count::AsksRefused, "asks_refused"),
-            (Count::AsksStuck, "asks_stuck"),
-            (Count::AsksOverflowed, "asks_overflowed"),
-            (Count::WaitingFull, "waiting_full"),
+            (Counter::AllowedLocal, "allowed_local"),
+            (Counter::AllowedAsked, "allowed_asked"),
+            (Counter::DeniedLocal, "denied_local"),
+            (Counter::DeniedAsked, "denied_asked"),
+            (Counter::FailureAllowed, "failure_allowed"),
+            (Counter::FailureDenied, "failure_denied"),
+            (Counter::OverloadAllowed, "overload_allowed"),
+            (Counter::OverloadDenied, "overload_denied"),
+            (Counter::ShadowDenied, "shadow_denied"),
+            (Counter::LeaseMisses, "lease_misses"),
+            (Counter::LeasesGranted, "leases_granted"),
+            (Counter::TokensReturned, "tokens_returned"),
+            (Counter::Conflicts, "conflicts"),
+            (Counter::Asks, "asks"),
+            (Counter::AskErrors, "ask_errors"),
+            (Counter::AsksUnreachable, "asks_unreachable"),
+            (Counter::AsksUnanswered, "asks_unanswered"),
+            (Counter::AsksFailed, "asks_failed"),
+            (Counter::AsksLate, "asks_late"),
+            (Counter::AsksShed, "asks_shed"),
+            (Counter::AsksRefused, "asks_refused"),
+            (Counter::AsksStuck, "asks_stuck"),
+            (Counter::AsksOverflowed, "asks_overflowed"),
+            (Counter::WaitingFull, "waiting_full"),
         ];
         for (count, name) in counts {
             stats.count(count);
@@ -341,9 +344,9 @@ mod tests {
             assert_eq!(host.added(), [(format!("tidegate.{name}"), 1)]);
         }
         let levels = [
-            (Level::Waiting, "waiting"),
-            (Level::LeasesHeld, "leases_held"),
-            (Level::BreakersOpen, "breakers_open"),
+            (Gauge::Waiting, "waiting"),
+            (Gauge::LeasesHeld, "leases_held"),
+            (Gauge::BreakersOpen, "breakers_open"),
         ];
         for (level, name) in levels {
             stats.set(level, 2);
@@ -357,7 +360,7 @@ mod tests {
     fn an_envoy_that_defines_nothing_is_told_nothing() {
         let host = Admin { refuses: true, ..Admin::default() };
         let mut stats = defined(&host);
-        stats.count(Count::Asks);
+        stats.count(Counter::Asks);
         stats.end(&host);
         assert_eq!(host.added(), []);
     }

@@ -31,18 +31,18 @@ impl Status {
     }
 }
 
-/// Room that is kept for the next value. What a request is decided by fits: header values, an address,
+/// Buffer that is kept for the next value. What a request is decided by fits: header values, an address,
 /// a slot of leases. A larger value has memory of its own, until it has been read.
 const KEPT_BYTES_MAX: usize = 4_096;
 
 thread_local! {
     /// Where the next value goes.
-    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     /// Whether a host call is under way that gives a value, and has not asked for room yet.
     static AWAITED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Room for a value of `size` bytes; null when no value is awaited, or when there is no memory. Envoy
+/// Buffer for a value of `size` bytes; null when no value is awaited, or when there is no memory. Envoy
 /// takes null for a failed call.
 ///
 /// Makes no host call: Envoy allows none while it asks.
@@ -50,18 +50,18 @@ pub(super) fn allocate(size: usize) -> *mut u8 {
     if !AWAITED.replace(false) {
         return null_mut();
     }
-    let mut room = ROOM.take();
+    let mut buffer = BUFFER.take();
     let wanted = size.max(KEPT_BYTES_MAX);
-    if room.len() < wanted {
-        room.clear();
-        if room.try_reserve_exact(wanted).is_err() {
+    if buffer.len() < wanted {
+        buffer.clear();
+        if buffer.try_reserve_exact(wanted).is_err() {
             return null_mut();
         }
         // Zeroes, so that the bytes are initialised whatever Envoy writes.
-        room.resize(wanted, 0);
+        buffer.resize(wanted, 0);
     }
-    let address = room.as_mut_ptr();
-    ROOM.set(room);
+    let address = buffer.as_mut_ptr();
+    BUFFER.set(buffer);
     address
 }
 
@@ -75,15 +75,15 @@ pub(super) fn receive<T>(
     let (mut address, mut size) = (0, 0);
     let status = call(&mut address, &mut size);
     AWAITED.set(false);
-    let room = ROOM.take();
+    let buffer = BUFFER.take();
     // Envoy asks for no room for an empty value.
     let given = match size {
         0 => Some(&[][..]),
-        size => room.get(..size).filter(|bytes| bytes.as_ptr().addr() == address),
+        size => buffer.get(..size).filter(|bytes| bytes.as_ptr().addr() == address),
     };
     let value = status.ok().and_then(|()| given.ok_or(Status::INVALID_MEMORY)).map(read);
-    if room.len() <= KEPT_BYTES_MAX {
-        ROOM.set(room);
+    if buffer.len() <= KEPT_BYTES_MAX {
+        BUFFER.set(buffer);
     }
     value
 }
@@ -96,16 +96,16 @@ mod tests {
     fn give(size: usize) -> impl FnOnce(&mut usize, &mut usize) -> Status {
         move |address, size_out| {
             *address = allocate(size).addr();
-            assert!(allocate(1).is_null(), "room for a second value");
+            assert!(allocate(1).is_null(), "buffer for a second value");
             *size_out = size;
             if *address == 0 { Status(10) } else { Status::OK }
         }
     }
 
     fn kept() -> usize {
-        let room = ROOM.take();
-        let kept = room.capacity();
-        ROOM.set(room);
+        let buffer = BUFFER.take();
+        let kept = buffer.capacity();
+        BUFFER.set(buffer);
         kept
     }
 

@@ -51,7 +51,7 @@ impl Demand {
     }
 
     /// Takes back tokens that were not needed after all.
-    pub(crate) fn unneeded(&mut self, tokens: u64) {
+    pub(crate) fn take_back(&mut self, tokens: u64) {
         self.tokens = self.tokens.saturating_sub(u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 

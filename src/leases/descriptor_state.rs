@@ -4,35 +4,35 @@
 //! Pure: no clock, no host. Tokens at hand come before a denial: they were charged already.
 
 use super::demand::Demand;
-use super::limit_info::Told;
-use super::token_pool::{Held, Purse};
+use super::limit_info::LimitInfo;
+use super::token_pool::{LeaseTokens, TokenPool};
 use tidegate_core::{Nanos, Timestamp};
 
 /// What is known of one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Entry {
+pub(crate) struct DescriptorState {
     /// The tokens at hand.
-    pub(crate) purse: Purse,
+    pub(crate) pool: TokenPool,
     /// Until when it is denied.
     pub(crate) denied_until: Timestamp,
     /// The least hits that were denied: fewer might fit.
     pub(crate) denied_hits: u64,
     /// Until when it meets no limit.
-    pub(crate) free_until: Timestamp,
+    pub(crate) unlimited_until: Timestamp,
     /// From when on a new lease is worth asking for, though tokens are left: two thirds of the time
     /// of the last one.
     pub(crate) stale_from: Timestamp,
     /// Until when somebody is asking for a new lease.
     pub(crate) refreshing_until: Timestamp,
     /// The limit that it meets.
-    pub(crate) told: Told,
+    pub(crate) limit: LimitInfo,
     /// The demand for it.
     pub(crate) demand: Demand,
 }
 
 /// What follows for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum LocalDecision {
     /// It may pass.
     Allow,
     /// It would be denied.
@@ -55,15 +55,15 @@ const LOW_WATER: u64 = 3;
 /// could be needed the next moment.
 const SURPLUS: u64 = 2;
 
-impl Entry {
+impl DescriptorState {
     /// What follows for a request of `hits`; none only looks whether anything is left.
-    pub(crate) fn decide(&self, hits: u64, now: Timestamp) -> Choice {
-        if now < self.free_until || self.purse.left(now) >= hits.max(1) {
-            Choice::Allow
+    pub(crate) fn decide(&self, hits: u64, now: Timestamp) -> LocalDecision {
+        if now < self.unlimited_until || self.pool.left(now) >= hits.max(1) {
+            LocalDecision::Allow
         } else if self.is_denied(hits, now) {
-            Choice::Deny
+            LocalDecision::Deny
         } else {
-            Choice::Ask
+            LocalDecision::Ask
         }
     }
 
@@ -73,16 +73,16 @@ impl Entry {
         now < self.denied_until && hits.max(1) >= self.denied_hits
     }
 
-    /// Spends what [`Entry::decide`] allowed.
+    /// Spends what [`DescriptorState::decide`] allowed.
     pub(crate) fn spend(&mut self, hits: u64, now: Timestamp) -> bool {
-        now < self.free_until || self.purse.spend(hits, now)
+        now < self.unlimited_until || self.pool.spend(hits, now)
     }
 
     /// Notes that `hits` were denied until then, unless that follows from what is known. Not for long
     /// while there are tokens at hand, which may go back.
     pub(crate) fn deny(&mut self, hits: u64, until: Timestamp, now: Timestamp) {
         let hits = hits.max(1);
-        let until = match self.purse.left(now) {
+        let until = match self.pool.left(now) {
             0 => until,
             _ => until.min(now.saturating_add(DENIED_WHILE_HELD)),
         };
@@ -101,15 +101,15 @@ impl Entry {
     }
 
     /// Adds the tokens of a new lease.
-    pub(crate) fn grant(&mut self, held: Held, now: Timestamp) -> Result<(), Held> {
-        self.purse.put(held, now)?;
-        self.fresh_until(held.ends, now);
+    pub(crate) fn grant(&mut self, lease: LeaseTokens, now: Timestamp) -> Result<(), LeaseTokens> {
+        self.pool.put(lease, now)?;
+        self.fresh_until(lease.ends, now);
         Ok(())
     }
 
     /// Notes that no limit is met until then.
     pub(crate) fn free(&mut self, until: Timestamp, now: Timestamp) {
-        self.free_until = until;
+        self.unlimited_until = until;
         self.fresh_until(until, now);
     }
 
@@ -121,40 +121,40 @@ impl Entry {
     }
 
     /// Whether it is free, and somebody should ask whether it stays so.
-    pub(crate) fn is_free_and_stale(&self, now: Timestamp) -> bool {
-        now < self.free_until && now >= self.stale_from && now >= self.refreshing_until
+    pub(crate) fn is_unlimited_and_stale(&self, now: Timestamp) -> bool {
+        now < self.unlimited_until && now >= self.stale_from && now >= self.refreshing_until
     }
 
     /// How many tokens a worker takes that lacks `needed`, and has this demand.
     pub(crate) fn chunk(&self, needed: u64, demand: &Demand, now: Timestamp) -> u64 {
-        let share = self.purse.left(now).checked_div(CHUNK_SHARE).unwrap_or(0);
+        let share = self.pool.left(now).checked_div(CHUNK_SHARE).unwrap_or(0);
         demand.within(CHUNK, now).min(share).max(needed)
     }
 
     /// Whether a new lease is to be asked for, when this one had `granted` tokens.
     pub(crate) fn is_low(&self, granted: u32, now: Timestamp) -> bool {
-        let low = self.purse.left(now).saturating_mul(LOW_WATER) < u64::from(granted);
+        let low = self.pool.left(now).saturating_mul(LOW_WATER) < u64::from(granted);
         (low || now >= self.stale_from) && now >= self.refreshing_until
     }
 
     /// Takes out the tokens that will not be spent before their end.
-    pub(crate) fn take_surplus(&mut self, now: Timestamp) -> Purse {
+    pub(crate) fn take_surplus(&mut self, now: Timestamp) -> TokenPool {
         let demand = self.demand;
-        let surplus = |held: &Held| {
+        let surplus = |lease: &LeaseTokens| {
             if demand.idle(now) >= IDLE {
-                return held.left;
+                return lease.left;
             }
-            let kept = demand.within(held.lasts(now), now).saturating_mul(SURPLUS);
-            let over = u64::from(held.left).saturating_sub(kept.saturating_add(SURPLUS));
+            let kept = demand.within(lease.lasts(now), now).saturating_mul(SURPLUS);
+            let over = u64::from(lease.left).saturating_sub(kept.saturating_add(SURPLUS));
             // Less than half of the lease is not worth a call.
-            if over.saturating_mul(2) < u64::from(held.left) { 0 } else { saturate(over) }
+            if over.saturating_mul(2) < u64::from(lease.left) { 0 } else { saturate(over) }
         };
-        self.purse.take_out(surplus, now)
+        self.pool.take_out(surplus, now)
     }
 
     /// Whether it says anything that a worker could go by.
-    pub(crate) fn says_something(&self, now: Timestamp) -> bool {
-        self.purse.left(now) > 0 || now < self.denied_until || now < self.free_until
+    pub(crate) fn is_informative(&self, now: Timestamp) -> bool {
+        self.pool.left(now) > 0 || now < self.denied_until || now < self.unlimited_until
     }
 }
 
@@ -170,24 +170,24 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    fn held(left: u32, ends: u64) -> Held {
-        Held { id: ends, left, granted: left, ends: at(ends) }
+    fn lease(left: u32, ends: u64) -> LeaseTokens {
+        LeaseTokens { id: ends, left, granted: left, ends: at(ends) }
     }
 
     #[test]
     fn each_thing_that_is_known_decides_until_its_end() {
-        let mut tokens = Entry::default();
-        tokens.grant(held(2, 100), at(0)).unwrap();
-        tokens.grant(held(1, 50), at(0)).unwrap();
-        let mut denied = Entry::default();
+        let mut tokens = DescriptorState::default();
+        tokens.grant(lease(2, 100), at(0)).unwrap();
+        tokens.grant(lease(1, 50), at(0)).unwrap();
+        let mut denied = DescriptorState::default();
         denied.deny(3, at(100), at(0));
         let mut both = tokens;
         both.deny(1, at(100), at(0));
-        let free = Entry { free_until: at(100), ..Entry::default() };
-        use Choice::{Allow, Ask, Deny};
+        let free = DescriptorState { unlimited_until: at(100), ..DescriptorState::default() };
+        use LocalDecision::{Allow, Ask, Deny};
         let table = [
-            ("nothing known", Entry::default(), 1, 0, Ask),
-            ("nothing known, looking", Entry::default(), 0, 0, Ask),
+            ("nothing known", DescriptorState::default(), 1, 0, Ask),
+            ("nothing known, looking", DescriptorState::default(), 0, 0, Ask),
             ("both leases together", tokens, 3, 0, Allow),
             ("more than both", tokens, 4, 0, Ask),
             ("one has ended", tokens, 3, 50, Ask),
@@ -206,24 +206,24 @@ mod tests {
             ("free", free, u64::MAX, 99, Allow),
             ("no longer free", free, 1, 100, Ask),
         ];
-        for (name, entry, hits, now, expected) in table {
-            assert_eq!(entry.decide(hits, at(now)), expected, "{name}");
+        for (name, state, hits, now, expected) in table {
+            assert_eq!(state.decide(hits, at(now)), expected, "{name}");
         }
     }
 
     #[test]
     fn no_denial_is_stretched_and_an_allowed_ask_ends_it() {
-        let mut entry = Entry::default();
-        entry.deny(2, at(100), at(0));
-        entry.deny(5, at(50), at(10));
-        assert_eq!((entry.denied_hits, entry.denied_until), (2, at(100)));
-        entry.deny(1, at(50), at(10));
-        assert_eq!((entry.denied_hits, entry.denied_until), (1, at(50)));
-        entry.deny(2, at(200), at(10));
-        entry.allowed(1);
-        assert_eq!(entry.decide(2, at(60)), Choice::Deny);
-        entry.allowed(2);
-        assert_eq!(entry.decide(2, at(60)), Choice::Ask);
+        let mut state = DescriptorState::default();
+        state.deny(2, at(100), at(0));
+        state.deny(5, at(50), at(10));
+        assert_eq!((state.denied_hits, state.denied_until), (2, at(100)));
+        state.deny(1, at(50), at(10));
+        assert_eq!((state.denied_hits, state.denied_until), (1, at(50)));
+        state.deny(2, at(200), at(10));
+        state.allowed(1);
+        assert_eq!(state.decide(2, at(60)), LocalDecision::Deny);
+        state.allowed(2);
+        assert_eq!(state.decide(2, at(60)), LocalDecision::Ask);
     }
 
     #[test]
@@ -238,41 +238,41 @@ mod tests {
         for (left, needed, chunk) in
             [(1_000, 1, 50), (100, 1, 25), (8, 1, 2), (4, 1, 1), (1, 1, 1), (100, 70, 70)]
         {
-            let mut entry = Entry::default();
-            entry.grant(held(left, 9 * second), now).unwrap();
-            assert_eq!(entry.chunk(needed, &demand, now), chunk, "of {left} for {needed}");
+            let mut state = DescriptorState::default();
+            state.grant(lease(left, 9 * second), now).unwrap();
+            assert_eq!(state.chunk(needed, &demand, now), chunk, "of {left} for {needed}");
         }
     }
 
     #[test]
     fn a_new_lease_is_worth_asking_for_when_tokens_or_time_run_out() {
-        let mut entry = Entry::default();
-        entry.grant(held(90, 900), at(0)).unwrap();
-        assert!(!entry.is_low(90, at(599)));
-        assert!(entry.is_low(90, at(600)));
-        assert!(entry.spend(60, at(0)));
-        assert!(!entry.is_low(90, at(0)));
-        assert!(entry.spend(1, at(0)));
-        assert!(entry.is_low(90, at(0)));
-        entry.refreshing_until = at(10);
-        assert!(!entry.is_low(90, at(9)));
+        let mut state = DescriptorState::default();
+        state.grant(lease(90, 900), at(0)).unwrap();
+        assert!(!state.is_low(90, at(599)));
+        assert!(state.is_low(90, at(600)));
+        assert!(state.spend(60, at(0)));
+        assert!(!state.is_low(90, at(0)));
+        assert!(state.spend(1, at(0)));
+        assert!(state.is_low(90, at(0)));
+        state.refreshing_until = at(10);
+        assert!(!state.is_low(90, at(9)));
     }
 
     #[test]
     fn tokens_go_back_when_idle_or_far_more_than_the_demand() {
         let second = 1_000_000_000;
-        let mut entry = Entry::default();
+        let mut state = DescriptorState::default();
         for hit in 0..10 {
-            entry.demand.note(1, at(second + hit * 100_000_000));
+            state.demand.note(1, at(second + hit * 100_000_000));
         }
         let now = at(2 * second - 100_000_000);
-        entry.grant(held(100, 3 * second), now).unwrap();
+        state.grant(lease(100, 3 * second), now).unwrap();
         // 10 a second for 1.1 s, twice over, and 2.
-        assert_eq!(entry.clone().take_surplus(now).left(now), 100 - 24);
-        assert!(entry.spend(60, now));
-        assert_eq!(entry.clone().take_surplus(now).left(now), 0);
+        assert_eq!(state.clone().take_surplus(now).left(now), 100 - 24);
+        assert!(state.spend(60, now));
+        assert_eq!(state.clone().take_surplus(now).left(now), 0);
         let idle = at(2 * second + 200_000_000);
-        assert_eq!(entry.take_surplus(idle).left(idle), 40);
-        assert_eq!(entry.purse.left(idle), 0);
+        assert_eq!(state.take_surplus(idle).left(idle), 40);
+        assert_eq!(state.pool.left(idle), 0);
     }
 }

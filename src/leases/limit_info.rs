@@ -4,7 +4,7 @@ use tidegate_core::{Status, Timestamp};
 
 /// A limit as it was told. The default is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct LimitInfo {
     /// Hits per window.
     pub(crate) quota: u32,
     /// The window; 0 where it is not one of the named units.
@@ -13,49 +13,57 @@ pub(crate) struct Told {
     pub(crate) remaining: u32,
     /// When the quota is back.
     pub(crate) resets_at: Timestamp,
-    name: [u8; Told::NAME_BYTES_MAX],
+    name: [u8; LimitInfo::NAME_BYTES_MAX],
     name_bytes: u8,
     known: bool,
 }
 
-impl Default for Told {
+impl Default for LimitInfo {
     fn default() -> Self {
-        Told {
+        LimitInfo {
             quota: 0,
             window_secs: 0,
             remaining: 0,
             resets_at: Timestamp::default(),
-            name: [0; Told::NAME_BYTES_MAX],
+            name: [0; LimitInfo::NAME_BYTES_MAX],
             name_bytes: 0,
             known: false,
         }
     }
 }
 
-impl Told {
+impl LimitInfo {
     /// The longest name that is kept; the rest of a longer one is cut off.
     pub(crate) const NAME_BYTES_MAX: usize = 64;
 
     /// A limit of this name.
-    pub(crate) fn new(name: &str) -> Told {
-        let mut told = Told { known: true, ..Told::default() };
-        let end = name.floor_char_boundary(Told::NAME_BYTES_MAX);
+    pub(crate) fn new(name: &str) -> LimitInfo {
+        let mut limit = LimitInfo { known: true, ..LimitInfo::default() };
+        let end = name.floor_char_boundary(LimitInfo::NAME_BYTES_MAX);
         let kept = name.as_bytes().get(..end).unwrap_or_default();
-        for (to, from) in told.name.iter_mut().zip(kept) {
+        for (to, from) in limit.name.iter_mut().zip(kept) {
             *to = *from;
         }
-        told.name_bytes = u8::try_from(end).unwrap_or(0);
-        told
+        limit.name_bytes = u8::try_from(end).unwrap_or(0);
+        limit
     }
 
     /// What `status` tells of its limit; `keys` is its name when it has none.
-    pub(crate) fn of_status(status: &Status, keys: impl Fn() -> String, now: Timestamp) -> Told {
+    pub(crate) fn of_status(
+        status: &Status,
+        keys: impl Fn() -> String,
+        now: Timestamp,
+    ) -> LimitInfo {
         let Some(limit) = &status.limit else {
-            return Told::default();
+            return LimitInfo::default();
         };
-        let named = if limit.name.is_empty() { Told::new(&keys()) } else { Told::new(&limit.name) };
+        let named = if limit.name.is_empty() {
+            LimitInfo::new(&keys())
+        } else {
+            LimitInfo::new(&limit.name)
+        };
         let window = limit.unit.map_or(0, |unit| unit.period().as_secs_ceil());
-        Told {
+        LimitInfo {
             quota: limit.requests,
             window_secs: u32::try_from(window).unwrap_or(0),
             remaining: status.remaining,
@@ -82,9 +90,9 @@ mod tests {
 
     #[test]
     fn a_name_is_cut_between_characters() {
-        assert_eq!(Told::new("hourly").name(), "hourly");
-        assert_eq!(Told::new(&"x".repeat(80)).name(), "x".repeat(64));
-        assert_eq!(Told::new(&format!("{}é", "x".repeat(63))).name(), "x".repeat(63));
-        assert!(!Told::default().is_known());
+        assert_eq!(LimitInfo::new("hourly").name(), "hourly");
+        assert_eq!(LimitInfo::new(&"x".repeat(80)).name(), "x".repeat(64));
+        assert_eq!(LimitInfo::new(&format!("{}é", "x".repeat(63))).name(), "x".repeat(63));
+        assert!(!LimitInfo::default().is_known());
     }
 }

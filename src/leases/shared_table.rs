@@ -5,10 +5,10 @@
 //! descriptors appear in them. When other workers are faster again and again, or a slot is full of
 //! leases, it is as if nothing was there: the caller asks, or keeps to itself what it has.
 
-use super::descriptor_state::Entry;
+use super::descriptor_state::DescriptorState;
 use super::slot::Slot;
 use crate::host::Host;
-use crate::host::stats::{Count, Stats};
+use crate::host::stats::{Counter, Stats};
 use crate::request::descriptors::LeaseKey;
 use tidegate_core::Timestamp;
 
@@ -28,14 +28,14 @@ pub(crate) enum Write {
 
 /// The table.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Table {
+pub(crate) struct SharedTable {
     slots: u32,
 }
 
-impl Table {
+impl SharedTable {
     /// A table of so many slots; none holds nothing.
-    pub(crate) fn new(slots: u32) -> Table {
-        Table { slots }
+    pub(crate) fn new(slots: u32) -> SharedTable {
+        SharedTable { slots }
     }
 
     /// Changes the entry of `key` by `change`, which starts from an empty one if there is none, may
@@ -46,24 +46,24 @@ impl Table {
         stats: &mut Stats,
         key: LeaseKey,
         now: Timestamp,
-        mut change: impl FnMut(&mut Entry) -> (R, Write),
+        mut change: impl FnMut(&mut DescriptorState) -> (R, Write),
     ) -> Option<R> {
         let mut text = [0; KEY_BYTES];
         let slot_key = self.slot_key(key, &mut text)?;
         for _ in 0..TRIES {
             let value = host.shared(slot_key);
             let mut slot = Slot::decode(value.bytes.as_deref().unwrap_or_default());
-            let mut entry = slot.find(key).copied().unwrap_or_default();
-            let (result, write) = change(&mut entry);
+            let mut state = slot.find(key).copied().unwrap_or_default();
+            let (result, write) = change(&mut state);
             if write == Write::Keep {
                 return Some(result);
             }
-            if !slot.put(key, entry, now) {
+            if !slot.put(key, state, now) {
                 return None;
             }
             match host.set_shared(slot_key, &slot.encode(), value.version) {
                 Ok(()) => return Some(result),
-                Err(_) => stats.count(Count::Conflicts),
+                Err(_) => stats.count(Counter::Conflicts),
             }
         }
         None
@@ -91,8 +91,8 @@ mod tests {
     fn the_slot_is_told_in_hex_and_a_table_of_none_has_none() {
         let mut text = [0; KEY_BYTES];
         let key = LeaseKey(0x1_0000_beef << 64 | 7);
-        let table = Table::new(0x1_0000);
+        let table = SharedTable::new(0x1_0000);
         assert_eq!(table.slot_key(key, &mut text), Some("tidegate/1/0000beef"));
-        assert_eq!(Table::new(0).slot_key(key, &mut text), None);
+        assert_eq!(SharedTable::new(0).slot_key(key, &mut text), None);
     }
 }

@@ -4,7 +4,7 @@
 //! An entry is its key and its value, each after its length (4 bytes, little-endian), so that no two
 //! lists of entries have the same bytes.
 
-use super::fact_reader::Scratch;
+use super::fact_reader::FactBuffer;
 use crate::config::encoded::{LENGTH_BYTES, append_part, entries_of};
 use tidegate_core::{Descriptor, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -16,15 +16,15 @@ pub struct LeaseKey(pub u128);
 
 /// The descriptors of one request.
 #[derive(Debug, Clone, Default)]
-pub struct Drawn {
+pub struct RequestDescriptors {
     bytes: Vec<u8>,
     spans: Vec<Span>,
     /// Where the descriptor begins that is being drawn.
     start: usize,
     /// Whether the same descriptor is there twice.
-    repeats: bool,
+    has_duplicates: bool,
     /// What was read of the request; here only so that its memory is used again too.
-    scratch: Option<Box<Scratch>>,
+    buffer: Option<Box<FactBuffer>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ struct Span {
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drawing<'a> {
+pub struct DescriptorRef<'a> {
     /// Finds its lease.
     pub key: LeaseKey,
     /// What the request costs there.
@@ -46,13 +46,13 @@ pub struct Drawing<'a> {
     pub entries: &'a [u8],
 }
 
-impl Drawn {
+impl RequestDescriptors {
     /// Forgets all, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
         self.start = 0;
-        self.repeats = false;
+        self.has_duplicates = false;
     }
 
     /// Adds an entry to the descriptor that is being drawn.
@@ -62,7 +62,7 @@ impl Drawn {
         }
     }
 
-    /// Adds bytes as [`encoded`] makes them, or those of a [`Drawing`]: entries, or a key whose value is to
+    /// Adds bytes as [`encoded`] makes them, or those of a [`DescriptorRef`]: entries, or a key whose value is to
     /// follow.
     pub(crate) fn append(&mut self, encoded: &[u8]) {
         self.bytes.extend_from_slice(encoded);
@@ -82,16 +82,16 @@ impl Drawn {
         }
     }
 
-    pub(crate) fn take_scratch(&mut self) -> Box<Scratch> {
-        self.scratch.take().unwrap_or_default()
+    pub(crate) fn take_buffer(&mut self) -> Box<FactBuffer> {
+        self.buffer.take().unwrap_or_default()
     }
 
-    pub(crate) fn put_scratch(&mut self, scratch: Box<Scratch>) {
-        self.scratch = Some(scratch);
+    pub(crate) fn put_buffer(&mut self, buffer: Box<FactBuffer>) {
+        self.buffer = Some(buffer);
     }
 
     /// Drops the entries since the last descriptor.
-    pub fn abandon(&mut self) {
+    pub fn discard_partial(&mut self) {
         self.bytes.truncate(self.start);
     }
 
@@ -102,7 +102,7 @@ impl Drawn {
         };
         let key = LeaseKey(xxh3_128_with_seed(entries, seed));
         let (start, end) = (self.start, self.bytes.len());
-        self.repeats = self.repeats || self.spans.iter().any(|span| span.key == key);
+        self.has_duplicates = self.has_duplicates || self.spans.iter().any(|span| span.key == key);
         self.spans.push(Span { start, end, key, hits });
         self.start = end;
     }
@@ -126,13 +126,13 @@ impl Drawn {
 
     /// Whether the same descriptor is there twice.
     #[must_use]
-    pub fn repeats(&self) -> bool {
-        self.repeats
+    pub fn has_duplicates(&self) -> bool {
+        self.has_duplicates
     }
 
     /// Each of them, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Drawing<'_>> {
-        self.spans.iter().map(|span| Drawing {
+    pub fn iter(&self) -> impl Iterator<Item = DescriptorRef<'_>> {
+        self.spans.iter().map(|span| DescriptorRef {
             key: span.key,
             hits: span.hits,
             entries: self.bytes.get(span.start..span.end).unwrap_or_default(),
@@ -141,10 +141,10 @@ impl Drawn {
 
     /// All of them as an ask has them.
     #[must_use]
-    pub fn descriptors(&self) -> Vec<Descriptor> {
-        let descriptor = |drawing: Drawing<'_>| Descriptor {
-            hits: Some(Hits::new(drawing.hits)),
-            ..Descriptor::new(entries_of(drawing.entries))
+    pub fn to_vec(&self) -> Vec<Descriptor> {
+        let descriptor = |descriptor: DescriptorRef<'_>| Descriptor {
+            hits: Some(Hits::new(descriptor.hits)),
+            ..Descriptor::new(entries_of(descriptor.entries))
         };
         self.iter().map(descriptor).collect()
     }
@@ -156,29 +156,29 @@ mod tests {
     use crate::config::encoded::encoded;
     use tidegate_core::Entry;
 
-    fn finished(write: impl FnOnce(&mut Drawn)) -> Drawn {
-        let mut drawn = Drawn::default();
-        write(&mut drawn);
-        drawn.finish(1, 1);
-        drawn
+    fn finished(write: impl FnOnce(&mut RequestDescriptors)) -> RequestDescriptors {
+        let mut descriptors = RequestDescriptors::default();
+        write(&mut descriptors);
+        descriptors.finish(1, 1);
+        descriptors
     }
 
-    fn key(drawn: &Drawn) -> LeaseKey {
-        drawn.iter().next().unwrap().key
+    fn key(descriptors: &RequestDescriptors) -> LeaseKey {
+        descriptors.iter().next().unwrap().key
     }
 
     #[test]
     fn an_entry_is_the_same_however_it_is_written() {
-        let whole = finished(|drawn| drawn.entry("key", "value"));
-        let copied = finished(|drawn| drawn.append(&encoded(&["key", "value"])));
-        let written = finished(|drawn| {
-            drawn.append(&encoded(&["key"]));
-            drawn.value(|bytes| bytes.extend_from_slice(b"value"));
+        let whole = finished(|descriptors| descriptors.entry("key", "value"));
+        let copied = finished(|descriptors| descriptors.append(&encoded(&["key", "value"])));
+        let written = finished(|descriptors| {
+            descriptors.append(&encoded(&["key"]));
+            descriptors.value(|bytes| bytes.extend_from_slice(b"value"));
         });
         for other in [copied, written] {
             assert_eq!(whole.iter().next(), other.iter().next());
         }
-        assert_eq!(whole.descriptors()[0].entries, [Entry::new("key", "value")]);
+        assert_eq!(whole.to_vec()[0].entries, [Entry::new("key", "value")]);
     }
 
     #[test]
@@ -194,8 +194,8 @@ mod tests {
         let keys: Vec<LeaseKey> = lists
             .iter()
             .map(|list| {
-                let entries = |drawn: &mut Drawn| {
-                    list.iter().for_each(|(name, value)| drawn.entry(name, value));
+                let entries = |descriptors: &mut RequestDescriptors| {
+                    list.iter().for_each(|(name, value)| descriptors.entry(name, value));
                 };
                 key(&finished(entries))
             })
@@ -207,16 +207,16 @@ mod tests {
 
     #[test]
     fn what_is_abandoned_leaves_nothing() {
-        let mut drawn = finished(|drawn| drawn.entry("a", "b"));
-        drawn.entry("half", "done");
-        drawn.abandon();
-        drawn.finish(1, 1);
-        assert_eq!(drawn.len(), 1);
-        drawn.entry("c", "d");
-        drawn.finish(1, 5);
-        let last = drawn.iter().last().unwrap();
+        let mut descriptors = finished(|descriptors| descriptors.entry("a", "b"));
+        descriptors.entry("half", "done");
+        descriptors.discard_partial();
+        descriptors.finish(1, 1);
+        assert_eq!(descriptors.len(), 1);
+        descriptors.entry("c", "d");
+        descriptors.finish(1, 5);
+        let last = descriptors.iter().last().unwrap();
         assert_eq!((last.hits, entries_of(last.entries)), (5, vec![Entry::new("c", "d")]));
-        drawn.clear();
-        assert!(drawn.is_empty());
+        descriptors.clear();
+        assert!(descriptors.is_empty());
     }
 }

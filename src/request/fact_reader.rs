@@ -9,17 +9,17 @@ use std::ops::Range;
 
 /// The facts that are known, by their numbers. Empty between requests: their values may be secrets.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Scratch {
-    slots: Vec<Slot>,
+pub(crate) struct FactBuffer {
+    states: Vec<FactState>,
     /// What was made of them, of those of which something was.
-    made: Vec<Made>,
+    derived: Vec<DerivedValue>,
     /// The values, one after the other.
     bytes: Vec<u8>,
 }
 
 /// What is made of a value at most once a request, since the value may be long.
 #[derive(Debug, Clone, Default)]
-struct Made {
+struct DerivedValue {
     /// The same as UTF-8.
     text: Option<Range<usize>>,
     /// What goes into a descriptor instead.
@@ -27,7 +27,7 @@ struct Made {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum Slot {
+enum FactState {
     #[default]
     NotRead,
     Absent,
@@ -43,41 +43,41 @@ enum Slot {
 const KEPT_BYTES_MAX: usize = 16_384;
 
 /// The reading of one request.
-pub(super) struct Reading<'a, F> {
+pub(super) struct FactReader<'a, F> {
     config: &'a Config,
     facts: &'a F,
-    scratch: Box<Scratch>,
+    buffer: Box<FactBuffer>,
 }
 
-impl<'a, F: RequestFacts> Reading<'a, F> {
-    pub(super) fn new(config: &'a Config, facts: &'a F, scratch: Box<Scratch>) -> Self {
-        Reading { config, facts, scratch }
+impl<'a, F: RequestFacts> FactReader<'a, F> {
+    pub(super) fn new(config: &'a Config, facts: &'a F, buffer: Box<FactBuffer>) -> Self {
+        FactReader { config, facts, buffer }
     }
 
-    pub(super) fn into_scratch(mut self) -> Box<Scratch> {
-        self.scratch.slots.clear();
-        self.scratch.made.clear();
-        self.scratch.bytes.clear();
-        if self.scratch.bytes.capacity() > KEPT_BYTES_MAX {
-            self.scratch.bytes.shrink_to(KEPT_BYTES_MAX);
+    pub(super) fn into_buffer(mut self) -> Box<FactBuffer> {
+        self.buffer.states.clear();
+        self.buffer.derived.clear();
+        self.buffer.bytes.clear();
+        if self.buffer.bytes.capacity() > KEPT_BYTES_MAX {
+            self.buffer.bytes.shrink_to(KEPT_BYTES_MAX);
         }
-        self.scratch
+        self.buffer
     }
 
-    /// The value of a fact; of an address, use [`Reading::address`].
+    /// The value of a fact; of an address, use [`FactReader::address`].
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
-        self.scratch.bytes.get(range)
+        self.buffer.bytes.get(range)
     }
 
     /// The value as UTF-8, with U+FFFD for what is not.
     pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
-        let made = self.made(fact.number);
-        let text = match made.text {
+        let derived = self.derived(fact.number);
+        let text = match derived.text {
             Some(text) => text,
             None => {
-                let bytes = &mut self.scratch.bytes;
+                let bytes = &mut self.buffer.bytes;
                 let value = bytes.get(range.clone())?;
                 // Most values; the other way takes ten times as long.
                 let text = match std::str::from_utf8(value) {
@@ -87,11 +87,11 @@ impl<'a, F: RequestFacts> Reading<'a, F> {
                         appended(bytes, text.as_bytes())
                     }
                 };
-                self.keep(fact.number, Made { text: Some(text.clone()), ..made });
+                self.keep(fact.number, DerivedValue { text: Some(text.clone()), ..derived });
                 text
             }
         };
-        self.scratch.bytes.get(text)
+        self.buffer.bytes.get(text)
     }
 
     /// What `shorten` makes of the value, if the value is longer than `max` bytes; else the value.
@@ -103,30 +103,30 @@ impl<'a, F: RequestFacts> Reading<'a, F> {
     ) -> Option<&[u8]> {
         let range = self.range(fact)?;
         if range.len() <= max {
-            return self.scratch.bytes.get(range);
+            return self.buffer.bytes.get(range);
         }
-        let made = self.made(fact.number);
-        let short = match made.short {
+        let derived = self.derived(fact.number);
+        let short = match derived.short {
             Some(short) => short,
             None => {
-                let bytes = &mut self.scratch.bytes;
+                let bytes = &mut self.buffer.bytes;
                 let short = shorten(bytes.get(range)?);
                 let short = appended(bytes, &short);
-                self.keep(fact.number, Made { short: Some(short.clone()), ..made });
+                self.keep(fact.number, DerivedValue { short: Some(short.clone()), ..derived });
                 short
             }
         };
-        self.scratch.bytes.get(short)
+        self.buffer.bytes.get(short)
     }
 
     /// Where the value is.
     fn range(&mut self, fact: &Fact) -> Option<Range<usize>> {
-        if let Slot::NotRead = self.slot(fact.number) {
+        if let FactState::NotRead = self.slot(fact.number) {
             self.read(fact);
         }
         match self.slot(fact.number) {
-            Slot::Read { start, end } => Some(start..end),
-            Slot::NotRead | Slot::Absent | Slot::Address(_) => None,
+            FactState::Read { start, end } => Some(start..end),
+            FactState::NotRead | FactState::Absent | FactState::Address(_) => None,
         }
     }
 
@@ -134,21 +134,21 @@ impl<'a, F: RequestFacts> Reading<'a, F> {
         if let Source::Parameter(_) = fact.source {
             return self.read_parameters();
         }
-        let bytes = &mut self.scratch.bytes;
+        let bytes = &mut self.buffer.bytes;
         let copy = |value: &[u8]| {
             let Range { start, end } = appended(bytes, value);
-            Slot::Read { start, end }
+            FactState::Read { start, end }
         };
-        let slot = read(self.facts, &fact.source, copy).unwrap_or(Slot::Absent);
+        let slot = read(self.facts, &fact.source, copy).unwrap_or(FactState::Absent);
         self.set(fact.number, slot);
     }
 
     /// All parameters that the configuration asks for, in one go: a path can have tens of thousands.
     fn read_parameters(&mut self) {
         let parameters = &self.config.parameters;
-        parameters.numbers().for_each(|number| self.set(number, Slot::Absent));
+        parameters.numbers().for_each(|number| self.set(number, FactState::Absent));
         let Some(path) = self.range(&self.config.path) else { return };
-        let Scratch { slots, bytes, .. } = &mut *self.scratch;
+        let FactBuffer { states, bytes, .. } = &mut *self.buffer;
         // The decoded values come behind all that is known so far.
         let base = bytes.len();
         let mut decoded = Vec::new();
@@ -158,9 +158,9 @@ impl<'a, F: RequestFacts> Reading<'a, F> {
                 Found::InPath(range) => (path.start, range),
                 Found::Decoded(range) => (base, range),
             };
-            if let Some(slot @ Slot::Absent) = slots.get_mut(number) {
+            if let Some(slot @ FactState::Absent) = states.get_mut(number) {
                 let (start, end) = (start.saturating_add(from), end.saturating_add(from));
-                *slot = Slot::Read { start, end };
+                *slot = FactState::Read { start, end };
             }
         });
         bytes.extend_from_slice(&decoded);
@@ -168,41 +168,41 @@ impl<'a, F: RequestFacts> Reading<'a, F> {
 
     /// The value of a fact that is an address, without its port.
     pub(super) fn address(&mut self, fact: &Fact) -> Option<IpAddr> {
-        if let Slot::NotRead = self.slot(fact.number) {
+        if let FactState::NotRead = self.slot(fact.number) {
             let address = read(self.facts, &fact.source, ip_of).flatten();
-            self.set(fact.number, address.map_or(Slot::Absent, Slot::Address));
+            self.set(fact.number, address.map_or(FactState::Absent, FactState::Address));
         }
         match self.slot(fact.number) {
-            Slot::Address(address) => Some(address),
-            Slot::NotRead | Slot::Absent | Slot::Read { .. } => None,
+            FactState::Address(address) => Some(address),
+            FactState::NotRead | FactState::Absent | FactState::Read { .. } => None,
         }
     }
 
     /// What was made of the value of a fact.
-    fn made(&self, number: usize) -> Made {
-        self.scratch.made.get(number).cloned().unwrap_or_default()
+    fn derived(&self, number: usize) -> DerivedValue {
+        self.buffer.derived.get(number).cloned().unwrap_or_default()
     }
 
-    fn keep(&mut self, number: usize, more: Made) {
-        let made = &mut self.scratch.made;
-        if made.len() <= number {
-            made.resize(number.saturating_add(1), Made::default());
+    fn keep(&mut self, number: usize, more: DerivedValue) {
+        let derived = &mut self.buffer.derived;
+        if derived.len() <= number {
+            derived.resize(number.saturating_add(1), DerivedValue::default());
         }
-        if let Some(made) = made.get_mut(number) {
-            *made = more;
+        if let Some(derived) = derived.get_mut(number) {
+            *derived = more;
         }
     }
 
-    fn slot(&self, number: usize) -> Slot {
-        self.scratch.slots.get(number).copied().unwrap_or_default()
+    fn slot(&self, number: usize) -> FactState {
+        self.buffer.states.get(number).copied().unwrap_or_default()
     }
 
-    fn set(&mut self, number: usize, slot: Slot) {
-        let slots = &mut self.scratch.slots;
-        if slots.len() <= number {
-            slots.resize(number.saturating_add(1), Slot::NotRead);
+    fn set(&mut self, number: usize, slot: FactState) {
+        let states = &mut self.buffer.states;
+        if states.len() <= number {
+            states.resize(number.saturating_add(1), FactState::NotRead);
         }
-        if let Some(place) = slots.get_mut(number) {
+        if let Some(place) = states.get_mut(number) {
             *place = slot;
         }
     }

@@ -4,7 +4,7 @@ mod as_envoy;
 
 use super::*;
 use crate::config::encoded::{encoded, entries_of};
-use crate::request::descriptors::Drawing;
+use crate::request::descriptors::DescriptorRef;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -48,28 +48,30 @@ fn config(rate_limits: &Value) -> Config {
     Config::from_envoy(json.to_string().as_bytes()).unwrap()
 }
 
-fn drawn(config: &Config, facts: &Facts) -> (Drawn, Drawn) {
-    let (mut enforced, mut shadowed) = (Drawn::default(), Drawn::default());
-    draw(config, facts, 7, &mut enforced, &mut shadowed);
+fn descriptors(config: &Config, facts: &Facts) -> (RequestDescriptors, RequestDescriptors) {
+    let (mut enforced, mut shadowed) =
+        (RequestDescriptors::default(), RequestDescriptors::default());
+    extract(config, facts, 7, &mut enforced, &mut shadowed);
     (enforced, shadowed)
 }
 
 /// Descriptors as `key=value` joined by commas, and `*hits` unless one.
-fn shown(drawn: &Drawn) -> Vec<String> {
-    let show = |drawing: Drawing<'_>| {
-        let entries = entries_of(drawing.entries);
+fn shown(descriptors: &RequestDescriptors) -> Vec<String> {
+    let show = |descriptor: DescriptorRef<'_>| {
+        let entries = entries_of(descriptor.entries);
         let entries = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
-        let hits = if drawing.hits == 1 { String::new() } else { format!("*{}", drawing.hits) };
+        let hits =
+            if descriptor.hits == 1 { String::new() } else { format!("*{}", descriptor.hits) };
         entries.collect::<Vec<_>>().join(",") + &hits
     };
-    drawn.iter().map(show).collect()
+    descriptors.iter().map(show).collect()
 }
 
 /// One action after a constant one: the descriptor, or none when it was dropped.
 fn check(action: &Value, known: Known<'_>, expected: Option<&str>) {
     let first = json!({"generic_key": {"descriptor_key": "g", "descriptor_value": "1"}});
     let config = config(&json!([{"actions": [first, action]}]));
-    let (enforced, shadowed) = drawn(&config, &facts(known));
+    let (enforced, shadowed) = descriptors(&config, &facts(known));
     let expected: Vec<String> = expected.map(str::to_owned).into_iter().collect();
     assert_eq!(shown(&enforced), expected, "for {action} of {known:?}");
     assert!(shadowed.is_empty());
@@ -120,7 +122,7 @@ fn all_parameters_are_of_one_reading_of_the_path() {
         {"actions": [matched, query("a%")]},
     ]));
     let facts = facts(&[(":path", b"/?b=x%FFz&%61=1%2f&a=2&a%25=%41&d")]);
-    let (enforced, _) = drawn(&config, &facts);
+    let (enforced, _) = descriptors(&config, &facts);
     assert_eq!(shown(&enforced), ["a=1/,b=x\u{fffd}z,d=", "query_match=v,a%=A"]);
     assert_eq!(*facts.read.borrow(), [":path"]);
 }
@@ -134,7 +136,7 @@ fn a_byte_that_is_no_text_evades_no_expression() {
     };
     let (any, none) = ("/api/.*", r"/api/[a-z\x{e9}]*");
     let config = config(&json!([{"actions": [of(any)]}, {"actions": [of(none)]}]));
-    let matched = |value: &[u8]| shown(&drawn(&config, &facts(&[("x-text", value)])).0);
+    let matched = |value: &[u8]| shown(&descriptors(&config, &facts(&[("x-text", value)])).0);
     let [any, none] = [any, none].map(|regex| format!("header_match={regex}"));
     assert_eq!(matched(b"/api/\xff"), std::slice::from_ref(&any));
     assert_eq!(matched(b"/api/\xc3"), std::slice::from_ref(&any));
@@ -152,7 +154,7 @@ fn a_long_value_has_one_short_form_and_is_tested_whole() {
     let mut text = vec![b'a'; 5_000];
     text.push(b'b');
     let facts = facts(&[("x-text", &text)]);
-    let (enforced, _) = drawn(&config, &facts);
+    let (enforced, _) = descriptors(&config, &facts);
     let entries = entries_of(enforced.iter().next().unwrap().entries);
     assert_eq!((entries.len(), &entries[0]), (3, &entries[2]));
     assert_eq!(entries[0].value.len(), 64 + 1 + 32);
@@ -348,7 +350,11 @@ fn what_a_request_costs() {
         let actions = json!([{"generic_key": {"descriptor_value": "v"}}]);
         let config = config(&json!([{"actions": actions, "hits_addend": addend}]));
         let known: Vec<(&str, &[u8])> = value.map(|value| ("x-cost", value)).into_iter().collect();
-        assert_eq!(shown(&drawn(&config, &facts(&known)).0), [expected], "for {addend} {value:?}");
+        assert_eq!(
+            shown(&descriptors(&config, &facts(&known)).0),
+            [expected],
+            "for {addend} {value:?}"
+        );
     }
 }
 
@@ -374,7 +380,7 @@ fn entries_of_rate_limits_apply_on_their_routes() {
         let facts = facts(known);
         let expected: Vec<_> =
             expected.iter().map(|value| format!("generic_key={value}")).collect();
-        assert_eq!(shown(&drawn(&config, &facts).0), expected, "for {known:?}");
+        assert_eq!(shown(&descriptors(&config, &facts).0), expected, "for {known:?}");
     }
 }
 
@@ -384,7 +390,7 @@ fn shadow_is_drawn_apart() {
     let config = config(&json!([
         {"actions": actions("a")}, {"actions": actions("b"), "shadow": true}, {"actions": actions("c")},
     ]));
-    let (enforced, shadowed) = drawn(&config, &facts(&[]));
+    let (enforced, shadowed) = descriptors(&config, &facts(&[]));
     assert_eq!(shown(&enforced), ["generic_key=a", "generic_key=c"]);
     assert_eq!(shown(&shadowed), ["generic_key=b"]);
 }
@@ -408,7 +414,7 @@ fn each_fact_is_read_at_most_once_and_only_if_it_is_needed() {
         {"actions": [never], "routes": ["x"]},
     ]));
     let facts = facts(&[("x-app", b"2"), (":path", b"/?q=1"), (ADDRESS, b"1.1.1.1:1")]);
-    let (mut enforced, mut shadowed) = drawn(&config, &facts);
+    let (mut enforced, mut shadowed) = descriptors(&config, &facts);
     assert_eq!(
         shown(&enforced),
         [
@@ -419,7 +425,7 @@ fn each_fact_is_read_at_most_once_and_only_if_it_is_needed() {
     let expected = ["x-app", ADDRESS, ":path", "x-none", "xds|route_name"];
     assert_eq!(*facts.read.borrow(), expected);
     // And nothing is remembered for the next request.
-    draw(&config, &Facts::default(), 7, &mut enforced, &mut shadowed);
+    extract(&config, &Facts::default(), 7, &mut enforced, &mut shadowed);
     assert!(enforced.is_empty());
 }
 
@@ -428,12 +434,13 @@ fn a_long_value_is_shortened_and_still_tells_values_apart() {
     let config = config(&json!([{"actions": [
         {"request_headers": {"header_name": "h", "descriptor_key": "k"}}]}]));
     let value = |end: u8| [vec![b'x'; VALUE_BYTES_MAX], vec![end]].concat();
-    let draw = |value: &[u8]| shown(&drawn(&config, &facts(&[("h", value)])).0).remove(0);
-    let (first, second) = (draw(&value(b'1')), draw(&value(b'2')));
+    let extracted =
+        |value: &[u8]| shown(&descriptors(&config, &facts(&[("h", value)])).0).remove(0);
+    let (first, second) = (extracted(&value(b'1')), extracted(&value(b'2')));
     assert_ne!(first, second);
     assert_eq!(first.len(), "k=".len() + VALUE_BYTES_KEPT + "~".len() + 32);
     assert!(first.starts_with(&format!("k={}~", "x".repeat(VALUE_BYTES_KEPT))));
-    assert_eq!(draw(&value(b'1')[..VALUE_BYTES_MAX]).len(), "k=".len() + VALUE_BYTES_MAX);
+    assert_eq!(extracted(&value(b'1')[..VALUE_BYTES_MAX]).len(), "k=".len() + VALUE_BYTES_MAX);
 }
 
 /// Every action that reads something, without a way out by `skip_if_absent`.
@@ -488,16 +495,16 @@ proptest! {
             ("xds|node|cluster", &property),
             ("xds|cluster_name", &property),
         ]);
-        let (enforced, _) = drawn(&config, &facts);
+        let (enforced, _) = descriptors(&config, &facts);
         // The first two and the last two always apply.
         prop_assert!(enforced.len() >= 4);
-        for drawing in enforced.iter() {
-            prop_assert!(drawing.hits <= HITS_MAX);
-            let entries = entries_of(drawing.entries);
+        for descriptor in enforced.iter() {
+            prop_assert!(descriptor.hits <= HITS_MAX);
+            let entries = entries_of(descriptor.entries);
             prop_assert_eq!(entries.len(), 1);
             prop_assert!(entries[0].value.len() <= TEXT_BYTES_MAX);
             // Read back to the last byte: all that was written is UTF-8.
-            prop_assert_eq!(drawing.entries, encoded(&[&entries[0].key, &entries[0].value]));
+            prop_assert_eq!(descriptor.entries, encoded(&[&entries[0].key, &entries[0].value]));
         }
     }
 }

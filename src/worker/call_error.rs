@@ -7,7 +7,7 @@ use crate::host::Reply;
 
 /// How an ask failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AskError {
+pub enum CallError {
     /// Envoy did not take the call.
     NotSent,
     /// The connection failed.
@@ -39,39 +39,39 @@ pub enum Undecided {
     Overload,
 }
 
-impl AskError {
+impl CallError {
     /// What the end of a call says that brought no answer: its gRPC status and message. Envoy ends calls
     /// that it gives up with UNAVAILABLE, and only the message says why (as of Envoy 1.40).
     #[must_use]
-    pub fn of_close(status: u32, message: &[u8]) -> AskError {
+    pub fn from_grpc_close(status: u32, message: &[u8]) -> CallError {
         const ENVOYS_LIMITS: [&[u8]; 2] = [b"reset reason: overflow", b"remote refused stream"];
         const ENVOYS_TIMEOUT: &[u8] = b"upstream request timeout";
         let says = |text: &[u8]| message.windows(text.len()).any(|window| window == text);
         match status {
             // A good end without an answer.
-            0 => AskError::Malformed,
-            3 => AskError::Refused,
-            4 => AskError::Late,
-            8 => AskError::Shed,
-            10 => AskError::Stuck,
-            14 if says(ENVOYS_TIMEOUT) => AskError::Late,
-            14 if ENVOYS_LIMITS.into_iter().any(says) => AskError::Overflow,
-            14 => AskError::Unreachable,
-            status => AskError::Status(status),
+            0 => CallError::Malformed,
+            3 => CallError::Refused,
+            4 => CallError::Late,
+            8 => CallError::Shed,
+            10 => CallError::Stuck,
+            14 if says(ENVOYS_TIMEOUT) => CallError::Late,
+            14 if ENVOYS_LIMITS.into_iter().any(says) => CallError::Overflow,
+            14 => CallError::Unreachable,
+            status => CallError::Status(status),
         }
     }
 
     /// Which mode decides the requests of such an ask.
     #[must_use]
-    pub fn leaves(self) -> Undecided {
+    pub fn undecided_reason(self) -> Undecided {
         match self {
-            AskError::NotSent
-            | AskError::Unreachable
-            | AskError::Silent
-            | AskError::Status(_)
-            | AskError::Stuck
-            | AskError::Malformed => Undecided::Failure,
-            AskError::Late | AskError::Shed | AskError::Refused | AskError::Overflow => {
+            CallError::NotSent
+            | CallError::Unreachable
+            | CallError::Silent
+            | CallError::Status(_)
+            | CallError::Stuck
+            | CallError::Malformed => Undecided::Failure,
+            CallError::Late | CallError::Shed | CallError::Refused | CallError::Overflow => {
                 Undecided::Overload
             }
         }
@@ -79,25 +79,25 @@ impl AskError {
 
     /// Whether the sidecar itself said so: then it took nothing and granted nothing.
     pub(crate) fn is_answer(self) -> bool {
-        matches!(self, AskError::Shed | AskError::Refused | AskError::Stuck)
+        matches!(self, CallError::Shed | CallError::Refused | CallError::Stuck)
     }
 
     /// Whether the sidecar cannot have taken or granted anything.
     pub(crate) fn is_without_effect(self) -> bool {
-        self.is_answer() || matches!(self, AskError::NotSent | AskError::Overflow)
+        self.is_answer() || matches!(self, CallError::NotSent | CallError::Overflow)
     }
 
     /// Its place among the causes that are counted and logged.
     pub(crate) fn cause(self) -> Cause {
         match self {
-            AskError::NotSent | AskError::Unreachable => Cause::Unreachable,
-            AskError::Silent => Cause::Silent,
-            AskError::Status(_) | AskError::Malformed => Cause::Failed,
-            AskError::Late => Cause::Late,
-            AskError::Shed => Cause::Shed,
-            AskError::Refused => Cause::Refused,
-            AskError::Stuck => Cause::Stuck,
-            AskError::Overflow => Cause::Overflow,
+            CallError::NotSent | CallError::Unreachable => Cause::Unreachable,
+            CallError::Silent => Cause::Silent,
+            CallError::Status(_) | CallError::Malformed => Cause::Failed,
+            CallError::Late => Cause::Late,
+            CallError::Shed => Cause::Shed,
+            CallError::Refused => Cause::Refused,
+            CallError::Stuck => Cause::Stuck,
+            CallError::Overflow => Cause::Overflow,
         }
     }
 }
@@ -121,21 +121,21 @@ impl Cause {
     pub(crate) const COUNT: usize = 9;
 }
 
-impl std::fmt::Display for AskError {
+impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            AskError::NotSent => f.write_str("Envoy could not send the call"),
-            AskError::Unreachable => f.write_str("not reachable (gRPC status 14)"),
-            AskError::Silent => f.write_str("it answers no call"),
-            AskError::Status(status) => write!(f, "it answered with gRPC status {status}"),
-            AskError::Malformed => f.write_str("the answer could not be read"),
-            AskError::Late => f.write_str("an answer did not come in time"),
-            AskError::Shed => f.write_str("it has no room (gRPC status 8)"),
-            AskError::Refused => f.write_str("it refused an ask (gRPC status 3)"),
-            AskError::Stuck => {
+            CallError::NotSent => f.write_str("Envoy could not send the call"),
+            CallError::Unreachable => f.write_str("not reachable (gRPC status 14)"),
+            CallError::Silent => f.write_str("it answers no call"),
+            CallError::Status(status) => write!(f, "it answered with gRPC status {status}"),
+            CallError::Malformed => f.write_str("the answer could not be read"),
+            CallError::Late => f.write_str("an answer did not come in time"),
+            CallError::Shed => f.write_str("it has no room (gRPC status 8)"),
+            CallError::Refused => f.write_str("it refused an ask (gRPC status 3)"),
+            CallError::Stuck => {
                 f.write_str("a process that does not move holds a counter (gRPC status 10)")
             }
-            AskError::Overflow => f.write_str("Envoy has too many calls to it under way"),
+            CallError::Overflow => f.write_str("Envoy has too many calls to it under way"),
         }
     }
 }
@@ -172,26 +172,31 @@ mod tests {
         let refused = "upstream connect error or disconnect/reset before headers. reset reason: \
                        remote connection failure";
         let table = [
-            (0, "", AskError::Malformed, Undecided::Failure),
-            (3, "", AskError::Refused, Undecided::Overload),
-            (4, "", AskError::Late, Undecided::Overload),
-            (8, "overloaded", AskError::Shed, Undecided::Overload),
-            (10, "", AskError::Stuck, Undecided::Failure),
-            (12, "", AskError::Status(12), Undecided::Failure),
-            (14, "", AskError::Unreachable, Undecided::Failure),
-            (14, refused, AskError::Unreachable, Undecided::Failure),
-            (14, overflow, AskError::Overflow, Undecided::Overload),
+            (0, "", CallError::Malformed, Undecided::Failure),
+            (3, "", CallError::Refused, Undecided::Overload),
+            (4, "", CallError::Late, Undecided::Overload),
+            (8, "overloaded", CallError::Shed, Undecided::Overload),
+            (10, "", CallError::Stuck, Undecided::Failure),
+            (12, "", CallError::Status(12), Undecided::Failure),
+            (14, "", CallError::Unreachable, Undecided::Failure),
+            (14, refused, CallError::Unreachable, Undecided::Failure),
+            (14, overflow, CallError::Overflow, Undecided::Overload),
             (
                 14,
                 "reset reason: remote refused stream reset",
-                AskError::Overflow,
+                CallError::Overflow,
                 Undecided::Overload,
             ),
-            (14, "upstream request timeout{response_timeout}", AskError::Late, Undecided::Overload),
+            (
+                14,
+                "upstream request timeout{response_timeout}",
+                CallError::Late,
+                Undecided::Overload,
+            ),
         ];
         for (status, message, error, mode) in table {
-            let found = AskError::of_close(status, message.as_bytes());
-            assert_eq!((found, found.leaves()), (error, mode), "{status} {message}");
+            let found = CallError::from_grpc_close(status, message.as_bytes());
+            assert_eq!((found, found.undecided_reason()), (error, mode), "{status} {message}");
         }
     }
 }

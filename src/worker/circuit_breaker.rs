@@ -11,12 +11,12 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(8);
 
 /// Whether the sidecar may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Breaker {
-    state: State,
+pub(crate) struct CircuitBreaker {
+    state: BreakerState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BreakerState {
     /// It may, after so many failures in a row.
     Closed { failures: u32 },
     /// It may not until then.
@@ -27,7 +27,7 @@ enum State {
 
 /// What a call's end changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum Transition {
     /// From now on nobody asks.
     Opened,
     /// From now on everybody may again.
@@ -36,21 +36,21 @@ pub(crate) enum Change {
     None,
 }
 
-impl Breaker {
-    pub(crate) fn new() -> Breaker {
-        Breaker { state: State::Closed { failures: 0 } }
+impl CircuitBreaker {
+    pub(crate) fn new() -> CircuitBreaker {
+        CircuitBreaker { state: BreakerState::Closed { failures: 0 } }
     }
 
     /// Whether requests may ask.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed { .. })
+        matches!(self.state, BreakerState::Closed { .. })
     }
 
     /// Whether a probe is due; then it counts as under way.
     pub(crate) fn probe(&mut self, now: Timestamp) -> bool {
         match self.state {
-            State::Open { until, pause } if now >= until => {
-                self.state = State::Probing { pause };
+            BreakerState::Open { until, pause } if now >= until => {
+                self.state = BreakerState::Probing { pause };
                 true
             }
             _ => false,
@@ -58,37 +58,37 @@ impl Breaker {
     }
 
     /// A call was answered.
-    pub(crate) fn answered(&mut self) -> Change {
-        let change = if self.is_closed() { Change::None } else { Change::Closed };
-        self.state = State::Closed { failures: 0 };
+    pub(crate) fn answered(&mut self) -> Transition {
+        let change = if self.is_closed() { Transition::None } else { Transition::Closed };
+        self.state = BreakerState::Closed { failures: 0 };
         change
     }
 
     /// A call failed. Those that were under way when it opened change nothing.
-    pub(crate) fn failed(&mut self, now: Timestamp, random: u64) -> Change {
-        let State::Closed { failures } = &mut self.state else {
-            return Change::None;
+    pub(crate) fn failed(&mut self, now: Timestamp, random: u64) -> Transition {
+        let BreakerState::Closed { failures } = &mut self.state else {
+            return Transition::None;
         };
         *failures = failures.saturating_add(1);
         if *failures < FAILURES {
-            return Change::None;
+            return Transition::None;
         }
         self.open(PAUSE_MIN, now, random);
-        Change::Opened
+        Transition::Opened
     }
 
     /// The sidecar answers no call at all: opens at once.
-    pub(crate) fn silent(&mut self, now: Timestamp, random: u64) -> Change {
+    pub(crate) fn silent(&mut self, now: Timestamp, random: u64) -> Transition {
         if !self.is_closed() {
-            return Change::None;
+            return Transition::None;
         }
         self.open(PAUSE_MIN, now, random);
-        Change::Opened
+        Transition::Opened
     }
 
     /// The probe failed.
     pub(crate) fn probe_failed(&mut self, now: Timestamp, random: u64) {
-        if let State::Probing { pause } = self.state {
+        if let BreakerState::Probing { pause } = self.state {
             let pause = Nanos::new(pause.as_nanos().saturating_mul(2)).min(PAUSE_MAX);
             self.open(pause, now, random);
         }
@@ -99,7 +99,7 @@ impl Breaker {
         let most = pause.as_nanos().checked_div(4).unwrap_or(0).max(1);
         let jitter = Nanos::new(random.checked_rem(most).unwrap_or(0));
         let until = now.saturating_add(pause).saturating_add(jitter);
-        self.state = State::Open { until, pause };
+        self.state = BreakerState::Open { until, pause };
     }
 }
 
@@ -113,23 +113,23 @@ mod tests {
 
     #[test]
     fn it_opens_after_failures_in_a_row_and_only_then() {
-        let mut breaker = Breaker::new();
+        let mut breaker = CircuitBreaker::new();
         for _ in 0..4 {
-            assert_eq!(breaker.failed(at(0), 0), Change::None);
+            assert_eq!(breaker.failed(at(0), 0), Transition::None);
         }
-        assert_eq!(breaker.answered(), Change::None);
+        assert_eq!(breaker.answered(), Transition::None);
         for _ in 0..4 {
-            assert_eq!(breaker.failed(at(0), 0), Change::None);
+            assert_eq!(breaker.failed(at(0), 0), Transition::None);
         }
         assert!(breaker.is_closed());
-        assert_eq!(breaker.failed(at(0), 0), Change::Opened);
-        assert_eq!(breaker.failed(at(0), 0), Change::None);
+        assert_eq!(breaker.failed(at(0), 0), Transition::Opened);
+        assert_eq!(breaker.failed(at(0), 0), Transition::None);
         assert!(!breaker.is_closed());
     }
 
     #[test]
     fn probes_come_ever_more_seldom_one_at_a_time_and_an_answer_closes() {
-        let mut breaker = Breaker::new();
+        let mut breaker = CircuitBreaker::new();
         for _ in 0..5 {
             breaker.failed(at(0), 0);
         }
@@ -139,7 +139,7 @@ mod tests {
             now += pause;
             assert!(breaker.probe(at(now)));
             assert!(!breaker.probe(at(now)));
-            assert_eq!(breaker.failed(at(now), 0), Change::None);
+            assert_eq!(breaker.failed(at(now), 0), Transition::None);
             breaker.probe_failed(at(now), 0);
         }
         // A quarter of 8 s later at most.
@@ -147,7 +147,7 @@ mod tests {
         breaker.probe_failed(at(now), 1_999_999_999);
         assert!(!breaker.probe(at(now + 9_999)));
         assert!(breaker.probe(at(now + 10_000)));
-        assert_eq!(breaker.answered(), Change::Closed);
+        assert_eq!(breaker.answered(), Transition::Closed);
         assert!(breaker.is_closed());
     }
 }

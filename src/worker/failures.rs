@@ -2,33 +2,33 @@
 //!
 //! Each cause has its own count and its own log line, at most one in ten seconds and worker.
 
-use super::{Ruling, Worker};
+use super::{Outcome, Worker};
 use crate::config::{FailureMode, OverloadMode};
-use crate::host::stats::Count;
+use crate::host::stats::Counter;
 use crate::host::{Host, LogLevel};
-use crate::worker::call_error::{self, AskError, Cause, Undecided};
-use crate::worker::circuit_breaker::Change;
-use crate::worker::pending_calls::{Purpose, Who};
+use crate::worker::call_error::{self, CallError, Cause, Undecided};
+use crate::worker::circuit_breaker::Transition;
+use crate::worker::pending_calls::{Purpose, Requester};
 use tidegate_core::{Nanos, Timestamp};
 
 /// The least time between two log lines about the same cause.
-const NEWS_EVERY: Nanos = Nanos::from_secs(10);
+const LOG_INTERVAL: Nanos = Nanos::from_secs(10);
 
 /// What was logged, so that it is not logged again with each request.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct FailureLog {
     logged_at: [Option<Timestamp>; Cause::COUNT],
     /// Whether an outage was logged since the last answer: then so is its end.
     outage_logged: bool,
 }
 
-impl News {
+impl FailureLog {
     /// Whether a line about this is due; then it counts as logged.
     fn is_due(&mut self, cause: Cause, now: Timestamp) -> bool {
         let Some(logged_at) = self.logged_at.get_mut(cause as usize) else {
             return false;
         };
-        let due = logged_at.is_none_or(|logged| now.saturating_since(logged) >= NEWS_EVERY);
+        let due = logged_at.is_none_or(|logged| now.saturating_since(logged) >= LOG_INTERVAL);
         if due {
             *logged_at = Some(now);
         }
@@ -38,68 +38,68 @@ impl News {
 
 impl<H: Host> Worker<H> {
     /// What becomes of a request without a decision.
-    pub(super) fn undecided(&mut self, why: Undecided) -> Ruling {
+    pub(super) fn undecided(&mut self, why: Undecided) -> Outcome {
         let (allowed, denied) = match why {
-            Undecided::Failure => (Count::FailureAllowed, Count::FailureDenied),
-            Undecided::Overload => (Count::OverloadAllowed, Count::OverloadDenied),
+            Undecided::Failure => (Counter::FailureAllowed, Counter::FailureDenied),
+            Undecided::Overload => (Counter::OverloadAllowed, Counter::OverloadDenied),
         };
         match call_error::undecided(&self.config, why) {
             None => {
                 self.stats.count(allowed);
-                Ruling::Allow(None)
+                Outcome::Allow(None)
             }
             Some(reply) => {
                 self.stats.count(denied);
-                Ruling::Deny(reply)
+                Outcome::Deny(reply)
             }
         }
     }
 
     /// Ends the wait of a request without a decision.
-    pub(super) fn fail(&mut self, who: Who, why: Undecided) {
-        if let Who::Stream(_) = who
-            && !self.is_gone(who)
+    pub(super) fn fail(&mut self, requester: Requester, why: Undecided) {
+        if let Requester::Stream(_) = requester
+            && !self.is_gone(requester)
         {
-            let ruling = self.undecided(why);
-            self.settle(who, ruling);
+            let outcome = self.undecided(why);
+            self.deliver(requester, outcome);
         }
     }
 
     /// A request found no room to wait.
     pub(super) fn note_full(&mut self, now: Timestamp) {
-        self.stats.count(Count::WaitingFull);
-        if self.news.is_due(Cause::Full, now) {
+        self.stats.count(Counter::WaitingFull);
+        if self.failure_log.is_due(Cause::Full, now) {
             self.log_cause("too many requests wait for its answers", Undecided::Overload);
         }
     }
 
     /// The time of a request is over that could not ask.
     pub(super) fn note_late(&mut self, now: Timestamp) {
-        if self.news.is_due(Cause::Late, now) {
-            self.log_cause(&AskError::Late.to_string(), Undecided::Overload);
+        if self.failure_log.is_due(Cause::Late, now) {
+            self.log_cause(&CallError::Late.to_string(), Undecided::Overload);
         }
     }
 
     /// The sidecar has answered.
     pub(super) fn note_answer(&mut self) {
-        self.patience.hear();
-        let logged = std::mem::take(&mut self.news.outage_logged);
-        if self.breaker.answered() == Change::Closed && logged {
+        self.tick_clock.answered();
+        let logged = std::mem::take(&mut self.failure_log.outage_logged);
+        if self.breaker.answered() == Transition::Closed && logged {
             let message = format!("cluster {} answers again", self.config.cluster);
             self.host.log(LogLevel::Info, &message);
         }
     }
 
     /// A call has failed.
-    pub(super) fn note_failure(&mut self, error: AskError, purpose: Purpose, now: Timestamp) {
+    pub(super) fn note_failure(&mut self, error: CallError, purpose: Purpose, now: Timestamp) {
         if purpose != Purpose::Return {
-            self.stats.count(Count::AskErrors);
+            self.stats.count(Counter::AskErrors);
             self.stats.count(counted_as(error.cause()));
         }
         if error.is_answer() {
             self.note_answer();
         }
-        let opened = match error.leaves() {
+        let opened = match error.undecided_reason() {
             _ if error.is_answer() => false,
             _ if purpose == Purpose::Probe => {
                 self.breaker.probe_failed(now, self.host.random());
@@ -109,22 +109,23 @@ impl<H: Host> Worker<H> {
             Undecided::Failure => {
                 let random = self.host.random();
                 let change = match error {
-                    AskError::Silent => self.breaker.silent(now, random),
+                    CallError::Silent => self.breaker.silent(now, random),
                     _ => self.breaker.failed(now, random),
                 };
-                change == Change::Opened
+                change == Transition::Opened
             }
         };
         let is_news = match purpose {
             Purpose::Decide => true,
-            Purpose::Probe => !self.news.outage_logged,
+            Purpose::Probe => !self.failure_log.outage_logged,
             Purpose::Refresh | Purpose::Return => opened || error.is_answer(),
         };
-        if is_news && self.news.is_due(error.cause(), now) {
-            self.news.outage_logged |= error.leaves() == Undecided::Failure && !error.is_answer();
+        if is_news && self.failure_log.is_due(error.cause(), now) {
+            self.failure_log.outage_logged |=
+                error.undecided_reason() == Undecided::Failure && !error.is_answer();
             match error {
-                AskError::Overflow => self.log(&format!("{error}; requests wait for their turn")),
-                error => self.log_cause(&error.to_string(), error.leaves()),
+                CallError::Overflow => self.log(&format!("{error}; requests wait for their turn")),
+                error => self.log_cause(&error.to_string(), error.undecided_reason()),
             }
         }
     }
@@ -152,16 +153,16 @@ impl<H: Host> Worker<H> {
     }
 }
 
-fn counted_as(cause: Cause) -> Count {
+fn counted_as(cause: Cause) -> Counter {
     match cause {
-        Cause::Unreachable => Count::AsksUnreachable,
-        Cause::Silent => Count::AsksUnanswered,
-        Cause::Failed => Count::AsksFailed,
-        Cause::Late => Count::AsksLate,
-        Cause::Shed => Count::AsksShed,
-        Cause::Refused => Count::AsksRefused,
-        Cause::Stuck => Count::AsksStuck,
-        Cause::Overflow => Count::AsksOverflowed,
-        Cause::Full => Count::WaitingFull,
+        Cause::Unreachable => Counter::AsksUnreachable,
+        Cause::Silent => Counter::AsksUnanswered,
+        Cause::Failed => Counter::AsksFailed,
+        Cause::Late => Counter::AsksLate,
+        Cause::Shed => Counter::AsksShed,
+        Cause::Refused => Counter::AsksRefused,
+        Cause::Stuck => Counter::AsksStuck,
+        Cause::Overflow => Counter::AsksOverflowed,
+        Cause::Full => Counter::WaitingFull,
     }
 }

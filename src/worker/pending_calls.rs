@@ -6,8 +6,8 @@
 //! answer comes.
 
 use crate::host::{CallId, StreamId};
-use crate::leases::local_table::Loose;
-use crate::request::descriptors::{Drawing, Drawn, LeaseKey};
+use crate::leases::local_table::ReturnableTokens;
+use crate::request::descriptors::{DescriptorRef, LeaseKey, RequestDescriptors};
 use crate::worker::tick_clock::Tick;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,12 +16,12 @@ pub(crate) const WAITING_MAX: usize = 8_192;
 /// A request has a few hundred bytes of descriptors, unless a client wants it to have more.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 /// Calls of a worker at a time. Envoy lets 1,024 requests of all workers be under way to a cluster, and
-/// fails those above at once. At a round trip of 1 ms it is 128,000 asks a second.
+/// fails those above at once. At a round trip of 1 ms it is 128,000 calls a second.
 pub(crate) const CALLS_MAX: usize = 128;
 
 /// Who is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Requester {
     /// A paused request.
     Stream(StreamId),
     /// Descriptors in shadow, whose request went on long ago.
@@ -32,9 +32,9 @@ pub(crate) enum Who {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     /// Who waits.
-    pub(crate) who: Who,
+    pub(crate) requester: Requester,
     /// What it needs.
-    pub(crate) drawn: Drawn,
+    pub(crate) descriptors: RequestDescriptors,
     /// Its last tick.
     pub(crate) deadline: Tick,
 }
@@ -54,7 +54,7 @@ pub(crate) enum Purpose {
 
 /// Tokens that were asked for beyond the hits of the asker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Hoped {
+pub(crate) struct LeaseWish {
     /// In advance: a share of what is left.
     pub(crate) wanted: u64,
     /// For requests that wait: granted as far as any are left, if any are granted at all.
@@ -63,35 +63,35 @@ pub(crate) struct Hoped {
 
 /// A call under way.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct PendingCall {
     /// What it is for.
     pub(crate) purpose: Purpose,
     /// Who is decided by its verdict; none when that request is gone, or there was none.
-    pub(crate) asker: Option<Who>,
+    pub(crate) requester: Option<Requester>,
     /// What is asked about.
-    pub(crate) drawn: Drawn,
+    pub(crate) descriptors: RequestDescriptors,
     /// For each descriptor, what was asked for beyond the hits of the asker.
-    pub(crate) hoped: Vec<Hoped>,
+    pub(crate) wish: Vec<LeaseWish>,
     /// Its last tick.
     pub(crate) ends: Tick,
     /// Who is decided again when it has.
     pub(crate) waiters: Vec<Waiter>,
     /// The tick that it was sent in.
-    pub(crate) sent_in: Tick,
+    pub(crate) sent_at: Tick,
     /// Its number, by which the sidecar names what it grants.
     pub(crate) name: u64,
     /// The tokens that it gives back.
-    pub(crate) returned: Vec<Loose>,
+    pub(crate) returned: Vec<ReturnableTokens>,
 }
 
-impl Ask {
+impl PendingCall {
     fn waiting(&self) -> usize {
-        self.waiters.len().saturating_add(usize::from(self.asker.is_some()))
+        self.waiters.len().saturating_add(usize::from(self.requester.is_some()))
     }
 
     fn bytes(&self) -> usize {
-        let waiters = self.waiters.iter().map(|waiter| waiter.drawn.bytes());
-        waiters.fold(self.drawn.bytes(), usize::saturating_add)
+        let waiters = self.waiters.iter().map(|waiter| waiter.descriptors.bytes());
+        waiters.fold(self.descriptors.bytes(), usize::saturating_add)
     }
 
     /// The hits that the waiters need of `key`.
@@ -102,37 +102,40 @@ impl Ask {
 
 /// The hits that these need of `key`.
 pub(crate) fn needed_by<'a>(waiters: impl Iterator<Item = &'a Waiter>, key: LeaseKey) -> u64 {
-    waiters.map(|waiter| needed(&waiter.drawn, key)).fold(0, u64::saturating_add)
+    waiters.map(|waiter| needed(&waiter.descriptors, key)).fold(0, u64::saturating_add)
 }
 
 /// The hits that a request needs of `key`: it may have the same descriptor twice.
-pub(crate) fn needed(drawn: &Drawn, key: LeaseKey) -> u64 {
-    let same = drawn.iter().filter(|drawing| drawing.key == key);
-    same.map(|drawing| drawing.hits).fold(0, u64::saturating_add)
+pub(crate) fn needed(descriptors: &RequestDescriptors, key: LeaseKey) -> u64 {
+    let same = descriptors.iter().filter(|descriptor| descriptor.key == key);
+    same.map(|descriptor| descriptor.hits).fold(0, u64::saturating_add)
 }
 
 /// As [`needed`], for one of the request's own descriptors.
-pub(crate) fn needed_there(drawn: &Drawn, drawing: &Drawing<'_>) -> u64 {
-    if drawn.repeats() { needed(drawn, drawing.key) } else { drawing.hits }
+pub(crate) fn needed_there(
+    descriptors: &RequestDescriptors,
+    descriptor: &DescriptorRef<'_>,
+) -> u64 {
+    if descriptors.has_duplicates() { needed(descriptors, descriptor.key) } else { descriptor.hits }
 }
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Asks {
-    calls: BTreeMap<CallId, Ask>,
-    /// The call that asks for a key.
-    asking: BTreeMap<LeaseKey, CallId>,
+pub(crate) struct PendingCalls {
+    calls: BTreeMap<CallId, PendingCall>,
+    /// The call that calls for a key.
+    call_by_key: BTreeMap<LeaseKey, CallId>,
     /// Who could not ask, as there were too many calls; the first has the least time left.
     queue: VecDeque<Waiter>,
     /// Calls that failed at once and whose reason is on its way.
-    unsent: VecDeque<Ask>,
+    unsent: VecDeque<PendingCall>,
     /// Whether Envoy takes no more calls for now.
     overflowed: bool,
     waiting: usize,
     bytes: usize,
 }
 
-impl Asks {
+impl PendingCalls {
     /// Whether another request may wait, beside so many that are decided.
     pub(crate) fn has_room(&self, decided: usize) -> bool {
         self.waiting.saturating_add(decided) < WAITING_MAX && self.bytes < WAITING_BYTES_MAX
@@ -154,23 +157,23 @@ impl Asks {
     }
 
     /// Keeps a call that failed at once until its reason comes.
-    pub(crate) fn keep_unsent(&mut self, ask: Ask) {
-        self.count_in(ask.waiting(), ask.bytes());
-        self.unsent.push_back(ask);
+    pub(crate) fn keep_unsent(&mut self, pending: PendingCall) {
+        self.add_counts(pending.waiting(), pending.bytes());
+        self.unsent.push_back(pending);
     }
 
     /// The first call that failed at once.
-    pub(crate) fn take_unsent(&mut self) -> Option<Ask> {
-        let ask = self.unsent.pop_front()?;
-        self.count_out(ask.waiting(), ask.bytes());
-        Some(ask)
+    pub(crate) fn take_unsent(&mut self) -> Option<PendingCall> {
+        let pending = self.unsent.pop_front()?;
+        self.subtract_counts(pending.waiting(), pending.bytes());
+        Some(pending)
     }
 
     /// Has a request wait until another call may be made, before those that have more time left.
     pub(crate) fn queue(&mut self, waiter: Waiter) {
-        self.count_in(1, waiter.drawn.bytes());
-        let place = self.queue.partition_point(|queued| queued.deadline <= waiter.deadline);
-        self.queue.insert(place, waiter);
+        self.add_counts(1, waiter.descriptors.bytes());
+        let index = self.queue.partition_point(|queued| queued.deadline <= waiter.deadline);
+        self.queue.insert(index, waiter);
     }
 
     /// Whether the first of the queue may ask, or its time is over.
@@ -189,7 +192,7 @@ impl Asks {
         if self.queue.is_empty() {
             self.queue.shrink_to(CALLS_MAX);
         }
-        self.count_out(1, waiter.drawn.bytes());
+        self.subtract_counts(1, waiter.descriptors.bytes());
         Some(waiter)
     }
 
@@ -199,9 +202,9 @@ impl Asks {
         self.waiting
     }
 
-    /// Whether a call asks for `key`.
-    pub(crate) fn asks_for(&self, key: LeaseKey) -> bool {
-        self.asking.contains_key(&key)
+    /// Whether a call calls for `key`.
+    pub(crate) fn is_pending(&self, key: LeaseKey) -> bool {
+        self.call_by_key.contains_key(&key)
     }
 
     /// The call to wait for when all of `keys` are being asked for: the last of them to end, if that
@@ -213,7 +216,7 @@ impl Asks {
     ) -> Option<CallId> {
         let mut last = None;
         for key in keys {
-            let call = *self.asking.get(&key)?;
+            let call = *self.call_by_key.get(&key)?;
             let ends = self.calls.get(&call)?.ends;
             if ends > deadline {
                 return None;
@@ -224,45 +227,45 @@ impl Asks {
     }
 
     /// Notes a call that was sent. Gives back the one that had its number, which has ended unseen.
-    pub(crate) fn sent(&mut self, call: CallId, ask: Ask) -> Option<Ask> {
+    pub(crate) fn sent(&mut self, call: CallId, pending: PendingCall) -> Option<PendingCall> {
         let lost = self.take(call);
-        for drawing in ask.drawn.iter() {
-            self.asking.insert(drawing.key, call);
+        for descriptor in pending.descriptors.iter() {
+            self.call_by_key.insert(descriptor.key, call);
         }
-        self.count_in(ask.waiting(), ask.bytes());
-        self.calls.insert(call, ask);
+        self.add_counts(pending.waiting(), pending.bytes());
+        self.calls.insert(call, pending);
         lost
     }
 
     /// Has a request wait for a call.
     pub(crate) fn wait(&mut self, call: CallId, waiter: Waiter) -> Result<(), Waiter> {
-        let Some(ask) = self.calls.get_mut(&call) else {
+        let Some(pending) = self.calls.get_mut(&call) else {
             return Err(waiter);
         };
-        let bytes = waiter.drawn.bytes();
-        ask.waiters.push(waiter);
-        self.count_in(1, bytes);
+        let bytes = waiter.descriptors.bytes();
+        pending.waiters.push(waiter);
+        self.add_counts(1, bytes);
         Ok(())
     }
 
     /// Takes a call out that has ended, with all who waited for it.
-    pub(crate) fn take(&mut self, call: CallId) -> Option<Ask> {
-        let ask = self.calls.remove(&call)?;
-        for drawing in ask.drawn.iter() {
-            if self.asking.get(&drawing.key) == Some(&call) {
-                self.asking.remove(&drawing.key);
+    pub(crate) fn take(&mut self, call: CallId) -> Option<PendingCall> {
+        let pending = self.calls.remove(&call)?;
+        for descriptor in pending.descriptors.iter() {
+            if self.call_by_key.get(&descriptor.key) == Some(&call) {
+                self.call_by_key.remove(&descriptor.key);
             }
         }
-        self.count_out(ask.waiting(), ask.bytes());
-        Some(ask)
+        self.subtract_counts(pending.waiting(), pending.bytes());
+        Some(pending)
     }
 
-    fn count_in(&mut self, waiting: usize, bytes: usize) {
+    fn add_counts(&mut self, waiting: usize, bytes: usize) {
         self.waiting = self.waiting.saturating_add(waiting);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    fn count_out(&mut self, waiting: usize, bytes: usize) {
+    fn subtract_counts(&mut self, waiting: usize, bytes: usize) {
         self.waiting = self.waiting.saturating_sub(waiting);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -273,7 +276,7 @@ impl Asks {
     }
 
     /// Takes any call out, as if it had ended.
-    pub(crate) fn take_any(&mut self) -> Option<Ask> {
+    pub(crate) fn take_any(&mut self) -> Option<PendingCall> {
         match self.first() {
             Some(call) => self.take(call),
             None => self.take_unsent(),
@@ -281,14 +284,14 @@ impl Asks {
     }
 
     /// The tick in which the oldest call under way was sent.
-    pub(crate) fn oldest_sent_in(&self) -> Option<Tick> {
-        self.calls.values().map(|ask| ask.sent_in).min()
+    pub(crate) fn oldest_sent_at(&self) -> Option<Tick> {
+        self.calls.values().map(|pending| pending.sent_at).min()
     }
 
     /// Who is decided by a call.
     #[cfg(test)]
-    pub(crate) fn asker_of(&self, call: CallId) -> Option<Who> {
-        self.calls.get(&call)?.asker
+    pub(crate) fn asker_of(&self, call: CallId) -> Option<Requester> {
+        self.calls.get(&call)?.requester
     }
 
     /// How many calls are under way.
@@ -299,7 +302,7 @@ impl Asks {
 
     /// A call whose time is over.
     pub(crate) fn overdue(&self, now: Tick) -> Option<CallId> {
-        self.calls.iter().find(|(_, ask)| ask.ends < now).map(|(call, _)| *call)
+        self.calls.iter().find(|(_, pending)| pending.ends < now).map(|(call, _)| *call)
     }
 }
 
@@ -311,41 +314,45 @@ mod tests {
         Tick::new(tick)
     }
 
-    fn drawn(values: &[&str]) -> Drawn {
-        let mut drawn = Drawn::default();
+    fn descriptors(values: &[&str]) -> RequestDescriptors {
+        let mut descriptors = RequestDescriptors::default();
         for value in values {
-            drawn.entry("k", value);
-            drawn.finish(7, 1);
+            descriptors.entry("k", value);
+            descriptors.finish(7, 1);
         }
-        drawn
+        descriptors
     }
 
-    fn ask(stream: u32, values: &[&str], ends: u64) -> Ask {
-        Ask {
+    fn pending(stream: u32, values: &[&str], ends: u64) -> PendingCall {
+        PendingCall {
             purpose: Purpose::Decide,
-            asker: Some(Who::Stream(StreamId(stream))),
-            drawn: drawn(values),
-            hoped: vec![Hoped::default(); values.len()],
+            requester: Some(Requester::Stream(StreamId(stream))),
+            descriptors: descriptors(values),
+            wish: vec![LeaseWish::default(); values.len()],
             ends: at(ends),
             waiters: Vec::new(),
-            sent_in: at(0),
+            sent_at: at(0),
             name: 0,
             returned: Vec::new(),
         }
     }
 
     fn waiter(stream: u32, values: &[&str]) -> Waiter {
-        Waiter { who: Who::Stream(StreamId(stream)), drawn: drawn(values), deadline: at(99) }
+        Waiter {
+            requester: Requester::Stream(StreamId(stream)),
+            descriptors: descriptors(values),
+            deadline: at(99),
+        }
     }
 
     #[test]
     fn a_request_waits_for_the_last_call_of_all_that_it_lacks_or_for_none() {
-        let mut asks = Asks::default();
-        assert!(asks.sent(CallId(1), ask(1, &["a"], 10)).is_none());
-        assert!(asks.sent(CallId(2), ask(2, &["b"], 20)).is_none());
-        let keys = |values: &[&str]| drawn(values).iter().map(|d| d.key).collect::<Vec<_>>();
+        let mut calls = PendingCalls::default();
+        assert!(calls.sent(CallId(1), pending(1, &["a"], 10)).is_none());
+        assert!(calls.sent(CallId(2), pending(2, &["b"], 20)).is_none());
+        let keys = |values: &[&str]| descriptors(values).iter().map(|d| d.key).collect::<Vec<_>>();
         let call = |values: &[&str], deadline| {
-            asks.call_for(keys(values).into_iter(), at(deadline)).map(|call| call.0)
+            calls.call_for(keys(values).into_iter(), at(deadline)).map(|call| call.0)
         };
         assert_eq!(call(&["a"], 20), Some(1));
         assert_eq!(call(&["a", "b"], 20), Some(2));
@@ -356,35 +363,35 @@ mod tests {
 
     #[test]
     fn the_queue_moves_when_there_is_room_for_a_call_or_no_time_left() {
-        let mut asks = Asks::default();
+        let mut calls = PendingCalls::default();
         for call in 0..u32::try_from(CALLS_MAX).unwrap() {
-            assert!(asks.may_call());
-            asks.sent(CallId(call), ask(call, &["a"], 10));
+            assert!(calls.may_call());
+            calls.sent(CallId(call), pending(call, &["a"], 10));
         }
-        let before = (asks.waiting, asks.bytes);
-        asks.queue(waiter(1_000, &["b"]));
-        asks.queue(waiter(1_001, &["b"]));
-        assert!(!asks.may_call() && !asks.may_unqueue(at(99)) && asks.may_unqueue(at(100)));
-        assert_eq!(asks.unqueue().map(|w| w.who), Some(Who::Stream(StreamId(1_000))));
-        asks.take(CallId(0));
-        assert!(asks.may_unqueue(at(0)));
-        assert_eq!(asks.unqueue().map(|w| w.who), Some(Who::Stream(StreamId(1_001))));
-        assert_eq!((asks.waiting + 1, asks.is_queue_empty()), (before.0, true));
+        let before = (calls.waiting, calls.bytes);
+        calls.queue(waiter(1_000, &["b"]));
+        calls.queue(waiter(1_001, &["b"]));
+        assert!(!calls.may_call() && !calls.may_unqueue(at(99)) && calls.may_unqueue(at(100)));
+        assert_eq!(calls.unqueue().map(|w| w.requester), Some(Requester::Stream(StreamId(1_000))));
+        calls.take(CallId(0));
+        assert!(calls.may_unqueue(at(0)));
+        assert_eq!(calls.unqueue().map(|w| w.requester), Some(Requester::Stream(StreamId(1_001))));
+        assert_eq!((calls.waiting + 1, calls.is_queue_empty()), (before.0, true));
         for call in 1..u32::try_from(CALLS_MAX).unwrap() {
-            asks.take(CallId(call));
+            calls.take(CallId(call));
         }
-        assert_eq!((asks.waiting, asks.bytes), (0, 0));
+        assert_eq!((calls.waiting, calls.bytes), (0, 0));
     }
 
     #[test]
     fn those_who_wait_are_bounded_in_bytes_too() {
-        let mut asks = Asks::default();
+        let mut calls = PendingCalls::default();
         let long = "x".repeat(15_000);
-        asks.sent(CallId(1), ask(1, &[&long], 10));
+        calls.sent(CallId(1), pending(1, &[&long], 10));
         let mut waiting = 1;
-        assert!(asks.has_room(WAITING_MAX - 2) && !asks.has_room(WAITING_MAX - 1));
-        while asks.has_room(0) {
-            asks.wait(CallId(1), waiter(waiting, &[&long])).unwrap();
+        assert!(calls.has_room(WAITING_MAX - 2) && !calls.has_room(WAITING_MAX - 1));
+        while calls.has_room(0) {
+            calls.wait(CallId(1), waiter(waiting, &[&long])).unwrap();
             waiting += 1;
         }
         assert!((500..600).contains(&waiting), "{waiting}");
@@ -392,9 +399,9 @@ mod tests {
 
     #[test]
     fn a_call_is_overdue_after_its_last_tick() {
-        let mut asks = Asks::default();
-        asks.sent(CallId(1), ask(1, &["a"], 10));
-        assert_eq!(asks.overdue(at(10)), None);
-        assert_eq!(asks.overdue(at(11)), Some(CallId(1)));
+        let mut calls = PendingCalls::default();
+        calls.sent(CallId(1), pending(1, &["a"], 10));
+        assert_eq!(calls.overdue(at(10)), None);
+        assert_eq!(calls.overdue(at(11)), Some(CallId(1)));
     }
 }

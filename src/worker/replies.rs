@@ -5,16 +5,16 @@
 
 use crate::config::{Config, HeaderStyle};
 use crate::host::{Header, Reply};
-use crate::leases::limit_info::Told;
+use crate::leases::limit_info::LimitInfo;
 use std::borrow::Cow;
 use tidegate_core::{Timestamp, Verdict};
 use tidegate_wire::headers::{self, Policy};
 
 /// What a client is told of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct LimitStatus {
     /// The limit.
-    pub(crate) told: Told,
+    pub(crate) limit: LimitInfo,
     /// Tokens at hand, beside what the sidecar has left.
     pub(crate) at_hand: u64,
     /// Whether it has room.
@@ -23,34 +23,34 @@ pub(crate) struct Shown {
 
 /// The headers of a response to an allowed request.
 #[must_use]
-pub(crate) fn headers(config: &Config, shown: &[Shown], now: Timestamp) -> Vec<Header> {
+pub(crate) fn headers(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Vec<Header> {
     if config.headers == HeaderStyle::Off {
         return Vec::new();
     }
-    limit_headers(config.headers, &policies(shown, now))
+    limit_headers(config.headers, &policies(limits, now))
 }
 
 /// The reply to a denied request.
 #[must_use]
-pub(crate) fn denial(config: &Config, shown: &[Shown], now: Timestamp) -> Reply {
-    denied(config, &policies(shown, now))
+pub(crate) fn denial(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Reply {
+    denied(config, &policies(limits, now))
 }
 
 /// The limits of these. Descriptors without one have nothing to tell.
-fn policies(shown: &[Shown], now: Timestamp) -> Vec<Policy<'_>> {
-    let known = shown.iter().filter(|shown| shown.told.is_known());
+fn policies(limits: &[LimitStatus], now: Timestamp) -> Vec<Policy<'_>> {
+    let known = limits.iter().filter(|status| status.limit.is_known());
     known
-        .map(|Shown { told, at_hand, verdict }| {
-            let left = u64::from(told.remaining).saturating_add(*at_hand);
+        .map(|LimitStatus { limit, at_hand, verdict }| {
+            let left = u64::from(limit.remaining).saturating_add(*at_hand);
             Policy {
-                name: told.name(),
-                quota: told.quota,
-                window_secs: (told.window_secs > 0).then(|| told.window_secs.into()),
+                name: limit.name(),
+                quota: limit.quota,
+                window_secs: (limit.window_secs > 0).then(|| limit.window_secs.into()),
                 remaining: match verdict {
                     Verdict::Allow => u32::try_from(left).unwrap_or(u32::MAX),
                     Verdict::Deny => 0,
                 },
-                reset_secs: told.resets_at.saturating_since(now).as_secs_ceil(),
+                reset_secs: limit.resets_at.saturating_since(now).as_secs_ceil(),
                 verdict: *verdict,
             }
         })

@@ -11,10 +11,10 @@
 //! from within another one has what is left of the allowance; the failure of a call has none. Invariant: a turn
 //! settles at most [`TURN_MAX`] requests, and sends at most as many asks of requests that waited.
 
-use super::{Ruling, Worker};
+use super::{Outcome, Worker};
 use crate::host::{Host, StreamId};
-use crate::worker::pending_calls::Who;
-use crate::worker::streams::Stream;
+use crate::worker::pending_calls::Requester;
+use crate::worker::streams::StreamState;
 use std::collections::VecDeque;
 use tidegate_core::Timestamp;
 
@@ -27,24 +27,24 @@ const KEPT_MAX: usize = 64;
 
 /// Requests that are decided, in the order of their decisions.
 #[derive(Debug, Default)]
-pub(super) struct Settling {
-    due: VecDeque<(StreamId, Ruling)>,
+pub(super) struct ResumeQueue {
+    due: VecDeque<(StreamId, Outcome)>,
     /// How many requests this turn may still settle.
     left: usize,
     /// How many asks of requests that waited it may still send.
-    asks_left: usize,
+    submits_left: usize,
     /// Whether a wake is on its way.
     woken: bool,
 }
 
 /// Requests of a worker that is over, decided and not told.
 #[derive(Debug)]
-pub struct Decided(VecDeque<(StreamId, Ruling)>);
+pub struct UndeliveredOutcomes(VecDeque<(StreamId, Outcome)>);
 
-impl Settling {
+impl ResumeQueue {
     /// Takes out what is decided and not told.
-    pub(super) fn take(&mut self) -> Decided {
-        Decided(std::mem::take(&mut self.due))
+    pub(super) fn take(&mut self) -> UndeliveredOutcomes {
+        UndeliveredOutcomes(std::mem::take(&mut self.due))
     }
 
     /// How many requests are decided and not told.
@@ -56,39 +56,39 @@ impl Settling {
 impl<H: Host> Worker<H> {
     /// Envoy's event loop calls, with nothing of this worker below on the stack.
     pub(super) fn begin_turn(&mut self) {
-        (self.settling.left, self.settling.asks_left) = (TURN_MAX, TURN_MAX);
+        (self.resume_queue.left, self.resume_queue.submits_left) = (TURN_MAX, TURN_MAX);
     }
 
     /// A call has failed. Envoy may say so inside of another callback, even that of the request which asked and is
     /// not paused yet, so nothing is settled before the next turn.
     pub(super) fn end_turn(&mut self) {
-        self.settling.left = 0;
+        self.resume_queue.left = 0;
     }
 
     /// Whether this turn may settle one more request. If not, the next turn goes on, which comes by itself.
-    fn may_settle(&mut self) -> bool {
-        take_one(&mut self.settling.left) || self.wake()
+    fn may_resume(&mut self) -> bool {
+        take_one(&mut self.resume_queue.left) || self.wake()
     }
 
     /// Whether this turn may send one more ask of a request that waited. If not, the next turn goes on.
-    pub(super) fn may_ask(&mut self) -> bool {
-        take_one(&mut self.settling.asks_left) || self.wake()
+    pub(super) fn may_submit(&mut self) -> bool {
+        take_one(&mut self.resume_queue.submits_left) || self.wake()
     }
 
     /// Leaves the rest to the next turn. Always false: this turn does no more.
     fn wake(&mut self) -> bool {
-        if !self.settling.woken {
+        if !self.resume_queue.woken {
             // Where that fails, the next tick goes on.
-            self.settling.woken = self.host.wake();
+            self.resume_queue.woken = self.host.wake();
         }
         false
     }
 
     /// Takes over requests from the worker before this one.
-    pub fn adopt(&mut self, decided: Decided) {
-        for (stream, ruling) in decided.0 {
-            self.streams.insert(stream, Stream::Paused);
-            self.settle(Who::Stream(stream), ruling);
+    pub fn adopt(&mut self, decided: UndeliveredOutcomes) {
+        for (stream, outcome) in decided.0 {
+            self.streams.insert(stream, StreamState::Paused);
+            self.deliver(Requester::Stream(stream), outcome);
         }
     }
 
@@ -96,65 +96,65 @@ impl<H: Host> Worker<H> {
     pub fn on_wake(&mut self) {
         self.begin_turn();
         let now = self.host.now();
-        self.go_on(now);
+        self.drain_queues(now);
     }
 
     /// Goes on where the last turn ended.
-    pub(super) fn go_on(&mut self, now: Timestamp) {
-        self.settling.woken = false;
-        while !self.settling.due.is_empty() {
-            if !self.may_settle() {
+    pub(super) fn drain_queues(&mut self, now: Timestamp) {
+        self.resume_queue.woken = false;
+        while !self.resume_queue.due.is_empty() {
+            if !self.may_resume() {
                 return;
             }
-            if let Some((stream, ruling)) = self.settling.due.pop_front() {
-                self.carry_out(stream, ruling);
+            if let Some((stream, outcome)) = self.resume_queue.due.pop_front() {
+                self.apply(stream, outcome);
             }
         }
-        if self.settling.due.capacity() > KEPT_MAX {
-            self.settling.due.shrink_to(KEPT_MAX);
+        if self.resume_queue.due.capacity() > KEPT_MAX {
+            self.resume_queue.due.shrink_to(KEPT_MAX);
         }
-        self.ask_queued(now);
+        self.submit_queued(now);
     }
 
     /// Tells a request that waited what was decided of it, in this turn or in one soon after.
-    pub(super) fn settle(&mut self, who: Who, ruling: Ruling) {
-        let Who::Stream(stream) = who else {
+    pub(super) fn deliver(&mut self, requester: Requester, outcome: Outcome) {
+        let Requester::Stream(stream) = requester else {
             return;
         };
-        if self.settling.due.is_empty() && self.may_settle() {
-            self.carry_out(stream, ruling);
+        if self.resume_queue.due.is_empty() && self.may_resume() {
+            self.apply(stream, outcome);
         } else {
-            self.settling.due.push_back((stream, ruling));
+            self.resume_queue.due.push_back((stream, outcome));
         }
     }
 
-    fn carry_out(&mut self, stream: StreamId, ruling: Ruling) {
+    fn apply(&mut self, stream: StreamId, outcome: Outcome) {
         // It may have gone since.
-        if !matches!(self.streams.get(&stream), Some(Stream::Paused)) {
+        if !matches!(self.streams.get(&stream), Some(StreamState::Paused)) {
             return;
         }
         self.streams.remove(&stream);
-        match ruling {
-            Ruling::Allow(kept) => {
+        match outcome {
+            Outcome::Allow(kept) => {
                 self.keep(stream, kept);
                 self.host.resume(stream);
             }
-            Ruling::Deny(reply) => self.host.reply(stream, &reply),
+            Outcome::Deny(reply) => self.host.reply(stream, &reply),
         }
     }
 
     /// Has those ask who were too many, as far as there is room now, and ends the wait of those whose
     /// time is over.
-    pub(super) fn ask_queued(&mut self, now: Timestamp) {
-        while !self.breaker.is_closed() || self.asks.may_unqueue(self.patience.now()) {
-            if self.asks.is_queue_empty() {
+    pub(super) fn submit_queued(&mut self, now: Timestamp) {
+        while !self.breaker.is_closed() || self.calls.may_unqueue(self.tick_clock.now()) {
+            if self.calls.is_queue_empty() {
                 return;
             }
-            if self.settling.left == 0 || self.settling.asks_left == 0 {
+            if self.resume_queue.left == 0 || self.resume_queue.submits_left == 0 {
                 self.wake();
                 return;
             }
-            if let Some(waiter) = self.asks.unqueue() {
+            if let Some(waiter) = self.calls.unqueue() {
                 self.decide_again(vec![waiter], now);
             }
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// The workers of a virtual machine, by root context.
 #[derive(Debug)]
-pub struct Roots<W> {
+pub struct RootContexts<W> {
     workers: Vec<(u32, W)>,
     /// The request that was created last, and its root, until its headers come.
     newest: Option<(u32, u32)>,
@@ -20,11 +20,11 @@ pub struct Roots<W> {
     older: BTreeMap<u32, u32>,
 }
 
-impl<W> Roots<W> {
+impl<W> RootContexts<W> {
     /// No workers.
     #[must_use]
     pub const fn new() -> Self {
-        Roots { workers: Vec::new(), newest: None, older: BTreeMap::new() }
+        RootContexts { workers: Vec::new(), newest: None, older: BTreeMap::new() }
     }
 
     /// Makes `worker` the one of `root`; gives back the one before it.
@@ -51,7 +51,7 @@ impl<W> Roots<W> {
     }
 
     /// A request of `root` was created.
-    pub fn opened(&mut self, stream: u32, root: u32) {
+    pub fn stream_created(&mut self, stream: u32, root: u32) {
         if let Some((stream, root)) = self.newest.replace((stream, root)) {
             self.older.insert(stream, root);
         }
@@ -64,7 +64,7 @@ impl<W> Roots<W> {
     }
 
     /// A request is over, with or without its headers.
-    pub fn closed(&mut self, stream: u32) {
+    pub fn stream_deleted(&mut self, stream: u32) {
         self.forget(stream);
     }
 
@@ -79,9 +79,9 @@ impl<W> Roots<W> {
     }
 }
 
-impl<W> Default for Roots<W> {
+impl<W> Default for RootContexts<W> {
     fn default() -> Self {
-        Roots::new()
+        RootContexts::new()
     }
 }
 
@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn requests_find_their_own_plugin_in_whatever_order_their_headers_come() {
-        let mut roots = Roots::new();
+        let mut roots = RootContexts::new();
         assert_eq!(roots.insert(1, "one"), None);
         assert_eq!(roots.insert(2, "two"), None);
         for (stream, root) in [(10, 1), (11, 2), (12, 1), (13, 2)] {
-            roots.opened(stream, root);
+            roots.stream_created(stream, root);
         }
         assert_eq!(roots.claim(13).copied(), Some("two"));
         assert_eq!(roots.claim(10).copied(), Some("one"));
         assert_eq!(roots.claim(10).copied(), None, "asked once");
-        roots.closed(11);
+        roots.stream_deleted(11);
         assert_eq!(roots.claim(11).copied(), None);
         assert_eq!(roots.claim(12).copied(), Some("one"));
         assert!(roots.newest.is_none() && roots.older.is_empty(), "{roots:?}");
@@ -108,12 +108,12 @@ mod tests {
 
     #[test]
     fn a_plugin_that_is_gone_takes_no_requests_and_leaves_the_others_theirs() {
-        let mut roots = Roots::new();
+        let mut roots = RootContexts::new();
         for (root, worker) in [(1, "one"), (2, "two"), (3, "three")] {
             roots.insert(root, worker);
         }
-        roots.opened(10, 1);
-        roots.opened(11, 3);
+        roots.stream_created(10, 1);
+        roots.stream_created(11, 3);
         assert_eq!(roots.remove(1), Some("one"));
         assert_eq!(roots.remove(1), None);
         assert_eq!(roots.claim(10).copied(), None);

@@ -1,38 +1,38 @@
 //! What is kept of a request between its events: nothing, for most.
 
 use crate::host::StreamId;
-use crate::request::descriptors::{Drawn, LeaseKey};
-use crate::worker::replies::Shown;
+use crate::request::descriptors::{LeaseKey, RequestDescriptors};
+use crate::worker::replies::LimitStatus;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// What is kept of a request.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum StreamState {
     /// It is paused, and among those who ask or wait.
     Paused,
     /// It passed by what is known of these; the response tells of them as they stand then.
-    Passed(Keys),
+    DecidedLocally(LeaseKeys),
     /// It passed by an answer that told this.
-    Told(Vec<Shown>),
+    DecidedBySidecar(Vec<LimitStatus>),
 }
 
 /// The requests of a worker. Envoy's numbers need no secret hash, and a run must be repeatable.
-pub(crate) type Streams = hashbrown::HashMap<StreamId, Stream, BuildHasherDefault<NumberHasher>>;
+pub(crate) type Streams = hashbrown::HashMap<StreamId, StreamState, BuildHasherDefault<IdHasher>>;
 
-/// Keys of a request: without memory of their own when there are few.
+/// LeaseKeys of a request: without memory of their own when there are few.
 #[derive(Debug, Default)]
-pub(crate) struct Keys {
-    few: [Option<LeaseKey>; Keys::FEW],
+pub(crate) struct LeaseKeys {
+    few: [Option<LeaseKey>; LeaseKeys::FEW],
     more: Vec<LeaseKey>,
 }
 
-impl Keys {
+impl LeaseKeys {
     const FEW: usize = 4;
 
     /// The keys of all descriptors.
-    pub(crate) fn of(drawn: &Drawn) -> Keys {
-        let mut keys = Keys::default();
-        let mut all = drawn.iter().map(|drawing| drawing.key);
+    pub(crate) fn of(descriptors: &RequestDescriptors) -> LeaseKeys {
+        let mut keys = LeaseKeys::default();
+        let mut all = descriptors.iter().map(|descriptor| descriptor.key);
         for few in &mut keys.few {
             *few = all.next();
         }
@@ -48,9 +48,9 @@ impl Keys {
 
 /// Spreads small numbers over all bits.
 #[derive(Debug, Default)]
-pub(crate) struct NumberHasher(u64);
+pub(crate) struct IdHasher(u64);
 
-impl Hasher for NumberHasher {
+impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
         // 2^64 over the golden ratio; the table goes by the upper bits and by the lower ones.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -75,13 +75,14 @@ mod tests {
     #[test]
     fn keys_keep_their_number_and_order() {
         for count in 0..7_u64 {
-            let mut drawn = Drawn::default();
+            let mut descriptors = RequestDescriptors::default();
             for number in 0..count {
-                drawn.entry("k", &number.to_string());
-                drawn.finish(7, 1);
+                descriptors.entry("k", &number.to_string());
+                descriptors.finish(7, 1);
             }
-            let expected: Vec<LeaseKey> = drawn.iter().map(|drawing| drawing.key).collect();
-            assert_eq!(Keys::of(&drawn).iter().collect::<Vec<_>>(), expected);
+            let expected: Vec<LeaseKey> =
+                descriptors.iter().map(|descriptor| descriptor.key).collect();
+            assert_eq!(LeaseKeys::of(&descriptors).iter().collect::<Vec<_>>(), expected);
         }
     }
 }

@@ -6,10 +6,10 @@ mod load;
 mod schedules;
 mod world;
 
-use super::Step;
+use super::FilterHeadersStatus;
 use crate::config::{FailureMode, HeaderStyle};
 use crate::host::StreamId;
-use crate::worker::call_error::AskError;
+use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::CALLS_MAX;
 use authority::{Authority, made_up, status};
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn answer_all(envoy: &mut Envoy, authority: &mut Authority) -> usize {
     calls.len()
 }
 
-fn fail_all(envoy: &mut Envoy, error: AskError) -> usize {
+fn fail_all(envoy: &mut Envoy, error: CallError) -> usize {
     let calls = std::mem::take(&mut envoy.world_mut().sent);
     for call in &calls {
         envoy.workers[call.worker].on_answer(call.id, Err(error));
@@ -71,7 +71,7 @@ fn what_is_held_is_spent_without_a_host_call_but_the_clock() {
     let mut quiet = 0;
     for _ in 0..50 {
         let before = (envoy.world().clock_reads, envoy.world().shared_uses);
-        assert_eq!(envoy.request(0, &[("100000", 1)]).1, Step::Continue);
+        assert_eq!(envoy.request(0, &[("100000", 1)]).1, FilterHeadersStatus::Continue);
         let after = (envoy.world().clock_reads, envoy.world().shared_uses);
         assert_eq!(after.0, before.0 + 1);
         quiet += u32::from(after.1 == before.1);
@@ -87,7 +87,7 @@ fn what_is_held_is_spent_without_a_host_call_but_the_clock() {
 fn a_burst_of_a_new_key_is_served_by_two_asks() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..100 {
-        assert_eq!(envoy.request(0, &[("1000", 1)]).1, Step::Pause);
+        assert_eq!(envoy.request(0, &[("1000", 1)]).1, FilterHeadersStatus::Pause);
     }
     let first = only_call(&envoy);
     assert_eq!(first.metadata("tidegate-lease"), Some("0"));
@@ -98,7 +98,7 @@ fn a_burst_of_a_new_key_is_served_by_two_asks() {
     assert_eq!(second.metadata("tidegate-waiting"), Some("98"));
     answer_all(&mut envoy, &mut authority);
     assert_eq!(resumed(&envoy), (2..=100).collect::<Vec<_>>());
-    assert_eq!((envoy.workers[0].asks.waiting(), envoy.world().sent.len()), (0, 0));
+    assert_eq!((envoy.workers[0].calls.waiting(), envoy.world().sent.len()), (0, 0));
 }
 
 /// More asks than Envoy lets be under way to a cluster fail at once. So many new clients at a time made
@@ -109,7 +109,7 @@ fn a_flood_of_new_keys_waits_for_its_turn_and_opens_no_breaker() {
     // Of different limits, so that nobody can wait for another's answer.
     let names: Vec<String> = (0..1_100).map(|client| format!("{}", 1_000 + client)).collect();
     for name in &names {
-        assert_eq!(envoy.request(0, &[(name, 1)]).1, Step::Pause);
+        assert_eq!(envoy.request(0, &[(name, 1)]).1, FilterHeadersStatus::Pause);
     }
     let mut most = 0;
     while !envoy.world().sent.is_empty() {
@@ -126,7 +126,7 @@ fn a_flood_of_new_keys_waits_for_its_turn_and_opens_no_breaker() {
         envoy.pass_ms(100);
         envoy.tick_all();
     }
-    assert_eq!((envoy.workers[0].asks.calls(), envoy.workers[0].asks.waiting()), (0, 0));
+    assert_eq!((envoy.workers[0].calls.calls(), envoy.workers[0].calls.waiting()), (0, 0));
     assert_eq!(resumed(&envoy).len() + replied(&envoy).len(), 1_100);
 }
 
@@ -144,7 +144,7 @@ fn what_a_lost_answer_granted_is_asked_back() {
     authority.decide(&lost, envoy.world().now);
     let granted: u64 = authority.leased.values().sum();
     assert!(granted >= 38, "{granted}");
-    fail_all(&mut envoy, AskError::Late);
+    fail_all(&mut envoy, CallError::Late);
     // Those who waited asked anew; their tokens are not in doubt.
     answer_all(&mut envoy, &mut authority);
     let both: u64 = authority.leased.values().sum();
@@ -162,7 +162,7 @@ fn a_return_without_an_answer_is_sent_again_as_it_was() {
     for first_arrives in [false, true] {
         let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
         warmed(&mut envoy, &mut authority, "100000");
-        let held: u64 = authority.leased.values().sum();
+        let lease: u64 = authority.leased.values().sum();
         while envoy.world().sent.is_empty() {
             envoy.pass_ms(100);
             envoy.tick_all();
@@ -172,13 +172,13 @@ fn a_return_without_an_answer_is_sent_again_as_it_was() {
         if first_arrives {
             authority.decide(&first, envoy.world().now);
         }
-        fail_all(&mut envoy, AskError::Unreachable);
+        fail_all(&mut envoy, CallError::Unreachable);
         envoy.tick_all();
         let again = only_call(&envoy);
         assert_eq!((&again.message, &again.metadata), (&first.message, &first.metadata));
         answer_all(&mut envoy, &mut authority);
         let left: u64 = authority.leased.values().sum();
-        assert!(authority.returned > 0 && left + authority.returned == held);
+        assert!(authority.returned > 0 && left + authority.returned == lease);
         envoy.tick_all();
         assert_eq!(envoy.world().sent.len(), 0);
     }
@@ -190,15 +190,15 @@ fn a_burst_over_the_limit_is_denied_by_one_more_ask() {
     for _ in 0..20 {
         envoy.request(0, &[("10", 1)]);
     }
-    let mut asks = 0;
+    let mut calls = 0;
     while !envoy.world().sent.is_empty() {
-        asks += answer_all(&mut envoy, &mut authority);
+        calls += answer_all(&mut envoy, &mut authority);
     }
-    assert_eq!((resumed(&envoy).len(), replied(&envoy).len(), asks), (10, 10, 3));
+    assert_eq!((resumed(&envoy).len(), replied(&envoy).len(), calls), (10, 10, 3));
     let (stream, step) = envoy.request(0, &[("10", 1)]);
-    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![(stream.0, 429)]));
+    assert_eq!((step, replied(&envoy)), (FilterHeadersStatus::Pause, vec![(stream.0, 429)]));
     envoy.pass_ms(200);
-    assert_eq!(envoy.request(0, &[("10", 1)]).1, Step::Pause);
+    assert_eq!(envoy.request(0, &[("10", 1)]).1, FilterHeadersStatus::Pause);
     assert_eq!(envoy.world().sent.len(), 1);
 }
 
@@ -226,7 +226,8 @@ fn freedom_that_is_used_is_renewed_before_it_ends() {
     let (mut paused, mut answered) = (0, 0);
     for _ in 0..6_000 {
         for worker in 0..2 {
-            paused += u32::from(envoy.request(worker, &[("free", 1)]).1 == Step::Pause);
+            paused +=
+                u32::from(envoy.request(worker, &[("free", 1)]).1 == FilterHeadersStatus::Pause);
         }
         let calls = std::mem::take(&mut envoy.world_mut().sent);
         let ends = Timestamp::from_nanos(envoy.world().now + 2_000 * MILLI);
@@ -246,7 +247,7 @@ fn freedom_that_is_used_is_renewed_before_it_ends() {
 fn workers_share_one_lease_and_idle_tokens_go_back() {
     let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "1000");
-    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, FilterHeadersStatus::Continue);
     let window = authority::window_of(envoy.world().now);
     let count = ("1000".to_owned(), window);
     assert!(authority.charged[&count] > 21);
@@ -257,7 +258,7 @@ fn workers_share_one_lease_and_idle_tokens_go_back() {
     }
     assert_eq!(authority.charged[&count], 21);
     assert!(authority.returned > 0);
-    assert_eq!(envoy.workers[0].locals.watched() + envoy.workers[1].locals.watched(), 0);
+    assert_eq!(envoy.workers[0].local_table.watched() + envoy.workers[1].local_table.watched(), 0);
 }
 
 /// A worker whose configuration was replaced never heard of its calls again.
@@ -269,14 +270,14 @@ fn a_worker_that_ends_leaves_nobody_waiting_and_its_tokens_to_others() {
         let window = authority::window_of(envoy.world().now);
         authority.leased[&("1000".to_owned(), window)]
     };
-    let (asker, _) = envoy.request(0, &[("7", 1)]);
+    let (requester, _) = envoy.request(0, &[("7", 1)]);
     let (waiter, _) = envoy.request(0, &[("7", 1)]);
-    assert!(held(&envoy, "1000") > Some(0));
+    assert!(held_tokens(&envoy, "1000") > Some(0));
     drop(envoy.workers[0].on_end());
-    assert_eq!(replied(&envoy), [(asker.0, 500), (waiter.0, 500)]);
-    assert_eq!(held(&envoy, "1000"), Some(0));
+    assert_eq!(replied(&envoy), [(requester.0, 500), (waiter.0, 500)]);
+    assert_eq!(held_tokens(&envoy, "1000"), Some(0));
     let mut spent = 0;
-    while envoy.request(1, &[("1000", 1)]).1 == Step::Continue {
+    while envoy.request(1, &[("1000", 1)]).1 == FilterHeadersStatus::Continue {
         spent += 1;
     }
     // Of the 20 requests before, the first two asked.
@@ -289,7 +290,7 @@ fn a_worker_that_ends_leaves_no_request_of_a_call_that_failed_at_once() {
     let mut envoy = Envoy::new(1, 64);
     envoy.world_mut().fails_at_once = true;
     let (stream, step) = envoy.request(0, &[("7", 1)]);
-    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![]));
+    assert_eq!((step, replied(&envoy)), (FilterHeadersStatus::Pause, vec![]));
     let decided = envoy.workers[0].on_end();
     envoy.workers[0].adopt(decided);
     envoy.wake_all();
@@ -300,10 +301,10 @@ fn a_worker_that_ends_leaves_no_request_of_a_call_that_failed_at_once() {
 fn all_descriptors_are_spent_or_none() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "1000");
-    let key = envoy.drawn(0, &[("1000", 1)]).iter().next().unwrap().key;
+    let key = envoy.descriptors(0, &[("1000", 1)]).iter().next().unwrap().key;
     let left = |envoy: &Envoy| {
         let now = Timestamp::from_nanos(envoy.world().now);
-        envoy.workers[0].locals.of(key).unwrap().entry.purse.left(now)
+        envoy.workers[0].local_table.of(key).unwrap().state.pool.left(now)
     };
     envoy.request(0, &[("0", 1)]);
     answer_all(&mut envoy, &mut authority);
@@ -312,12 +313,12 @@ fn all_descriptors_are_spent_or_none() {
     let (stream, _) = envoy.request(0, &[("1000", 1), ("0", 1)]);
     assert_eq!((replied(&envoy), left(&envoy)), (vec![(stream.0, 429)], before));
     assert!(before >= 2);
-    assert_eq!(envoy.request(0, &[("1000", 1), ("1000", 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(0, &[("1000", 1), ("1000", 1)]).1, FilterHeadersStatus::Continue);
     assert_eq!(left(&envoy), before - 2);
     // As much again as there is, twice over in one request.
     let all = before - 2;
     let (_, step) = envoy.request(0, &[("1000", all), ("1000", 9_999)]);
-    assert_eq!((step, left(&envoy)), (Step::Pause, all));
+    assert_eq!((step, left(&envoy)), (FilterHeadersStatus::Pause, all));
 }
 
 #[test]
@@ -335,15 +336,15 @@ fn a_descriptor_that_is_there_twice_gets_one_lease_for_those_who_wait() {
 #[test]
 fn an_answer_still_serves_the_others_when_its_asker_is_gone() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
-    let (asker, _) = envoy.request(0, &[("1000", 1)]);
+    let (requester, _) = envoy.request(0, &[("1000", 1)]);
     let (gone, _) = envoy.request(0, &[("1000", 1)]);
     let (waiter, _) = envoy.request(0, &[("1000", 1)]);
-    envoy.workers[0].on_gone(asker);
+    envoy.workers[0].on_gone(requester);
     envoy.workers[0].on_gone(gone);
     answer_all(&mut envoy, &mut authority);
     answer_all(&mut envoy, &mut authority);
     assert_eq!(resumed(&envoy), [waiter.0]);
-    assert_eq!(envoy.workers[0].asks.waiting(), 0);
+    assert_eq!(envoy.workers[0].calls.waiting(), 0);
 }
 
 #[test]
@@ -352,17 +353,17 @@ fn a_sidecar_that_does_not_answer_costs_five_timeouts_and_then_none() {
     warmed(&mut envoy, &mut authority, "100000");
     for number in 0..5 {
         envoy.request(0, &[(&format!("{number}"), 1)]);
-        assert_eq!(fail_all(&mut envoy, AskError::Unreachable), 1);
+        assert_eq!(fail_all(&mut envoy, CallError::Unreachable), 1);
     }
     assert_eq!(replied(&envoy).len(), 5);
     let line =
         "cluster c: not reachable (gRPC status 14); such requests get 500 (failure_mode deny)";
     assert_eq!(std::mem::take(&mut envoy.world_mut().logs), [line]);
     let (stream, step) = envoy.request(0, &[("9", 1)]);
-    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![(stream.0, 500)]));
+    assert_eq!((step, replied(&envoy)), (FilterHeadersStatus::Pause, vec![(stream.0, 500)]));
     assert_eq!(envoy.world().sent.len(), 0);
     // What is held is honoured.
-    assert_eq!(envoy.request(0, &[("100000", 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(0, &[("100000", 1)]).1, FilterHeadersStatus::Continue);
     envoy.pass_ms(1_300);
     envoy.request(0, &[("9", 1)]);
     let probe = only_call(&envoy);
@@ -375,7 +376,7 @@ fn a_sidecar_that_does_not_answer_costs_five_timeouts_and_then_none() {
     envoy.workers[0].on_answer(probe.id, Ok(&answer));
     assert_eq!(envoy.world().logs, ["cluster c answers again"]);
     assert_eq!(authority.charged[&("9".to_owned(), authority::window_of(now))], 0);
-    assert_eq!(envoy.request(0, &[("9", 1)]).1, Step::Pause);
+    assert_eq!(envoy.request(0, &[("9", 1)]).1, FilterHeadersStatus::Pause);
     assert_eq!(envoy.world().sent.len(), 1);
     assert_eq!(replied(&envoy), []);
 }
@@ -385,7 +386,7 @@ fn refusals_do_not_open_the_breaker() {
     let mut envoy = Envoy::new(1, 64);
     for _ in 0..20 {
         envoy.request(0, &[("9", 1)]);
-        assert_eq!(fail_all(&mut envoy, AskError::Refused), 1);
+        assert_eq!(fail_all(&mut envoy, CallError::Refused), 1);
     }
     assert_eq!(envoy.world().logs.len(), 1);
 }
@@ -399,7 +400,10 @@ fn a_stuck_counter_goes_by_failure_mode_and_opens_no_breaker() {
         let mut envoy = Envoy::with(1, |config| config.failure_mode = mode);
         for _ in 0..20 {
             let (stream, step) = envoy.request(0, &[("9", 1)]);
-            assert_eq!((step, fail_all(&mut envoy, AskError::Stuck)), (Step::Pause, 1));
+            assert_eq!(
+                (step, fail_all(&mut envoy, CallError::Stuck)),
+                (FilterHeadersStatus::Pause, 1)
+            );
             let (allowed, denied) = match mode {
                 FailureMode::Allow => (vec![stream.0], vec![]),
                 FailureMode::Deny => (vec![], vec![(stream.0, 500)]),
@@ -407,7 +411,7 @@ fn a_stuck_counter_goes_by_failure_mode_and_opens_no_breaker() {
             assert_eq!((resumed(&envoy), replied(&envoy)), (allowed, denied));
         }
         let (stream, step) = envoy.request(0, &[("8", 1)]);
-        assert_eq!((step, answer_all(&mut envoy, &mut authority)), (Step::Pause, 1));
+        assert_eq!((step, answer_all(&mut envoy, &mut authority)), (FilterHeadersStatus::Pause, 1));
         assert_eq!(resumed(&envoy), [stream.0], "others are asked about as ever");
         let logs = std::mem::take(&mut envoy.world_mut().logs);
         assert_eq!(logs.len(), 1, "{logs:?}");
@@ -421,7 +425,7 @@ fn shadow_never_pauses_and_never_denies_but_is_charged() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..10 {
         let (_, step) = envoy.request_with_shadow(0, &[], &[("3", 1)]);
-        assert_eq!(step, Step::Continue);
+        assert_eq!(step, FilterHeadersStatus::Continue);
         answer_all(&mut envoy, &mut authority);
     }
     let window = authority::window_of(envoy.world().now);
@@ -465,9 +469,13 @@ fn a_lease_has_no_time_beyond_a_minute_and_none_after_its_end() {
         let answer = made_up(Verdict::Allow, vec![granted]);
         envoy.workers[0].on_answer(call.id, Ok(&answer));
         envoy.world_mut().now = start + still_ms * MILLI;
-        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Continue, "at {still_ms}");
+        assert_eq!(
+            envoy.request(0, &[("100", 1)]).1,
+            FilterHeadersStatus::Continue,
+            "at {still_ms}"
+        );
         envoy.world_mut().now = start + over_ms * MILLI;
-        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Pause, "at {over_ms}");
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, FilterHeadersStatus::Pause, "at {over_ms}");
     }
 }
 
@@ -500,18 +508,18 @@ fn responses_tell_what_is_left_with_the_tokens_at_hand() {
     let now = envoy.world().now;
     let answer = made_up(Verdict::Allow, vec![status(Verdict::Allow, 10, now + 2_000 * MILLI)]);
     envoy.workers[0].on_answer(call.id, Ok(&answer));
-    let told = |envoy: &mut Envoy, stream: StreamId| {
+    let ratelimit_headers = |envoy: &mut Envoy, stream: StreamId| {
         envoy.workers[0].on_response(stream);
         envoy.workers[0].on_gone(stream);
         let headers: Vec<String> =
             envoy.world_mut().headers.drain(..).map(|(_, value)| value).collect();
         headers.join(" / ")
     };
-    assert_eq!(told(&mut envoy, first), "\"n\";q=100 / \"n\";r=50;t=5");
+    assert_eq!(ratelimit_headers(&mut envoy, first), "\"n\";q=100 / \"n\";r=50;t=5");
     envoy.pass_ms(1_000);
     let (second, step) = envoy.request(0, &[("100", 1)]);
-    assert_eq!(step, Step::Continue);
-    assert_eq!(told(&mut envoy, second), "\"n\";q=100 / \"n\";r=49;t=4");
+    assert_eq!(step, FilterHeadersStatus::Continue);
+    assert_eq!(ratelimit_headers(&mut envoy, second), "\"n\";q=100 / \"n\";r=49;t=4");
     assert!(envoy.workers[0].streams.is_empty());
 }
 
@@ -519,7 +527,7 @@ fn responses_tell_what_is_left_with_the_tokens_at_hand() {
 fn no_more_wait_than_there_is_room_for() {
     let mut envoy = Envoy::new(1, 64);
     for _ in 0..crate::worker::pending_calls::WAITING_MAX {
-        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Pause);
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, FilterHeadersStatus::Pause);
     }
     assert_eq!(replied(&envoy), []);
     let (stream, _) = envoy.request(0, &[("100", 1)]);
@@ -531,16 +539,16 @@ fn tokens_stay_where_they_are_when_other_workers_are_always_faster() {
     let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "1000");
     envoy.world_mut().conflicts = 8;
-    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Pause);
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, FilterHeadersStatus::Pause);
     assert_eq!(envoy.world().conflicts, 0);
-    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, FilterHeadersStatus::Continue);
 }
 
 /// Names of descriptors of this limit that share a set of places in a worker's table.
 fn names_of_one_set(limit: &str, count: usize) -> Vec<String> {
     let envoy = Envoy::new(1, 1);
     let of_the_set = |name: &String| {
-        let key = envoy.drawn(0, &[(name, 1)]).iter().next().unwrap().key;
+        let key = envoy.descriptors(0, &[(name, 1)]).iter().next().unwrap().key;
         key.0 & 0xff == 0
     };
     let letters = || 'a'..='z';
@@ -553,10 +561,10 @@ fn names_of_one_set(limit: &str, count: usize) -> Vec<String> {
 }
 
 /// The tokens of `name` that worker 0 holds itself; none when it does not know it.
-fn held(envoy: &Envoy, name: &str) -> Option<u64> {
+fn held_tokens(envoy: &Envoy, name: &str) -> Option<u64> {
     let now = Timestamp::from_nanos(envoy.world().now);
-    let key = envoy.drawn(0, &[(name, 1)]).iter().next().unwrap().key;
-    envoy.workers[0].locals.of(key).map(|local| local.entry.purse.left(now))
+    let key = envoy.descriptors(0, &[(name, 1)]).iter().next().unwrap().key;
+    envoy.workers[0].local_table.of(key).map(|local| local.state.pool.left(now))
 }
 
 #[test]
@@ -566,11 +574,11 @@ fn tokens_that_lose_their_place_in_the_worker_go_back_to_the_slot() {
     for name in &names[..8] {
         warmed(&mut envoy, &mut authority, name);
     }
-    assert!(names[..8].iter().all(|name| held(&envoy, name) > Some(0)));
+    assert!(names[..8].iter().all(|name| held_tokens(&envoy, name) > Some(0)));
     envoy.request(0, &[(&names[8], 1)]);
-    assert_eq!((held(&envoy, &names[0]), &envoy.workers[0].loose), (None, &Vec::new()));
+    assert_eq!((held_tokens(&envoy, &names[0]), &envoy.workers[0].to_return), (None, &Vec::new()));
     // They are there for the next.
-    assert_eq!(envoy.request(0, &[(&names[0], 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(0, &[(&names[0], 1)]).1, FilterHeadersStatus::Continue);
 }
 
 #[test]
@@ -615,7 +623,7 @@ proptest! {
             }
             envoy.tick_all();
         }
-        prop_assert_eq!(envoy.workers[0].asks.waiting(), 0);
+        prop_assert_eq!(envoy.workers[0].calls.waiting(), 0);
         envoy.pass_ms(later);
         let (stream, _) = envoy.request(0, &needs);
         envoy.workers[0].on_response(stream);

@@ -31,20 +31,20 @@ impl Tick {
 
 /// What was heard of the sidecar lately, and when requests have waited long enough.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TickClock {
     now: Tick,
     heard: bool,
     silent_ticks: u64,
     silent_ticks_max: u64,
 }
 
-impl Patience {
+impl TickClock {
     /// For calls that should be answered within `timeout`, with a tick each `period`.
-    pub(crate) fn new(timeout: Duration, period: Duration) -> Patience {
+    pub(crate) fn new(timeout: Duration, period: Duration) -> TickClock {
         let ticks = timeout.as_nanos().div_ceil(period.as_nanos().max(1));
         let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
         let silent_ticks_max = ticks.saturating_add(TICKS_BEYOND);
-        Patience { now: Tick::default(), heard: true, silent_ticks: 0, silent_ticks_max }
+        TickClock { now: Tick::default(), heard: true, silent_ticks: 0, silent_ticks_max }
     }
 
     /// The present tick.
@@ -58,7 +58,7 @@ impl Patience {
     }
 
     /// The sidecar has answered.
-    pub(crate) fn hear(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.heard = true;
     }
 
@@ -82,16 +82,16 @@ mod tests {
 
     /// Ends of ticks until the sidecar counts as silent; `heard` says in which an answer comes.
     fn ticks(timeout_ms: u64, heard: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut patience = Patience::new(Duration::from_millis(timeout_ms), PERIOD);
-        patience.end_tick(None);
-        let call = patience.now();
-        let deadline = patience.deadline();
+        let mut tick_clock = TickClock::new(Duration::from_millis(timeout_ms), PERIOD);
+        tick_clock.end_tick(None);
+        let call = tick_clock.now();
+        let deadline = tick_clock.deadline();
         (1..1_000).find(|tick| {
             if heard(*tick) {
-                patience.hear();
+                tick_clock.answered();
             }
-            let is_late = patience.now() > deadline;
-            let silent = patience.end_tick(Some(call));
+            let is_late = tick_clock.now() > deadline;
+            let silent = tick_clock.end_tick(Some(call));
             assert!(!silent || !is_late || (1..1_000).any(&heard), "late before silent");
             silent
         })
@@ -110,12 +110,12 @@ mod tests {
 
     #[test]
     fn without_a_call_under_way_nothing_is_silent() {
-        let mut patience = Patience::new(Duration::from_millis(20), PERIOD);
-        assert!((0..100).all(|_| !patience.end_tick(None)));
+        let mut tick_clock = TickClock::new(Duration::from_millis(20), PERIOD);
+        assert!((0..100).all(|_| !tick_clock.end_tick(None)));
         // Each call is answered before the next tick, or was sent since the last.
         assert!((0..100).all(|_| {
-            let call = patience.now();
-            !patience.end_tick(Some(call))
+            let call = tick_clock.now();
+            !tick_clock.end_tick(Some(call))
         }));
     }
 }

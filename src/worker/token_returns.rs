@@ -8,12 +8,12 @@ use super::Worker;
 use super::local_decisions::ENTRIES_BYTES_MAX;
 use crate::config::encoded::entries_of;
 use crate::host::Host;
-use crate::host::stats::Count;
-use crate::leases::local_table::Loose;
-use crate::leases::token_pool::Held;
-use crate::request::descriptors::Drawn;
-use crate::worker::call_error::AskError;
-use crate::worker::pending_calls::{Ask, Purpose};
+use crate::host::stats::Counter;
+use crate::leases::local_table::ReturnableTokens;
+use crate::leases::token_pool::LeaseTokens;
+use crate::request::descriptors::RequestDescriptors;
+use crate::worker::call_error::CallError;
+use crate::worker::pending_calls::{PendingCall, Purpose};
 use tidegate_core::{Descriptor, Direction, Hits, LeaseAsk, Nanos, Timestamp};
 use tidegate_wire::{DESCRIPTORS_MAX, returned_metadata};
 
@@ -34,12 +34,12 @@ pub(crate) struct Return {
     /// The call's number, the same when it is sent again.
     pub(crate) call: u64,
     /// The tokens of each descriptor.
-    pub(crate) tokens: Vec<Loose>,
+    pub(crate) tokens: Vec<ReturnableTokens>,
 }
 
 impl<H: Host> Worker<H> {
     /// A number for a call. Its leases have it and those that follow.
-    pub(super) fn name_call(&mut self) -> u64 {
+    pub(super) fn next_call_number(&mut self) -> u64 {
         let name = self.call_next;
         let leases = u64::try_from(DESCRIPTORS_MAX).unwrap_or(u64::MAX);
         self.call_next = name.wrapping_add(leases);
@@ -48,86 +48,92 @@ impl<H: Host> Worker<H> {
 
     /// Gives tokens back that nobody here needs. While the sidecar does not answer they wait, and
     /// those whose lease ends meanwhile are dropped.
-    pub(super) fn give_tokens_back(&mut self, now: Timestamp) {
-        self.loose.retain(|loose| now < loose.held.ends);
-        self.recalls.retain(|loose| now < loose.held.ends);
-        self.unanswered.retain(|back| back.tokens.iter().any(|loose| now < loose.held.ends));
+    pub(super) fn return_tokens(&mut self, now: Timestamp) {
+        self.to_return.retain(|tokens| now < tokens.lease.ends);
+        self.recalls.retain(|tokens| now < tokens.lease.ends);
+        self.unanswered.retain(|back| back.tokens.iter().any(|tokens| now < tokens.lease.ends));
         for _ in 0..RETURN_CALLS {
             if !self.breaker.is_closed() {
                 return;
             }
             if let Some(again) = self.unanswered.pop_front() {
-                self.give_back(again, now);
-            } else if !self.loose.is_empty() || !self.recalls.is_empty() {
-                let some = self.loose.len().min(RETURNS);
-                let mut tokens: Vec<Loose> = self.loose.drain(..some).collect();
+                self.send_return(again, now);
+            } else if !self.to_return.is_empty() || !self.recalls.is_empty() {
+                let some = self.to_return.len().min(RETURNS);
+                let mut tokens: Vec<ReturnableTokens> = self.to_return.drain(..some).collect();
                 let more = RETURNS.saturating_sub(some).min(self.recalls.len());
                 tokens.extend(self.recalls.drain(..more));
-                let call = self.name_call();
-                self.give_back(Return { call, tokens }, now);
+                let call = self.next_call_number();
+                self.send_return(Return { call, tokens }, now);
             } else {
                 return;
             }
         }
     }
 
-    fn give_back(&mut self, back: Return, now: Timestamp) {
-        let descriptor = |loose: &Loose| Descriptor {
-            hits: Some(Hits::new(u64::from(loose.held.left))),
+    fn send_return(&mut self, back: Return, now: Timestamp) {
+        let descriptor = |tokens: &ReturnableTokens| Descriptor {
+            hits: Some(Hits::new(u64::from(tokens.lease.left))),
             direction: Direction::Refund,
-            ..Descriptor::new(entries_of(&loose.entries))
+            ..Descriptor::new(entries_of(&tokens.entries))
         };
         let descriptors = back.tokens.iter().map(descriptor).collect();
-        let leases: Vec<u64> = back.tokens.iter().map(|loose| loose.held.id).collect();
+        let leases: Vec<u64> = back.tokens.iter().map(|tokens| tokens.lease.id).collect();
         let metadata = returned_metadata(back.call, &leases);
-        let ask = Ask {
+        let pending = PendingCall {
             purpose: Purpose::Return,
-            asker: None,
-            drawn: Drawn::default(),
-            hoped: Vec::new(),
-            ends: self.patience.deadline(),
+            requester: None,
+            descriptors: RequestDescriptors::default(),
+            wish: Vec::new(),
+            ends: self.tick_clock.deadline(),
             waiters: Vec::new(),
-            sent_in: self.patience.now(),
+            sent_at: self.tick_clock.now(),
             name: back.call,
             returned: back.tokens,
         };
-        if let Err(ask) = self.send(descriptors, &metadata, ask, now) {
-            self.keep_unanswered(Return { call: ask.name, tokens: ask.returned });
+        if let Err(pending) = self.send(descriptors, &metadata, pending, now) {
+            self.keep_unanswered(Return { call: pending.name, tokens: pending.returned });
         }
     }
 
     /// A return was answered.
-    pub(super) fn count_returned(&mut self, ask: &Ask) {
+    pub(super) fn count_returned(&mut self, pending: &PendingCall) {
         // What was asked back unseen may never have been granted.
-        let seen = ask.returned.iter().filter(|loose| loose.held.granted > 0);
-        let tokens = seen.map(|loose| u64::from(loose.held.left));
-        self.stats.add(Count::TokensReturned, tokens.fold(0, u64::saturating_add));
+        let seen = pending.returned.iter().filter(|tokens| tokens.lease.granted > 0);
+        let tokens = seen.map(|tokens| u64::from(tokens.lease.left));
+        self.stats.add(Counter::TokensReturned, tokens.fold(0, u64::saturating_add));
     }
 
     /// An ask has failed. What it may have been granted, or what it gave back, is not forgotten.
-    pub(super) fn make_up_for(&mut self, ask: &mut Ask, error: AskError, now: Timestamp) {
-        let may_go_again = !error.is_answer() || error == AskError::Stuck;
-        if ask.purpose == Purpose::Return && may_go_again {
-            let returned = std::mem::take(&mut ask.returned);
-            return self.keep_unanswered(Return { call: ask.name, tokens: returned });
+    pub(super) fn recover_tokens(
+        &mut self,
+        pending: &mut PendingCall,
+        error: CallError,
+        now: Timestamp,
+    ) {
+        let may_go_again = !error.is_answer() || error == CallError::Stuck;
+        if pending.purpose == Purpose::Return && may_go_again {
+            let returned = std::mem::take(&mut pending.returned);
+            return self.keep_unanswered(Return { call: pending.name, tokens: returned });
         }
         if error.is_without_effect() || !self.leases() {
             return;
         }
         let ends = now.saturating_add(RECALL);
-        for (index, (drawing, hoped)) in ask.drawn.iter().zip(&ask.hoped).enumerate() {
-            let hopeless = hoped.wanted == 0 && hoped.waiting == 0;
-            if hopeless || drawing.entries.len() > ENTRIES_BYTES_MAX {
+        for (index, (descriptor, wish)) in pending.descriptors.iter().zip(&pending.wish).enumerate()
+        {
+            let hopeless = wish.wanted == 0 && wish.waiting == 0;
+            if hopeless || descriptor.entries.len() > ENTRIES_BYTES_MAX {
                 continue;
             }
-            let id = LeaseAsk::lease_id(ask.name, index);
+            let id = LeaseAsk::lease_id(pending.name, index);
             // All that there are: none of them were spent.
-            let held = Held { id, left: u32::MAX, granted: 0, ends };
+            let lease = LeaseTokens { id, left: u32::MAX, granted: 0, ends };
             if self.recalls.len() >= RECALLS_MAX {
                 self.recalls.pop_front();
             }
-            let (key, entries) = (drawing.key, Box::from(drawing.entries));
-            self.recalls.push_back(Loose { key, entries, held });
+            let (key, entries) = (descriptor.key, Box::from(descriptor.entries));
+            self.recalls.push_back(ReturnableTokens { key, entries, lease });
         }
     }
 

@@ -19,8 +19,8 @@ use std::rc::{Rc, Weak};
 use tidegate::config::Config;
 use tidegate::host::RequestFacts;
 use tidegate::host::{CallId, StreamId};
-use tidegate::worker::call_error::AskError;
-use tidegate::worker::{Step, TICK, Worker};
+use tidegate::worker::call_error::CallError;
+use tidegate::worker::{FilterHeadersStatus, TICK, Worker};
 use tidegate_core::Lease;
 
 /// How long beyond its timeout a request may wait: until it is known whether the sidecar is silent or late.
@@ -215,18 +215,18 @@ impl World {
         let coming = Stream { needs, standing: Standing::Entering };
         state.machines[worker].streams.insert(stream, coming);
         drop(state);
-        let step = running.on_request(StreamId(stream), &facts);
-        self.entered(worker, stream, step);
+        let status = running.on_request(StreamId(stream), &facts);
+        self.entered(worker, stream, status);
     }
 
     /// The worker has said what is to become of a request.
-    fn entered(&self, worker: usize, stream: u32, step: Step) {
+    fn entered(&self, worker: usize, stream: u32, status: FilterHeadersStatus) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let life = state.lives[worker / self.scenario.workers];
         let Some(found) = state.machines[worker].streams.get_mut(&stream) else { return };
-        match (step, found.standing) {
-            (Step::Continue, Standing::Entering) => {
+        match (status, found.standing) {
+            (FilterHeadersStatus::Continue, Standing::Entering) => {
                 found.standing = Standing::Over;
                 let needs = found.needs.clone();
                 state.tally.local += 1;
@@ -234,10 +234,10 @@ impl World {
                 state.admit(&self.scenario, worker, &needs);
                 self.respond(state, worker, stream);
             }
-            (Step::Continue, _) => {
+            (FilterHeadersStatus::Continue, _) => {
                 state.fail(format!("worker {worker}: request {stream} passes, but was answered"));
             }
-            (Step::Pause, Standing::Entering) => {
+            (FilterHeadersStatus::Pause, Standing::Entering) => {
                 found.standing = Standing::Waiting;
                 state.machines[worker].waiting += 1;
                 let waiting = state.machines[worker].waiting;
@@ -251,7 +251,7 @@ impl World {
                     state.after(patience, Event::Hangup(worker, life, stream));
                 }
             }
-            (Step::Pause, _) => {}
+            (FilterHeadersStatus::Pause, _) => {}
         }
         let calls = state.machines[worker].calls.len();
         if calls > CALLS_MAX {
@@ -399,8 +399,10 @@ impl World {
         drop(state);
         if let Some(running) = self.workers[worker].borrow_mut().as_mut() {
             let outcome = reply.outcome.as_ref().map(|bytes| &**bytes);
-            running
-                .on_answer(CallId(id), outcome.map_err(|status| AskError::of_close(*status, b"")));
+            running.on_answer(
+                CallId(id),
+                outcome.map_err(|status| CallError::from_grpc_close(*status, b"")),
+            );
         }
         self.state.borrow_mut().machines[worker].asked.clear();
     }
@@ -418,7 +420,7 @@ impl World {
         state.note("time is up (worker, call)", [call.worker as u64, call.id.into(), 0, 0]);
         drop(state);
         if let Some(running) = self.workers[call.worker].borrow_mut().as_mut() {
-            running.on_answer(CallId(call.id), Err(AskError::Late));
+            running.on_answer(CallId(call.id), Err(CallError::Late));
         }
     }
 

@@ -4,7 +4,7 @@ use super::action::when_absent;
 use super::checks::{not_empty, property_path, some_items};
 use crate::config::ConfigError;
 use crate::config::encoded::Encoded;
-use crate::config::interner::Shared;
+use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::{Action, Source, WhenAbsent};
 
@@ -16,7 +16,7 @@ const DYNAMIC: &Root = &["metadata", "filter_metadata"];
 pub(super) const ROUTE_ENTRY: &Root = &["xds", "route_metadata", "filter_metadata"];
 const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
 
-pub(super) fn metadata(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+pub(super) fn metadata(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["descriptor_key", "metadata_key", "default_value", "source", "skip_if_absent"];
     node.object("an object with `descriptor_key` and `metadata_key`", &fields, &[])?;
     let key = not_empty(&node.required("descriptor_key")?)?;
@@ -33,7 +33,7 @@ pub(super) fn metadata(node: &Node<'_>, shared: &mut Shared) -> Result<Action, C
         "" => when_absent(node)?,
         value => WhenAbsent::Entry(Encoded::entry(key, value)),
     };
-    let fact = shared.fact(Source::Text(source));
+    let fact = interner.fact(Source::Text(source));
     Ok(Action::Value { key: Encoded::key(key), fact, when_absent })
 }
 

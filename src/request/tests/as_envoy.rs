@@ -5,7 +5,7 @@
 //! request tells the entries
 //! that made a descriptor: in `constant` those of the one value `v`, in `values` the others whole.
 
-use super::{ADDRESS, Facts, config, drawn, entries_of};
+use super::{ADDRESS, Facts, config, descriptors, entries_of};
 use crate::config::Config;
 use serde_json::{Value, json};
 
@@ -38,9 +38,9 @@ fn facts(request: &Value) -> Facts {
 
 /// The entries after the first of the one descriptor of a configuration, if it made one.
 fn made(config: &Config, facts: &Facts) -> Option<Value> {
-    let (enforced, _) = drawn(config, facts);
-    let drawing = enforced.iter().next()?;
-    let entries = entries_of(drawing.entries);
+    let (enforced, _) = descriptors(config, facts);
+    let descriptor = enforced.iter().next()?;
+    let entries = entries_of(descriptor.entries);
     Some(entries.iter().skip(1).map(|entry| json!([entry.key, entry.value])).collect())
 }
 

@@ -3,7 +3,7 @@
 
 use super::authority::Authority;
 use super::world::{Envoy, MILLI};
-use crate::worker::Step;
+use crate::worker::FilterHeadersStatus;
 
 /// What came of a second of load.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ fn second(envoy: &mut Envoy, authority: &mut Authority, each: usize, name: &str)
         for worker in 0..envoy.workers.len() {
             for _ in 0..each {
                 match envoy.request(worker, &[(name, 1)]).1 {
-                    Step::Continue => outcome.allowed += 1,
-                    Step::Pause => outcome.paused += 1,
+                    FilterHeadersStatus::Continue => outcome.allowed += 1,
+                    FilterHeadersStatus::Pause => outcome.paused += 1,
                 }
             }
         }

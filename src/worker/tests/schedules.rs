@@ -9,9 +9,9 @@ use super::authority::{Authority, window_of};
 use super::world::{Envoy, MILLI, PATIENCE_MS};
 use crate::host::StreamId;
 use crate::leases::slot::Slot;
-use crate::worker::Step;
-use crate::worker::call_error::AskError;
-use crate::worker::pending_calls::{WAITING_MAX, Who};
+use crate::worker::FilterHeadersStatus;
+use crate::worker::call_error::CallError;
+use crate::worker::pending_calls::{Requester, WAITING_MAX};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -117,7 +117,7 @@ impl Run {
                 let named: Vec<(&str, u64)> =
                     needs.iter().map(|(number, hits)| (name(*number), *hits)).collect();
                 let (_, step) = self.envoy.request_with_shadow(worker % workers, &[], &named);
-                assert_eq!(step, Step::Continue);
+                assert_eq!(step, FilterHeadersStatus::Continue);
             }
             Event::Crowd(worker) => self.crowd(worker % workers),
             Event::Arrive(index) => self.arrive(&index),
@@ -125,17 +125,17 @@ impl Run {
                 let answered = |sent: &super::Sent| sent.answer.is_some();
                 if let Some(call) = self.pick(&index, answered) {
                     let answer = call.answer.clone().unwrap();
-                    self.end(&call, Ok(&answer));
+                    self.finish_call(&call, Ok(&answer));
                 }
             }
             Event::Fail(index, status) => {
                 if let Some(call) = self.pick(&index, |_| true) {
-                    self.end(&call, Err(AskError::of_close(status, b"")));
+                    self.finish_call(&call, Err(CallError::from_grpc_close(status, b"")));
                 }
             }
             Event::Nonsense(index, bytes) => {
                 if let Some(call) = self.pick(&index, |_| true) {
-                    self.end(&call, Ok(&bytes));
+                    self.finish_call(&call, Ok(&bytes));
                 }
             }
             Event::Gone(index) => {
@@ -162,9 +162,9 @@ impl Run {
         let replied = self.envoy.world().replies.iter().any(|(other, ..)| *other == stream);
         self.envoy.world_mut().replies.clear();
         match step {
-            Step::Continue => self.spend(needs),
-            Step::Pause if replied => {}
-            Step::Pause => {
+            FilterHeadersStatus::Continue => self.spend(needs),
+            FilterHeadersStatus::Pause if replied => {}
+            FilterHeadersStatus::Pause => {
                 let deadline = self.now() + PATIENCE_MS * MILLI;
                 self.paused.insert(stream, (worker, needs.to_vec(), deadline));
             }
@@ -182,7 +182,7 @@ impl Run {
                     let now = self.now();
                     let decide = || self.authority.decide(&call, now);
                     let answer = call.answer.clone().unwrap_or_else(decide);
-                    self.end(&call, Ok(&answer));
+                    self.finish_call(&call, Ok(&answer));
                 }
             }
             self.request(worker, &[(number, 1)]);
@@ -202,13 +202,13 @@ impl Run {
         wanted: impl Fn(&super::Sent) -> bool,
     ) -> Option<super::Sent> {
         let mut world = self.envoy.world_mut();
-        let places: Vec<usize> =
-            (0..world.sent.len()).filter(|place| wanted(&world.sent[*place])).collect();
-        if places.is_empty() {
+        let indexes: Vec<usize> =
+            (0..world.sent.len()).filter(|index| wanted(&world.sent[*index])).collect();
+        if indexes.is_empty() {
             return None;
         }
-        let place = places[index.index(places.len())];
-        Some(world.sent.remove(place))
+        let index = indexes[index.index(indexes.len())];
+        Some(world.sent.remove(index))
     }
 
     fn arrive(&mut self, index: &prop::sample::Index) {
@@ -219,20 +219,20 @@ impl Run {
     }
 
     /// A call ends. Its asker passes by the authority's verdict, all others by what is leased.
-    fn end(&mut self, call: &super::Sent, answer: Result<&[u8], AskError>) {
-        let asker = self.envoy.workers[call.worker].asks.asker_of(call.id);
+    fn finish_call(&mut self, call: &super::Sent, answer: Result<&[u8], CallError>) {
+        let requester = self.envoy.workers[call.worker].calls.asker_of(call.id);
         self.envoy.workers[call.worker].on_answer(call.id, answer);
-        self.collect(asker);
+        self.collect(requester);
     }
 
     /// What became of paused requests; the asker was not decided by tokens.
-    fn collect(&mut self, asker: Option<Who>) {
+    fn collect(&mut self, requester: Option<Requester>) {
         self.envoy.wake_all();
         let resumed = std::mem::take(&mut self.envoy.world_mut().resumed);
         let replies = std::mem::take(&mut self.envoy.world_mut().replies);
         for stream in resumed {
             let (_, needs, _) = self.paused.remove(&stream).expect("resumed while paused");
-            if asker != Some(Who::Stream(stream)) {
+            if requester != Some(Requester::Stream(stream)) {
                 self.spend(&needs);
             }
         }
@@ -259,10 +259,10 @@ impl Run {
                 }
                 continue;
             };
-            let place = self.envoy.world().sent.iter().position(|call| call.id == id).unwrap();
-            let call = self.envoy.world_mut().sent.remove(place);
+            let index = self.envoy.world().sent.iter().position(|call| call.id == id).unwrap();
+            let call = self.envoy.world_mut().sent.remove(index);
             self.envoy.world_mut().now = ends;
-            self.end(&call, Err(AskError::Late));
+            self.finish_call(&call, Err(CallError::Late));
             self.check();
         }
         self.envoy.world_mut().now = until;
@@ -282,15 +282,15 @@ impl Run {
         let waiting: usize = self.envoy.workers.iter().map(|worker| worker.paused()).sum();
         assert_eq!(waiting, self.paused.len());
         for worker in &self.envoy.workers {
-            assert!(worker.asks.waiting() <= WAITING_MAX);
-            assert!(worker.loose.len() <= 256);
+            assert!(worker.calls.waiting() <= WAITING_MAX);
+            assert!(worker.to_return.len() <= 256);
             assert!(worker.streams.len() <= self.paused.len());
         }
         let world = self.envoy.world();
         assert!(world.shared.len() <= 6);
         let bytes = |value: &crate::host::SharedValue| value.bytes.as_ref().map_or(0, Vec::len);
         assert!(world.shared.values().all(|value| bytes(value) <= Slot::BYTES_MAX));
-        let calls: usize = self.envoy.workers.iter().map(|worker| worker.asks.calls()).sum();
+        let calls: usize = self.envoy.workers.iter().map(|worker| worker.calls.calls()).sum();
         assert_eq!(calls, world.sent.len());
     }
 }

@@ -5,8 +5,8 @@ use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle, Leases};
 use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::host::{Header, Reply};
-use crate::request::descriptors::Drawn;
-use crate::worker::{Step, Worker};
+use crate::request::descriptors::RequestDescriptors;
+use crate::worker::{FilterHeadersStatus, Worker};
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -199,17 +199,21 @@ impl Envoy {
         self.world.borrow_mut()
     }
 
-    pub(super) fn drawn(&self, worker: usize, needs: Needs<'_>) -> Drawn {
-        let mut drawn = Drawn::default();
+    pub(super) fn descriptors(&self, worker: usize, needs: Needs<'_>) -> RequestDescriptors {
+        let mut descriptors = RequestDescriptors::default();
         for (name, hits) in needs {
-            drawn.entry("k", name);
-            drawn.finish(self.workers[worker].process.seed, *hits);
+            descriptors.entry("k", name);
+            descriptors.finish(self.workers[worker].process.seed, *hits);
         }
-        drawn
+        descriptors
     }
 
     /// A request comes to a worker.
-    pub(super) fn request(&mut self, worker: usize, needs: Needs<'_>) -> (StreamId, Step) {
+    pub(super) fn request(
+        &mut self,
+        worker: usize,
+        needs: Needs<'_>,
+    ) -> (StreamId, FilterHeadersStatus) {
         self.request_with_shadow(worker, needs, &[])
     }
 
@@ -218,10 +222,11 @@ impl Envoy {
         worker: usize,
         enforced: Needs<'_>,
         shadowed: Needs<'_>,
-    ) -> (StreamId, Step) {
+    ) -> (StreamId, FilterHeadersStatus) {
         self.streams += 1;
         let stream = StreamId(self.streams);
-        let (enforced, shadowed) = (self.drawn(worker, enforced), self.drawn(worker, shadowed));
+        let (enforced, shadowed) =
+            (self.descriptors(worker, enforced), self.descriptors(worker, shadowed));
         (stream, self.workers[worker].take_in(stream, &enforced, &shadowed))
     }
 
