@@ -1,12 +1,13 @@
-//! From a request to its descriptors, by the configured actions.
+//! Extracts the descriptors of a request by the configured actions.
 //!
-//! Header values may be any bytes, and as many as Envoy lets through. On the wire a value is
-//! UTF-8, so other bytes become U+FFFD: never a panic, and clients that differ in nothing else
-//! share a counter. A long value is shortened: otherwise a client could make an ask too large to
-//! be answered, and `failure_mode` would decide instead of its limits.
+//! Header values are arbitrary bytes of any length that Envoy lets through. On the wire a value is
+//! UTF-8, so other bytes become U+FFFD: no panic, and clients that differ only in such bytes share
+//! a counter. A long value is shortened: otherwise a client could make a call too large to be
+//! answered, and `failure_mode` would decide instead of its limits.
 //!
-//! This runs for every request, so all that can be compiled is: constant entries are bytes, a fact is
-//! read when the first action needs it, and values go straight into the buffer.
+//! This runs for every request. So constant entries are precompiled bytes, a fact is read when the
+//! first action needs it, and values go straight into the buffer. Refuses to know leases or the
+//! sidecar.
 
 pub mod descriptors;
 mod fact_reader;
@@ -22,19 +23,19 @@ use crate::matching::address::Network;
 use crate::matching::header::HeaderTest;
 use crate::matching::query::QueryTest;
 use crate::matching::text::TextMatcher;
-use crate::request::descriptors::RequestDescriptors;
+use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
 use std::io::Write;
 use tidegate_core::fingerprint;
 
-/// Draws the descriptors of a request, one per entry of `rate_limits` whose actions all apply: those
-/// that are enforced, and those in shadow. `seed` makes their keys.
+/// Extracts the descriptors of a request, enforced and in shadow: one per entry of `rate_limits`
+/// whose actions all apply. `seed` is the seed of their keys.
 pub fn extract(
     config: &Config,
     facts: &impl RequestFacts,
     seed: u64,
-    enforced: &mut RequestDescriptors,
-    shadowed: &mut RequestDescriptors,
+    enforced: &mut Descriptors,
+    shadowed: &mut Descriptors,
 ) {
     enforced.clear();
     shadowed.clear();
@@ -63,7 +64,7 @@ fn holds<F: RequestFacts>(condition: &Condition, reader: &mut FactReader<'_, F>)
 fn extract_one<F: RequestFacts>(
     rate_limit: &RateLimit,
     reader: &mut FactReader<'_, F>,
-    descriptors: &mut RequestDescriptors,
+    descriptors: &mut Descriptors,
 ) -> Option<()> {
     for action in &rate_limit.actions {
         entry(action, reader, descriptors)?;
@@ -71,11 +72,11 @@ fn extract_one<F: RequestFacts>(
     Some(())
 }
 
-/// Adds the entry of an action, if it has one; none when the descriptor is to be dropped.
+/// Appends the entry of an action, if it has one; none if the descriptor is dropped.
 fn entry<F: RequestFacts>(
     action: &Action,
     reader: &mut FactReader<'_, F>,
-    descriptors: &mut RequestDescriptors,
+    descriptors: &mut Descriptors,
 ) -> Option<()> {
     match action {
         Action::Constant(entry) => descriptors.append(&entry.0),
@@ -124,7 +125,7 @@ fn entry<F: RequestFacts>(
     Some(())
 }
 
-/// The value of a fact as a test wants it.
+/// The value of a fact in the form that the test needs.
 fn tested<'r, F: RequestFacts>(
     fact: &Fact,
     text: Option<&TextMatcher>,
@@ -136,7 +137,7 @@ fn tested<'r, F: RequestFacts>(
     }
 }
 
-fn absent(descriptors: &mut RequestDescriptors, when_absent: &WhenAbsent) -> Option<()> {
+fn absent(descriptors: &mut Descriptors, when_absent: &WhenAbsent) -> Option<()> {
     match when_absent {
         WhenAbsent::DropDescriptor => return None,
         WhenAbsent::SkipEntry => {}
@@ -145,10 +146,10 @@ fn absent(descriptors: &mut RequestDescriptors, when_absent: &WhenAbsent) -> Opt
     Some(())
 }
 
-/// The longest value that goes into a descriptor as it is. Keys and tokens that rules name are far
+/// The longest value that goes into a descriptor unshortened. Keys and tokens in rules are far
 /// shorter.
 const VALUE_BYTES_MAX: usize = 1024;
-/// How much of a longer value is kept, for people who read it.
+/// The readable part of a shortened value.
 const VALUE_BYTES_KEPT: usize = 64;
 
 /// A long value as its beginning, `~`, and the hash of the whole.
@@ -160,7 +161,7 @@ fn shortened(value: &[u8]) -> Vec<u8> {
 }
 
 fn append_text(bytes: &mut Vec<u8>, value: &[u8]) {
-    // Most values; chunk by chunk takes several times as long.
+    // The usual case; chunk by chunk takes several times as long.
     if std::str::from_utf8(value).is_ok() {
         return bytes.extend_from_slice(value);
     }
@@ -172,19 +173,15 @@ fn append_text(bytes: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
-fn shown_entry(
-    descriptors: &mut RequestDescriptors,
-    key: &Encoded,
-    value: &impl std::fmt::Display,
-) {
+fn shown_entry(descriptors: &mut Descriptors, key: &Encoded, value: &impl std::fmt::Display) {
     descriptors.append(&key.0);
     descriptors.value(|bytes| {
         let _ = write!(bytes, "{value}");
     });
 }
 
-/// What a request costs. A header that is no number costs 1, where Envoy's own filter drops the
-/// descriptor: whoever may write the header must not be free to leave all limits by it.
+/// The cost of a request. A header that is not a number costs 1, where Envoy's own filter drops the
+/// descriptor: a client that can write the header must not be able to evade all limits.
 fn hits<F: RequestFacts>(addend: &HitsAddend, reader: &mut FactReader<'_, F>) -> u64 {
     match addend {
         HitsAddend::Number(number) => *number,
@@ -192,7 +189,7 @@ fn hits<F: RequestFacts>(addend: &HitsAddend, reader: &mut FactReader<'_, F>) ->
     }
 }
 
-/// No number needs more bytes, and each entry of `rate_limits` would read all of them.
+/// Longer than any number; each entry of `rate_limits` would read the whole value.
 const COST_BYTES_MAX: usize = 128;
 
 /// A number such as `3`, `2.5` or `1e3`, rounded up, and at most [`HITS_MAX`].
@@ -201,11 +198,11 @@ fn cost(value: &[u8]) -> Option<u64> {
         return None;
     }
     let text = std::str::from_utf8(value.trim_ascii()).ok()?;
-    // The library would also take `-1`, `inf` and `nan`.
+    // `parse` also accepts `-1`, `inf` and `nan`.
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
     }
     let number = text.parse::<f64>().ok()?;
-    // The cast keeps to the range of its type.
+    // The cast saturates.
     Some((number.ceil() as u64).min(HITS_MAX))
 }

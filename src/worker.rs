@@ -1,8 +1,8 @@
-//! One worker of Envoy: what happens when Envoy calls, apart from how it calls.
+//! One Envoy worker: handles Envoy's events.
 //!
-//! Owns all state of a worker. Knows Envoy only as a [`Host`], so the same code runs in Envoy, in
-//! native tests and in the simulator. A request that is decided by what the worker holds costs one
-//! reading of the clock and no other host call but those that read the request.
+//! Owns all state of a worker. Sees Envoy only as a [`Host`], so that the same code runs in Envoy,
+//! in native tests and in the simulator. A locally decided request costs one reading of the clock,
+//! and no other host calls than those that read the request.
 
 pub mod call_error;
 mod call_results;
@@ -20,18 +20,16 @@ mod tick_clock;
 mod token_returns;
 
 use crate::config::{Config, HeaderStyle};
-use crate::host::Reply;
-use crate::host::RequestFacts;
 use crate::host::stats::{Counter, Stats};
-use crate::host::{CallId, Host, StreamId};
-use crate::leases::descriptor_state::LocalDecision;
+use crate::host::{CallId, Host, Reply, RequestFacts, StreamId};
+use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
 use crate::leases::local_table::{LocalTable, ReturnableTokens};
 use crate::leases::process::ProcessIdentity;
-use crate::leases::shared_table::SharedTable;
-use crate::request::descriptors::RequestDescriptors;
+use crate::leases::shared_table::{SharedTable, Write};
+use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::request::extract;
 use crate::worker::circuit_breaker::CircuitBreaker;
-use crate::worker::pending_calls::{PendingCalls, Requester, Waiter};
+use crate::worker::pending_calls::{PendingCalls, Requester, Waiter, needed_by_own};
 use crate::worker::streams::{LeaseKeys, StreamState, Streams};
 use crate::worker::tick_clock::TickClock;
 use call_error::{CallError, Undecided};
@@ -42,26 +40,25 @@ pub use resuming::UndeliveredOutcomes;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp, Verdict};
-use token_returns::Return;
+use token_returns::TokenReturn;
 
-/// How often a worker looks after its leases.
+/// The period of maintenance.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// What Envoy is to do with the request at hand.
+/// What Envoy does next with the current request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FilterHeadersStatus {
-    /// Go on.
+pub enum HeadersStatus {
+    /// It continues the filter chain.
     Continue,
-    /// Hold it: it will be resumed, or was answered.
+    /// It holds the request, which is resumed later or has been answered.
     Pause,
 }
 
-/// What becomes of a request.
 #[derive(Debug)]
 enum Outcome {
-    /// It passes, and this is kept for its response.
+    /// It passes, with state for its response.
     Allow(Option<StreamState>),
-    /// It is answered here.
+    /// It gets a local reply.
     Deny(Reply),
 }
 
@@ -72,42 +69,41 @@ pub struct Worker<H> {
     config: Config,
     stats: Stats,
     process: ProcessIdentity,
-    shared_table: SharedTable,
-    local_table: LocalTable,
+    shared: SharedTable,
+    local: LocalTable,
     calls: PendingCalls,
     streams: Streams,
     breaker: CircuitBreaker,
     tick_clock: TickClock,
     resume_queue: ResumeQueue,
     failure_log: failures::FailureLog,
-    /// Tokens that are to go back to the sidecar.
+    /// Tokens to return to the sidecar.
     to_return: Vec<ReturnableTokens>,
-    /// Leases that a lost answer may have granted.
+    /// Leases that a lost response may have granted.
     recalls: VecDeque<ReturnableTokens>,
-    /// Returns that were not answered.
-    unanswered: VecDeque<Return>,
-    /// The number of the next call.
+    /// Returns without a response.
+    unanswered: VecDeque<TokenReturn>,
     call_next: u64,
-    /// Where the next tick goes on.
+    /// Where the next tick continues.
     visited: usize,
-    /// The places in `locals` of the request at hand.
+    /// The indexes of the current request in `local_table`.
     indexes: Vec<usize>,
-    /// The buffers of the request at hand.
-    enforced: RequestDescriptors,
-    shadowed: RequestDescriptors,
+    /// The buffers of the current request.
+    enforced: Descriptors,
+    shadowed: Descriptors,
 }
 
 impl<H: Host> Worker<H> {
-    /// A worker that serves by `config`. Called once in each worker, and once more at start in a
-    /// machine that never gets a request.
+    /// Starts a worker. Runs once per worker, and once more at start in a virtual machine that
+    /// never gets a request.
     pub fn new(host: H, config: Config) -> Self {
         let mut stats = Stats::default();
         stats.define(&host);
         let process = ProcessIdentity::join(&host, &config);
         Worker {
             process,
-            shared_table: SharedTable::new(config.leases.slots),
-            local_table: LocalTable::new(),
+            shared: SharedTable::new(config.leases.slots),
+            local: LocalTable::new(),
             calls: PendingCalls::default(),
             streams: Streams::default(),
             breaker: CircuitBreaker::new(),
@@ -120,61 +116,57 @@ impl<H: Host> Worker<H> {
             call_next: host.random(),
             visited: 0,
             indexes: Vec::new(),
-            enforced: RequestDescriptors::default(),
-            shadowed: RequestDescriptors::default(),
+            enforced: Descriptors::default(),
+            shadowed: Descriptors::default(),
             host,
             config,
             stats,
         }
     }
 
-    /// The headers of a request have come.
-    pub fn on_request(
-        &mut self,
-        stream: StreamId,
-        facts: &impl RequestFacts,
-    ) -> FilterHeadersStatus {
+    /// The headers of a request have arrived.
+    pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> HeadersStatus {
         let mut enforced = std::mem::take(&mut self.enforced);
         let mut shadowed = std::mem::take(&mut self.shadowed);
         extract(&self.config, facts, self.process.seed, &mut enforced, &mut shadowed);
-        let step = self.take_in(stream, &enforced, &shadowed);
+        let status = self.decide_request(stream, &enforced, &shadowed);
         (self.enforced, self.shadowed) = (enforced, shadowed);
-        step
+        status
     }
 
-    fn take_in(
+    fn decide_request(
         &mut self,
         stream: StreamId,
-        enforced: &RequestDescriptors,
-        shadowed: &RequestDescriptors,
-    ) -> FilterHeadersStatus {
+        enforced: &Descriptors,
+        shadowed: &Descriptors,
+    ) -> HeadersStatus {
         if enforced.is_empty() && shadowed.is_empty() {
-            return FilterHeadersStatus::Continue;
+            return HeadersStatus::Continue;
         }
         let now = self.host.now();
         let outcome = self.enforce(stream, enforced, now);
-        // What is denied at once counts in no shadow. Of what has to wait nobody knows yet.
+        // A request that is denied does not count in shadow. One that waits may still pass.
         if !matches!(outcome, Some(Outcome::Deny(_))) {
             self.shadow(shadowed, now);
         }
         match outcome {
             Some(Outcome::Allow(kept)) => {
                 self.keep(stream, kept);
-                FilterHeadersStatus::Continue
+                HeadersStatus::Continue
             }
             Some(Outcome::Deny(reply)) => {
                 self.host.reply(stream, &reply);
-                FilterHeadersStatus::Pause
+                HeadersStatus::Pause
             }
-            None => FilterHeadersStatus::Pause,
+            None => HeadersStatus::Pause,
         }
     }
 
-    /// Decides the descriptors that are enforced; none when the request has to wait.
+    /// Decides the enforced descriptors; none if the request must wait.
     fn enforce(
         &mut self,
         stream: StreamId,
-        descriptors: &RequestDescriptors,
+        descriptors: &Descriptors,
         now: Timestamp,
     ) -> Option<Outcome> {
         if descriptors.is_empty() {
@@ -193,15 +185,15 @@ impl<H: Host> Worker<H> {
                 self.stats.count(Counter::LeaseMisses);
                 self.streams.insert(stream, StreamState::Paused);
                 let undecided =
-                    self.ask_first(Requester::Stream(stream), descriptors, now).err()?;
+                    self.call_or_wait(Requester::Stream(stream), descriptors, now).err()?;
                 self.streams.remove(&stream);
                 Some(self.undecided(undecided))
             }
         }
     }
 
-    /// Counts what the descriptors in shadow would have done.
-    fn shadow(&mut self, descriptors: &RequestDescriptors, now: Timestamp) {
+    /// Counts the effect that the descriptors in shadow would have.
+    fn shadow(&mut self, descriptors: &Descriptors, now: Timestamp) {
         if descriptors.is_empty() {
             return;
         }
@@ -209,17 +201,17 @@ impl<H: Host> Worker<H> {
             LocalDecision::Allow => {}
             LocalDecision::Deny => self.stats.count(Counter::ShadowDenied),
             LocalDecision::Ask => {
-                // Without a decision it counts in nothing.
-                let _ = self.ask_first(Requester::Shadow, descriptors, now);
+                // Without a decision nothing is counted.
+                let _ = self.call_or_wait(Requester::Shadow, descriptors, now);
             }
         }
     }
 
-    /// PendingCalls for a request that has just come, or has it wait for another's answer.
-    fn ask_first(
+    /// Calls the sidecar for a new request, or adds it to a pending call.
+    fn call_or_wait(
         &mut self,
         requester: Requester,
-        descriptors: &RequestDescriptors,
+        descriptors: &Descriptors,
         now: Timestamp,
     ) -> Result<(), Undecided> {
         if !self.breaker.is_closed() {
@@ -236,37 +228,36 @@ impl<H: Host> Worker<H> {
         self.submit(Waiter { requester, descriptors: descriptors.clone(), deadline }, &[], now)
     }
 
-    /// The response headers of a request have come.
+    /// The response headers of a request have arrived.
     pub fn on_response(&mut self, stream: StreamId) {
         if self.streams.is_empty() {
             return;
         }
-        let limits = match self.streams.remove(&stream) {
+        let (now, limits) = match self.streams.remove(&stream) {
             Some(StreamState::DecidedLocally(keys)) => self.limits_of(&keys),
             Some(StreamState::DecidedBySidecar(limits)) => (self.host.now(), limits),
-            // Answered from elsewhere while it was paused: it is still to be told when it is gone.
+            // Answered by another filter while it was paused; its deletion is still to come.
             Some(paused @ StreamState::Paused) => {
                 self.streams.insert(stream, paused);
                 return;
             }
             None => return,
         };
-        let (now, limits) = limits;
         let headers = replies::headers(&self.config, &limits, now);
         if !headers.is_empty() {
             self.host.add_response_headers(&headers);
         }
     }
 
-    /// A request is over, whatever became of it.
+    /// A request is over, for any reason.
     pub fn on_gone(&mut self, stream: StreamId) {
-        // Among the requests that wait it is passed over when its turn comes.
+        // If it is queued, it is skipped when its turn comes.
         if !self.streams.is_empty() {
             self.streams.remove(&stream);
         }
     }
 
-    /// A call has ended: with an answer's bytes, or not.
+    /// A call has ended, with a response or an error.
     pub fn on_answer(&mut self, call: CallId, answer: Result<&[u8], CallError>) {
         match answer {
             Ok(_) => self.begin_turn(),
@@ -274,7 +265,7 @@ impl<H: Host> Worker<H> {
         }
         let pending = match (self.calls.take(call), answer) {
             (Some(pending), _) => Some(pending),
-            // Why a call failed that was never begun.
+            // The cause of a call that failed at once.
             (None, Err(_)) => self.calls.take_unsent(),
             (None, Ok(_)) => None,
         };
@@ -295,9 +286,9 @@ impl<H: Host> Worker<H> {
         self.drain_queues(now);
     }
 
-    /// The plugin is over: its configuration was changed, or Envoy ends. No answer will come any more, so
-    /// requests that wait are decided without; other workers may spend what this one holds. Gives the
-    /// requests that were too many for this turn.
+    /// The plugin ends because its configuration was replaced or Envoy ends. No more responses will
+    /// arrive, so waiting requests are decided without one, and other workers may spend this one's
+    /// tokens. Returns the requests beyond this turn's allowance.
     pub fn on_end(&mut self) -> UndeliveredOutcomes {
         let now = self.host.now();
         while let Some(pending) = self.calls.take_any() {
@@ -320,13 +311,21 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// What is kept of a request that passed by what the worker knows.
-    fn allowed_state(&self, descriptors: &RequestDescriptors) -> Option<StreamState> {
+    fn change_slot<R>(
+        &mut self,
+        key: LeaseKey,
+        now: Timestamp,
+        change: impl FnMut(&mut DescriptorState) -> (R, Write),
+    ) -> Option<R> {
+        self.shared.change(&self.host, &mut self.stats, key, now, change)
+    }
+
+    /// State for the response of a locally allowed request.
+    fn allowed_state(&self, descriptors: &Descriptors) -> Option<StreamState> {
         if self.config.headers == HeaderStyle::Off {
             return None;
         }
-        let known =
-            |key| self.local_table.of(key).is_some_and(|local| local.state.limit.is_known());
+        let known = |key| self.local.of(key).is_some_and(|record| record.state.limit.is_known());
         descriptors
             .iter()
             .any(|descriptor| known(descriptor.key))
@@ -336,21 +335,17 @@ impl<H: Host> Worker<H> {
     fn limits_of(&self, keys: &LeaseKeys) -> (Timestamp, Vec<LimitStatus>) {
         let now = self.host.now();
         let limits = keys.iter().filter_map(|key| {
-            let entry = &self.local_table.of(key)?.state;
+            let entry = &self.local.of(key)?.state;
             let at_hand = entry.pool.left(now);
             Some(LimitStatus { limit: entry.limit, at_hand, verdict: Verdict::Allow })
         });
         (now, limits.collect())
     }
 
-    /// The reply to a request that is denied by what the worker knows.
-    fn denial(&self, descriptors: &RequestDescriptors, now: Timestamp) -> Reply {
+    fn denial(&self, descriptors: &Descriptors, now: Timestamp) -> Reply {
         let limits = descriptors.iter().filter_map(|descriptor| {
-            let entry = &self.local_table.of(descriptor.key)?.state;
-            let verdict = match entry.is_denied(
-                crate::worker::pending_calls::needed_there(descriptors, &descriptor),
-                now,
-            ) {
+            let entry = &self.local.of(descriptor.key)?.state;
+            let verdict = match entry.is_denied(needed_by_own(descriptors, &descriptor), now) {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
@@ -359,7 +354,6 @@ impl<H: Host> Worker<H> {
         replies::denial(&self.config, &limits.collect::<Vec<_>>(), now)
     }
 
-    /// How many requests are paused.
     fn paused(&self) -> usize {
         self.streams.values().filter(|stream| matches!(stream, StreamState::Paused)).count()
     }

@@ -1,9 +1,9 @@
-//! The entries of a descriptor as bytes: each key and each value after its length (4 bytes,
-//! little-endian). No two lists of entries have the same bytes.
+//! The encoding of a descriptor's entries: each key and each value after its length (4 bytes,
+//! little-endian), so that different lists of entries have different bytes.
 
 use tidegate_core::Entry;
 
-/// A key, or a key and a value, as bytes that are copied as they are.
+/// An encoded key, or an encoded key and value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded(pub(crate) Vec<u8>);
 
@@ -17,7 +17,7 @@ impl Encoded {
     }
 }
 
-/// Parts of entries as [`RequestDescriptors`] has them.
+/// Encodes keys and values.
 pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
@@ -34,13 +34,12 @@ pub(crate) fn append_part(bytes: &mut Vec<u8>, part: &str) {
     bytes.extend_from_slice(part.as_bytes());
 }
 
-/// The entries in the bytes of a [`DescriptorRef`], one after the other.
+/// Decodes entries.
 pub(crate) fn entries_of(bytes: &[u8]) -> Vec<Entry> {
     parts_of(bytes).map(|(key, value)| Entry::new(key, value)).collect()
 }
 
-/// The keys and values in the bytes of a [`DescriptorRef`], one after the other. Ends early where bytes are
-/// none that [`RequestDescriptors`] wrote.
+/// The encoded keys and values. Ends early at malformed bytes.
 fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     std::iter::from_fn(move || {
         let (key, rest) = part(bytes)?;
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_are_cut_or_changed_end_early() {
+    fn truncated_or_changed_bytes_end_early() {
         let bytes = encoded(&["key", "value", "key", "value"]);
         for end in 0..bytes.len() {
             assert!(entries_of(&bytes[..end]).len() < 2);

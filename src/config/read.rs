@@ -1,4 +1,4 @@
-//! What a document says, as a [`Config`]: each part is read and checked in one go, field by field.
+//! Makes a [`Config`] of a document: each part is read and validated in one pass, field by field.
 
 mod action;
 mod checks;
@@ -17,7 +17,7 @@ use super::{
 use checks::{in_range, not_empty};
 use std::time::Duration;
 
-/// Envoy's own rate limit filter gives an ask 20 ms unless told otherwise.
+/// The default of Envoy's own rate limit filter.
 const TIMEOUT_MS_DEFAULT: u32 = 20;
 /// A request held for a minute is lost anyway.
 const TIMEOUT_MS_MAX: u64 = 60_000;
@@ -36,7 +36,6 @@ const FIELDS: [&str; 9] = [
     "leases",
 ];
 
-/// Reads a whole document.
 pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     let node = Node::document(document);
     node.object("an object", &FIELDS, &OF_THE_FILTER)?;
@@ -78,9 +77,7 @@ fn timeout(sidecar: &Node<'_>) -> Result<Duration, ConfigError> {
 }
 
 fn failure_mode(node: &Node<'_>) -> Result<FailureMode, ConfigError> {
-    let Some(field) = node.field("failure_mode") else {
-        return Ok(FailureMode::default());
-    };
+    let Some(field) = node.field("failure_mode") else { return Ok(FailureMode::default()) };
     match field.text()? {
         "allow" => Ok(FailureMode::Allow),
         "deny" => Ok(FailureMode::Deny),
@@ -89,9 +86,7 @@ fn failure_mode(node: &Node<'_>) -> Result<FailureMode, ConfigError> {
 }
 
 fn overload_mode(node: &Node<'_>) -> Result<OverloadMode, ConfigError> {
-    let Some(field) = node.field("overload_mode") else {
-        return Ok(OverloadMode::default());
-    };
+    let Some(field) = node.field("overload_mode") else { return Ok(OverloadMode::default()) };
     match field.text()? {
         "deny" => Ok(OverloadMode::Deny),
         "allow" => Ok(OverloadMode::Allow),
@@ -100,9 +95,7 @@ fn overload_mode(node: &Node<'_>) -> Result<OverloadMode, ConfigError> {
 }
 
 fn header_style(node: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
-    let Some(field) = node.field("headers") else {
-        return Ok(HeaderStyle::default());
-    };
+    let Some(field) = node.field("headers") else { return Ok(HeaderStyle::default()) };
     match field.text()? {
         "ietf" => Ok(HeaderStyle::Ietf),
         "draft03" => Ok(HeaderStyle::Draft03),
@@ -121,7 +114,7 @@ fn denied(node: &Node<'_>) -> Result<DeniedReply, ConfigError> {
         reply.status = in_range(&status, 400, 599)?;
     }
     if let Some(body) = node.field("body") {
-        // A gRPC client gets the body as its status message, in which a line end reads `%0A`.
+        // A gRPC client gets the body as its status message, in which a newline reads `%0A`.
         body.text()?.trim_end_matches(['\r', '\n']).clone_into(&mut reply.body);
     }
     Ok(reply)
@@ -152,7 +145,7 @@ fn rate_limits(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<RateLimit
     let list = node.required("rate_limits")?;
     let items = list.items()?;
     if items.is_empty() {
-        return Err(list.error("must not be empty; without descriptors there is nothing to limit"));
+        return Err(list.error("must not be empty"));
     }
     let (count, max) = (items.len(), tidegate_wire::DESCRIPTORS_MAX);
     if count > max {

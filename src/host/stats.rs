@@ -1,86 +1,86 @@
-//! What the filter counts, in Envoy's own stats.
+//! The filter's counters and gauges among Envoy's stats.
 //!
-//! Counted in the worker and handed to Envoy at each tick: a host call per request would cost more
-//! than the decision. Counters and gauges go as differences, since all workers add to the same stat:
-//! a gauge is the sum of their shares. A worker takes its shares back when its plugin ends
-//! ([`Stats::end`]); what a virtual machine held that died of a fault stays in Envoy's gauges.
+//! Counted in the worker and flushed at each tick: a host call per request would cost more than the
+//! decision. Counters and gauges are flushed as differences, since all workers add to the same
+//! metric; a gauge is the sum of their shares. A worker removes its shares when its plugin ends
+//! ([`Stats::end`]). The shares of a crashed virtual machine stay in Envoy's gauges.
 
 use crate::host::Host;
 
-/// Envoy's kinds of stats that the filter has.
+/// The kinds of Envoy's metrics that the filter uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
     /// Only grows.
     Counter,
-    /// Goes up and down; the workers' shares add up.
+    /// Rises and falls; the sum of all workers' shares.
     Gauge,
 }
 
 /// A counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// Requests allowed by what the filter held.
+    /// Requests allowed by local state.
     AllowedLocal,
-    /// Requests allowed by the answer to an ask that they waited for.
+    /// Requests allowed by a response that they waited for.
     AllowedAsked,
-    /// Requests denied by what the filter held.
+    /// Requests denied by local state.
     DeniedLocal,
-    /// Requests denied by the answer to an ask that they waited for.
+    /// Requests denied by a response that they waited for.
     DeniedAsked,
-    /// Requests that passed as the sidecar did not answer.
+    /// Requests allowed because the sidecar did not answer.
     FailureAllowed,
-    /// Requests that were refused as the sidecar did not answer.
+    /// Requests denied because the sidecar did not answer.
     FailureDenied,
-    /// Requests that passed as there was no room to decide them.
+    /// Requests allowed because of overload.
     OverloadAllowed,
-    /// Requests that were refused as there was no room to decide them.
+    /// Requests denied because of overload.
     OverloadDenied,
-    /// Requests that would have been denied, but for shadow.
+    /// Requests that only shadow mode kept from being denied.
     ShadowDenied,
-    /// Requests that found no lease and had to ask or wait.
+    /// Requests that local state could not decide.
     LeaseMisses,
-    /// Leases that were granted.
+    /// Leases granted.
     LeasesGranted,
-    /// Tokens given back.
+    /// Tokens returned.
     TokensReturned,
-    /// Writes of shared data that another worker was faster with.
+    /// Writes of shared data lost to another worker.
     Conflicts,
-    /// Asks that were sent.
+    /// Calls sent.
     Asks,
-    /// Asks that failed, for any of the causes below.
+    /// Failed calls, for any of the causes below.
     AskErrors,
-    /// Asks that could not be sent, or whose connection failed.
+    /// Calls that could not be sent, or whose connection failed.
     AsksUnreachable,
-    /// Asks under way when the sidecar had answered none for a while.
+    /// Calls pending when the sidecar had answered none for a while.
     AsksUnanswered,
-    /// Asks that ended with an unexpected status, or an answer that could not be read.
+    /// Calls that ended with an unexpected status or a malformed response.
     AsksFailed,
-    /// Asks whose answer did not come in time.
+    /// Calls that were not answered in time.
     AsksLate,
-    /// Asks that the sidecar had no room for.
+    /// Calls that the sidecar had no room for.
     AsksShed,
-    /// Asks that the sidecar refused.
+    /// Calls that the sidecar refused.
     AsksRefused,
-    /// Asks about a counter that a process holds which does not move.
+    /// Calls about a counter that a stopped process holds.
     AsksStuck,
-    /// Asks that were too many for Envoy's circuit breaker, or for the connection.
+    /// Calls beyond Envoy's circuit breaker or the connection's limit.
     AsksOverflowed,
     /// Requests that found no room to wait.
     WaitingFull,
 }
 
-/// A gauge: a share of it in each worker.
+/// A gauge, of which each worker has a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauge {
-    /// Requests that are paused.
+    /// Paused requests.
     Waiting,
-    /// Leases that this worker knows.
+    /// Leases known to this worker.
     LeasesHeld,
-    /// Workers that ask nobody since the sidecar does not answer.
+    /// Workers that make no calls since the sidecar does not answer.
     BreakersOpen,
 }
 
-/// The counters' names, in the order of [`Counter`]. Envoy puts `wasmcustom.` before them.
+/// Names in the order of [`Counter`]. Envoy prefixes them with `wasmcustom.`.
 const COUNTS: [&str; 24] = [
     "tidegate.allowed_local",
     "tidegate.allowed_asked",
@@ -108,24 +108,23 @@ const COUNTS: [&str; 24] = [
     "tidegate.waiting_full",
 ];
 
-/// The gauges' names, in the order of [`Gauge`].
+/// Names in the order of [`Gauge`].
 const LEVELS: [&str; 3] = ["tidegate.waiting", "tidegate.leases_held", "tidegate.breakers_open"];
 
-/// The counts of a worker.
+/// The metrics of a worker.
 #[derive(Debug, Default)]
 pub struct Stats {
     counts: [Stat; COUNTS.len()],
     levels: [Stat; LEVELS.len()],
 }
 
-/// One of them.
 #[derive(Debug, Default)]
 struct Stat {
-    /// Envoy's number for it; none when Envoy gave none.
+    /// Envoy's id; none if Envoy gave none.
     metric: Option<u32>,
-    /// What it is here.
+    /// The current value in this worker.
     value: i64,
-    /// How much of that Envoy has been reported.
+    /// The part of `value` that Envoy has.
     reported: i64,
 }
 
@@ -140,7 +139,8 @@ impl Stat {
 }
 
 impl Stats {
-    /// Defines the stats in Envoy. Once in a worker's life: each definition costs it memory.
+    /// Defines the metrics in Envoy. Once in the life of a worker: each definition costs Envoy
+    /// memory.
     pub fn define(&mut self, host: &impl Host) {
         for (stat, name) in self.counts.iter_mut().zip(COUNTS) {
             stat.metric = host.define_metric(MetricKind::Counter, name);
@@ -150,12 +150,12 @@ impl Stats {
         }
     }
 
-    /// Counts one.
+    /// Adds one to a counter.
     pub fn count(&mut self, what: Counter) {
         self.add(what, 1);
     }
 
-    /// Counts many.
+    /// Adds to a counter.
     pub fn add(&mut self, what: Counter, amount: u64) {
         if let Some(count) = self.counts.get_mut(what as usize) {
             count.value = count.value.saturating_add_unsigned(amount);
@@ -169,14 +169,14 @@ impl Stats {
         }
     }
 
-    /// Hands to Envoy what has changed since the last time.
+    /// Sends Envoy all changes since the last flush.
     pub fn flush(&mut self, host: &impl Host) {
         for stat in self.counts.iter_mut().chain(&mut self.levels) {
             stat.flush(host);
         }
     }
 
-    /// Hands over what is left, and takes the worker's shares of the gauges back.
+    /// Flushes, and removes the worker's shares of the gauges.
     pub fn end(&mut self, host: &impl Host) {
         for level in &mut self.levels {
             level.value = 0;
@@ -193,11 +193,11 @@ mod tests {
     use std::cell::RefCell;
     use tidegate_core::Timestamp;
 
-    /// An Envoy that has stats and nothing else.
+    /// An Envoy that has metrics and nothing else.
     #[derive(Default)]
     struct Admin {
         stats: RefCell<Vec<(MetricKind, String, i64)>>,
-        /// Every addition since it was last looked at.
+        /// All additions since the last look.
         added: RefCell<Vec<(String, i64)>>,
         refuses: bool,
     }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn envoy_is_told_differences_and_only_of_what_changed() {
+    fn only_changed_metrics_are_reported_as_differences() {
         let host = Admin::default();
         let mut stats = defined(&host);
         stats.flush(&host);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_envoy_that_defines_nothing_is_told_nothing() {
+    fn undefined_metrics_are_not_reported() {
         let host = Admin { refuses: true, ..Admin::default() };
         let mut stats = defined(&host);
         stats.count(Counter::Asks);

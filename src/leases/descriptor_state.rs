@@ -1,62 +1,61 @@
-//! What is known of one descriptor, and what follows from it for a request. The slots of the shared
-//! table and the table of a worker hold the same.
+//! The cached state of one descriptor and the decision that follows from it. Slots of the shared
+//! table and the table of a worker store the same type.
 //!
-//! Pure: no clock, no host. Tokens at hand come before a denial: they were charged already.
+//! Pure: no clock, no host. Tokens at hand are used before a denial applies, since they are charged
+//! already.
 
 use super::demand::Demand;
 use super::limit_info::LimitInfo;
 use super::token_pool::{LeaseTokens, TokenPool};
 use tidegate_core::{Nanos, Timestamp};
 
-/// What is known of one descriptor.
+/// The cached state of one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DescriptorState {
-    /// The tokens at hand.
+    /// Tokens at hand.
     pub(crate) pool: TokenPool,
-    /// Until when it is denied.
+    /// End of the cached denial.
     pub(crate) denied_until: Timestamp,
-    /// The least hits that were denied: fewer might fit.
+    /// The fewest hits that were denied; fewer might fit.
     pub(crate) denied_hits: u64,
-    /// Until when it meets no limit.
+    /// End of the time in which no limit applies.
     pub(crate) unlimited_until: Timestamp,
-    /// From when on a new lease is worth asking for, though tokens are left: two thirds of the time
-    /// of the last one.
+    /// From here on a new lease is worth requesting even if tokens are left: after two thirds of
+    /// the last lease's time.
     pub(crate) stale_from: Timestamp,
-    /// Until when somebody is asking for a new lease.
+    /// Until then another call for a new lease is pending.
     pub(crate) refreshing_until: Timestamp,
-    /// The limit that it meets.
     pub(crate) limit: LimitInfo,
-    /// The demand for it.
     pub(crate) demand: Demand,
 }
 
-/// What follows for a request.
+/// The decision for a request by local state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalDecision {
-    /// It may pass.
+    /// It passes.
     Allow,
-    /// It would be denied.
+    /// It is denied.
     Deny,
-    /// Only the sidecar knows.
+    /// Only the sidecar can decide.
     Ask,
 }
 
-/// Tokens unused for so long go back to the sidecar.
+/// Tokens unused for this long go back to the sidecar.
 pub(crate) const IDLE: Nanos = Nanos::new(300_000_000);
-/// The longest denial of what tokens are held of.
+/// The longest denial while tokens are at hand.
 const DENIED_WHILE_HELD: Nanos = Nanos::new(200_000_000);
-/// What a worker takes at a time lasts it about so long.
+/// A worker takes tokens for about this time.
 const CHUNK: Nanos = Nanos::new(50_000_000);
-/// A worker takes at most one in so many of the tokens left, so that all get some.
+/// A worker takes at most this fraction (one in four) of the tokens left, so that all workers get
+/// some.
 const CHUNK_SHARE: u64 = 4;
-/// A new lease is asked for when less than one in so many of the tokens are left.
+/// A new lease is requested when less than this fraction (one in three) of the tokens are left.
 const LOW_WATER: u64 = 3;
-/// Tokens go back when there are so many times more than the demand will need; half as much again
-/// could be needed the next moment.
+/// Tokens are returned beyond this multiple of the expected demand, since demand may rise.
 const SURPLUS: u64 = 2;
 
 impl DescriptorState {
-    /// What follows for a request of `hits`; none only looks whether anything is left.
+    /// The decision for a request of `hits`; 0 hits only checks whether one would pass.
     pub(crate) fn decide(&self, hits: u64, now: Timestamp) -> LocalDecision {
         if now < self.unlimited_until || self.pool.left(now) >= hits.max(1) {
             LocalDecision::Allow
@@ -67,9 +66,9 @@ impl DescriptorState {
         }
     }
 
-    /// Whether the sidecar would deny `hits`, whatever tokens are at hand.
+    /// Whether the sidecar would deny `hits`, regardless of tokens at hand.
     pub(crate) fn is_denied(&self, hits: u64, now: Timestamp) -> bool {
-        // Looking is denied when one hit is.
+        // 0 hits are denied if one hit is.
         now < self.denied_until && hits.max(1) >= self.denied_hits
     }
 
@@ -78,8 +77,8 @@ impl DescriptorState {
         now < self.unlimited_until || self.pool.spend(hits, now)
     }
 
-    /// Notes that `hits` were denied until then, unless that follows from what is known. Not for long
-    /// while there are tokens at hand, which may go back.
+    /// Caches a denial of `hits`, unless a cached one implies it. Short while tokens are at hand,
+    /// as they may go back.
     pub(crate) fn deny(&mut self, hits: u64, until: Timestamp, now: Timestamp) {
         let hits = hits.max(1);
         let until = match self.pool.left(now) {
@@ -93,24 +92,30 @@ impl DescriptorState {
         }
     }
 
-    /// Notes that `hits` were allowed, so that a denial of as many is over.
+    /// Records that `hits` were allowed, which ends a denial of that many.
     pub(crate) fn allowed(&mut self, hits: u64) {
         if hits > 0 && hits >= self.denied_hits {
             self.denied_until = Timestamp::default();
         }
     }
 
-    /// Adds the tokens of a new lease.
     pub(crate) fn grant(&mut self, lease: LeaseTokens, now: Timestamp) -> Result<(), LeaseTokens> {
         self.pool.put(lease, now)?;
-        self.fresh_until(lease.ends, now);
+        self.fresh_until(lease.expires_at, now);
         Ok(())
     }
 
-    /// Notes that no limit is met until then.
-    pub(crate) fn free(&mut self, until: Timestamp, now: Timestamp) {
+    /// Records that no limit applies until then.
+    pub(crate) fn set_unlimited(&mut self, until: Timestamp, now: Timestamp) {
         self.unlimited_until = until;
         self.fresh_until(until, now);
+    }
+
+    /// Adopts a longer time without a limit from a slot.
+    pub(crate) fn copy_unlimited(&mut self, slot: &DescriptorState) {
+        if slot.unlimited_until > self.unlimited_until {
+            (self.unlimited_until, self.stale_from) = (slot.unlimited_until, slot.stale_from);
+        }
     }
 
     fn fresh_until(&mut self, ends: Timestamp, now: Timestamp) {
@@ -120,24 +125,24 @@ impl DescriptorState {
         self.refreshing_until = Timestamp::default();
     }
 
-    /// Whether it is free, and somebody should ask whether it stays so.
+    /// Whether no limit applies, and a call should check whether that is still so.
     pub(crate) fn is_unlimited_and_stale(&self, now: Timestamp) -> bool {
         now < self.unlimited_until && now >= self.stale_from && now >= self.refreshing_until
     }
 
-    /// How many tokens a worker takes that lacks `needed`, and has this demand.
+    /// The tokens that a worker with this demand takes when it lacks `needed`.
     pub(crate) fn chunk(&self, needed: u64, demand: &Demand, now: Timestamp) -> u64 {
         let share = self.pool.left(now).checked_div(CHUNK_SHARE).unwrap_or(0);
         demand.within(CHUNK, now).min(share).max(needed)
     }
 
-    /// Whether a new lease is to be asked for, when this one had `granted` tokens.
+    /// Whether to request a new lease, if this one had `granted` tokens.
     pub(crate) fn is_low(&self, granted: u32, now: Timestamp) -> bool {
         let low = self.pool.left(now).saturating_mul(LOW_WATER) < u64::from(granted);
         (low || now >= self.stale_from) && now >= self.refreshing_until
     }
 
-    /// Takes out the tokens that will not be spent before their end.
+    /// Takes out the tokens that will expire unspent.
     pub(crate) fn take_surplus(&mut self, now: Timestamp) -> TokenPool {
         let demand = self.demand;
         let surplus = |lease: &LeaseTokens| {
@@ -146,13 +151,13 @@ impl DescriptorState {
             }
             let kept = demand.within(lease.lasts(now), now).saturating_mul(SURPLUS);
             let over = u64::from(lease.left).saturating_sub(kept.saturating_add(SURPLUS));
-            // Less than half of the lease is not worth a call.
+            // Less than half of a lease is not worth a call.
             if over.saturating_mul(2) < u64::from(lease.left) { 0 } else { saturate(over) }
         };
         self.pool.take_out(surplus, now)
     }
 
-    /// Whether it says anything that a worker could go by.
+    /// Whether a worker can decide anything by it.
     pub(crate) fn is_informative(&self, now: Timestamp) -> bool {
         self.pool.left(now) > 0 || now < self.denied_until || now < self.unlimited_until
     }
@@ -171,11 +176,11 @@ mod tests {
     }
 
     fn lease(left: u32, ends: u64) -> LeaseTokens {
-        LeaseTokens { id: ends, left, granted: left, ends: at(ends) }
+        LeaseTokens { id: ends, left, granted: left, expires_at: at(ends) }
     }
 
     #[test]
-    fn each_thing_that_is_known_decides_until_its_end() {
+    fn each_part_of_the_state_decides_until_its_expiry() {
         let mut tokens = DescriptorState::default();
         tokens.grant(lease(2, 100), at(0)).unwrap();
         tokens.grant(lease(1, 50), at(0)).unwrap();
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_denial_is_stretched_and_an_allowed_ask_ends_it() {
+    fn no_denial_is_extended_and_an_allowed_call_ends_it() {
         let mut state = DescriptorState::default();
         state.deny(2, at(100), at(0));
         state.deny(5, at(50), at(10));

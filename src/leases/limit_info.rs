@@ -1,17 +1,16 @@
-//! What clients may be told of a limit, small enough to be kept with its lease.
+//! A limit as clients see it in headers, small enough to be stored with its lease.
 
 use tidegate_core::{Status, Timestamp};
 
-/// A limit as it was told. The default is none.
+/// A limit as the sidecar reported it. The default is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitInfo {
-    /// Hits per window.
     pub(crate) quota: u32,
-    /// The window; 0 where it is not one of the named units.
+    /// The window; 0 if it is not one of the named units.
     pub(crate) window_secs: u32,
     /// Hits left beyond the tokens at hand.
     pub(crate) remaining: u32,
-    /// When the quota is back.
+    /// Time at which the quota is full again.
     pub(crate) resets_at: Timestamp,
     name: [u8; LimitInfo::NAME_BYTES_MAX],
     name_bytes: u8,
@@ -33,7 +32,7 @@ impl Default for LimitInfo {
 }
 
 impl LimitInfo {
-    /// The longest name that is kept; the rest of a longer one is cut off.
+    /// The longest stored name; a longer one is truncated.
     pub(crate) const NAME_BYTES_MAX: usize = 64;
 
     /// A limit of this name.
@@ -48,15 +47,13 @@ impl LimitInfo {
         limit
     }
 
-    /// What `status` tells of its limit; `keys` is its name when it has none.
+    /// The limit in `status`; `keys` names it if it has no name.
     pub(crate) fn of_status(
         status: &Status,
         keys: impl Fn() -> String,
         now: Timestamp,
     ) -> LimitInfo {
-        let Some(limit) = &status.limit else {
-            return LimitInfo::default();
-        };
+        let Some(limit) = &status.limit else { return LimitInfo::default() };
         let named = if limit.name.is_empty() {
             LimitInfo::new(&keys())
         } else {
@@ -72,12 +69,10 @@ impl LimitInfo {
         }
     }
 
-    /// Whether there is a limit at all.
     pub(crate) fn is_known(&self) -> bool {
         self.known
     }
 
-    /// The limit's name.
     pub(crate) fn name(&self) -> &str {
         let bytes = self.name.get(..usize::from(self.name_bytes)).unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or_default()

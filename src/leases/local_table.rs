@@ -1,8 +1,8 @@
-//! A worker's own table: what it took of the leases, and what it knows of denials. Bounded, and
-//! found by key without a host call or an allocation.
+//! A worker's own table: chunks of leases, and cached denials. Bounded, and searched by key without
+//! a host call or an allocation.
 //!
-//! Set-associative: a key has [`WAYS`] places. The one that is given up for a new key is the one
-//! longest unused, first among those without tokens; tokens that it held are handed to the caller.
+//! Set-associative: a key has [`WAYS`] possible indexes. A new key replaces the least recently used
+//! one, first among those without tokens. The caller gets the evicted tokens.
 
 use super::descriptor_state::DescriptorState;
 use super::token_pool::LeaseTokens;
@@ -11,63 +11,59 @@ use tidegate_core::Timestamp;
 
 const WAYS: usize = 8;
 const SETS: usize = 256;
-/// How many descriptors a worker knows: 2,048, in at most 0.6 MB beside the entries of those that hold
+/// A worker caches 2,048 descriptors, in at most 0.6 MB beside the entries of those that hold
 /// tokens.
 pub(crate) const CAPACITY: usize = WAYS * SETS;
 const _: () =
     assert!(CAPACITY * (size_of::<LocalRecord>() + size_of::<Option<LeaseKey>>()) <= 600_000);
 
-/// What a worker knows of one descriptor.
+/// The state of one descriptor in this worker.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LocalRecord {
-    /// Its tokens, denial, limit and own demand. `told.remaining` has the slot's tokens in it.
+    /// Its tokens, denial, limit and own demand. `limit.remaining` includes the slot's tokens.
     pub(crate) state: DescriptorState,
-    /// The descriptor's entries, by which tokens are given back; empty unless it has, or had, tokens.
+    /// The descriptor's entries, for returning tokens; empty unless it has, or had, tokens.
     pub(crate) entries: Box<[u8]>,
     /// When a request last needed it.
     pub(crate) used: Timestamp,
-    /// Until when it is known that the sidecar leases nothing of it.
+    /// Until then the sidecar is known to lease nothing of it.
     pub(crate) unleased_until: Timestamp,
     /// Tokens were spent since the last tick.
     pub(crate) spent: bool,
 }
 
-/// Tokens that lost their place.
+/// Tokens outside of any table, with the data that is needed to return them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReturnableTokens {
-    /// Whose they are.
+    /// Their descriptor.
     pub(crate) key: LeaseKey,
-    /// The descriptor's entries.
     pub(crate) entries: Box<[u8]>,
-    /// The tokens.
     pub(crate) lease: LeaseTokens,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct LocalTable {
-    /// Apart from what they lead to: looking for a key reads two cache lines.
+    /// Apart from the records: a lookup reads two cache lines.
     keys: Vec<Option<LeaseKey>>,
     records: Vec<LocalRecord>,
-    /// A bit for each place that is visited at ticks.
+    /// One bit per index that ticks visit.
     watched: Vec<u64>,
 }
 
 impl LocalTable {
-    /// A table without memory: it has none until its first key, since the machine of Envoy's main
-    /// thread never gets a request.
+    /// Allocates at the first insertion: the virtual machine of Envoy's main thread never gets a
+    /// request.
     pub(crate) fn new() -> LocalTable {
         LocalTable { keys: Vec::new(), records: Vec::new(), watched: Vec::new() }
     }
 
     #[cold]
-    fn furnish(&mut self) {
+    fn allocate(&mut self) {
         self.keys.resize(CAPACITY, None);
         self.records.resize_with(CAPACITY, LocalRecord::default);
         self.watched.resize(CAPACITY.div_ceil(64), 0);
     }
 
-    /// Where `key` is.
     pub(crate) fn find(&self, key: LeaseKey) -> Option<usize> {
         let first = first_place(key);
         let keys = self.keys.get(first..first.saturating_add(WAYS))?;
@@ -75,40 +71,37 @@ impl LocalTable {
         Some(first.saturating_add(way))
     }
 
-    /// What is at a place.
     pub(crate) fn get(&self, index: usize) -> Option<&LocalRecord> {
         self.records.get(index)
     }
 
-    /// What is at a place.
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut LocalRecord> {
         self.records.get_mut(index)
     }
 
-    /// What is known of `key`, if it is still at this place.
+    /// The record at `index` if it is still that of `key`.
     pub(crate) fn at(&self, index: usize, key: LeaseKey) -> Option<&LocalRecord> {
         self.keys.get(index).filter(|there| **there == Some(key))?;
         self.records.get(index)
     }
 
-    /// As [`LocalTable::at`], to be changed.
     pub(crate) fn at_mut(&mut self, index: usize, key: LeaseKey) -> Option<&mut LocalRecord> {
         self.keys.get(index).filter(|there| **there == Some(key))?;
         self.records.get_mut(index)
     }
 
-    /// What is known of `key`.
+    /// The record of `key`.
     pub(crate) fn of(&self, key: LeaseKey) -> Option<&LocalRecord> {
         self.records.get(self.find(key)?)
     }
 
-    /// What is known of `key`.
+    /// The record of `key`.
     pub(crate) fn of_mut(&mut self, key: LeaseKey) -> Option<&mut LocalRecord> {
         let index = self.find(key)?;
         self.records.get_mut(index)
     }
 
-    /// The place of `key`, made if need be; and what the one before it there leaves.
+    /// The index of `key`, inserted if absent, and the tokens that this evicted.
     pub(crate) fn find_or_insert(
         &mut self,
         key: LeaseKey,
@@ -118,17 +111,17 @@ impl LocalTable {
             return (index, Vec::new());
         }
         if self.keys.is_empty() {
-            self.furnish();
+            self.allocate();
         }
         let first = first_place(key);
         let ways = first..first.saturating_add(WAYS);
         let rank = |index: &usize| {
             let free = self.keys.get(*index).is_some_and(Option::is_none);
-            let local = self.records.get(*index);
-            let used = local.map(|local| local.used).unwrap_or_default();
-            // Visited at ticks are those with tokens, here or in their slot: without a visit they would
-            // stay charged until their window ends.
-            let holds = local.is_some_and(|local| local.state.pool.left(now) > 0);
+            let record = self.records.get(*index);
+            let used = record.map(|record| record.used).unwrap_or_default();
+            // Watched records have tokens, here or in their slot. Without visits these would stay
+            // charged until their window ends.
+            let holds = record.is_some_and(|record| record.state.pool.left(now) > 0);
             (!free, holds || self.is_watched(*index), used)
         };
         let index = ways.min_by_key(rank).unwrap_or(first);
@@ -143,7 +136,7 @@ impl LocalTable {
         self.watched.get(index >> 6).is_some_and(|word| (word >> (index & 63)) & 1 == 1)
     }
 
-    /// Has a place visited at ticks, or no longer.
+    /// Starts or stops the visits at ticks.
     pub(crate) fn watch(&mut self, index: usize, watch: Watch) {
         let bit = 1_u64 << (index & 63);
         if let Some(word) = self.watched.get_mut(index >> 6) {
@@ -154,13 +147,12 @@ impl LocalTable {
         }
     }
 
-    /// How many places are visited at ticks.
     pub(crate) fn watched(&self) -> usize {
         let ones = self.watched.iter().map(|word| word.count_ones());
         usize::try_from(ones.fold(0, u32::saturating_add)).unwrap_or(usize::MAX)
     }
 
-    /// The first place from `place` on that is visited at ticks, and its key.
+    /// The first watched record from `index` on, and its key.
     pub(crate) fn next_watched(&self, index: usize) -> Option<(usize, LeaseKey)> {
         let mut word_at = index >> 6;
         let mut word = self.watched.get(word_at)? & (u64::MAX << (index & 63));
@@ -173,12 +165,12 @@ impl LocalTable {
     }
 }
 
-/// Whether a place is visited at ticks.
+/// Whether ticks visit a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watch {
-    /// It is.
+    /// They do.
     Yes,
-    /// It is not.
+    /// They do not.
     No,
 }
 
@@ -187,9 +179,9 @@ fn first_place(key: LeaseKey) -> usize {
     set.saturating_mul(WAYS)
 }
 
-fn live_leases(key: LeaseKey, local: &LocalRecord, now: Timestamp) -> Vec<ReturnableTokens> {
-    let live = local.state.pool.each().filter(|lease| now < lease.ends);
-    live.map(|lease| ReturnableTokens { key, entries: local.entries.clone(), lease }).collect()
+fn live_leases(key: LeaseKey, record: &LocalRecord, now: Timestamp) -> Vec<ReturnableTokens> {
+    let live = record.state.pool.each().filter(|lease| now < lease.expires_at);
+    live.map(|lease| ReturnableTokens { key, entries: record.entries.clone(), lease }).collect()
 }
 
 #[cfg(test)]
@@ -200,23 +192,23 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    /// LeaseKeys of one set.
+    /// Keys of one set.
     fn key(number: u128) -> LeaseKey {
         LeaseKey(number << 32 | 5)
     }
 
     #[test]
-    fn the_place_longest_unused_is_given_up_first_among_those_without_tokens() {
+    fn the_least_recently_used_record_is_evicted_first_without_tokens() {
         let mut local_table = LocalTable::new();
-        let lease = LeaseTokens { id: 9, left: 3, granted: 3, ends: at(1_000) };
+        let lease = LeaseTokens { id: 9, left: 3, granted: 3, expires_at: at(1_000) };
         for number in 0..8_u32 {
             let (index, evicted) = local_table.find_or_insert(key(number.into()), at(0));
             assert_eq!(evicted, []);
-            let local = local_table.get_mut(index).unwrap();
-            local.used = at(u64::from(number));
-            local.entries = Box::from(&[number as u8][..]);
+            let record = local_table.get_mut(index).unwrap();
+            record.used = at(u64::from(number));
+            record.entries = Box::from(&[number as u8][..]);
             if number != 5 {
-                local.state.grant(lease, at(0)).unwrap();
+                record.state.grant(lease, at(0)).unwrap();
             }
         }
         let (index, evicted) = local_table.find_or_insert(key(8), at(10));
@@ -224,9 +216,9 @@ mod tests {
             (evicted, local_table.find(key(5)), local_table.find(key(8))),
             (vec![], None, Some(index))
         );
-        let local = local_table.get_mut(index).unwrap();
-        local.state.grant(lease, at(0)).unwrap();
-        local.used = at(10);
+        let record = local_table.get_mut(index).unwrap();
+        record.state.grant(lease, at(0)).unwrap();
+        record.used = at(10);
         let (_, evicted) = local_table.find_or_insert(key(9), at(10));
         assert_eq!(
             evicted,
@@ -235,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn watched_places_are_found_in_order() {
+    fn watched_records_are_found_in_order() {
         let mut local_table = LocalTable::new();
         let mut indexes: Vec<usize> = [3, 64, 700]
             .into_iter()

@@ -1,5 +1,5 @@
-//! What all workers of an Envoy process agree on: a secret that keys are hashed with, and the number
-//! that the sidecar knows the process by. The first worker makes both up.
+//! The identity of an Envoy process, shared by its workers: the secret seed of lease keys, and the
+//! number that identifies the process to the sidecar. The first worker creates both.
 
 use crate::config::Config;
 use crate::host::Host;
@@ -12,15 +12,16 @@ const TRIES: u32 = 8;
 /// The process, as one plugin configuration sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessIdentity {
-    /// What descriptors are hashed with.
+    /// The seed of lease keys.
     pub(crate) seed: u64,
-    /// Names the process to the sidecar.
+    /// Identifies the process to the sidecar.
     pub(crate) proxy: u64,
 }
 
 impl ProcessIdentity {
-    /// Joins the other workers, or is the first. The seed is mixed with who is asked about what, so
-    /// that two plugins share leases only if they ask the same sidecar about the same domain.
+    /// Adopts the identity that another worker created, or creates it. Cluster and domain are mixed
+    /// into the seed, so that two plugins share leases only if they ask the same sidecar about the
+    /// same domain.
     pub(crate) fn join(host: &impl Host, config: &Config) -> ProcessIdentity {
         let process = agree(host);
         let mut hash = Xxh3::with_seed(process.seed);
@@ -42,7 +43,7 @@ fn agree(host: &impl Host) -> ProcessIdentity {
             return own;
         }
     }
-    // LeaseKeys that no other worker has: it shares no lease, and is right all the same.
+    // No other worker has these keys. This worker shares no lease, but is still correct.
     own
 }
 
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_process_is_made_anew() {
+    fn malformed_bytes_are_no_identity() {
         let process = ProcessIdentity { seed: 7, proxy: u64::MAX };
         let bytes = encode(process);
         assert_eq!(decode(&bytes), Some(process));

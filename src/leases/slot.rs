@@ -1,17 +1,17 @@
 //! The bytes of a slot in Envoy's shared data.
 //!
-//! A version byte, then up to [`Slot::STATES_MAX`] entries, all numbers little-endian:
+//! A version byte, then up to [`Slot::STATES_MAX`] descriptor states, all numbers little-endian:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
 //! | 16 | key |
-//! | 1 | number of leases, each: 8 id, 4 left, 4 granted, 8 ends |
-//! | 40 | denied until, denied hits, free until, stale from, refreshing until |
+//! | 1 | number of leases, each: 8 id, 4 left, 4 granted, 8 expiry |
+//! | 40 | denied until, denied hits, unlimited until, stale from, refreshing until |
 //! | 24 | demand: 8 since, 8 last, 4 tokens, 4 rate |
 //! | 1 | length of the limit's name, 255 for no limit; else 4 quota, 4 window, 4 remaining, 8 resets at, and the name |
 //!
-//! Others may write to the same data, and a newer version of this filter reads what an older one
-//! wrote: whatever is not exactly this is an empty slot.
+//! Other filters may write to the same data, and a newer version of this filter may read an older
+//! one's: anything else is decoded as an empty slot.
 
 use super::demand::Demand;
 use super::descriptor_state::DescriptorState;
@@ -27,19 +27,18 @@ const STATE_BYTES_MAX: usize =
     16 + 1 + TokenPool::LEASES_MAX * LEASE_BYTES + 40 + 24 + 1 + 20 + LimitInfo::NAME_BYTES_MAX;
 const _: () = assert!(Slot::BYTES_MAX == 857);
 
-/// What one slot holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Slot {
     states: Vec<(LeaseKey, DescriptorState)>,
 }
 
 impl Slot {
-    /// Four, so that chance seldom fills a slot: with as many keys as slots, one in 270.
+    /// Four, so that few slots are full by chance: with as many keys as slots, one in 270.
     pub(crate) const STATES_MAX: usize = 4;
-    /// 857: with 8,192 slots at most 7 MB of Envoy's memory, when every limit has a long name.
+    /// 857: with 8,192 slots at most 7 MB of Envoy's memory, if every limit has a long name.
     pub(crate) const BYTES_MAX: usize = 1 + Slot::STATES_MAX * STATE_BYTES_MAX;
 
-    /// Reads a slot; an empty one from what is none.
+    /// Decodes a slot; anything malformed is an empty one.
     pub(crate) fn decode(bytes: &[u8]) -> Slot {
         match bytes.split_first() {
             Some((&VERSION, rest)) if bytes.len() <= Slot::BYTES_MAX => {
@@ -49,7 +48,7 @@ impl Slot {
         }
     }
 
-    /// Writes it, in at most [`Slot::BYTES_MAX`] bytes.
+    /// Encodes it in at most [`Slot::BYTES_MAX`] bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Slot::BYTES_MAX);
         bytes.push(VERSION);
@@ -59,22 +58,19 @@ impl Slot {
         bytes
     }
 
-    /// The entry of `key`.
     pub(crate) fn find(&self, key: LeaseKey) -> Option<&DescriptorState> {
         self.states.iter().find(|(other, _)| *other == key).map(|(_, state)| state)
     }
 
-    /// Puts the entry of `key`, in place of what says nothing any more, or holds no tokens. False when
-    /// all others hold tokens: a lease is never dropped.
+    /// Stores the state of `key`, replacing one without tokens, first one that decides nothing.
+    /// False if all others hold tokens: a lease is never dropped.
     pub(crate) fn put(&mut self, key: LeaseKey, state: DescriptorState, now: Timestamp) -> bool {
         let own = self.states.iter().position(|(other, _)| *other == key);
         if own.is_none() && self.states.len() < Slot::STATES_MAX {
             self.states.push((key, state));
             return true;
         }
-        let Some(index) = own.or_else(|| self.least_needed(now)) else {
-            return false;
-        };
+        let Some(index) = own.or_else(|| self.least_needed(now)) else { return false };
         if let Some(state_at) = self.states.get_mut(index) {
             *state_at = (key, state);
         }
@@ -97,7 +93,7 @@ fn write_state(bytes: &mut Vec<u8>, key: LeaseKey, state: &DescriptorState) {
         bytes.extend_from_slice(&lease.id.to_le_bytes());
         bytes.extend_from_slice(&lease.left.to_le_bytes());
         bytes.extend_from_slice(&lease.granted.to_le_bytes());
-        bytes.extend_from_slice(&lease.ends.as_nanos().to_le_bytes());
+        bytes.extend_from_slice(&lease.expires_at.as_nanos().to_le_bytes());
     }
     let times = [
         state.denied_until.as_nanos(),
@@ -148,7 +144,7 @@ fn read_state(reader: &mut Reader<'_>) -> Option<DescriptorState> {
             id: reader.u64()?,
             left: reader.u32()?,
             granted: reader.u32()?,
-            ends: reader.time()?,
+            expires_at: reader.time()?,
         };
     }
     Some(DescriptorState {
@@ -185,7 +181,6 @@ fn read_limit(reader: &mut Reader<'_>) -> Option<LimitInfo> {
     Some(limit)
 }
 
-/// What is left to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -235,7 +230,7 @@ mod tests {
             |(leases, times, counts, limit)| {
                 let mut leases_read = [LeaseTokens::default(); TokenPool::LEASES_MAX];
                 for (lease, (id, left, granted, ends)) in leases_read.iter_mut().zip(leases) {
-                    *lease = LeaseTokens { id, left, granted, ends: at(ends) };
+                    *lease = LeaseTokens { id, left, granted, expires_at: at(ends) };
                 }
                 let limit = limit.map_or_else(LimitInfo::default, |(name, numbers, resets_at)| {
                     let mut limit = LimitInfo::new(&name);
@@ -269,13 +264,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_bounded(slot in any_slot()) {
+        fn a_slot_survives_its_encoding_which_is_bounded(slot in any_slot()) {
             let bytes = slot.encode();
             prop_assert!(bytes.len() <= Slot::BYTES_MAX);
             prop_assert_eq!(Slot::decode(&bytes), slot);
         }
 
-        /// Other bytes are either exactly a slot, or an empty one.
+        /// Other bytes decode to exactly their slot, or to an empty one.
         #[test]
         fn no_bytes_make_it_panic(
             slot in any_slot(),
@@ -311,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_slot_gives_up_what_says_nothing_then_denials_but_never_tokens() {
+    fn a_full_slot_replaces_empty_states_then_denials_but_never_tokens() {
         let lease = |ends| {
             let mut state = DescriptorState::default();
-            let lease = LeaseTokens { id: 1, left: 1, granted: 1, ends: at(ends) };
+            let lease = LeaseTokens { id: 1, left: 1, granted: 1, expires_at: at(ends) };
             state.grant(lease, at(0)).unwrap();
             state
         };

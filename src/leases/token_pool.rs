@@ -1,32 +1,30 @@
-//! Tokens that are held, of up to two leases: the one that is being spent, and the one that a
-//! refresh brought meanwhile.
+//! Tokens of up to two leases: the one that is being spent, and one that a refresh has already
+//! brought.
 //!
-//! Invariants: the lease that ends first is spent first; what has ended counts for nothing; no
-//! operation makes tokens, and none loses any that have not ended.
+//! Invariants: the lease that expires first is spent first; expired tokens do not count; no
+//! operation creates tokens, and none loses tokens that have not expired.
 
 use tidegate_core::{Nanos, Timestamp};
 
-/// Tokens of one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LeaseTokens {
-    /// The lease.
     pub(crate) id: u64,
-    /// Tokens that may be spent; none makes it an empty place.
+    /// Tokens that may be spent; with 0, the place is unused.
     pub(crate) left: u32,
     /// Tokens that the lease had when it was granted.
     pub(crate) granted: u32,
-    /// From when on none may be spent.
-    pub(crate) ends: Timestamp,
+    /// From here on none may be spent.
+    pub(crate) expires_at: Timestamp,
 }
 
 impl LeaseTokens {
     fn is_live(&self, now: Timestamp) -> bool {
-        self.left > 0 && now < self.ends
+        self.left > 0 && now < self.expires_at
     }
 
     /// How long it may still be spent.
     pub(crate) fn lasts(&self, now: Timestamp) -> Nanos {
-        self.ends.saturating_since(now)
+        self.expires_at.saturating_since(now)
     }
 }
 
@@ -37,42 +35,38 @@ pub(crate) struct TokenPool {
 }
 
 impl TokenPool {
-    /// A purse of these leases.
     pub(crate) fn of(leases: [LeaseTokens; TokenPool::LEASES_MAX]) -> TokenPool {
         TokenPool { leases }
     }
 
-    /// One that is being spent and one for after it. A third can only come from workers that ask
-    /// at the same moment.
+    /// One that is being spent and its successor. A third can only come from workers that ask at
+    /// the same moment.
     pub(crate) const LEASES_MAX: usize = 2;
 
-    /// The tokens that may be spent.
     pub(crate) fn left(&self, now: Timestamp) -> u64 {
         let live = self.leases.iter().filter(|lease| lease.is_live(now));
         live.map(|lease| u64::from(lease.left)).fold(0, u64::saturating_add)
     }
 
-    /// The tokens of the largest of the leases when it was granted.
+    /// The size at grant of the largest live lease.
     pub(crate) fn granted(&self, now: Timestamp) -> u32 {
         let live = self.leases.iter().filter(|lease| lease.is_live(now));
         live.map(|lease| lease.granted).max().unwrap_or(0)
     }
 
-    /// The leases with tokens, ended or not.
+    /// The leases with tokens, expired or not.
     pub(crate) fn each(&self) -> impl Iterator<Item = LeaseTokens> {
         self.leases.into_iter().filter(|lease| lease.left > 0)
     }
 
-    /// Spends `hits` tokens, or none when there are not so many.
+    /// Spends `hits` tokens, or none if there are fewer.
     pub(crate) fn spend(&mut self, hits: u64, now: Timestamp) -> bool {
         if self.left(now) < hits {
             return false;
         }
         let mut missing = hits;
         while missing > 0 {
-            let Some(lease) = self.first_to_end(now) else {
-                return false;
-            };
+            let Some(lease) = self.first_to_end(now) else { return false };
             let spent = u32::try_from(missing).unwrap_or(u32::MAX).min(lease.left);
             lease.left = lease.left.saturating_sub(spent);
             missing = missing.saturating_sub(u64::from(spent));
@@ -81,11 +75,14 @@ impl TokenPool {
     }
 
     fn first_to_end(&mut self, now: Timestamp) -> Option<&mut LeaseTokens> {
-        self.leases.iter_mut().filter(|lease| lease.is_live(now)).min_by_key(|lease| lease.ends)
+        self.leases
+            .iter_mut()
+            .filter(|lease| lease.is_live(now))
+            .min_by_key(|lease| lease.expires_at)
     }
 
-    /// Adds tokens; those of a lease that is here go to it. Gives them back when there is no place.
-    /// Nothing is kept of what has ended.
+    /// Adds tokens, to the same lease if it is here. Returns them if there is no place. Expired
+    /// tokens are dropped.
     pub(crate) fn put(&mut self, tokens: LeaseTokens, now: Timestamp) -> Result<(), LeaseTokens> {
         if !tokens.is_live(now) {
             return Ok(());
@@ -93,10 +90,10 @@ impl TokenPool {
         if let Some(lease) =
             self.leases.iter_mut().find(|lease| lease.left > 0 && lease.id == tokens.id)
         {
-            // A lease has one end; if told two, the earlier is safe.
-            let ends = lease.ends.min(tokens.ends);
+            // A lease has one expiry; if two are reported, the earlier is safe.
+            let expires_at = lease.expires_at.min(tokens.expires_at);
             let left = lease.left.saturating_add(tokens.left);
-            *lease = LeaseTokens { left, ends, ..*lease };
+            *lease = LeaseTokens { left, expires_at, ..*lease };
             return Ok(());
         }
         match self.leases.iter_mut().find(|lease| !lease.is_live(now)) {
@@ -108,11 +105,11 @@ impl TokenPool {
         }
     }
 
-    /// Moves up to `tokens` tokens into `other`, as far as it has places; tells how many.
+    /// Moves up to `tokens` tokens into `other`, as far as it has places; returns their number.
     pub(crate) fn move_to(&mut self, other: &mut TokenPool, tokens: u64, now: Timestamp) -> u64 {
         let mut moved = 0_u64;
         let mut by_end = self.leases;
-        by_end.sort_unstable_by_key(|lease| lease.ends);
+        by_end.sort_unstable_by_key(|lease| lease.expires_at);
         for lease in by_end.iter_mut().filter(|lease| lease.is_live(now)) {
             let wanted = tokens.saturating_sub(moved);
             let part = u32::try_from(wanted).unwrap_or(u32::MAX).min(lease.left);
@@ -125,7 +122,7 @@ impl TokenPool {
         moved
     }
 
-    /// Takes out what `surplus` finds too much of each lease.
+    /// Takes `surplus` tokens out of each lease.
     pub(crate) fn take_out(
         &mut self,
         surplus: impl Fn(&LeaseTokens) -> u32,
@@ -151,7 +148,7 @@ mod tests {
     }
 
     fn lease(id: u64, left: u32, ends: u64) -> LeaseTokens {
-        LeaseTokens { id, left, granted: left, ends: at(ends) }
+        LeaseTokens { id, left, granted: left, expires_at: at(ends) }
     }
 
     #[test]
@@ -190,7 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tokens only move: what leaves one purse is in the other, for any amounts and ends.
+        /// Tokens only move: those that leave one pool are in the other, for any amounts and
+        /// expiries.
         #[test]
         fn moving_neither_makes_nor_loses_tokens(
             here in prop::collection::vec((0_u64..4, 0_u32..9, 0_u64..5), 0..3),
@@ -201,7 +199,7 @@ mod tests {
             let pool = |leases: &[(u64, u32, u64)]| {
                 let mut pool = TokenPool::default();
                 for (id, left, _) in leases {
-                    // One end for each lease, as the sidecar tells it.
+                    // One expiry for each lease, as the sidecar reports it.
                     let _ = pool.put(lease(*id, *left, *id + 2), at(now));
                 }
                 pool

@@ -1,29 +1,26 @@
-//! The descriptors of one request, as the filter draws them: bytes in one buffer that is used again
-//! for the next request, so that a request which is decided locally allocates nothing.
-//!
-//! An entry is its key and its value, each after its length (4 bytes, little-endian), so that no two
-//! lists of entries have the same bytes.
+//! The descriptors of one request, encoded in one buffer that is reused for the next request, so
+//! that a locally decided request allocates nothing. `config::encoded` has the format.
 
 use super::fact_reader::FactBuffer;
 use crate::config::encoded::{LENGTH_BYTES, append_part, entries_of};
 use tidegate_core::{Descriptor, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// What finds the lease of a descriptor: a hash of its entries under a secret of the process, so that
-/// no client can aim at another's lease.
+/// Identifies the lease of a descriptor: a hash of its entries with a secret seed of the process,
+/// so that no client can target another's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey(pub u128);
 
 /// The descriptors of one request.
 #[derive(Debug, Clone, Default)]
-pub struct RequestDescriptors {
+pub struct Descriptors {
     bytes: Vec<u8>,
     spans: Vec<Span>,
-    /// Where the descriptor begins that is being drawn.
+    /// Start of the unfinished descriptor.
     start: usize,
-    /// Whether the same descriptor is there twice.
+    /// Whether the same descriptor occurs twice.
     has_duplicates: bool,
-    /// What was read of the request; here only so that its memory is used again too.
+    /// The values read from the request; here only to reuse its memory.
     buffer: Option<Box<FactBuffer>>,
 }
 
@@ -35,19 +32,19 @@ struct Span {
     hits: u64,
 }
 
-/// One of them.
+/// One of the descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorRef<'a> {
-    /// Finds its lease.
+    /// Identifies its lease.
     pub key: LeaseKey,
-    /// What the request costs there.
+    /// The cost of the request.
     pub hits: u64,
-    /// Its entries; [`entries_of`] reads them.
+    /// Its entries; encoded by `config`.
     pub entries: &'a [u8],
 }
 
-impl RequestDescriptors {
-    /// Forgets all, and keeps the memory.
+impl Descriptors {
+    /// Removes all descriptors, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
@@ -55,21 +52,20 @@ impl RequestDescriptors {
         self.has_duplicates = false;
     }
 
-    /// Adds an entry to the descriptor that is being drawn.
+    /// Appends an entry to the unfinished descriptor.
     pub fn entry(&mut self, key: &str, value: &str) {
         for part in [key, value] {
             append_part(&mut self.bytes, part);
         }
     }
 
-    /// Adds bytes as [`encoded`] makes them, or those of a [`DescriptorRef`]: entries, or a key whose value is to
-    /// follow.
+    /// Appends encoded bytes, such as those of a [`DescriptorRef`]: entries, or a key whose value
+    /// follows.
     pub(crate) fn append(&mut self, encoded: &[u8]) {
         self.bytes.extend_from_slice(encoded);
     }
 
-    /// Adds the value that belongs to the key before it, as `write` writes it. What it writes must be
-    /// UTF-8.
+    /// Appends the value of the preceding key. `write` must write UTF-8.
     pub(crate) fn value(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -90,12 +86,12 @@ impl RequestDescriptors {
         self.buffer = Some(buffer);
     }
 
-    /// Drops the entries since the last descriptor.
+    /// Drops the unfinished descriptor.
     pub fn discard_partial(&mut self) {
         self.bytes.truncate(self.start);
     }
 
-    /// Makes a descriptor of the entries since the last one; none of no entries.
+    /// Finishes the descriptor, unless it has no entries.
     pub fn finish(&mut self, seed: u64, hits: u64) {
         let Some(entries) = self.bytes.get(self.start..).filter(|bytes| !bytes.is_empty()) else {
             return;
@@ -107,13 +103,12 @@ impl RequestDescriptors {
         self.start = end;
     }
 
-    /// How many there are.
+    /// The number of descriptors.
     #[must_use]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// How many bytes their entries have.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -124,13 +119,13 @@ impl RequestDescriptors {
         self.spans.is_empty()
     }
 
-    /// Whether the same descriptor is there twice.
+    /// Whether the same descriptor occurs twice.
     #[must_use]
     pub fn has_duplicates(&self) -> bool {
         self.has_duplicates
     }
 
-    /// Each of them, in order.
+    /// The descriptors in order.
     pub fn iter(&self) -> impl Iterator<Item = DescriptorRef<'_>> {
         self.spans.iter().map(|span| DescriptorRef {
             key: span.key,
@@ -139,7 +134,7 @@ impl RequestDescriptors {
         })
     }
 
-    /// All of them as an ask has them.
+    /// The descriptors as a call contains them.
     #[must_use]
     pub fn to_vec(&self) -> Vec<Descriptor> {
         let descriptor = |descriptor: DescriptorRef<'_>| Descriptor {
@@ -156,14 +151,14 @@ mod tests {
     use crate::config::encoded::encoded;
     use tidegate_core::Entry;
 
-    fn finished(write: impl FnOnce(&mut RequestDescriptors)) -> RequestDescriptors {
-        let mut descriptors = RequestDescriptors::default();
+    fn finished(write: impl FnOnce(&mut Descriptors)) -> Descriptors {
+        let mut descriptors = Descriptors::default();
         write(&mut descriptors);
         descriptors.finish(1, 1);
         descriptors
     }
 
-    fn key(descriptors: &RequestDescriptors) -> LeaseKey {
+    fn key(descriptors: &Descriptors) -> LeaseKey {
         descriptors.iter().next().unwrap().key
     }
 
@@ -194,7 +189,7 @@ mod tests {
         let keys: Vec<LeaseKey> = lists
             .iter()
             .map(|list| {
-                let entries = |descriptors: &mut RequestDescriptors| {
+                let entries = |descriptors: &mut Descriptors| {
                     list.iter().for_each(|(name, value)| descriptors.entry(name, value));
                 };
                 key(&finished(entries))
@@ -206,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_abandoned_leaves_nothing() {
+    fn a_discarded_descriptor_leaves_nothing() {
         let mut descriptors = finished(|descriptors| descriptors.entry("a", "b"));
         descriptors.entry("half", "done");
         descriptors.discard_partial();

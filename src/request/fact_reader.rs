@@ -1,4 +1,4 @@
-//! What was read of the request at hand: each fact when it is first needed, and at most once.
+//! The values of the current request: each fact is read when it is first needed, and at most once.
 
 use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
 use crate::host::RequestFacts;
@@ -7,22 +7,20 @@ use crate::matching::query::Found;
 use std::net::IpAddr;
 use std::ops::Range;
 
-/// The facts that are known, by their numbers. Empty between requests: their values may be secrets.
+/// The values read so far, by the number of their fact. Empty between requests: values may be
+/// secrets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FactBuffer {
     states: Vec<FactState>,
-    /// What was made of them, of those of which something was.
+    /// Derived values, for the facts that have any.
     derived: Vec<DerivedValue>,
-    /// The values, one after the other.
     bytes: Vec<u8>,
 }
 
-/// What is made of a value at most once a request, since the value may be long.
+/// Derived at most once per request, since the value may be long.
 #[derive(Debug, Clone, Default)]
 struct DerivedValue {
-    /// The same as UTF-8.
     text: Option<Range<usize>>,
-    /// What goes into a descriptor instead.
     short: Option<Range<usize>>,
 }
 
@@ -31,7 +29,7 @@ enum FactState {
     #[default]
     NotRead,
     Absent,
-    /// The value is in these bytes.
+    /// The position of the value in `bytes`.
     Read {
         start: usize,
         end: usize,
@@ -39,10 +37,9 @@ enum FactState {
     Address(IpAddr),
 }
 
-/// Memory for values that is kept from request to request.
+/// Memory that is kept from request to request.
 const KEPT_BYTES_MAX: usize = 16_384;
 
-/// The reading of one request.
 pub(super) struct FactReader<'a, F> {
     config: &'a Config,
     facts: &'a F,
@@ -64,13 +61,13 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.buffer
     }
 
-    /// The value of a fact; of an address, use [`FactReader::address`].
+    /// The value of a fact; for an address, use [`FactReader::address`].
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.buffer.bytes.get(range)
     }
 
-    /// The value as UTF-8, with U+FFFD for what is not.
+    /// The value as UTF-8, with U+FFFD for invalid bytes.
     pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         let derived = self.derived(fact.number);
@@ -79,7 +76,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
             None => {
                 let bytes = &mut self.buffer.bytes;
                 let value = bytes.get(range.clone())?;
-                // Most values; the other way takes ten times as long.
+                // The usual case; the lossy conversion takes ten times as long.
                 let text = match std::str::from_utf8(value) {
                     Ok(_) => range,
                     Err(_) => {
@@ -94,7 +91,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.buffer.bytes.get(text)
     }
 
-    /// What `shorten` makes of the value, if the value is longer than `max` bytes; else the value.
+    /// The value, or `shorten` of it if it is longer than `max` bytes.
     pub(super) fn shortened(
         &mut self,
         fact: &Fact,
@@ -119,7 +116,6 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.buffer.bytes.get(short)
     }
 
-    /// Where the value is.
     fn range(&mut self, fact: &Fact) -> Option<Range<usize>> {
         if let FactState::NotRead = self.slot(fact.number) {
             self.read(fact);
@@ -143,13 +139,13 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.set(fact.number, slot);
     }
 
-    /// All parameters that the configuration asks for, in one go: a path can have tens of thousands.
+    /// Reads all configured parameters in one pass: a path can have tens of thousands.
     fn read_parameters(&mut self) {
         let parameters = &self.config.parameters;
         parameters.numbers().for_each(|number| self.set(number, FactState::Absent));
         let Some(path) = self.range(&self.config.path) else { return };
         let FactBuffer { states, bytes, .. } = &mut *self.buffer;
-        // The decoded values come behind all that is known so far.
+        // Decoded values are appended to the values read so far.
         let base = bytes.len();
         let mut decoded = Vec::new();
         let value = bytes.get(path.clone()).unwrap_or_default();
@@ -166,7 +162,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         bytes.extend_from_slice(&decoded);
     }
 
-    /// The value of a fact that is an address, without its port.
+    /// The value of an address fact, without its port.
     pub(super) fn address(&mut self, fact: &Fact) -> Option<IpAddr> {
         if let FactState::NotRead = self.slot(fact.number) {
             let address = read(self.facts, &fact.source, ip_of).flatten();
@@ -178,7 +174,6 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         }
     }
 
-    /// What was made of the value of a fact.
     fn derived(&self, number: usize) -> DerivedValue {
         self.buffer.derived.get(number).cloned().unwrap_or_default()
     }
@@ -208,7 +203,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     }
 }
 
-/// Appends, and says where.
+/// Appends bytes and returns their position.
 fn appended(bytes: &mut Vec<u8>, more: &[u8]) -> Range<usize> {
     let start = bytes.len();
     bytes.extend_from_slice(more);
@@ -218,11 +213,11 @@ fn appended(bytes: &mut Vec<u8>, more: &[u8]) -> Range<usize> {
 fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     match source {
         Source::Header(name) => facts.header(name, read),
-        // Read all at once, by `read_parameters`.
+        // Read in one pass by `read_parameters`.
         Source::Parameter(_) => None,
         Source::Property(path) => property(facts, path, read),
-        // Whatever is there makes an entry, lossily if need be: what a client can have put there must not
-        // drop the descriptor. Envoy takes an empty text for none.
+        // Any value becomes an entry, lossily if necessary: a value from a client must not drop the
+        // descriptor. Envoy treats an empty text as absent.
         Source::Text(path) => {
             property(facts, path, |value| (!value.is_empty()).then(|| read(value))).flatten()
         }

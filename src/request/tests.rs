@@ -1,4 +1,4 @@
-//! Requests and the descriptors that are drawn of them, by configurations as they are written.
+//! Requests and the descriptors extracted from them, by configurations as users write them.
 
 mod as_envoy;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// A request, and what was read of it.
+/// A request, and the values read from it.
 #[derive(Debug, Default)]
 struct Facts {
     headers: BTreeMap<String, Vec<u8>>,
@@ -31,7 +31,7 @@ impl RequestFacts for Facts {
     }
 }
 
-/// Headers, and properties: those have a `|` between the parts of their path.
+/// Headers, and properties with `|` between the parts of their path.
 type Known<'a> = &'a [(&'a str, &'a [u8])];
 
 fn facts(known: Known<'_>) -> Facts {
@@ -48,15 +48,14 @@ fn config(rate_limits: &Value) -> Config {
     Config::from_envoy(json.to_string().as_bytes()).unwrap()
 }
 
-fn descriptors(config: &Config, facts: &Facts) -> (RequestDescriptors, RequestDescriptors) {
-    let (mut enforced, mut shadowed) =
-        (RequestDescriptors::default(), RequestDescriptors::default());
+fn descriptors(config: &Config, facts: &Facts) -> (Descriptors, Descriptors) {
+    let (mut enforced, mut shadowed) = (Descriptors::default(), Descriptors::default());
     extract(config, facts, 7, &mut enforced, &mut shadowed);
     (enforced, shadowed)
 }
 
-/// Descriptors as `key=value` joined by commas, and `*hits` unless one.
-fn shown(descriptors: &RequestDescriptors) -> Vec<String> {
+/// Descriptors as `key=value` joined by commas, with `*hits` unless 1.
+fn shown(descriptors: &Descriptors) -> Vec<String> {
     let show = |descriptor: DescriptorRef<'_>| {
         let entries = entries_of(descriptor.entries);
         let entries = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
@@ -67,7 +66,7 @@ fn shown(descriptors: &RequestDescriptors) -> Vec<String> {
     descriptors.iter().map(show).collect()
 }
 
-/// One action after a constant one: the descriptor, or none when it was dropped.
+/// One action after a constant one: the descriptor, or none if it was dropped.
 fn check(action: &Value, known: Known<'_>, expected: Option<&str>) {
     let first = json!({"generic_key": {"descriptor_key": "g", "descriptor_value": "1"}});
     let config = config(&json!([{"actions": [first, action]}]));
@@ -105,9 +104,9 @@ fn actions_that_have_a_query_parameter() {
     check(&skip, &[(":path", b"/")], Some("g=1"));
 }
 
-/// Each action read the path again.
+/// Each action used to read the path again.
 #[test]
-fn all_parameters_are_of_one_reading_of_the_path() {
+fn the_path_is_read_once_for_all_parameters() {
     let query = |name: &str| {
         json!({"query_parameters": {"query_parameter_name": name, "descriptor_key": name,
             "skip_if_absent": true}})
@@ -127,9 +126,9 @@ fn all_parameters_are_of_one_reading_of_the_path() {
     assert_eq!(*facts.read.borrow(), [":path"]);
 }
 
-/// For Envoy's own filter such a byte matches nothing, so that one of them evades a limit.
+/// In Envoy's own filter such a byte matches nothing, so that one of them evades a limit.
 #[test]
-fn a_byte_that_is_no_text_evades_no_expression() {
+fn an_invalid_byte_evades_no_expression() {
     let of = |regex: &str| {
         json!({"header_value_match": {"descriptor_value": regex, "headers": [
             {"name": "x-text", "string_match": {"safe_regex": {"regex": regex}}}]}})
@@ -143,7 +142,7 @@ fn a_byte_that_is_no_text_evades_no_expression() {
     assert_eq!(matched("/api/\u{e9}".as_bytes()), [any, none]);
 }
 
-/// A value is shortened once, whatever uses it.
+/// A value is shortened once, whichever actions use it.
 #[test]
 fn a_long_value_has_one_short_form_and_is_tested_whole() {
     let value = json!({"request_headers": {"header_name": "x-text", "descriptor_key": "k"}});
@@ -226,8 +225,8 @@ fn actions_of_properties() {
         check(&plain, &[(property, b"v")], Some("g=1,m=v"));
         check(&plain, &[(property, b"")], None);
         check(&plain, &[], None);
-        // Values that were no texts dropped the descriptor, and so did texts that looked like them: a byte
-        // that is not UTF-8, or a name that reads as a number, and a client had left its limit.
+        // Values that were not texts dropped the descriptor, and so did texts that resembled
+        // numbers or were not UTF-8: a client could evade its limit.
         check(&plain, &[(property, b"abc\xff")], Some("g=1,m=abc\u{fffd}"));
         check(&plain, &[(property, b"eszf87be")], Some("g=1,m=eszf87be"));
         check(&plain, &[(property, b"a\x01b")], Some("g=1,m=a\u{1}b"));
@@ -239,7 +238,7 @@ fn actions_of_properties() {
     }
 }
 
-/// The matcher of header `h` matches, or not.
+/// Whether the matcher of header `h` matches.
 fn check_header(matcher: Value, value: Option<&[u8]>, expected: bool) {
     let mut matcher = matcher;
     matcher["name"] = json!("H");
@@ -282,7 +281,7 @@ fn matchers_of_headers() {
     check_header(range(json!({"end": 5})), Some(b"5"), false);
     check_header(range(json!({"end": 5})), Some(b"1.5"), false);
     check_header(range(json!({"end": 5})), Some(b"\xff"), false);
-    // A missing header matches nothing, inverted or not, unless it is taken for an empty one.
+    // A missing header matches nothing, inverted or not, unless it is treated as empty.
     let exact = |rest: Value| {
         let mut matcher = json!({"string_match": {"exact": "x"}});
         matcher.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
@@ -385,7 +384,7 @@ fn entries_of_rate_limits_apply_on_their_routes() {
 }
 
 #[test]
-fn shadow_is_drawn_apart() {
+fn shadow_is_extracted_separately() {
     let actions = |value: &str| json!([{"generic_key": {"descriptor_value": value}}]);
     let config = config(&json!([
         {"actions": actions("a")}, {"actions": actions("b"), "shadow": true}, {"actions": actions("c")},
@@ -424,7 +423,7 @@ fn each_fact_is_read_at_most_once_and_only_if_it_is_needed() {
     );
     let expected = ["x-app", ADDRESS, ":path", "x-none", "xds|route_name"];
     assert_eq!(*facts.read.borrow(), expected);
-    // And nothing is remembered for the next request.
+    // Nothing is remembered for the next request.
     extract(&config, &Facts::default(), 7, &mut enforced, &mut shadowed);
     assert!(enforced.is_empty());
 }
@@ -443,7 +442,7 @@ fn a_long_value_is_shortened_and_still_tells_values_apart() {
     assert_eq!(extracted(&value(b'1')[..VALUE_BYTES_MAX]).len(), "k=".len() + VALUE_BYTES_MAX);
 }
 
-/// Every action that reads something, without a way out by `skip_if_absent`.
+/// Every action that reads a value, without `skip_if_absent`.
 fn everything() -> Value {
     let matcher = json!({"name": "h", "string_match": {"safe_regex": {"regex": ".*a|b\\d{2,9}"}}});
     let contains = json!({"name": "h", "string_match": {"contains": "A", "ignore_case": true}});
@@ -467,7 +466,7 @@ fn everything() -> Value {
     actions.into_iter().map(entry).collect()
 }
 
-/// What a lossy reading can make of [`VALUE_BYTES_MAX`] bytes: three for each.
+/// The largest lossy conversion of [`VALUE_BYTES_MAX`] bytes: three for each.
 const TEXT_BYTES_MAX: usize = 3 * VALUE_BYTES_MAX;
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -503,7 +502,7 @@ proptest! {
             let entries = entries_of(descriptor.entries);
             prop_assert_eq!(entries.len(), 1);
             prop_assert!(entries[0].value.len() <= TEXT_BYTES_MAX);
-            // Read back to the last byte: all that was written is UTF-8.
+            // Decoded to the last byte, so all of it is UTF-8.
             prop_assert_eq!(descriptor.entries, encoded(&[&entries[0].key, &entries[0].value]));
         }
     }

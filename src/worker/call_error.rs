@@ -1,32 +1,32 @@
-//! What becomes of a request, without a host call: how an ask can fail, what its client is told, and
-//! `undecided`, the one place that applies `failure_mode` and `overload_mode`.
+//! Why a call failed, and `undecided`, the only place that applies `failure_mode` and
+//! `overload_mode`.
 
 use super::replies;
 use crate::config::{Config, FailureMode, OverloadMode};
 use crate::host::Reply;
 
-/// How an ask failed.
+/// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallError {
-    /// Envoy did not take the call.
+    /// Envoy refused the call.
     NotSent,
     /// The connection failed.
     Unreachable,
-    /// The sidecar left every call unanswered for a while.
+    /// The sidecar has not answered any call for a while.
     Silent,
     /// The sidecar answered with this gRPC status.
     Status(u32),
-    /// The answer's bytes make no sense.
+    /// The response cannot be decoded.
     Malformed,
-    /// No answer came in time, though the sidecar may answer others.
+    /// No response in time, though the sidecar may answer others.
     Late,
-    /// The sidecar has no room: too many calls, or no place for a new counter.
+    /// The sidecar has no room: too many calls, or no space for a new counter.
     Shed,
-    /// The sidecar refused this ask.
+    /// The sidecar refused this call.
     Refused,
-    /// The sidecar answers, but a process that does not move holds a counter of this ask.
+    /// The sidecar answers, but a stopped process holds a counter of this call.
     Stuck,
-    /// Envoy has too many calls to the cluster under way.
+    /// Envoy has too many pending calls to the cluster.
     Overflow,
 }
 
@@ -35,20 +35,20 @@ pub enum CallError {
 pub enum Undecided {
     /// The sidecar does not answer, or cannot use this counter: `failure_mode` decides.
     Failure,
-    /// There is too much to do: `overload_mode` decides. Clients can bring this about.
+    /// Overload: `overload_mode` decides. Clients can cause it.
     Overload,
 }
 
 impl CallError {
-    /// What the end of a call says that brought no answer: its gRPC status and message. Envoy ends calls
-    /// that it gives up with UNAVAILABLE, and only the message says why (as of Envoy 1.40).
+    /// The error of a call that ended without a response, by gRPC status and message. Envoy ends
+    /// calls that it abandons with UNAVAILABLE, and only the message says why (as of Envoy 1.40).
     #[must_use]
     pub fn from_grpc_close(status: u32, message: &[u8]) -> CallError {
         const ENVOYS_LIMITS: [&[u8]; 2] = [b"reset reason: overflow", b"remote refused stream"];
         const ENVOYS_TIMEOUT: &[u8] = b"upstream request timeout";
         let says = |text: &[u8]| message.windows(text.len()).any(|window| window == text);
         match status {
-            // A good end without an answer.
+            // OK, but without a response.
             0 => CallError::Malformed,
             3 => CallError::Refused,
             4 => CallError::Late,
@@ -61,7 +61,7 @@ impl CallError {
         }
     }
 
-    /// Which mode decides the requests of such an ask.
+    /// The mode that decides requests after this error.
     #[must_use]
     pub fn undecided_reason(self) -> Undecided {
         match self {
@@ -77,17 +77,17 @@ impl CallError {
         }
     }
 
-    /// Whether the sidecar itself said so: then it took nothing and granted nothing.
+    /// Whether the sidecar reported the error itself: then it charged and granted nothing.
     pub(crate) fn is_answer(self) -> bool {
         matches!(self, CallError::Shed | CallError::Refused | CallError::Stuck)
     }
 
-    /// Whether the sidecar cannot have taken or granted anything.
+    /// Whether the sidecar cannot have charged or granted anything.
     pub(crate) fn is_without_effect(self) -> bool {
         self.is_answer() || matches!(self, CallError::NotSent | CallError::Overflow)
     }
 
-    /// Its place among the causes that are counted and logged.
+    /// The cause that is counted and logged.
     pub(crate) fn cause(self) -> Cause {
         match self {
             CallError::NotSent | CallError::Unreachable => Cause::Unreachable,
@@ -102,7 +102,8 @@ impl CallError {
     }
 }
 
-/// The causes of undecided requests that operators can tell apart: each has a count and a log line.
+/// The causes of undecided requests that operators can distinguish: each has a counter and a log
+/// line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     Unreachable,
@@ -140,11 +141,11 @@ impl std::fmt::Display for CallError {
     }
 }
 
-/// What becomes of a request that has no decision: it passes, or gets this reply.
+/// The reply to a request without a decision; none if it passes.
 ///
-/// The only place that applies the two modes. Invariant: what clients send never leads to `Failure` while
-/// the sidecar answers. (It answers also where a process beside it stands still with a counter in its hands,
-/// which is `Failure`, and no doing of clients.)
+/// The only place that applies the two modes. Invariant: clients cannot cause `Failure` while the
+/// sidecar answers. (A stopped process that holds a counter is a `Failure` too, but clients cannot
+/// cause that.)
 #[must_use]
 pub(crate) fn undecided(config: &Config, why: Undecided) -> Option<Reply> {
     match why {
@@ -163,8 +164,8 @@ pub(crate) fn undecided(config: &Config, why: Undecided) -> Option<Reply> {
 mod tests {
     use super::*;
 
-    /// Envoy ended a call that had timed out with the same status as one to a sidecar that was gone, so
-    /// the log said "not reachable" exactly when the sidecar was there but slow.
+    /// Envoy ended a timed-out call with the same status as a call to an unreachable sidecar, so
+    /// the log said "not reachable" exactly when the sidecar was slow.
     #[test]
     fn the_end_of_a_call_says_why() {
         let overflow =

@@ -1,5 +1,5 @@
-//! What follows when a call has ended: leases are stored, the request that asked is decided by the
-//! verdict, and those that waited are decided again.
+//! Handles the end of a call: stores leases, decides the request that made the call by the verdict,
+//! and decides the waiting requests again.
 
 use super::local_decisions::Attempt;
 use super::{Outcome, Worker};
@@ -20,14 +20,15 @@ use crate::worker::streams::StreamState;
 use std::collections::VecDeque;
 use tidegate_core::{Answer, Lease, Nanos, Status, Timestamp, Verdict};
 
-/// No lease lasts longer, whatever is told.
+/// No lease lasts longer, whatever the sidecar says.
 const LEASE_MAX: Nanos = Nanos::from_secs(60);
-/// So long nobody waits for others' leases of a descriptor that is leased to nobody.
-const UNLEASED: Nanos = Nanos::from_secs(1);
-/// So long nobody asks again for a lease that was not granted. It bounds the asks near a limit.
-const REFUSED: Nanos = Nanos::new(5_000_000);
+/// For this time, requests do not wait for others' leases of a descriptor that the sidecar does not
+/// lease.
+const UNLEASED_TIME: Nanos = Nanos::from_secs(1);
+/// For this time, no worker requests a lease again that was not granted. Bounds the calls near a
+/// limit.
+const REFRESH_RETRY: Nanos = Nanos::new(5_000_000);
 impl<H: Host> Worker<H> {
-    /// A call has ended.
     pub(super) fn finish_call(
         &mut self,
         mut pending: PendingCall,
@@ -36,7 +37,7 @@ impl<H: Host> Worker<H> {
     ) {
         let read = answer.and_then(|bytes| {
             let answer = tidegate_wire::decode_answer(bytes).map_err(|_| CallError::Malformed)?;
-            if makes_sense(&pending, &answer) { Ok(answer) } else { Err(CallError::Malformed) }
+            if fits(&pending, &answer) { Ok(answer) } else { Err(CallError::Malformed) }
         });
         match read {
             Ok(answer) => {
@@ -50,7 +51,7 @@ impl<H: Host> Worker<H> {
                 if let Some(requester) = pending.requester
                     && !self.is_gone(requester)
                 {
-                    self.decide_asker(requester, answer.verdict, limits, now);
+                    self.decide_requester(requester, answer.verdict, limits, now);
                 }
             }
             Err(error) => {
@@ -64,24 +65,23 @@ impl<H: Host> Worker<H> {
                 }
             }
         }
-        self.calls.try_again();
+        self.calls.clear_overflow();
         self.decide_again(pending.waiters, now);
         self.submit_queued(now);
     }
 
-    /// Envoy had no room for a call. Its requests wait for their turn, as if it had not been tried; the turn
-    /// comes when another call has ended, or with a tick.
+    /// Envoy had no room for a call. Its requests queue as if it had not been tried; the queue
+    /// moves when another call ends, or at a tick.
     fn wait_for_room(&mut self, pending: PendingCall) {
         self.calls.overflow();
-        let PendingCall { requester, descriptors, ends, waiters, .. } = pending;
-        let requester =
-            requester.map(|requester| Waiter { requester, descriptors, deadline: ends });
+        let PendingCall { requester, descriptors, deadline, waiters, .. } = pending;
+        let requester = requester.map(|requester| Waiter { requester, descriptors, deadline });
         for waiter in requester.into_iter().chain(waiters) {
             self.calls.queue(waiter);
         }
     }
 
-    fn decide_asker(
+    fn decide_requester(
         &mut self,
         requester: Requester,
         verdict: Verdict,
@@ -100,7 +100,7 @@ impl<H: Host> Worker<H> {
         );
     }
 
-    /// Carries out what an answer decided, and counts it.
+    /// Delivers and counts the outcome of a response.
     fn deliver_counted(&mut self, requester: Requester, outcome: Outcome) {
         match (requester, &outcome) {
             (Requester::Stream(_), Outcome::Allow(_)) => self.stats.count(Counter::AllowedAsked),
@@ -111,8 +111,8 @@ impl<H: Host> Worker<H> {
         self.deliver(requester, outcome);
     }
 
-    /// Decides those again who waited: by what is known now, else by the next ask. The one with the
-    /// least time left asks, so that its answer comes in time for all others.
+    /// Decides waiting requests again, by local state or else by another call. The one with the
+    /// earliest deadline calls, so that its response is in time for all others.
     pub(super) fn decide_again(&mut self, waiters: Vec<Waiter>, now: Timestamp) {
         let mut undecided = VecDeque::new();
         for waiter in waiters {
@@ -145,12 +145,12 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// Whether nobody waits for the decision any more.
+    /// Whether the request that waited is gone.
     pub(super) fn is_gone(&self, requester: Requester) -> bool {
         matches!(requester, Requester::Stream(stream) if !self.streams.contains_key(&stream))
     }
 
-    /// Stores what an answer says; gives what clients may be told of it.
+    /// Stores a response; returns the limits for the client's headers.
     fn store_answer(
         &mut self,
         pending: &PendingCall,
@@ -158,7 +158,7 @@ impl<H: Host> Worker<H> {
         now: Timestamp,
     ) -> Vec<LimitStatus> {
         let mut all = Vec::with_capacity(answer.statuses.len());
-        let statuses = pending.descriptors.iter().zip(&answer.statuses).zip(&pending.wish);
+        let statuses = pending.descriptors.iter().zip(&answer.statuses).zip(&pending.wishes);
         for ((descriptor, status), wish) in statuses {
             let keys = || {
                 let entries = entries_of(descriptor.entries);
@@ -178,7 +178,7 @@ impl<H: Host> Worker<H> {
         all
     }
 
-    /// Stores what is said of one descriptor; gives the tokens that were granted.
+    /// Stores the status of one descriptor; returns the number of granted tokens.
     fn store_status(
         &mut self,
         pending: &PendingCall,
@@ -194,46 +194,34 @@ impl<H: Host> Worker<H> {
             ..lease
         });
         let lease = lease.filter(|lease| now < lease.valid_until);
-        if let Some(local) = self.local_table.get_mut(index) {
-            local.state.limit = limit;
+        if let Some(record) = self.local.get_mut(index) {
+            record.state.limit = limit;
             if status.verdict == Verdict::Allow {
-                local.state.allowed(hits);
+                record.state.allowed(hits);
             }
         }
         match (lease, status.verdict) {
             (Some(lease), Verdict::Deny) => {
-                if let Some(local) = self.local_table.get_mut(index) {
-                    local.state.deny(hits, lease.valid_until, now);
+                if let Some(record) = self.local.get_mut(index) {
+                    record.state.deny(hits, lease.valid_until, now);
                 }
-                self.shared_table.change(
-                    &self.host,
-                    &mut self.stats,
-                    descriptor.key,
-                    now,
-                    |slot| {
-                        slot.limit = limit;
-                        slot.deny(hits, lease.valid_until, now);
-                        slot.refreshing_until = Timestamp::default();
-                        ((), Write::Store)
-                    },
-                );
+                self.change_slot(descriptor.key, now, |slot| {
+                    slot.limit = limit;
+                    slot.deny(hits, lease.valid_until, now);
+                    slot.refreshing_until = Timestamp::default();
+                    ((), Write::Store)
+                });
                 0
             }
             (Some(lease), Verdict::Allow) if lease.tokens == Lease::FREE => {
-                if let Some(local) = self.local_table.get_mut(index) {
-                    local.state.free(lease.valid_until, now);
+                if let Some(record) = self.local.get_mut(index) {
+                    record.state.set_unlimited(lease.valid_until, now);
                 }
-                self.shared_table.change(
-                    &self.host,
-                    &mut self.stats,
-                    descriptor.key,
-                    now,
-                    |slot| {
-                        slot.limit = limit;
-                        slot.free(lease.valid_until, now);
-                        ((), Write::Store)
-                    },
-                );
+                self.change_slot(descriptor.key, now, |slot| {
+                    slot.limit = limit;
+                    slot.set_unlimited(lease.valid_until, now);
+                    ((), Write::Store)
+                });
                 0
             }
             (Some(lease), Verdict::Allow) if lease.tokens > 0 => {
@@ -245,8 +233,8 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// Stores the tokens of a lease: those that waiters need here, the rest for all workers. What has
-    /// no place goes back.
+    /// Stores the tokens of a lease: those that waiting requests need in this worker, the rest in
+    /// the slot. Tokens without a place are returned.
     fn store_lease(
         &mut self,
         index: usize,
@@ -259,47 +247,47 @@ impl<H: Host> Worker<H> {
         self.stats.count(Counter::LeasesGranted);
         let granted = lease.tokens;
         let mut kept = u32::try_from(kept).unwrap_or(u32::MAX).min(granted);
-        let lease = |left| LeaseTokens { id: lease.id, left, granted, ends: lease.valid_until };
-        if let Some(local) = self.local_table.get_mut(index)
-            && local.state.pool.put(lease(kept), now).is_err()
+        let lease =
+            |left| LeaseTokens { id: lease.id, left, granted, expires_at: lease.valid_until };
+        if let Some(record) = self.local.get_mut(index)
+            && record.state.pool.put(lease(kept), now).is_err()
         {
             kept = 0;
         }
         let rest = lease(granted.saturating_sub(kept));
-        let stored =
-            self.shared_table.change(&self.host, &mut self.stats, descriptor.key, now, |slot| {
-                slot.limit = limit;
-                slot.allowed(hits);
-                slot.demand.note(u64::from(kept), now);
-                slot.refreshing_until = Timestamp::default();
-                let stored = rest.left == 0 || slot.grant(rest, now).is_ok();
-                (stored, Write::Store)
-            });
+        let stored = self.change_slot(descriptor.key, now, |slot| {
+            slot.limit = limit;
+            slot.allowed(hits);
+            slot.demand.note(u64::from(kept), now);
+            slot.refreshing_until = Timestamp::default();
+            let stored = rest.left == 0 || slot.grant(rest, now).is_ok();
+            (stored, Write::Store)
+        });
         if stored != Some(true) {
-            let local = self.local_table.get_mut(index);
-            let refused = local.is_none_or(|local| local.state.pool.put(rest, now).is_err());
+            let record = self.local.get_mut(index);
+            let refused = record.is_none_or(|record| record.state.pool.put(rest, now).is_err());
             if refused {
                 let (key, entries) = (descriptor.key, Box::from(descriptor.entries));
                 self.queue_return(ReturnableTokens { key, entries, lease: rest });
             }
-        } else if let Some(local) = self.local_table.get_mut(index) {
-            local.state.limit.remaining = limit.remaining.saturating_add(rest.left);
+        } else if let Some(record) = self.local.get_mut(index) {
+            record.state.limit.remaining = limit.remaining.saturating_add(rest.left);
         }
         self.watch(index, descriptor);
     }
 
-    /// Lets others ask for a new lease soon: this one was not granted.
+    /// Lets workers request a lease again soon, since this one was not granted.
     fn shorten_refresh_mark(&mut self, key: LeaseKey, now: Timestamp) {
-        let soon = now.saturating_add(REFUSED);
-        self.shared_table.change(&self.host, &mut self.stats, key, now, |slot| {
+        let soon = now.saturating_add(REFRESH_RETRY);
+        self.change_slot(key, now, |slot| {
             let write = if slot.refreshing_until > soon { Write::Store } else { Write::Keep };
             slot.refreshing_until = slot.refreshing_until.min(soon);
             ((), write)
         });
     }
 
-    /// Notes whether waiting for others' leases of this descriptor is any use: not where the sidecar
-    /// leases nothing though it could.
+    /// Records whether waiting for others' leases of this descriptor helps. It does not where the
+    /// sidecar could lease tokens but does not.
     fn note_leasability(
         &mut self,
         descriptor: &DescriptorRef<'_>,
@@ -308,25 +296,23 @@ impl<H: Host> Worker<H> {
         wish: LeaseWish,
         now: Timestamp,
     ) {
-        let Some(local) = self.local_table.of_mut(descriptor.key) else {
-            return;
-        };
+        let Some(record) = self.local.of_mut(descriptor.key) else { return };
         let unleased = match status.verdict {
             Verdict::Deny => true,
-            // On a denied request no tokens are granted.
+            // A denied request is granted no tokens.
             Verdict::Allow if verdict == Verdict::Deny => return,
             Verdict::Allow => status.limit.is_none() || (wish.waiting > 0 && status.remaining > 0),
         };
         if status.lease.is_some() {
-            local.unleased_until = Timestamp::default();
+            record.unleased_until = Timestamp::default();
         } else if unleased {
-            local.unleased_until = now.saturating_add(UNLEASED);
+            record.unleased_until = now.saturating_add(UNLEASED_TIME);
         }
     }
 }
 
-/// Whether an answer is one to this ask.
-fn makes_sense(pending: &PendingCall, answer: &Answer) -> bool {
+/// Whether a response fits its call.
+fn fits(pending: &PendingCall, answer: &Answer) -> bool {
     let denies_with_tokens = |status: &Status| {
         status.verdict == Verdict::Deny && status.lease.is_some_and(|lease| lease.tokens > 0)
     };

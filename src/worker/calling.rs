@@ -1,27 +1,28 @@
-//! Asking the sidecar: for a request, for a new lease in the background, and as a probe.
+//! Calls the sidecar: for a request, for a new lease in the background, and as a probe.
 //!
-//! The hits of a request that asks are charged by the sidecar, for all its descriptors together; so
-//! nothing that the worker holds is spent for it.
+//! The sidecar charges the hits of the request that calls, for all its descriptors together; so no
+//! local tokens are spent for it.
 
 use super::Worker;
 use super::local_decisions::ENTRIES_BYTES_MAX;
 use crate::host::stats::Counter;
 use crate::host::{Call, CallId, Host, Unsent};
+use crate::leases::local_table::LocalRecord;
 use crate::leases::shared_table::Write;
-use crate::request::descriptors::{DescriptorRef, RequestDescriptors};
+use crate::request::descriptors::{DescriptorRef, Descriptors};
 use crate::worker::call_error::{CallError, Undecided};
 use crate::worker::pending_calls::{LeaseWish, PendingCall, Purpose, Waiter, needed, needed_by};
 use std::time::Duration;
 use tidegate_core::{Descriptor, Hits, LeaseAsk, Request, Timestamp};
 use tidegate_wire::{encode_request, lease_ask_metadata};
 
-/// So long after its timeout Envoy is to end a call itself, in case no tick does: longer than an ask is waited
-/// for, as Envoy's timers start early in a worker that is late.
-const GIVEN_UP: Duration = Duration::from_secs(2);
+/// Envoy ends a call itself this long after its timeout, in case no tick does. Longer than any
+/// request waits, since Envoy's timers fire early in a delayed worker.
+const TIMEOUT_BEYOND: Duration = Duration::from_secs(2);
 
 impl<H: Host> Worker<H> {
-    /// Has a request wait for a call that is under way, or asks for it. `rest` will wait for the same
-    /// answer.
+    /// Adds a request to a pending call, or makes a call for it. `rest` will wait for the same
+    /// response.
     pub(super) fn submit(
         &mut self,
         waiter: Waiter,
@@ -47,41 +48,38 @@ impl<H: Host> Worker<H> {
             self.calls.queue(waiter);
             return Ok(());
         }
-        let mut wish = Vec::with_capacity(lacking.len());
+        let mut wishes = Vec::with_capacity(lacking.len());
         for (index, (descriptor, lacks)) in waiter.descriptors.iter().zip(&lacking).enumerate() {
-            // One lease for a descriptor that is there twice.
+            // One lease for a descriptor that occurs twice.
             let again =
                 waiter.descriptors.iter().take(index).any(|before| before.key == descriptor.key);
-            wish.push(if *lacks && !again && self.may_be_leased(&descriptor, now) {
+            wishes.push(if *lacks && !again && self.may_be_leased(&descriptor, now) {
                 let waiting = needed_by(rest.iter(), descriptor.key);
                 LeaseWish { wanted: self.wanted(&descriptor, now), waiting }
             } else {
                 LeaseWish::default()
             });
         }
+        let number = self.next_call_number();
         let pending = PendingCall {
-            purpose: Purpose::Decide,
             requester: Some(waiter.requester),
-            wish,
+            wishes,
             descriptors: waiter.descriptors,
-            ends: waiter.deadline,
-            waiters: Vec::new(),
-            sent_at: self.tick_clock.now(),
-            name: self.next_call_number(),
-            returned: Vec::new(),
+            deadline: waiter.deadline,
+            ..self.new_call(Purpose::Decide, number)
         };
-        self.pending(pending, now).ok_or(CallError::NotSent.undecided_reason())
+        self.call_sidecar(pending, now).ok_or(CallError::NotSent.undecided_reason())
     }
 
-    /// Which descriptors the sidecar has to be asked about.
-    fn lacking(&self, descriptors: &RequestDescriptors, now: Timestamp) -> Vec<bool> {
+    /// Which descriptors need a call.
+    fn lacking(&self, descriptors: &Descriptors, now: Timestamp) -> Vec<bool> {
         let lacks = |descriptor: DescriptorRef<'_>| {
             self.lacks(&descriptor, needed(descriptors, descriptor.key), now)
         };
         descriptors.iter().map(lacks).collect()
     }
 
-    /// The call whose answer will bring all that `waiter` lacks.
+    /// The call whose response will bring all that `waiter` lacks.
     fn call_to_wait_for(
         &self,
         waiter: &Waiter,
@@ -98,79 +96,90 @@ impl<H: Host> Worker<H> {
         self.calls.call_for(lacked().map(|(descriptor, _)| descriptor.key), waiter.deadline)
     }
 
-    /// Whether an answer may bring tokens for others than the one who asks.
+    /// Whether a response may bring tokens for other requests than the one that calls.
     fn may_be_leased(&self, descriptor: &DescriptorRef<'_>, now: Timestamp) -> bool {
-        let unleased = |local: &crate::leases::local_table::LocalRecord| now < local.unleased_until;
+        let unleased = |record: &LocalRecord| now < record.unleased_until;
         descriptor.entries.len() <= ENTRIES_BYTES_MAX
-            && !self.local_table.of(descriptor.key).is_some_and(unleased)
+            && !self.local.of(descriptor.key).is_some_and(unleased)
     }
 
-    /// How many tokens to ask for in advance: none while another worker does.
+    /// The tokens to request in advance: none while another worker does.
     fn wanted(&mut self, descriptor: &DescriptorRef<'_>, now: Timestamp) -> u64 {
-        let local = self.local_table.of(descriptor.key);
-        let own = local.map_or(0, |local| local.state.demand.wanted(now));
+        let record = self.local.of(descriptor.key);
+        let own = record.map_or(0, |record| record.state.demand.wanted(now));
         let refreshing_until = self.refresh_mark(now);
-        let wanted =
-            self.shared_table.change(&self.host, &mut self.stats, descriptor.key, now, |slot| {
-                let wanted = slot.demand.wanted(now).max(own);
-                if wanted == 0 || now < slot.refreshing_until {
-                    return (0, Write::Keep);
-                }
-                slot.refreshing_until = refreshing_until;
-                (wanted, Write::Store)
-            });
+        let wanted = self.change_slot(descriptor.key, now, |slot| {
+            let wanted = slot.demand.wanted(now).max(own);
+            if wanted == 0 || now < slot.refreshing_until {
+                return (0, Write::Keep);
+            }
+            slot.refreshing_until = refreshing_until;
+            (wanted, Write::Store)
+        });
         wanted.unwrap_or(own)
     }
 
-    /// PendingCalls for a new lease of a descriptor in the background.
+    /// Requests a new lease of a descriptor in the background.
     pub(super) fn refresh(&mut self, descriptor: &DescriptorRef<'_>, wanted: u64, now: Timestamp) {
-        let mut descriptors = RequestDescriptors::default();
+        let mut descriptors = Descriptors::default();
         self.add_peek(&mut descriptors, descriptor);
-        self.ask_in_background(Purpose::Refresh, descriptors, wanted, now);
+        self.call_in_background(Purpose::Refresh, descriptors, wanted, now);
     }
 
-    /// PendingCalls whether the sidecar answers again, with the descriptors of the request at hand.
-    pub(super) fn probe(&mut self, descriptors: &RequestDescriptors, now: Timestamp) {
-        let mut peek = RequestDescriptors::default();
+    /// Checks whether the sidecar answers again, with the descriptors of the current request.
+    pub(super) fn probe(&mut self, descriptors: &Descriptors, now: Timestamp) {
+        let mut peek = Descriptors::default();
         for descriptor in descriptors.iter() {
             self.add_peek(&mut peek, &descriptor);
         }
-        self.ask_in_background(Purpose::Probe, peek, 0, now);
+        self.call_in_background(Purpose::Probe, peek, 0, now);
     }
 
-    fn add_peek(&self, descriptors: &mut RequestDescriptors, descriptor: &DescriptorRef<'_>) {
+    fn add_peek(&self, descriptors: &mut Descriptors, descriptor: &DescriptorRef<'_>) {
         descriptors.append(descriptor.entries);
         descriptors.finish(self.process.seed, 0);
     }
 
-    fn ask_in_background(
+    fn call_in_background(
         &mut self,
         purpose: Purpose,
-        descriptors: RequestDescriptors,
+        descriptors: Descriptors,
         wanted: u64,
         now: Timestamp,
     ) {
-        let count = descriptors.len();
-        let pending = PendingCall {
-            purpose,
-            requester: None,
-            descriptors,
-            wish: vec![LeaseWish { wanted, waiting: 0 }; count],
-            ends: self.tick_clock.deadline(),
-            waiters: Vec::new(),
-            sent_at: self.tick_clock.now(),
-            name: self.next_call_number(),
-            returned: Vec::new(),
-        };
-        let _ = self.pending(pending, now);
+        let wishes = vec![LeaseWish { wanted, waiting: 0 }; descriptors.len()];
+        let number = self.next_call_number();
+        let pending = PendingCall { descriptors, wishes, ..self.new_call(purpose, number) };
+        let _ = self.call_sidecar(pending, now);
     }
 
-    fn pending(&mut self, pending: PendingCall, now: Timestamp) -> Option<()> {
+    /// A call without descriptors and requests.
+    pub(super) fn new_call(&self, purpose: Purpose, number: u64) -> PendingCall {
+        PendingCall {
+            purpose,
+            requester: None,
+            descriptors: Descriptors::default(),
+            wishes: Vec::new(),
+            deadline: self.tick_clock.deadline(),
+            waiters: Vec::new(),
+            sent_at: self.tick_clock.now(),
+            number,
+            returned: Vec::new(),
+        }
+    }
+
+    fn call_sidecar(&mut self, pending: PendingCall, now: Timestamp) -> Option<()> {
         let metadata = if self.leases() {
             let proxy = self.process.proxy;
-            let wanted = pending.wish.iter().map(|wish| wish.wanted).collect();
-            let waiting = pending.wish.iter().map(|wish| wish.waiting).collect();
-            lease_ask_metadata(&LeaseAsk { call: pending.name, proxy, clock: now, wanted, waiting })
+            let wanted = pending.wishes.iter().map(|wish| wish.wanted).collect();
+            let waiting = pending.wishes.iter().map(|wish| wish.waiting).collect();
+            lease_ask_metadata(&LeaseAsk {
+                call: pending.number,
+                proxy,
+                clock: now,
+                wanted,
+                waiting,
+            })
         } else {
             Vec::new()
         };
@@ -179,8 +188,8 @@ impl<H: Host> Worker<H> {
         Some(())
     }
 
-    /// Sends a call. Gives the ask back when Envoy does not take it. One that fails at once is kept until
-    /// its reason comes.
+    /// Sends a call. Returns it if Envoy refuses it. A call that fails at once is kept until its
+    /// cause arrives.
     pub(super) fn send(
         &mut self,
         descriptors: Vec<Descriptor>,
@@ -193,7 +202,7 @@ impl<H: Host> Worker<H> {
             target: &self.config.call_target,
             metadata,
             message: &encode_request(&request),
-            timeout: self.config.timeout.saturating_add(GIVEN_UP),
+            timeout: self.config.timeout.saturating_add(TIMEOUT_BEYOND),
         });
         let call = match call {
             Ok(call) => call,

@@ -1,7 +1,7 @@
-//! Keeps a sidecar that does not answer from costing every request a timeout.
+//! Keeps an unresponsive sidecar from costing every request a timeout.
 //!
-//! After [`FAILURES`] failed calls in a row nobody asks or waits. From time to time one call in the
-//! background probes whether it answers again.
+//! After [`FAILURES`] failed calls in a row, requests neither call nor wait. From time to time one
+//! call in the background probes whether the sidecar answers again.
 
 use tidegate_core::{Nanos, Timestamp};
 
@@ -9,7 +9,7 @@ const FAILURES: u32 = 5;
 const PAUSE_MIN: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(8);
 
-/// Whether the sidecar may be asked.
+/// Whether the sidecar may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CircuitBreaker {
     state: BreakerState,
@@ -17,22 +17,21 @@ pub(crate) struct CircuitBreaker {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BreakerState {
-    /// It may, after so many failures in a row.
+    /// It may; counts failures in a row.
     Closed { failures: u32 },
     /// It may not until then.
     Open { until: Timestamp, pause: Nanos },
-    /// One call is under way.
+    /// A probe is pending.
     Probing { pause: Nanos },
 }
 
-/// What a call's end changed.
+/// The effect of a call's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transition {
-    /// From now on nobody asks.
+    /// No more calls from now on.
     Opened,
-    /// From now on everybody may again.
+    /// Calls are allowed again.
     Closed,
-    /// Nothing.
     None,
 }
 
@@ -41,12 +40,12 @@ impl CircuitBreaker {
         CircuitBreaker { state: BreakerState::Closed { failures: 0 } }
     }
 
-    /// Whether requests may ask.
+    /// Whether requests may call the sidecar.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state, BreakerState::Closed { .. })
     }
 
-    /// Whether a probe is due; then it counts as under way.
+    /// Whether a probe is due; then it counts as pending.
     pub(crate) fn probe(&mut self, now: Timestamp) -> bool {
         match self.state {
             BreakerState::Open { until, pause } if now >= until => {
@@ -57,18 +56,15 @@ impl CircuitBreaker {
         }
     }
 
-    /// A call was answered.
     pub(crate) fn answered(&mut self) -> Transition {
         let change = if self.is_closed() { Transition::None } else { Transition::Closed };
         self.state = BreakerState::Closed { failures: 0 };
         change
     }
 
-    /// A call failed. Those that were under way when it opened change nothing.
+    /// A call failed. Calls that were pending when the breaker opened change nothing.
     pub(crate) fn failed(&mut self, now: Timestamp, random: u64) -> Transition {
-        let BreakerState::Closed { failures } = &mut self.state else {
-            return Transition::None;
-        };
+        let BreakerState::Closed { failures } = &mut self.state else { return Transition::None };
         *failures = failures.saturating_add(1);
         if *failures < FAILURES {
             return Transition::None;
@@ -86,7 +82,6 @@ impl CircuitBreaker {
         Transition::Opened
     }
 
-    /// The probe failed.
     pub(crate) fn probe_failed(&mut self, now: Timestamp, random: u64) {
         if let BreakerState::Probing { pause } = self.state {
             let pause = Nanos::new(pause.as_nanos().saturating_mul(2)).min(PAUSE_MAX);
@@ -94,7 +89,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Up to a quarter longer, so that the workers of many proxies do not probe at the same moment.
+    /// The pause is up to a quarter longer, so that the workers of many proxies do not probe
+    /// simultaneously.
     fn open(&mut self, pause: Nanos, now: Timestamp, random: u64) {
         let most = pause.as_nanos().checked_div(4).unwrap_or(0).max(1);
         let jitter = Nanos::new(random.checked_rem(most).unwrap_or(0));
@@ -128,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_come_ever_more_seldom_one_at_a_time_and_an_answer_closes() {
+    fn probes_back_off_one_at_a_time_and_a_response_closes() {
         let mut breaker = CircuitBreaker::new();
         for _ in 0..5 {
             breaker.failed(at(0), 0);
@@ -142,7 +138,7 @@ mod tests {
             assert_eq!(breaker.failed(at(now), 0), Transition::None);
             breaker.probe_failed(at(now), 0);
         }
-        // A quarter of 8 s later at most.
+        // At most a quarter of 8 s later.
         assert!(breaker.probe(at(now + 8_000)));
         breaker.probe_failed(at(now), 1_999_999_999);
         assert!(!breaker.probe(at(now + 9_999)));

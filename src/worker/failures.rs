@@ -1,6 +1,8 @@
-//! What follows when a call brought no answer: whose mode decides, the breaker, counts, and the log.
+//! Handles calls without a response: the mode that decides, the circuit breaker, counters, and the
+//! log.
 //!
-//! Each cause has its own count and its own log line, at most one in ten seconds and worker.
+//! Each cause has its own counter and its own log line, which a worker writes at most once in ten
+//! seconds.
 
 use super::{Outcome, Worker};
 use crate::config::{FailureMode, OverloadMode};
@@ -14,20 +16,18 @@ use tidegate_core::{Nanos, Timestamp};
 /// The least time between two log lines about the same cause.
 const LOG_INTERVAL: Nanos = Nanos::from_secs(10);
 
-/// What was logged, so that it is not logged again with each request.
+/// Limits log lines: a failure is not logged for each request.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
     logged_at: [Option<Timestamp>; Cause::COUNT],
-    /// Whether an outage was logged since the last answer: then so is its end.
+    /// Whether an outage was logged since the last response: then its end is logged too.
     outage_logged: bool,
 }
 
 impl FailureLog {
-    /// Whether a line about this is due; then it counts as logged.
+    /// Whether a line about this cause is due; then it counts as logged.
     fn is_due(&mut self, cause: Cause, now: Timestamp) -> bool {
-        let Some(logged_at) = self.logged_at.get_mut(cause as usize) else {
-            return false;
-        };
+        let Some(logged_at) = self.logged_at.get_mut(cause as usize) else { return false };
         let due = logged_at.is_none_or(|logged| now.saturating_since(logged) >= LOG_INTERVAL);
         if due {
             *logged_at = Some(now);
@@ -73,14 +73,13 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// The time of a request is over that could not ask.
+    /// The deadline of a queued request has passed.
     pub(super) fn note_late(&mut self, now: Timestamp) {
         if self.failure_log.is_due(Cause::Late, now) {
             self.log_cause(&CallError::Late.to_string(), Undecided::Overload);
         }
     }
 
-    /// The sidecar has answered.
     pub(super) fn note_answer(&mut self) {
         self.tick_clock.answered();
         let logged = std::mem::take(&mut self.failure_log.outage_logged);

@@ -1,86 +1,74 @@
-//! Calls to the sidecar that are under way, and the requests that wait for their answers, or for a call.
+//! Pending calls to the sidecar, and the requests that wait for their responses or for a call of
+//! their own.
 //!
-//! Invariants: a paused request is in exactly one call, as its asker or as a waiter, or in the queue; a
-//! waiter is only in a call that ends before the waiter's own time is over; and there are never more than
-//! [`WAITING_MAX`] of them, nor more bytes than [`WAITING_BYTES_MAX`]. A request may be gone before its
-//! answer comes.
+//! Invariants: a paused request is in exactly one call, as its requester or as a waiter, or in the
+//! queue; a waiter is only in a call that ends by the waiter's deadline; at most [`WAITING_MAX`]
+//! requests with at most [`WAITING_BYTES_MAX`] bytes wait. A request may be gone before its
+//! response arrives.
 
 use crate::host::{CallId, StreamId};
 use crate::leases::local_table::ReturnableTokens;
-use crate::request::descriptors::{DescriptorRef, LeaseKey, RequestDescriptors};
+use crate::request::descriptors::{DescriptorRef, Descriptors, LeaseKey};
 use crate::worker::tick_clock::Tick;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Of a worker, those that are decided and not told yet included.
+/// Per worker, including decided requests that are still paused.
 pub(crate) const WAITING_MAX: usize = 8_192;
-/// A request has a few hundred bytes of descriptors, unless a client wants it to have more.
+/// Descriptors have a few hundred bytes, unless a client inflates them.
 const WAITING_BYTES_MAX: usize = 8 << 20;
-/// Calls of a worker at a time. Envoy lets 1,024 requests of all workers be under way to a cluster, and
-/// fails those above at once. At a round trip of 1 ms it is 128,000 calls a second.
+/// Pending calls of a worker. By default Envoy allows 1,024 requests of all workers to a cluster,
+/// and fails those above at once. At a round trip of 1 ms it is 128,000 calls a second.
 pub(crate) const CALLS_MAX: usize = 128;
 
-/// Who is decided.
+/// The subject of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Requester {
-    /// A paused request.
     Stream(StreamId),
-    /// Descriptors in shadow, whose request went on long ago.
+    /// Descriptors in shadow; their request has already continued.
     Shadow,
 }
 
-/// A request that waits.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    /// Who waits.
     pub(crate) requester: Requester,
-    /// What it needs.
-    pub(crate) descriptors: RequestDescriptors,
-    /// Its last tick.
+    pub(crate) descriptors: Descriptors,
     pub(crate) deadline: Tick,
 }
 
-/// What a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To decide its asker.
+    /// Decides its requester.
     Decide,
-    /// For a new lease before the old one is used up.
+    /// Requests a new lease before the old one is used up.
     Refresh,
-    /// To see whether the sidecar answers again.
+    /// Checks whether the sidecar answers again.
     Probe,
-    /// To give tokens back.
     Return,
 }
 
-/// Tokens that were asked for beyond the hits of the asker.
+/// Tokens requested beyond the hits of the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LeaseWish {
     /// In advance: a share of what is left.
     pub(crate) wanted: u64,
-    /// For requests that wait: granted as far as any are left, if any are granted at all.
+    /// For waiting requests: granted as far as any are left, if any are granted at all.
     pub(crate) waiting: u64,
 }
 
-/// A call under way.
 #[derive(Debug)]
 pub(crate) struct PendingCall {
-    /// What it is for.
     pub(crate) purpose: Purpose,
-    /// Who is decided by its verdict; none when that request is gone, or there was none.
+    /// Decided by the verdict; none if that request is gone, or there was none.
     pub(crate) requester: Option<Requester>,
-    /// What is asked about.
-    pub(crate) descriptors: RequestDescriptors,
-    /// For each descriptor, what was asked for beyond the hits of the asker.
-    pub(crate) wish: Vec<LeaseWish>,
-    /// Its last tick.
-    pub(crate) ends: Tick,
-    /// Who is decided again when it has.
+    pub(crate) descriptors: Descriptors,
+    /// For each descriptor, the tokens requested.
+    pub(crate) wishes: Vec<LeaseWish>,
+    pub(crate) deadline: Tick,
+    /// Decided again when the call has ended.
     pub(crate) waiters: Vec<Waiter>,
-    /// The tick that it was sent in.
     pub(crate) sent_at: Tick,
-    /// Its number, by which the sidecar names what it grants.
-    pub(crate) name: u64,
-    /// The tokens that it gives back.
+    /// Its number, from which the sidecar derives the ids of its leases.
+    pub(crate) number: u64,
     pub(crate) returned: Vec<ReturnableTokens>,
 }
 
@@ -94,69 +82,65 @@ impl PendingCall {
         waiters.fold(self.descriptors.bytes(), usize::saturating_add)
     }
 
-    /// The hits that the waiters need of `key`.
+    /// The hits of `key` that the waiters need.
     pub(crate) fn waiting_for(&self, key: LeaseKey) -> u64 {
         needed_by(self.waiters.iter(), key)
     }
 }
 
-/// The hits that these need of `key`.
+/// The hits of `key` that these need.
 pub(crate) fn needed_by<'a>(waiters: impl Iterator<Item = &'a Waiter>, key: LeaseKey) -> u64 {
     waiters.map(|waiter| needed(&waiter.descriptors, key)).fold(0, u64::saturating_add)
 }
 
-/// The hits that a request needs of `key`: it may have the same descriptor twice.
-pub(crate) fn needed(descriptors: &RequestDescriptors, key: LeaseKey) -> u64 {
+/// The hits of `key` that a request needs: the same descriptor may occur twice.
+pub(crate) fn needed(descriptors: &Descriptors, key: LeaseKey) -> u64 {
     let same = descriptors.iter().filter(|descriptor| descriptor.key == key);
     same.map(|descriptor| descriptor.hits).fold(0, u64::saturating_add)
 }
 
-/// As [`needed`], for one of the request's own descriptors.
-pub(crate) fn needed_there(
-    descriptors: &RequestDescriptors,
-    descriptor: &DescriptorRef<'_>,
-) -> u64 {
+/// [`needed`] for one of the request's own descriptors.
+pub(crate) fn needed_by_own(descriptors: &Descriptors, descriptor: &DescriptorRef<'_>) -> u64 {
     if descriptors.has_duplicates() { needed(descriptors, descriptor.key) } else { descriptor.hits }
 }
 
-/// All of them.
+/// All pending calls and waiting requests of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCalls {
     calls: BTreeMap<CallId, PendingCall>,
-    /// The call that calls for a key.
+    /// The call that will bring a key's lease.
     call_by_key: BTreeMap<LeaseKey, CallId>,
-    /// Who could not ask, as there were too many calls; the first has the least time left.
+    /// Requests that could not call, as there were too many calls; the earliest deadline first.
     queue: VecDeque<Waiter>,
-    /// Calls that failed at once and whose reason is on its way.
+    /// Calls that failed at once and whose cause has not arrived yet.
     unsent: VecDeque<PendingCall>,
-    /// Whether Envoy takes no more calls for now.
+    /// Whether Envoy currently refuses calls.
     overflowed: bool,
     waiting: usize,
     bytes: usize,
 }
 
 impl PendingCalls {
-    /// Whether another request may wait, beside so many that are decided.
+    /// Whether another request may wait, besides this number of decided ones.
     pub(crate) fn has_room(&self, decided: usize) -> bool {
         self.waiting.saturating_add(decided) < WAITING_MAX && self.bytes < WAITING_BYTES_MAX
     }
 
-    /// Whether another call may be made.
     pub(crate) fn may_call(&self) -> bool {
         !self.overflowed && self.calls.len() < CALLS_MAX
     }
 
-    /// Envoy takes no more calls until one of those under way has ended, or for a while.
+    /// Envoy refuses calls until a pending one has ended, or for a while.
     pub(crate) fn overflow(&mut self) {
         self.overflowed = true;
     }
 
-    /// Envoy may take calls again.
-    pub(crate) fn try_again(&mut self) {
+    /// Envoy may accept calls again.
+    pub(crate) fn clear_overflow(&mut self) {
         self.overflowed = false;
     }
 
-    /// Keeps a call that failed at once until its reason comes.
+    /// Keeps a call that failed at once until its cause arrives.
     pub(crate) fn keep_unsent(&mut self, pending: PendingCall) {
         self.add_counts(pending.waiting(), pending.bytes());
         self.unsent.push_back(pending);
@@ -169,24 +153,23 @@ impl PendingCalls {
         Some(pending)
     }
 
-    /// Has a request wait until another call may be made, before those that have more time left.
+    /// Queues a request until another call may be made, by its deadline.
     pub(crate) fn queue(&mut self, waiter: Waiter) {
         self.add_counts(1, waiter.descriptors.bytes());
         let index = self.queue.partition_point(|queued| queued.deadline <= waiter.deadline);
         self.queue.insert(index, waiter);
     }
 
-    /// Whether the first of the queue may ask, or its time is over.
+    /// Whether the first queued request may call, or its deadline has passed.
     pub(crate) fn may_unqueue(&self, now: Tick) -> bool {
         self.queue.front().is_some_and(|first| self.may_call() || first.deadline < now)
     }
 
-    /// Whether none is in the queue.
     pub(crate) fn is_queue_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes the first out of the queue.
+    /// Takes the first request out of the queue.
     pub(crate) fn unqueue(&mut self) -> Option<Waiter> {
         let waiter = self.queue.pop_front()?;
         if self.queue.is_empty() {
@@ -196,19 +179,19 @@ impl PendingCalls {
         Some(waiter)
     }
 
-    /// How many wait, for others or for their own ask.
+    /// The number of waiting requests, including requesters.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Whether a call calls for `key`.
+    /// Whether a call about `key` is pending.
     pub(crate) fn is_pending(&self, key: LeaseKey) -> bool {
         self.call_by_key.contains_key(&key)
     }
 
-    /// The call to wait for when all of `keys` are being asked for: the last of them to end, if that
-    /// is by `deadline`.
+    /// The call to wait for if calls about all of `keys` are pending: the last of them to end, if
+    /// that is by `deadline`.
     pub(crate) fn call_for(
         &self,
         keys: impl Iterator<Item = LeaseKey>,
@@ -217,7 +200,7 @@ impl PendingCalls {
         let mut last = None;
         for key in keys {
             let call = *self.call_by_key.get(&key)?;
-            let ends = self.calls.get(&call)?.ends;
+            let ends = self.calls.get(&call)?.deadline;
             if ends > deadline {
                 return None;
             }
@@ -226,7 +209,7 @@ impl PendingCalls {
         last.map(|(_, call)| call)
     }
 
-    /// Notes a call that was sent. Gives back the one that had its number, which has ended unseen.
+    /// Adds a call that was sent. Returns the call that had its id, whose end was lost.
     pub(crate) fn sent(&mut self, call: CallId, pending: PendingCall) -> Option<PendingCall> {
         let lost = self.take(call);
         for descriptor in pending.descriptors.iter() {
@@ -237,18 +220,15 @@ impl PendingCalls {
         lost
     }
 
-    /// Has a request wait for a call.
     pub(crate) fn wait(&mut self, call: CallId, waiter: Waiter) -> Result<(), Waiter> {
-        let Some(pending) = self.calls.get_mut(&call) else {
-            return Err(waiter);
-        };
+        let Some(pending) = self.calls.get_mut(&call) else { return Err(waiter) };
         let bytes = waiter.descriptors.bytes();
         pending.waiters.push(waiter);
         self.add_counts(1, bytes);
         Ok(())
     }
 
-    /// Takes a call out that has ended, with all who waited for it.
+    /// Removes a call that has ended, with all its waiters.
     pub(crate) fn take(&mut self, call: CallId) -> Option<PendingCall> {
         let pending = self.calls.remove(&call)?;
         for descriptor in pending.descriptors.iter() {
@@ -270,12 +250,11 @@ impl PendingCalls {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// The first of all calls.
     pub(crate) fn first(&self) -> Option<CallId> {
         self.calls.first_key_value().map(|(call, _)| *call)
     }
 
-    /// Takes any call out, as if it had ended.
+    /// Removes any call, as if it had ended.
     pub(crate) fn take_any(&mut self) -> Option<PendingCall> {
         match self.first() {
             Some(call) => self.take(call),
@@ -283,26 +262,23 @@ impl PendingCalls {
         }
     }
 
-    /// The tick in which the oldest call under way was sent.
+    /// The tick in which the oldest pending call was sent.
     pub(crate) fn oldest_sent_at(&self) -> Option<Tick> {
         self.calls.values().map(|pending| pending.sent_at).min()
     }
 
-    /// Who is decided by a call.
     #[cfg(test)]
-    pub(crate) fn asker_of(&self, call: CallId) -> Option<Requester> {
+    pub(crate) fn requester_of(&self, call: CallId) -> Option<Requester> {
         self.calls.get(&call)?.requester
     }
 
-    /// How many calls are under way.
     #[cfg(test)]
     pub(crate) fn calls(&self) -> usize {
         self.calls.len()
     }
 
-    /// A call whose time is over.
     pub(crate) fn overdue(&self, now: Tick) -> Option<CallId> {
-        self.calls.iter().find(|(_, pending)| pending.ends < now).map(|(call, _)| *call)
+        self.calls.iter().find(|(_, pending)| pending.deadline < now).map(|(call, _)| *call)
     }
 }
 
@@ -314,8 +290,8 @@ mod tests {
         Tick::new(tick)
     }
 
-    fn descriptors(values: &[&str]) -> RequestDescriptors {
-        let mut descriptors = RequestDescriptors::default();
+    fn descriptors(values: &[&str]) -> Descriptors {
+        let mut descriptors = Descriptors::default();
         for value in values {
             descriptors.entry("k", value);
             descriptors.finish(7, 1);
@@ -323,16 +299,16 @@ mod tests {
         descriptors
     }
 
-    fn pending(stream: u32, values: &[&str], ends: u64) -> PendingCall {
+    fn pending(stream: u32, values: &[&str], deadline: u64) -> PendingCall {
         PendingCall {
             purpose: Purpose::Decide,
             requester: Some(Requester::Stream(StreamId(stream))),
             descriptors: descriptors(values),
-            wish: vec![LeaseWish::default(); values.len()],
-            ends: at(ends),
+            wishes: vec![LeaseWish::default(); values.len()],
+            deadline: at(deadline),
             waiters: Vec::new(),
             sent_at: at(0),
-            name: 0,
+            number: 0,
             returned: Vec::new(),
         }
     }
@@ -346,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_for_the_last_call_of_all_that_it_lacks_or_for_none() {
+    fn a_request_waits_for_the_last_call_about_its_keys_or_for_none() {
         let mut calls = PendingCalls::default();
         assert!(calls.sent(CallId(1), pending(1, &["a"], 10)).is_none());
         assert!(calls.sent(CallId(2), pending(2, &["b"], 20)).is_none());
@@ -384,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_are_bounded_in_bytes_too() {
+    fn waiting_requests_are_bounded_in_bytes_too() {
         let mut calls = PendingCalls::default();
         let long = "x".repeat(15_000);
         calls.sent(CallId(1), pending(1, &[&long], 10));

@@ -1,7 +1,7 @@
-//! What clients are told: the reply to a denied request, and the headers about limits.
+//! Local replies and the headers about limits.
 //!
-//! Header forms: those of `tidegate_wire::headers`, which the sidecar has as well, and `Retry-After` of
-//! RFC 9110.
+//! The header formats are those of `tidegate_wire::headers`, which the sidecar uses too, and
+//! `Retry-After` of RFC 9110.
 
 use crate::config::{Config, HeaderStyle};
 use crate::host::{Header, Reply};
@@ -10,14 +10,12 @@ use std::borrow::Cow;
 use tidegate_core::{Timestamp, Verdict};
 use tidegate_wire::headers::{self, Policy};
 
-/// What a client is told of one limit.
+/// One limit, as a client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitStatus {
-    /// The limit.
     pub(crate) limit: LimitInfo,
-    /// Tokens at hand, beside what the sidecar has left.
+    /// Tokens at hand, in addition to the sidecar's remaining hits.
     pub(crate) at_hand: u64,
-    /// Whether it has room.
     pub(crate) verdict: Verdict,
 }
 
@@ -30,13 +28,12 @@ pub(crate) fn headers(config: &Config, limits: &[LimitStatus], now: Timestamp) -
     limit_headers(config.headers, &policies(limits, now))
 }
 
-/// The reply to a denied request.
 #[must_use]
 pub(crate) fn denial(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Reply {
     denied(config, &policies(limits, now))
 }
 
-/// The limits of these. Descriptors without one have nothing to tell.
+/// The known limits; descriptors without a limit have no header.
 fn policies(limits: &[LimitStatus], now: Timestamp) -> Vec<Policy<'_>> {
     let known = limits.iter().filter(|status| status.limit.is_known());
     known
@@ -69,7 +66,7 @@ pub(super) fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<
 /// The reply to a request that is over a limit.
 pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     let denying = policies.iter().filter(|policy| policy.verdict == Verdict::Deny);
-    // The longest wait of all that deny: before it, at least one of them still would.
+    // The longest wait of all denying limits: before it, at least one of them still denies.
     let longest =
         denying.reduce(
             |longest, policy| {
@@ -79,7 +76,7 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     let retry_after = longest.map_or(0, |policy| policy.reset_secs).max(1);
     let mut headers = vec![
         ("retry-after", retry_after.to_string()),
-        // Tells Envoy (and the client) not to retry this as an upstream failure.
+        // Keeps Envoy and the client from retrying this as an upstream failure.
         ("x-envoy-ratelimited", "true".to_owned()),
         ("content-type", "text/plain".to_owned()),
     ];
@@ -92,7 +89,7 @@ pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     }
 }
 
-/// The reply to a request that the sidecar did not decide, when `failure_mode` is deny.
+/// The reply to a request that the sidecar did not decide, if `failure_mode` is deny.
 pub(super) fn unavailable() -> Reply {
     Reply {
         status: 500,
@@ -102,13 +99,13 @@ pub(super) fn unavailable() -> Reply {
     }
 }
 
-/// The reply to a request that there is no room to decide, when `overload_mode` is deny.
+/// The reply to a request that was not decided because of overload, if `overload_mode` is deny.
 pub(super) fn overloaded() -> Reply {
     Reply {
         status: 503,
         headers: vec![
             ("retry-after", "1".to_owned()),
-            // Tells an Envoy before this one not to retry.
+            // Keeps an Envoy in front of this one from retrying.
             ("x-envoy-overloaded", "true".to_owned()),
             ("content-type", "text/plain".to_owned()),
         ],
@@ -117,13 +114,11 @@ pub(super) fn overloaded() -> Reply {
     }
 }
 
-/// Which limit denied: the one with the longest wait. What could split a log line, a field of it or a
-/// quoted text becomes `_`.
+/// The denying limit with the longest wait. Characters that could split a log line, a field or a
+/// quoted text become `_`.
 fn denial_details(policy: Option<&Policy<'_>>) -> Cow<'static, str> {
     const DENIED: &str = "tidegate_rate_limited";
-    let Some(policy) = policy else {
-        return DENIED.into();
-    };
+    let Some(policy) = policy else { return DENIED.into() };
     let room = DENIED.len().saturating_add(policy.name.len()).saturating_add(2);
     let mut details = String::with_capacity(room);
     details.push_str(DENIED);
@@ -159,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_style_tells_every_limit_in_its_own_form() {
+    fn each_style_formats_every_limit() {
         let policies = [policy("hourly", Some(3_600), 9), policy("a.b", None, 3)];
         let ietf = [
             ("ratelimit-policy", "\"hourly\";q=10;w=3600, \"a.b\";q=10"),
@@ -176,7 +171,7 @@ mod tests {
         check(HeaderStyle::Ietf, &[], &[]);
     }
 
-    /// Envoy's access log tells which limit denied, whatever its name.
+    /// Envoy's access log names the denying limit, whatever its name.
     #[test]
     fn the_details_name_the_limit_that_denies_longest() {
         let deny = |name, reset_secs| Policy {
@@ -203,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_without_statuses_still_says_when_to_come_back() {
+    fn a_denial_without_statuses_has_retry_after() {
         let reply = denied(&config(), &[]);
         assert!(reply.headers.contains(&("retry-after", "1".to_owned())));
     }

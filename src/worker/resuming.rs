@@ -1,15 +1,15 @@
-//! Carrying out what was decided of requests that waited: so many at a time, and the rest as soon as
-//! Envoy's event loop comes round.
+//! Resumes and answers the requests that waited: a bounded number per turn of Envoy's event loop.
 //!
-//! Envoy keeps resumes, local replies and the ends of calls that fail at once until the callback returns,
-//! and then carries them out one inside the other: each local reply enters `proxy_on_response_headers`,
-//! and the end of that callback carries out the next. Some 300 of them overflow the stack and end the
-//! virtual machine.
+//! Envoy queues resumes, local replies and the ends of calls that fail at once until the callback
+//! returns, and then carries them out nested: each local reply enters `proxy_on_response_headers`,
+//! and the end of that callback carries out the next. Some 300 of them overflow the stack and end
+//! the virtual machine.
 //!
-//! Owns the requests that are decided and not told yet, and the allowance of a turn. A turn begins where
-//! Envoy's event loop itself calls: with an answer, a tick, or a wake. A callback that Envoy may enter
-//! from within another one has what is left of the allowance; the failure of a call has none. Invariant: a turn
-//! settles at most [`TURN_MAX`] requests, and sends at most as many asks of requests that waited.
+//! Owns the requests that are decided but still paused, and the allowance of a turn. A turn begins
+//! where the event loop itself calls: with a response, a tick, or a wake. A callback that Envoy may
+//! nest in another one has the rest of the allowance; the failure of a call has none. Invariant: a
+//! turn finishes at most [`TURN_MAX`] requests, and sends at most as many calls for requests that
+//! waited.
 
 use super::{Outcome, Worker};
 use crate::host::{Host, StreamId};
@@ -18,73 +18,73 @@ use crate::worker::streams::StreamState;
 use std::collections::VecDeque;
 use tidegate_core::Timestamp;
 
-/// Each is about one level of nesting, two where another plugin of the same machine follows in the filter
-/// chain. Envoy has stack for some 300 levels of a short chain.
+/// Each is about one level of nesting, two if another plugin of the same virtual machine follows in
+/// the filter chain. Envoy has stack for some 300 levels of a short chain.
 const TURN_MAX: usize = 16;
 
-/// Room that is kept for the next burst.
 const KEPT_MAX: usize = 64;
 
-/// Requests that are decided, in the order of their decisions.
+/// Decided requests that are still paused, in order of decision.
 #[derive(Debug, Default)]
 pub(super) struct ResumeQueue {
     due: VecDeque<(StreamId, Outcome)>,
-    /// How many requests this turn may still settle.
+    /// The requests that this turn may still finish.
     left: usize,
-    /// How many asks of requests that waited it may still send.
+    /// The calls for waiting requests that this turn may still send.
     submits_left: usize,
-    /// Whether a wake is on its way.
     woken: bool,
 }
 
-/// Requests of a worker that is over, decided and not told.
+/// Decided requests of an ended worker that are still paused.
 #[derive(Debug)]
 pub struct UndeliveredOutcomes(VecDeque<(StreamId, Outcome)>);
 
 impl ResumeQueue {
-    /// Takes out what is decided and not told.
+    /// Takes out the requests that are still paused.
     pub(super) fn take(&mut self) -> UndeliveredOutcomes {
         UndeliveredOutcomes(std::mem::take(&mut self.due))
     }
 
-    /// How many requests are decided and not told.
+    /// The number of decided requests that are still paused.
     pub(super) fn due(&self) -> usize {
         self.due.len()
     }
 }
 
 impl<H: Host> Worker<H> {
-    /// Envoy's event loop calls, with nothing of this worker below on the stack.
+    /// Starts a turn: the event loop has called, with no callback of this worker on the stack.
     pub(super) fn begin_turn(&mut self) {
         (self.resume_queue.left, self.resume_queue.submits_left) = (TURN_MAX, TURN_MAX);
     }
 
-    /// A call has failed. Envoy may say so inside of another callback, even that of the request which asked and is
-    /// not paused yet, so nothing is settled before the next turn.
+    /// Ends the turn: a call has failed. Envoy may report that inside another callback, even that
+    /// of the request that called and is not paused yet, so nothing is finished before the next
+    /// turn.
     pub(super) fn end_turn(&mut self) {
         self.resume_queue.left = 0;
     }
 
-    /// Whether this turn may settle one more request. If not, the next turn goes on, which comes by itself.
+    /// Whether this turn may finish one more request. If not, another turn is requested.
     fn may_resume(&mut self) -> bool {
         take_one(&mut self.resume_queue.left) || self.wake()
     }
 
-    /// Whether this turn may send one more ask of a request that waited. If not, the next turn goes on.
+    /// Whether this turn may send one more call for a request that waited. If not, another turn is
+    /// requested.
     pub(super) fn may_submit(&mut self) -> bool {
         take_one(&mut self.resume_queue.submits_left) || self.wake()
     }
 
-    /// Leaves the rest to the next turn. Always false: this turn does no more.
+    /// Requests another turn. Always false: this turn does no more.
     fn wake(&mut self) -> bool {
         if !self.resume_queue.woken {
-            // Where that fails, the next tick goes on.
+            // If that fails, the next tick continues.
             self.resume_queue.woken = self.host.wake();
         }
         false
     }
 
-    /// Takes over requests from the worker before this one.
+    /// Takes over the requests of an ended worker.
     pub fn adopt(&mut self, decided: UndeliveredOutcomes) {
         for (stream, outcome) in decided.0 {
             self.streams.insert(stream, StreamState::Paused);
@@ -92,14 +92,14 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// Envoy's event loop has come round.
+    /// Envoy's event loop has reached the wake.
     pub fn on_wake(&mut self) {
         self.begin_turn();
         let now = self.host.now();
         self.drain_queues(now);
     }
 
-    /// Goes on where the last turn ended.
+    /// Continues where the last turn ended.
     pub(super) fn drain_queues(&mut self, now: Timestamp) {
         self.resume_queue.woken = false;
         while !self.resume_queue.due.is_empty() {
@@ -116,11 +116,9 @@ impl<H: Host> Worker<H> {
         self.submit_queued(now);
     }
 
-    /// Tells a request that waited what was decided of it, in this turn or in one soon after.
+    /// Finishes a request that waited, in this turn or in one soon after.
     pub(super) fn deliver(&mut self, requester: Requester, outcome: Outcome) {
-        let Requester::Stream(stream) = requester else {
-            return;
-        };
+        let Requester::Stream(stream) = requester else { return };
         if self.resume_queue.due.is_empty() && self.may_resume() {
             self.apply(stream, outcome);
         } else {
@@ -129,7 +127,7 @@ impl<H: Host> Worker<H> {
     }
 
     fn apply(&mut self, stream: StreamId, outcome: Outcome) {
-        // It may have gone since.
+        // It may be gone by now.
         if !matches!(self.streams.get(&stream), Some(StreamState::Paused)) {
             return;
         }
@@ -143,8 +141,8 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// Has those ask who were too many, as far as there is room now, and ends the wait of those whose
-    /// time is over.
+    /// Lets queued requests call as far as there is room, and ends the wait of those past their
+    /// deadline.
     pub(super) fn submit_queued(&mut self, now: Timestamp) {
         while !self.breaker.is_closed() || self.calls.may_unqueue(self.tick_clock.now()) {
             if self.calls.is_queue_empty() {
@@ -161,7 +159,7 @@ impl<H: Host> Worker<H> {
     }
 }
 
-/// Takes one of what is left; false when there is none.
+/// Decrements `left`; false if it is 0.
 fn take_one(left: &mut usize) -> bool {
     let fewer = left.checked_sub(1);
     *left = fewer.unwrap_or(0);

@@ -1,12 +1,12 @@
-//! Which plugin a request belongs to, where one virtual machine serves several.
+//! Finds the plugin of a request if one virtual machine runs several.
 //!
-//! Envoy runs plugins with the same code and the same machine configuration in one machine: two
-//! listeners with the filter, or one listener before and after a change. Each is a root context with
-//! a worker of its own. A request says only once whose it is, when its context is created; it needs
-//! it when its headers come, and from then on its worker knows it by its number. Usually nothing
-//! happens in between, so the last one is kept aside and costs no map.
+//! Envoy runs plugins with the same code and the same configuration of the virtual machine in one
+//! of these: two listeners with the filter, or one listener before and after a change. Each plugin
+//! is a root context with its own worker. Only the creation of a request's context names its root;
+//! its headers need it, and from then on its worker knows it by its id. Usually nothing happens in
+//! between, so the newest one is kept apart and costs no map.
 //!
-//! Owns the workers. Invariant: remembers no request whose headers have come, or that is over.
+//! Owns the workers. Invariant: stores no request whose headers have arrived, or that is over.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct RootContexts<W> {
     workers: Vec<(u32, W)>,
-    /// The request that was created last, and its root, until its headers come.
+    /// The request that was created last, and its root, until its headers arrive.
     newest: Option<(u32, u32)>,
-    /// Those before it whose headers have not come yet.
+    /// Earlier requests whose headers have not arrived yet.
     older: BTreeMap<u32, u32>,
 }
 
@@ -27,14 +27,14 @@ impl<W> RootContexts<W> {
         RootContexts { workers: Vec::new(), newest: None, older: BTreeMap::new() }
     }
 
-    /// Makes `worker` the one of `root`; gives back the one before it.
+    /// Makes `worker` that of `root`; returns its predecessor.
     pub fn insert(&mut self, root: u32, worker: W) -> Option<W> {
         let before = self.remove(root);
         self.workers.push((root, worker));
         before
     }
 
-    /// Takes the worker of `root` out.
+    /// Removes the worker of `root`.
     pub fn remove(&mut self, root: u32) -> Option<W> {
         let index = self.workers.iter().position(|(known, _)| *known == root)?;
         Some(self.workers.swap_remove(index).1)
@@ -57,7 +57,7 @@ impl<W> RootContexts<W> {
         }
     }
 
-    /// The worker of a request whose headers have come. Asked once for each.
+    /// The worker of a request whose headers have arrived. Called once for each.
     pub fn claim(&mut self, stream: u32) -> Option<&mut W> {
         let root = self.forget(stream)?;
         self.get_mut(root)
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_is_gone_takes_no_requests_and_leaves_the_others_theirs() {
+    fn a_removed_plugin_takes_no_requests_and_keeps_those_of_others() {
         let mut roots = RootContexts::new();
         for (root, worker) in [(1, "one"), (2, "two"), (3, "three")] {
             roots.insert(root, worker);

@@ -1,25 +1,26 @@
-//! What is kept of a request between its events: nothing, for most.
+//! The state of a request between its events. Most requests need none.
 
 use crate::host::StreamId;
-use crate::request::descriptors::{LeaseKey, RequestDescriptors};
+use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::worker::replies::LimitStatus;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What is kept of a request.
 #[derive(Debug)]
 pub(crate) enum StreamState {
-    /// It is paused, and among those who ask or wait.
+    /// It is paused: it calls or waits.
     Paused,
-    /// It passed by what is known of these; the response tells of them as they stand then.
+    /// It passed by local state about these keys; its response headers use their state at that
+    /// time.
     DecidedLocally(LeaseKeys),
-    /// It passed by an answer that told this.
+    /// It passed by a response with these limits.
     DecidedBySidecar(Vec<LimitStatus>),
 }
 
-/// The requests of a worker. Envoy's numbers need no secret hash, and a run must be repeatable.
+/// The requests of a worker. Envoy chooses the ids, so the hash needs no secret, and runs are
+/// repeatable.
 pub(crate) type Streams = hashbrown::HashMap<StreamId, StreamState, BuildHasherDefault<IdHasher>>;
 
-/// LeaseKeys of a request: without memory of their own when there are few.
+/// The keys of a request; a few need no allocation.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseKeys {
     few: [Option<LeaseKey>; LeaseKeys::FEW],
@@ -29,8 +30,7 @@ pub(crate) struct LeaseKeys {
 impl LeaseKeys {
     const FEW: usize = 4;
 
-    /// The keys of all descriptors.
-    pub(crate) fn of(descriptors: &RequestDescriptors) -> LeaseKeys {
+    pub(crate) fn of(descriptors: &Descriptors) -> LeaseKeys {
         let mut keys = LeaseKeys::default();
         let mut all = descriptors.iter().map(|descriptor| descriptor.key);
         for few in &mut keys.few {
@@ -40,7 +40,6 @@ impl LeaseKeys {
         keys
     }
 
-    /// Each of them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = LeaseKey> {
         self.few.iter().flatten().chain(&self.more).copied()
     }
@@ -52,7 +51,7 @@ pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
-        // 2^64 over the golden ratio; the table goes by the upper bits and by the lower ones.
+        // 2^64 over the golden ratio; the table uses the upper bits and the lower ones.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         spread ^ (spread >> 32)
     }
@@ -75,7 +74,7 @@ mod tests {
     #[test]
     fn keys_keep_their_number_and_order() {
         for count in 0..7_u64 {
-            let mut descriptors = RequestDescriptors::default();
+            let mut descriptors = Descriptors::default();
             for number in 0..count {
                 descriptors.entry("k", &number.to_string());
                 descriptors.finish(7, 1);

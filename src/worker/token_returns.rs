@@ -1,8 +1,9 @@
-//! Giving tokens back to the sidecar: those that nobody here needs, and those that an ask may have been
-//! granted whose answer never came.
+//! Returns tokens to the sidecar: unneeded ones, and those of leases that a lost response may have
+//! granted.
 //!
-//! Calls are numbered, and a lease has the number of its ask and of its place in it. So the leases of a lost
-//! answer can be named, and a return that is not answered is sent again as it was: the sidecar takes it once.
+//! Calls are numbered, and the id of a lease is its call's number plus its index. So the leases of
+//! a lost response can be recalled by id, and an unanswered return is sent again unchanged: the
+//! sidecar accepts it once.
 
 use super::Worker;
 use super::local_decisions::ENTRIES_BYTES_MAX;
@@ -11,34 +12,33 @@ use crate::host::Host;
 use crate::host::stats::Counter;
 use crate::leases::local_table::ReturnableTokens;
 use crate::leases::token_pool::LeaseTokens;
-use crate::request::descriptors::RequestDescriptors;
 use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::{PendingCall, Purpose};
 use tidegate_core::{Descriptor, Direction, Hits, LeaseAsk, Nanos, Timestamp};
 use tidegate_wire::{DESCRIPTORS_MAX, returned_metadata};
 
-/// Descriptors that are given back in one call, and calls a tick.
-const RETURNS: usize = 32;
-const RETURN_CALLS: usize = 4;
-/// Returns that wait to be sent again. The oldest gives way: its tokens come back with their window.
+/// Descriptors per return, and calls per tick.
+const RETURN_DESCRIPTORS_MAX: usize = 32;
+const RETURN_CALLS_MAX: usize = 4;
+/// Returns that wait to be sent again. The oldest is dropped: its tokens come back with their
+/// window.
 const UNANSWERED_MAX: usize = 16;
-/// Leases of lost answers that wait to be asked back, of which the oldest gives way. Apart from tokens
-/// that are known to be there, so that an outage costs none of those.
+/// Leases of lost responses that wait to be recalled; the oldest is dropped. Apart from tokens
+/// known to exist, so that an outage costs none of those.
 const RECALLS_MAX: usize = 256;
-/// So long the leases of a lost answer are asked back. Most leases end earlier.
-const RECALL: Nanos = Nanos::from_secs(10);
+/// Leases of a lost response are recalled for this time. Most leases end earlier.
+const RECALL_TIME: Nanos = Nanos::from_secs(10);
 
-/// Tokens that go back in one call.
+/// A return: the tokens of one call.
 #[derive(Debug)]
-pub(crate) struct Return {
-    /// The call's number, the same when it is sent again.
+pub(crate) struct TokenReturn {
+    /// The call's number, unchanged when it is sent again.
     pub(crate) call: u64,
-    /// The tokens of each descriptor.
     pub(crate) tokens: Vec<ReturnableTokens>,
 }
 
 impl<H: Host> Worker<H> {
-    /// A number for a call. Its leases have it and those that follow.
+    /// A number for a call. Its leases use it and those that follow.
     pub(super) fn next_call_number(&mut self) -> u64 {
         let name = self.call_next;
         let leases = u64::try_from(DESCRIPTORS_MAX).unwrap_or(u64::MAX);
@@ -46,32 +46,33 @@ impl<H: Host> Worker<H> {
         name
     }
 
-    /// Gives tokens back that nobody here needs. While the sidecar does not answer they wait, and
-    /// those whose lease ends meanwhile are dropped.
+    /// Returns unneeded tokens. They wait while the sidecar does not answer, and are dropped when
+    /// their lease ends.
     pub(super) fn return_tokens(&mut self, now: Timestamp) {
-        self.to_return.retain(|tokens| now < tokens.lease.ends);
-        self.recalls.retain(|tokens| now < tokens.lease.ends);
-        self.unanswered.retain(|back| back.tokens.iter().any(|tokens| now < tokens.lease.ends));
-        for _ in 0..RETURN_CALLS {
+        self.to_return.retain(|tokens| now < tokens.lease.expires_at);
+        self.recalls.retain(|tokens| now < tokens.lease.expires_at);
+        self.unanswered
+            .retain(|back| back.tokens.iter().any(|tokens| now < tokens.lease.expires_at));
+        for _ in 0..RETURN_CALLS_MAX {
             if !self.breaker.is_closed() {
                 return;
             }
             if let Some(again) = self.unanswered.pop_front() {
                 self.send_return(again, now);
             } else if !self.to_return.is_empty() || !self.recalls.is_empty() {
-                let some = self.to_return.len().min(RETURNS);
+                let some = self.to_return.len().min(RETURN_DESCRIPTORS_MAX);
                 let mut tokens: Vec<ReturnableTokens> = self.to_return.drain(..some).collect();
-                let more = RETURNS.saturating_sub(some).min(self.recalls.len());
+                let more = RETURN_DESCRIPTORS_MAX.saturating_sub(some).min(self.recalls.len());
                 tokens.extend(self.recalls.drain(..more));
                 let call = self.next_call_number();
-                self.send_return(Return { call, tokens }, now);
+                self.send_return(TokenReturn { call, tokens }, now);
             } else {
                 return;
             }
         }
     }
 
-    fn send_return(&mut self, back: Return, now: Timestamp) {
+    fn send_return(&mut self, back: TokenReturn, now: Timestamp) {
         let descriptor = |tokens: &ReturnableTokens| Descriptor {
             hits: Some(Hits::new(u64::from(tokens.lease.left))),
             direction: Direction::Refund,
@@ -80,31 +81,23 @@ impl<H: Host> Worker<H> {
         let descriptors = back.tokens.iter().map(descriptor).collect();
         let leases: Vec<u64> = back.tokens.iter().map(|tokens| tokens.lease.id).collect();
         let metadata = returned_metadata(back.call, &leases);
-        let pending = PendingCall {
-            purpose: Purpose::Return,
-            requester: None,
-            descriptors: RequestDescriptors::default(),
-            wish: Vec::new(),
-            ends: self.tick_clock.deadline(),
-            waiters: Vec::new(),
-            sent_at: self.tick_clock.now(),
-            name: back.call,
-            returned: back.tokens,
-        };
+        let pending =
+            PendingCall { returned: back.tokens, ..self.new_call(Purpose::Return, back.call) };
         if let Err(pending) = self.send(descriptors, &metadata, pending, now) {
-            self.keep_unanswered(Return { call: pending.name, tokens: pending.returned });
+            self.keep_unanswered(TokenReturn { call: pending.number, tokens: pending.returned });
         }
     }
 
     /// A return was answered.
     pub(super) fn count_returned(&mut self, pending: &PendingCall) {
-        // What was asked back unseen may never have been granted.
+        // A recalled lease may never have been granted.
         let seen = pending.returned.iter().filter(|tokens| tokens.lease.granted > 0);
         let tokens = seen.map(|tokens| u64::from(tokens.lease.left));
         self.stats.add(Counter::TokensReturned, tokens.fold(0, u64::saturating_add));
     }
 
-    /// An ask has failed. What it may have been granted, or what it gave back, is not forgotten.
+    /// A call has failed. Keeps the leases that it may have granted, or the tokens that it was to
+    /// return.
     pub(super) fn recover_tokens(
         &mut self,
         pending: &mut PendingCall,
@@ -114,21 +107,22 @@ impl<H: Host> Worker<H> {
         let may_go_again = !error.is_answer() || error == CallError::Stuck;
         if pending.purpose == Purpose::Return && may_go_again {
             let returned = std::mem::take(&mut pending.returned);
-            return self.keep_unanswered(Return { call: pending.name, tokens: returned });
+            return self.keep_unanswered(TokenReturn { call: pending.number, tokens: returned });
         }
         if error.is_without_effect() || !self.leases() {
             return;
         }
-        let ends = now.saturating_add(RECALL);
-        for (index, (descriptor, wish)) in pending.descriptors.iter().zip(&pending.wish).enumerate()
+        let expires_at = now.saturating_add(RECALL_TIME);
+        for (index, (descriptor, wish)) in
+            pending.descriptors.iter().zip(&pending.wishes).enumerate()
         {
             let hopeless = wish.wanted == 0 && wish.waiting == 0;
             if hopeless || descriptor.entries.len() > ENTRIES_BYTES_MAX {
                 continue;
             }
-            let id = LeaseAsk::lease_id(pending.name, index);
-            // All that there are: none of them were spent.
-            let lease = LeaseTokens { id, left: u32::MAX, granted: 0, ends };
+            let id = LeaseAsk::lease_id(pending.number, index);
+            // All of them: none were spent.
+            let lease = LeaseTokens { id, left: u32::MAX, granted: 0, expires_at };
             if self.recalls.len() >= RECALLS_MAX {
                 self.recalls.pop_front();
             }
@@ -137,7 +131,7 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    fn keep_unanswered(&mut self, back: Return) {
+    fn keep_unanswered(&mut self, back: TokenReturn) {
         if self.unanswered.len() >= UNANSWERED_MAX {
             self.unanswered.pop_front();
         }

@@ -1,12 +1,10 @@
-//! The one source of chance: xoshiro256**, seeded by splitmix64. Integers only, so that a seed gives
-//! the same run on every machine.
+//! The only source of randomness: xoshiro256**, seeded by splitmix64. Integers only, so that a seed
+//! gives the same run on every machine.
 
-/// Numbers that follow from a seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng([u64; 4]);
 
 impl Rng {
-    /// The numbers of `seed`.
     #[must_use]
     pub(crate) fn new(seed: u64) -> Rng {
         let mut x = seed;
@@ -18,7 +16,6 @@ impl Rng {
         }))
     }
 
-    /// 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         let [a, b, c, d] = self.0;
         let bits = b.wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -44,21 +41,20 @@ impl Rng {
         self.between(1 << magnitude, (2 << magnitude) - 1).clamp(low, high)
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `per_mille` in a thousand.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// A waiting time of about this mean, many short ones and few long ones.
+    /// A waiting time of about this mean: many short ones and few long ones.
     pub(crate) fn wait(&mut self, mean: u64) -> u64 {
         let bits = self.bits();
-        // The leading zeros of random bits are halvings of a chance, as a waiting time is; 1.39 halvings
-        // with the fraction between make the mean.
+        // The leading zeros of random bits count halvings of a probability, like an exponential
+        // waiting time; 1.39 halvings with the fraction between make the mean.
         let halvings = u64::from(bits.leading_zeros()) * 1024 + (bits & 1023);
         ((u128::from(mean) * u128::from(halvings)) / 1536) as u64
     }
 
-    /// One of them.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -1,4 +1,4 @@
-//! The sidecar: the real engine on a real store, and what is seen at its edge.
+//! The sidecar: the real engine on a real store, with checks of its answers.
 
 use crate::host::value_of;
 use crate::limits;
@@ -15,13 +15,12 @@ use tidegate_core::{
 use tidegate_sidecar::Authority;
 use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, rls};
 
-/// gRPC: no room for a counter, as the sidecar says it.
+/// gRPC status: no room for a counter.
 const EXHAUSTED: u32 = 8;
 
-/// The bytes of an answer or a gRPC status, and what was decided.
+/// The bytes of a response or a gRPC status, and the decision.
 pub(crate) type Handled = (Result<Vec<u8>, u32>, Option<Decided>);
 
-/// The process.
 pub(crate) struct Sidecar {
     authority: Option<Authority>,
     dir: TempDir,
@@ -31,10 +30,10 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    /// A sidecar that is not running, with a place for its files.
+    /// A stopped sidecar with a directory for its files.
     ///
     /// # Errors
-    /// When there is no such place.
+    /// If the directory cannot be created.
     pub(crate) fn new(scenario: &Scenario) -> anyhow::Result<Sidecar> {
         // Counters in memory: nothing here is about disks.
         let memory = Path::new("/dev/shm");
@@ -47,21 +46,20 @@ impl Sidecar {
         Ok(Sidecar { authority: None, dir, data, lease_ttl: scenario.lease_ttl, starts: 0 })
     }
 
-    /// Whether it runs.
     #[must_use]
     pub(crate) fn is_up(&self) -> bool {
         self.authority.is_some()
     }
 
-    /// Stops without any goodbye.
+    /// Stops without any cleanup.
     pub(crate) fn crash(&mut self) {
         self.authority = None;
     }
 
-    /// Starts on what is there.
+    /// Starts on its existing files.
     ///
     /// # Errors
-    /// When it does not.
+    /// If it cannot start.
     pub(crate) fn start(&mut self, mutation: Option<Mutation>) -> anyhow::Result<()> {
         if mutation == Some(Mutation::CountsAreForgotten) {
             self.starts += 1;
@@ -72,10 +70,10 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Puts limits in force, now or at the next start.
+    /// Sets the limits, now or at the next start.
     ///
     /// # Errors
-    /// When it does not like them.
+    /// If the limits are invalid.
     pub(crate) fn set_limits(&self, scenario: &Scenario, state: &State) -> anyhow::Result<()> {
         let file = limits::file(&scenario.rules, &state.forms);
         std::fs::write(self.limits(), &file).context("the limits file")?;
@@ -89,7 +87,7 @@ impl Sidecar {
         self.dir.path().join("limits.yaml")
     }
 
-    /// Handles a call; none when nobody is there.
+    /// Handles a call; none if the sidecar is down.
     pub(crate) fn handle(
         &self,
         scenario: &Scenario,
@@ -127,7 +125,7 @@ impl Sidecar {
         Some((Ok(response_to_wire(&answer).encode_to_vec()), Some(decided)))
     }
 
-    /// What the sidecar must never answer.
+    /// Checks that the sidecar may give this answer.
     fn judge(&self, state: &mut State, answer: &Answer, ask: Option<&LeaseAsk>, call: &Call) {
         if answer.statuses.len() != call.about.len() {
             let (statuses, asked) = (answer.statuses.len(), call.about.len());
@@ -166,7 +164,7 @@ fn decided(answer: &Answer, now: Timestamp) -> Decided {
     }
 }
 
-/// Writes down what an allowed ask was charged.
+/// Records the charges of an allowed call.
 fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
     if !decided.allowed {
         return;
@@ -190,7 +188,7 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
     }
 }
 
-/// Gives tokens back, and sees what the counters make of it.
+/// Returns tokens, and checks the effect on the counters.
 fn take_back(
     authority: &Authority,
     state: &mut State,
@@ -208,7 +206,7 @@ fn take_back(
         call.about.iter().enumerate().zip(before.into_iter().zip(after))
     {
         let taken = after.saturating_sub(before);
-        // A counter that comes twice gets both.
+        // A counter that occurs twice gets both.
         let first = call.about.iter().position(|(other, _)| other == key) == Some(index);
         let all = call.about.iter().filter(|(other, _)| other == key).map(|(_, hits)| hits).sum();
         if taken > all {
@@ -231,7 +229,7 @@ fn take_back(
     Ok(answer)
 }
 
-/// What is left of each counter. Where nothing limits it, there is nothing to tell.
+/// The hits left of each counter; none without a limit.
 fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Result<Vec<u64>> {
     let mut request = request.clone();
     for descriptor in &mut request.descriptors {

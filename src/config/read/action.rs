@@ -1,6 +1,6 @@
-//! The actions, spelt as in Envoy's route configuration.
+//! The actions, with the field names of Envoy's route configuration.
 
-use super::checks::{header_name, in_range, literal, not_empty, some_items};
+use super::checks::{empty, header_name, in_range, literal, not_empty, some_items, when_absent};
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::metadata;
 use crate::config::ConfigError;
@@ -50,11 +50,6 @@ pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action,
     }
 }
 
-/// An object without fields.
-pub(super) fn empty(node: &Node<'_>) -> Result<(), ConfigError> {
-    node.object("an empty object", &[], &[])
-}
-
 fn property(
     node: &Node<'_>,
     key: &str,
@@ -66,15 +61,7 @@ fn property(
     Ok(Action::Value { key, fact, when_absent: WhenAbsent::DropDescriptor })
 }
 
-/// What `skip_if_absent` says.
-pub(super) fn when_absent(node: &Node<'_>) -> Result<WhenAbsent, ConfigError> {
-    match node.flag("skip_if_absent")? {
-        Some(true) => Ok(WhenAbsent::SkipEntry),
-        Some(false) | None => Ok(WhenAbsent::DropDescriptor),
-    }
-}
-
-/// What `descriptor_key` says.
+/// `descriptor_key`, or its default.
 fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigError> {
     match node.field("descriptor_key") {
         Some(key) => not_empty(&key),
@@ -85,8 +72,8 @@ fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigErr
 /// The fields of a constant entry.
 const CONSTANT: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
 
-/// The entry of an action whose value is written in the configuration. `default_value` is for a value
-/// that comes out empty, which here is one that is left out.
+/// The entry of an action with a configured value. `default_value` replaces an empty value, which
+/// here means an absent one.
 fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> {
     let key = key_or(node, key_default)?;
     if let Some(value) = node.field("descriptor_value")
@@ -96,7 +83,7 @@ fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> 
     }
     match node.field("default_value") {
         Some(value) => Ok(Encoded::entry(key, literal(&value)?)),
-        None => Err(node.at("descriptor_value").error("must be there, and not empty")),
+        None => Err(node.at("descriptor_value").error("is required and must not be empty")),
     }
 }
 

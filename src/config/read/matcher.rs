@@ -1,7 +1,7 @@
-//! The matchers of headers, query parameters and addresses, spelt as in Envoy's configuration.
+//! The matchers of headers, query parameters and addresses, with the field names of Envoy's
+//! configuration.
 
-use super::action::empty;
-use super::checks::{header_name, in_range, not_empty, some_items, whole_number};
+use super::checks::{empty, header_name, in_range, not_empty, some_items, whole_number};
 use crate::config::ConfigError;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
@@ -17,12 +17,12 @@ pub(super) fn sense(inverted: bool) -> Sense {
     if inverted { Sense::Inverted } else { Sense::Plain }
 }
 
-/// Whether `invert_match` is set.
+/// The value of `invert_match`.
 fn inverted(node: &Node<'_>) -> Result<Sense, ConfigError> {
     Ok(sense(node.flag("invert_match")? == Some(true)))
 }
 
-/// The one of its fields with these names that is there, if any is.
+/// The present one of these fields, if any.
 fn at_most_one<'a>(
     node: &'a Node<'a>,
     tests: &[&'a str],
@@ -87,7 +87,7 @@ fn header_test(
             let bound = |name| test.field(name).map_or(Ok(0), |bound| whole_number(&bound));
             return Ok(HeaderTest::Range(bound("start")?, bound("end")?));
         }
-        // To Envoy, the deprecated field without a text means any value.
+        // In Envoy, an empty text in this deprecated field matches any value.
         "exact_match" if test.text()?.is_empty() => return Ok(HeaderTest::AnyValue),
         "exact_match" => TextMatcher::Exact(test.text()?.to_owned(), case),
         "prefix_match" => TextMatcher::Prefix(not_empty(test)?.to_owned(), case),
@@ -133,7 +133,7 @@ fn text_matcher(node: &Node<'_>, interner: &mut Interner) -> Result<TextMatcher,
 
 fn safe_regex(node: &Node<'_>, interner: &mut Interner) -> Result<TextMatcher, ConfigError> {
     node.object("an object with `regex`", &["regex", "google_re2"], &[])?;
-    // The engine, which older configurations had to name; says nothing any more.
+    // Older configurations had to name the engine; it has no effect any more.
     if let Some(engine) = node.field("google_re2") {
         empty(&engine)?;
     }

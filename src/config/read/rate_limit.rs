@@ -1,4 +1,4 @@
-//! One entry of `rate_limits`: its actions, what it costs, and the requests it is for.
+//! One entry of `rate_limits`: its actions, its cost, and its conditions.
 
 use super::action::action;
 use super::checks::{as_header_name, header_name, in_range, not_empty, some_items};

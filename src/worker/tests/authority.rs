@@ -1,8 +1,8 @@
-//! A small sidecar: fixed windows of a second, leases that end with them, and a book of what was
-//! charged, to compare with what was spent.
+//! A small sidecar: fixed windows of a second, leases that end with them, and accounts of charges
+//! to compare with spending.
 //!
-//! Names of descriptors say what limit they meet: `free` none, `never` one of 50 that is never
-//! leased, `<n>...` one of n.
+//! Names of descriptors select their limit: `free` none, `never` one of 50 that is never leased,
+//! `<n>...` one of n.
 
 use super::world::{MILLI, Sent};
 use prost::Message;
@@ -22,15 +22,15 @@ pub(super) type Count = (String, u64);
 pub(super) struct Authority {
     /// Hits charged, in leases or directly.
     pub(super) charged: BTreeMap<Count, u64>,
-    /// Tokens that holders may spend, or have spent: granted and not given back.
+    /// Tokens that holders may spend, or have spent: granted and not returned.
     pub(super) leased: BTreeMap<Count, u64>,
     pub(super) returned: u64,
     leases: BTreeMap<u64, (Count, u64, u64)>,
-    /// Returns that were taken.
+    /// Accepted returns.
     seen: BTreeSet<u64>,
 }
 
-/// The window of a time.
+/// The window at a time.
 pub(super) fn window_of(now: u64) -> u64 {
     now / WINDOW
 }
@@ -165,7 +165,7 @@ fn limit_of(key: &str) -> Option<u64> {
     }
 }
 
-/// The bytes of an answer that is made up.
+/// The bytes of an invented response.
 pub(super) fn made_up(verdict: Verdict, statuses: Vec<Status>) -> Vec<u8> {
     response_to_wire(&Answer { verdict, statuses, metadata: None }).encode_to_vec()
 }

@@ -1,15 +1,15 @@
-//! Random schedules: requests, ticks, answers that are late, out of order, lost or wrong, streams
-//! that go away, writes of shared data that collide, and time.
+//! Random schedules: requests, ticks, responses that are late, out of order, lost or wrong, streams
+//! that end, colliding writes of shared data, and time.
 //!
-//! What must hold: no token is spent twice or after its end, so in each window no more hits pass by
-//! leases than were leased and not given back; every paused request is decided within its timeout;
-//! and all that is kept is bounded.
+//! Invariants: no token is spent twice or after its expiry, so in each window no more hits pass by
+//! leases than were leased and not returned; every paused request is decided within its timeout;
+//! all state is bounded.
 
 use super::authority::{Authority, window_of};
-use super::world::{Envoy, MILLI, PATIENCE_MS};
+use super::world::{Envoy, MILLI, WAIT_MS_MAX};
 use crate::host::StreamId;
 use crate::leases::slot::Slot;
-use crate::worker::FilterHeadersStatus;
+use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::{Requester, WAITING_MAX};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 const NAMES: [&str; 7] = ["100000", "300", "40", "40a", "9", "free", "never"];
-/// So many more share one set of places, which has eight.
+/// These many more share one set of the local table, which has eight records.
 const CROWD: usize = 12;
 
 fn name(number: usize) -> &'static str {
@@ -27,7 +27,7 @@ fn name(number: usize) -> &'static str {
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// One whose descriptors are in shadow.
+    /// A request with descriptors in shadow.
     Shadow {
         worker: usize,
         needs: Needed,
@@ -39,9 +39,9 @@ enum Event {
     },
     /// A few requests for each name of the crowd, answered at once.
     Crowd(usize),
-    /// A call reaches the authority.
+    /// A call reaches the sidecar.
     Arrive(prop::sample::Index),
-    /// A call that did is answered.
+    /// The response to such a call arrives.
     Answer(prop::sample::Index),
     /// A call ends with this status.
     Fail(prop::sample::Index, u32),
@@ -77,10 +77,10 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What requests need: of which names, how many hits.
+/// The needs of a request: names and hits.
 type Needed = Vec<(usize, u64)>;
 
-/// The worker of a paused request, what it needs, and when its time is over.
+/// The worker of a paused request, its needs, and its deadline.
 type Paused = (usize, Needed, u64);
 
 struct Run {
@@ -117,7 +117,7 @@ impl Run {
                 let named: Vec<(&str, u64)> =
                     needs.iter().map(|(number, hits)| (name(*number), *hits)).collect();
                 let (_, step) = self.envoy.request_with_shadow(worker % workers, &[], &named);
-                assert_eq!(step, FilterHeadersStatus::Continue);
+                assert_eq!(step, HeadersStatus::Continue);
             }
             Event::Crowd(worker) => self.crowd(worker % workers),
             Event::Arrive(index) => self.arrive(&index),
@@ -162,10 +162,10 @@ impl Run {
         let replied = self.envoy.world().replies.iter().any(|(other, ..)| *other == stream);
         self.envoy.world_mut().replies.clear();
         match step {
-            FilterHeadersStatus::Continue => self.spend(needs),
-            FilterHeadersStatus::Pause if replied => {}
-            FilterHeadersStatus::Pause => {
-                let deadline = self.now() + PATIENCE_MS * MILLI;
+            HeadersStatus::Continue => self.spend(needs),
+            HeadersStatus::Pause if replied => {}
+            HeadersStatus::Pause => {
+                let deadline = self.now() + WAIT_MS_MAX * MILLI;
                 self.paused.insert(stream, (worker, needs.to_vec(), deadline));
             }
         }
@@ -218,14 +218,14 @@ impl Run {
         }
     }
 
-    /// A call ends. Its asker passes by the authority's verdict, all others by what is leased.
+    /// A call ends. Its requester is decided by the verdict, all others by leases.
     fn finish_call(&mut self, call: &super::Sent, answer: Result<&[u8], CallError>) {
-        let requester = self.envoy.workers[call.worker].calls.asker_of(call.id);
+        let requester = self.envoy.workers[call.worker].calls.requester_of(call.id);
         self.envoy.workers[call.worker].on_answer(call.id, answer);
         self.collect(requester);
     }
 
-    /// What became of paused requests; the asker was not decided by tokens.
+    /// Collects the outcomes of paused requests; the requester was not decided by tokens.
     fn collect(&mut self, requester: Option<Requester>) {
         self.envoy.wake_all();
         let resumed = std::mem::take(&mut self.envoy.world_mut().resumed);
@@ -241,7 +241,7 @@ impl Run {
         }
     }
 
-    /// Time passes; calls end by their timeouts, and workers tick, on the way.
+    /// Time passes; on the way calls time out and workers tick.
     fn pass(&mut self, nanos: u64) {
         const TICK: u64 = 100 * MILLI;
         let until = self.now() + nanos;
@@ -299,7 +299,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_token_is_spent_twice_or_late_and_nobody_waits_too_long(
+    fn no_token_is_spent_twice_or_late_and_no_request_waits_too_long(
         workers in 1_usize..5,
         slots in 1_u32..6,
         events in prop::collection::vec(event(), 1..200),
@@ -308,7 +308,7 @@ proptest! {
         for event in events {
             run.apply(event);
         }
-        // Whatever is still under way ends by its timeout.
+        // Pending calls end by their timeouts.
         run.pass(2_000 * MILLI);
         assert_eq!(run.paused.len(), 0);
         // Returns are sent again until their leases end, at most a minute.
