@@ -175,6 +175,9 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
             _ => 0,
         };
         state.tally.leases += u64::from(tokens > 0);
+        if let Some(lease) = status.lease.filter(|_| tokens > 0) {
+            *state.grants.entry(lease.id).or_default() += 1;
+        }
         if status.limit.is_none() {
             continue;
         }
@@ -221,7 +224,11 @@ fn take_back(
             [(*key).into(), taken, before, after],
         );
     }
-    let returned: u64 = call.about.iter().map(|(_, hits)| hits).sum();
+    // A call that arrives again after its leases were returned in full is granted and charged for
+    // them again, and then a late duplicate of the return counts again too.
+    let grants = |lease| state.grants.get(lease).copied().unwrap_or(1);
+    let each = call.about.iter().zip(&back.leases);
+    let returned: u64 = each.map(|((_, hits), lease)| hits.saturating_mul(grants(lease))).sum();
     let given = state.given_back.get(&back.call).copied().unwrap_or(0);
     if given > returned {
         state.fail(format!("{given} given back by one return of {returned}, which came twice"));

@@ -173,6 +173,8 @@ pub(crate) struct State {
     pub(crate) usage: Option<Usage>,
     /// The numbers of all returns sent.
     pub(crate) returns_sent: BTreeSet<u64>,
+    /// How often each lease was granted, by its id.
+    pub(crate) grants: BTreeMap<u64, u64>,
     /// The tokens that each return has returned, by its number, over all its arrivals.
     pub(crate) given_back: BTreeMap<u64, u64>,
     pub(crate) mutation: Option<Mutation>,
@@ -206,6 +208,7 @@ impl State {
             calm: false,
             usage: None,
             returns_sent: BTreeSet::new(),
+            grants: BTreeMap::new(),
             given_back: BTreeMap::new(),
             mutation,
             depth: 0,
