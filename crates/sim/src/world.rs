@@ -295,6 +295,8 @@ impl World {
         let other = first + state.rng.below(self.scenario.workers as u64) as usize;
         let requests = state.rng.between(1, 3);
         let tick = state.rng.chance(200);
+        // Workers may not tick then, and a request that came would wait for the end of the idle time.
+        let is_idle = state.now < state.idle.1;
         state.depth += 1;
         drop(state);
         if other != worker {
@@ -302,7 +304,7 @@ impl World {
                 if let Some(running) = running.as_mut() {
                     running.on_tick();
                 }
-            } else {
+            } else if !is_idle {
                 for _ in 0..requests {
                     self.request(other);
                 }
