@@ -1,24 +1,27 @@
-//! The plugin configuration: JSON, checked whole before any request is served.
+//! The plugin configuration: JSON or a protobuf Struct, validated completely before any request is
+//! served.
 //!
-//! The document is a tree of values (`document`), and `read` makes the validated [`Config`] of it in
-//! one pass. There is no layer of structs as they are spelt: deriving their readers made a third of
-//! the module, all of which every virtual machine of Envoy compiles. An error names the field by its
-//! path, such as `rate_limits[0].actions[1].request_headers.header_name`.
+//! `document` parses it into a tree of values, and `read` makes the validated [`Config`] in one
+//! pass. There is no layer of raw structs: their derived deserializers were a third of the module,
+//! which every virtual machine of Envoy compiles. An error names its field by path, such as
+//! `rate_limits[0].actions[1].request_headers.header_name`. Refuses unknown fields, and those of
+//! Envoy that have no effect here (`unsupported`).
 
 mod document;
+pub(crate) mod encoded;
+mod interner;
 mod node;
+mod rate_limit;
 mod read;
-mod recipe;
-mod shared;
 mod structured;
 #[cfg(test)]
 mod tests;
 mod unsupported;
 
-pub(crate) use recipe::PROPERTY_PARTS_MAX;
-pub use recipe::{
-    Action, Condition, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source,
-    WhenAbsent,
+pub use encoded::Encoded;
+pub(crate) use rate_limit::PROPERTY_PARTS_MAX;
+pub use rate_limit::{
+    Action, Condition, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit, Source, WhenAbsent,
 };
 
 use crate::matching::query::Parameters;
@@ -27,36 +30,37 @@ use std::time::Duration;
 /// A valid configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The domain of every ask.
+    /// The domain of every call.
     pub domain: String,
-    /// The Envoy cluster that is the sidecar.
+    /// The Envoy cluster of the sidecar.
     pub cluster: String,
-    /// That cluster as the target of a gRPC call, in the form that Envoy wants.
+    /// That cluster as Envoy's target of a gRPC call.
     pub call_target: String,
-    /// How long an ask may take before the sidecar counts as late.
+    /// The time for a call, after which the sidecar counts as late.
     pub timeout: Duration,
-    /// What happens to a request while the sidecar does not answer.
+    /// The mode for requests while the sidecar does not answer.
     pub failure_mode: FailureMode,
-    /// What happens to a request that there is no room to decide.
+    /// The mode for requests during overload.
     pub overload_mode: OverloadMode,
-    /// How descriptors are made; each yields at most one.
+    /// The actions that make descriptors; each entry makes at most one.
     pub rate_limits: Vec<RateLimit>,
-    /// The query parameters that they ask for.
+    /// The query parameters that the actions need.
     pub parameters: Parameters,
-    /// What has them in it.
+    /// The header with the path.
     pub path: Fact,
-    /// Which rate limit headers clients get.
+    /// The style of the headers about limits.
     pub headers: HeaderStyle,
     /// The reply to a denied request.
     pub denied: DeniedReply,
-    /// The leases that are held in Envoy.
+    /// The table of leases in Envoy.
     pub leases: Leases,
 }
 
 /// The table of leases that all workers of an Envoy process share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leases {
-    /// How many slots it has, each for a few leases; 0 to hold none and ask every time.
+    /// The number of slots, each for a few leases; 0 disables leases, so that every request needs a
+    /// call.
     pub slots: u32,
 }
 
@@ -67,18 +71,18 @@ impl Default for Leases {
     }
 }
 
-/// What happens to a request while the sidecar does not answer.
+/// The mode for requests while the sidecar does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailureMode {
     /// It passes.
     #[default]
     Allow,
-    /// It is answered with 500, as Envoy's own filter does.
+    /// It is answered with 500, as by Envoy's own filter.
     Deny,
 }
 
-/// What happens to a request that there is no room to decide. Clients can bring that about, so a limit
-/// holds only where such requests are denied.
+/// The mode for requests during overload. Clients can cause overload, so limits hold only with
+/// deny.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverloadMode {
     /// It is answered with 503 and `Retry-After`.
@@ -88,13 +92,13 @@ pub enum OverloadMode {
     Allow,
 }
 
-/// Which headers tell clients about their limits.
+/// The style of the headers about limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeaderStyle {
     /// `RateLimit-Policy` and `RateLimit` of the current IETF draft.
     #[default]
     Ietf,
-    /// `x-ratelimit-limit`, `-remaining` and `-reset`, as Envoy's own filter has them.
+    /// `x-ratelimit-limit`, `-remaining` and `-reset`, as Envoy's own filter sends them.
     Draft03,
     /// None.
     Off,
@@ -112,9 +116,9 @@ pub struct DeniedReply {
 /// A mistake in the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where it is; empty for the document as a whole.
+    /// The field's path; empty for the document as a whole.
     pub path: String,
-    /// What is wrong, and what was expected.
+    /// The mistake and the expected value.
     pub message: String,
 }
 
@@ -137,8 +141,8 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads and checks a configuration as Envoy hands it over: the text of a JSON object, or
-    /// the bytes of a protobuf Struct.
+    /// Reads and validates a configuration from Envoy: the text of a JSON object, or the bytes of a
+    /// protobuf Struct.
     ///
     /// # Errors
     /// The first mistake, with the path of its field.

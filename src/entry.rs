@@ -1,36 +1,41 @@
-//! When Envoy calls: each call of it finds its worker here. Owns the workers of the virtual machine;
-//! decides nothing.
+//! The callbacks that Envoy calls. Owns the workers of the virtual machine and passes each call to
+//! its worker; decides nothing.
 //!
-//! Envoy configures one root context per plugin and worker, and one more at start in a machine that it
-//! throws away: so configuring does nothing outside but define metrics, set the timer, and agree on
-//! a number for the process. A request's context costs one call when it is created, to learn whose it
-//! is: two plugins may differ in nothing but their configuration, and no property tells them apart.
+//! Envoy configures one root context per plugin and worker, and one more at start in a virtual
+//! machine that it discards. So configuring only defines metrics, sets the timer and agrees on the
+//! identity of the process. The creation of a request's context is exported because it names the
+//! plugin: two plugins may differ only in their configuration, and no property tells them apart.
 //!
-//! Envoy does not call into a callback of the same machine, but for memory: what a host call causes it
-//! carries out after the callback, one inside the other (see `worker::settling`). Should it ever, the
-//! inner call does nothing and says so.
+//! Envoy does not call into a running callback of the same virtual machine, except for memory. It
+//! carries out the effects of a host call after the callback, nested in each other (see
+//! `worker::resuming`). If Envoy does make a nested call, that call logs an error and does nothing.
+
+// For the names of exports; nothing else here is unsafe. Envoy calls every callback that the module
+// exports, so those without use are absent on purpose: start of the virtual machine, bodies,
+// trailers, `proxy_on_done` and `proxy_on_log`.
+#![allow(unsafe_code)]
 
 use crate::config::Config;
-use crate::decide::AskError;
 use crate::host::abi::{self, Buffer};
 use crate::host::envoy::{self, CurrentRequest, Envoy};
 use crate::host::{CallId, LogLevel, StreamId};
-use crate::roots::Roots;
-use crate::worker::{Step, TICK, Worker};
+use crate::worker::call_error::CallError;
+use crate::worker::root_contexts::RootContexts;
+use crate::worker::{HeadersStatus, TICK, Worker};
 use std::cell::RefCell;
 
-/// What header callbacks return: the request or response goes on.
+/// Result of a headers callback: the request or response continues.
 const ACTION_CONTINUE: u32 = 0;
-/// It is held.
+/// Result of a headers callback: the request is paused.
 const ACTION_PAUSE: u32 = 1;
 
-type Workers = Roots<Worker<Envoy>>;
+type Workers = RootContexts<Worker<Envoy>>;
 
 thread_local! {
-    static WORKERS: RefCell<Workers> = const { RefCell::new(Roots::new()) };
+    static WORKERS: RefCell<Workers> = const { RefCell::new(RootContexts::new()) };
 }
 
-/// Runs a callback for `context`; `otherwise` is for a call from within a callback.
+/// Runs a callback for `context`; a nested call returns `otherwise`.
 fn callback<T>(context: u32, otherwise: T, run: impl FnOnce(&mut Workers) -> T) -> T {
     WORKERS.with(|workers| match workers.try_borrow_mut() {
         Ok(mut workers) => {
@@ -38,60 +43,57 @@ fn callback<T>(context: u32, otherwise: T, run: impl FnOnce(&mut Workers) -> T) 
             run(&mut workers)
         }
         Err(_) => {
-            envoy::log(LogLevel::Error, "Envoy called from within a call; nothing was done");
+            abi::log(LogLevel::Error, "Envoy nested a callback, which was ignored");
             otherwise
         }
     })
 }
 
-/// Before anything else. A panic is the end of the machine, and should at least say where it was: on one
-/// line, where the standard library would write three to standard error.
-pub(crate) fn on_initialize() {
-    std::panic::set_hook(Box::new(|panic| {
-        envoy::log(LogLevel::Error, &panic.to_string().replace('\n', " "));
-    }));
-}
-
-pub(crate) fn on_context_create(context: u32, parent: u32) {
-    // A root has no parent, and gets its worker when it is configured.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_context_create(context: u32, parent: u32) {
+    // A root context has no parent; it gets its worker when it is configured.
     if parent != 0 {
-        callback(context, (), |workers| workers.opened(context, parent));
+        callback(context, (), |workers| workers.stream_created(context, parent));
     }
 }
 
-/// False makes Envoy refuse the configuration.
-pub(crate) fn on_configure(root: u32, size: usize) -> bool {
-    callback(root, false, |workers| {
-        let config = abi::buffer(Buffer::PluginConfiguration, size, Config::from_envoy);
-        match config.unwrap_or_else(|_| Config::from_envoy(&[])) {
-            Ok(config) => {
-                let period = u32::try_from(TICK.as_millis()).unwrap_or(u32::MAX);
-                if abi::set_tick_period(period).is_err() {
-                    envoy::log(LogLevel::Error, "Envoy gives no timer, so no lease can be kept");
-                    return false;
-                }
-                let Some(host) = Envoy::new() else {
-                    let text = "Envoy gives no shared queue, so no request could be held safely";
-                    envoy::log(LogLevel::Error, text);
-                    return false;
-                };
-                if let Some(mut before) = workers.insert(root, Worker::new(host, config)) {
-                    let decided = before.on_end();
-                    if let Some(worker) = workers.get_mut(root) {
-                        worker.adopt(decided);
-                    }
-                }
-                true
-            }
-            Err(error) => {
-                envoy::log(LogLevel::Error, &error.to_string());
-                false
-            }
-        }
-    })
+/// Returning 0 makes Envoy refuse the configuration.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_configure(root: u32, size: usize) -> u32 {
+    callback(root, 0, |workers| configure(workers, root, size).into())
 }
 
-pub(crate) fn on_tick(root: u32) {
+fn configure(workers: &mut Workers, root: u32, size: usize) -> bool {
+    let config = abi::buffer(Buffer::PluginConfiguration, size, Config::from_envoy);
+    match config.unwrap_or_else(|_| Config::from_envoy(&[])) {
+        Ok(config) => {
+            let period = u32::try_from(TICK.as_millis()).unwrap_or(u32::MAX);
+            if abi::set_tick_period(period).is_err() {
+                abi::log(LogLevel::Error, "Envoy refused the timer that maintains leases");
+                return false;
+            }
+            let Some(host) = Envoy::new() else {
+                let text = "Envoy refused the shared queue that resumes requests";
+                abi::log(LogLevel::Error, text);
+                return false;
+            };
+            if let Some(mut before) = workers.insert(root, Worker::new(host, config)) {
+                let decided = before.on_end();
+                if let Some(worker) = workers.get_mut(root) {
+                    worker.adopt(decided);
+                }
+            }
+            true
+        }
+        Err(error) => {
+            abi::log(LogLevel::Error, &error.to_string());
+            false
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_tick(root: u32) {
     callback(root, (), |workers| {
         if let Some(worker) = workers.get_mut(root) {
             worker.on_tick();
@@ -99,9 +101,10 @@ pub(crate) fn on_tick(root: u32) {
     });
 }
 
-pub(crate) fn on_queue_ready(root: u32, queue: u32) {
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_queue_ready(root: u32, queue: u32) {
     callback(root, (), |workers| {
-        // The entries carry nothing.
+        // The entries are empty.
         abi::empty_queue(queue);
         if let Some(worker) = workers.get_mut(root) {
             worker.on_wake();
@@ -109,21 +112,21 @@ pub(crate) fn on_queue_ready(root: u32, queue: u32) {
     });
 }
 
-pub(crate) fn on_request_headers(stream: u32) -> u32 {
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_request_headers(stream: u32, _count: u32, _end_of_stream: u32) -> u32 {
     callback(stream, ACTION_CONTINUE, |workers| {
-        let Some(worker) = workers.claim(stream) else {
-            return ACTION_CONTINUE;
-        };
+        let Some(worker) = workers.claim(stream) else { return ACTION_CONTINUE };
         match worker.on_request(StreamId(stream), &CurrentRequest) {
-            Step::Continue => ACTION_CONTINUE,
-            Step::Pause => ACTION_PAUSE,
+            HeadersStatus::Continue => ACTION_CONTINUE,
+            HeadersStatus::Pause => ACTION_PAUSE,
         }
     })
 }
 
-pub(crate) fn on_response_headers(stream: u32) -> u32 {
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_response_headers(stream: u32, _count: u32, _end_of_stream: u32) -> u32 {
     callback(stream, ACTION_CONTINUE, |workers| {
-        // A stream's number is its own in the whole machine: the others do not know it.
+        // Stream ids are unique in the virtual machine, so other workers ignore them.
         for worker in workers.iter_mut() {
             worker.on_response(StreamId(stream));
         }
@@ -131,41 +134,40 @@ pub(crate) fn on_response_headers(stream: u32) -> u32 {
     })
 }
 
-pub(crate) fn on_delete(context: u32) {
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_delete(context: u32) {
     callback(context, (), |workers| {
         if let Some(mut worker) = workers.remove(context) {
             // Envoy ends a plugin after its requests.
             drop(worker.on_end());
             return;
         }
-        workers.closed(context);
+        workers.stream_deleted(context);
         for worker in workers.iter_mut() {
             worker.on_gone(StreamId(context));
         }
     });
 }
 
-pub(crate) fn on_grpc_receive(root: u32, token: u32, size: usize) {
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_grpc_receive(root: u32, token: u32, size: usize) {
     callback(root, (), |workers| {
-        let Some(worker) = workers.get_mut(root) else {
-            return;
-        };
+        let Some(worker) = workers.get_mut(root) else { return };
         let call = CallId(token);
         let read =
             abi::buffer(Buffer::GrpcReceive, size, |answer| worker.on_answer(call, Ok(answer)));
         if read.is_err() {
-            worker.on_answer(call, Err(AskError::Malformed));
+            worker.on_answer(call, Err(CallError::Malformed));
         }
     });
 }
 
-pub(crate) fn on_grpc_close(root: u32, token: u32, status: u32) {
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_grpc_close(root: u32, token: u32, status: u32) {
     callback(root, (), |workers| {
-        let Some(worker) = workers.get_mut(root) else {
-            return;
-        };
-        let error = abi::grpc_message(|message| AskError::of_close(status, message));
-        let error = error.unwrap_or_else(|_| AskError::of_close(status, b""));
+        let Some(worker) = workers.get_mut(root) else { return };
+        let error = abi::grpc_message(|message| CallError::from_grpc_close(status, message));
+        let error = error.unwrap_or_else(|_| CallError::from_grpc_close(status, b""));
         worker.on_answer(CallId(token), Err(error));
     });
 }

@@ -1,108 +1,136 @@
-//! What the filter needs of Envoy, as one trait: the rest of the crate calls nothing else.
+//! Envoy as the filter uses it: a trait with the host calls, and the values that they exchange.
 //!
-//! On wasm32 it is Envoy itself (`envoy`, over `abi`); in tests and in the simulator it is a stand-in. No call can
-//! panic: what Envoy refuses comes back as a value.
+//! On wasm32 the trait is Envoy itself (`envoy`, over `abi`); tests and the simulator implement it
+//! too. No call panics: a refusal by Envoy is a return value.
 
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod abi;
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod envoy;
 #[cfg(any(test, target_arch = "wasm32"))]
-mod room;
+mod value_buffer;
 
-use crate::reply::{Header, Reply};
-use crate::stats::MetricKind;
+pub mod stats;
+
+use stats::MetricKind;
+use std::borrow::Cow;
 use std::time::Duration;
 use tidegate_core::Timestamp;
+pub use tidegate_wire::headers::Header;
 
-/// One request, by Envoy's number for it. Never used twice in a worker's life.
+/// Envoy's id of a request. Never reused in the life of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u32);
 
-/// One call to the sidecar, by Envoy's number for it.
+/// Envoy's id of a call to the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u32);
 
 /// A value of the data that all workers of an Envoy process share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedValue {
-    /// The bytes; none when the key was never set, or was emptied.
+    /// The bytes; none if the key was never set, or was emptied.
     pub bytes: Option<Vec<u8>>,
-    /// What to pass to [`Host::set_shared`] to change just this; 0 when the key was never set.
+    /// The version to pass to [`Host::set_shared`]; 0 if the key was never set.
     pub version: u32,
 }
 
-/// The value was changed by another worker since it was read.
+/// Another worker changed the value since it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict;
 
-/// Why a call was not begun.
+/// Why a call was not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsent {
-    /// Envoy does not take it: the cluster is not there, for instance.
+    /// Envoy refused it, for instance because the cluster does not exist.
     Refused,
-    /// It failed at once. Why comes as the end of a call that nobody knows, when the callback has returned.
+    /// It failed at once. The cause arrives after the callback, as the end of an unknown call.
     FailedAtOnce,
 }
 
 /// A call to the sidecar.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// Where to: a serialized `GrpcService`.
+    /// The target: a serialized `GrpcService`.
     pub target: &'a str,
-    /// The call's metadata.
+    /// gRPC metadata.
     pub metadata: &'a [(&'static str, String)],
     /// The serialized request.
     pub message: &'a [u8],
-    /// After this Envoy ends it.
+    /// Envoy ends the call after this time.
     pub timeout: Duration,
 }
 
-/// How much a log line matters.
+/// A local reply.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u32,
+    /// Headers besides those that Envoy adds.
+    pub headers: Vec<Header>,
+    /// The body.
+    pub body: String,
+    /// The reason in Envoy's access log (`%RESPONSE_CODE_DETAILS%`). Clients never see it.
+    pub details: Cow<'static, str>,
+}
+
+/// Severity of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
-    /// What an operator may want to know.
+    /// Information for an operator.
     Info,
-    /// What an operator should look at.
+    /// A problem that an operator should look at.
     Warn,
-    /// What stops the filter from working.
+    /// A problem that stops the filter from working.
     Error,
 }
 
 /// Envoy, as one worker sees it.
 pub trait Host {
-    /// A clock that never steps, common to all workers of the process. Not a time of day.
+    /// A monotonic clock, common to all workers of the process. Not a time of day.
     fn now(&self) -> Timestamp;
     /// Random bits.
     fn random(&self) -> u64;
-    /// Reads a value that all workers share.
+    /// Reads a shared value.
     fn shared(&self, key: &str) -> SharedValue;
-    /// Writes a value that all workers share, if it still has the version that was read. (For version
-    /// 0: if the key is still not there.)
+    /// Writes a shared value if its version is unchanged (for version 0: if the key is still
+    /// absent).
     ///
     /// # Errors
-    /// When another worker was first.
+    /// If another worker wrote first.
     fn set_shared(&self, key: &str, value: &[u8], version: u32) -> Result<(), Conflict>;
-    /// Calls the sidecar; its end comes as an event of the worker, even when the stream at hand is
-    /// gone by then.
+    /// Calls the sidecar. The result arrives as an event of the worker, even if the current stream
+    /// is gone by then.
     ///
     /// # Errors
-    /// When it was not begun.
+    /// If the call was not started.
     fn call(&self, call: &Call<'_>) -> Result<CallId, Unsent>;
-    /// Gives a call up: its end will not come.
+    /// Cancels a call: no result will arrive.
     fn cancel(&self, call: CallId);
-    /// Has the worker's `on_wake` called soon, by Envoy's event loop itself. False when that cannot be.
+    /// Asks Envoy's event loop to call the worker's `on_wake` soon. False if that is impossible.
     fn wake(&self) -> bool;
-    /// Lets a paused request go on, once the callback has returned.
+    /// Resumes a paused request once the callback has returned.
     fn resume(&self, stream: StreamId);
-    /// Answers a request that is paused, or whose headers are at hand, once the callback has returned.
+    /// Sends a local reply to a paused request, or to the one whose headers callback runs, once the
+    /// callback has returned.
     fn reply(&self, stream: StreamId, reply: &Reply);
-    /// Adds headers to the response at hand.
+    /// Adds headers to the current response.
     fn add_response_headers(&self, headers: &[Header]);
-    /// Defines one of Envoy's stats, or finds it.
+    /// Defines one of Envoy's metrics, or finds it.
     fn define_metric(&self, kind: MetricKind, name: &str) -> Option<u32>;
-    /// Adds to a counter (more than 0) or a gauge.
+    /// Adds to a counter (more than 0) or to a gauge.
     fn add_to_metric(&self, metric: u32, amount: i64);
     /// Writes a log line.
     fn log(&self, level: LogLevel, message: &str);
+}
+
+/// The parts of a request that the filter can read. A value is passed to `read` in place, so that
+/// reading does not allocate; none if there is no such value.
+pub trait RequestFacts {
+    /// The first value of a header. Only the first, as in Envoy's own `request_headers` action, so
+    /// that a client cannot change its key by repeating the header.
+    fn header<T>(&self, name: &str, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
+    /// One of Envoy's properties, such as `source.address`: `ip:port`, after Envoy has evaluated
+    /// `x-forwarded-for`.
+    fn property<T>(&self, path: &[&str], read: impl FnOnce(&[u8]) -> T) -> Option<T>;
 }

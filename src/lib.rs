@@ -1,27 +1,21 @@
 //! The Envoy filter of Tidegate, built as `tidegate.wasm` (proxy-wasm, wasm32-wasip1).
 //!
-//! An adapter: it turns a request into descriptors, has `tidegate-core` and the sidecar decide,
-//! and carries the decision out. One virtual machine runs per Envoy worker, single-threaded; a
-//! panic in it would fail every request of that worker, so this crate denies what can panic.
-//! `host` alone calls Envoy, and `entry` alone is called by it; every other module is pure and tested
-//! natively.
+//! It turns a request into descriptors, decides them by leased tokens or asks the sidecar, and
+//! carries out the decision. Each Envoy worker runs one single-threaded virtual machine. A panic
+//! would fail every request of that worker, so this crate denies code that can panic.
+//!
+//! Imports point one way: `matching` and `config` (values) and `host` (Envoy as a trait) at the
+//! bottom, then `request`, `leases`, `worker`, and `entry` on top. Only `host` calls Envoy, and
+//! Envoy calls only `entry`. All other modules are pure and run natively in tests.
 
-// What can panic is refused in the filter, not in its tests; clippy.toml has no exemption for this.
+// Tests may use arithmetic that can overflow; clippy.toml has no such exemption.
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects))]
 
-mod asks;
-mod breaker;
 pub mod config;
-pub mod decide;
-pub mod descriptors;
-pub mod drawn;
 #[cfg(target_arch = "wasm32")]
 mod entry;
 pub mod host;
 mod leases;
 pub mod matching;
-mod patience;
-pub mod reply;
-pub mod roots;
-pub mod stats;
+pub mod request;
 pub mod worker;

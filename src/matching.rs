@@ -1,7 +1,8 @@
-//! Tests of what a request says, compiled from the configuration: texts, headers, query parameters
+//! Matchers of request values, compiled from the configuration: texts, headers, query parameters
 //! and addresses.
 //!
-//! Pure, and total over any bytes: what a client sends can make a test fail, but nothing else.
+//! Pure, and defined for any bytes: a client's value can fail to match, but do nothing else.
+//! Refuses to read requests: `request` passes the values.
 
 pub mod address;
 pub mod header;

@@ -1,58 +1,64 @@
-//! One worker of Envoy: what happens when Envoy calls, apart from how it calls.
+//! One Envoy worker: handles Envoy's events.
 //!
-//! Owns all state of a worker. Knows Envoy only as a [`Host`], so the same code runs in Envoy, in
-//! native tests and in the simulator. A request that is decided by what the worker holds costs one
-//! reading of the clock and no other host call but those that read the request.
+//! Owns all state of a worker. Sees Envoy only as a [`Host`], so that the same code runs in Envoy,
+//! in native tests and in the simulator. A locally decided request costs one reading of the clock,
+//! and no other host calls than those that read the request.
 
-mod answering;
-mod asking;
-mod deciding;
-mod failing;
-mod returning;
-mod settling;
-mod ticking;
+pub mod call_error;
+mod call_results;
+mod calling;
+mod circuit_breaker;
+mod failures;
+mod local_decisions;
+mod maintenance;
+mod pending_calls;
+mod replies;
+mod resuming;
+pub mod root_contexts;
+mod streams;
+mod tick_clock;
+mod token_returns;
 
-use crate::asks::streams::{Keys, Stream, Streams};
-use crate::asks::{Asks, Waiter, Who};
-use crate::breaker::Breaker;
 use crate::config::{Config, HeaderStyle};
-use crate::decide::{self, AskError, Shown, Undecided};
-use crate::descriptors::{RequestFacts, draw};
-use crate::drawn::Drawn;
-use crate::host::{CallId, Host, StreamId};
-use crate::leases::entry::Choice;
-use crate::leases::local::{Locals, Loose};
-use crate::leases::process::Process;
-use crate::leases::table::Table;
-use crate::patience::Patience;
-use crate::reply::Reply;
-use crate::stats::{Count, Stats};
-use deciding::Seen;
-use returning::Return;
-pub use settling::Decided;
-use settling::Settling;
+use crate::host::stats::{Counter, Stats};
+use crate::host::{CallId, Host, Reply, RequestFacts, StreamId};
+use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
+use crate::leases::local_table::{LocalTable, ReturnableTokens};
+use crate::leases::process::ProcessIdentity;
+use crate::leases::shared_table::{SharedTable, Write};
+use crate::request::descriptors::{Descriptors, LeaseKey};
+use crate::request::extract;
+use crate::worker::circuit_breaker::CircuitBreaker;
+use crate::worker::pending_calls::{PendingCalls, Requester, Waiter, needed_by_own};
+use crate::worker::streams::{LeaseKeys, StreamState, Streams};
+use crate::worker::tick_clock::TickClock;
+use call_error::{CallError, Undecided};
+use local_decisions::Attempt;
+use replies::LimitStatus;
+use resuming::ResumeQueue;
+pub use resuming::UndeliveredOutcomes;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_core::{Nanos, Timestamp, Verdict};
+use token_returns::TokenReturn;
 
-/// How often a worker looks after its leases.
+/// The period of maintenance.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// What Envoy is to do with the request at hand.
+/// What Envoy does next with the current request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Go on.
+pub enum HeadersStatus {
+    /// It continues the filter chain.
     Continue,
-    /// Hold it: it will be resumed, or was answered.
+    /// It holds the request, which is resumed later or has been answered.
     Pause,
 }
 
-/// What becomes of a request.
 #[derive(Debug)]
-enum Ruling {
-    /// It passes, and this is kept for its response.
-    Allow(Option<Stream>),
-    /// It is answered here.
+enum Outcome {
+    /// It passes, with state for its response.
+    Allow(Option<StreamState>),
+    /// It gets a local reply.
     Deny(Reply),
 }
 
@@ -62,196 +68,210 @@ pub struct Worker<H> {
     host: H,
     config: Config,
     stats: Stats,
-    process: Process,
-    table: Table,
-    locals: Locals,
-    asks: Asks,
+    process: ProcessIdentity,
+    shared: SharedTable,
+    local: LocalTable,
+    calls: PendingCalls,
     streams: Streams,
-    breaker: Breaker,
-    patience: Patience,
-    settling: Settling,
-    news: failing::News,
-    /// Tokens that are to go back to the sidecar.
-    loose: Vec<Loose>,
-    /// Leases that a lost answer may have granted.
-    recalls: VecDeque<Loose>,
-    /// Returns that were not answered.
-    unanswered: VecDeque<Return>,
-    /// The number of the next call.
+    breaker: CircuitBreaker,
+    tick_clock: TickClock,
+    resume_queue: ResumeQueue,
+    failure_log: failures::FailureLog,
+    /// Tokens to return to the sidecar.
+    to_return: Vec<ReturnableTokens>,
+    /// Leases that a lost response may have granted.
+    recalls: VecDeque<ReturnableTokens>,
+    /// Returns without a response.
+    unanswered: VecDeque<TokenReturn>,
     call_next: u64,
-    /// Where the next tick goes on.
+    /// Where the next tick continues.
     visited: usize,
-    /// The places in `locals` of the request at hand.
-    places: Vec<usize>,
-    /// The buffers of the request at hand.
-    enforced: Drawn,
-    shadowed: Drawn,
+    /// The indexes of the current request in `local_table`.
+    indexes: Vec<usize>,
+    /// The buffers of the current request.
+    enforced: Descriptors,
+    shadowed: Descriptors,
 }
 
 impl<H: Host> Worker<H> {
-    /// A worker that serves by `config`. Called once in each worker, and once more at start in a
-    /// machine that never gets a request.
+    /// Starts a worker. Runs once per worker, and once more at start in a virtual machine that
+    /// never gets a request.
     pub fn new(host: H, config: Config) -> Self {
         let mut stats = Stats::default();
         stats.define(&host);
-        let process = Process::join(&host, &config);
+        let process = ProcessIdentity::join(&host, &config);
         Worker {
             process,
-            table: Table::new(config.leases.slots),
-            locals: Locals::new(),
-            asks: Asks::default(),
+            shared: SharedTable::new(config.leases.slots),
+            local: LocalTable::new(),
+            calls: PendingCalls::default(),
             streams: Streams::default(),
-            breaker: Breaker::new(),
-            patience: Patience::new(config.timeout, TICK),
-            settling: Settling::default(),
-            news: failing::News::default(),
-            loose: Vec::new(),
+            breaker: CircuitBreaker::new(),
+            tick_clock: TickClock::new(config.timeout, TICK),
+            resume_queue: ResumeQueue::default(),
+            failure_log: failures::FailureLog::default(),
+            to_return: Vec::new(),
             recalls: VecDeque::new(),
             unanswered: VecDeque::new(),
             call_next: host.random(),
             visited: 0,
-            places: Vec::new(),
-            enforced: Drawn::default(),
-            shadowed: Drawn::default(),
+            indexes: Vec::new(),
+            enforced: Descriptors::default(),
+            shadowed: Descriptors::default(),
             host,
             config,
             stats,
         }
     }
 
-    /// The headers of a request have come.
-    pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> Step {
+    /// The headers of a request have arrived.
+    pub fn on_request(&mut self, stream: StreamId, facts: &impl RequestFacts) -> HeadersStatus {
         let mut enforced = std::mem::take(&mut self.enforced);
         let mut shadowed = std::mem::take(&mut self.shadowed);
-        draw(&self.config, facts, self.process.seed, &mut enforced, &mut shadowed);
-        let step = self.take_in(stream, &enforced, &shadowed);
+        extract(&self.config, facts, self.process.seed, &mut enforced, &mut shadowed);
+        let status = self.decide_request(stream, &enforced, &shadowed);
         (self.enforced, self.shadowed) = (enforced, shadowed);
-        step
+        status
     }
 
-    fn take_in(&mut self, stream: StreamId, enforced: &Drawn, shadowed: &Drawn) -> Step {
+    fn decide_request(
+        &mut self,
+        stream: StreamId,
+        enforced: &Descriptors,
+        shadowed: &Descriptors,
+    ) -> HeadersStatus {
         if enforced.is_empty() && shadowed.is_empty() {
-            return Step::Continue;
+            return HeadersStatus::Continue;
         }
         let now = self.host.now();
-        let ruling = self.enforce(stream, enforced, now);
-        // What is denied at once counts in no shadow. Of what has to wait nobody knows yet.
-        if !matches!(ruling, Some(Ruling::Deny(_))) {
+        let outcome = self.enforce(stream, enforced, now);
+        // A request that is denied does not count in shadow. One that waits may still pass.
+        if !matches!(outcome, Some(Outcome::Deny(_))) {
             self.shadow(shadowed, now);
         }
-        match ruling {
-            Some(Ruling::Allow(kept)) => {
+        match outcome {
+            Some(Outcome::Allow(kept)) => {
                 self.keep(stream, kept);
-                Step::Continue
+                HeadersStatus::Continue
             }
-            Some(Ruling::Deny(reply)) => {
+            Some(Outcome::Deny(reply)) => {
                 self.host.reply(stream, &reply);
-                Step::Pause
+                HeadersStatus::Pause
             }
-            None => Step::Pause,
+            None => HeadersStatus::Pause,
         }
     }
 
-    /// Decides the descriptors that are enforced; none when the request has to wait.
-    fn enforce(&mut self, stream: StreamId, drawn: &Drawn, now: Timestamp) -> Option<Ruling> {
-        if drawn.is_empty() {
-            return Some(Ruling::Allow(None));
+    /// Decides the enforced descriptors; none if the request must wait.
+    fn enforce(
+        &mut self,
+        stream: StreamId,
+        descriptors: &Descriptors,
+        now: Timestamp,
+    ) -> Option<Outcome> {
+        if descriptors.is_empty() {
+            return Some(Outcome::Allow(None));
         }
-        match self.decide(drawn, Seen::First, now) {
-            Choice::Allow => {
-                self.stats.count(Count::AllowedLocal);
-                Some(Ruling::Allow(self.told_of(drawn)))
+        match self.decide(descriptors, Attempt::First, now) {
+            LocalDecision::Allow => {
+                self.stats.count(Counter::AllowedLocal);
+                Some(Outcome::Allow(self.allowed_state(descriptors)))
             }
-            Choice::Deny => {
-                self.stats.count(Count::DeniedLocal);
-                Some(Ruling::Deny(self.denial(drawn, now)))
+            LocalDecision::Deny => {
+                self.stats.count(Counter::DeniedLocal);
+                Some(Outcome::Deny(self.denial(descriptors, now)))
             }
-            Choice::Ask => {
-                self.stats.count(Count::LeaseMisses);
-                self.streams.insert(stream, Stream::Paused);
-                let undecided = self.ask_first(Who::Stream(stream), drawn, now).err()?;
+            LocalDecision::Ask => {
+                self.stats.count(Counter::LeaseMisses);
+                self.streams.insert(stream, StreamState::Paused);
+                let undecided =
+                    self.call_or_wait(Requester::Stream(stream), descriptors, now).err()?;
                 self.streams.remove(&stream);
                 Some(self.undecided(undecided))
             }
         }
     }
 
-    /// Counts what the descriptors in shadow would have done.
-    fn shadow(&mut self, drawn: &Drawn, now: Timestamp) {
-        if drawn.is_empty() {
+    /// Counts the effect that the descriptors in shadow would have.
+    fn shadow(&mut self, descriptors: &Descriptors, now: Timestamp) {
+        if descriptors.is_empty() {
             return;
         }
-        match self.decide(drawn, Seen::First, now) {
-            Choice::Allow => {}
-            Choice::Deny => self.stats.count(Count::ShadowDenied),
-            Choice::Ask => {
-                // Without a decision it counts in nothing.
-                let _ = self.ask_first(Who::Shadow, drawn, now);
+        match self.decide(descriptors, Attempt::First, now) {
+            LocalDecision::Allow => {}
+            LocalDecision::Deny => self.stats.count(Counter::ShadowDenied),
+            LocalDecision::Ask => {
+                // Without a decision nothing is counted.
+                let _ = self.call_or_wait(Requester::Shadow, descriptors, now);
             }
         }
     }
 
-    /// Asks for a request that has just come, or has it wait for another's answer.
-    fn ask_first(&mut self, who: Who, drawn: &Drawn, now: Timestamp) -> Result<(), Undecided> {
+    /// Calls the sidecar for a new request, or adds it to a pending call.
+    fn call_or_wait(
+        &mut self,
+        requester: Requester,
+        descriptors: &Descriptors,
+        now: Timestamp,
+    ) -> Result<(), Undecided> {
         if !self.breaker.is_closed() {
             if self.breaker.probe(now) {
-                self.probe(drawn, now);
+                self.probe(descriptors, now);
             }
             return Err(Undecided::Failure);
         }
-        if !self.asks.has_room(self.settling.due()) {
+        if !self.calls.has_room(self.resume_queue.due()) {
             self.note_full(now);
             return Err(Undecided::Overload);
         }
-        let deadline = self.patience.deadline();
-        self.pose(Waiter { who, drawn: drawn.clone(), deadline }, &[], now)
+        let deadline = self.tick_clock.deadline();
+        self.submit(Waiter { requester, descriptors: descriptors.clone(), deadline }, &[], now)
     }
 
-    /// The response headers of a request have come.
+    /// The response headers of a request have arrived.
     pub fn on_response(&mut self, stream: StreamId) {
         if self.streams.is_empty() {
             return;
         }
-        let shown = match self.streams.remove(&stream) {
-            Some(Stream::Passed(keys)) => self.shown_of(&keys),
-            Some(Stream::Told(shown)) => (self.host.now(), shown),
-            // Answered from elsewhere while it was paused: it is still to be told when it is gone.
-            Some(paused @ Stream::Paused) => {
+        let (now, limits) = match self.streams.remove(&stream) {
+            Some(StreamState::DecidedLocally(keys)) => self.limits_of(&keys),
+            Some(StreamState::DecidedBySidecar(limits)) => (self.host.now(), limits),
+            // Answered by another filter while it was paused; its deletion is still to come.
+            Some(paused @ StreamState::Paused) => {
                 self.streams.insert(stream, paused);
                 return;
             }
             None => return,
         };
-        let (now, shown) = shown;
-        let headers = decide::headers(&self.config, &shown, now);
+        let headers = replies::headers(&self.config, &limits, now);
         if !headers.is_empty() {
             self.host.add_response_headers(&headers);
         }
     }
 
-    /// A request is over, whatever became of it.
+    /// A request is over, for any reason.
     pub fn on_gone(&mut self, stream: StreamId) {
-        // Among the requests that wait it is passed over when its turn comes.
+        // If it is queued, it is skipped when its turn comes.
         if !self.streams.is_empty() {
             self.streams.remove(&stream);
         }
     }
 
-    /// A call has ended: with an answer's bytes, or not.
-    pub fn on_answer(&mut self, call: CallId, answer: Result<&[u8], AskError>) {
+    /// A call has ended, with a response or an error.
+    pub fn on_answer(&mut self, call: CallId, answer: Result<&[u8], CallError>) {
         match answer {
             Ok(_) => self.begin_turn(),
             Err(_) => self.end_turn(),
         }
-        let ask = match (self.asks.take(call), answer) {
-            (Some(ask), _) => Some(ask),
-            // Why a call failed that was never begun.
-            (None, Err(_)) => self.asks.take_unsent(),
+        let pending = match (self.calls.take(call), answer) {
+            (Some(pending), _) => Some(pending),
+            // The cause of a call that failed at once.
+            (None, Err(_)) => self.calls.take_unsent(),
             (None, Ok(_)) => None,
         };
-        if let Some(ask) = ask {
+        if let Some(pending) = pending {
             let now = self.host.now();
-            self.end(ask, answer, now);
+            self.finish_call(pending, answer, now);
         }
     }
 
@@ -259,73 +279,83 @@ impl<H: Host> Worker<H> {
     pub fn on_tick(&mut self) {
         self.begin_turn();
         let now = self.host.now();
-        self.look_after_calls(now);
-        self.look_after_leases(now);
+        self.expire_calls(now);
+        self.maintain_leases(now);
         self.stats.flush(&self.host);
         // In case a wake was lost.
-        self.go_on(now);
+        self.drain_queues(now);
     }
 
-    /// The plugin is over: its configuration was changed, or Envoy ends. No answer will come any more, so
-    /// requests that wait are decided without; other workers may spend what this one holds. Gives the
-    /// requests that were too many for this turn.
-    pub fn on_end(&mut self) -> Decided {
+    /// The plugin ends because its configuration was replaced or Envoy ends. No more responses will
+    /// arrive, so waiting requests are decided without one, and other workers may spend this one's
+    /// tokens. Returns the requests beyond this turn's allowance.
+    pub fn on_end(&mut self) -> UndeliveredOutcomes {
         let now = self.host.now();
-        while let Some(ask) = self.asks.take_any() {
-            let waiters = ask.waiters.into_iter().map(|waiter| waiter.who);
-            for who in ask.asker.into_iter().chain(waiters) {
-                self.fail(who, Undecided::Failure);
+        while let Some(pending) = self.calls.take_any() {
+            let waiters = pending.waiters.into_iter().map(|waiter| waiter.requester);
+            for requester in pending.requester.into_iter().chain(waiters) {
+                self.fail(requester, Undecided::Failure);
             }
         }
-        while let Some(waiter) = self.asks.unqueue() {
-            self.fail(waiter.who, Undecided::Failure);
+        while let Some(waiter) = self.calls.unqueue() {
+            self.fail(waiter.requester, Undecided::Failure);
         }
-        self.put_all_back(now);
+        self.return_all_to_slots(now);
         self.stats.end(&self.host);
-        self.settling.take()
+        self.resume_queue.take()
     }
 
-    fn keep(&mut self, stream: StreamId, kept: Option<Stream>) {
+    fn keep(&mut self, stream: StreamId, kept: Option<StreamState>) {
         if let Some(kept) = kept {
             self.streams.insert(stream, kept);
         }
     }
 
-    /// What is kept of a request that passed by what the worker knows.
-    fn told_of(&self, drawn: &Drawn) -> Option<Stream> {
+    fn change_slot<R>(
+        &mut self,
+        key: LeaseKey,
+        now: Timestamp,
+        change: impl FnMut(&mut DescriptorState) -> (R, Write),
+    ) -> Option<R> {
+        self.shared.change(&self.host, &mut self.stats, key, now, change)
+    }
+
+    /// State for the response of a locally allowed request.
+    fn allowed_state(&self, descriptors: &Descriptors) -> Option<StreamState> {
         if self.config.headers == HeaderStyle::Off {
             return None;
         }
-        let known = |key| self.locals.of(key).is_some_and(|local| local.entry.told.is_known());
-        drawn.iter().any(|drawing| known(drawing.key)).then(|| Stream::Passed(Keys::of(drawn)))
+        let known = |key| self.local.of(key).is_some_and(|record| record.state.limit.is_known());
+        descriptors
+            .iter()
+            .any(|descriptor| known(descriptor.key))
+            .then(|| StreamState::DecidedLocally(LeaseKeys::of(descriptors)))
     }
 
-    fn shown_of(&self, keys: &Keys) -> (Timestamp, Vec<Shown>) {
+    fn limits_of(&self, keys: &LeaseKeys) -> (Timestamp, Vec<LimitStatus>) {
         let now = self.host.now();
-        let shown = keys.iter().filter_map(|key| {
-            let entry = &self.locals.of(key)?.entry;
-            let at_hand = entry.purse.left(now);
-            Some(Shown { told: entry.told, at_hand, verdict: Verdict::Allow })
+        let limits = keys.iter().filter_map(|key| {
+            let entry = &self.local.of(key)?.state;
+            let at_hand = entry.pool.left(now);
+            Some(LimitStatus { limit: entry.limit, at_hand, verdict: Verdict::Allow })
         });
-        (now, shown.collect())
+        (now, limits.collect())
     }
 
-    /// The reply to a request that is denied by what the worker knows.
-    fn denial(&self, drawn: &Drawn, now: Timestamp) -> Reply {
-        let shown = drawn.iter().filter_map(|drawing| {
-            let entry = &self.locals.of(drawing.key)?.entry;
-            let verdict = match entry.is_denied(crate::asks::needed_there(drawn, &drawing), now) {
+    fn denial(&self, descriptors: &Descriptors, now: Timestamp) -> Reply {
+        let limits = descriptors.iter().filter_map(|descriptor| {
+            let entry = &self.local.of(descriptor.key)?.state;
+            let verdict = match entry.is_denied(needed_by_own(descriptors, &descriptor), now) {
                 true => Verdict::Deny,
                 false => Verdict::Allow,
             };
-            Some(Shown { told: entry.told, at_hand: entry.purse.left(now), verdict })
+            Some(LimitStatus { limit: entry.limit, at_hand: entry.pool.left(now), verdict })
         });
-        decide::denial(&self.config, &shown.collect::<Vec<_>>(), now)
+        replies::denial(&self.config, &limits.collect::<Vec<_>>(), now)
     }
 
-    /// How many requests are paused.
     fn paused(&self) -> usize {
-        self.streams.values().filter(|stream| matches!(stream, Stream::Paused)).count()
+        self.streams.values().filter(|stream| matches!(stream, StreamState::Paused)).count()
     }
 
     fn timeout(&self) -> Nanos {

@@ -1,5 +1,5 @@
-//! The configuration's bytes as one tree of values: the text of a JSON object in which no key comes
-//! twice, or a protobuf Struct.
+//! Parses the bytes of a configuration into a tree of values: a JSON object without duplicate keys,
+//! or a protobuf Struct.
 
 use super::{ConfigError, structured};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -7,22 +7,22 @@ use serde_json::error::Category;
 
 const EXPECTED: &str = "expected a JSON object with `domain`, `sidecar` and `rate_limits`";
 
-/// A value. Every number that means something in a configuration is a whole one.
+/// A value. All numbers in a configuration are integers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Tree {
     Null,
     Flag(bool),
     Whole(i64),
-    /// A number that is no whole one, or too large to be exact.
+    /// A number that is not an integer, or too large to be exact.
     OtherNumber,
     Text(String),
     List(Vec<Tree>),
-    /// Without any key twice.
+    /// Without duplicate keys.
     Object(Vec<(String, Tree)>),
 }
 
 impl Tree {
-    /// A Struct has only doubles; a whole one was an integer when it was written.
+    /// A Struct has only doubles; an integral one was written as an integer.
     pub(super) fn number(value: f64) -> Tree {
         // Doubles are exact up to 2^53, and no number in a configuration is larger.
         const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
@@ -35,10 +35,10 @@ impl Tree {
     }
 }
 
-/// The object that `bytes` stand for.
+/// The object in `bytes`.
 pub(super) fn object(bytes: &[u8]) -> Result<Tree, ConfigError> {
     // JSON first: its text may begin with a line feed, which is a Struct's first byte, but a Struct
-    // is never JSON to its end.
+    // is never valid JSON as a whole.
     let error = match json(bytes) {
         Ok(object @ Tree::Object(_)) => return Ok(object),
         Ok(_) => return Err(ConfigError::new(String::new(), EXPECTED)),
@@ -64,8 +64,7 @@ fn json(bytes: &[u8]) -> serde_json::Result<Tree> {
     Ok(value)
 }
 
-/// Reads any value, but none with a key twice: which of the two was meant nobody can know, and the
-/// library would silently take the last.
+/// Reads any value but refuses duplicate keys, of which the library would silently use the last.
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {
@@ -119,7 +118,7 @@ impl<'de> Visitor<'de> for Strict {
         let mut object: Vec<(String, Tree)> = Vec::new();
         while let Some(key) = fields.next_key::<String>()? {
             if object.iter().any(|(known, _)| *known == key) {
-                return Err(A::Error::custom(format!("the key `{key}` is there twice")));
+                return Err(A::Error::custom(format!("duplicate key `{key}`")));
             }
             object.push((key, fields.next_value_seed(Strict)?));
         }

@@ -1,38 +1,37 @@
-//! A value of the document and where it is: the few steps that all parts of a configuration are read
-//! with. An error names the field by its path, which is spelt out only then.
+//! A value of the document with its position: the few steps by which all parts of a configuration
+//! are read. An error names the field by its path, which is built only then.
 //!
-//! Nothing here is generic. A reader derived for every struct, with the paths of its fields, was a
-//! third of the module, and every virtual machine of Envoy compiles and keeps all of the module. For
-//! the same reason these steps stay out of line.
+//! Nothing here is generic, and these functions are not inlined. Deserializers derived for every
+//! struct, with the paths of fields, were a third of the module, and every virtual machine of Envoy
+//! compiles and keeps all of it.
 
 use super::ConfigError;
 use super::document::Tree;
-use super::unsupported::{Unsupported, says_nothing};
+use super::unsupported::{Unsupported, is_default};
 
-/// A value, and the way to it.
+/// A value and the path to it.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     value: &'a Tree,
     parent: Option<&'a Node<'a>>,
-    step: Step<'a>,
+    step: PathStep<'a>,
 }
 
-/// The last step of the way.
+/// The last step of the path.
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathStep<'a> {
     Document,
     Field(&'a str),
     Item(usize),
 }
 
 impl<'a> Node<'a> {
-    /// The whole document.
     pub(super) fn document(value: &'a Tree) -> Self {
-        Node { value, parent: None, step: Step::Document }
+        Node { value, parent: None, step: PathStep::Document }
     }
 
-    /// Checks that it is an object that has none but these fields. Of those that only Envoy supports
-    /// it may have what says nothing.
+    /// Checks that it is an object with no other than these fields. `unsupported` fields of Envoy
+    /// may be present with their default.
     #[inline(never)]
     pub(super) fn object(
         &self,
@@ -40,16 +39,14 @@ impl<'a> Node<'a> {
         fields: &[&str],
         unsupported: &[Unsupported],
     ) -> Result<(), ConfigError> {
-        let Tree::Object(found) = self.value else {
-            return Err(self.invalid("type", expected));
-        };
+        let Tree::Object(found) = self.value else { return Err(self.invalid("type", expected)) };
         for (name, value) in found {
             if fields.contains(&name.as_str()) {
                 continue;
             }
             let at = self.child(name, value);
             match unsupported.iter().find(|(unsupported, _)| unsupported == name) {
-                Some(_) if says_nothing(value) => {}
+                Some(_) if is_default(value) => {}
                 Some((_, sentence)) => {
                     return Err(at.error(&format!("not supported: {sentence}")));
                 }
@@ -59,7 +56,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// A field of an object: null when it is not there, which says the same.
+    /// A field of an object; null if absent, which means the same.
     #[inline(never)]
     pub(super) fn at<'b>(&'b self, name: &'b str) -> Node<'b> {
         let found = match self.value {
@@ -69,26 +66,25 @@ impl<'a> Node<'a> {
         self.child(name, found.map_or(&Tree::Null, |(_, value)| value))
     }
 
-    /// A field of an object, if it is there.
+    /// A field of an object, if present.
     #[inline(never)]
     pub(super) fn field<'b>(&'b self, name: &'b str) -> Option<Node<'b>> {
         let field = self.at(name);
         (!field.is_absent()).then_some(field)
     }
 
-    /// A field that must be there.
     #[inline(never)]
     pub(super) fn required<'b>(&'b self, name: &'b str) -> Result<Node<'b>, ConfigError> {
         self.field(name).ok_or_else(|| self.error(&format!("missing field `{name}`")))
     }
 
-    /// Those of the fields with these names that are there.
+    /// The present ones of these fields.
     #[inline(never)]
     pub(super) fn fields<'b>(&'b self, names: &[&'b str]) -> Vec<(&'b str, Node<'b>)> {
         names.iter().filter_map(|name| Some((*name, self.field(name)?))).collect()
     }
 
-    /// The one that is there of the fields of a protobuf oneof.
+    /// The present one of the fields of a protobuf oneof.
     #[inline(never)]
     pub(super) fn one_of<'b>(
         &'b self,
@@ -100,7 +96,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A field that is true or false.
+    /// A boolean field.
     #[inline(never)]
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ConfigError> {
         let field = self.at(name);
@@ -111,7 +107,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The text that it is.
     #[inline(never)]
     pub(super) fn text(&self) -> Result<&'a str, ConfigError> {
         match self.value {
@@ -120,7 +115,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The whole number that it is.
     #[inline(never)]
     pub(super) fn whole(&self, expected: &str) -> Result<i64, ConfigError> {
         match self.value {
@@ -129,38 +123,33 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The items of the list that it is.
     #[inline(never)]
     pub(super) fn items<'b>(&'b self) -> Result<Vec<Node<'b>>, ConfigError> {
-        let Tree::List(items) = self.value else {
-            return Err(self.invalid("type", "a list"));
-        };
-        let node = |(index, value)| Node { value, parent: Some(self), step: Step::Item(index) };
+        let Tree::List(items) = self.value else { return Err(self.invalid("type", "a list")) };
+        let node = |(index, value)| Node { value, parent: Some(self), step: PathStep::Item(index) };
         Ok(items.iter().enumerate().map(node).collect())
     }
 
-    /// Whether it is not there, or null.
+    /// Whether it is absent or null.
     pub(super) fn is_absent(&self) -> bool {
         *self.value == Tree::Null
     }
 
-    /// Whether it is a text.
     pub(super) fn is_text(&self) -> bool {
         matches!(self.value, Tree::Text(_))
     }
 
     fn child<'b>(&'b self, name: &'b str, value: &'b Tree) -> Node<'b> {
-        Node { value, parent: Some(self), step: Step::Field(name) }
+        Node { value, parent: Some(self), step: PathStep::Field(name) }
     }
 
-    /// A mistake in it.
     #[cold]
     #[inline(never)]
     pub(super) fn error(&self, message: &str) -> ConfigError {
         ConfigError::new(self.path(), message)
     }
 
-    /// It is not what was expected, by its `type` or by its `value`.
+    /// An unexpected `type` or `value`.
     #[cold]
     #[inline(never)]
     pub(super) fn invalid(&self, by: &str, expected: &str) -> ConfigError {
@@ -168,7 +157,7 @@ impl<'a> Node<'a> {
             Tree::Null => "null".to_owned(),
             Tree::Flag(flag) => format!("boolean `{flag}`"),
             Tree::Whole(number) => format!("integer `{number}`"),
-            Tree::OtherNumber => "a number that is not whole, or too large".to_owned(),
+            Tree::OtherNumber => "a number that is not an integer, or too large".to_owned(),
             Tree::Text(text) => format!("string {text:?}"),
             Tree::List(_) => "list".to_owned(),
             Tree::Object(_) => "object".to_owned(),
@@ -176,7 +165,7 @@ impl<'a> Node<'a> {
         self.error(&format!("invalid {by}: {found}, expected {expected}"))
     }
 
-    /// A `field` or `variant` that is none of the known ones.
+    /// An unknown `field` or `variant`.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&self, what: &str, name: &str, known: &[&str]) -> ConfigError {
@@ -192,14 +181,14 @@ impl<'a> Node<'a> {
     fn path(&self) -> String {
         let mut path = self.parent.map(Node::path).unwrap_or_default();
         match self.step {
-            Step::Document => {}
-            Step::Field(name) => {
+            PathStep::Document => {}
+            PathStep::Field(name) => {
                 if !path.is_empty() {
                     path.push('.');
                 }
                 path.push_str(name);
             }
-            Step::Item(index) => path.push_str(&format!("[{index}]")),
+            PathStep::Item(index) => path.push_str(&format!("[{index}]")),
         }
         path
     }

@@ -1,4 +1,4 @@
-//! What a document says, as a [`Config`]: each part is read and checked in one go, field by field.
+//! Makes a [`Config`] of a document: each part is read and validated in one pass, field by field.
 
 mod action;
 mod checks;
@@ -7,8 +7,8 @@ mod metadata;
 mod rate_limit;
 
 use super::document::Tree;
+use super::interner::Interner;
 use super::node::Node;
-use super::shared::Shared;
 use super::unsupported::OF_THE_FILTER;
 use super::{
     Config, ConfigError, DeniedReply, Enforcement, FailureMode, HeaderStyle, Leases, OverloadMode,
@@ -17,7 +17,7 @@ use super::{
 use checks::{in_range, not_empty};
 use std::time::Duration;
 
-/// Envoy's own rate limit filter gives an ask 20 ms unless told otherwise.
+/// The default of Envoy's own rate limit filter.
 const TIMEOUT_MS_DEFAULT: u32 = 20;
 /// A request held for a minute is lost anyway.
 const TIMEOUT_MS_MAX: u64 = 60_000;
@@ -36,12 +36,11 @@ const FIELDS: [&str; 9] = [
     "leases",
 ];
 
-/// Reads a whole document.
 pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
     let node = Node::document(document);
     node.object("an object", &FIELDS, &OF_THE_FILTER)?;
     let domain = not_empty(&node.required("domain")?)?.to_owned();
-    let mut shared = Shared::of(document);
+    let mut interner = Interner::of(document);
     let sidecar = node.required("sidecar")?;
     sidecar.object("an object with `cluster`", &["cluster", "timeout_ms"], &[])?;
     let cluster = sidecar.required("cluster")?;
@@ -55,9 +54,9 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         headers: header_style(&node)?,
         denied: denied(&node.at("denied"))?,
         leases: leases(&node.at("leases"))?,
-        rate_limits: rate_limits(&node, &mut shared)?,
-        parameters: shared.parameters(),
-        path: shared.header(":path"),
+        rate_limits: rate_limits(&node, &mut interner)?,
+        parameters: interner.parameters(),
+        path: interner.header(":path"),
     })
 }
 
@@ -78,9 +77,7 @@ fn timeout(sidecar: &Node<'_>) -> Result<Duration, ConfigError> {
 }
 
 fn failure_mode(node: &Node<'_>) -> Result<FailureMode, ConfigError> {
-    let Some(field) = node.field("failure_mode") else {
-        return Ok(FailureMode::default());
-    };
+    let Some(field) = node.field("failure_mode") else { return Ok(FailureMode::default()) };
     match field.text()? {
         "allow" => Ok(FailureMode::Allow),
         "deny" => Ok(FailureMode::Deny),
@@ -89,9 +86,7 @@ fn failure_mode(node: &Node<'_>) -> Result<FailureMode, ConfigError> {
 }
 
 fn overload_mode(node: &Node<'_>) -> Result<OverloadMode, ConfigError> {
-    let Some(field) = node.field("overload_mode") else {
-        return Ok(OverloadMode::default());
-    };
+    let Some(field) = node.field("overload_mode") else { return Ok(OverloadMode::default()) };
     match field.text()? {
         "deny" => Ok(OverloadMode::Deny),
         "allow" => Ok(OverloadMode::Allow),
@@ -100,9 +95,7 @@ fn overload_mode(node: &Node<'_>) -> Result<OverloadMode, ConfigError> {
 }
 
 fn header_style(node: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
-    let Some(field) = node.field("headers") else {
-        return Ok(HeaderStyle::default());
-    };
+    let Some(field) = node.field("headers") else { return Ok(HeaderStyle::default()) };
     match field.text()? {
         "ietf" => Ok(HeaderStyle::Ietf),
         "draft03" => Ok(HeaderStyle::Draft03),
@@ -121,7 +114,7 @@ fn denied(node: &Node<'_>) -> Result<DeniedReply, ConfigError> {
         reply.status = in_range(&status, 400, 599)?;
     }
     if let Some(body) = node.field("body") {
-        // A gRPC client gets the body as its status message, in which a line end reads `%0A`.
+        // A gRPC client gets the body as its status message, in which a newline reads `%0A`.
         body.text()?.trim_end_matches(['\r', '\n']).clone_into(&mut reply.body);
     }
     Ok(reply)
@@ -147,12 +140,12 @@ fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
     }
 }
 
-fn rate_limits(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<RateLimit>, ConfigError> {
+fn rate_limits(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<RateLimit>, ConfigError> {
     let of_the_filter = enforcement(node)?;
     let list = node.required("rate_limits")?;
     let items = list.items()?;
     if items.is_empty() {
-        return Err(list.error("must not be empty; without descriptors there is nothing to limit"));
+        return Err(list.error("must not be empty"));
     }
     let (count, max) = (items.len(), tidegate_wire::DESCRIPTORS_MAX);
     if count > max {
@@ -160,7 +153,7 @@ fn rate_limits(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<RateLimit>, C
     }
     let mut valid = Vec::with_capacity(count);
     for item in &items {
-        let mut rate_limit = rate_limit::rate_limit(item, shared)?;
+        let mut rate_limit = rate_limit::rate_limit(item, interner)?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;
         }

@@ -1,17 +1,17 @@
-//! A protobuf Struct as the tree of values it stands for.
+//! Parses a protobuf Struct into a tree of values.
 //!
-//! Read by hand: a Struct has three messages and six fields in them, and generated readers of them,
-//! with their maps, would be as large as everything else that reads the configuration.
+//! By hand: a Struct has three messages with six fields, and generated code with its maps would be
+//! as large as all other code that reads the configuration.
 
 use super::document::Tree;
 
-/// How deep messages may be in each other, as in other readers of protobuf. A value in a Struct in a
-/// value is three deep.
+/// The deepest nesting of messages, as in other protobuf decoders. A value in a Struct in a value
+/// is three deep.
 const DEPTH_MAX: u32 = 100;
 
-/// The object that serialized Struct `bytes` stand for; none when they are no Struct.
+/// The object in a serialized Struct; none if the bytes are not a Struct.
 pub(super) fn tree_of_struct(bytes: &[u8]) -> Option<Tree> {
-    // Every Struct that says anything starts with the tag of its one field.
+    // Every non-empty Struct starts with the tag of its only field.
     if bytes.first() != Some(&0x0a) {
         return None;
     }
@@ -46,7 +46,7 @@ fn entry_of(mut bytes: &[u8], depth: u32) -> Option<(String, Tree)> {
     Some(entry)
 }
 
-/// A `Value`: a oneof, of which the last one counts.
+/// A `Value`: a oneof, of which the last field counts.
 fn tree(mut bytes: &[u8], depth: u32) -> Option<Tree> {
     let depth = depth.checked_sub(1)?;
     let mut tree = Tree::Null;
@@ -81,14 +81,14 @@ fn text(bytes: &[u8]) -> Option<String> {
     std::str::from_utf8(bytes).ok().map(str::to_owned)
 }
 
-/// What a field of a message has, by its wire type.
+/// The content of a field, by its wire type.
 enum Field<'a> {
     Number(u64),
     Double(f64),
     Bytes(&'a [u8]),
 }
 
-/// Takes the next field, and its number, from the bytes of a message.
+/// Takes the next field and its number from a message.
 fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
     let tag = varint(bytes)?;
     let field = match tag & 7 {
@@ -99,7 +99,7 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
             Field::Bytes(taken(bytes, length)?)
         }
         5 => Field::Number(u32::from_le_bytes(taken(bytes, 4)?.try_into().ok()?).into()),
-        // Groups, which no Struct has, and what is no wire type.
+        // Groups, which no Struct has, and invalid wire types.
         _ => return None,
     };
     let number = tag >> 3;
@@ -134,7 +134,7 @@ pub(super) mod tests {
     use prost_types::{ListValue, Struct, value::Kind};
     use serde_json::Value;
 
-    /// The way back, to make inputs with.
+    /// Encodes inputs of tests.
     pub(in crate::config) fn struct_of_json(value: &Value) -> Vec<u8> {
         match kind(value) {
             Kind::StructValue(fields) => fields.encode_to_vec(),
@@ -161,7 +161,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn values_become_what_they_were() {
+    fn values_survive_the_encoding() {
         let value = serde_json::json!({
             "whole": 20, "negative": -3, "half": 0.5, "text": "t", "yes": true, "none": null,
             "list": [1, "x", {"deep": []}],
@@ -171,7 +171,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_struct_is_not_taken_for_one() {
+    fn bytes_other_than_a_struct_are_refused() {
         for bytes in [&b""[..], b"{}", b"\n{}", b"\x0a\xff", b"\x0a\x05\x0a\x7fxxx"] {
             assert_eq!(tree_of_struct(bytes), None, "for {bytes:?}");
         }

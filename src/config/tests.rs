@@ -1,4 +1,4 @@
-//! What is read, and what is refused, through the one door that Envoy uses.
+//! Accepted and refused configurations, as Envoy passes them.
 
 mod bounds;
 mod hostile;
@@ -74,7 +74,7 @@ fn a_full_configuration_is_read() {
     assert_eq!(config.failure_mode, FailureMode::Deny);
     assert_eq!(config.overload_mode, OverloadMode::Allow);
     assert_eq!(config.headers, HeaderStyle::Draft03);
-    // Without the line ends, which a gRPC client would see as `%0A`.
+    // Without the final newlines, which a gRPC client would see as `%0A`.
     assert_eq!(config.denied, DeniedReply { status: 503, body: "later".into() });
     assert_eq!(config.leases, Leases { slots: 100 });
     let enforcement: Vec<_> = config.rate_limits.iter().map(|limit| limit.enforcement).collect();
@@ -101,7 +101,7 @@ fn one_fact_has_one_number_wherever_it_is_used() {
 }
 
 #[test]
-fn what_is_left_out_has_envoys_defaults() {
+fn absent_fields_have_envoys_defaults() {
     let json = r#"{"domain":"d","sidecar":{"cluster":"c"},
         "rate_limits":[{"actions":[{"masked_remote_address":{}}]}]}"#;
     let config = read(json).unwrap();
@@ -127,7 +127,7 @@ fn shadow_of_the_filter_is_shadow_of_every_entry() {
 }
 
 #[test]
-fn what_says_nothing_to_envoy_says_nothing_here() {
+fn envoys_default_values_have_no_effect_here() {
     let said = FULL.replacen(
         r#"{"actions": ["#,
         r#"{"stage": 0, "disable_key": "", "limit": null, "apply_on_stream_done": false,
@@ -159,9 +159,9 @@ fn a_source_is_known_by_name_and_by_number() {
     }
 }
 
-/// The block of a route in Envoy's documentation style, with what people have in theirs.
+/// The `rate_limits` of a route in the style of Envoy's documentation, with the usual fields.
 #[test]
-fn a_block_of_a_route_can_be_pasted() {
+fn rate_limits_of_an_envoy_route_can_be_pasted() {
     let block = r#"[
         {"stage": 0, "actions": [
             {"source_cluster": {}},
@@ -184,7 +184,7 @@ fn a_block_of_a_route_can_be_pasted() {
 }
 
 #[test]
-fn as_many_rate_limits_as_the_sidecar_answers_for_and_no_more() {
+fn rate_limits_are_bounded_by_the_sidecars_descriptors() {
     let with = |count: usize| {
         let mut value: serde_json::Value = serde_json::from_str(FULL).unwrap();
         value["rate_limits"] = vec![value["rate_limits"][0].clone(); count].into();
@@ -195,8 +195,8 @@ fn as_many_rate_limits_as_the_sidecar_answers_for_and_no_more() {
     assert_eq!(with(129), Err(error));
 }
 
-/// Envoy 1.40 hands a configuration written as a Struct over as protobuf bytes, and the
-/// filter took them for bad JSON.
+/// Envoy 1.40 passes a configuration written as a Struct as protobuf bytes, which the filter took
+/// for bad JSON.
 #[test]
 fn a_struct_means_the_same_as_its_json() {
     let value: serde_json::Value = serde_json::from_str(FULL).unwrap();
@@ -207,7 +207,7 @@ fn a_struct_means_the_same_as_its_json() {
     let mut wrong = value;
     wrong["sidecar"]["timeout_ms"] = serde_json::json!(20.5);
     let error = Config::from_envoy(&structured::tests::struct_of_json(&wrong)).unwrap_err();
-    let message = "invalid type: a number that is not whole, or too large, expected a whole number, not below 0";
+    let message = "invalid type: a number that is not an integer, or too large, expected a non-negative integer";
     assert_eq!(error, ConfigError::new("sidecar.timeout_ms".into(), message));
 }
 

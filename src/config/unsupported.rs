@@ -1,33 +1,33 @@
-//! What Envoy's own rate limit filter has in these places and this one has not: refused by name, with
-//! what to do instead, since leaving it out silently would limit other things than was meant.
+//! Fields of Envoy's own rate limit filter without support here. Each is refused by name, with an
+//! alternative, since ignoring it would limit other requests than intended.
 //!
-//! A field at its protobuf default says nothing, and may be there.
+//! A field at its protobuf default has no effect and is accepted.
 
 use super::document::Tree;
 
-/// A field, and the sentence about it.
+/// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);
 
 pub(super) const OF_THE_FILTER: [Unsupported; 11] = [
-    ("stage", "Envoy's field has no meaning here: a filter uses all of its `rate_limits`"),
-    ("request_type", "internal and external requests cannot be told apart here"),
-    ("timeout", "Envoy's field is `sidecar.timeout_ms` here, in milliseconds"),
-    ("failure_mode_deny", "Envoy's field is `failure_mode` here: \"allow\" or \"deny\""),
-    ("rate_limit_service", "Envoy's field is `sidecar.cluster` here"),
-    ("enable_x_ratelimit_headers", "Envoy's field is `headers` here: \"draft03\" or \"off\""),
-    ("disable_x_envoy_ratelimited_header", "the header cannot be left out here"),
-    ("rate_limited_status", "Envoy's field is `denied.status` here"),
-    ("status_on_error", "the status is always 500 here"),
+    ("stage", "a filter uses all of its `rate_limits`"),
+    ("request_type", "internal and external requests cannot be distinguished"),
+    ("timeout", "use `sidecar.timeout_ms`, in milliseconds"),
+    ("failure_mode_deny", "use `failure_mode`: \"allow\" or \"deny\""),
+    ("rate_limit_service", "use `sidecar.cluster`"),
+    ("enable_x_ratelimit_headers", "use `headers`: \"draft03\" or \"off\""),
+    ("disable_x_envoy_ratelimited_header", "the header is always sent"),
+    ("rate_limited_status", "use `denied.status`"),
+    ("status_on_error", "the status is always 500"),
     ("stat_prefix", "the names of the filter's stats are fixed"),
-    ("filter_enforced", "a share of requests cannot be enforced here; see `shadow`"),
+    ("filter_enforced", "limits cannot apply to a share of requests; see `shadow`"),
 ];
 
 pub(super) const OF_A_RATE_LIMIT: [Unsupported; 5] = [
     ("stage", "only stage 0 is supported: a filter uses all of its `rate_limits`"),
     ("disable_key", "a Wasm filter cannot read Envoy's runtime"),
-    ("limit", "limits come from the sidecar; requests cannot override them here"),
-    ("apply_on_stream_done", "hits are only counted when a request comes, not when it ends"),
-    ("x_ratelimit_option", "headers are chosen for the whole filter, by `headers`"),
+    ("limit", "requests cannot override the sidecar's limits"),
+    ("apply_on_stream_done", "hits count when a request arrives, not when it ends"),
+    ("x_ratelimit_option", "use `headers`, for the whole filter"),
 ];
 
 pub(super) const OF_AN_ACTION: [Unsupported; 2] = [
@@ -36,13 +36,13 @@ pub(super) const OF_AN_ACTION: [Unsupported; 2] = [
 ];
 
 pub(super) const OF_HITS: [Unsupported; 1] =
-    [("is_negative_hits", "a filter only takes hits; refunds go to the sidecar itself")];
+    [("is_negative_hits", "a filter cannot refund; call the sidecar")];
 
 pub(super) const OF_A_TEXT: [Unsupported; 1] =
     [("custom", "a Wasm filter cannot call Envoy's matcher extensions")];
 
-/// Whether a field of this value is the same as none, by protobuf's rules for fields without presence.
-pub(super) fn says_nothing(value: &Tree) -> bool {
+/// Whether this value equals an absent field, by protobuf's rules for fields without presence.
+pub(super) fn is_default(value: &Tree) -> bool {
     match value {
         Tree::Null | Tree::Flag(false) | Tree::Whole(0) => true,
         Tree::Text(text) => text.is_empty() || text == "UNSPECIFIED",

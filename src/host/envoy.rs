@@ -1,20 +1,21 @@
-//! [`Host`] and [`RequestFacts`] as Envoy itself. Owns which context the next host call acts on, and the
-//! numbers of the metrics. What Envoy refuses becomes nothing, or a value that says so.
+//! [`Host`] and [`RequestFacts`] implemented by Envoy. Owns the effective context of the next host
+//! call and the ids of the metrics. A refusal by Envoy becomes none, or an error value.
 
 use super::abi::{self, Map};
-use super::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
-use crate::descriptors::RequestFacts;
-use crate::reply::{Header, Reply};
-use crate::stats::MetricKind;
+use super::{
+    Call, CallId, Conflict, Header, Host, LogLevel, Reply, RequestFacts, SharedValue, StreamId,
+    Unsent,
+};
+use crate::host::stats::MetricKind;
 use std::cell::{Cell, RefCell};
 use tidegate_core::Timestamp;
 
-/// The contexts of the callback that runs.
+/// The contexts of the running callback.
 #[derive(Clone, Copy)]
 struct Contexts {
-    /// What Envoy called for.
+    /// The context that Envoy called.
     current: u32,
-    /// What the next host call acts on.
+    /// The context that the next host call acts on.
     effective: u32,
 }
 
@@ -24,12 +25,12 @@ thread_local! {
     static PATH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A callback for this context begins; Envoy has made it the effective one.
+/// Starts a callback; Envoy has made its context the effective one.
 pub(crate) fn enter(context: u32) {
     CONTEXTS.with(|contexts| contexts.set(Contexts { current: context, effective: context }));
 }
 
-/// Makes host calls act on this context; false when Envoy knows it no more.
+/// Makes host calls act on this context; false if Envoy no longer knows it.
 fn act_on(context: u32) -> bool {
     CONTEXTS.with(|contexts| {
         let now = contexts.get();
@@ -51,40 +52,29 @@ fn act_on_current() -> bool {
 /// Envoy, for one plugin.
 #[derive(Debug)]
 pub(crate) struct Envoy {
-    /// A queue that only this plugin in this worker reads and writes: Envoy's event loop calls the plugin
-    /// for each entry, which is the only way to be called soon and from nothing else.
+    /// A queue that only this plugin in this worker uses. Envoy's event loop calls the plugin for
+    /// each entry: the only way to be called soon, and outside of any other callback.
     wake_queue: u32,
 }
 
 impl Envoy {
-    /// To be called while the plugin's root is the current context. None when Envoy gives no queue.
+    /// Must run while the plugin's root is the current context. None if Envoy gives no queue.
     pub(crate) fn new() -> Option<Envoy> {
-        // Queues are common to all workers by name, so each has a name of its own.
+        // Workers share queues by name, so each needs its own name.
         let own = u64::from_le_bytes(abi::random()?);
         let wake_queue = abi::register_queue(&format!("tidegate.wake.{own:016x}")).ok()?;
         Some(Envoy { wake_queue })
     }
 }
 
-/// Writes a log line.
-pub(crate) fn log(level: LogLevel, message: &str) {
-    let level = match level {
-        LogLevel::Info => 2,
-        LogLevel::Warn => 3,
-        LogLevel::Error => 4,
-    };
-    abi::log(level, &format!("tidegate: {message}"));
-}
-
-/// The impossible version: passed for a key that was never set, so that of two workers that create it
-/// only one succeeds. Envoy's 0 would let the later one win. Versions count the writes of the whole
-/// process and so could come to it after four thousand million; then two workers may both believe
-/// that they created a key, once.
+/// An impossible version, passed for a key that was never set, so that only one of two workers can
+/// create it; with 0 the later one would win. Envoy counts versions per process, so after 2^32
+/// writes a version could equal it: then two workers may both create a key, once.
 const CREATE: u32 = u32::MAX;
 
 impl Host for Envoy {
     fn now(&self) -> Timestamp {
-        // Without a clock every lease has ended: better to ask than to spend too late.
+        // Without a clock every lease has expired: better to ask than to spend too late.
         Timestamp::from_nanos(abi::monotonic_nanos().unwrap_or(u64::MAX))
     }
 
@@ -115,7 +105,7 @@ impl Host for Envoy {
             method: tidegate_wire::RLS_METHOD,
             metadata: &metadata,
             message: call.message,
-            // To Envoy 0 is no timeout at all.
+            // In Envoy 0 means no timeout.
             timeout_ms: u32::try_from(call.timeout.as_millis()).unwrap_or(u32::MAX).max(1),
         });
         sent.map(CallId).map_err(|status| match status {
@@ -155,8 +145,8 @@ impl Host for Envoy {
         }
     }
 
-    /// Once per name in the life of the machine, however many plugins ask: Envoy keeps every number
-    /// that it gives.
+    /// Once per name in the life of the virtual machine, for all plugins: Envoy keeps every id that
+    /// it gives out.
     fn define_metric(&self, kind: MetricKind, name: &str) -> Option<u32> {
         METRICS.with(|metrics| {
             let mut metrics = metrics.try_borrow_mut().ok()?;
@@ -178,11 +168,11 @@ impl Host for Envoy {
     }
 
     fn log(&self, level: LogLevel, message: &str) {
-        log(level, message);
+        abi::log(level, message);
     }
 }
 
-/// The request whose headers have just come. At any other time it has no headers.
+/// The request whose headers callback runs. At any other time it has no headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CurrentRequest;
 

@@ -1,5 +1,5 @@
-//! What all workers of an Envoy process agree on: a secret that keys are hashed with, and the number
-//! that the sidecar knows the process by. The first worker makes both up.
+//! The identity of an Envoy process, shared by its workers: the secret seed of lease keys, and the
+//! number that identifies the process to the sidecar. The first worker creates both.
 
 use crate::config::Config;
 use crate::host::Host;
@@ -11,28 +11,29 @@ const TRIES: u32 = 8;
 
 /// The process, as one plugin configuration sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Process {
-    /// What descriptors are hashed with.
+pub(crate) struct ProcessIdentity {
+    /// The seed of lease keys.
     pub(crate) seed: u64,
-    /// Names the process to the sidecar.
+    /// Identifies the process to the sidecar.
     pub(crate) proxy: u64,
 }
 
-impl Process {
-    /// Joins the other workers, or is the first. The seed is mixed with who is asked about what, so
-    /// that two plugins share leases only if they ask the same sidecar about the same domain.
-    pub(crate) fn join(host: &impl Host, config: &Config) -> Process {
+impl ProcessIdentity {
+    /// Adopts the identity that another worker created, or creates it. Cluster and domain are mixed
+    /// into the seed, so that two plugins share leases only if they ask the same sidecar about the
+    /// same domain.
+    pub(crate) fn join(host: &impl Host, config: &Config) -> ProcessIdentity {
         let process = agree(host);
         let mut hash = Xxh3::with_seed(process.seed);
         for part in [&config.cluster, &config.domain] {
             hash.update(&xxh3_64_with_seed(part.as_bytes(), process.seed).to_le_bytes());
         }
-        Process { seed: hash.digest(), proxy: process.proxy }
+        ProcessIdentity { seed: hash.digest(), proxy: process.proxy }
     }
 }
 
-fn agree(host: &impl Host) -> Process {
-    let own = Process { seed: host.random(), proxy: host.random() };
+fn agree(host: &impl Host) -> ProcessIdentity {
+    let own = ProcessIdentity { seed: host.random(), proxy: host.random() };
     for _ in 0..TRIES {
         let value = host.shared(KEY);
         if let Some(process) = value.bytes.as_deref().and_then(decode) {
@@ -42,23 +43,25 @@ fn agree(host: &impl Host) -> Process {
             return own;
         }
     }
-    // Keys that no other worker has: it shares no lease, and is right all the same.
+    // No other worker has these keys. This worker shares no lease, but is still correct.
     own
 }
 
-fn encode(process: Process) -> Vec<u8> {
+fn encode(process: ProcessIdentity) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     bytes.extend_from_slice(&process.seed.to_le_bytes());
     bytes.extend_from_slice(&process.proxy.to_le_bytes());
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Process> {
+fn decode(bytes: &[u8]) -> Option<ProcessIdentity> {
     let (&version, rest) = bytes.split_first()?;
     let (seed, rest) = rest.split_first_chunk()?;
     let (proxy, rest) = rest.split_first_chunk()?;
-    (version == VERSION && rest.is_empty())
-        .then_some(Process { seed: u64::from_le_bytes(*seed), proxy: u64::from_le_bytes(*proxy) })
+    (version == VERSION && rest.is_empty()).then_some(ProcessIdentity {
+        seed: u64::from_le_bytes(*seed),
+        proxy: u64::from_le_bytes(*proxy),
+    })
 }
 
 #[cfg(test)]
@@ -66,8 +69,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_process_is_made_anew() {
-        let process = Process { seed: 7, proxy: u64::MAX };
+    fn malformed_bytes_are_no_identity() {
+        let process = ProcessIdentity { seed: 7, proxy: u64::MAX };
         let bytes = encode(process);
         assert_eq!(decode(&bytes), Some(process));
         let newer = [&[VERSION + 1], &bytes[1..]].concat();

@@ -1,161 +1,157 @@
 //! The bytes of a slot in Envoy's shared data.
 //!
-//! A version byte, then up to [`Slot::ENTRIES`] entries, all numbers little-endian:
+//! A version byte, then up to [`Slot::STATES_MAX`] descriptor states, all numbers little-endian:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
 //! | 16 | key |
-//! | 1 | number of leases, each: 8 id, 4 left, 4 granted, 8 ends |
-//! | 40 | denied until, denied hits, free until, stale from, refreshing until |
+//! | 1 | number of leases, each: 8 id, 4 left, 4 granted, 8 expiry |
+//! | 40 | denied until, denied hits, unlimited until, stale from, refreshing until |
 //! | 24 | demand: 8 since, 8 last, 4 tokens, 4 rate |
 //! | 1 | length of the limit's name, 255 for no limit; else 4 quota, 4 window, 4 remaining, 8 resets at, and the name |
 //!
-//! Others may write to the same data, and a newer version of this filter reads what an older one
-//! wrote: whatever is not exactly this is an empty slot.
+//! Other filters may write to the same data, and a newer version of this filter may read an older
+//! one's: anything else is decoded as an empty slot.
 
 use super::demand::Demand;
-use super::entry::Entry;
-use super::purse::{Held, Purse};
-use super::told::Told;
-use crate::drawn::LeaseKey;
+use super::descriptor_state::DescriptorState;
+use super::limit_info::LimitInfo;
+use super::token_pool::{LeaseTokens, TokenPool};
+use crate::request::descriptors::LeaseKey;
 use tidegate_core::Timestamp;
 
 const VERSION: u8 = 1;
 const NO_LIMIT: u8 = 255;
 const LEASE_BYTES: usize = 8 + 4 + 4 + 8;
-const ENTRY_BYTES_MAX: usize =
-    16 + 1 + Purse::LEASES * LEASE_BYTES + 40 + 24 + 1 + 20 + Told::NAME_BYTES_MAX;
+const STATE_BYTES_MAX: usize =
+    16 + 1 + TokenPool::LEASES_MAX * LEASE_BYTES + 40 + 24 + 1 + 20 + LimitInfo::NAME_BYTES_MAX;
 const _: () = assert!(Slot::BYTES_MAX == 857);
 
-/// What one slot holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Slot {
-    entries: Vec<(LeaseKey, Entry)>,
+    states: Vec<(LeaseKey, DescriptorState)>,
 }
 
 impl Slot {
-    /// Four, so that chance seldom fills a slot: with as many keys as slots, one in 270.
-    pub(crate) const ENTRIES: usize = 4;
-    /// 857: with 8,192 slots at most 7 MB of Envoy's memory, when every limit has a long name.
-    pub(crate) const BYTES_MAX: usize = 1 + Slot::ENTRIES * ENTRY_BYTES_MAX;
+    /// Four, so that few slots are full by chance: with as many keys as slots, one in 270.
+    pub(crate) const STATES_MAX: usize = 4;
+    /// 857: with 8,192 slots at most 7 MB of Envoy's memory, if every limit has a long name.
+    pub(crate) const BYTES_MAX: usize = 1 + Slot::STATES_MAX * STATE_BYTES_MAX;
 
-    /// Reads a slot; an empty one from what is none.
+    /// Decodes a slot; anything malformed is an empty one.
     pub(crate) fn decode(bytes: &[u8]) -> Slot {
         match bytes.split_first() {
             Some((&VERSION, rest)) if bytes.len() <= Slot::BYTES_MAX => {
-                entries(Reader(rest)).map(|entries| Slot { entries }).unwrap_or_default()
+                read_states(Reader(rest)).map(|states| Slot { states }).unwrap_or_default()
             }
             _ => Slot::default(),
         }
     }
 
-    /// Writes it, in at most [`Slot::BYTES_MAX`] bytes.
+    /// Encodes it in at most [`Slot::BYTES_MAX`] bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Slot::BYTES_MAX);
         bytes.push(VERSION);
-        for (key, entry) in &self.entries {
-            write_entry(&mut bytes, *key, entry);
+        for (key, state) in &self.states {
+            write_state(&mut bytes, *key, state);
         }
         bytes
     }
 
-    /// The entry of `key`.
-    pub(crate) fn find(&self, key: LeaseKey) -> Option<&Entry> {
-        self.entries.iter().find(|(other, _)| *other == key).map(|(_, entry)| entry)
+    pub(crate) fn find(&self, key: LeaseKey) -> Option<&DescriptorState> {
+        self.states.iter().find(|(other, _)| *other == key).map(|(_, state)| state)
     }
 
-    /// Puts the entry of `key`, in place of what says nothing any more, or holds no tokens. False when
-    /// all others hold tokens: a lease is never dropped.
-    pub(crate) fn put(&mut self, key: LeaseKey, entry: Entry, now: Timestamp) -> bool {
-        let own = self.entries.iter().position(|(other, _)| *other == key);
-        if own.is_none() && self.entries.len() < Slot::ENTRIES {
-            self.entries.push((key, entry));
+    /// Stores the state of `key`, replacing one without tokens, first one that decides nothing.
+    /// False if all others hold tokens: a lease is never dropped.
+    pub(crate) fn put(&mut self, key: LeaseKey, state: DescriptorState, now: Timestamp) -> bool {
+        let own = self.states.iter().position(|(other, _)| *other == key);
+        if own.is_none() && self.states.len() < Slot::STATES_MAX {
+            self.states.push((key, state));
             return true;
         }
-        let Some(place) = own.or_else(|| self.least_needed(now)) else {
-            return false;
-        };
-        if let Some(place) = self.entries.get_mut(place) {
-            *place = (key, entry);
+        let Some(index) = own.or_else(|| self.least_needed(now)) else { return false };
+        if let Some(state_at) = self.states.get_mut(index) {
+            *state_at = (key, state);
         }
         true
     }
 
     fn least_needed(&self, now: Timestamp) -> Option<usize> {
-        let places = self.entries.iter().enumerate();
-        let without_tokens = places.filter(|(_, (_, entry))| entry.purse.left(now) == 0);
+        let indexes = self.states.iter().enumerate();
+        let without_tokens = indexes.filter(|(_, (_, state))| state.pool.left(now) == 0);
         without_tokens
-            .min_by_key(|(_, (_, entry))| (entry.says_something(now), entry.demand.last))
-            .map(|(place, _)| place)
+            .min_by_key(|(_, (_, state))| (state.is_informative(now), state.demand.last))
+            .map(|(index, _)| index)
     }
 }
 
-fn write_entry(bytes: &mut Vec<u8>, key: LeaseKey, entry: &Entry) {
+fn write_state(bytes: &mut Vec<u8>, key: LeaseKey, state: &DescriptorState) {
     bytes.extend_from_slice(&key.0.to_le_bytes());
-    bytes.push(u8::try_from(entry.purse.each().count()).unwrap_or(0));
-    for held in entry.purse.each() {
-        bytes.extend_from_slice(&held.id.to_le_bytes());
-        bytes.extend_from_slice(&held.left.to_le_bytes());
-        bytes.extend_from_slice(&held.granted.to_le_bytes());
-        bytes.extend_from_slice(&held.ends.as_nanos().to_le_bytes());
+    bytes.push(u8::try_from(state.pool.each().count()).unwrap_or(0));
+    for lease in state.pool.each() {
+        bytes.extend_from_slice(&lease.id.to_le_bytes());
+        bytes.extend_from_slice(&lease.left.to_le_bytes());
+        bytes.extend_from_slice(&lease.granted.to_le_bytes());
+        bytes.extend_from_slice(&lease.expires_at.as_nanos().to_le_bytes());
     }
     let times = [
-        entry.denied_until.as_nanos(),
-        entry.denied_hits,
-        entry.free_until.as_nanos(),
-        entry.stale_from.as_nanos(),
-        entry.refreshing_until.as_nanos(),
-        entry.demand.since.as_nanos(),
-        entry.demand.last.as_nanos(),
+        state.denied_until.as_nanos(),
+        state.denied_hits,
+        state.unlimited_until.as_nanos(),
+        state.stale_from.as_nanos(),
+        state.refreshing_until.as_nanos(),
+        state.demand.since.as_nanos(),
+        state.demand.last.as_nanos(),
     ];
     for time in times {
         bytes.extend_from_slice(&time.to_le_bytes());
     }
-    bytes.extend_from_slice(&entry.demand.tokens.to_le_bytes());
-    bytes.extend_from_slice(&entry.demand.rate.to_le_bytes());
-    if !entry.told.is_known() {
+    bytes.extend_from_slice(&state.demand.tokens.to_le_bytes());
+    bytes.extend_from_slice(&state.demand.rate.to_le_bytes());
+    if !state.limit.is_known() {
         bytes.push(NO_LIMIT);
         return;
     }
-    let name = entry.told.name();
+    let name = state.limit.name();
     bytes.push(u8::try_from(name.len()).unwrap_or(0));
-    for number in [entry.told.quota, entry.told.window_secs, entry.told.remaining] {
+    for number in [state.limit.quota, state.limit.window_secs, state.limit.remaining] {
         bytes.extend_from_slice(&number.to_le_bytes());
     }
-    bytes.extend_from_slice(&entry.told.resets_at.as_nanos().to_le_bytes());
+    bytes.extend_from_slice(&state.limit.resets_at.as_nanos().to_le_bytes());
     bytes.extend_from_slice(name.as_bytes());
 }
 
-fn entries(mut reader: Reader<'_>) -> Option<Vec<(LeaseKey, Entry)>> {
-    let mut entries = Vec::with_capacity(Slot::ENTRIES);
+fn read_states(mut reader: Reader<'_>) -> Option<Vec<(LeaseKey, DescriptorState)>> {
+    let mut states = Vec::with_capacity(Slot::STATES_MAX);
     while !reader.0.is_empty() {
-        if entries.len() == Slot::ENTRIES {
+        if states.len() == Slot::STATES_MAX {
             return None;
         }
-        entries.push((LeaseKey(u128::from_le_bytes(reader.array()?)), read_entry(&mut reader)?));
+        states.push((LeaseKey(u128::from_le_bytes(reader.array()?)), read_state(&mut reader)?));
     }
-    Some(entries)
+    Some(states)
 }
 
-fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
+fn read_state(reader: &mut Reader<'_>) -> Option<DescriptorState> {
     let leases = usize::from(reader.u8()?);
-    if leases > Purse::LEASES {
+    if leases > TokenPool::LEASES_MAX {
         return None;
     }
-    let mut held = [Held::default(); Purse::LEASES];
-    for held in held.iter_mut().take(leases) {
-        *held = Held {
+    let mut leases_read = [LeaseTokens::default(); TokenPool::LEASES_MAX];
+    for lease in leases_read.iter_mut().take(leases) {
+        *lease = LeaseTokens {
             id: reader.u64()?,
             left: reader.u32()?,
             granted: reader.u32()?,
-            ends: reader.time()?,
+            expires_at: reader.time()?,
         };
     }
-    Some(Entry {
-        purse: Purse::of(held),
+    Some(DescriptorState {
+        pool: TokenPool::of(leases_read),
         denied_until: reader.time()?,
         denied_hits: reader.u64()?,
-        free_until: reader.time()?,
+        unlimited_until: reader.time()?,
         stale_from: reader.time()?,
         refreshing_until: reader.time()?,
         demand: Demand {
@@ -164,28 +160,27 @@ fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
             tokens: reader.u32()?,
             rate: reader.u32()?,
         },
-        told: read_told(reader)?,
+        limit: read_limit(reader)?,
     })
 }
 
-fn read_told(reader: &mut Reader<'_>) -> Option<Told> {
+fn read_limit(reader: &mut Reader<'_>) -> Option<LimitInfo> {
     let length = reader.u8()?;
     if length == NO_LIMIT {
-        return Some(Told::default());
+        return Some(LimitInfo::default());
     }
     let (quota, window_secs, remaining) = (reader.u32()?, reader.u32()?, reader.u32()?);
     let resets_at = reader.time()?;
     let name =
-        reader.bytes(usize::from(length)).filter(|name| name.len() <= Told::NAME_BYTES_MAX)?;
-    let mut told = Told::new(std::str::from_utf8(name).ok()?);
-    told.quota = quota;
-    told.window_secs = window_secs;
-    told.remaining = remaining;
-    told.resets_at = resets_at;
-    Some(told)
+        reader.bytes(usize::from(length)).filter(|name| name.len() <= LimitInfo::NAME_BYTES_MAX)?;
+    let mut limit = LimitInfo::new(std::str::from_utf8(name).ok()?);
+    limit.quota = quota;
+    limit.window_secs = window_secs;
+    limit.remaining = remaining;
+    limit.resets_at = resets_at;
+    Some(limit)
 }
 
-/// What is left to be read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -227,27 +222,27 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    fn any_entry() -> impl Strategy<Value = Entry> {
+    fn any_state() -> impl Strategy<Value = DescriptorState> {
         let lease = (any::<u64>(), 1..u32::MAX, any::<u32>(), any::<u64>());
-        let leases = prop::collection::vec(lease, 0..=Purse::LEASES);
-        let told = prop::option::of(("\\PC{0,64}", any::<[u32; 3]>(), any::<u64>()));
-        (leases, any::<[u64; 7]>(), any::<[u32; 2]>(), told).prop_map(
-            |(leases, times, counts, told)| {
-                let mut held = [Held::default(); Purse::LEASES];
-                for (held, (id, left, granted, ends)) in held.iter_mut().zip(leases) {
-                    *held = Held { id, left, granted, ends: at(ends) };
+        let leases = prop::collection::vec(lease, 0..=TokenPool::LEASES_MAX);
+        let limit = prop::option::of(("\\PC{0,64}", any::<[u32; 3]>(), any::<u64>()));
+        (leases, any::<[u64; 7]>(), any::<[u32; 2]>(), limit).prop_map(
+            |(leases, times, counts, limit)| {
+                let mut leases_read = [LeaseTokens::default(); TokenPool::LEASES_MAX];
+                for (lease, (id, left, granted, ends)) in leases_read.iter_mut().zip(leases) {
+                    *lease = LeaseTokens { id, left, granted, expires_at: at(ends) };
                 }
-                let told = told.map_or_else(Told::default, |(name, numbers, resets_at)| {
-                    let mut told = Told::new(&name);
-                    [told.quota, told.window_secs, told.remaining] = numbers;
-                    told.resets_at = at(resets_at);
-                    told
+                let limit = limit.map_or_else(LimitInfo::default, |(name, numbers, resets_at)| {
+                    let mut limit = LimitInfo::new(&name);
+                    [limit.quota, limit.window_secs, limit.remaining] = numbers;
+                    limit.resets_at = at(resets_at);
+                    limit
                 });
-                Entry {
-                    purse: Purse::of(held),
+                DescriptorState {
+                    pool: TokenPool::of(leases_read),
                     denied_until: at(times[0]),
                     denied_hits: times[1],
-                    free_until: at(times[2]),
+                    unlimited_until: at(times[2]),
                     stale_from: at(times[3]),
                     refreshing_until: at(times[4]),
                     demand: Demand {
@@ -256,26 +251,26 @@ mod tests {
                         tokens: counts[0],
                         rate: counts[1],
                     },
-                    told,
+                    limit,
                 }
             },
         )
     }
 
     fn any_slot() -> impl Strategy<Value = Slot> {
-        let entry = (any::<u128>().prop_map(LeaseKey), any_entry());
-        prop::collection::vec(entry, 0..=Slot::ENTRIES).prop_map(|entries| Slot { entries })
+        let state = (any::<u128>().prop_map(LeaseKey), any_state());
+        prop::collection::vec(state, 0..=Slot::STATES_MAX).prop_map(|states| Slot { states })
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_bounded(slot in any_slot()) {
+        fn a_slot_survives_its_encoding_which_is_bounded(slot in any_slot()) {
             let bytes = slot.encode();
             prop_assert!(bytes.len() <= Slot::BYTES_MAX);
             prop_assert_eq!(Slot::decode(&bytes), slot);
         }
 
-        /// Other bytes are either exactly a slot, or an empty one.
+        /// Other bytes decode to exactly their slot, or to an empty one.
         #[test]
         fn no_bytes_make_it_panic(
             slot in any_slot(),
@@ -290,7 +285,7 @@ mod tests {
             changed.truncate(cut.index(changed.len()) + 1);
             for bytes in [changed, bytes] {
                 let decoded = Slot::decode(&bytes);
-                prop_assert!(decoded.entries.len() <= Slot::ENTRIES);
+                prop_assert!(decoded.states.len() <= Slot::STATES_MAX);
                 prop_assert!(decoded.encode().len() <= Slot::BYTES_MAX);
             }
         }
@@ -299,7 +294,7 @@ mod tests {
     #[test]
     fn foreign_bytes_are_an_empty_slot() {
         let mut slot = Slot::default();
-        assert!(slot.put(LeaseKey(1), Entry::default(), at(0)));
+        assert!(slot.put(LeaseKey(1), DescriptorState::default(), at(0)));
         let bytes = slot.encode();
         assert_eq!(Slot::decode(&bytes), slot);
         let newer = [&[VERSION + 1], &bytes[1..]].concat();
@@ -311,20 +306,21 @@ mod tests {
     }
 
     #[test]
-    fn a_full_slot_gives_up_what_says_nothing_then_denials_but_never_tokens() {
+    fn a_full_slot_replaces_empty_states_then_denials_but_never_tokens() {
         let lease = |ends| {
-            let mut entry = Entry::default();
-            let held = Held { id: 1, left: 1, granted: 1, ends: at(ends) };
-            entry.grant(held, at(0)).unwrap();
-            entry
+            let mut state = DescriptorState::default();
+            let lease = LeaseTokens { id: 1, left: 1, granted: 1, expires_at: at(ends) };
+            state.grant(lease, at(0)).unwrap();
+            state
         };
-        let denial = Entry { denied_until: at(900), denied_hits: 1, ..Entry::default() };
+        let denial =
+            DescriptorState { denied_until: at(900), denied_hits: 1, ..DescriptorState::default() };
         let mut slot = Slot::default();
-        for (key, entry) in [(1, lease(500)), (2, denial), (3, lease(100)), (4, lease(500))] {
-            assert!(slot.put(LeaseKey(key), entry, at(0)));
+        for (key, state) in [(1, lease(500)), (2, denial), (3, lease(100)), (4, lease(500))] {
+            assert!(slot.put(LeaseKey(key), state, at(0)));
         }
         let holds = |slot: &Slot| -> Vec<u128> {
-            let mut keys: Vec<u128> = slot.entries.iter().map(|(key, _)| key.0).collect();
+            let mut keys: Vec<u128> = slot.states.iter().map(|(key, _)| key.0).collect();
             keys.sort_unstable();
             keys
         };
@@ -334,6 +330,6 @@ mod tests {
         assert_eq!(holds(&slot), [1, 4, 5, 6]);
         assert!(!slot.put(LeaseKey(7), lease(500), at(100)));
         assert_eq!(holds(&slot), [1, 4, 5, 6]);
-        assert!(slot.put(LeaseKey(6), Entry::default(), at(100)));
+        assert!(slot.put(LeaseKey(6), DescriptorState::default(), at(100)));
     }
 }

@@ -1,9 +1,9 @@
-//! Addresses: what Envoy says they are, their networks, and tests of them.
+//! IP addresses from Envoy, networks, and matchers of both.
 
 use super::header::Sense;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The addresses that share their first bits.
+/// The addresses with the same first bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -11,7 +11,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// The network of `address` with this many bits; more than the address has mean all of them.
+    /// The network of `address` with this many bits, capped at those of the address.
     #[must_use]
     pub fn new(address: IpAddr, prefix_len: u32) -> Self {
         let prefix_len = prefix_len.min(bits_of(address));
@@ -29,7 +29,7 @@ impl Network {
         Network { address, prefix_len }
     }
 
-    /// Whether `address` is in it. One of the other family never is.
+    /// Whether `address` is in it; never for the other family.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4()
@@ -43,7 +43,7 @@ impl std::fmt::Display for Network {
     }
 }
 
-/// How many bits an address of this family has.
+/// The number of bits of an address.
 #[must_use]
 pub fn bits_of(address: IpAddr) -> u32 {
     match address {
@@ -52,25 +52,25 @@ pub fn bits_of(address: IpAddr) -> u32 {
     }
 }
 
-/// A test of an address.
+/// A matcher of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressMatcher {
-    /// It must be in one of these.
+    /// The address must be in one of these.
     pub networks: Vec<Network>,
-    /// Or in none of them.
+    /// Or, inverted, in none of them.
     pub sense: Sense,
 }
 
 impl AddressMatcher {
-    /// Whether `address` passes.
+    /// Whether `address` matches.
     #[must_use]
     pub fn matches(&self, address: IpAddr) -> bool {
         self.sense.of(self.networks.iter().any(|network| network.contains(address)))
     }
 }
 
-/// The address that Envoy writes as `ip:port`, without its port; none for what is no IP address, such
-/// as a Unix socket.
+/// The address in Envoy's `ip:port`, without the port; none if it is not an IP address, such as
+/// that of a Unix socket.
 #[must_use]
 pub fn ip_of(address: &[u8]) -> Option<IpAddr> {
     let address = std::str::from_utf8(address).ok()?;

@@ -1,50 +1,47 @@
-//! Tests of a request header, as Envoy's `HeaderMatcher` has them.
+//! Matchers of a request header, as in Envoy's `HeaderMatcher`.
 //!
-//! Only the first value of a repeated header is looked at, as the keys of descriptors are made of it:
-//! Envoy joins them with commas here, so that appending a second value would evade an exact match.
+//! They see only the first value of a repeated header, like the keys of descriptors. Envoy joins
+//! the values with commas here, so that appending a second value would evade an exact match.
 
 use super::text::TextMatcher;
-use crate::config::Fact;
 
-/// A test of one header.
+/// A matcher of one header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderMatcher {
-    /// The header.
-    pub header: Fact,
-    /// What is asked of it.
+    /// The test of its value.
     pub test: HeaderTest,
-    /// Whether the answer is turned round (`invert_match`).
+    /// Whether the result is inverted (`invert_match`).
     pub sense: Sense,
-    /// What a request without the header is taken for.
+    /// The treatment of a missing header.
     pub when_missing: WhenMissing,
 }
 
-/// What is asked of a header.
+/// A test of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderTest {
-    /// It is there.
+    /// The header is present.
     Present,
-    /// It is not there.
+    /// The header is absent.
     Absent,
-    /// It has a value, whichever; unlike presence, this cannot be true of a missing header.
+    /// The header has any value; unlike presence, this never holds for a missing header.
     AnyValue,
-    /// Its value passes.
+    /// The value matches.
     Text(TextMatcher),
-    /// Its value is a whole number, from the first on and below the second.
+    /// The value is an integer, from the first number and below the second.
     Range(i64, i64),
 }
 
-/// Whether an answer counts as it is.
+/// Whether a result is inverted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sense {
-    /// It does.
+    /// It is not.
     Plain,
-    /// Its opposite does.
+    /// It is.
     Inverted,
 }
 
 impl Sense {
-    /// The answer that counts.
+    /// Applies the inversion.
     #[must_use]
     pub fn of(self, answer: bool) -> bool {
         match self {
@@ -54,17 +51,17 @@ impl Sense {
     }
 }
 
-/// What a missing header means to a test of its value.
+/// The treatment of a missing header in a test of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenMissing {
-    /// No match, even an inverted one.
+    /// No match, even if inverted.
     NoMatch,
-    /// The same as an empty value (`treat_missing_header_as_empty`).
+    /// As an empty value (`treat_missing_header_as_empty`).
     Empty,
 }
 
 impl HeaderMatcher {
-    /// Whether a request whose header has this value passes.
+    /// Whether a request with this value of the header matches.
     #[must_use]
     pub fn matches(&self, value: Option<&[u8]>) -> bool {
         let value = match self.when_missing {
@@ -74,7 +71,7 @@ impl HeaderMatcher {
         let answer = match (&self.test, value) {
             (HeaderTest::Present, value) => value.is_some(),
             (HeaderTest::Absent, value) => value.is_none(),
-            // Of a value that is not there, even the opposite is not true.
+            // A missing value never matches, even inverted.
             (HeaderTest::AnyValue | HeaderTest::Text(_) | HeaderTest::Range(..), None) => {
                 return false;
             }

@@ -1,13 +1,14 @@
-//! Regular expressions that match whole values, in time linear in the value whatever both say.
+//! Regular expressions that match whole values, in time linear in the value for any expression and
+//! value.
 //!
-//! An expression runs as a lazy DFA: its states are made when a value first needs them, and kept in
-//! bounded memory. A byte then costs one look at a table, and a value that cannot match any more ends the
-//! search. An expression with more states than there is room for, on a value that needs ever new ones, is
-//! given over to a simulation of its NFA: a byte costs as many steps as the expression has states, of
-//! which there are at most [`STATES_MAX`]. Neither goes back in the value.
+//! An expression runs as a lazy DFA: states are built when a value first needs them, and kept in
+//! bounded memory. A byte then costs one table lookup, and a value that can no longer match ends
+//! the search. If an expression has more states than fit, and a value keeps needing new ones, an
+//! NFA simulation takes over: a byte costs at most as many steps as the expression has states, at
+//! most [`STATES_MAX`]. Neither backtracks.
 //!
-//! The value must be UTF-8, as [`crate::descriptors`] makes it: what matches any character matches no
-//! half of one, and a client could otherwise evade `.*` by one odd byte.
+//! The value must be UTF-8, as [`crate::request`] makes it: an expression for any character does
+//! not match half a character, and a client could otherwise evade `.*` by one invalid byte.
 
 mod class;
 mod parse;
@@ -22,20 +23,19 @@ use regex_syntax::hir::{Hir, Look};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The longest expression. Those that people write are a tenth of it.
+/// The longest expression. Those in practice have a tenth of it.
 pub const PATTERN_BYTES_MAX: usize = 1024;
-/// The states that an expression may compile to; repetitions such as `(a{30}){30}` are small to write only.
-/// Envoy's own bound is of the same size by default (an RE2 program of 100 instructions).
-/// A character that may be any has eight, as it may have several bytes: `.{1,120}` just fits.
+/// The most states of an expression; repetitions such as `(a{30}){30}` are short only in writing.
+/// Envoy's own default bound is of the same size (an RE2 program of 100 instructions). Any
+/// character takes eight states, as it may have several bytes: `.{1,120}` just fits.
 pub const STATES_MAX: usize = 1_024;
-/// What an expression may take while it is compiled: far above what so many states need.
+/// Memory while an expression is compiled: far above the need of that many states.
 const COMPILED_BYTES_MAX: usize = 512 * 1024;
-/// The memory for states that are kept of all expressions of a configuration.
+/// Memory for the cached states of all expressions of a configuration.
 const CACHES_BYTES: usize = 512 * 1024;
-/// What one expression may have of that, and has at least.
+/// The least and the most of that memory for one expression.
 const CACHE_BYTES: std::ops::RangeInclusive<usize> = 4 * 1024..=128 * 1024;
-/// When there is no room for another state, all are forgotten to begin anew; but only if they paid: if each
-/// has served this many bytes.
+/// A full cache is cleared, but only if it has paid off: if each state has served this many bytes.
 const BYTES_PER_STATE_MIN: usize = 20;
 
 /// A regular expression for a whole value.
@@ -53,10 +53,10 @@ struct Engine {
 }
 
 impl Pattern {
-    /// Compiles `text`, which must match the whole of a value. `of` expressions share memory.
+    /// Compiles `text`, which must match a whole value. `of` expressions share the memory.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in the expression.
     pub fn new(text: &str, of: usize) -> Result<Pattern, String> {
         let bytes = text.len();
         if bytes > PATTERN_BYTES_MAX {
@@ -79,7 +79,7 @@ impl Pattern {
         Ok(Pattern { text: text.to_owned(), engine: Rc::new(Engine { dfa, states, nfa }) })
     }
 
-    /// How many states it compiled to.
+    /// The number of states it compiled to.
     #[must_use]
     pub fn states(&self) -> usize {
         self.engine.dfa.get_nfa().states().len()

@@ -1,35 +1,31 @@
-//! Query parameters: how they are found in a path, and tests of them.
+//! Query parameters: their extraction from a path, and matchers of them.
 //!
-//! Read as Envoy's rate limit actions read them: a name counts as its first occurrence; one without
-//! `=` has an empty value; `%41` is `A` in names and values, whatever byte it stands for; and `+`
-//! stays `+`.
+//! The rules of Envoy's rate limit actions: the first occurrence of a name counts; a parameter
+//! without `=` has an empty value; `%41` is `A` in names and values, for any byte; `+` stays `+`.
 
 use super::text::TextMatcher;
-use crate::config::Fact;
 use std::ops::Range;
 
-/// A test of one query parameter.
+/// A matcher of one query parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueryMatcher {
-    /// The parameter.
-    pub parameter: Fact,
-    /// What is asked of it.
+    /// The test of its value.
     pub test: QueryTest,
 }
 
-/// What is asked of a query parameter.
+/// A test of a query parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueryTest {
-    /// It is there.
+    /// The parameter is present.
     Present,
-    /// It is not there.
+    /// The parameter is absent.
     Absent,
-    /// Its value passes; a parameter that is not there does not.
+    /// The value matches; a missing parameter does not.
     Text(TextMatcher),
 }
 
 impl QueryMatcher {
-    /// Whether a request whose parameter has this value passes.
+    /// Whether a request with this value of the parameter matches.
     #[must_use]
     pub fn matches(&self, value: Option<&[u8]>) -> bool {
         match &self.test {
@@ -40,23 +36,23 @@ impl QueryMatcher {
     }
 }
 
-/// The parameters that a configuration asks for, so that a path is read once for all of them.
+/// The configured parameters, so that one pass over a path finds all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// Decoded names, in their order, each with the number of its fact.
+    /// Decoded names in order, each with the number of its fact.
     names: Vec<(Vec<u8>, usize)>,
-    /// No name is longer.
+    /// The length of the longest name.
     longest: usize,
-    /// The first bytes of names: a query may have tens of thousands of others.
+    /// The first bytes of the names: a query may have tens of thousands of other parameters.
     firsts: Vec<u8>,
 }
 
-/// Where the value of a parameter is.
+/// The position of a parameter's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// In these bytes of the path.
+    /// In the path.
     InPath(Range<usize>),
-    /// In these of the decoded values.
+    /// In the decoded values.
     Decoded(Range<usize>),
 }
 
@@ -72,13 +68,13 @@ impl Parameters {
         Parameters { names, longest, firsts }
     }
 
-    /// The numbers of all.
+    /// The numbers of all facts.
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         self.names.iter().map(|(_, number)| *number)
     }
 
-    /// Hands over where the values of these parameters are in a path. Values that have to be decoded are
-    /// appended to `decoded`.
+    /// Reports the positions of these parameters' values in a path. Decoded values are appended to
+    /// `decoded`.
     pub fn find(&self, path: &[u8], decoded: &mut Vec<u8>, mut found: impl FnMut(usize, Found)) {
         let Some(question) = path.iter().position(|byte| *byte == b'?') else { return };
         let mut piece = Piece::at(question.saturating_add(1));
@@ -97,8 +93,8 @@ impl Parameters {
         self.meet(path, &piece, path.len(), decoded, &mut found);
     }
 
-    /// One piece of a query, up to `end`. An empty one, as between `&&`, is no parameter; `=x` is one without a
-    /// name.
+    /// Handles one parameter, up to `end`. An empty one, as between `&&`, is ignored; `=x` is one
+    /// with an empty name.
     fn meet(
         &self,
         path: &[u8],
@@ -143,12 +139,12 @@ impl Parameters {
 /// `%41` is one byte.
 const CODED_BYTES: usize = 3;
 
-/// A piece of a query between two `&`, as far as it was read.
+/// The part of a query between two `&`, as far as it was read.
 struct Piece {
     start: usize,
     /// The first `=`.
     equals: Option<usize>,
-    /// Whether its name has a `%`.
+    /// Whether its name contains a `%`.
     is_coded: bool,
 }
 
@@ -158,7 +154,7 @@ impl Piece {
     }
 }
 
-/// The bytes of a name or a value, decoded one by one.
+/// Decodes a name or a value byte by byte.
 struct Decoded<'a>(&'a [u8]);
 
 impl Iterator for Decoded<'_> {
@@ -188,7 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn first_value(path: &[u8], name: &str) -> Option<Vec<u8>> {
-        // The others are there to be mistaken for it.
+        // The other names could be mistaken for it.
         let names = [name, "", "aaa", "A", "bb"].map(|name| name.as_bytes().to_vec());
         let parameters = Parameters::new(names.into_iter().zip([7, 1, 2, 3, 4]));
         let (mut decoded, mut first) = (Vec::new(), None);
@@ -234,7 +230,7 @@ mod tests {
         }
     }
 
-    /// As it was found before: piece by piece, for one name.
+    /// The slow twin: one pass for each name.
     fn slow_first_value(path: &[u8], name: &[u8]) -> Option<Vec<u8>> {
         let query = path.splitn(2, |byte| *byte == b'?').nth(1)?;
         let query = query.split(|byte| *byte == b'#').next()?;

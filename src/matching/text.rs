@@ -1,35 +1,35 @@
-//! Tests of one text: equality, parts, and regular expressions.
+//! Matchers of a text: equality, parts, and regular expressions.
 //!
-//! Every test takes time linear in the value. Letters without case are those of ASCII, as in Envoy.
+//! Every matcher takes time linear in the value. Case is ignored for ASCII only, as in Envoy.
 
 use super::pattern::Pattern;
 use memchr::memmem::Finder;
 
-/// Whether upper and lower case are the same.
+/// Whether case matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
-    /// They differ.
+    /// It does.
     Sensitive,
-    /// They are.
+    /// It does not.
     Ignored,
 }
 
-/// A test of a text.
+/// A matcher of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextMatcher {
-    /// It is this.
+    /// The whole text.
     Exact(String, Case),
-    /// It begins with this.
+    /// The beginning.
     Prefix(String, Case),
-    /// It ends with this.
+    /// The end.
     Suffix(String, Case),
-    /// It has this in it.
+    /// Any part.
     Contains(Box<Needle>),
-    /// All of it matches this.
+    /// A regular expression for the whole text.
     Regex(Pattern),
 }
 
-/// A text that is looked for in values.
+/// A text to search for.
 #[derive(Debug, Clone)]
 pub struct Needle {
     finder: Finder<'static>,
@@ -37,7 +37,7 @@ pub struct Needle {
 }
 
 impl Needle {
-    /// Without case, it is kept in lower case.
+    /// Stored in lower case if case is ignored.
     #[must_use]
     pub fn new(text: &str, case: Case) -> Self {
         let finder = match case {
@@ -64,13 +64,13 @@ impl PartialEq for Needle {
 impl Eq for Needle {}
 
 impl TextMatcher {
-    /// Whether the value must be UTF-8, with U+FFFD for what is not.
+    /// Whether the value must be UTF-8, with U+FFFD for invalid bytes.
     #[must_use]
     pub fn needs_text(&self) -> bool {
         matches!(self, TextMatcher::Regex(_))
     }
 
-    /// Whether `value` passes.
+    /// Whether `value` matches.
     #[must_use]
     pub fn matches(&self, value: &[u8]) -> bool {
         match self {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_test_is_of_the_value_as_it_was_sent() {
+    fn matchers_see_the_value_as_it_was_sent() {
         use Case::{Ignored, Sensitive};
         let text =
             |make: fn(String, Case) -> TextMatcher, text: &str, case| make(text.into(), case);

@@ -1,22 +1,21 @@
-//! Workers of one Envoy, against a small sidecar: single stories here, all mixed at random in
-//! `schedules`.
+//! Workers of one Envoy with a small sidecar: single cases here, random mixtures in `schedules`.
 
 mod authority;
 mod load;
 mod schedules;
 mod world;
 
-use super::Step;
-use crate::asks::CALLS_MAX;
+use super::HeadersStatus;
 use crate::config::{FailureMode, HeaderStyle};
-use crate::decide::AskError;
 use crate::host::StreamId;
+use crate::worker::call_error::CallError;
+use crate::worker::pending_calls::CALLS_MAX;
 use authority::{Authority, made_up, status};
 use proptest::prelude::*;
 use tidegate_core::{Lease, LimitView, Nanos, Status, Timestamp, Unit, Verdict};
-use world::{Envoy, MILLI, PATIENCE_MS, Sent};
+use world::{Envoy, MILLI, Sent, WAIT_MS_MAX};
 
-/// Has the authority answer all calls that are under way, once.
+/// Lets the sidecar answer all pending calls once.
 fn answer_all(envoy: &mut Envoy, authority: &mut Authority) -> usize {
     let calls = std::mem::take(&mut envoy.world_mut().sent);
     for call in &calls {
@@ -28,7 +27,7 @@ fn answer_all(envoy: &mut Envoy, authority: &mut Authority) -> usize {
     calls.len()
 }
 
-fn fail_all(envoy: &mut Envoy, error: AskError) -> usize {
+fn fail_all(envoy: &mut Envoy, error: CallError) -> usize {
     let calls = std::mem::take(&mut envoy.world_mut().sent);
     for call in &calls {
         envoy.workers[call.worker].on_answer(call.id, Err(error));
@@ -65,13 +64,13 @@ fn warmed(envoy: &mut Envoy, authority: &mut Authority, name: &str) {
 }
 
 #[test]
-fn what_is_held_is_spent_without_a_host_call_but_the_clock() {
+fn local_tokens_are_spent_with_no_host_call_but_the_clock() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "100000");
     let mut quiet = 0;
     for _ in 0..50 {
         let before = (envoy.world().clock_reads, envoy.world().shared_uses);
-        assert_eq!(envoy.request(0, &[("100000", 1)]).1, Step::Continue);
+        assert_eq!(envoy.request(0, &[("100000", 1)]).1, HeadersStatus::Continue);
         let after = (envoy.world().clock_reads, envoy.world().shared_uses);
         assert_eq!(after.0, before.0 + 1);
         quiet += u32::from(after.1 == before.1);
@@ -84,10 +83,10 @@ fn what_is_held_is_spent_without_a_host_call_but_the_clock() {
 }
 
 #[test]
-fn a_burst_of_a_new_key_is_served_by_two_asks() {
+fn a_burst_of_a_new_key_takes_two_calls() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..100 {
-        assert_eq!(envoy.request(0, &[("1000", 1)]).1, Step::Pause);
+        assert_eq!(envoy.request(0, &[("1000", 1)]).1, HeadersStatus::Pause);
     }
     let first = only_call(&envoy);
     assert_eq!(first.metadata("tidegate-lease"), Some("0"));
@@ -98,18 +97,18 @@ fn a_burst_of_a_new_key_is_served_by_two_asks() {
     assert_eq!(second.metadata("tidegate-waiting"), Some("98"));
     answer_all(&mut envoy, &mut authority);
     assert_eq!(resumed(&envoy), (2..=100).collect::<Vec<_>>());
-    assert_eq!((envoy.workers[0].asks.waiting(), envoy.world().sent.len()), (0, 0));
+    assert_eq!((envoy.workers[0].calls.waiting(), envoy.world().sent.len()), (0, 0));
 }
 
-/// More asks than Envoy lets be under way to a cluster fail at once. So many new clients at a time made
-/// `failure_mode` decide for themselves, opened the breaker, and all others passed as well.
+/// Calls beyond Envoy's limit of pending requests fail at once. That many new clients made
+/// `failure_mode` decide, opened the breaker, and all other requests passed as well.
 #[test]
-fn a_flood_of_new_keys_waits_for_its_turn_and_opens_no_breaker() {
+fn a_flood_of_new_keys_is_queued_and_opens_no_breaker() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
-    // Of different limits, so that nobody can wait for another's answer.
+    // Of different limits, so that no request can wait for another's response.
     let names: Vec<String> = (0..1_100).map(|client| format!("{}", 1_000 + client)).collect();
     for name in &names {
-        assert_eq!(envoy.request(0, &[(name, 1)]).1, Step::Pause);
+        assert_eq!(envoy.request(0, &[(name, 1)]).1, HeadersStatus::Pause);
     }
     let mut most = 0;
     while !envoy.world().sent.is_empty() {
@@ -118,23 +117,23 @@ fn a_flood_of_new_keys_waits_for_its_turn_and_opens_no_breaker() {
     }
     assert_eq!((resumed(&envoy).len(), replied(&envoy).len(), most), (1_100, 0, CALLS_MAX));
 
-    // A sidecar that does not answer: whoever is in the queue has its own time, and not more.
+    // A sidecar that does not answer: a queued request waits for its own time, and no longer.
     for name in &names {
         envoy.request(0, &[(&format!("9{name}"), 1)]);
     }
-    for _ in 0..PATIENCE_MS / 100 {
+    for _ in 0..WAIT_MS_MAX / 100 {
         envoy.pass_ms(100);
         envoy.tick_all();
     }
-    assert_eq!((envoy.workers[0].asks.calls(), envoy.workers[0].asks.waiting()), (0, 0));
+    assert_eq!((envoy.workers[0].calls.calls(), envoy.workers[0].calls.waiting()), (0, 0));
     assert_eq!(resumed(&envoy).len() + replied(&envoy).len(), 1_100);
 }
 
-/// The tokens of an answer that was lost stayed charged until their window ended: a sidecar killed at
-/// a bad moment took a good part of a limit with it. Their lease has the number of the ask, so they
-/// are asked back.
+/// The tokens of a lost response stayed charged until their window ended: a sidecar killed at a bad
+/// moment took a good part of a limit with it. The ids of their leases derive from the call's
+/// number, so they can be recalled.
 #[test]
-fn what_a_lost_answer_granted_is_asked_back() {
+fn leases_of_a_lost_response_are_recalled() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..40 {
         envoy.request(0, &[("1000", 1)]);
@@ -144,8 +143,8 @@ fn what_a_lost_answer_granted_is_asked_back() {
     authority.decide(&lost, envoy.world().now);
     let granted: u64 = authority.leased.values().sum();
     assert!(granted >= 38, "{granted}");
-    fail_all(&mut envoy, AskError::Late);
-    // Those who waited asked anew; their tokens are not in doubt.
+    fail_all(&mut envoy, CallError::Late);
+    // The requests that waited called again; their tokens are not in doubt.
     answer_all(&mut envoy, &mut authority);
     let both: u64 = authority.leased.values().sum();
     envoy.tick_all();
@@ -155,14 +154,14 @@ fn what_a_lost_answer_granted_is_asked_back() {
     assert_eq!(envoy.world().sent.len(), 0);
 }
 
-/// Tokens whose return met a dead sidecar were never offered again. Sent again under the same number,
-/// they are taken once, whatever became of the first.
+/// Tokens whose return met a dead sidecar were never returned again. Sent again under the same
+/// number, they are accepted once, whatever became of the first return.
 #[test]
-fn a_return_without_an_answer_is_sent_again_as_it_was() {
+fn an_unanswered_return_is_sent_again_unchanged() {
     for first_arrives in [false, true] {
         let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
         warmed(&mut envoy, &mut authority, "100000");
-        let held: u64 = authority.leased.values().sum();
+        let lease: u64 = authority.leased.values().sum();
         while envoy.world().sent.is_empty() {
             envoy.pass_ms(100);
             envoy.tick_all();
@@ -172,40 +171,40 @@ fn a_return_without_an_answer_is_sent_again_as_it_was() {
         if first_arrives {
             authority.decide(&first, envoy.world().now);
         }
-        fail_all(&mut envoy, AskError::Unreachable);
+        fail_all(&mut envoy, CallError::Unreachable);
         envoy.tick_all();
         let again = only_call(&envoy);
         assert_eq!((&again.message, &again.metadata), (&first.message, &first.metadata));
         answer_all(&mut envoy, &mut authority);
         let left: u64 = authority.leased.values().sum();
-        assert!(authority.returned > 0 && left + authority.returned == held);
+        assert!(authority.returned > 0 && left + authority.returned == lease);
         envoy.tick_all();
         assert_eq!(envoy.world().sent.len(), 0);
     }
 }
 
 #[test]
-fn a_burst_over_the_limit_is_denied_by_one_more_ask() {
+fn a_burst_over_the_limit_takes_one_more_call() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..20 {
         envoy.request(0, &[("10", 1)]);
     }
-    let mut asks = 0;
+    let mut calls = 0;
     while !envoy.world().sent.is_empty() {
-        asks += answer_all(&mut envoy, &mut authority);
+        calls += answer_all(&mut envoy, &mut authority);
     }
-    assert_eq!((resumed(&envoy).len(), replied(&envoy).len(), asks), (10, 10, 3));
+    assert_eq!((resumed(&envoy).len(), replied(&envoy).len(), calls), (10, 10, 3));
     let (stream, step) = envoy.request(0, &[("10", 1)]);
-    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![(stream.0, 429)]));
+    assert_eq!((step, replied(&envoy)), (HeadersStatus::Pause, vec![(stream.0, 429)]));
     envoy.pass_ms(200);
-    assert_eq!(envoy.request(0, &[("10", 1)]).1, Step::Pause);
+    assert_eq!(envoy.request(0, &[("10", 1)]).1, HeadersStatus::Pause);
     assert_eq!(envoy.world().sent.len(), 1);
 }
 
 /// Requests for a key that the sidecar never leases waited for one another, a round trip each, and
 /// the last ones had no time left.
 #[test]
-fn nobody_waits_for_leases_that_are_never_granted() {
+fn no_request_waits_for_leases_that_are_never_granted() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..10 {
         envoy.request(0, &[("never", 1)]);
@@ -221,12 +220,12 @@ fn nobody_waits_for_leases_that_are_never_granted() {
 
 /// Every two seconds a request for a descriptor without a limit had to wait for the sidecar.
 #[test]
-fn freedom_that_is_used_is_renewed_before_it_ends() {
+fn an_unlimited_key_in_use_is_refreshed_before_it_expires() {
     let mut envoy = Envoy::new(2, 64);
     let (mut paused, mut answered) = (0, 0);
     for _ in 0..6_000 {
         for worker in 0..2 {
-            paused += u32::from(envoy.request(worker, &[("free", 1)]).1 == Step::Pause);
+            paused += u32::from(envoy.request(worker, &[("free", 1)]).1 == HeadersStatus::Pause);
         }
         let calls = std::mem::take(&mut envoy.world_mut().sent);
         let ends = Timestamp::from_nanos(envoy.world().now + 2_000 * MILLI);
@@ -246,7 +245,7 @@ fn freedom_that_is_used_is_renewed_before_it_ends() {
 fn workers_share_one_lease_and_idle_tokens_go_back() {
     let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "1000");
-    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, HeadersStatus::Continue);
     let window = authority::window_of(envoy.world().now);
     let count = ("1000".to_owned(), window);
     assert!(authority.charged[&count] > 21);
@@ -257,39 +256,39 @@ fn workers_share_one_lease_and_idle_tokens_go_back() {
     }
     assert_eq!(authority.charged[&count], 21);
     assert!(authority.returned > 0);
-    assert_eq!(envoy.workers[0].locals.watched() + envoy.workers[1].locals.watched(), 0);
+    assert_eq!(envoy.workers[0].local.watched() + envoy.workers[1].local.watched(), 0);
 }
 
-/// A worker whose configuration was replaced never heard of its calls again.
+/// A worker whose configuration was replaced never got the results of its calls.
 #[test]
-fn a_worker_that_ends_leaves_nobody_waiting_and_its_tokens_to_others() {
+fn an_ending_worker_finishes_requests_and_shares_its_tokens() {
     let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "1000");
     let all = |envoy: &Envoy| {
         let window = authority::window_of(envoy.world().now);
         authority.leased[&("1000".to_owned(), window)]
     };
-    let (asker, _) = envoy.request(0, &[("7", 1)]);
+    let (requester, _) = envoy.request(0, &[("7", 1)]);
     let (waiter, _) = envoy.request(0, &[("7", 1)]);
-    assert!(held(&envoy, "1000") > Some(0));
+    assert!(held_tokens(&envoy, "1000") > Some(0));
     drop(envoy.workers[0].on_end());
-    assert_eq!(replied(&envoy), [(asker.0, 500), (waiter.0, 500)]);
-    assert_eq!(held(&envoy, "1000"), Some(0));
+    assert_eq!(replied(&envoy), [(requester.0, 500), (waiter.0, 500)]);
+    assert_eq!(held_tokens(&envoy, "1000"), Some(0));
     let mut spent = 0;
-    while envoy.request(1, &[("1000", 1)]).1 == Step::Continue {
+    while envoy.request(1, &[("1000", 1)]).1 == HeadersStatus::Continue {
         spent += 1;
     }
-    // Of the 20 requests before, the first two asked.
+    // Of the 20 requests before, the first two called.
     assert_eq!(spent + 18, all(&envoy));
 }
 
-/// The request of a call whose reason for failing was on its way was forgotten.
+/// The request of a call that had failed at once was forgotten while the cause had not arrived.
 #[test]
-fn a_worker_that_ends_leaves_no_request_of_a_call_that_failed_at_once() {
+fn an_ending_worker_finishes_requests_of_calls_that_failed_at_once() {
     let mut envoy = Envoy::new(1, 64);
     envoy.world_mut().fails_at_once = true;
     let (stream, step) = envoy.request(0, &[("7", 1)]);
-    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![]));
+    assert_eq!((step, replied(&envoy)), (HeadersStatus::Pause, vec![]));
     let decided = envoy.workers[0].on_end();
     envoy.workers[0].adopt(decided);
     envoy.wake_all();
@@ -300,10 +299,10 @@ fn a_worker_that_ends_leaves_no_request_of_a_call_that_failed_at_once() {
 fn all_descriptors_are_spent_or_none() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "1000");
-    let key = envoy.drawn(0, &[("1000", 1)]).iter().next().unwrap().key;
+    let key = envoy.descriptors(0, &[("1000", 1)]).iter().next().unwrap().key;
     let left = |envoy: &Envoy| {
         let now = Timestamp::from_nanos(envoy.world().now);
-        envoy.workers[0].locals.of(key).unwrap().entry.purse.left(now)
+        envoy.workers[0].local.of(key).unwrap().state.pool.left(now)
     };
     envoy.request(0, &[("0", 1)]);
     answer_all(&mut envoy, &mut authority);
@@ -312,16 +311,16 @@ fn all_descriptors_are_spent_or_none() {
     let (stream, _) = envoy.request(0, &[("1000", 1), ("0", 1)]);
     assert_eq!((replied(&envoy), left(&envoy)), (vec![(stream.0, 429)], before));
     assert!(before >= 2);
-    assert_eq!(envoy.request(0, &[("1000", 1), ("1000", 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(0, &[("1000", 1), ("1000", 1)]).1, HeadersStatus::Continue);
     assert_eq!(left(&envoy), before - 2);
-    // As much again as there is, twice over in one request.
+    // Once more as much as there is, in one request with the descriptor twice.
     let all = before - 2;
     let (_, step) = envoy.request(0, &[("1000", all), ("1000", 9_999)]);
-    assert_eq!((step, left(&envoy)), (Step::Pause, all));
+    assert_eq!((step, left(&envoy)), (HeadersStatus::Pause, all));
 }
 
 #[test]
-fn a_descriptor_that_is_there_twice_gets_one_lease_for_those_who_wait() {
+fn a_duplicate_descriptor_gets_one_lease_for_waiting_requests() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..5 {
         envoy.request(0, &[("1000", 1), ("1000", 2)]);
@@ -333,36 +332,36 @@ fn a_descriptor_that_is_there_twice_gets_one_lease_for_those_who_wait() {
 }
 
 #[test]
-fn an_answer_still_serves_the_others_when_its_asker_is_gone() {
+fn a_response_serves_waiting_requests_after_its_requester_is_gone() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
-    let (asker, _) = envoy.request(0, &[("1000", 1)]);
+    let (requester, _) = envoy.request(0, &[("1000", 1)]);
     let (gone, _) = envoy.request(0, &[("1000", 1)]);
     let (waiter, _) = envoy.request(0, &[("1000", 1)]);
-    envoy.workers[0].on_gone(asker);
+    envoy.workers[0].on_gone(requester);
     envoy.workers[0].on_gone(gone);
     answer_all(&mut envoy, &mut authority);
     answer_all(&mut envoy, &mut authority);
     assert_eq!(resumed(&envoy), [waiter.0]);
-    assert_eq!(envoy.workers[0].asks.waiting(), 0);
+    assert_eq!(envoy.workers[0].calls.waiting(), 0);
 }
 
 #[test]
-fn a_sidecar_that_does_not_answer_costs_five_timeouts_and_then_none() {
+fn a_dead_sidecar_costs_five_timeouts_and_then_none() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "100000");
     for number in 0..5 {
         envoy.request(0, &[(&format!("{number}"), 1)]);
-        assert_eq!(fail_all(&mut envoy, AskError::Unreachable), 1);
+        assert_eq!(fail_all(&mut envoy, CallError::Unreachable), 1);
     }
     assert_eq!(replied(&envoy).len(), 5);
     let line =
         "cluster c: not reachable (gRPC status 14); such requests get 500 (failure_mode deny)";
     assert_eq!(std::mem::take(&mut envoy.world_mut().logs), [line]);
     let (stream, step) = envoy.request(0, &[("9", 1)]);
-    assert_eq!((step, replied(&envoy)), (Step::Pause, vec![(stream.0, 500)]));
+    assert_eq!((step, replied(&envoy)), (HeadersStatus::Pause, vec![(stream.0, 500)]));
     assert_eq!(envoy.world().sent.len(), 0);
-    // What is held is honoured.
-    assert_eq!(envoy.request(0, &[("100000", 1)]).1, Step::Continue);
+    // Tokens at hand are still honoured.
+    assert_eq!(envoy.request(0, &[("100000", 1)]).1, HeadersStatus::Continue);
     envoy.pass_ms(1_300);
     envoy.request(0, &[("9", 1)]);
     let probe = only_call(&envoy);
@@ -375,7 +374,7 @@ fn a_sidecar_that_does_not_answer_costs_five_timeouts_and_then_none() {
     envoy.workers[0].on_answer(probe.id, Ok(&answer));
     assert_eq!(envoy.world().logs, ["cluster c answers again"]);
     assert_eq!(authority.charged[&("9".to_owned(), authority::window_of(now))], 0);
-    assert_eq!(envoy.request(0, &[("9", 1)]).1, Step::Pause);
+    assert_eq!(envoy.request(0, &[("9", 1)]).1, HeadersStatus::Pause);
     assert_eq!(envoy.world().sent.len(), 1);
     assert_eq!(replied(&envoy), []);
 }
@@ -385,21 +384,21 @@ fn refusals_do_not_open_the_breaker() {
     let mut envoy = Envoy::new(1, 64);
     for _ in 0..20 {
         envoy.request(0, &[("9", 1)]);
-        assert_eq!(fail_all(&mut envoy, AskError::Refused), 1);
+        assert_eq!(fail_all(&mut envoy, CallError::Refused), 1);
     }
     assert_eq!(envoy.world().logs.len(), 1);
 }
 
-/// Five asks about a counter that a stopped process held would have opened the breaker, and nobody could ask
-/// about any other.
+/// Five calls about a counter of a stopped process would have opened the breaker, and no request
+/// could call about any other counter.
 #[test]
-fn a_stuck_counter_goes_by_failure_mode_and_opens_no_breaker() {
+fn a_stuck_counter_follows_failure_mode_and_opens_no_breaker() {
     for mode in [FailureMode::Allow, FailureMode::Deny] {
         let mut authority = Authority::default();
         let mut envoy = Envoy::with(1, |config| config.failure_mode = mode);
         for _ in 0..20 {
             let (stream, step) = envoy.request(0, &[("9", 1)]);
-            assert_eq!((step, fail_all(&mut envoy, AskError::Stuck)), (Step::Pause, 1));
+            assert_eq!((step, fail_all(&mut envoy, CallError::Stuck)), (HeadersStatus::Pause, 1));
             let (allowed, denied) = match mode {
                 FailureMode::Allow => (vec![stream.0], vec![]),
                 FailureMode::Deny => (vec![], vec![(stream.0, 500)]),
@@ -407,7 +406,7 @@ fn a_stuck_counter_goes_by_failure_mode_and_opens_no_breaker() {
             assert_eq!((resumed(&envoy), replied(&envoy)), (allowed, denied));
         }
         let (stream, step) = envoy.request(0, &[("8", 1)]);
-        assert_eq!((step, answer_all(&mut envoy, &mut authority)), (Step::Pause, 1));
+        assert_eq!((step, answer_all(&mut envoy, &mut authority)), (HeadersStatus::Pause, 1));
         assert_eq!(resumed(&envoy), [stream.0], "others are asked about as ever");
         let logs = std::mem::take(&mut envoy.world_mut().logs);
         assert_eq!(logs.len(), 1, "{logs:?}");
@@ -421,7 +420,7 @@ fn shadow_never_pauses_and_never_denies_but_is_charged() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     for _ in 0..10 {
         let (_, step) = envoy.request_with_shadow(0, &[], &[("3", 1)]);
-        assert_eq!(step, Step::Continue);
+        assert_eq!(step, HeadersStatus::Continue);
         answer_all(&mut envoy, &mut authority);
     }
     let window = authority::window_of(envoy.world().now);
@@ -430,7 +429,7 @@ fn shadow_never_pauses_and_never_denies_but_is_charged() {
 }
 
 #[test]
-fn without_slots_each_request_asks_and_no_lease_is_spoken_of() {
+fn without_slots_each_request_calls_without_lease_metadata() {
     let (mut envoy, mut authority) = (Envoy::new(1, 0), Authority::default());
     for _ in 0..5 {
         envoy.request(0, &[("1000", 1)]);
@@ -442,7 +441,7 @@ fn without_slots_each_request_asks_and_no_lease_is_spoken_of() {
 }
 
 #[test]
-fn long_descriptors_are_asked_about_each_time() {
+fn long_descriptors_take_a_call_for_each_request() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     let name = format!("1000{}", "x".repeat(1_100));
     for _ in 0..5 {
@@ -455,7 +454,7 @@ fn long_descriptors_are_asked_about_each_time() {
 }
 
 #[test]
-fn a_lease_has_no_time_beyond_a_minute_and_none_after_its_end() {
+fn a_lease_lasts_a_minute_at_most_and_none_after_its_end() {
     for (ends_ms, still_ms, over_ms) in [(500, 499, 500), (3_600_000, 59_999, 60_000)] {
         let mut envoy = Envoy::new(1, 64);
         envoy.request(0, &[("100", 1)]);
@@ -465,14 +464,14 @@ fn a_lease_has_no_time_beyond_a_minute_and_none_after_its_end() {
         let answer = made_up(Verdict::Allow, vec![granted]);
         envoy.workers[0].on_answer(call.id, Ok(&answer));
         envoy.world_mut().now = start + still_ms * MILLI;
-        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Continue, "at {still_ms}");
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, HeadersStatus::Continue, "at {still_ms}");
         envoy.world_mut().now = start + over_ms * MILLI;
-        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Pause, "at {over_ms}");
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, HeadersStatus::Pause, "at {over_ms}");
     }
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_a_failure_and_never_a_panic() {
+fn a_malformed_response_is_a_failure_and_never_a_panic() {
     let statuses = |count: usize| vec![status(Verdict::Allow, 5, u64::MAX); count];
     let denied_with_tokens = vec![status(Verdict::Deny, 5, u64::MAX)];
     let table = [
@@ -500,26 +499,26 @@ fn responses_tell_what_is_left_with_the_tokens_at_hand() {
     let now = envoy.world().now;
     let answer = made_up(Verdict::Allow, vec![status(Verdict::Allow, 10, now + 2_000 * MILLI)]);
     envoy.workers[0].on_answer(call.id, Ok(&answer));
-    let told = |envoy: &mut Envoy, stream: StreamId| {
+    let ratelimit_headers = |envoy: &mut Envoy, stream: StreamId| {
         envoy.workers[0].on_response(stream);
         envoy.workers[0].on_gone(stream);
         let headers: Vec<String> =
             envoy.world_mut().headers.drain(..).map(|(_, value)| value).collect();
         headers.join(" / ")
     };
-    assert_eq!(told(&mut envoy, first), "\"n\";q=100 / \"n\";r=50;t=5");
+    assert_eq!(ratelimit_headers(&mut envoy, first), "\"n\";q=100 / \"n\";r=50;t=5");
     envoy.pass_ms(1_000);
     let (second, step) = envoy.request(0, &[("100", 1)]);
-    assert_eq!(step, Step::Continue);
-    assert_eq!(told(&mut envoy, second), "\"n\";q=100 / \"n\";r=49;t=4");
+    assert_eq!(step, HeadersStatus::Continue);
+    assert_eq!(ratelimit_headers(&mut envoy, second), "\"n\";q=100 / \"n\";r=49;t=4");
     assert!(envoy.workers[0].streams.is_empty());
 }
 
 #[test]
-fn no_more_wait_than_there_is_room_for() {
+fn waiting_requests_are_bounded() {
     let mut envoy = Envoy::new(1, 64);
-    for _ in 0..crate::asks::WAITING_MAX {
-        assert_eq!(envoy.request(0, &[("100", 1)]).1, Step::Pause);
+    for _ in 0..crate::worker::pending_calls::WAITING_MAX {
+        assert_eq!(envoy.request(0, &[("100", 1)]).1, HeadersStatus::Pause);
     }
     assert_eq!(replied(&envoy), []);
     let (stream, _) = envoy.request(0, &[("100", 1)]);
@@ -527,20 +526,20 @@ fn no_more_wait_than_there_is_room_for() {
 }
 
 #[test]
-fn tokens_stay_where_they_are_when_other_workers_are_always_faster() {
+fn tokens_stay_in_place_after_repeated_conflicts() {
     let (mut envoy, mut authority) = (Envoy::new(2, 64), Authority::default());
     warmed(&mut envoy, &mut authority, "1000");
     envoy.world_mut().conflicts = 8;
-    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Pause);
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, HeadersStatus::Pause);
     assert_eq!(envoy.world().conflicts, 0);
-    assert_eq!(envoy.request(1, &[("1000", 1)]).1, Step::Continue);
+    assert_eq!(envoy.request(1, &[("1000", 1)]).1, HeadersStatus::Continue);
 }
 
-/// Names of descriptors of this limit that share a set of places in a worker's table.
+/// Names of descriptors of this limit that share a set of the local table.
 fn names_of_one_set(limit: &str, count: usize) -> Vec<String> {
     let envoy = Envoy::new(1, 1);
     let of_the_set = |name: &String| {
-        let key = envoy.drawn(0, &[(name, 1)]).iter().next().unwrap().key;
+        let key = envoy.descriptors(0, &[(name, 1)]).iter().next().unwrap().key;
         key.0 & 0xff == 0
     };
     let letters = || 'a'..='z';
@@ -552,29 +551,29 @@ fn names_of_one_set(limit: &str, count: usize) -> Vec<String> {
     names
 }
 
-/// The tokens of `name` that worker 0 holds itself; none when it does not know it.
-fn held(envoy: &Envoy, name: &str) -> Option<u64> {
+/// The tokens of `name` that worker 0 holds itself; none if it has no record.
+fn held_tokens(envoy: &Envoy, name: &str) -> Option<u64> {
     let now = Timestamp::from_nanos(envoy.world().now);
-    let key = envoy.drawn(0, &[(name, 1)]).iter().next().unwrap().key;
-    envoy.workers[0].locals.of(key).map(|local| local.entry.purse.left(now))
+    let key = envoy.descriptors(0, &[(name, 1)]).iter().next().unwrap().key;
+    envoy.workers[0].local.of(key).map(|record| record.state.pool.left(now))
 }
 
 #[test]
-fn tokens_that_lose_their_place_in_the_worker_go_back_to_the_slot() {
+fn evicted_tokens_go_back_to_the_slot() {
     let (mut envoy, mut authority) = (Envoy::new(1, 64), Authority::default());
     let names = names_of_one_set("1000", 9);
     for name in &names[..8] {
         warmed(&mut envoy, &mut authority, name);
     }
-    assert!(names[..8].iter().all(|name| held(&envoy, name) > Some(0)));
+    assert!(names[..8].iter().all(|name| held_tokens(&envoy, name) > Some(0)));
     envoy.request(0, &[(&names[8], 1)]);
-    assert_eq!((held(&envoy, &names[0]), &envoy.workers[0].loose), (None, &Vec::new()));
-    // They are there for the next.
-    assert_eq!(envoy.request(0, &[(&names[0], 1)]).1, Step::Continue);
+    assert_eq!((held_tokens(&envoy, &names[0]), &envoy.workers[0].to_return), (None, &Vec::new()));
+    // The next request finds them.
+    assert_eq!(envoy.request(0, &[(&names[0], 1)]).1, HeadersStatus::Continue);
 }
 
 #[test]
-fn plugins_that_ask_others_or_about_other_domains_share_nothing() {
+fn plugins_with_another_cluster_or_domain_share_nothing() {
     let seed = |cluster: &str, domain: &str| {
         Envoy::with(1, |config| {
             config.cluster = cluster.to_owned();
@@ -594,7 +593,7 @@ fn plugins_that_ask_others_or_about_other_domains_share_nothing() {
 }
 
 proptest! {
-    /// Whatever an answer says, the request is decided, and the worker goes on.
+    /// Whatever a response says, the request is decided, and the worker continues.
     #[test]
     fn no_answer_makes_it_panic(
         statuses in prop::collection::vec(any_status(), 2..3),
@@ -615,7 +614,7 @@ proptest! {
             }
             envoy.tick_all();
         }
-        prop_assert_eq!(envoy.workers[0].asks.waiting(), 0);
+        prop_assert_eq!(envoy.workers[0].calls.waiting(), 0);
         envoy.pass_ms(later);
         let (stream, _) = envoy.request(0, &needs);
         envoy.workers[0].on_response(stream);
@@ -635,7 +634,7 @@ fn any_status() -> impl Strategy<Value = Status> {
                 verdict: if allow { Verdict::Allow } else { Verdict::Deny },
                 limit,
                 remaining,
-                // What a message can carry.
+                // The largest value that a message can carry.
                 reset: Nanos::new(reset >> 1),
                 lease: lease.then_some(Lease {
                     id,

@@ -250,7 +250,7 @@ async fn a_bad_plugin_configuration_is_refused_by_name() -> anyhow::Result<()> {
         ),
         (
             plugin_with("/sidecar/timeout_ms", json!("20ms")),
-            "sidecar.timeout_ms: invalid type: string \"20ms\", expected a whole number",
+            "sidecar.timeout_ms: invalid type: string \"20ms\", expected a non-negative integer",
         ),
         (plugin_with("/domain", json!("")), "domain: must not be empty"),
         (

@@ -1,30 +1,29 @@
-//! The bounds that a limit promises, checked hit by hit as they are admitted.
+//! The bounds that limits promise, checked for each admitted hit.
 //!
-//! Times are those of the sidecar's wall clock, which in scenarios with bounds never steps and so is
-//! true time. Hits may come a little out of order: those of an ask count at the time when the sidecar
-//! decided it, and are known once the answer has come.
+//! Times are those of the sidecar's wall clock, which never steps in scenarios with bounds and so
+//! is true time. Hits may arrive slightly out of order: those of a call count at the time of the
+//! sidecar's decision, and are known once the response has arrived.
 
 use crate::limits::{Algorithm, Limit};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How far back a hit may be dated: longer than any ask takes.
+/// The most that a hit may be backdated: longer than any call takes.
 const LATE: u64 = 2_000_000_000;
 
-/// The check of one counter.
 #[derive(Debug)]
 pub(crate) enum Bound {
-    /// Aligned windows, with what each may borrow.
+    /// Aligned windows, with borrowing.
     Windows(Windows),
     /// Windows as the sidecar opens them.
     FirstHit(FirstHit),
     /// Burst and rate.
-    Meter(Meter),
-    /// Any span of the period.
+    LeakyBucket(LeakyBucket),
+    /// Any span of one period.
     Span(Span),
 }
 
 impl Bound {
-    /// What `limit` promises when leases last for up to `ttl`.
+    /// The bound of `limit` if leases last up to `ttl`.
     #[must_use]
     pub(crate) fn of(limit: &Limit, ttl: u64) -> Bound {
         let (requests, period) = (limit.requests, limit.period);
@@ -39,11 +38,15 @@ impl Bound {
             }
             Algorithm::TokenBucket => {
                 let burst = u128::from(limit.burst) * u128::from(period);
-                Bound::Meter(Meter::new(limit, burst + u128::from(requests) * u128::from(ttl)))
+                Bound::LeakyBucket(LeakyBucket::new(
+                    limit,
+                    burst + u128::from(requests) * u128::from(ttl),
+                ))
             }
-            Algorithm::SlidingWindow => {
-                Bound::Meter(Meter::new(limit, u128::from(requests) * u128::from(period)))
-            }
+            Algorithm::SlidingWindow => Bound::LeakyBucket(LeakyBucket::new(
+                limit,
+                u128::from(requests) * u128::from(period),
+            )),
             Algorithm::SlidingBuckets | Algorithm::Exact => {
                 Bound::Span(Span { requests, period, hits: VecDeque::new(), gone: 0 })
             }
@@ -65,18 +68,18 @@ impl Bound {
     /// `hits` were admitted at `at`.
     ///
     /// # Errors
-    /// When they are more than the limit promises: how many, where, and how many it promises.
+    /// If that exceeds the limit: the hits, the place, and the limit.
     pub(crate) fn admit(&mut self, at: u64, hits: u64) -> Result<(), String> {
         match self {
             Bound::Windows(windows) => windows.admit(at, hits),
             Bound::FirstHit(windows) => windows.admit(at, hits),
-            Bound::Meter(meter) => meter.admit(at, hits),
+            Bound::LeakyBucket(bucket) => bucket.admit(at, hits),
             Bound::Span(span) => span.admit(at, hits),
         }
     }
 }
 
-/// Aligned windows: k of them in a row admit at most k limits, and what may be borrowed.
+/// Aligned windows: k consecutive windows admit at most k limits, and what may be borrowed.
 #[derive(Debug)]
 pub(crate) struct Windows {
     requests: u64,
@@ -84,7 +87,7 @@ pub(crate) struct Windows {
     borrow: u64,
     shift: u64,
     counts: BTreeMap<u64, u64>,
-    /// What the windows before the first of `counts` owe.
+    /// The debt of the windows before the first of `counts`.
     debt: u64,
 }
 
@@ -113,7 +116,7 @@ impl Windows {
             debt = (debt + count).saturating_sub(self.requests);
             before = Some(*window);
         }
-        // Windows longer than hits come late need one before the last, short ones some more.
+        // Windows longer than `LATE` need one before the last, shorter ones some more.
         let kept = 2 + usize::try_from(LATE / self.period).unwrap_or(0);
         while self.counts.len() > kept {
             let Some((window, count)) = self.counts.pop_first() else { break };
@@ -128,7 +131,7 @@ impl Windows {
     }
 }
 
-/// Windows that open at a hit.
+/// Windows that open at the first hit.
 #[derive(Debug)]
 pub(crate) struct FirstHit {
     requests: u64,
@@ -152,53 +155,50 @@ impl FirstHit {
     }
 }
 
-/// A meter that runs down at the limit's rate: no span admits more than `capacity` and what the rate
-/// gives. Its unit is a hit in nanoseconds of the period, so that nothing is rounded.
+/// A leaky bucket that drains at the limit's rate: no span admits more than `capacity` and what the
+/// rate gives. Its unit is a hit in nanoseconds of the period, so that nothing is rounded.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct LeakyBucket {
     requests: u128,
     period: u128,
     capacity: u128,
-    /// The last hit that is too old for others to come before it.
-    settled: Option<Metered>,
-    recent: VecDeque<Metered>,
+    /// The last hit that no later hit can precede.
+    settled: Option<BucketHit>,
+    recent: VecDeque<BucketHit>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Metered {
+struct BucketHit {
     at: u64,
     hits: u64,
     level: u128,
 }
 
-impl Meter {
-    fn new(limit: &Limit, capacity: u128) -> Meter {
+impl LeakyBucket {
+    fn new(limit: &Limit, capacity: u128) -> LeakyBucket {
         let (requests, period) = (limit.requests.into(), limit.period.into());
-        Meter { requests, period, capacity, settled: None, recent: VecDeque::new() }
+        LeakyBucket { requests, period, capacity, settled: None, recent: VecDeque::new() }
     }
 
     fn admit(&mut self, at: u64, hits: u64) -> Result<(), String> {
         let at = self.settled.map_or(at, |settled| at.max(settled.at));
-        let index = self.recent.partition_point(|metered| metered.at <= at);
-        self.recent.insert(index, Metered { at, hits, level: 0 });
+        let index = self.recent.partition_point(|hit| hit.at <= at);
+        self.recent.insert(index, BucketHit { at, hits, level: 0 });
         for index in index..self.recent.len() {
             let before =
                 index.checked_sub(1).map_or(self.settled, |index| Some(self.recent[index]));
-            let metered = &mut self.recent[index];
+            let hit = &mut self.recent[index];
             let left = before.map_or(0, |before| {
-                let drained = self.requests * u128::from(metered.at - before.at);
+                let drained = self.requests * u128::from(hit.at - before.at);
                 before.level.saturating_sub(drained)
             });
-            metered.level = left + u128::from(metered.hits) * self.period;
-            if metered.level > self.capacity {
-                let over = (metered.level - self.capacity).div_ceil(self.period);
-                return Err(format!(
-                    "{over} hits more than burst and rate allow at {}",
-                    metered.at
-                ));
+            hit.level = left + u128::from(hit.hits) * self.period;
+            if hit.level > self.capacity {
+                let over = (hit.level - self.capacity).div_ceil(self.period);
+                return Err(format!("{over} hits more than burst and rate allow at {}", hit.at));
             }
         }
-        let newest = self.recent.back().map_or(0, |metered| metered.at);
+        let newest = self.recent.back().map_or(0, |hit| hit.at);
         while self.recent.len() > 1 && self.recent[0].at + LATE < newest {
             self.settled = self.recent.pop_front();
         }
@@ -206,14 +206,14 @@ impl Meter {
     }
 }
 
-/// Any span of the period, both of its ends included.
+/// Any span of one period, both ends included.
 #[derive(Debug)]
 pub(crate) struct Span {
     requests: u64,
     period: u64,
-    /// Times, and the hits up to and at each.
+    /// Times, with the hits up to and at each.
     hits: VecDeque<(u64, u64)>,
-    /// The hits up to the oldest that is kept.
+    /// The hits before the oldest one that is kept.
     gone: u64,
 }
 
@@ -249,7 +249,7 @@ impl Span {
         Ok(())
     }
 
-    /// The hits before the one of this index.
+    /// The hits before this index.
     fn up_to(&self, index: usize) -> u64 {
         index.checked_sub(1).map_or(self.gone, |before| self.hits[before].1)
     }
@@ -265,11 +265,11 @@ mod tests {
         Limit { algorithm, requests, period, burst: 4, initial: 4, borrow: 5, zone_minutes: 0 }
     }
 
-    /// Hits at tenths of a second; which of them is the first that is too many.
+    /// Hits at tenths of a second, and the index of the first one above the bound.
     #[track_caller]
     fn check(algorithm: Algorithm, hits: &[(u64, u64)], broken: Option<usize>) {
         let mut bound = Bound::of(&limit(algorithm), SECOND / 10);
-        // Windows of a first hit, by their ends.
+        // First-hit windows, by their ends.
         bound.charged(2 * SECOND);
         bound.charged(65 * SECOND / 10);
         let first =

@@ -3,17 +3,18 @@
 use crate::ledger::Key;
 use crate::mutation::Mutation;
 use crate::scenario::Scenario;
-use crate::state::{Call, Event, Reply as Answered, Standing, State};
+use crate::state::{Call, Event, Reply as Answered, State, StreamState};
 use crate::world::World;
 use prost::Message;
 use std::rc::{Rc, Weak};
-use tidegate::host::{self, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
-use tidegate::reply::{Header, Reply};
-use tidegate::stats::MetricKind;
+use tidegate::host::stats::MetricKind;
+use tidegate::host::{
+    self, CallId, Conflict, Header, Host, LogLevel, Reply, SharedValue, StreamId, Unsent,
+};
 use tidegate_core::{LeaseReturn, Timestamp};
 use tidegate_wire::{request_from_wire, returned_from, rls};
 
-/// The reply's status without a decision: the sidecar did not answer, or there was no room.
+/// Statuses of a reply without a decision: the sidecar did not answer, or overload.
 const UNDECIDED: [u32; 2] = [500, 503];
 
 /// The host of one worker, in one life of its process.
@@ -29,8 +30,8 @@ impl SimHost {
         f(&world, &mut state)
     }
 
-    /// Takes out of the books what a worker gives back. A return that is sent again says the same as
-    /// the first; and what is asked back unseen, all there is, must not have been spent.
+    /// Removes returned tokens from the ledger. A return that is sent again equals the first one; a
+    /// recalled lease, all of whose tokens are returned, must not have been received.
     fn send_back(&self, state: &mut State, proxy: usize, call: &Call, back: &LeaseReturn) {
         state.tally.returns += 1;
         let is_new = state.returns_sent.insert(back.call);
@@ -50,28 +51,28 @@ impl SimHost {
         }
     }
 
-    /// Ends the wait of a request: it may be ended once, and only while it is there.
+    /// Ends the wait of a request: allowed once, and only while the request exists.
     fn end(&self, state: &mut State, stream: StreamId, how: &str) -> Option<Vec<(Key, u64)>> {
-        let machine = &mut state.machines[self.worker];
-        let Some(found) = machine.streams.get_mut(&stream.0) else {
+        let worker_state = &mut state.worker_states[self.worker];
+        let Some(found) = worker_state.streams.get_mut(&stream.0) else {
             let broken =
                 format!("worker {}: request {} {how}, which is gone", self.worker, stream.0);
             state.fail(broken);
             return None;
         };
-        match found.standing {
-            Standing::Over => {
+        match found.state {
+            StreamState::Over => {
                 let broken = format!("worker {}: request {} {how} again", self.worker, stream.0);
                 state.fail(broken);
                 return None;
             }
-            Standing::Waiting => machine.waiting -= 1,
-            Standing::Entering => {}
+            StreamState::Waiting => worker_state.waiting -= 1,
+            StreamState::Entering => {}
         }
-        if found.standing == Standing::Entering {
+        if found.state == StreamState::Entering {
             state.tally.local += 1;
         }
-        found.standing = Standing::Over;
+        found.state = StreamState::Over;
         Some(found.needs.clone())
     }
 }
@@ -125,7 +126,7 @@ impl Host for SimHost {
             return Err(Unsent::Refused);
         }
         let proxy = self.worker / world.scenario.workers;
-        let id = state.machines[self.worker].next_call();
+        let id = state.worker_states[self.worker].next_call();
         let life = state.lives[proxy];
         let call_made = match read(&world.scenario, call, id, self.worker, life) {
             Ok(call_made) => Rc::new(call_made),
@@ -145,7 +146,7 @@ impl Host for SimHost {
             }
             Some(back) => self.send_back(state, proxy, &call_made, back),
         }
-        state.machines[self.worker].calls.insert(id, Rc::clone(&call_made));
+        state.worker_states[self.worker].calls.insert(id, Rc::clone(&call_made));
         state.after(call.timeout.as_nanos() as u64, Event::Deadline(Rc::clone(&call_made)));
         send(state, &world.scenario, &call_made);
         Ok(CallId(id))
@@ -153,7 +154,7 @@ impl Host for SimHost {
 
     fn cancel(&self, call: CallId) {
         self.with(|_, state| {
-            let was_live = state.machines[self.worker].calls.remove(&call.0).is_some();
+            let was_live = state.worker_states[self.worker].calls.remove(&call.0).is_some();
             state.note("given up (worker, call)", [self.worker as u64, call.0.into(), 0, 0]);
             if !was_live {
                 state.fail(format!("worker {}: call {} is given up twice", self.worker, call.0));
@@ -205,7 +206,7 @@ impl Host for SimHost {
     fn log(&self, _level: LogLevel, _message: &str) {}
 }
 
-/// Puts a call on the network: it may be lost, late, or there twice.
+/// Puts a call on the network: it may be lost, late or duplicated.
 fn send(state: &mut State, scenario: &Scenario, call: &Rc<Call>) {
     let network = scenario.network;
     if state.mishap(network.lost) {
@@ -218,7 +219,7 @@ fn send(state: &mut State, scenario: &Scenario, call: &Rc<Call>) {
     }
 }
 
-/// Puts an answer on the network.
+/// Puts a response on the network.
 pub(crate) fn send_answer(state: &mut State, scenario: &Scenario, reply: &Answered) {
     let network = scenario.network;
     if state.mishap(network.lost) {
@@ -232,7 +233,7 @@ pub(crate) fn send_answer(state: &mut State, scenario: &Scenario, reply: &Answer
     }
 }
 
-/// What a call is about.
+/// Decodes a call.
 fn read(
     scenario: &Scenario,
     call: &host::Call<'_>,

@@ -1,8 +1,8 @@
-//! Who may spend what: every hit that a filter admits must come from a lease that it holds, or from an
-//! ask that was charged for it; and all of them together from what the store was charged.
+//! Accounts for tokens: every hit that a filter admits must come from a lease that it holds, or
+//! from a call that was charged for it; and all hits together from the charges in the store.
 //!
-//! The books are kept at the two edges: what the sidecar answers (as it answered, before anything
-//! happens to the answer), and what the filter lets pass or gives back.
+//! The ledger is kept at both ends: by the sidecar's answers (before the network changes them), and
+//! by the hits and returns of the filter.
 
 use std::collections::{BTreeMap, VecDeque};
 use tidegate_core::Lease;
@@ -10,26 +10,23 @@ use tidegate_core::Lease;
 /// A counter of the scenario: a value of a rule's key.
 pub(crate) type Key = u32;
 
-/// Ended leases are kept for this long: a lease given back may have ended while another, that the filter
-/// in fact spent, had not.
+/// Expired leases are kept for this long: a returned lease may have expired while another lease,
+/// which the filter really spent, had not.
 const KEPT: u64 = 10_000_000_000;
 
-/// A hit that is accounted for.
+/// Hits that are accounted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// How many.
     pub(crate) hits: u64,
-    /// The sidecar's time at which they count; none for now.
+    /// The sidecar's time at which they count; none for the current time.
     pub(crate) decided_at: Option<u64>,
 }
 
-/// Hits that an ask was charged for the requests that it was made for. They can be spent only while
-/// its answer is handled.
+/// Hits that a call was charged for its requests. They can be spent only while its response is
+/// handled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
-    /// The counter.
     pub(crate) key: Key,
-    /// How many are left.
     pub(crate) hits: u64,
     /// The sidecar's time of the decision.
     pub(crate) decided_at: u64,
@@ -38,21 +35,21 @@ pub(crate) struct Asked {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     id: u64,
     left: u64,
     from: u64,
     until: u64,
 }
 
-/// What a process holds of a counter, by its own clock.
+/// The tokens of a counter that a process holds, by its own clock.
 #[derive(Debug, Default)]
 struct Holding {
-    leases: VecDeque<Held>,
-    free_until: u64,
+    leases: VecDeque<HeldLease>,
+    unlimited_until: u64,
 }
 
-/// What the store was charged for a counter.
+/// The totals of a counter.
 #[derive(Debug, Default, Clone, Copy)]
 struct Account {
     charged: u64,
@@ -60,7 +57,6 @@ struct Account {
     admitted: u64,
 }
 
-/// The books.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     holdings: Vec<BTreeMap<Key, Holding>>,
@@ -68,34 +64,34 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Books for so many processes and counters.
+    /// Accounts for this many processes and counters.
     #[must_use]
     pub(crate) fn new(proxies: usize, keys: usize) -> Ledger {
         let holdings = (0..proxies).map(|_| BTreeMap::new()).collect();
         Ledger { holdings, accounts: vec![Account::default(); keys] }
     }
 
-    /// The process is gone, and all that it held.
+    /// A process has crashed and lost its tokens.
     pub(crate) fn forget(&mut self, proxy: usize) {
         self.holdings[proxy].clear();
     }
 
-    /// The store was charged.
+    /// The store charged hits.
     pub(crate) fn charge(&mut self, key: Key, hits: u64) {
         self.accounts[key as usize].charged += hits;
     }
 
-    /// The store gave back.
+    /// The store returned hits.
     pub(crate) fn give_back(&mut self, key: Key, hits: u64) {
         self.accounts[key as usize].given_back += hits;
     }
 
-    /// A lease has reached its process.
+    /// A process received a lease.
     pub(crate) fn receive(&mut self, proxy: usize, key: Key, lease: &Lease, clock: u64) {
         let holding = self.holdings[proxy].entry(key).or_default();
         let until = lease.valid_until.as_nanos();
         if lease.tokens == Lease::UNLIMITED {
-            holding.free_until = holding.free_until.max(until);
+            holding.unlimited_until = holding.unlimited_until.max(until);
             return;
         }
         while let Some(oldest) = holding.leases.front()
@@ -103,15 +99,15 @@ impl Ledger {
         {
             holding.leases.pop_front();
         }
-        let held = Held { id: lease.id, left: lease.tokens.into(), from: clock, until };
+        let held = HeldLease { id: lease.id, left: lease.tokens.into(), from: clock, until };
         let place = holding.leases.partition_point(|other| other.until <= until);
         holding.leases.insert(place, held);
     }
 
-    /// The process asks a lease back that it was never told of.
+    /// A process recalls a lease that it did not receive.
     ///
     /// # Errors
-    /// When it was.
+    /// If it did receive it.
     pub(crate) fn recall(&mut self, proxy: usize, key: Key, id: u64) -> Result<(), String> {
         let holding = self.holdings[proxy].entry(key).or_default();
         match holding.leases.iter().any(|held| held.id == id) {
@@ -120,10 +116,10 @@ impl Ledger {
         }
     }
 
-    /// The process has sent tokens of a lease back: it may not spend them any more.
+    /// A process has returned tokens of a lease, and may not spend them any more.
     ///
     /// # Errors
-    /// When it has not got them.
+    /// If it does not have them.
     pub(crate) fn send_back(
         &mut self,
         proxy: usize,
@@ -137,8 +133,8 @@ impl Ledger {
         };
         let (from, until) = (holding.leases[index].from, holding.leases[index].until);
         let mut missing = take(&mut holding.leases[index], hits);
-        // Which lease a hit came from is not seen, and was put down to the one that ended first. It may as
-        // well have been another that was live when this one was.
+        // The lease of a hit is not visible, so hits were attributed to the lease that expired
+        // first. They may really have come from another lease that was live at the same time.
         for held in &mut holding.leases {
             if held.until > from && held.from < until {
                 missing = take(held, missing);
@@ -150,11 +146,11 @@ impl Ledger {
         }
     }
 
-    /// A process lets `hits` pass: from the ask that is just answered, from what is free, from its
+    /// A process admits `hits`: by the response being handled, by a time without a limit, or by its
     /// leases.
     ///
     /// # Errors
-    /// When it has not got them, or nobody was charged for them.
+    /// If it does not have the tokens, or nothing was charged for them.
     pub(crate) fn admit(
         &mut self,
         proxy: usize,
@@ -174,10 +170,10 @@ impl Ledger {
             }
         }
         let holding = self.holdings[proxy].entry(key).or_default();
-        if missing > 0 && holding.free_until <= clock {
+        if missing > 0 && holding.unlimited_until <= clock {
             let leased = missing;
-            // The one that ends first is spent first: if there is any way to cover all hits, so there is
-            // this one.
+            // The lease that expires first is spent first: if any assignment covers all hits, this
+            // one does.
             for held in holding.leases.iter_mut().filter(|held| held.until > clock) {
                 missing = take(held, missing);
             }
@@ -205,8 +201,8 @@ impl Ledger {
     }
 }
 
-/// Takes as many of `hits` as there are; how many there are not.
-fn take(held: &mut Held, hits: u64) -> u64 {
+/// Takes up to `hits` tokens; returns the number of missing ones.
+fn take(held: &mut HeldLease, hits: u64) -> u64 {
     let taken = held.left.min(hits);
     held.left -= taken;
     hits - taken
@@ -222,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_spent_once_in_time_and_not_after_it_was_given_back() {
+    fn a_token_is_spent_once_before_its_expiry_and_its_return() {
         let mut ledger = Ledger::new(1, 1);
         ledger.charge(0, 100);
         ledger.receive(0, 0, &lease(1, 3, 100), 0);
@@ -240,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_or_was_asked_for_needs_no_token() {
+    fn unlimited_hits_and_charged_calls_need_no_token() {
         let mut ledger = Ledger::new(1, 1);
         ledger.charge(0, 2);
         let mut asked = [Asked { key: 0, hits: 2, decided_at: 7, limited: true }];
@@ -253,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_admitted_that_the_store_was_not_charged_for() {
+    fn no_more_is_admitted_than_the_store_charged() {
         let mut ledger = Ledger::new(1, 1);
         ledger.charge(0, 5);
         ledger.receive(0, 0, &lease(1, 5, 100), 0);

@@ -1,10 +1,10 @@
-//! The deterministic simulator: the real filter and the real sidecar, and all between them made up.
+//! The deterministic simulator: the real filter and the real sidecar in a simulated environment.
 //!
 //! Real are the filter's worker (`tidegate::worker::Worker`) and the sidecar's engine on a store
-//! (`tidegate_authority::Authority`). Simulated are time, clocks, network, shared data, clients, and the
-//! lives of processes. All chance comes from one seed: a seed and a commit are one run. What is
-//! checked is in `ledger` (who may spend what), `bounds` (what a limit promises), and at the places in
-//! `host` and `world` where the filter speaks.
+//! (`tidegate_authority::Authority`). Simulated are time, clocks, network, shared data, clients, and
+//! the lives of processes. All randomness comes from one seed: a seed and a commit are one run. The
+//! checks are in `ledger` (tokens), `bounds` (limits), and in `host` and `world` where the filter
+//! calls.
 
 mod bounds;
 mod host;

@@ -1,12 +1,12 @@
-//! The limits of a scenario: what they are, and the file that says so to the sidecar.
+//! The limits of a scenario, and the limits file for the sidecar.
 
 use crate::rng::Rng;
 use std::fmt::Write;
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// What a limit counts by; the variants of one algorithm that matter here are apart.
+/// The algorithm of a limit; variants of one algorithm that matter here are separate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Algorithm {
     /// `fixed_window`
@@ -28,7 +28,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 8] = [
         Algorithm::FixedWindow,
         Algorithm::Borrow,
@@ -56,27 +56,24 @@ impl Algorithm {
     }
 }
 
-/// One limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
-    /// What it counts by.
     pub(crate) algorithm: Algorithm,
-    /// Hits per period.
     pub(crate) requests: u64,
     /// In nanoseconds; whole seconds.
     pub(crate) period: u64,
-    /// Of a token bucket.
+    /// For a token bucket.
     pub(crate) burst: u64,
-    /// Of a token bucket.
+    /// For a token bucket.
     pub(crate) initial: u64,
-    /// Of a fixed window.
+    /// For a fixed window.
     pub(crate) borrow: u64,
-    /// How far the local clock is ahead of UTC, in minutes.
+    /// Offset of the local time from UTC, in minutes.
     pub(crate) zone_minutes: u64,
 }
 
 impl Limit {
-    /// A limit of this kind.
+    /// A random limit with this algorithm.
     pub(crate) fn random(algorithm: Algorithm, rng: &mut Rng) -> Limit {
         let requests = match rng.below(4) {
             0 => rng.between(1, 20),
@@ -102,7 +99,7 @@ impl Limit {
         }
     }
 
-    /// The same with more or less room.
+    /// The limit at `per_cent` of its numbers.
     #[must_use]
     pub(crate) fn scaled(self, per_cent: u64) -> Limit {
         let scale = |number: u64| (number * per_cent / 100).max(1);
@@ -116,7 +113,7 @@ impl Limit {
         }
     }
 
-    /// The larger of both in every number.
+    /// The maximum of both in every number.
     #[must_use]
     pub(crate) fn max(self, other: Limit) -> Limit {
         Limit {
@@ -152,27 +149,26 @@ impl Limit {
     }
 }
 
-/// The descriptors of one key, and the limits of each of its values.
+/// The descriptors of one key, and the limits of each value.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     /// Its limits; none for a key without a rule.
     pub(crate) limits: Vec<Limit>,
-    /// How many values there are.
     pub(crate) values: u32,
-    /// The number of the first value's counter.
+    /// The index of the first value's counter.
     pub(crate) first: u32,
-    /// By what the limits are scaled when they are changed.
+    /// The scale of the limits when they change.
     pub(crate) change_per_cent: u64,
 }
 
-/// What a rule is at the moment.
+/// The current form of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As the scenario has it.
+    /// As in the scenario.
     Base,
     /// With other numbers.
     Scaled,
-    /// Not there.
+    /// Removed.
     Absent,
     /// With another algorithm.
     Other,
@@ -182,7 +178,7 @@ pub(crate) enum Form {
 #[must_use]
 pub(crate) fn file(rules: &[Rule], forms: &[Form]) -> String {
     let mut file = String::from("domain: sim\ndescriptors:\n");
-    // There is always one, as a file of none would be a mistake.
+    // Always present, since an empty file would be refused.
     file.push_str("  - key: other\n    rate_limit: { unit: second, requests_per_unit: 1 }\n");
     for (index, (rule, form)) in rules.iter().zip(forms).enumerate() {
         if rule.limits.is_empty() || *form == Form::Absent {

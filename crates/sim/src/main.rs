@@ -1,4 +1,4 @@
-//! `tidegate-sim`: runs scenarios until one breaks a promise, or all are done.
+//! `tidegate-sim`: runs scenarios and reports those that break a promise.
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -8,12 +8,12 @@ use std::time::Instant;
 use tidegate_sim::limits::Algorithm;
 use tidegate_sim::{Failure, Outcome, Plan, Tally, run};
 
-/// Runs the real filter and the real sidecar in a simulated world, and checks what they promise.
+/// Runs the real filter and the real sidecar in a simulated world, and checks their promises.
 ///
-/// A run is one scenario: some Envoy processes with workers, one sidecar, limits, traffic, a network that
-/// loses, delays and repeats, crashes, clocks that are wrong. Everything in it follows from the algorithm and
-/// the seed. When a promise is broken, the last events, the scenario, and the command that replays it are
-/// printed, and the exit code is 1. See docs/internals/simulator.md.
+/// A run is one scenario: some Envoy processes with workers, one sidecar, limits, traffic, a
+/// network that loses, delays and duplicates messages, crashes, and wrong clocks. The algorithm and
+/// the seed determine all of it. A broken promise prints the last events, the scenario, and the
+/// command that replays the run, and sets exit code 1. See docs/internals/simulator.md.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate-sim",
@@ -24,19 +24,19 @@ Examples:
   tidegate-sim --algorithm exact --seed 17 --runs 1     replays a run"
 )]
 struct Cli {
-    /// The algorithm of the limit that each run is about, or all.
+    /// Algorithm of the first limit in each run, or all.
     #[arg(long, default_value = "all", value_parser = algorithms)]
     algorithm: Algorithms,
-    /// Events of a run.
+    /// Events per run.
     #[arg(long, default_value_t = 20_000)]
     steps: u64,
-    /// The seed of the first run; the others have those that follow.
+    /// Seed of the first run; the others use the following seeds.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs of each algorithm.
+    /// Runs per algorithm.
     #[arg(long, default_value_t = 50)]
     runs: u64,
-    /// Runs at a time; by default as many as there are processors.
+    /// Parallel runs; the default is the number of processors.
     #[arg(long)]
     jobs: Option<usize>,
 }
@@ -55,7 +55,7 @@ fn algorithms(name: &str) -> Result<Algorithms, String> {
     })
 }
 
-/// What came of the runs so far.
+/// The results of the runs so far.
 type Results = Vec<(Plan, Result<Outcome, Box<Failure>>)>;
 
 fn main() -> ExitCode {
@@ -81,13 +81,13 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs all plans, some at a time; the results are in the order of the plans.
+/// Runs all plans in parallel; returns the results in the order of the plans.
 fn run_all(plans: &[Plan], jobs: Option<usize>) -> Results {
     let jobs = jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(plans.len()));
     let work = || {
-        // Relaxed: only the number matters, and what a run writes is behind the mutex.
+        // Relaxed: only the number matters; the mutex orders the results.
         while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
             let result = run(*plan);
             let mut results = results.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

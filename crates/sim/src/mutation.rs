@@ -1,24 +1,24 @@
-//! Deliberate faults, to prove that the checks can fail.
+//! Deliberate faults that prove that the checks can fail.
 
-/// A fault that is put between the filter and the world.
+/// A fault between the filter and the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
-    /// Leases look as if they lasted longer than they do.
+    /// Leases appear to last longer.
     LeasesLast,
-    /// Tokens that are given back are given to the counter twice.
+    /// Returned tokens are returned to the counter twice.
     ReturnsCountTwice,
-    /// Writing shared data always succeeds, even when another worker was first.
+    /// Writes of shared data always succeed, even after another worker's write.
     WritesAlwaysSucceed,
-    /// A denial arrives as if the request was allowed.
+    /// A denial arrives as an allowed request.
     DenialsAreIgnored,
-    /// A lease looks as if it had a token more.
+    /// A lease appears to have one more token.
     LeasesGrow,
-    /// The sidecar forgets what it charged when it is started again.
+    /// The sidecar forgets its charges when it restarts.
     CountsAreForgotten,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Mutation; 6] = [
         Mutation::LeasesLast,
         Mutation::ReturnsCountTwice,

@@ -8,38 +8,38 @@ use crate::tally::{Tally, Usage};
 use crate::world::World;
 use std::fmt;
 
-/// What to run.
+/// The input of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The algorithm of the first rule.
     pub algorithm: Algorithm,
-    /// All chance.
+    /// The seed of all randomness.
     pub seed: u64,
-    /// Events; a run that measures how much of a limit is used takes what that needs on top.
+    /// The number of events; a run that measures usage takes some more.
     pub steps: u64,
     /// A deliberate fault.
     pub mutation: Option<Mutation>,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// What happened.
+    /// Counts of events.
     pub tally: Tally,
-    /// The part of the limit that was used once all was calm, in thousandths, where it was measured.
+    /// The used part of the limit in the calm at the end, in thousandths, if it was measured.
     pub used: Option<u64>,
-    /// The same for two runs only if they went the same way.
+    /// Equal for two runs only if they had the same events.
     pub digest: u64,
 }
 
-/// Something was as it must not be.
+/// A broken promise.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was run.
+    /// The input of the run.
     pub plan: Plan,
-    /// After so many events.
+    /// The number of events before it.
     pub steps: u64,
-    /// What was wrong.
+    /// The violation.
     pub broken: String,
     /// The scenario.
     pub scenario: String,
@@ -61,10 +61,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Runs it.
+/// Runs a plan.
 ///
 /// # Errors
-/// With the first thing that is as it must not be.
+/// The first violation.
 pub fn run(plan: Plan) -> Result<Outcome, Box<Failure>> {
     let mut rng = Rng::new(plan.seed.wrapping_mul(16).wrapping_add(plan.algorithm as u64));
     let scenario = Scenario::new(plan.algorithm, &mut rng);
@@ -100,19 +100,20 @@ pub fn run(plan: Plan) -> Result<Outcome, Box<Failure>> {
     Ok(Outcome { tally: state.tally, used, digest: state.trace.digest() })
 }
 
-/// How much of a limit must be used with three times the traffic, in thousandths.
+/// The least usage of a limit under three times its traffic, in thousandths.
 fn used_at_least(algorithm: Algorithm) -> u64 {
     match algorithm {
         Algorithm::FixedWindow | Algorithm::Zone => 990,
-        // What was borrowed before the measured windows is paid back in them: up to half a window of six.
+        // Hits borrowed before the measured windows are paid back in them: up to half of one of six
+        // windows.
         Algorithm::Borrow => 900,
-        // A bucket may hold a few tokens when the measuring ends that it did not when it began.
+        // A bucket may end the measurement with a few tokens more than at its start.
         Algorithm::TokenBucket => 950,
-        // Windows are not measured as they open, so that a part of one of six may be missing.
+        // The measured span is not aligned to the windows, so a part of one of six may be missing.
         Algorithm::FirstHitWindow => 800,
-        // The estimate counts the last window as if it had been even.
+        // The estimate assumes an even last window.
         Algorithm::SlidingWindow => 800,
-        // Buckets are held for a part of them longer than the period, and all come back together.
+        // Buckets are held for a part longer than the period, and all expire together.
         Algorithm::SlidingBuckets => 750,
         // Seconds are held for one second longer than a period of one.
         Algorithm::Exact => 400,

@@ -1,34 +1,31 @@
-//! What a run is made of: limits, processes, network, clocks, traffic, and which faults happen. All of
-//! it follows from the algorithm and the seed.
+//! The parameters of a run: limits, processes, network, clocks, traffic, and faults. All of them
+//! follow from the algorithm and the seed.
 
 use crate::limits::{Algorithm, Limit, Rule, SECOND};
 use crate::rng::Rng;
 
-/// How the network behaves. Times in nanoseconds, chances in a thousand.
+/// The network. Times in nanoseconds, probabilities in thousandths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Network {
     /// The least delay of a message.
     pub(crate) delay_min: u64,
-    /// The mean of what comes on top.
+    /// The mean of the additional delay.
     pub(crate) delay_mean: u64,
-    /// Messages that take very long.
     pub(crate) slow: u64,
-    /// Messages that are lost.
     pub(crate) lost: u64,
-    /// Messages that come twice.
     pub(crate) twice: u64,
-    /// Calls that cannot be sent at all.
+    /// Calls that cannot be sent.
     pub(crate) unsent: u64,
 }
 
-/// Which faults a scenario has.
+/// The faults in a scenario.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Faults {
     /// Mean time between two faults, in nanoseconds; 0 for none.
     pub(crate) every: u64,
     /// The sidecar's clock is stepped.
     pub(crate) clock_steps: bool,
-    /// Limits are raised, lowered, taken away and put back.
+    /// Limits are raised, lowered, removed and restored.
     pub(crate) limits_change: bool,
     /// Limits get another algorithm.
     pub(crate) algorithms_change: bool,
@@ -37,14 +34,14 @@ pub(crate) struct Faults {
 /// The monotonic clock of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
-    /// What it said when the run began.
+    /// Its time at the start of the run.
     pub(crate) origin: u64,
-    /// How much too fast it runs, in parts per million.
+    /// Its error in parts per million; positive is fast.
     pub(crate) ppm: i64,
 }
 
 impl Clock {
-    /// What it says at `now`.
+    /// Its time at `now`.
     #[must_use]
     pub(crate) fn at(self, now: u64) -> u64 {
         let gained = i128::from(now) * i128::from(self.ppm) / 1_000_000;
@@ -52,42 +49,37 @@ impl Clock {
     }
 }
 
-/// A run.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
-    /// Envoy processes.
     pub(crate) proxies: usize,
-    /// Workers in each.
     pub(crate) workers: usize,
-    /// The rules; the first is what the run is about.
+    /// The rules; the first one has the algorithm of the run.
     pub(crate) rules: Vec<Rule>,
-    /// The network.
     pub(crate) network: Network,
-    /// The faults.
     pub(crate) faults: Faults,
     /// The filter's `timeout_ms`.
     pub(crate) timeout_ms: u64,
-    /// The filter's slots.
+    /// The filter's `slots`.
     pub(crate) slots: u32,
-    /// Requests per second, when neither much nor little goes on.
+    /// Requests per second in normal traffic.
     pub(crate) rate: u64,
-    /// How many requests in a thousand are for the hot counter.
+    /// Requests for the hot counter, in thousandths.
     pub(crate) hot: u64,
-    /// The sidecar's wall clock when the run begins.
+    /// The sidecar's wall clock at the start.
     pub(crate) wall: u64,
-    /// The clock of each process.
     pub(crate) clocks: Vec<Clock>,
-    /// How long leases may last.
+    /// The longest lease.
     pub(crate) lease_ttl: u64,
-    /// How often another worker runs between two calls of one, in a thousand.
+    /// The probability that another worker runs between two host calls, in thousandths.
     pub(crate) interleaved: u64,
 }
 
-/// No process asks for more within a second, or a run would be over in no time.
+/// No process makes more calls within a second, or a run would be over at once.
 const RATE_MAX: u64 = 4_000;
 
 impl Scenario {
-    /// The scenario of this seed.
+    /// The scenario of this generator.
     #[must_use]
     pub(crate) fn new(algorithm: Algorithm, rng: &mut Rng) -> Scenario {
         let rules = rules(algorithm, rng);
@@ -117,13 +109,12 @@ impl Scenario {
         }
     }
 
-    /// How many counters it has.
     #[must_use]
     pub(crate) fn keys(&self) -> usize {
         self.rules.iter().map(|rule| rule.values as usize).sum()
     }
 
-    /// Whether what its limits promise can be told: not when the time jumps, or counts are dropped.
+    /// Whether bounds can be checked: not if clocks step or counts are dropped.
     #[must_use]
     pub(crate) fn is_bounded(&self) -> bool {
         !self.faults.clock_steps && !self.faults.algorithms_change
@@ -157,7 +148,7 @@ fn rules(algorithm: Algorithm, rng: &mut Rng) -> Vec<Rule> {
         let of =
             |index, rng: &mut Rng| if index == 0 { algorithm } else { rng.pick(&Algorithm::ALL) };
         let mut limits = vec![Limit::random(of(index, rng), rng)];
-        // The windows of a first hit are told by the answer, which is about the closest limit only.
+        // First-hit windows are visible only in answers, which are about the closest limit only.
         if rng.chance(250) && limits[0].algorithm != Algorithm::FirstHitWindow {
             let second = Limit::random(rng.pick(&Algorithm::ALL), rng);
             if second.algorithm != Algorithm::FirstHitWindow {
@@ -167,7 +158,7 @@ fn rules(algorithm: Algorithm, rng: &mut Rng) -> Vec<Rule> {
         if index > 0 && rng.chance(150) {
             limits.clear();
         }
-        // The exact window takes up to 66 wide nodes for a counter, a ring one; there are 512.
+        // The exact window takes up to 66 wide nodes per counter, a ring one; there are 512.
         let large = limits.iter().map(|limit| match limit.algorithm {
             Algorithm::Exact => 3,
             Algorithm::SlidingBuckets => 40,
@@ -210,8 +201,8 @@ fn faults(rng: &mut Rng) -> Faults {
     }
 }
 
-/// Some time in this century; often a little before the end of a window, as long ones have no other
-/// within a run.
+/// A time in this century; often shortly before the end of a window, as a run sees no other end of
+/// a long one.
 fn wall(period: u64, rng: &mut Rng) -> u64 {
     let wall = rng.between(1_600_000_000, 3_000_000_000) * SECOND + rng.below(SECOND);
     if rng.chance(500) {

@@ -1,10 +1,9 @@
-//! The data that the workers of one Envoy process share, as Envoy has it: no delete, no enumeration, one
+//! The shared data of an Envoy process with Envoy's semantics: no delete, no enumeration, one
 //! version counter for all keys.
 
 use std::collections::BTreeMap;
 use tidegate::host::{Conflict, SharedValue};
 
-/// The shared data of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     values: BTreeMap<String, (Vec<u8>, u32)>,
@@ -12,7 +11,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Reads a value.
     #[must_use]
     pub(crate) fn get(&self, key: &str) -> SharedValue {
         match self.values.get(key) {
@@ -23,10 +21,10 @@ impl Shared {
         }
     }
 
-    /// Writes a value, if it has this version. One that is not there can be written with any.
+    /// Writes a value if it has this version. An absent value can be written with any version.
     ///
     /// # Errors
-    /// When it has another version.
+    /// If it has another version.
     pub(crate) fn set(&mut self, key: &str, value: &[u8], version: u32) -> Result<(), Conflict> {
         if self.values.get(key).is_some_and(|(_, current)| *current != version) {
             return Err(Conflict);
@@ -35,7 +33,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes a value, whatever is there.
+    /// Writes a value regardless of its version.
     pub(crate) fn overwrite(&mut self, key: &str, value: &[u8]) {
         self.version = self.version.checked_add(1).unwrap_or(1);
         match self.values.get_mut(key) {
@@ -46,7 +44,6 @@ impl Shared {
         }
     }
 
-    /// How many keys there are.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.values.len()

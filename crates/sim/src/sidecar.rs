@@ -1,4 +1,4 @@
-//! The sidecar: the real engine on a real store, and what is seen at its edge.
+//! The sidecar: the real engine on a real store, with checks of its answers.
 
 use crate::host::value_of;
 use crate::limits;
@@ -16,16 +16,15 @@ use tidegate_core::{
 use tidegate_limits::{SameDomain, load};
 use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, rls};
 
-/// gRPC: no room for a counter, as the sidecar says it.
+/// gRPC status: no room for a counter.
 const EXHAUSTED: u32 = 8;
+
+/// The bytes of a response or a gRPC status, and the decision.
+pub(crate) type Handled = (Result<Vec<u8>, u32>, Option<Decided>);
 
 /// Room for the counters of a scenario.
 const COUNTERS: u64 = 4_096;
 
-/// The bytes of an answer or a gRPC status, and what was decided.
-pub(crate) type Handled = (Result<Vec<u8>, u32>, Option<Decided>);
-
-/// The process.
 pub(crate) struct Sidecar {
     authority: Option<Authority>,
     dir: TempDir,
@@ -35,10 +34,10 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    /// A sidecar that is not running, with a place for its files.
+    /// A stopped sidecar with a directory for its files.
     ///
     /// # Errors
-    /// When there is no such place.
+    /// If the directory cannot be created.
     pub(crate) fn new(scenario: &Scenario) -> anyhow::Result<Sidecar> {
         // Counters in memory: nothing here is about disks.
         let memory = Path::new("/dev/shm");
@@ -51,21 +50,20 @@ impl Sidecar {
         Ok(Sidecar { authority: None, dir, data, lease_ttl: scenario.lease_ttl, starts: 0 })
     }
 
-    /// Whether it runs.
     #[must_use]
     pub(crate) fn is_up(&self) -> bool {
         self.authority.is_some()
     }
 
-    /// Stops without any goodbye.
+    /// Stops without any cleanup.
     pub(crate) fn crash(&mut self) {
         self.authority = None;
     }
 
-    /// Starts on what is there.
+    /// Starts on its existing files.
     ///
     /// # Errors
-    /// When it does not.
+    /// If it cannot start.
     pub(crate) fn start(&mut self, mutation: Option<Mutation>) -> anyhow::Result<()> {
         if mutation == Some(Mutation::CountsAreForgotten) {
             self.starts += 1;
@@ -76,10 +74,10 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Puts limits in force, now or at the next start.
+    /// Sets the limits, now or at the next start.
     ///
     /// # Errors
-    /// When it does not like them.
+    /// If the limits are invalid.
     pub(crate) fn set_limits(&self, scenario: &Scenario, state: &State) -> anyhow::Result<()> {
         let file = limits::file(&scenario.rules, &state.forms);
         std::fs::write(self.limits(), &file).context("the limits file")?;
@@ -97,7 +95,7 @@ impl Sidecar {
         self.dir.path().join("limits.yaml")
     }
 
-    /// Handles a call; none when nobody is there.
+    /// Handles a call; none if the sidecar is down.
     pub(crate) fn handle(
         &self,
         scenario: &Scenario,
@@ -135,7 +133,7 @@ impl Sidecar {
         Some((Ok(response_to_wire(&answer).encode_to_vec()), Some(decided)))
     }
 
-    /// What the sidecar must never answer.
+    /// Checks that the sidecar may give this answer.
     fn judge(&self, state: &mut State, answer: &Answer, ask: Option<&LeaseRequest>, call: &Call) {
         if answer.statuses.len() != call.about.len() {
             let (statuses, asked) = (answer.statuses.len(), call.about.len());
@@ -174,7 +172,7 @@ fn decided(answer: &Answer, now: Timestamp) -> Decided {
     }
 }
 
-/// Writes down what an allowed ask was charged.
+/// Records the charges of an allowed call.
 fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
     if !decided.allowed {
         return;
@@ -185,6 +183,9 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
             _ => 0,
         };
         state.tally.leases += u64::from(tokens > 0);
+        if let Some(lease) = status.lease.filter(|_| tokens > 0) {
+            *state.grants.entry(lease.id).or_default() += 1;
+        }
         if status.limit.is_none() {
             continue;
         }
@@ -198,7 +199,7 @@ fn account(state: &mut State, call: &Call, answer: &Answer, decided: &Decided) {
     }
 }
 
-/// Gives tokens back, and sees what the counters make of it.
+/// Returns tokens, and checks the effect on the counters.
 fn take_back(
     authority: &Authority,
     state: &mut State,
@@ -216,7 +217,7 @@ fn take_back(
         call.about.iter().enumerate().zip(before.into_iter().zip(after))
     {
         let taken = after.saturating_sub(before);
-        // A counter that comes twice gets both.
+        // A counter that occurs twice gets both.
         let first = call.about.iter().position(|(other, _)| other == key) == Some(index);
         let all = call.about.iter().filter(|(other, _)| other == key).map(|(_, hits)| hits).sum();
         if taken > all {
@@ -231,7 +232,11 @@ fn take_back(
             [(*key).into(), taken, before, after],
         );
     }
-    let returned: u64 = call.about.iter().map(|(_, hits)| hits).sum();
+    // A call that arrives again after its leases were returned in full is granted and charged for
+    // them again, and then a late duplicate of the return counts again too.
+    let grants = |lease| state.grants.get(lease).copied().unwrap_or(1);
+    let each = call.about.iter().zip(&back.leases);
+    let returned: u64 = each.map(|((_, hits), lease)| hits.saturating_mul(grants(lease))).sum();
     let given = state.given_back.get(&back.call).copied().unwrap_or(0);
     if given > returned {
         state.fail(format!("{given} given back by one return of {returned}, which came twice"));
@@ -239,6 +244,7 @@ fn take_back(
     Ok(answer)
 }
 
+/// The hits left of each counter; none without a limit.
 fn decide(
     authority: &Authority,
     request: &Request,
@@ -251,7 +257,6 @@ fn decide(
     })
 }
 
-/// What is left of each counter. Where nothing limits it, there is nothing to tell.
 fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Result<Vec<u64>> {
     let mut request = request.clone();
     for descriptor in &mut request.descriptors {

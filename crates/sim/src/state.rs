@@ -1,7 +1,7 @@
-//! The state of a run apart from the real code in it: time, what is going to happen, processes, network,
-//! and the books.
+//! The state of a run outside of the real code: time, future events, processes, network, and
+//! ledger.
 //!
-//! Nothing here calls a worker or the sidecar, so it may be borrowed whenever they call back.
+//! Nothing here calls a worker or the sidecar, so it can be borrowed whenever they call back.
 
 use crate::bounds::Bound;
 use crate::ledger::{Asked, Key, Ledger};
@@ -17,75 +17,59 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 use tidegate_core::{Lease, LeaseReturn, Timestamp};
 
-/// A call to the sidecar, on its way or answered.
+/// A call to the sidecar, pending or answered.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// The worker's number for it.
+    /// The worker's id of it.
     pub(crate) id: u32,
-    /// The worker, and which life of its process.
+    /// The worker that sent it.
     pub(crate) worker: usize,
-    /// Which life of the process.
+    /// The life of its process: the number of crashes before it.
     pub(crate) life: u32,
-    /// The message.
     pub(crate) message: Vec<u8>,
-    /// Its metadata.
     pub(crate) metadata: Vec<(&'static str, String)>,
-    /// The counters and hits that it is about.
+    /// Its counters and hits.
     pub(crate) about: Vec<(Key, u64)>,
-    /// What it gives back, if it does.
+    /// The return that it makes, if any.
     pub(crate) back: Option<LeaseReturn>,
 }
 
-/// What the sidecar decided, before anything happened to its answer.
+/// The sidecar's decision, before the network changes the response.
 #[derive(Debug)]
 pub(crate) struct Decided {
     /// Whether the request may pass.
     pub(crate) allowed: bool,
-    /// The sidecar's clock.
     pub(crate) at: u64,
     /// For each descriptor: whether a limit applied, and the lease.
     pub(crate) statuses: Vec<(bool, Option<Lease>)>,
 }
 
-/// An answer on its way.
+/// A response on the network.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
-    /// Of this call.
     pub(crate) call: Rc<Call>,
     /// The bytes, or a gRPC status.
     pub(crate) outcome: Result<Rc<[u8]>, u32>,
-    /// What was decided.
     pub(crate) decided: Option<Rc<Decided>>,
 }
 
-/// What is going to happen.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A request comes.
     Arrive,
-    /// A worker looks after its leases.
     Tick(usize, u32),
-    /// Envoy's event loop comes round for this worker.
+    /// A worker's wake is due.
     Wake(usize, u32),
-    /// A call reaches the sidecar.
     Reach(Rc<Call>),
-    /// An answer reaches the worker.
     Answer(Reply),
-    /// Time is up for a call.
     Deadline(Rc<Call>),
-    /// By now the request must be decided.
+    /// The request must be decided by now.
     Overdue(usize, u32, u32),
     /// The response of a request, and its end.
     Respond(usize, u32, u32),
-    /// The client has gone away.
     Hangup(usize, u32, u32),
-    /// Traffic changes.
-    Phase,
-    /// Something breaks.
+    Traffic,
     Fault,
-    /// The sidecar starts.
     SidecarUp,
-    /// A process starts.
     ProxyUp(usize),
 }
 
@@ -116,109 +100,95 @@ impl Ord for Scheduled {
     }
 }
 
-/// How a request stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// Its headers are at hand.
+pub(crate) enum StreamState {
+    /// Its headers callback runs.
     Entering,
-    /// It is paused.
     Waiting,
-    /// It went on, or was answered.
+    /// It was resumed or answered.
     Over,
 }
 
-/// A request.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    /// The counters that it hits.
+pub(crate) struct SimStream {
+    /// Its counters and hits.
     pub(crate) needs: Vec<(Key, u64)>,
-    /// How it stands.
-    pub(crate) standing: Standing,
+    pub(crate) state: StreamState,
 }
 
 /// A worker, as the world sees it.
 #[derive(Debug, Default)]
-pub(crate) struct Machine {
-    /// Its requests.
-    pub(crate) streams: BTreeMap<u32, Stream>,
-    /// How many of them wait.
+pub(crate) struct SimWorker {
+    pub(crate) streams: BTreeMap<u32, SimStream>,
     pub(crate) waiting: usize,
-    /// Its calls.
     pub(crate) calls: BTreeMap<u32, Rc<Call>>,
-    /// Hits of the answer at hand.
+    /// Hits granted by the response being handled.
     pub(crate) asked: Vec<Asked>,
     streams_used: u32,
     calls_used: u32,
 }
 
-impl Machine {
-    /// A number for a request.
+impl SimWorker {
+    /// The id of the next request.
     pub(crate) fn next_stream(&mut self) -> u32 {
         self.streams_used += 1;
         self.streams_used
     }
 
-    /// A number for a call.
+    /// The id of the next call.
     pub(crate) fn next_call(&mut self) -> u32 {
         self.calls_used += 1;
         self.calls_used
     }
 }
 
-/// All of it.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// True time.
     pub(crate) now: u64,
     queue: BinaryHeap<Reverse<Scheduled>>,
     order: u64,
-    /// Chance.
     pub(crate) rng: Rng,
-    /// The last events.
     pub(crate) trace: Trace,
-    /// Shared data of each process.
     pub(crate) shared: Vec<Shared>,
-    /// Which life of each process it is.
+    /// The current life of each process.
     pub(crate) lives: Vec<u32>,
-    /// The workers.
-    pub(crate) machines: Vec<Machine>,
-    /// Who may spend what.
+    pub(crate) worker_states: Vec<SimWorker>,
+    /// The accounts for tokens.
     pub(crate) ledger: Ledger,
-    /// What each limit of each counter promises.
+    /// The bounds of each limit of each counter.
     pub(crate) bounds: Vec<Vec<Bound>>,
-    /// What each rule is at the moment.
+    /// The current form of each rule.
     pub(crate) forms: Vec<Form>,
-    /// Until when the sidecar does nothing.
+    /// The sidecar is frozen until then.
     pub(crate) frozen_until: u64,
-    /// How far its clock was stepped.
+    /// The sum of all steps of the sidecar's clock.
     pub(crate) stepped: i64,
     /// Traffic in per cent of the scenario's.
     pub(crate) traffic: u64,
-    /// Until when nobody comes; and from when on workers sleep too.
+    /// Start and end of an idle time without requests.
     pub(crate) idle: (u64, u64),
     /// Faults are over.
     pub(crate) calm: bool,
-    /// How much of a limit is used then.
+    /// The usage of a limit during that time.
     pub(crate) usage: Option<Usage>,
-    /// The numbers of all returns that were sent.
+    /// The numbers of all returns sent.
     pub(crate) returns_sent: BTreeSet<u64>,
-    /// What each return has given back, by its number, however often it was sent and arrived.
+    /// How often each lease was granted, by its id.
+    pub(crate) grants: BTreeMap<u64, u64>,
+    /// The tokens that each return has returned, by its number, over all its arrivals.
     pub(crate) given_back: BTreeMap<u64, u64>,
-    /// The deliberate fault.
     pub(crate) mutation: Option<Mutation>,
-    /// Workers that run inside another's call.
+    /// Nesting of workers in other workers' host calls.
     pub(crate) depth: u32,
-    /// What happened.
     pub(crate) tally: Tally,
-    /// What must not be.
+    /// The first violation.
     pub(crate) broken: Option<String>,
 }
 
 impl State {
-    /// The beginning of a run.
     #[must_use]
     pub(crate) fn new(scenario: &Scenario, rng: Rng, mutation: Option<Mutation>) -> State {
-        let machines = scenario.proxies * scenario.workers;
+        let count = scenario.proxies * scenario.workers;
         State {
             now: 0,
             queue: BinaryHeap::new(),
@@ -227,7 +197,7 @@ impl State {
             trace: Trace::default(),
             shared: (0..scenario.proxies).map(|_| Shared::default()).collect(),
             lives: vec![0; scenario.proxies],
-            machines: (0..machines).map(|_| Machine::default()).collect(),
+            worker_states: (0..count).map(|_| SimWorker::default()).collect(),
             ledger: Ledger::new(scenario.proxies, scenario.keys()),
             bounds: bounds(scenario),
             forms: vec![Form::Base; scenario.rules.len()],
@@ -238,6 +208,7 @@ impl State {
             calm: false,
             usage: None,
             returns_sent: BTreeSet::new(),
+            grants: BTreeMap::new(),
             given_back: BTreeMap::new(),
             mutation,
             depth: 0,
@@ -246,51 +217,49 @@ impl State {
         }
     }
 
-    /// Has `event` happen after `delay`.
+    /// Schedules `event` after `delay`.
     pub(crate) fn after(&mut self, delay: u64, event: Event) {
         self.order += 1;
         let at = self.now + delay;
         self.queue.push(Reverse(Scheduled { at, order: self.order, event }));
     }
 
-    /// The next event; it is then.
+    /// Advances to the next event.
     pub(crate) fn next(&mut self) -> Option<Event> {
         let Reverse(Scheduled { at, event, .. }) = self.queue.pop()?;
         self.now = at;
         Some(event)
     }
 
-    /// What a process's clock says.
+    /// The clock of a process.
     #[must_use]
     pub(crate) fn clock(&self, scenario: &Scenario, proxy: usize) -> u64 {
         scenario.clocks[proxy].at(self.now)
     }
 
-    /// What the sidecar's clock says.
     #[must_use]
     pub(crate) fn wall(&self, scenario: &Scenario) -> u64 {
         (scenario.wall + self.now).saturating_add_signed(self.stepped)
     }
 
-    /// The same as the sidecar takes it.
+    /// The sidecar's clock as a timestamp.
     #[must_use]
     pub(crate) fn timestamp(&self, scenario: &Scenario) -> Timestamp {
         Timestamp::from_nanos(self.wall(scenario))
     }
 
-    /// Notes an event.
     pub(crate) fn note(&mut self, what: &'static str, numbers: [u64; 4]) {
         self.trace.note(self.now, what, numbers);
     }
 
-    /// Something is as it must not be. The first of it is kept.
+    /// Records a violation; the first one is kept.
     pub(crate) fn fail(&mut self, message: String) {
         if self.broken.is_none() {
             self.broken = Some(message);
         }
     }
 
-    /// How long a message takes.
+    /// The delay of a message.
     pub(crate) fn delay(&mut self, scenario: &Scenario) -> u64 {
         let network = &scenario.network;
         if self.calm {
@@ -303,17 +272,17 @@ impl State {
         delay
     }
 
-    /// Whether this happens, which no longer does when all is calm.
+    /// True with this probability; never in the calm at the end.
     pub(crate) fn mishap(&mut self, per_mille: u64) -> bool {
         !self.calm && self.rng.chance(per_mille)
     }
 
-    /// A worker lets a request pass: from its leases, or from the answer at hand.
+    /// A worker admits a request, by its leases or by the response being handled.
     pub(crate) fn admit(&mut self, scenario: &Scenario, worker: usize, needs: &[(Key, u64)]) {
         let proxy = worker / scenario.workers;
         let (clock, wall) = (self.clock(scenario, proxy), self.wall(scenario));
         for (key, hits) in needs {
-            let asked = &mut self.machines[worker].asked;
+            let asked = &mut self.worker_states[worker].asked;
             let spent = match self.ledger.admit(proxy, *key, *hits, asked, clock) {
                 Ok(spent) => spent,
                 Err(broken) => return self.fail(format!("worker {worker}: {broken}")),

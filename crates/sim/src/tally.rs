@@ -1,34 +1,34 @@
-//! What happened in runs, counted.
+//! Counts of events in runs.
 
 use crate::ledger::Key;
 use std::ops::AddAssign;
 
-/// Counts of a run, or of many.
+/// The counts of a run, or of many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Events.
     pub steps: u64,
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: u64,
     /// Requests that passed.
     pub admitted: u64,
-    /// Requests that were decided, either way, without waiting.
+    /// Requests decided without waiting.
     pub local: u64,
     /// Requests that were denied.
     pub denied: u64,
-    /// Requests that nobody could decide.
+    /// Requests without a decision.
     pub failed: u64,
-    /// Asks that were sent.
+    /// Calls sent.
     pub asks: u64,
-    /// Returns that were sent.
+    /// Returns sent.
     pub returns: u64,
-    /// Leases that were granted.
+    /// Leases granted.
     pub leases: u64,
-    /// Decisions that the sidecar refused to make.
+    /// Decisions that the sidecar refused.
     pub refused: u64,
-    /// Faults that happened, apart from what the network did.
+    /// Faults, apart from those of the network.
     pub faults: u64,
-    /// Writes of shared data that another worker was faster with.
+    /// Writes of shared data lost to another worker.
     pub conflicts: u64,
 }
 
@@ -49,28 +49,24 @@ impl AddAssign for Tally {
     }
 }
 
-/// How much of the first counter's limit is used in some span, by the sidecar's clock.
+/// The usage of the first counter's limit in a span, by the sidecar's clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
-    /// From here,
     pub(crate) from: u64,
-    /// to here.
     pub(crate) until: u64,
-    /// Hits that the limit has room for.
+    /// Hits that the limit allows.
     pub(crate) room: u64,
-    /// Hits that were admitted.
     pub(crate) admitted: u64,
 }
 
 impl Usage {
-    /// Counts hits.
     pub(crate) fn add(&mut self, key: Key, at: u64, hits: u64) {
         if key == 0 && at >= self.from && at < self.until {
             self.admitted += hits;
         }
     }
 
-    /// The part that was used, in thousandths.
+    /// The used part, in thousandths.
     #[must_use]
     pub(crate) fn per_mille(&self) -> u64 {
         (self.admitted * 1_000).checked_div(self.room).unwrap_or(1_000)

@@ -1,4 +1,4 @@
-//! The last events of a run, kept cheaply and written out when it fails.
+//! The last events of a run, stored cheaply and formatted when it fails.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,7 +13,6 @@ struct Note {
     numbers: [u64; 4],
 }
 
-/// The last events.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     notes: VecDeque<Note>,
@@ -21,7 +20,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Notes an event. `what` names it and its numbers.
+    /// Records an event. `what` names it and its numbers.
     pub(crate) fn note(&mut self, at: u64, what: &'static str, numbers: [u64; 4]) {
         if self.notes.len() == KEPT {
             self.notes.pop_front();
@@ -33,7 +32,7 @@ impl Trace {
         self.notes.push_back(Note { at, what, numbers });
     }
 
-    /// A number that is the same for two runs only if they went the same way.
+    /// Equal for two runs only if they had the same events.
     #[must_use]
     pub(crate) fn digest(&self) -> u64 {
         self.digest

@@ -1,8 +1,8 @@
-//! A run: takes one event after the other, calls the real code, and keeps the books.
+//! A run: takes one event after the other, calls the real code, and keeps the ledger.
 //!
-//! A worker is never entered twice, as it is single-threaded; but while one is between two calls of its
-//! host, another worker of its process may run. So the state is borrowed for the length of a host call
-//! only.
+//! A worker is single-threaded and never entered twice; but between two host calls of one worker,
+//! another worker of its process may run. So the state is borrowed only for the length of a host
+//! call.
 
 mod faults;
 
@@ -13,33 +13,32 @@ use crate::mutation::Mutation;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::sidecar::Sidecar;
-use crate::state::{Call, Event, Reply, Standing, State, Stream};
+use crate::state::{Call, Event, Reply, SimStream, State, StreamState};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use tidegate::config::Config;
-use tidegate::decide::AskError;
-use tidegate::descriptors::RequestFacts;
+use tidegate::host::RequestFacts;
 use tidegate::host::{CallId, StreamId};
-use tidegate::worker::{Step, TICK, Worker};
+use tidegate::worker::call_error::CallError;
+use tidegate::worker::{HeadersStatus, TICK, Worker};
 use tidegate_core::Lease;
 
-/// How long beyond its timeout a request may wait: until it is known whether the sidecar is silent or late.
-/// The filter counts in ticks, and the first one has begun when the request comes.
+/// The longest wait of a request beyond its timeout, until the sidecar is known to be silent or
+/// late. The filter counts ticks, and the first one has begun when the request arrives.
 const WAIT_BEYOND: u64 = 9 * TICK.as_nanos() as u64;
 
-/// The requests of one worker that may wait at once, far above what traffic there is.
+/// The most waiting requests of a worker, far above the traffic.
 const WAITING_MAX: usize = 2_048;
 
-/// The calls of one worker that may be under way at once.
+/// The most pending calls of a worker.
 const CALLS_MAX: usize = 2_048;
 
-/// Workers sleep through an idle spell from here on.
-const DROWSY: u64 = 8 * SECOND;
+/// Workers do not tick in an idle time after this long.
+const SLEEP_AFTER: u64 = 8 * SECOND;
 
-/// gRPC: nobody listens there.
+/// gRPC status: unreachable.
 const UNAVAILABLE: u32 = 14;
 
-/// All of a run.
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
     pub(crate) state: RefCell<State>,
@@ -49,7 +48,6 @@ pub(crate) struct World {
     own: Weak<World>,
 }
 
-/// The headers of a request.
 struct Facts(Vec<(String, String)>);
 
 impl RequestFacts for Facts {
@@ -64,10 +62,10 @@ impl RequestFacts for Facts {
 }
 
 impl World {
-    /// A world in which everything has just started.
+    /// A world that has just started.
     ///
     /// # Errors
-    /// When there is no place for the sidecar's files, or it does not start on them.
+    /// If the sidecar cannot be created or started.
     pub(crate) fn new(
         scenario: Scenario,
         mut rng: Rng,
@@ -93,7 +91,7 @@ impl World {
         }
         let mut state = world.state.borrow_mut();
         state.after(0, Event::Arrive);
-        state.after(0, Event::Phase);
+        state.after(0, Event::Traffic);
         if world.scenario.faults.every > 0 {
             let first = state.rng.wait(world.scenario.faults.every);
             state.after(first, Event::Fault);
@@ -105,7 +103,7 @@ impl World {
     /// Handles one event.
     ///
     /// # Errors
-    /// When the simulator itself cannot go on.
+    /// If the simulator itself cannot continue.
     pub(crate) fn step(&self) -> anyhow::Result<()> {
         let event = self.state.borrow_mut().next();
         self.state.borrow_mut().tally.steps += 1;
@@ -120,7 +118,7 @@ impl World {
             Some(Event::Overdue(worker, life, stream)) => self.overdue(worker, life, stream),
             Some(Event::Respond(worker, life, stream)) => self.gone(worker, life, stream, true),
             Some(Event::Hangup(worker, life, stream)) => self.gone(worker, life, stream, false),
-            Some(Event::Phase) => self.phase(),
+            Some(Event::Traffic) => self.change_traffic(),
             Some(Event::Fault) => self.fault()?,
             Some(Event::SidecarUp) => self.start_sidecar()?,
             Some(Event::ProxyUp(proxy)) => self.start_proxy(proxy)?,
@@ -149,7 +147,7 @@ impl World {
 
     fn crash_proxy(&self, proxy: usize) {
         if self.workers[proxy * self.scenario.workers].borrow().is_none() {
-            // It is down, and going to start.
+            // It is down already.
             return;
         }
         let mut state = self.state.borrow_mut();
@@ -157,9 +155,9 @@ impl World {
         state.shared[proxy] = Default::default();
         state.ledger.forget(proxy);
         for worker in proxy * self.scenario.workers..(proxy + 1) * self.scenario.workers {
-            state.machines[worker].streams.clear();
-            state.machines[worker].calls.clear();
-            state.machines[worker].waiting = 0;
+            state.worker_states[worker].streams.clear();
+            state.worker_states[worker].calls.clear();
+            state.worker_states[worker].waiting = 0;
             *self.workers[worker].borrow_mut() = None;
         }
         let down = state.rng.between(SECOND / 100, SECOND);
@@ -190,57 +188,57 @@ impl World {
         self.request(worker);
     }
 
-    /// Requests in a second.
+    /// Requests per second.
     fn rate(&self, state: &State) -> u64 {
         match &state.usage {
-            // Three times of what there is room for.
+            // Three times the room of the limit.
             Some(usage) => (usage.room * 3 * SECOND / (usage.until - usage.from)).max(50),
             None => self.scenario.rate,
         }
     }
 
-    /// A request comes to this worker, if it is there and has nothing else to do.
+    /// A request arrives at this worker, unless the worker is down or busy.
     fn request(&self, worker: usize) {
         let Ok(mut running) = self.workers[worker].try_borrow_mut() else { return };
         let Some(running) = running.as_mut() else { return };
         let mut state = self.state.borrow_mut();
-        let (facts, needs) = self.draw(&mut state);
-        let stream = state.machines[worker].next_stream();
+        let (facts, needs) = self.make_request(&mut state);
+        let stream = state.worker_states[worker].next_stream();
         state.tally.requests += 1;
         let (key, hits) = needs.first().copied().unwrap_or_default();
         state.note(
             "request (worker, number, first counter, hits)",
             [worker as u64, stream.into(), key.into(), hits],
         );
-        let coming = Stream { needs, standing: Standing::Entering };
-        state.machines[worker].streams.insert(stream, coming);
+        let coming = SimStream { needs, state: StreamState::Entering };
+        state.worker_states[worker].streams.insert(stream, coming);
         drop(state);
-        let step = running.on_request(StreamId(stream), &facts);
-        self.entered(worker, stream, step);
+        let status = running.on_request(StreamId(stream), &facts);
+        self.entered(worker, stream, status);
     }
 
-    /// The worker has said what is to become of a request.
-    fn entered(&self, worker: usize, stream: u32, step: Step) {
+    /// The worker has returned from a request's headers.
+    fn entered(&self, worker: usize, stream: u32, status: HeadersStatus) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let life = state.lives[worker / self.scenario.workers];
-        let Some(found) = state.machines[worker].streams.get_mut(&stream) else { return };
-        match (step, found.standing) {
-            (Step::Continue, Standing::Entering) => {
-                found.standing = Standing::Over;
+        let Some(found) = state.worker_states[worker].streams.get_mut(&stream) else { return };
+        match (status, found.state) {
+            (HeadersStatus::Continue, StreamState::Entering) => {
+                found.state = StreamState::Over;
                 let needs = found.needs.clone();
                 state.tally.local += 1;
                 state.note("passed (worker, request)", [worker as u64, stream.into(), 0, 0]);
                 state.admit(&self.scenario, worker, &needs);
                 self.respond(state, worker, stream);
             }
-            (Step::Continue, _) => {
+            (HeadersStatus::Continue, _) => {
                 state.fail(format!("worker {worker}: request {stream} passes, but was answered"));
             }
-            (Step::Pause, Standing::Entering) => {
-                found.standing = Standing::Waiting;
-                state.machines[worker].waiting += 1;
-                let waiting = state.machines[worker].waiting;
+            (HeadersStatus::Pause, StreamState::Entering) => {
+                found.state = StreamState::Waiting;
+                state.worker_states[worker].waiting += 1;
+                let waiting = state.worker_states[worker].waiting;
                 if waiting > WAITING_MAX {
                     state.fail(format!("worker {worker}: {waiting} requests wait"));
                 }
@@ -251,22 +249,22 @@ impl World {
                     state.after(patience, Event::Hangup(worker, life, stream));
                 }
             }
-            (Step::Pause, _) => {}
+            (HeadersStatus::Pause, _) => {}
         }
-        let calls = state.machines[worker].calls.len();
+        let calls = state.worker_states[worker].calls.len();
         if calls > CALLS_MAX {
             state.fail(format!("worker {worker}: {calls} calls under way"));
         }
     }
 
-    /// The response of a request comes some time after it was let pass or answered.
+    /// The response to a request follows some time after the request was resumed or answered.
     pub(crate) fn respond(&self, state: &mut State, worker: usize, stream: u32) {
         let life = state.lives[worker / self.scenario.workers];
         let delay = state.rng.wait(SECOND / 100);
         state.after(delay, Event::Respond(worker, life, stream));
     }
 
-    fn draw(&self, state: &mut State) -> (Facts, Vec<(u32, u64)>) {
+    fn make_request(&self, state: &mut State) -> (Facts, Vec<(u32, u64)>) {
         let (mut headers, mut needs) = (Vec::new(), Vec::new());
         let rng = &mut state.rng;
         let rules = &self.scenario.rules;
@@ -290,13 +288,15 @@ impl World {
         (Facts(headers), needs)
     }
 
-    /// Another worker of the same process runs while `worker` is in a call of its host.
+    /// Lets another worker of the same process run during a host call of `worker`.
     pub(crate) fn interleave(&self, worker: usize) {
         let mut state = self.state.borrow_mut();
         let first = worker / self.scenario.workers * self.scenario.workers;
         let other = first + state.rng.below(self.scenario.workers as u64) as usize;
         let requests = state.rng.between(1, 3);
         let tick = state.rng.chance(200);
+        // Workers may not tick then, and a request that came would wait for the end of the idle time.
+        let is_idle = state.now < state.idle.1;
         state.depth += 1;
         drop(state);
         if other != worker {
@@ -304,7 +304,7 @@ impl World {
                 if let Some(running) = running.as_mut() {
                     running.on_tick();
                 }
-            } else {
+            } else if !is_idle {
                 for _ in 0..requests {
                     self.request(other);
                 }
@@ -320,7 +320,7 @@ impl World {
         let mut state = self.state.borrow_mut();
         let tick = TICK.as_nanos() as u64;
         let (from, until) = state.idle;
-        if state.now > from + DROWSY && state.now < until {
+        if state.now > from + SLEEP_AFTER && state.now < until {
             let later = until - state.now + state.rng.below(tick);
             state.after(later, Event::Tick(worker, life));
             return;
@@ -375,7 +375,7 @@ impl World {
         }
         let mut state = self.state.borrow_mut();
         let proxy = worker / self.scenario.workers;
-        let live = state.machines[worker].calls.remove(&id).is_some();
+        let live = state.worker_states[worker].calls.remove(&id).is_some();
         let allowed = reply.decided.as_ref().map_or(2, |decided| u64::from(decided.allowed));
         let of = [worker as u64, id.into(), u64::from(live), allowed];
         state.note("answer (worker, call, awaited, allowed)", of);
@@ -385,7 +385,7 @@ impl World {
                 if decided.allowed && reply.call.back.is_none() {
                     let (key, hits, limited) = (*key, *hits, *limited);
                     let asked = Asked { key, hits, decided_at: decided.at, limited };
-                    state.machines[worker].asked.push(asked);
+                    state.worker_states[worker].asked.push(asked);
                 }
                 if let Some(lease) = lease.filter(|lease| lease.tokens > 0) {
                     let lasts = lease.valid_until.as_nanos().saturating_sub(clock);
@@ -399,10 +399,12 @@ impl World {
         drop(state);
         if let Some(running) = self.workers[worker].borrow_mut().as_mut() {
             let outcome = reply.outcome.as_ref().map(|bytes| &**bytes);
-            running
-                .on_answer(CallId(id), outcome.map_err(|status| AskError::of_close(*status, b"")));
+            running.on_answer(
+                CallId(id),
+                outcome.map_err(|status| CallError::from_grpc_close(*status, b"")),
+            );
         }
-        self.state.borrow_mut().machines[worker].asked.clear();
+        self.state.borrow_mut().worker_states[worker].asked.clear();
     }
 
     fn deadline(&self, call: &Rc<Call>) {
@@ -410,15 +412,15 @@ impl World {
             return;
         }
         let mut state = self.state.borrow_mut();
-        if state.machines[call.worker].calls.remove(&call.id).is_none() {
-            // It has ended: this is no event, only what is left of one.
+        if state.worker_states[call.worker].calls.remove(&call.id).is_none() {
+            // It has ended, so this does not count as an event.
             state.tally.steps -= 1;
             return;
         }
         state.note("time is up (worker, call)", [call.worker as u64, call.id.into(), 0, 0]);
         drop(state);
         if let Some(running) = self.workers[call.worker].borrow_mut().as_mut() {
-            running.on_answer(CallId(call.id), Err(AskError::Late));
+            running.on_answer(CallId(call.id), Err(CallError::Late));
         }
     }
 
@@ -426,25 +428,25 @@ impl World {
         let current = self.life_of(worker);
         let mut state = self.state.borrow_mut();
         state.tally.steps -= 1;
-        let found = state.machines[worker].streams.get(&stream);
-        if life == current && found.is_some_and(|found| found.standing == Standing::Waiting) {
+        let found = state.worker_states[worker].streams.get(&stream);
+        if life == current && found.is_some_and(|found| found.state == StreamState::Waiting) {
             state.fail(format!("worker {worker}: request {stream} waits too long"));
         }
     }
 
-    /// A request is over: after its response, or since its client has gone away while it waited.
+    /// A request ends: after its response, or because its client left while it waited.
     fn gone(&self, worker: usize, life: u32, stream: u32, responded: bool) {
         if life != self.life_of(worker) {
             return;
         }
         let mut state = self.state.borrow_mut();
-        let machine = &mut state.machines[worker];
-        let Some(found) = machine.streams.get(&stream) else { return };
-        if !responded && found.standing != Standing::Waiting {
+        let worker_state = &mut state.worker_states[worker];
+        let Some(found) = worker_state.streams.get(&stream) else { return };
+        if !responded && found.state != StreamState::Waiting {
             return;
         }
-        if found.standing == Standing::Waiting {
-            machine.waiting -= 1;
+        if found.state == StreamState::Waiting {
+            worker_state.waiting -= 1;
         }
         state.note("gone (worker, request)", [worker as u64, stream.into(), 0, 0]);
         drop(state);
@@ -453,12 +455,12 @@ impl World {
         if responded {
             running.on_response(StreamId(stream));
         }
-        // Gone first: a request that ends while it waits must not be let pass by its own end.
-        self.state.borrow_mut().machines[worker].streams.remove(&stream);
+        // Removed first: the end of a waiting request must not admit it.
+        self.state.borrow_mut().worker_states[worker].streams.remove(&stream);
         running.on_gone(StreamId(stream));
     }
 
-    /// Whether the measuring is over, or there is none.
+    /// Whether the measurement is complete, or there is none.
     #[must_use]
     pub(crate) fn is_measured(&self) -> bool {
         let state = self.state.borrow();

@@ -3,7 +3,7 @@
 use tidegate_sim::limits::Algorithm;
 use tidegate_sim::{Mutation, Plan, run};
 
-/// Runs scenarios with a fault until one fails; what it says must be about that fault.
+/// Runs scenarios with a fault until one fails; the message must be about that fault.
 #[track_caller]
 fn check(mutation: Mutation, algorithm: Algorithm, says: &[&str]) {
     for seed in 1..=40 {
@@ -47,7 +47,7 @@ fn a_token_out_of_nowhere_is_found() {
 
 #[test]
 fn counts_that_a_restart_forgets_are_found() {
-    // Whichever of the scenario's limits it hits first.
+    // Whichever of the scenario's limits it breaks first.
     let says = ["in the period that ends", "in window", "in the window", "than burst and rate"];
     check(Mutation::CountsAreForgotten, Algorithm::SlidingBuckets, &says);
 }

@@ -1,4 +1,4 @@
-//! Short runs of every algorithm: nothing that is promised may break.
+//! Short runs of every algorithm: no promise may break.
 
 use tidegate_sim::limits::Algorithm;
 use tidegate_sim::{Plan, Tally, run};
@@ -13,7 +13,7 @@ fn check(algorithm: Algorithm) {
             Err(failure) => panic!("{failure}"),
         }
     }
-    // Else it would have checked nothing.
+    // Otherwise it would have checked nothing.
     for count in [all.admitted, all.denied, all.local, all.leases, all.asks] {
         assert!(count > 0, "{all:?}");
     }

@@ -34,7 +34,7 @@ fn run(input: &[u8]) {
         return;
     }
     // A repeated key is a mistake in JSON, but the library keeps only one.
-    if matches!(&read, Err(error) if error.message.contains("is there twice")) {
+    if matches!(&read, Err(error) if error.message.contains("duplicate key")) {
         return;
     }
     let Kind::StructValue(fields) = kind(&value) else { return };

@@ -1,12 +1,13 @@
-//! The actions, spelt as in Envoy's route configuration.
+//! The actions, with the field names of Envoy's route configuration.
 
-use super::checks::{header_name, in_range, literal, not_empty, some_items};
+use super::checks::{empty, header_name, in_range, literal, not_empty, some_items, when_absent};
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::metadata;
 use crate::config::ConfigError;
+use crate::config::encoded::Encoded;
+use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::recipe::{Action, Encoded, WhenAbsent};
-use crate::config::shared::Shared;
+use crate::config::rate_limit::{Action, WhenAbsent};
 use crate::config::unsupported::OF_AN_ACTION;
 
 const ACTIONS: [&str; 11] = [
@@ -24,56 +25,43 @@ const ACTIONS: [&str; 11] = [
 ];
 
 /// A protobuf oneof: an object with one of the actions.
-pub(super) fn action(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     node.object("an object with one action", &ACTIONS, &OF_AN_ACTION)?;
     let (name, of) = node.one_of(&ACTIONS)?;
     match name {
-        "request_headers" => request_headers(&of, shared),
-        "query_parameters" => query_parameters(&of, shared),
+        "request_headers" => request_headers(&of, interner),
+        "query_parameters" => query_parameters(&of, interner),
         "remote_address" => {
             empty(&of)?;
             let key = Encoded::key("remote_address");
-            Ok(Action::Address { key, address: shared.address() })
+            Ok(Action::Address { key, address: interner.address() })
         }
-        "masked_remote_address" => masked_remote_address(&of, shared),
-        "remote_address_match" => remote_address_match(&of, shared),
+        "masked_remote_address" => masked_remote_address(&of, interner),
+        "remote_address_match" => remote_address_match(&of, interner),
         "generic_key" => {
             of.object("an object with `descriptor_value`", &CONSTANT, &[])?;
             Ok(Action::Constant(constant(&of, "generic_key")?))
         }
-        "header_value_match" => header_value_match(&of, shared),
-        "query_parameter_value_match" => query_parameter_value_match(&of, shared),
-        "metadata" => metadata(&of, shared),
-        "source_cluster" => property(&of, name, shared, &["xds", "node", "cluster"]),
-        _ => property(&of, name, shared, &["xds", "cluster_name"]),
+        "header_value_match" => header_value_match(&of, interner),
+        "query_parameter_value_match" => query_parameter_value_match(&of, interner),
+        "metadata" => metadata(&of, interner),
+        "source_cluster" => property(&of, name, interner, &["xds", "node", "cluster"]),
+        _ => property(&of, name, interner, &["xds", "cluster_name"]),
     }
-}
-
-/// An object without fields.
-pub(super) fn empty(node: &Node<'_>) -> Result<(), ConfigError> {
-    node.object("an empty object", &[], &[])
 }
 
 fn property(
     node: &Node<'_>,
     key: &str,
-    shared: &mut Shared,
+    interner: &mut Interner,
     path: &[&str],
 ) -> Result<Action, ConfigError> {
     empty(node)?;
-    let (key, fact) = (Encoded::key(key), shared.property(path));
+    let (key, fact) = (Encoded::key(key), interner.property(path));
     Ok(Action::Value { key, fact, when_absent: WhenAbsent::DropDescriptor })
 }
 
-/// What `skip_if_absent` says.
-pub(super) fn when_absent(node: &Node<'_>) -> Result<WhenAbsent, ConfigError> {
-    match node.flag("skip_if_absent")? {
-        Some(true) => Ok(WhenAbsent::SkipEntry),
-        Some(false) | None => Ok(WhenAbsent::DropDescriptor),
-    }
-}
-
-/// What `descriptor_key` says.
+/// `descriptor_key`, or its default.
 fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigError> {
     match node.field("descriptor_key") {
         Some(key) => not_empty(&key),
@@ -84,8 +72,8 @@ fn key_or<'a>(node: &'a Node<'a>, default: &'a str) -> Result<&'a str, ConfigErr
 /// The fields of a constant entry.
 const CONSTANT: [&str; 3] = ["descriptor_value", "descriptor_key", "default_value"];
 
-/// The entry of an action whose value is written in the configuration. `default_value` is for a value
-/// that comes out empty, which here is one that is left out.
+/// The entry of an action with a configured value. `default_value` replaces an empty value, which
+/// here means an absent one.
 fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> {
     let key = key_or(node, key_default)?;
     if let Some(value) = node.field("descriptor_value")
@@ -95,33 +83,33 @@ fn constant(node: &Node<'_>, key_default: &str) -> Result<Encoded, ConfigError> 
     }
     match node.field("default_value") {
         Some(value) => Ok(Encoded::entry(key, literal(&value)?)),
-        None => Err(node.at("descriptor_value").error("must be there, and not empty")),
+        None => Err(node.at("descriptor_value").error("is required and must not be empty")),
     }
 }
 
-fn request_headers(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+fn request_headers(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["header_name", "descriptor_key", "skip_if_absent"];
     node.object("an object with `header_name` and `descriptor_key`", &fields, &[])?;
     let name = header_name(&node.required("header_name")?)?;
     Ok(Action::Value {
         key: Encoded::key(not_empty(&node.required("descriptor_key")?)?),
-        fact: shared.header(&name),
+        fact: interner.header(&name),
         when_absent: when_absent(node)?,
     })
 }
 
-fn query_parameters(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+fn query_parameters(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["query_parameter_name", "descriptor_key", "skip_if_absent"];
     node.object("an object with `query_parameter_name`", &fields, &[])?;
     let name = not_empty(&node.required("query_parameter_name")?)?;
     Ok(Action::Value {
         key: Encoded::key(key_or(node, "query_param")?),
-        fact: shared.parameter(name),
+        fact: interner.parameter(name),
         when_absent: when_absent(node)?,
     })
 }
 
-fn masked_remote_address(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+fn masked_remote_address(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["v4_prefix_mask_len", "v6_prefix_mask_len"];
     node.object("an object with the lengths of prefixes", &fields, &[])?;
     let length = |field: &str, max: u32| match node.field(field) {
@@ -130,29 +118,29 @@ fn masked_remote_address(node: &Node<'_>, shared: &mut Shared) -> Result<Action,
     };
     Ok(Action::Network {
         key: Encoded::key("masked_remote_address"),
-        address: shared.address(),
+        address: interner.address(),
         v4_prefix_mask_len: length("v4_prefix_mask_len", 32)?,
         v6_prefix_mask_len: length("v6_prefix_mask_len", 128)?,
     })
 }
 
-fn remote_address_match(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+fn remote_address_match(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
     node.object("an object with `address_matcher`", &fields, &[])?;
     Ok(Action::AddressMatch {
         entry: constant(node, "remote_address_match")?,
-        address: shared.address(),
+        address: interner.address(),
         matcher: address_matcher(&node.required("address_matcher")?)?,
     })
 }
 
-fn header_value_match(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+fn header_value_match(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", "headers"];
     node.object("an object with `descriptor_value` and `headers`", &fields, &[])?;
     let entry = constant(node, "header_match")?;
     let mut matchers = Vec::new();
     for item in &some_items(&node.required("headers")?)? {
-        matchers.push(header_matcher(item, shared)?);
+        matchers.push(header_matcher(item, interner)?);
     }
     let sense = sense(node.flag("expect_match")? == Some(false));
     Ok(Action::HeaderMatch { entry, matchers, sense })
@@ -160,7 +148,7 @@ fn header_value_match(node: &Node<'_>, shared: &mut Shared) -> Result<Action, Co
 
 fn query_parameter_value_match(
     node: &Node<'_>,
-    shared: &mut Shared,
+    interner: &mut Interner,
 ) -> Result<Action, ConfigError> {
     let fields =
         ["descriptor_value", "descriptor_key", "default_value", "expect_match", "query_parameters"];
@@ -168,7 +156,7 @@ fn query_parameter_value_match(
     let entry = constant(node, "query_match")?;
     let mut matchers = Vec::new();
     for item in &some_items(&node.required("query_parameters")?)? {
-        matchers.push(query_matcher(item, shared)?);
+        matchers.push(query_matcher(item, interner)?);
     }
     let sense = sense(node.flag("expect_match")? == Some(false));
     Ok(Action::QueryMatch { entry, matchers, sense })

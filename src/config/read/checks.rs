@@ -1,8 +1,21 @@
-//! Checks of single fields; out of line, as the steps of [`Node`] are.
+//! Checks of single fields; not inlined, like the steps of [`Node`].
 
 use crate::config::ConfigError;
 use crate::config::node::Node;
-use crate::config::recipe::PROPERTY_PARTS_MAX;
+use crate::config::rate_limit::{PROPERTY_PARTS_MAX, WhenAbsent};
+
+/// An object without fields.
+pub(super) fn empty(node: &Node<'_>) -> Result<(), ConfigError> {
+    node.object("an empty object", &[], &[])
+}
+
+/// The meaning of `skip_if_absent`.
+pub(super) fn when_absent(node: &Node<'_>) -> Result<WhenAbsent, ConfigError> {
+    match node.flag("skip_if_absent")? {
+        Some(true) => Ok(WhenAbsent::SkipEntry),
+        Some(false) | None => Ok(WhenAbsent::DropDescriptor),
+    }
+}
 
 /// A text of at least one character.
 #[inline(never)]
@@ -13,7 +26,7 @@ pub(super) fn not_empty<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
     }
 }
 
-/// The items of a list that has some.
+/// The items of a list that is not empty.
 #[inline(never)]
 pub(super) fn some_items<'a>(node: &'a Node<'a>) -> Result<Vec<Node<'a>>, ConfigError> {
     let items = node.items()?;
@@ -23,37 +36,34 @@ pub(super) fn some_items<'a>(node: &'a Node<'a>) -> Result<Vec<Node<'a>>, Config
     Ok(items)
 }
 
-/// A number from `min` to `max`, which is a `u32` too.
+/// A number from `min` to `max` that fits into `u32`.
 #[inline(never)]
 pub(super) fn in_range(node: &Node<'_>, min: u64, max: u64) -> Result<u32, ConfigError> {
-    const EXPECTED: &str = "a whole number, not below 0";
+    const EXPECTED: &str = "a non-negative integer";
     let number = node.whole(EXPECTED)?;
-    let Ok(number) = u64::try_from(number) else {
-        return Err(node.invalid("value", EXPECTED));
-    };
+    let Ok(number) = u64::try_from(number) else { return Err(node.invalid("value", EXPECTED)) };
     match u32::try_from(number) {
         Ok(valid) if (min..=max).contains(&number) => Ok(valid),
         _ => Err(node.error(&format!("{number} is out of range ({min} to {max})"))),
     }
 }
 
-/// A whole number, also as a text: protobuf writes its 64-bit numbers so.
+/// An integer, also as a text: protobuf's JSON writes 64-bit numbers so.
 #[inline(never)]
 pub(super) fn whole_number(node: &Node<'_>) -> Result<i64, ConfigError> {
-    const EXPECTED: &str = "a whole number";
+    const EXPECTED: &str = "an integer";
     if !node.is_text() {
         return node.whole(EXPECTED);
     }
     node.text()?.parse().map_err(|_| node.invalid("value", EXPECTED))
 }
 
-/// A header name in lower case.
 #[inline(never)]
 pub(super) fn header_name(node: &Node<'_>) -> Result<String, ConfigError> {
     as_header_name(node, node.text()?)
 }
 
-/// A header name as RFC 9110 has it (a token), or a pseudo-header; in lower case.
+/// A header name by RFC 9110 (a token), or a pseudo-header; in lower case.
 pub(super) fn as_header_name(node: &Node<'_>, name: &str) -> Result<String, ConfigError> {
     let token = name.strip_prefix(':').unwrap_or(name);
     let is_token_byte =
@@ -64,8 +74,8 @@ pub(super) fn as_header_name(node: &Node<'_>, name: &str) -> Result<String, Conf
     Ok(name.to_ascii_lowercase())
 }
 
-/// A value that goes into descriptors as it is written. Envoy can be told to take it for a format;
-/// here that would give all clients one counter.
+/// A value that goes into descriptors unchanged. Envoy may treat it as a format; here that would
+/// give all clients one counter.
 #[inline(never)]
 pub(super) fn literal<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
     let value = node.text()?;
@@ -78,7 +88,7 @@ pub(super) fn literal<'a>(node: &Node<'a>) -> Result<&'a str, ConfigError> {
     not_empty(node)
 }
 
-/// Whether there is a command: `%NAME%` or `%NAME(...)%`. A percent sign alone is none.
+/// Whether it contains a command: `%NAME%` or `%NAME(...)%`. A percent sign alone is none.
 fn has_command(mut value: &[u8]) -> bool {
     while let Some((byte, rest)) = value.split_first() {
         value = rest;
@@ -94,16 +104,16 @@ fn has_command(mut value: &[u8]) -> bool {
     false
 }
 
-/// The path of a property: Envoy separates its parts by NUL.
+/// The path of a property; Envoy separates its parts by NUL.
 #[inline(never)]
 pub(super) fn property_path(node: &Node<'_>, parts: &[&str]) -> Result<Vec<String>, ConfigError> {
     if parts.len() > PROPERTY_PARTS_MAX {
         let (depth, max) = (parts.len(), PROPERTY_PARTS_MAX);
-        let message = format!("{depth} names deep is too deep (maximum {max}, with Envoy's own)");
+        let message = format!("{depth} parts are too many (maximum {max}, including Envoy's own)");
         return Err(node.error(&message));
     }
     if parts.iter().any(|part| part.is_empty() || part.as_bytes().contains(&0)) {
-        return Err(node.error("a name must not be empty or have a NUL in it"));
+        return Err(node.error("a name must not be empty or contain NUL"));
     }
     Ok(parts.iter().map(|&part| part.to_owned()).collect())
 }

@@ -1,10 +1,11 @@
-//! The matchers of headers, query parameters and addresses, spelt as in Envoy's configuration.
+//! The matchers of headers, query parameters and addresses, with the field names of Envoy's
+//! configuration.
 
-use super::action::empty;
-use super::checks::{header_name, in_range, not_empty, some_items, whole_number};
+use super::checks::{empty, header_name, in_range, not_empty, some_items, whole_number};
 use crate::config::ConfigError;
+use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::shared::Shared;
+use crate::config::rate_limit::Fact;
 use crate::config::unsupported::OF_A_TEXT;
 use crate::matching::address::{AddressMatcher, Network, bits_of};
 use crate::matching::header::{HeaderMatcher, HeaderTest, Sense, WhenMissing};
@@ -16,12 +17,12 @@ pub(super) fn sense(inverted: bool) -> Sense {
     if inverted { Sense::Inverted } else { Sense::Plain }
 }
 
-/// Whether `invert_match` is set.
+/// The value of `invert_match`.
 fn inverted(node: &Node<'_>) -> Result<Sense, ConfigError> {
     Ok(sense(node.flag("invert_match")? == Some(true)))
 }
 
-/// The one of its fields with these names that is there, if any is.
+/// The present one of these fields, if any.
 fn at_most_one<'a>(
     node: &'a Node<'a>,
     tests: &[&'a str],
@@ -36,8 +37,8 @@ fn at_most_one<'a>(
 
 pub(super) fn header_matcher(
     node: &Node<'_>,
-    shared: &mut Shared,
-) -> Result<HeaderMatcher, ConfigError> {
+    interner: &mut Interner,
+) -> Result<(Fact, HeaderMatcher), ConfigError> {
     let fields = [
         "string_match",
         "present_match",
@@ -59,22 +60,22 @@ pub(super) fn header_matcher(
         Some(false) | None => WhenMissing::NoMatch,
     };
     let test = match at_most_one(node, tests, "tests of the header")? {
-        Some((name, test)) => header_test(node, name, &test, shared)?,
+        Some((name, test)) => header_test(node, name, &test, interner)?,
         None => HeaderTest::Present,
     };
     let sense = inverted(node)?;
-    Ok(HeaderMatcher { header: shared.header(&name), test, sense, when_missing })
+    Ok((interner.header(&name), HeaderMatcher { test, sense, when_missing }))
 }
 
 fn header_test(
     matcher: &Node<'_>,
     name: &str,
     test: &Node<'_>,
-    shared: &mut Shared,
+    interner: &mut Interner,
 ) -> Result<HeaderTest, ConfigError> {
     let case = Case::Sensitive;
     let text = match name {
-        "string_match" => text_matcher(test, shared)?,
+        "string_match" => text_matcher(test, interner)?,
         "present_match" => {
             return Ok(match matcher.flag(name)? {
                 Some(true) => HeaderTest::Present,
@@ -86,33 +87,33 @@ fn header_test(
             let bound = |name| test.field(name).map_or(Ok(0), |bound| whole_number(&bound));
             return Ok(HeaderTest::Range(bound("start")?, bound("end")?));
         }
-        // To Envoy, the deprecated field without a text means any value.
+        // In Envoy, an empty text in this deprecated field matches any value.
         "exact_match" if test.text()?.is_empty() => return Ok(HeaderTest::AnyValue),
         "exact_match" => TextMatcher::Exact(test.text()?.to_owned(), case),
         "prefix_match" => TextMatcher::Prefix(not_empty(test)?.to_owned(), case),
         "suffix_match" => TextMatcher::Suffix(not_empty(test)?.to_owned(), case),
         "contains_match" => TextMatcher::Contains(Needle::new(not_empty(test)?, case).into()),
-        _ => safe_regex(test, shared)?,
+        _ => safe_regex(test, interner)?,
     };
     Ok(HeaderTest::Text(text))
 }
 
 pub(super) fn query_matcher(
     node: &Node<'_>,
-    shared: &mut Shared,
-) -> Result<QueryMatcher, ConfigError> {
+    interner: &mut Interner,
+) -> Result<(Fact, QueryMatcher), ConfigError> {
     node.object("an object with `name`", &["name", "string_match", "present_match"], &[])?;
-    let parameter = shared.parameter(not_empty(&node.required("name")?)?);
+    let parameter = interner.parameter(not_empty(&node.required("name")?)?);
     let tests = ["string_match", "present_match"];
     let test = match at_most_one(node, &tests, "tests of the parameter")? {
-        Some(("string_match", test)) => QueryTest::Text(text_matcher(&test, shared)?),
+        Some(("string_match", test)) => QueryTest::Text(text_matcher(&test, interner)?),
         Some(_) if node.flag("present_match")? == Some(false) => QueryTest::Absent,
         Some(_) | None => QueryTest::Present,
     };
-    Ok(QueryMatcher { parameter, test })
+    Ok((parameter, QueryMatcher { test }))
 }
 
-fn text_matcher(node: &Node<'_>, shared: &mut Shared) -> Result<TextMatcher, ConfigError> {
+fn text_matcher(node: &Node<'_>, interner: &mut Interner) -> Result<TextMatcher, ConfigError> {
     let fields = ["exact", "prefix", "suffix", "contains", "safe_regex", "ignore_case"];
     node.object("an object with one test of a text", &fields, &OF_A_TEXT)?;
     let [tests @ .., _] = &fields;
@@ -126,18 +127,18 @@ fn text_matcher(node: &Node<'_>, shared: &mut Shared) -> Result<TextMatcher, Con
         "prefix" => TextMatcher::Prefix(not_empty(&test)?.to_owned(), case),
         "suffix" => TextMatcher::Suffix(not_empty(&test)?.to_owned(), case),
         "contains" => TextMatcher::Contains(Needle::new(not_empty(&test)?, case).into()),
-        _ => safe_regex(&test, shared)?,
+        _ => safe_regex(&test, interner)?,
     })
 }
 
-fn safe_regex(node: &Node<'_>, shared: &mut Shared) -> Result<TextMatcher, ConfigError> {
+fn safe_regex(node: &Node<'_>, interner: &mut Interner) -> Result<TextMatcher, ConfigError> {
     node.object("an object with `regex`", &["regex", "google_re2"], &[])?;
-    // The engine, which older configurations had to name; says nothing any more.
+    // Older configurations had to name the engine; it has no effect any more.
     if let Some(engine) = node.field("google_re2") {
         empty(&engine)?;
     }
     let regex = node.required("regex")?;
-    let pattern = shared.pattern(not_empty(&regex)?).map_err(|message| regex.error(&message))?;
+    let pattern = interner.pattern(not_empty(&regex)?).map_err(|message| regex.error(&message))?;
     Ok(TextMatcher::Regex(pattern))
 }
 

@@ -1,21 +1,21 @@
 //! The `metadata` action, and the keys of metadata.
 
-use super::action::when_absent;
-use super::checks::{not_empty, property_path, some_items};
+use super::checks::{not_empty, property_path, some_items, when_absent};
 use crate::config::ConfigError;
+use crate::config::encoded::Encoded;
+use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::recipe::{Action, Encoded, Source, WhenAbsent};
-use crate::config::shared::Shared;
+use crate::config::rate_limit::{Action, Source, WhenAbsent};
 
-/// Where Envoy's properties have a kind of metadata.
+/// The prefix of a kind of metadata among Envoy's properties.
 type Root = [&'static str];
 
 const DYNAMIC: &Root = &["metadata", "filter_metadata"];
-/// Also what conditions on routes are about.
+/// Conditions on routes use it too.
 pub(super) const ROUTE_ENTRY: &Root = &["xds", "route_metadata", "filter_metadata"];
 const CLUSTER_ENTRY: &Root = &["xds", "cluster_metadata", "filter_metadata"];
 
-pub(super) fn metadata(node: &Node<'_>, shared: &mut Shared) -> Result<Action, ConfigError> {
+pub(super) fn metadata(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
     let fields = ["descriptor_key", "metadata_key", "default_value", "source", "skip_if_absent"];
     node.object("an object with `descriptor_key` and `metadata_key`", &fields, &[])?;
     let key = not_empty(&node.required("descriptor_key")?)?;
@@ -32,11 +32,11 @@ pub(super) fn metadata(node: &Node<'_>, shared: &mut Shared) -> Result<Action, C
         "" => when_absent(node)?,
         value => WhenAbsent::Entry(Encoded::entry(key, value)),
     };
-    let fact = shared.fact(Source::Text(source));
+    let fact = interner.fact(Source::Text(source));
     Ok(Action::Value { key: Encoded::key(key), fact, when_absent })
 }
 
-/// The path of the property below `root` that a key of metadata names.
+/// The property below `root` that a metadata key names.
 pub(super) fn metadata_key(node: &Node<'_>, root: &Root) -> Result<Vec<String>, ConfigError> {
     node.object("an object with `key` and `path`", &["key", "path"], &[])?;
     let mut parts = root.to_vec();
@@ -50,7 +50,7 @@ pub(super) fn metadata_key(node: &Node<'_>, root: &Root) -> Result<Vec<String>, 
     property_path(node, &parts)
 }
 
-/// An enum as protobuf's JSON has it: by name, or by number.
+/// An enum as in protobuf's JSON: by name, or by number.
 fn root(node: &Node<'_>) -> Result<&'static Root, ConfigError> {
     const EXPECTED: &str = "DYNAMIC, ROUTE_ENTRY or CLUSTER_ENTRY, or its number";
     let number = if node.is_text() {

@@ -1,21 +1,24 @@
-//! One entry of `rate_limits`: its actions, what it costs, and the requests it is for.
+//! One entry of `rate_limits`: its actions, its cost, and its conditions.
 
 use super::action::action;
 use super::checks::{as_header_name, header_name, in_range, not_empty, some_items};
 use super::enforcement;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 use crate::config::ConfigError;
+use crate::config::interner::Interner;
 use crate::config::node::Node;
-use crate::config::recipe::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
-use crate::config::shared::Shared;
+use crate::config::rate_limit::{Condition, HITS_MAX, HitsAddend, RateLimit, Source};
 use crate::config::unsupported::{OF_A_RATE_LIMIT, OF_HITS};
 
-pub(super) fn rate_limit(node: &Node<'_>, shared: &mut Shared) -> Result<RateLimit, ConfigError> {
+pub(super) fn rate_limit(
+    node: &Node<'_>,
+    interner: &mut Interner,
+) -> Result<RateLimit, ConfigError> {
     let fields = ["actions", "hits_addend", "routes", "route_metadata", "shadow"];
     node.object("an object with `actions`", &fields, &OF_A_RATE_LIMIT)?;
-    let conditions = conditions(node, shared)?;
+    let conditions = conditions(node, interner)?;
     let hits = match node.field("hits_addend") {
-        Some(hits) => hits_addend(&hits, shared)?,
+        Some(hits) => hits_addend(&hits, interner)?,
         None => HitsAddend::Number(1),
     };
     let list = node.required("actions")?;
@@ -26,12 +29,12 @@ pub(super) fn rate_limit(node: &Node<'_>, shared: &mut Shared) -> Result<RateLim
     }
     let mut actions = Vec::with_capacity(count);
     for item in &items {
-        actions.push(action(item, shared)?);
+        actions.push(action(item, interner)?);
     }
     Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })
 }
 
-fn conditions(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<Condition>, ConfigError> {
+fn conditions(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<Condition>, ConfigError> {
     let mut conditions = Vec::new();
     if let Some(routes) = node.field("routes") {
         let mut one_of = Vec::new();
@@ -41,20 +44,20 @@ fn conditions(node: &Node<'_>, shared: &mut Shared) -> Result<Vec<Condition>, Co
         if one_of.is_empty() {
             return Err(routes.error("must not be empty; leave it out for all routes"));
         }
-        conditions.push(Condition { fact: shared.property(&["xds", "route_name"]), one_of });
+        conditions.push(Condition { fact: interner.property(&["xds", "route_name"]), one_of });
     }
     if let Some(metadata) = node.field("route_metadata") {
         let expected = "an object with `metadata_key` and `value`";
         metadata.object(expected, &["metadata_key", "value"], &[])?;
         let source = metadata_key(&metadata.required("metadata_key")?, ROUTE_ENTRY)?;
         let value = not_empty(&metadata.required("value")?)?.to_owned();
-        let fact = shared.fact(Source::Text(source));
+        let fact = interner.fact(Source::Text(source));
         conditions.push(Condition { fact, one_of: vec![value] });
     }
     Ok(conditions)
 }
 
-fn hits_addend(node: &Node<'_>, shared: &mut Shared) -> Result<HitsAddend, ConfigError> {
+fn hits_addend(node: &Node<'_>, interner: &mut Interner) -> Result<HitsAddend, ConfigError> {
     let fields = ["number", "format", "header"];
     node.object("an object with `number`, `format` or `header`", &fields, &OF_HITS)?;
     let name = match (node.field("number"), node.field("format"), node.field("header")) {
@@ -70,5 +73,5 @@ fn hits_addend(node: &Node<'_>, shared: &mut Shared) -> Result<HitsAddend, Confi
         (None, None, Some(name)) => header_name(&name)?,
         _ => return Err(node.error("expected exactly one of `number`, `format`, `header`")),
     };
-    Ok(HitsAddend::Header(shared.header(&name)))
+    Ok(HitsAddend::Header(interner.header(&name)))
 }

@@ -1,4 +1,4 @@
-//! How much may be configured: each bound is refused with its number, one less is taken.
+//! The bounds of a configuration: above each one is refused with its number, one less is accepted.
 
 use super::read;
 use serde_json::{Value, json};
@@ -17,10 +17,10 @@ fn actions(count: usize) -> Value {
     vec![json!({"remote_address": {}}); count].into()
 }
 
-/// The sidecar takes at most so many entries of a descriptor: with more, every ask failed, and
-/// `failure_mode` decided about every request.
+/// The sidecar accepts a bounded number of entries per descriptor: with more, every call failed,
+/// and `failure_mode` decided about every request.
 #[test]
-fn an_entry_has_no_more_actions_than_the_sidecar_takes_entries() {
+fn the_actions_of_an_entry_are_bounded_by_the_sidecars_entries() {
     check(
         |count| json!([{"actions": actions(count)}]),
         256,
@@ -29,7 +29,7 @@ fn an_entry_has_no_more_actions_than_the_sidecar_takes_entries() {
 }
 
 #[test]
-fn there_are_no_more_entries_than_the_sidecar_takes_descriptors() {
+fn entries_are_bounded_by_the_sidecars_descriptors() {
     check(
         |count| vec![json!({"actions": actions(1)}); count].into(),
         128,
@@ -51,7 +51,7 @@ fn all_expressions_together_are_bounded() {
     let error = read(&plugin(&different(90))).unwrap_err().to_string();
     assert!(error.contains(states), "{error}");
     assert!(error.ends_with("states (maximum 65536)"), "{error}");
-    // One that is written often is compiled once.
+    // A repeated expression is compiled once.
     let same: Value = vec![of_path(".{100}"); 100].into();
     assert_eq!(read(&plugin(&same)).map(drop), Ok(()));
 }

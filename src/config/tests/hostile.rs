@@ -1,4 +1,4 @@
-//! Bytes that nobody meant to be a configuration: an error or a configuration, never a panic.
+//! Arbitrary bytes: an error or a configuration, never a panic.
 
 use super::super::*;
 use super::{FULL, read};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 #[test]
-fn what_is_no_json_object_is_refused() {
+fn bytes_other_than_a_json_object_are_refused() {
     let object = "expected a JSON object with `domain`, `sidecar` and `rate_limits`";
     let table: [(&[u8], &str); 5] = [
         (b" ", object),
@@ -32,7 +32,7 @@ fn every_prefix_and_every_changed_byte_of_a_configuration() {
     }
 }
 
-/// Values that mean something somewhere in a configuration, and trees of them.
+/// Values with a meaning somewhere in a configuration, and trees of them.
 fn tree() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(null)),
@@ -74,7 +74,7 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The pointers of all values in a document.
+/// The JSON pointers of all values in a document.
 fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     match value {
@@ -108,7 +108,7 @@ proptest! {
         prop_assert!(Config::from_envoy(&bytes).is_err());
     }
 
-    /// A configuration with one value replaced is taken or refused with a message, and twice alike.
+    /// A configuration with one value replaced is accepted or refused with a message, twice alike.
     #[test]
     fn a_configuration_with_any_value_replaced(place in any::<prop::sample::Index>(), tree in tree()) {
         let mut document: Value = serde_json::from_str(FULL).unwrap();

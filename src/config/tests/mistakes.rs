@@ -1,8 +1,8 @@
-//! One row per way to get it wrong, each with its message and the path of its field.
+//! One row per mistake, each with its message and the path of its field.
 
 use super::{FULL, read};
 
-/// What is replaced in FULL, by what, and the message.
+/// The part of FULL to replace, its replacement, and the message.
 fn check(table: &[(&str, &str, &str)]) {
     for (part, replacement, message) in table {
         assert!(FULL.contains(part), "the row replaces nothing: {part}");
@@ -36,13 +36,13 @@ fn of_the_document() {
         (
             r#""timeout_ms": 25"#,
             r#""timeout_ms": -1"#,
-            "sidecar.timeout_ms: invalid value: integer `-1`, expected a whole number, not below 0",
+            "sidecar.timeout_ms: invalid value: integer `-1`, expected a non-negative integer",
         ),
         (
             r#""timeout_ms": 25"#,
             r#""timeout_ms": "20ms""#,
-            "sidecar.timeout_ms: invalid type: string \"20ms\", expected a whole number, not \
-             below 0",
+            "sidecar.timeout_ms: invalid type: string \"20ms\", expected a non-negative \
+             integer",
         ),
         (
             r#""failure_mode": "deny""#,
@@ -84,20 +84,19 @@ fn of_the_document() {
         (
             r#""failure_mode": "deny","#,
             r#""failure_mode": "deny", "domain": "b","#,
-            "the key `domain` is there twice at line 4 column 36",
+            "duplicate key `domain` at line 4 column 36",
         ),
         (
             r#""failure_mode": "deny","#,
             r#""failure_mode_deny": true,"#,
-            "failure_mode_deny: not supported: Envoy's field is `failure_mode` here: \"allow\" \
-             or \"deny\"",
+            "failure_mode_deny: not supported: use `failure_mode`: \"allow\" or \"deny\"",
         ),
     ]);
 }
 
 /// A configuration of Envoy's own filter, field by field.
 #[test]
-fn of_who_configures_envoys_filter() {
+fn of_envoys_own_fields() {
     let fields = [
         ("stage", "3"),
         ("request_type", "\"internal\""),
@@ -151,20 +150,20 @@ fn of_an_entry() {
         (
             r#"{"actions": ["#,
             r#"{"limit": {}, "actions": ["#,
-            "rate_limits[0].limit: not supported: limits come from the sidecar; requests cannot \
-             override them here",
+            "rate_limits[0].limit: not supported: requests cannot override the \
+             sidecar's limits",
         ),
         (
             r#"{"actions": ["#,
             r#"{"apply_on_stream_done": true, "actions": ["#,
-            "rate_limits[0].apply_on_stream_done: not supported: hits are only counted when a \
-             request comes, not when it ends",
+            "rate_limits[0].apply_on_stream_done: not supported: hits count when a request \
+             arrives, not when it ends",
         ),
         (
             r#"{"actions": ["#,
             r#"{"x_ratelimit_option": "OFF", "actions": ["#,
-            "rate_limits[0].x_ratelimit_option: not supported: headers are chosen for the whole \
-             filter, by `headers`",
+            "rate_limits[0].x_ratelimit_option: not supported: use `headers`, for the whole \
+             filter",
         ),
         (
             r#"{"actions": ["#,
@@ -202,8 +201,8 @@ fn of_an_entry() {
         (
             r#"{"number": 3}"#,
             r#"{"number": 3, "is_negative_hits": true}"#,
-            "rate_limits[1].hits_addend.is_negative_hits: not supported: a filter only takes hits; \
-             refunds go to the sidecar itself",
+            "rate_limits[1].hits_addend.is_negative_hits: not supported: a filter cannot refund; \
+             call the sidecar",
         ),
         (
             r#"{"number": 3}"#,
@@ -287,7 +286,7 @@ fn of_an_action() {
         (
             r#"{"descriptor_value": "v"}"#,
             "{}",
-            "rate_limits[0].actions[2].generic_key.descriptor_value: must be there, and not empty",
+            "rate_limits[0].actions[2].generic_key.descriptor_value: is required and must not be empty",
         ),
         (
             r#"{"descriptor_value": "v"}"#,
@@ -335,15 +334,15 @@ fn of_an_action() {
         (
             r#"{"key": "ns", "path""#,
             r#"{"key": "n\u0000s", "path""#,
-            "rate_limits[2].actions[2].metadata.metadata_key: a name must not be empty or have a \
-             NUL in it",
+            "rate_limits[2].actions[2].metadata.metadata_key: a name must not be empty or \
+             contain NUL",
         ),
         (
             r#"{"key": "a"}, {"key": "b"}"#,
             r#"{"key":"1"},{"key":"2"},{"key":"3"},{"key":"4"},{"key":"5"},{"key":"6"},{"key":"7"},
                {"key":"8"},{"key":"9"},{"key":"10"},{"key":"11"},{"key":"12"},{"key":"13"}"#,
-            "rate_limits[2].actions[2].metadata.metadata_key: 17 names deep is too deep (maximum \
-             16, with Envoy's own)",
+            "rate_limits[2].actions[2].metadata.metadata_key: 17 parts are too many (maximum \
+             16, including Envoy's own)",
         ),
     ]);
 }
@@ -415,7 +414,7 @@ fn of_a_matcher() {
             r#""start": "low""#,
             &at(
                 headers,
-                "[2].range_match.start: invalid value: string \"low\", expected a whole number",
+                "[2].range_match.start: invalid value: string \"low\", expected an integer",
             ),
         ),
         (
@@ -428,8 +427,7 @@ fn of_a_matcher() {
             r#""regex": "[0-9""#,
             &at(
                 query,
-                "[0].string_match.safe_regex.regex: not a regular expression: `[` without \
-                 `]` (at byte 4)",
+                "[0].string_match.safe_regex.regex: not a regular expression: unmatched `[` (at byte 4)",
             ),
         ),
         (r#"{"name": "r", "#, r#"{"name": "", "#, &at(query, "[1].name: must not be empty")),

@@ -1,12 +1,11 @@
-//! Classes of characters in regular expressions. Case is that of Unicode, as in RE2; the named classes
-//! are of ASCII.
+//! Character classes in regular expressions. Case folding is Unicode, as in RE2; the named classes
+//! are ASCII.
 
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir};
 
-/// Some characters.
 pub(super) struct Set(ClassUnicode);
 
-/// Ranges of characters, both ends included.
+/// Character ranges, both ends included.
 type Ranges = &'static [(char, char)];
 
 impl Set {
@@ -22,7 +21,7 @@ impl Set {
         Set(ClassUnicode::new(ranges))
     }
 
-    /// What this name stands for between `[:` and `:]`.
+    /// The class named between `[:` and `:]`.
     pub(super) fn named(name: &str) -> Option<Self> {
         Some(Set::of(match name {
             "alnum" => &[('0', '9'), ('A', 'Z'), ('a', 'z')],
@@ -47,7 +46,7 @@ impl Set {
         Set(ClassUnicode::empty())
     }
 
-    /// Those from `start` to `end`, both included.
+    /// The characters from `start` to `end`, both included.
     pub(super) fn range(start: char, end: char) -> Self {
         Set(ClassUnicode::new([ClassUnicodeRange::new(start, end)]))
     }
@@ -56,7 +55,7 @@ impl Set {
         self.0.union(&other.0);
     }
 
-    /// With those that differ from one of them by case only, if `fold`.
+    /// Extended by the other case of its characters, if `fold`.
     pub(super) fn folded(mut self, fold: bool) -> Result<Self, String> {
         if fold {
             self.0.try_case_fold_simple().map_err(|error| error.to_string())?;
@@ -64,7 +63,7 @@ impl Set {
         Ok(self)
     }
 
-    /// All others, if `negate`.
+    /// Its complement, if `negate`.
     pub(super) fn negated(mut self, negate: bool) -> Self {
         if negate {
             self.0.negate();

@@ -1,24 +1,23 @@
-//! Regular expressions as RE2 reads them, which is what Envoy's `safe_regex` takes.
+//! The syntax of RE2, which Envoy's `safe_regex` uses.
 //!
-//! Owns the syntax: an expression here is one in Envoy, and means the same. Refuses what RE2 refuses
-//! (lookaround, back-references, stacked repetitions), and classes by Unicode property (`\p`), whose
-//! tables would be a large part of the module.
+//! An expression that parses here is valid in Envoy, with the same meaning. Refuses what RE2
+//! refuses (lookaround, back-references, stacked repetitions), and classes by Unicode property
+//! (`\p`), whose tables would be a large part of the module.
 
 use super::class::Set;
 use regex_syntax::hir::{Dot, Hir, Look, Repetition};
 
-/// The most that repetitions inside of each other may ask for together, as in RE2.
+/// The most repetitions that nested counts may multiply to, as in RE2.
 const REPEAT_MAX: u32 = 1000;
-/// How deep groups may nest: reading and compiling them recurse.
+/// The deepest nesting of groups: parsing and compiling recurse.
 const DEPTH_MAX: u32 = 100;
 
-/// The meaning of `pattern`.
 pub(super) fn parse(pattern: &str) -> Result<Hir, String> {
     let mut parser = Parser { rest: pattern, depth: 0 };
     let flags = Flags { ignore_case: false, multi_line: false, dot_is_all: false };
     let parsed = parser.alternation(flags).and_then(|part| match parser.rest {
         "" => Ok(part.hir),
-        _ => Err("`)` without `(`".to_owned()),
+        _ => Err("unmatched `)`".to_owned()),
     });
     parsed.map_err(|message| {
         let at = pattern.len().saturating_sub(parser.rest.len());
@@ -26,10 +25,10 @@ pub(super) fn parse(pattern: &str) -> Result<Hir, String> {
     })
 }
 
-/// What a part of an expression matches.
+/// A parsed part of an expression.
 struct Part {
     hir: Hir,
-    /// How often its counted repetitions repeat what is innermost.
+    /// The product of its nested counted repetitions.
     repeats: u32,
 }
 
@@ -46,7 +45,7 @@ struct Flags {
     dot_is_all: bool,
 }
 
-/// How often something may come.
+/// The bounds of a repetition.
 struct Count {
     min: u32,
     max: Option<u32>,
@@ -71,14 +70,15 @@ impl<'a> Parser<'a> {
         next
     }
 
-    /// The text before `end`, which is eaten too.
+    /// The text before `end`; consumes both.
     fn until(&mut self, end: &str) -> Option<&'a str> {
         let (text, rest) = self.rest.split_once(end)?;
         self.rest = rest;
         Some(text)
     }
 
-    /// Up to the `)` of what is around it, or the end. `flags` may be changed inside, for the rest of it.
+    /// Parses up to the `)` of the surrounding group, or the end. `flags` may change inside, for
+    /// the rest of the group.
     fn alternation(&mut self, mut flags: Flags) -> Result<Part, String> {
         let (mut branches, mut branch) = (Vec::new(), Vec::new());
         let mut repeats = 1;
@@ -91,7 +91,7 @@ impl<'a> Parser<'a> {
                 Some(part) => Some(part),
                 None => self.atom(&mut flags)?,
             };
-            // None of flags alone.
+            // None for a group of flags only.
             let Some(part) = part else { continue };
             let part = self.repeated(part)?;
             repeats = repeats.max(part.repeats);
@@ -101,7 +101,7 @@ impl<'a> Parser<'a> {
         Ok(Part { hir: Hir::alternation(branches), repeats })
     }
 
-    /// `\Q...\E`, of which a repetition repeats the last character.
+    /// `\Q...\E`; a repetition after it applies to the last character.
     fn quoted(&mut self, flags: Flags, branch: &mut Vec<Hir>) -> Result<Option<Part>, String> {
         if !self.eat("\\Q") {
             return Ok(None);
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
         Ok(Some(Part::new(last)))
     }
 
-    /// One step of an expression; none of flags alone.
+    /// One element of an expression; none for a group of flags only.
     fn atom(&mut self, flags: &mut Flags) -> Result<Option<Part>, String> {
         if self.rest.starts_with('\\') {
             return self.escaped(*flags).map(|hir| Some(Part::new(hir)));
@@ -151,7 +151,7 @@ impl<'a> Parser<'a> {
             let name = self.until(">").unwrap_or_default();
             let is_of_names = |char: char| char == '_' || char.is_alphanumeric();
             if name.is_empty() || !name.chars().all(is_of_names) {
-                return Err("a group without a good name".to_owned());
+                return Err("invalid group name".to_owned());
             }
         } else if self.eat("?") && self.flags(&mut flags)? {
             *around = flags;
@@ -165,7 +165,7 @@ impl<'a> Parser<'a> {
         self.depth = self.depth.saturating_sub(1);
         match self.eat(")") {
             true => Ok(Some(part)),
-            false => Err("`(` without `)`".to_owned()),
+            false => Err("unmatched `(`".to_owned()),
         }
     }
 
@@ -173,7 +173,7 @@ impl<'a> Parser<'a> {
         self.rest.starts_with("?<=") || self.rest.starts_with("?<!")
     }
 
-    /// After `(?`: true when the group is nothing but flags.
+    /// After `(?`: true if the group has only flags.
     fn flags(&mut self, flags: &mut Flags) -> Result<bool, String> {
         let (mut on, mut any) = (true, true);
         loop {
@@ -181,7 +181,7 @@ impl<'a> Parser<'a> {
                 Some('i') => flags.ignore_case = on,
                 Some('m') => flags.multi_line = on,
                 Some('s') => flags.dot_is_all = on,
-                // Which of several matches is preferred says nothing about whether there is one.
+                // Greediness decides which match is preferred, not whether there is one.
                 Some('U') => {}
                 Some('-') if on => {
                     (on, any) = (false, false);
@@ -199,14 +199,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The part, as often as what follows it says.
+    /// The part with the repetition that follows it.
     fn repeated(&mut self, part: Part) -> Result<Part, String> {
         let counted = self.rest.starts_with('{');
         let Some(count) = self.count()? else { return Ok(part) };
-        // Which of several matches is preferred.
+        // Greediness does not matter here.
         self.eat("?");
         if self.count()?.is_some() {
-            return Err("a repetition of a repetition needs a group around it".to_owned());
+            return Err("a repetition of a repetition needs a group".to_owned());
         }
         let mut repeats = part.repeats;
         if counted {
@@ -219,7 +219,7 @@ impl<'a> Parser<'a> {
         Ok(Part { hir: Hir::repetition(Repetition { min, max, greedy: true, sub }), repeats })
     }
 
-    /// A repetition, if there is one. Braces that count nothing are literal.
+    /// A repetition, if there is one. Braces that are not a repetition are literal.
     fn count(&mut self) -> Result<Option<Count>, String> {
         let before = self.rest;
         let (min, max) = match self.next() {
@@ -229,7 +229,7 @@ impl<'a> Parser<'a> {
             Some('{') => {
                 if let Some(count) = self.until("}").and_then(counts) {
                     if count.max.is_some_and(|max| max < count.min) {
-                        return Err("a repetition that ends before it begins".to_owned());
+                        return Err("the maximum of a repetition is below its minimum".to_owned());
                     }
                     return Ok(Some(count));
                 }
@@ -244,7 +244,7 @@ impl<'a> Parser<'a> {
         Ok(Some(Count { min, max }))
     }
 
-    /// At a backslash, outside of a class.
+    /// At a backslash outside of a class.
     fn escaped(&mut self, flags: Flags) -> Result<Hir, String> {
         for (text, hir) in [
             ("\\A", Hir::look(Look::Start)),
@@ -263,7 +263,7 @@ impl<'a> Parser<'a> {
         literal(self.escaped_char()?, flags)
     }
 
-    /// `\d` and its like, which are of ASCII.
+    /// `\d` and similar classes, which are ASCII.
     fn perl_class(&mut self, flags: Flags) -> Result<Option<Set>, String> {
         for (positive, negative, set) in
             [("\\d", "\\D", Set::DIGIT), ("\\s", "\\S", Set::PERL_SPACE), ("\\w", "\\W", Set::WORD)]
@@ -282,7 +282,7 @@ impl<'a> Parser<'a> {
     /// At a backslash that stands for one character.
     fn escaped_char(&mut self) -> Result<char, String> {
         self.eat("\\");
-        let bad = || "not an escape that RE2 has".to_owned();
+        let bad = || "not an escape of RE2".to_owned();
         let number = |digits: &str, radix| {
             u32::from_str_radix(digits, radix).ok().and_then(char::from_u32).ok_or_else(bad)
         };
@@ -299,7 +299,7 @@ impl<'a> Parser<'a> {
                     true => self.until("}").unwrap_or_default(),
                     false => self.take(2),
                 };
-                // The library would also take a sign.
+                // `from_str_radix` also accepts a sign.
                 match digits.starts_with(|char: char| char.is_ascii_hexdigit()) {
                     true => number(digits, 16)?,
                     false => return Err(bad()),
@@ -319,14 +319,13 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// So many bytes, all of which must be of ASCII; else nothing.
+    /// The next `bytes` bytes if they end at a character boundary, else nothing.
     fn take(&mut self, bytes: usize) -> &'a str {
         let Some((text, rest)) = self.rest.split_at_checked(bytes) else { return "" };
         self.rest = rest;
         text
     }
 
-    /// After `[`.
     fn class(&mut self, flags: Flags) -> Result<Hir, String> {
         let negated = self.eat("^");
         let mut set = Set::empty();
@@ -358,7 +357,7 @@ impl<'a> Parser<'a> {
         if self.rest.starts_with('\\') {
             return self.escaped_char();
         }
-        self.next().ok_or_else(|| "`[` without `]`".to_owned())
+        self.next().ok_or_else(|| "unmatched `[`".to_owned())
     }
 
     /// `[:alpha:]` or `[:^alpha:]`.
@@ -369,7 +368,7 @@ impl<'a> Parser<'a> {
             return Ok(None);
         };
         let (negated, name) = name.strip_prefix('^').map_or((false, name), |name| (true, name));
-        let set = Set::named(name).ok_or_else(|| format!("no class has the name `{name}`"))?;
+        let set = Set::named(name).ok_or_else(|| format!("unknown class `{name}`"))?;
         self.rest = rest;
         Ok(Some(set.folded(flags.ignore_case)?.negated(negated)))
     }
@@ -382,9 +381,9 @@ fn literal(char: char, flags: Flags) -> Result<Hir, String> {
     Ok(Hir::literal(char.to_string().into_bytes()))
 }
 
-/// What is between braces: `2`, `2,` or `2,3`.
+/// The bounds between braces: `2`, `2,` or `2,3`.
 fn counts(text: &str) -> Option<Count> {
-    // More digits than a number has are more than can be.
+    // A number that overflows is above any bound.
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| digits.parse().unwrap_or(u32::MAX))

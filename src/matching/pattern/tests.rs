@@ -1,4 +1,4 @@
-//! Expressions beside the `regex` crate as their twin, and the syntax of RE2 where the two differ.
+//! Expressions compared with the `regex` crate, and RE2's syntax where the two differ.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn refusal(text: &str) -> String {
     }
 }
 
-/// The same of the `regex` crate, whose `\d`, `\w`, `\s` and `\b` are of Unicode unless spelt out.
+/// The expression for the `regex` crate, whose `\d`, `\w`, `\s` and `\b` are Unicode by default.
 fn twin(text: &str) -> Regex {
     let text = text
         .replace(r"\d", "[0-9]")
@@ -49,9 +49,9 @@ fn an_expression_matches_the_whole_of_a_value() {
 }
 
 #[test]
-fn what_re2_takes_means_what_it_means_there() {
+fn expressions_mean_the_same_as_in_re2() {
     let table: [(&str, &str, bool); 46] = [
-        // Braces that count nothing are literal.
+        // Braces that are not a repetition are literal.
         ("/users/{id}", "/users/{id}", true),
         ("a{", "a{", true),
         ("a{,2}", "a{,2}", true),
@@ -59,7 +59,7 @@ fn what_re2_takes_means_what_it_means_there() {
         ("a{2,}", "aaa", true),
         ("{", "{", true),
         ("}]", "}]", true),
-        // Sets have no operators and no sets in them.
+        // Classes have no operators and no nested classes.
         ("[a&&b]", "&", true),
         ("[[]", "[", true),
         ("[[a]", "a", true),
@@ -75,7 +75,7 @@ fn what_re2_takes_means_what_it_means_there() {
         ("[[:^alpha:]]", "7", true),
         ("[[:word:]]", "_", true),
         ("[:alpha]", "p", true),
-        // \s has no vertical tab, [:space:] does; both are of ASCII.
+        // \s has no vertical tab, [:space:] does; both are ASCII.
         (r"\s", "\u{b}", false),
         ("[[:space:]]", "\u{b}", true),
         (r"\s", "\u{a0}", false),
@@ -109,7 +109,7 @@ fn what_re2_takes_means_what_it_means_there() {
 }
 
 #[test]
-fn case_is_that_of_unicode_as_in_re2() {
+fn case_folding_is_unicode_as_in_re2() {
     let table = [
         ("(?i)k", "\u{212a}", true),
         ("(?i)[^k]", "\u{212a}", false),
@@ -124,20 +124,20 @@ fn case_is_that_of_unicode_as_in_re2() {
 }
 
 #[test]
-fn what_re2_refuses_is_refused_with_a_reason() {
+fn expressions_that_re2_refuses_are_refused_with_a_reason() {
     let table = [
-        ("(", "`(` without `)` (at byte 1)"),
-        ("a)|(?:b", "`)` without `(` (at byte 1)"),
-        ("[0-9", "`[` without `]` (at byte 4)"),
-        ("[]", "`[` without `]` (at byte 2)"),
+        ("(", "unmatched `(` (at byte 1)"),
+        ("a)|(?:b", "unmatched `)` (at byte 1)"),
+        ("[0-9", "unmatched `[` (at byte 4)"),
+        ("[]", "unmatched `[` (at byte 2)"),
         ("[b-a]", "the range from 'b' to 'a' is empty (at byte 4)"),
-        ("[[:nope:]]", "no class has the name `nope` (at byte 1)"),
+        ("[[:nope:]]", "unknown class `nope` (at byte 1)"),
         ("*a", "nothing to repeat (at byte 1)"),
         ("a|+", "nothing to repeat (at byte 3)"),
         ("(?i)*", "nothing to repeat (at byte 5)"),
-        ("a**", "a repetition of a repetition needs a group around it (at byte 3)"),
-        ("a+?{2}", "a repetition of a repetition needs a group around it (at byte 6)"),
-        ("a{2,1}", "a repetition that ends before it begins (at byte 6)"),
+        ("a**", "a repetition of a repetition needs a group (at byte 3)"),
+        ("a+?{2}", "a repetition of a repetition needs a group (at byte 6)"),
+        ("a{2,1}", "the maximum of a repetition is below its minimum (at byte 6)"),
         ("a{1001}", "too many repetitions (maximum 1000 in all) (at byte 7)"),
         ("(a{40}){40}", "too many repetitions (maximum 1000 in all) (at byte 11)"),
         ("a{99999999999}", "too many repetitions (maximum 1000 in all) (at byte 14)"),
@@ -145,14 +145,14 @@ fn what_re2_refuses_is_refused_with_a_reason() {
         ("(?<!a)", "lookahead and lookbehind are not supported, nor in Envoy (at byte 3)"),
         ("(?x)a", "expected flags of a group, some of `imsU-` (at byte 3)"),
         ("(?i-)a", "expected flags of a group, some of `imsU-` (at byte 5)"),
-        ("(?P<>a)", "a group without a good name (at byte 5)"),
+        ("(?P<>a)", "invalid group name (at byte 5)"),
         (r"(a)\1", "back-references are not supported, nor in Envoy (at byte 5)"),
-        (r"\e", "not an escape that RE2 has (at byte 2)"),
-        (r"\_", "not an escape that RE2 has (at byte 2)"),
-        (r"\x4", "not an escape that RE2 has (at byte 2)"),
-        (r"\x{d800}", "not an escape that RE2 has (at byte 8)"),
-        (r"[\b]", "not an escape that RE2 has (at byte 3)"),
-        ("\\", "not an escape that RE2 has (at byte 1)"),
+        (r"\e", "not an escape of RE2 (at byte 2)"),
+        (r"\_", "not an escape of RE2 (at byte 2)"),
+        (r"\x4", "not an escape of RE2 (at byte 2)"),
+        (r"\x{d800}", "not an escape of RE2 (at byte 8)"),
+        (r"[\b]", "not an escape of RE2 (at byte 3)"),
+        ("\\", "not an escape of RE2 (at byte 1)"),
         (r"\pN", "classes of Unicode properties (`\\p`) are not supported (at byte 0)"),
     ];
     for (text, message) in table {
@@ -173,7 +173,7 @@ fn an_expression_that_is_too_large_says_how_large_it_is() {
     assert!(number.parse::<usize>().unwrap() > STATES_MAX, "{states}");
     let more = refusal(r".{1000}.{1000}.{1000}");
     assert!(more.contains("more than 512 KiB"), "{more}");
-    // What people write is far below.
+    // Expressions in practice are far below.
     for (text, most) in [
         (r"/api/v[0-9]+/users/[^/]+(/.*)?", 100),
         (r"[a-z]{1,64}\.example\.com", 300),
@@ -184,8 +184,8 @@ fn an_expression_that_is_too_large_says_how_large_it_is() {
     }
 }
 
-/// With room for few states, values that need many make it go over to the NFA; with room for many they do
-/// not. Both say the same.
+/// With memory for few states, values that need many fall back to the NFA; with memory for many
+/// they do not. Both agree.
 #[test]
 fn an_expression_without_room_for_its_states_says_the_same() {
     let text = "(a|b)*a(a|b){9}";
@@ -205,7 +205,7 @@ fn an_expression_without_room_for_its_states_says_the_same() {
     assert!(gave_up(&crowded) && !gave_up(&roomy));
 }
 
-/// Whether some value was given over to the NFA: its states are then those of the search before.
+/// Whether a value fell back to the NFA: its states are then those of the last search.
 fn gave_up(pattern: &Pattern) -> bool {
     let value = "ab".repeat(500) + &"a".repeat(20) + &"aababbbaab".repeat(40);
     let input = Input::new(&value).anchored(Anchored::Yes);
@@ -213,7 +213,7 @@ fn gave_up(pattern: &Pattern) -> bool {
     (0..20).any(|_| pattern.engine.dfa.try_search_fwd(&mut states, &input).is_err())
 }
 
-/// Parts of expressions that both read alike.
+/// Parts of expressions that both engines read alike.
 fn expression() -> impl Strategy<Value = String> {
     let atom = prop_oneof![
         prop::sample::select(vec![
@@ -251,13 +251,13 @@ fn expression() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn it_matches_what_its_twin_matches(
+    fn it_matches_like_its_twin(
         text in expression(),
         values in prop::collection::vec("[ab\u{e9}\u{c9} 1.\n-]{0,12}", 1..8),
         of in prop::sample::select(vec![1, 1_000]),
     ) {
         let Ok(pattern) = Pattern::new(&text, of) else {
-            // Only for what RE2 refuses too.
+            // Only expressions that RE2 refuses too.
             prop_assert!(refusal(&text).contains("too many repetitions"), "{}", refusal(&text));
             return Ok(());
         };

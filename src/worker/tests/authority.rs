@@ -1,8 +1,8 @@
-//! A small sidecar: fixed windows of a second, leases that end with them, and a book of what was
-//! charged, to compare with what was spent.
+//! A small sidecar: fixed windows of a second, leases that end with them, and accounts of charges
+//! to compare with spending.
 //!
-//! Names of descriptors say what limit they meet: `free` none, `never` one of 50 that is never
-//! leased, `<n>...` one of n.
+//! Names of descriptors select their limit: `free` none, `never` one of 50 that is never leased,
+//! `<n>...` one of n.
 
 use super::world::{MILLI, Sent};
 use prost::Message;
@@ -22,15 +22,15 @@ pub(super) type Count = (String, u64);
 pub(super) struct Authority {
     /// Hits charged, in leases or directly.
     pub(super) charged: BTreeMap<Count, u64>,
-    /// Tokens that holders may spend, or have spent: granted and not given back.
+    /// Tokens that holders may spend, or have spent: granted and not returned.
     pub(super) leased: BTreeMap<Count, u64>,
     pub(super) returned: u64,
     leases: BTreeMap<u64, (Count, u64, u64)>,
-    /// Returns that were taken.
+    /// Accepted returns.
     seen: BTreeSet<u64>,
 }
 
-/// The window of a time.
+/// The window at a time.
 pub(super) fn window_of(now: u64) -> u64 {
     now / WINDOW
 }
@@ -43,7 +43,7 @@ impl Authority {
         let value_of = |name: &'static str| call.metadata(name).map(str::as_bytes);
         let count = request.descriptors.len();
         let returned = returned_from(count, value_of).unwrap();
-        let ask = lease_ask_from(count, value_of).unwrap();
+        let pending = lease_ask_from(count, value_of).unwrap();
         let needs: Vec<(String, u64)> = request
             .descriptors
             .iter()
@@ -56,7 +56,7 @@ impl Authority {
             .collect();
         let answer = match returned {
             Some(back) => self.take_back(&needs, &back, now),
-            None => self.take(&needs, ask.as_ref(), now),
+            None => self.take(&needs, pending.as_ref(), now),
         };
         response_to_wire(&answer).encode_to_vec()
     }
@@ -81,7 +81,12 @@ impl Authority {
         }
     }
 
-    fn take(&mut self, needs: &[(String, u64)], ask: Option<&LeaseRequest>, now: u64) -> Answer {
+    fn take(
+        &mut self,
+        needs: &[(String, u64)],
+        pending: Option<&LeaseRequest>,
+        now: u64,
+    ) -> Answer {
         let window = window_of(now);
         let before = self.charged.clone();
         let mut fits = Vec::new();
@@ -98,7 +103,8 @@ impl Authority {
             self.charged = before;
         }
         let statuses = needs.iter().zip(fits).enumerate().map(|(index, ((key, _), fit))| {
-            let lease = ask.and_then(|ask| self.lease(key, ask, index, (fit, allowed), now));
+            let lease =
+                pending.and_then(|pending| self.lease(key, pending, index, (fit, allowed), now));
             let charged = self.charged.get(&(key.clone(), window)).copied().unwrap_or(0);
             let limit = limit_of(key).map(|limit| LimitView {
                 requests: u32::try_from(limit).unwrap(),
@@ -122,7 +128,7 @@ impl Authority {
     fn lease(
         &mut self,
         key: &str,
-        ask: &LeaseRequest,
+        pending: &LeaseRequest,
         index: usize,
         (fit, allowed): (bool, bool),
         now: u64,
@@ -131,8 +137,8 @@ impl Authority {
             return None;
         }
         let lasts = TTL.min(WINDOW - now % WINDOW);
-        let until = |lasts| ask.clock.saturating_add(Nanos::new(lasts));
-        let id = LeaseRequest::lease_id(ask.call, index);
+        let until = |lasts| pending.clock.saturating_add(Nanos::new(lasts));
+        let id = LeaseRequest::lease_id(pending.call, index);
         let Some(limit) = limit_of(key) else {
             return Some(Lease { id, tokens: Lease::UNLIMITED, valid_until: until(lasts) });
         };
@@ -143,8 +149,8 @@ impl Authority {
         }
         let charged = self.charged.entry(count.clone()).or_default();
         let left = limit - *charged;
-        let waiting = ask.waiting[index].min(left);
-        let tokens = waiting + ask.wanted[index].min((left - waiting) / 4);
+        let waiting = pending.waiting[index].min(left);
+        let tokens = waiting + pending.wanted[index].min((left - waiting) / 4);
         if tokens == 0 || !allowed || self.leases.contains_key(&id) {
             return None;
         }
@@ -164,7 +170,7 @@ fn limit_of(key: &str) -> Option<u64> {
     }
 }
 
-/// The bytes of an answer that is made up.
+/// The bytes of an invented response.
 pub(super) fn made_up(verdict: Verdict, statuses: Vec<Status>) -> Vec<u8> {
     response_to_wire(&Answer { verdict, statuses, metadata: None }).encode_to_vec()
 }

@@ -1,11 +1,11 @@
-//! Steady load on several workers, with a round trip of a millisecond: how few asks it takes, and how
-//! much of a limit is used.
+//! Steady load on several workers, with a round trip of a millisecond: the number of calls, and the
+//! usage of a limit.
 
 use super::authority::Authority;
 use super::world::{Envoy, MILLI};
-use crate::worker::Step;
+use crate::worker::HeadersStatus;
 
-/// What came of a second of load.
+/// The result of a second of load.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     allowed: u64,
@@ -13,15 +13,15 @@ struct Outcome {
     calls: u64,
 }
 
-/// So many requests each millisecond to each of so many workers, for a second.
+/// `each` requests per millisecond and worker, for a second.
 fn second(envoy: &mut Envoy, authority: &mut Authority, each: usize, name: &str) -> Outcome {
     let mut outcome = Outcome { allowed: 0, paused: 0, calls: 0 };
     for ms in 0..1_000 {
         for worker in 0..envoy.workers.len() {
             for _ in 0..each {
                 match envoy.request(worker, &[(name, 1)]).1 {
-                    Step::Continue => outcome.allowed += 1,
-                    Step::Pause => outcome.paused += 1,
+                    HeadersStatus::Continue => outcome.allowed += 1,
+                    HeadersStatus::Pause => outcome.paused += 1,
                 }
             }
         }
@@ -45,9 +45,9 @@ fn second(envoy: &mut Envoy, authority: &mut Authority, each: usize, name: &str)
     outcome
 }
 
-/// So much load on a limit: how many pass in each second, and at most how many asks that takes.
+/// Load on a limit: the requests that pass in each second, and the most calls.
 #[test]
-fn a_hot_key_costs_few_asks_and_its_limit_is_used_up() {
+fn a_hot_key_costs_few_calls_and_its_limit_is_used_up() {
     let table = [
         (1, 1, "100000", 1_000, 10),
         (4, 1, "100000", 4_000, 20),

@@ -1,23 +1,23 @@
-//! Random schedules: requests, ticks, answers that are late, out of order, lost or wrong, streams
-//! that go away, writes of shared data that collide, and time.
+//! Random schedules: requests, ticks, responses that are late, out of order, lost or wrong, streams
+//! that end, colliding writes of shared data, and time.
 //!
-//! What must hold: no token is spent twice or after its end, so in each window no more hits pass by
-//! leases than were leased and not given back; every paused request is decided within its timeout;
-//! and all that is kept is bounded.
+//! Invariants: no token is spent twice or after its expiry, so in each window no more hits pass by
+//! leases than were leased and not returned; every paused request is decided within its timeout;
+//! all state is bounded.
 
 use super::authority::{Authority, window_of};
-use super::world::{Envoy, MILLI, PATIENCE_MS};
-use crate::asks::{WAITING_MAX, Who};
-use crate::decide::AskError;
+use super::world::{Envoy, MILLI, WAIT_MS_MAX};
 use crate::host::StreamId;
 use crate::leases::slot::Slot;
-use crate::worker::Step;
+use crate::worker::HeadersStatus;
+use crate::worker::call_error::CallError;
+use crate::worker::pending_calls::{Requester, WAITING_MAX};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 const NAMES: [&str; 7] = ["100000", "300", "40", "40a", "9", "free", "never"];
-/// So many more share one set of places, which has eight.
+/// These many more share one set of the local table, which has eight records.
 const CROWD: usize = 12;
 
 fn name(number: usize) -> &'static str {
@@ -27,7 +27,7 @@ fn name(number: usize) -> &'static str {
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// One whose descriptors are in shadow.
+    /// A request with descriptors in shadow.
     Shadow {
         worker: usize,
         needs: Needed,
@@ -39,9 +39,9 @@ enum Event {
     },
     /// A few requests for each name of the crowd, answered at once.
     Crowd(usize),
-    /// A call reaches the authority.
+    /// A call reaches the sidecar.
     Arrive(prop::sample::Index),
-    /// A call that did is answered.
+    /// The response to such a call arrives.
     Answer(prop::sample::Index),
     /// A call ends with this status.
     Fail(prop::sample::Index, u32),
@@ -77,10 +77,10 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What requests need: of which names, how many hits.
+/// The needs of a request: names and hits.
 type Needed = Vec<(usize, u64)>;
 
-/// The worker of a paused request, what it needs, and when its time is over.
+/// The worker of a paused request, its needs, and its deadline.
 type Paused = (usize, Needed, u64);
 
 struct Run {
@@ -117,7 +117,7 @@ impl Run {
                 let named: Vec<(&str, u64)> =
                     needs.iter().map(|(number, hits)| (name(*number), *hits)).collect();
                 let (_, step) = self.envoy.request_with_shadow(worker % workers, &[], &named);
-                assert_eq!(step, Step::Continue);
+                assert_eq!(step, HeadersStatus::Continue);
             }
             Event::Crowd(worker) => self.crowd(worker % workers),
             Event::Arrive(index) => self.arrive(&index),
@@ -125,17 +125,17 @@ impl Run {
                 let answered = |sent: &super::Sent| sent.answer.is_some();
                 if let Some(call) = self.pick(&index, answered) {
                     let answer = call.answer.clone().unwrap();
-                    self.end(&call, Ok(&answer));
+                    self.finish_call(&call, Ok(&answer));
                 }
             }
             Event::Fail(index, status) => {
                 if let Some(call) = self.pick(&index, |_| true) {
-                    self.end(&call, Err(AskError::of_close(status, b"")));
+                    self.finish_call(&call, Err(CallError::from_grpc_close(status, b"")));
                 }
             }
             Event::Nonsense(index, bytes) => {
                 if let Some(call) = self.pick(&index, |_| true) {
-                    self.end(&call, Ok(&bytes));
+                    self.finish_call(&call, Ok(&bytes));
                 }
             }
             Event::Gone(index) => {
@@ -162,10 +162,10 @@ impl Run {
         let replied = self.envoy.world().replies.iter().any(|(other, ..)| *other == stream);
         self.envoy.world_mut().replies.clear();
         match step {
-            Step::Continue => self.spend(needs),
-            Step::Pause if replied => {}
-            Step::Pause => {
-                let deadline = self.now() + PATIENCE_MS * MILLI;
+            HeadersStatus::Continue => self.spend(needs),
+            HeadersStatus::Pause if replied => {}
+            HeadersStatus::Pause => {
+                let deadline = self.now() + WAIT_MS_MAX * MILLI;
                 self.paused.insert(stream, (worker, needs.to_vec(), deadline));
             }
         }
@@ -182,7 +182,7 @@ impl Run {
                     let now = self.now();
                     let decide = || self.authority.decide(&call, now);
                     let answer = call.answer.clone().unwrap_or_else(decide);
-                    self.end(&call, Ok(&answer));
+                    self.finish_call(&call, Ok(&answer));
                 }
             }
             self.request(worker, &[(number, 1)]);
@@ -202,13 +202,13 @@ impl Run {
         wanted: impl Fn(&super::Sent) -> bool,
     ) -> Option<super::Sent> {
         let mut world = self.envoy.world_mut();
-        let places: Vec<usize> =
-            (0..world.sent.len()).filter(|place| wanted(&world.sent[*place])).collect();
-        if places.is_empty() {
+        let indexes: Vec<usize> =
+            (0..world.sent.len()).filter(|index| wanted(&world.sent[*index])).collect();
+        if indexes.is_empty() {
             return None;
         }
-        let place = places[index.index(places.len())];
-        Some(world.sent.remove(place))
+        let index = indexes[index.index(indexes.len())];
+        Some(world.sent.remove(index))
     }
 
     fn arrive(&mut self, index: &prop::sample::Index) {
@@ -218,21 +218,21 @@ impl Run {
         }
     }
 
-    /// A call ends. Its asker passes by the authority's verdict, all others by what is leased.
-    fn end(&mut self, call: &super::Sent, answer: Result<&[u8], AskError>) {
-        let asker = self.envoy.workers[call.worker].asks.asker_of(call.id);
+    /// A call ends. Its requester is decided by the verdict, all others by leases.
+    fn finish_call(&mut self, call: &super::Sent, answer: Result<&[u8], CallError>) {
+        let requester = self.envoy.workers[call.worker].calls.requester_of(call.id);
         self.envoy.workers[call.worker].on_answer(call.id, answer);
-        self.collect(asker);
+        self.collect(requester);
     }
 
-    /// What became of paused requests; the asker was not decided by tokens.
-    fn collect(&mut self, asker: Option<Who>) {
+    /// Collects the outcomes of paused requests; the requester was not decided by tokens.
+    fn collect(&mut self, requester: Option<Requester>) {
         self.envoy.wake_all();
         let resumed = std::mem::take(&mut self.envoy.world_mut().resumed);
         let replies = std::mem::take(&mut self.envoy.world_mut().replies);
         for stream in resumed {
             let (_, needs, _) = self.paused.remove(&stream).expect("resumed while paused");
-            if asker != Some(Who::Stream(stream)) {
+            if requester != Some(Requester::Stream(stream)) {
                 self.spend(&needs);
             }
         }
@@ -241,7 +241,7 @@ impl Run {
         }
     }
 
-    /// Time passes; calls end by their timeouts, and workers tick, on the way.
+    /// Time passes; on the way calls time out and workers tick.
     fn pass(&mut self, nanos: u64) {
         const TICK: u64 = 100 * MILLI;
         let until = self.now() + nanos;
@@ -259,10 +259,10 @@ impl Run {
                 }
                 continue;
             };
-            let place = self.envoy.world().sent.iter().position(|call| call.id == id).unwrap();
-            let call = self.envoy.world_mut().sent.remove(place);
+            let index = self.envoy.world().sent.iter().position(|call| call.id == id).unwrap();
+            let call = self.envoy.world_mut().sent.remove(index);
             self.envoy.world_mut().now = ends;
-            self.end(&call, Err(AskError::Late));
+            self.finish_call(&call, Err(CallError::Late));
             self.check();
         }
         self.envoy.world_mut().now = until;
@@ -282,15 +282,15 @@ impl Run {
         let waiting: usize = self.envoy.workers.iter().map(|worker| worker.paused()).sum();
         assert_eq!(waiting, self.paused.len());
         for worker in &self.envoy.workers {
-            assert!(worker.asks.waiting() <= WAITING_MAX);
-            assert!(worker.loose.len() <= 256);
+            assert!(worker.calls.waiting() <= WAITING_MAX);
+            assert!(worker.to_return.len() <= 256);
             assert!(worker.streams.len() <= self.paused.len());
         }
         let world = self.envoy.world();
         assert!(world.shared.len() <= 6);
         let bytes = |value: &crate::host::SharedValue| value.bytes.as_ref().map_or(0, Vec::len);
         assert!(world.shared.values().all(|value| bytes(value) <= Slot::BYTES_MAX));
-        let calls: usize = self.envoy.workers.iter().map(|worker| worker.asks.calls()).sum();
+        let calls: usize = self.envoy.workers.iter().map(|worker| worker.calls.calls()).sum();
         assert_eq!(calls, world.sent.len());
     }
 }
@@ -299,7 +299,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_token_is_spent_twice_or_late_and_nobody_waits_too_long(
+    fn no_token_is_spent_twice_or_late_and_no_request_waits_too_long(
         workers in 1_usize..5,
         slots in 1_u32..6,
         events in prop::collection::vec(event(), 1..200),
@@ -308,7 +308,7 @@ proptest! {
         for event in events {
             run.apply(event);
         }
-        // Whatever is still under way ends by its timeout.
+        // Pending calls end by their timeouts.
         run.pass(2_000 * MILLI);
         assert_eq!(run.paused.len(), 0);
         // Returns are sent again until their leases end, at most a minute.

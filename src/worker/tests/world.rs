@@ -1,12 +1,12 @@
-//! An Envoy of several workers, with a clock that is moved by hand: calls are recorded, and nothing
-//! happens by itself.
+//! An Envoy with several workers and a manual clock: calls are recorded, and nothing happens by
+//! itself.
 
 use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle, Leases};
-use crate::drawn::Drawn;
+use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
-use crate::reply::{Header, Reply};
-use crate::stats::MetricKind;
-use crate::worker::{Step, Worker};
+use crate::host::{Header, Reply};
+use crate::request::descriptors::Descriptors;
+use crate::worker::{HeadersStatus, Worker};
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub(super) struct Sent {
     pub(super) metadata: Vec<(&'static str, String)>,
     pub(super) message: Vec<u8>,
     pub(super) ends: u64,
-    /// What the authority said, when it was reached.
+    /// The sidecar's response, once the call has reached it.
     pub(super) answer: Option<Vec<u8>>,
 }
 
@@ -32,21 +32,21 @@ impl Sent {
     }
 }
 
-/// All that happens.
+/// The shared state of a test.
 #[derive(Debug, Default)]
 pub(super) struct World {
     pub(super) now: u64,
     pub(super) shared: BTreeMap<String, SharedValue>,
     versions: u32,
-    /// So many of the next writes of shared data are too late.
+    /// This many of the next writes of shared data lose to another worker.
     pub(super) conflicts: u32,
     pub(super) sent: Vec<Sent>,
     calls: u32,
-    /// Whether calls can be sent.
+    /// Whether Envoy refuses calls.
     pub(super) unsendable: bool,
-    /// Whether calls fail at once, for a reason that is still to come.
+    /// Whether calls fail at once, with a cause that arrives later.
     pub(super) fails_at_once: bool,
-    /// The workers that want to be woken.
+    /// The workers that requested a wake.
     wakes: Vec<usize>,
     pub(super) resumed: Vec<StreamId>,
     pub(super) replies: Vec<(StreamId, u32, Vec<Header>)>,
@@ -90,7 +90,7 @@ impl Host for FakeHost {
         world.versions += 1;
         let next = world.versions;
         if world.conflicts > 0 {
-            // Another worker wrote what was there.
+            // Another worker wrote the current value.
             world.conflicts -= 1;
             if let Some(value) = world.shared.get_mut(key) {
                 value.version = next;
@@ -158,8 +158,8 @@ impl Host for FakeHost {
 
 /// The timeout of requests in all tests.
 pub(super) const TIMEOUT_MS: u64 = 20;
-/// How long they wait at most: one tick for the timeout, six beyond it, and what is left of the present one.
-pub(super) const PATIENCE_MS: u64 = 800;
+/// The longest wait: one tick for the timeout, six beyond it, and the rest of the current one.
+pub(super) const WAIT_MS_MAX: u64 = 800;
 pub(super) const MILLI: u64 = 1_000_000;
 
 /// An Envoy.
@@ -173,8 +173,8 @@ pub(super) struct Envoy {
 pub(super) type Needs<'a> = &'a [(&'a str, u64)];
 
 impl Envoy {
-    /// One of so many workers and slots, at 1,000 s. It refuses what nobody could decide, so that what
-    /// passes was allowed.
+    /// With this many workers and slots, at 1,000 s. It denies undecided requests, so that requests
+    /// that pass were allowed.
     pub(super) fn new(workers: usize, slots: u32) -> Envoy {
         Envoy::with(workers, |config| config.leases.slots = slots)
     }
@@ -199,17 +199,17 @@ impl Envoy {
         self.world.borrow_mut()
     }
 
-    pub(super) fn drawn(&self, worker: usize, needs: Needs<'_>) -> Drawn {
-        let mut drawn = Drawn::default();
+    pub(super) fn descriptors(&self, worker: usize, needs: Needs<'_>) -> Descriptors {
+        let mut descriptors = Descriptors::default();
         for (name, hits) in needs {
-            drawn.entry("k", name);
-            drawn.finish(self.workers[worker].process.seed, *hits);
+            descriptors.entry("k", name);
+            descriptors.finish(self.workers[worker].process.seed, *hits);
         }
-        drawn
+        descriptors
     }
 
-    /// A request comes to a worker.
-    pub(super) fn request(&mut self, worker: usize, needs: Needs<'_>) -> (StreamId, Step) {
+    /// A request arrives at a worker.
+    pub(super) fn request(&mut self, worker: usize, needs: Needs<'_>) -> (StreamId, HeadersStatus) {
         self.request_with_shadow(worker, needs, &[])
     }
 
@@ -218,11 +218,12 @@ impl Envoy {
         worker: usize,
         enforced: Needs<'_>,
         shadowed: Needs<'_>,
-    ) -> (StreamId, Step) {
+    ) -> (StreamId, HeadersStatus) {
         self.streams += 1;
         let stream = StreamId(self.streams);
-        let (enforced, shadowed) = (self.drawn(worker, enforced), self.drawn(worker, shadowed));
-        (stream, self.workers[worker].take_in(stream, &enforced, &shadowed))
+        let (enforced, shadowed) =
+            (self.descriptors(worker, enforced), self.descriptors(worker, shadowed));
+        (stream, self.workers[worker].decide_request(stream, &enforced, &shadowed))
     }
 
     pub(super) fn pass_ms(&self, ms: u64) {
@@ -236,7 +237,7 @@ impl Envoy {
         self.wake_all();
     }
 
-    /// Envoy's event loop comes round until no worker wants more of it: how often.
+    /// Runs the event loop until no worker requests another wake; returns the number of wakes.
     pub(super) fn wake_all(&mut self) -> usize {
         let mut rounds = 0;
         loop {

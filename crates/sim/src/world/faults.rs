@@ -1,4 +1,4 @@
-//! What goes wrong in a run, how traffic changes, and the calm in the end.
+//! Faults, changes of traffic, and the calm at the end of a run.
 
 use super::World;
 use crate::limits::{Algorithm, Form, SECOND};
@@ -6,7 +6,7 @@ use crate::state::{Event, State};
 use crate::tally::Usage;
 
 impl World {
-    pub(super) fn phase(&self) {
+    pub(super) fn change_traffic(&self) {
         let mut state = self.state.borrow_mut();
         if state.calm {
             return;
@@ -23,7 +23,7 @@ impl World {
                 100
             }
         };
-        state.after(lasts, Event::Phase);
+        state.after(lasts, Event::Traffic);
     }
 
     pub(super) fn fault(&self) -> anyhow::Result<()> {
@@ -77,11 +77,11 @@ impl World {
         self.sidecar.borrow().set_limits(&self.scenario, state)
     }
 
-    /// Ends all faults, and from now on measures how much of the first counter's limit is used, where
-    /// that can be told.
+    /// Ends all faults, and starts to measure the usage of the first counter's limit where that is
+    /// possible.
     ///
     /// # Errors
-    /// When the sidecar does not start again.
+    /// If the sidecar cannot start again.
     pub(crate) fn calm(&self) -> anyhow::Result<()> {
         let mut state = self.state.borrow_mut();
         state.note("calm", [0; 4]);
@@ -94,14 +94,14 @@ impl World {
         self.start_sidecar()
     }
 
-    /// What is to be measured: whole windows, or some periods, once what was before is over.
+    /// The span to measure: whole windows, or some periods, after earlier hits have expired.
     fn usage(&self, state: &State) -> Option<Usage> {
         let limits = &self.scenario.rules[0].limits;
         let [limit] = limits.as_slice() else { return None };
         if !self.scenario.is_bounded() || limit.requests > 400 || limit.period > 2 * SECOND {
             return None;
         }
-        // A small bucket loses what drips while nobody comes, leases or not.
+        // A small bucket overflows while no request arrives, with or without leases.
         if limit.algorithm == Algorithm::TokenBucket && limit.burst * 4 < limit.requests {
             return None;
         }
@@ -112,7 +112,8 @@ impl World {
             }
             _ => over,
         };
-        // Whole cycles of what is held for longer than its period, such as two seconds of one.
+        // Whole cycles of hits that are held for longer than their period, such as two seconds of
+        // one.
         let periods = 6;
         let (until, room) = (from + periods * limit.period, periods * limit.requests);
         Some(Usage { from, until, room, admitted: 0 })

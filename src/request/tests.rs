@@ -1,15 +1,16 @@
-//! Requests and the descriptors that are drawn of them, by configurations as they are written.
+//! Requests and the descriptors extracted from them, by configurations as users write them.
 
 mod as_envoy;
 
 use super::*;
-use crate::drawn::{Drawing, encoded, entries_of};
+use crate::config::encoded::{encoded, entries_of};
+use crate::request::descriptors::DescriptorRef;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// A request, and what was read of it.
+/// A request, and the values read from it.
 #[derive(Debug, Default)]
 struct Facts {
     headers: BTreeMap<String, Vec<u8>>,
@@ -30,7 +31,7 @@ impl RequestFacts for Facts {
     }
 }
 
-/// Headers, and properties: those have a `|` between the parts of their path.
+/// Headers, and properties with `|` between the parts of their path.
 type Known<'a> = &'a [(&'a str, &'a [u8])];
 
 fn facts(known: Known<'_>) -> Facts {
@@ -47,28 +48,29 @@ fn config(rate_limits: &Value) -> Config {
     Config::from_envoy(json.to_string().as_bytes()).unwrap()
 }
 
-fn drawn(config: &Config, facts: &Facts) -> (Drawn, Drawn) {
-    let (mut enforced, mut shadowed) = (Drawn::default(), Drawn::default());
-    draw(config, facts, 7, &mut enforced, &mut shadowed);
+fn descriptors(config: &Config, facts: &Facts) -> (Descriptors, Descriptors) {
+    let (mut enforced, mut shadowed) = (Descriptors::default(), Descriptors::default());
+    extract(config, facts, 7, &mut enforced, &mut shadowed);
     (enforced, shadowed)
 }
 
-/// Descriptors as `key=value` joined by commas, and `*hits` unless one.
-fn shown(drawn: &Drawn) -> Vec<String> {
-    let show = |drawing: Drawing<'_>| {
-        let entries = entries_of(drawing.entries);
+/// Descriptors as `key=value` joined by commas, with `*hits` unless 1.
+fn shown(descriptors: &Descriptors) -> Vec<String> {
+    let show = |descriptor: DescriptorRef<'_>| {
+        let entries = entries_of(descriptor.entries);
         let entries = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
-        let hits = if drawing.hits == 1 { String::new() } else { format!("*{}", drawing.hits) };
+        let hits =
+            if descriptor.hits == 1 { String::new() } else { format!("*{}", descriptor.hits) };
         entries.collect::<Vec<_>>().join(",") + &hits
     };
-    drawn.iter().map(show).collect()
+    descriptors.iter().map(show).collect()
 }
 
-/// One action after a constant one: the descriptor, or none when it was dropped.
+/// One action after a constant one: the descriptor, or none if it was dropped.
 fn check(action: &Value, known: Known<'_>, expected: Option<&str>) {
     let first = json!({"generic_key": {"descriptor_key": "g", "descriptor_value": "1"}});
     let config = config(&json!([{"actions": [first, action]}]));
-    let (enforced, shadowed) = drawn(&config, &facts(known));
+    let (enforced, shadowed) = descriptors(&config, &facts(known));
     let expected: Vec<String> = expected.map(str::to_owned).into_iter().collect();
     assert_eq!(shown(&enforced), expected, "for {action} of {known:?}");
     assert!(shadowed.is_empty());
@@ -102,9 +104,9 @@ fn actions_that_have_a_query_parameter() {
     check(&skip, &[(":path", b"/")], Some("g=1"));
 }
 
-/// Each action read the path again.
+/// Each action used to read the path again.
 #[test]
-fn all_parameters_are_of_one_reading_of_the_path() {
+fn the_path_is_read_once_for_all_parameters() {
     let query = |name: &str| {
         json!({"query_parameters": {"query_parameter_name": name, "descriptor_key": name,
             "skip_if_absent": true}})
@@ -119,28 +121,28 @@ fn all_parameters_are_of_one_reading_of_the_path() {
         {"actions": [matched, query("a%")]},
     ]));
     let facts = facts(&[(":path", b"/?b=x%FFz&%61=1%2f&a=2&a%25=%41&d")]);
-    let (enforced, _) = drawn(&config, &facts);
+    let (enforced, _) = descriptors(&config, &facts);
     assert_eq!(shown(&enforced), ["a=1/,b=x\u{fffd}z,d=", "query_match=v,a%=A"]);
     assert_eq!(*facts.read.borrow(), [":path"]);
 }
 
-/// For Envoy's own filter such a byte matches nothing, so that one of them evades a limit.
+/// In Envoy's own filter such a byte matches nothing, so that one of them evades a limit.
 #[test]
-fn a_byte_that_is_no_text_evades_no_expression() {
+fn an_invalid_byte_evades_no_expression() {
     let of = |regex: &str| {
         json!({"header_value_match": {"descriptor_value": regex, "headers": [
             {"name": "x-text", "string_match": {"safe_regex": {"regex": regex}}}]}})
     };
     let (any, none) = ("/api/.*", r"/api/[a-z\x{e9}]*");
     let config = config(&json!([{"actions": [of(any)]}, {"actions": [of(none)]}]));
-    let matched = |value: &[u8]| shown(&drawn(&config, &facts(&[("x-text", value)])).0);
+    let matched = |value: &[u8]| shown(&descriptors(&config, &facts(&[("x-text", value)])).0);
     let [any, none] = [any, none].map(|regex| format!("header_match={regex}"));
     assert_eq!(matched(b"/api/\xff"), std::slice::from_ref(&any));
     assert_eq!(matched(b"/api/\xc3"), std::slice::from_ref(&any));
     assert_eq!(matched("/api/\u{e9}".as_bytes()), [any, none]);
 }
 
-/// A value is shortened once, whatever uses it.
+/// A value is shortened once, whichever actions use it.
 #[test]
 fn a_long_value_has_one_short_form_and_is_tested_whole() {
     let value = json!({"request_headers": {"header_name": "x-text", "descriptor_key": "k"}});
@@ -151,7 +153,7 @@ fn a_long_value_has_one_short_form_and_is_tested_whole() {
     let mut text = vec![b'a'; 5_000];
     text.push(b'b');
     let facts = facts(&[("x-text", &text)]);
-    let (enforced, _) = drawn(&config, &facts);
+    let (enforced, _) = descriptors(&config, &facts);
     let entries = entries_of(enforced.iter().next().unwrap().entries);
     assert_eq!((entries.len(), &entries[0]), (3, &entries[2]));
     assert_eq!(entries[0].value.len(), 64 + 1 + 32);
@@ -223,8 +225,8 @@ fn actions_of_properties() {
         check(&plain, &[(property, b"v")], Some("g=1,m=v"));
         check(&plain, &[(property, b"")], None);
         check(&plain, &[], None);
-        // Values that were no texts dropped the descriptor, and so did texts that looked like them: a byte
-        // that is not UTF-8, or a name that reads as a number, and a client had left its limit.
+        // Values that were not texts dropped the descriptor, and so did texts that resembled
+        // numbers or were not UTF-8: a client could evade its limit.
         check(&plain, &[(property, b"abc\xff")], Some("g=1,m=abc\u{fffd}"));
         check(&plain, &[(property, b"eszf87be")], Some("g=1,m=eszf87be"));
         check(&plain, &[(property, b"a\x01b")], Some("g=1,m=a\u{1}b"));
@@ -236,7 +238,7 @@ fn actions_of_properties() {
     }
 }
 
-/// The matcher of header `h` matches, or not.
+/// Whether the matcher of header `h` matches.
 fn check_header(matcher: Value, value: Option<&[u8]>, expected: bool) {
     let mut matcher = matcher;
     matcher["name"] = json!("H");
@@ -279,7 +281,7 @@ fn matchers_of_headers() {
     check_header(range(json!({"end": 5})), Some(b"5"), false);
     check_header(range(json!({"end": 5})), Some(b"1.5"), false);
     check_header(range(json!({"end": 5})), Some(b"\xff"), false);
-    // A missing header matches nothing, inverted or not, unless it is taken for an empty one.
+    // A missing header matches nothing, inverted or not, unless it is treated as empty.
     let exact = |rest: Value| {
         let mut matcher = json!({"string_match": {"exact": "x"}});
         matcher.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
@@ -347,7 +349,11 @@ fn what_a_request_costs() {
         let actions = json!([{"generic_key": {"descriptor_value": "v"}}]);
         let config = config(&json!([{"actions": actions, "hits_addend": addend}]));
         let known: Vec<(&str, &[u8])> = value.map(|value| ("x-cost", value)).into_iter().collect();
-        assert_eq!(shown(&drawn(&config, &facts(&known)).0), [expected], "for {addend} {value:?}");
+        assert_eq!(
+            shown(&descriptors(&config, &facts(&known)).0),
+            [expected],
+            "for {addend} {value:?}"
+        );
     }
 }
 
@@ -373,17 +379,17 @@ fn entries_of_rate_limits_apply_on_their_routes() {
         let facts = facts(known);
         let expected: Vec<_> =
             expected.iter().map(|value| format!("generic_key={value}")).collect();
-        assert_eq!(shown(&drawn(&config, &facts).0), expected, "for {known:?}");
+        assert_eq!(shown(&descriptors(&config, &facts).0), expected, "for {known:?}");
     }
 }
 
 #[test]
-fn shadow_is_drawn_apart() {
+fn shadow_is_extracted_separately() {
     let actions = |value: &str| json!([{"generic_key": {"descriptor_value": value}}]);
     let config = config(&json!([
         {"actions": actions("a")}, {"actions": actions("b"), "shadow": true}, {"actions": actions("c")},
     ]));
-    let (enforced, shadowed) = drawn(&config, &facts(&[]));
+    let (enforced, shadowed) = descriptors(&config, &facts(&[]));
     assert_eq!(shown(&enforced), ["generic_key=a", "generic_key=c"]);
     assert_eq!(shown(&shadowed), ["generic_key=b"]);
 }
@@ -407,7 +413,7 @@ fn each_fact_is_read_at_most_once_and_only_if_it_is_needed() {
         {"actions": [never], "routes": ["x"]},
     ]));
     let facts = facts(&[("x-app", b"2"), (":path", b"/?q=1"), (ADDRESS, b"1.1.1.1:1")]);
-    let (mut enforced, mut shadowed) = drawn(&config, &facts);
+    let (mut enforced, mut shadowed) = descriptors(&config, &facts);
     assert_eq!(
         shown(&enforced),
         [
@@ -417,8 +423,8 @@ fn each_fact_is_read_at_most_once_and_only_if_it_is_needed() {
     );
     let expected = ["x-app", ADDRESS, ":path", "x-none", "xds|route_name"];
     assert_eq!(*facts.read.borrow(), expected);
-    // And nothing is remembered for the next request.
-    draw(&config, &Facts::default(), 7, &mut enforced, &mut shadowed);
+    // Nothing is remembered for the next request.
+    extract(&config, &Facts::default(), 7, &mut enforced, &mut shadowed);
     assert!(enforced.is_empty());
 }
 
@@ -427,15 +433,16 @@ fn a_long_value_is_shortened_and_still_tells_values_apart() {
     let config = config(&json!([{"actions": [
         {"request_headers": {"header_name": "h", "descriptor_key": "k"}}]}]));
     let value = |end: u8| [vec![b'x'; VALUE_BYTES_MAX], vec![end]].concat();
-    let draw = |value: &[u8]| shown(&drawn(&config, &facts(&[("h", value)])).0).remove(0);
-    let (first, second) = (draw(&value(b'1')), draw(&value(b'2')));
+    let extracted =
+        |value: &[u8]| shown(&descriptors(&config, &facts(&[("h", value)])).0).remove(0);
+    let (first, second) = (extracted(&value(b'1')), extracted(&value(b'2')));
     assert_ne!(first, second);
     assert_eq!(first.len(), "k=".len() + VALUE_BYTES_KEPT + "~".len() + 32);
     assert!(first.starts_with(&format!("k={}~", "x".repeat(VALUE_BYTES_KEPT))));
-    assert_eq!(draw(&value(b'1')[..VALUE_BYTES_MAX]).len(), "k=".len() + VALUE_BYTES_MAX);
+    assert_eq!(extracted(&value(b'1')[..VALUE_BYTES_MAX]).len(), "k=".len() + VALUE_BYTES_MAX);
 }
 
-/// Every action that reads something, without a way out by `skip_if_absent`.
+/// Every action that reads a value, without `skip_if_absent`.
 fn everything() -> Value {
     let matcher = json!({"name": "h", "string_match": {"safe_regex": {"regex": ".*a|b\\d{2,9}"}}});
     let contains = json!({"name": "h", "string_match": {"contains": "A", "ignore_case": true}});
@@ -459,7 +466,7 @@ fn everything() -> Value {
     actions.into_iter().map(entry).collect()
 }
 
-/// What a lossy reading can make of [`VALUE_BYTES_MAX`] bytes: three for each.
+/// The largest lossy conversion of [`VALUE_BYTES_MAX`] bytes: three for each.
 const TEXT_BYTES_MAX: usize = 3 * VALUE_BYTES_MAX;
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -487,16 +494,16 @@ proptest! {
             ("xds|node|cluster", &property),
             ("xds|cluster_name", &property),
         ]);
-        let (enforced, _) = drawn(&config, &facts);
+        let (enforced, _) = descriptors(&config, &facts);
         // The first two and the last two always apply.
         prop_assert!(enforced.len() >= 4);
-        for drawing in enforced.iter() {
-            prop_assert!(drawing.hits <= HITS_MAX);
-            let entries = entries_of(drawing.entries);
+        for descriptor in enforced.iter() {
+            prop_assert!(descriptor.hits <= HITS_MAX);
+            let entries = entries_of(descriptor.entries);
             prop_assert_eq!(entries.len(), 1);
             prop_assert!(entries[0].value.len() <= TEXT_BYTES_MAX);
-            // Read back to the last byte: all that was written is UTF-8.
-            prop_assert_eq!(drawing.entries, encoded(&[&entries[0].key, &entries[0].value]));
+            // Decoded to the last byte, so all of it is UTF-8.
+            prop_assert_eq!(descriptor.entries, encoded(&[&entries[0].key, &entries[0].value]));
         }
     }
 }

@@ -1,24 +1,24 @@
-//! How long the sidecar is waited for: counted in ticks of the worker, not by the clock.
+//! Deadlines and the detection of a silent sidecar, counted in ticks of the worker instead of the
+//! clock.
 //!
-//! A timer that is late says nothing of the sidecar: the worker may have been busy with what clients sent,
-//! and the answers may lie unread. Envoy's own timers even start early after a long callback. Before
-//! each tick, though, Envoy's event loop has read what had arrived; and however long the worker is
-//! busy, one tick comes of it.
+//! A delayed timer says nothing about the sidecar: the worker may have been busy with requests
+//! while responses lay unread. Envoy's own timers even fire early after a long callback. But before
+//! each tick, Envoy's event loop has read all that had arrived; and a long callback delays the
+//! ticks into a single one.
 //!
-//! The sidecar is *silent* when it left a call unanswered over several ticks and answered none of the others.
-//! An ask is *late* some ticks later: so whether the sidecar is silent is known first.
+//! The sidecar is *silent* if it left a call unanswered over several ticks and answered no other
+//! call. A call is *late* some ticks after that, so that silence is detected first.
 
 use std::time::Duration;
 
-/// Ticks beyond the timeout, so that neither a pause of the sidecar's processor nor one round of Envoy's
-/// event loop looks like an outage.
+/// Ticks beyond the timeout, so that neither a pause of the sidecar's processor nor one round of
+/// Envoy's event loop looks like an outage.
 const TICKS_BEYOND: u64 = 3;
 
-/// Ticks that a sidecar has beyond that if it answers others. With what is left of the present tick it all adds up to
-/// less than a second beyond the timeout.
+/// Further ticks for a sidecar that answers other calls. With the rest of the current tick, a
+/// request waits less than a second beyond the timeout.
 const LATE_TICKS: u64 = 3;
 
-/// The number of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Tick(u64);
 
@@ -29,41 +29,39 @@ impl Tick {
     }
 }
 
-/// What was heard of the sidecar lately, and when requests have waited long enough.
+/// Counts ticks, and those without any response.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TickClock {
     now: Tick,
     heard: bool,
     silent_ticks: u64,
     silent_ticks_max: u64,
 }
 
-impl Patience {
+impl TickClock {
     /// For calls that should be answered within `timeout`, with a tick each `period`.
-    pub(crate) fn new(timeout: Duration, period: Duration) -> Patience {
+    pub(crate) fn new(timeout: Duration, period: Duration) -> TickClock {
         let ticks = timeout.as_nanos().div_ceil(period.as_nanos().max(1));
         let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
         let silent_ticks_max = ticks.saturating_add(TICKS_BEYOND);
-        Patience { now: Tick::default(), heard: true, silent_ticks: 0, silent_ticks_max }
+        TickClock { now: Tick::default(), heard: true, silent_ticks: 0, silent_ticks_max }
     }
 
-    /// The present tick.
     pub(crate) fn now(&self) -> Tick {
         self.now
     }
 
-    /// The last tick of a request that comes now.
+    /// The last tick of a request that arrives now.
     pub(crate) fn deadline(&self) -> Tick {
         Tick(self.now.0.saturating_add(self.silent_ticks_max).saturating_add(LATE_TICKS))
     }
 
-    /// The sidecar has answered.
-    pub(crate) fn hear(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.heard = true;
     }
 
-    /// A tick ends. `oldest` is the tick in which the oldest call under way was sent. Whether the sidecar
-    /// is silent.
+    /// Ends a tick; returns whether the sidecar is silent. `oldest` is the tick in which the oldest
+    /// pending call was sent.
     pub(crate) fn end_tick(&mut self, oldest: Option<Tick>) -> bool {
         let left_unanswered = oldest.is_some_and(|oldest| oldest < self.now);
         let heard = std::mem::take(&mut self.heard);
@@ -80,18 +78,18 @@ mod tests {
 
     const PERIOD: Duration = Duration::from_millis(100);
 
-    /// Ends of ticks until the sidecar counts as silent; `heard` says in which an answer comes.
+    /// Ticks until the sidecar counts as silent; `heard` selects those with a response.
     fn ticks(timeout_ms: u64, heard: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut patience = Patience::new(Duration::from_millis(timeout_ms), PERIOD);
-        patience.end_tick(None);
-        let call = patience.now();
-        let deadline = patience.deadline();
+        let mut tick_clock = TickClock::new(Duration::from_millis(timeout_ms), PERIOD);
+        tick_clock.end_tick(None);
+        let call = tick_clock.now();
+        let deadline = tick_clock.deadline();
         (1..1_000).find(|tick| {
             if heard(*tick) {
-                patience.hear();
+                tick_clock.answered();
             }
-            let is_late = patience.now() > deadline;
-            let silent = patience.end_tick(Some(call));
+            let is_late = tick_clock.now() > deadline;
+            let silent = tick_clock.end_tick(Some(call));
             assert!(!silent || !is_late || (1..1_000).any(&heard), "late before silent");
             silent
         })
@@ -109,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_call_under_way_nothing_is_silent() {
-        let mut patience = Patience::new(Duration::from_millis(20), PERIOD);
-        assert!((0..100).all(|_| !patience.end_tick(None)));
+    fn without_a_pending_call_the_sidecar_is_not_silent() {
+        let mut tick_clock = TickClock::new(Duration::from_millis(20), PERIOD);
+        assert!((0..100).all(|_| !tick_clock.end_tick(None)));
         // Each call is answered before the next tick, or was sent since the last.
         assert!((0..100).all(|_| {
-            let call = patience.now();
-            !patience.end_tick(Some(call))
+            let call = tick_clock.now();
+            !tick_clock.end_tick(Some(call))
         }));
     }
 }

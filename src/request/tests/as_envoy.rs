@@ -1,15 +1,15 @@
 //! The same descriptors as Envoy's own rate limit filter makes.
 //!
-//! `envoy_1_40.json` was recorded from Envoy 1.40: a route with an entry of `rate_limits` per list of
-//! actions, each after a constant one, requests over HTTP, and what came to a rate limit service. A
-//! request tells the entries
-//! that made a descriptor: in `constant` those of the one value `v`, in `values` the others whole.
+//! `envoy_1_40.json` was recorded from Envoy 1.40: a route with one entry of `rate_limits` per list
+//! of actions (each after a constant action), HTTP requests, and the calls to a rate limit service.
+//! Each request lists the entries that made a descriptor: `constant` those whose only value is `v`,
+//! `values` the others in full.
 
-use super::{ADDRESS, Facts, config, drawn, entries_of};
+use super::{ADDRESS, Facts, config, descriptors, entries_of};
 use crate::config::Config;
 use serde_json::{Value, json};
 
-/// What a Wasm filter saw in that Envoy.
+/// The facts that a Wasm filter saw in that Envoy.
 fn facts(request: &Value) -> Facts {
     let mut known: Vec<(String, Vec<u8>)> = Vec::new();
     let mut address = "127.0.0.1:41534".to_owned();
@@ -19,7 +19,7 @@ fn facts(request: &Value) -> Facts {
             let is_v6 = value.contains(':');
             address = if is_v6 { format!("[{value}]:0") } else { format!("{value}:0") };
         }
-        // HTTP leaves out the spaces around a value.
+        // HTTP removes the spaces around a value.
         known.push((name.clone(), value.trim().into()));
     }
     known.push((":path".into(), request["path"].as_str().unwrap().into()));
@@ -36,11 +36,11 @@ fn facts(request: &Value) -> Facts {
     super::facts(&known.collect::<Vec<_>>())
 }
 
-/// The entries after the first of the one descriptor of a configuration, if it made one.
+/// The entries after the first of the descriptor, if the configuration made one.
 fn made(config: &Config, facts: &Facts) -> Option<Value> {
-    let (enforced, _) = drawn(config, facts);
-    let drawing = enforced.iter().next()?;
-    let entries = entries_of(drawing.entries);
+    let (enforced, _) = descriptors(config, facts);
+    let descriptor = enforced.iter().next()?;
+    let entries = entries_of(descriptor.entries);
     Some(entries.iter().skip(1).map(|entry| json!([entry.key, entry.value])).collect())
 }
 
@@ -64,8 +64,8 @@ fn every_action_makes_what_envoy_made_of_it() {
             let made = made(config, &facts);
             let shown = format!("{} of {request}", actions[index]);
             if actions[index].to_string().contains(r#""path":[{"key":"n"}]"#) {
-                // A number is none to Envoy. A filter cannot tell it from a text that a client chose, and
-                // must not drop the descriptor for that.
+                // Envoy ignores a number here. A filter cannot distinguish it from a text that a
+                // client chose, and must not drop the descriptor.
                 assert!(made.is_some_and(|made| made[0][1] != ""), "{shown}");
                 continue;
             }

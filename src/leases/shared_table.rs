@@ -1,77 +1,74 @@
 //! The table of leases that all workers of an Envoy process share: a fixed number of slots in its
 //! shared data, changed by compare-and-swap.
 //!
-//! Shared data cannot be deleted, counted or listed, so the keys are a fixed set, and nobody's
-//! descriptors appear in them. When other workers are faster again and again, or a slot is full of
-//! leases, it is as if nothing was there: the caller asks, or keeps to itself what it has.
+//! Shared data cannot be deleted, counted or listed, so the keys are a fixed set and contain no
+//! descriptors. After repeated conflicts, or if a slot is full of leases, a change fails: the
+//! caller asks the sidecar, or keeps its tokens.
 
-use super::entry::Entry;
+use super::descriptor_state::DescriptorState;
 use super::slot::Slot;
-use crate::drawn::LeaseKey;
 use crate::host::Host;
-use crate::stats::{Count, Stats};
+use crate::host::stats::{Counter, Stats};
+use crate::request::descriptors::LeaseKey;
 use tidegate_core::Timestamp;
 
-/// How often a change is tried. Each conflict means that another worker got on.
+/// Attempts per change. Each conflict means that another worker succeeded.
 const TRIES: u32 = 8;
 const PREFIX: &[u8; 11] = b"tidegate/1/";
 const KEY_BYTES: usize = PREFIX.len() + 8;
 
-/// Whether a change is to be written.
+/// Whether to write a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// The entry was changed.
     Store,
-    /// It stays as it was.
     Keep,
 }
 
-/// The table.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Table {
+pub(crate) struct SharedTable {
     slots: u32,
 }
 
-impl Table {
-    /// A table of so many slots; none holds nothing.
-    pub(crate) fn new(slots: u32) -> Table {
-        Table { slots }
+impl SharedTable {
+    /// A table of this many slots; 0 stores nothing.
+    pub(crate) fn new(slots: u32) -> SharedTable {
+        SharedTable { slots }
     }
 
-    /// Changes the entry of `key` by `change`, which starts from an empty one if there is none, may
-    /// be called several times, and counts only if its result comes back.
+    /// Changes the state of `key` by `change`, which may run several times, starts from a default
+    /// state if there is none, and takes effect only if its result is returned.
     pub(crate) fn change<R>(
         &self,
         host: &impl Host,
         stats: &mut Stats,
         key: LeaseKey,
         now: Timestamp,
-        mut change: impl FnMut(&mut Entry) -> (R, Write),
+        mut change: impl FnMut(&mut DescriptorState) -> (R, Write),
     ) -> Option<R> {
         let mut text = [0; KEY_BYTES];
         let slot_key = self.slot_key(key, &mut text)?;
         for _ in 0..TRIES {
             let value = host.shared(slot_key);
             let mut slot = Slot::decode(value.bytes.as_deref().unwrap_or_default());
-            let mut entry = slot.find(key).copied().unwrap_or_default();
-            let (result, write) = change(&mut entry);
+            let mut state = slot.find(key).copied().unwrap_or_default();
+            let (result, write) = change(&mut state);
             if write == Write::Keep {
                 return Some(result);
             }
-            if !slot.put(key, entry, now) {
+            if !slot.put(key, state, now) {
                 return None;
             }
             match host.set_shared(slot_key, &slot.encode(), value.version) {
                 Ok(()) => return Some(result),
-                Err(_) => stats.count(Count::Conflicts),
+                Err(_) => stats.count(Counter::Conflicts),
             }
         }
         None
     }
 
-    /// The key of the slot of `key`, written into `text`.
+    /// The shared-data key of the slot of `key`, written into `text`.
     fn slot_key<'a>(&self, key: LeaseKey, text: &'a mut [u8; KEY_BYTES]) -> Option<&'a str> {
-        // The upper half: a worker's own table goes by the lower.
+        // The upper half; the local table uses the lower half.
         let index = (key.0 >> 64).checked_rem(u128::from(self.slots))?;
         let digits = (0..8).rev().map(|digit: u32| (index >> digit.saturating_mul(4)) & 0xf);
         let digits = digits.filter_map(|digit| char::from_digit(u32::try_from(digit).ok()?, 16));
@@ -88,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slot_is_told_in_hex_and_a_table_of_none_has_none() {
+    fn the_slot_key_is_hex_and_an_empty_table_has_none() {
         let mut text = [0; KEY_BYTES];
         let key = LeaseKey(0x1_0000_beef << 64 | 7);
-        let table = Table::new(0x1_0000);
+        let table = SharedTable::new(0x1_0000);
         assert_eq!(table.slot_key(key, &mut text), Some("tidegate/1/0000beef"));
-        assert_eq!(Table::new(0).slot_key(key, &mut text), None);
+        assert_eq!(SharedTable::new(0).slot_key(key, &mut text), None);
     }
 }

@@ -1,29 +1,27 @@
-//! Memory for the values that Envoy gives: it asks the filter for room, writes the value there, and says
-//! where it is.
+//! Memory for the values that Envoy returns: Envoy requests memory from the filter, writes the
+//! value there, and returns its address.
 //!
-//! Owns one piece of memory that is used for one value after the other, so that a request that is
-//! decided locally allocates nothing for what is read of it. Invariants: room is given only while a host
-//! call is under way that has not got any yet; what Envoy then says is believed only if it is within
-//! that room; while a value is read, its memory is out of reach of any other call.
+//! Owns one buffer that is reused for every value, so that a locally decided request allocates
+//! nothing for reading. Invariants: memory is given out only during a host call that has not
+//! received any yet; the returned address is trusted only if it is the buffer's; while a value is
+//! read, no other call can reach its memory.
 //!
-//! Sound without unsafe code: the room is a vector of initialised bytes. Between giving its address
-//! away and reading it nothing of the filter touches it, and what Envoy writes are bytes again.
+//! Sound without unsafe code: the buffer is a vector of initialised bytes. The filter does not
+//! touch it between giving out its address and reading it, and Envoy only writes bytes.
 
 use std::cell::Cell;
 use std::ptr::null_mut;
 
-/// What a host call says of itself; the numbers are those of the ABI.
+/// The status of a host call, with the ABI's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Status(u32);
 
 impl Status {
-    /// It was done.
     const OK: Status = Status(0);
-    /// What was asked for failed.
     #[cfg(target_arch = "wasm32")]
     pub(crate) const INTERNAL_FAILURE: Status = Status(10);
-    /// The value is not where it may be.
+    /// The value is not in the buffer.
     const INVALID_MEMORY: Status = Status(6);
 
     pub(super) fn ok(self) -> Result<(), Status> {
@@ -31,42 +29,41 @@ impl Status {
     }
 }
 
-/// Room that is kept for the next value. What a request is decided by fits: header values, an address,
-/// a slot of leases. A larger value has memory of its own, until it has been read.
+/// Memory that is kept for the next value. Enough for header values, an address and a slot of
+/// leases; a larger value gets its own memory until it has been read.
 const KEPT_BYTES_MAX: usize = 4_096;
 
 thread_local! {
-    /// Where the next value goes.
-    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// Whether a host call is under way that gives a value, and has not asked for room yet.
+    /// The memory of the next value.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// Whether the current host call returns a value and has not requested memory yet.
     static AWAITED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Room for a value of `size` bytes; null when no value is awaited, or when there is no memory. Envoy
-/// takes null for a failed call.
+/// Memory for a value of `size` bytes; null if no value is awaited or no memory is left. Envoy
+/// treats null as a failed call.
 ///
-/// Makes no host call: Envoy allows none while it asks.
+/// Makes no host call: Envoy allows none at this point.
 pub(super) fn allocate(size: usize) -> *mut u8 {
     if !AWAITED.replace(false) {
         return null_mut();
     }
-    let mut room = ROOM.take();
+    let mut buffer = BUFFER.take();
     let wanted = size.max(KEPT_BYTES_MAX);
-    if room.len() < wanted {
-        room.clear();
-        if room.try_reserve_exact(wanted).is_err() {
+    if buffer.len() < wanted {
+        buffer.clear();
+        if buffer.try_reserve_exact(wanted).is_err() {
             return null_mut();
         }
-        // Zeroes, so that the bytes are initialised whatever Envoy writes.
-        room.resize(wanted, 0);
+        // Zeroed, so that the bytes are initialised whatever Envoy writes.
+        buffer.resize(wanted, 0);
     }
-    let address = room.as_mut_ptr();
-    ROOM.set(room);
+    let address = buffer.as_mut_ptr();
+    BUFFER.set(buffer);
     address
 }
 
-/// Makes a host call that gives a value, at the address and of the size that it writes, and has the
-/// value read.
+/// Makes a host call that writes the address and size of a value, and passes that value to `read`.
 pub(super) fn receive<T>(
     call: impl FnOnce(&mut usize, &mut usize) -> Status,
     read: impl FnOnce(&[u8]) -> T,
@@ -75,15 +72,15 @@ pub(super) fn receive<T>(
     let (mut address, mut size) = (0, 0);
     let status = call(&mut address, &mut size);
     AWAITED.set(false);
-    let room = ROOM.take();
-    // Envoy asks for no room for an empty value.
+    let buffer = BUFFER.take();
+    // Envoy requests no memory for an empty value.
     let given = match size {
         0 => Some(&[][..]),
-        size => room.get(..size).filter(|bytes| bytes.as_ptr().addr() == address),
+        size => buffer.get(..size).filter(|bytes| bytes.as_ptr().addr() == address),
     };
     let value = status.ok().and_then(|()| given.ok_or(Status::INVALID_MEMORY)).map(read);
-    if room.len() <= KEPT_BYTES_MAX {
-        ROOM.set(room);
+    if buffer.len() <= KEPT_BYTES_MAX {
+        BUFFER.set(buffer);
     }
     value
 }
@@ -92,20 +89,20 @@ pub(super) fn receive<T>(
 mod tests {
     use super::*;
 
-    /// Gives a value as Envoy does, of zeroes; returns its address too.
+    /// Returns zeroes as Envoy returns a value.
     fn give(size: usize) -> impl FnOnce(&mut usize, &mut usize) -> Status {
         move |address, size_out| {
             *address = allocate(size).addr();
-            assert!(allocate(1).is_null(), "room for a second value");
+            assert!(allocate(1).is_null(), "buffer for a second value");
             *size_out = size;
             if *address == 0 { Status(10) } else { Status::OK }
         }
     }
 
     fn kept() -> usize {
-        let room = ROOM.take();
-        let kept = room.capacity();
-        ROOM.set(room);
+        let buffer = BUFFER.take();
+        let kept = buffer.capacity();
+        BUFFER.set(buffer);
         kept
     }
 
@@ -119,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_is_read_and_its_memory_given_up() {
+    fn the_memory_of_a_large_value_is_freed() {
         let large = KEPT_BYTES_MAX + 1;
         assert_eq!(receive(give(large), <[u8]>::len), Ok(large));
         assert_eq!(kept(), 0);
     }
 
     #[test]
-    fn a_value_that_is_being_read_is_not_overwritten_by_the_next() {
+    fn a_nested_read_does_not_overwrite_the_outer_value() {
         let apart = receive(give(8), |outer| {
             receive(give(8), |inner| inner.as_ptr() != outer.as_ptr()).unwrap()
         });
@@ -135,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_call_that_awaits_a_value_there_is_no_room() {
+    fn no_memory_is_given_out_without_a_call_that_awaits_it() {
         assert!(allocate(1).is_null());
         assert_eq!(receive(|_, _| Status(1), <[u8]>::len), Err(Status(1)));
         assert!(allocate(1).is_null());
@@ -143,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_room_is_not_believed() {
+    fn an_address_outside_of_the_buffer_is_refused() {
         let nowhere = |address: &mut usize, size: &mut usize| {
             (*address, *size) = (16, 1);
             Status::OK

@@ -1,30 +1,61 @@
-//! What clients are told: the reply to a denied request, and the headers about limits.
+//! Local replies and the headers about limits.
 //!
-//! Header forms: those of `tidegate_wire::headers`, which the sidecar has as well, and `Retry-After` of
-//! RFC 9110.
+//! The header formats are those of `tidegate_wire::headers`, which the sidecar uses too, and
+//! `Retry-After` of RFC 9110.
 
 use crate::config::{Config, HeaderStyle};
+use crate::host::{Header, Reply};
+use crate::leases::limit_info::LimitInfo;
 use std::borrow::Cow;
-use tidegate_core::Verdict;
-use tidegate_wire::headers;
-pub use tidegate_wire::headers::{Header, Policy};
+use tidegate_core::{Timestamp, Verdict};
+use tidegate_wire::headers::{self, Policy};
 
-/// A response made by the filter itself.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// HTTP status.
-    pub status: u32,
-    /// Headers besides those that Envoy adds.
-    pub headers: Vec<Header>,
-    /// The body.
-    pub body: String,
-    /// Why, for Envoy's access log, which has it as `%RESPONSE_CODE_DETAILS%`. Clients never see it.
-    pub details: Cow<'static, str>,
+/// One limit, as a client sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LimitStatus {
+    pub(crate) limit: LimitInfo,
+    /// Tokens at hand, in addition to the sidecar's remaining hits.
+    pub(crate) at_hand: u64,
+    pub(crate) verdict: Verdict,
+}
+
+/// The headers of a response to an allowed request.
+#[must_use]
+pub(crate) fn headers(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Vec<Header> {
+    if config.headers == HeaderStyle::Off {
+        return Vec::new();
+    }
+    limit_headers(config.headers, &policies(limits, now))
+}
+
+#[must_use]
+pub(crate) fn denial(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Reply {
+    denied(config, &policies(limits, now))
+}
+
+/// The known limits; descriptors without a limit have no header.
+fn policies(limits: &[LimitStatus], now: Timestamp) -> Vec<Policy<'_>> {
+    let known = limits.iter().filter(|status| status.limit.is_known());
+    known
+        .map(|LimitStatus { limit, at_hand, verdict }| {
+            let left = u64::from(limit.remaining).saturating_add(*at_hand);
+            Policy {
+                name: limit.name(),
+                quota: limit.quota,
+                window_secs: (limit.window_secs > 0).then(|| limit.window_secs.into()),
+                remaining: match verdict {
+                    Verdict::Allow => u32::try_from(left).unwrap_or(u32::MAX),
+                    Verdict::Deny => 0,
+                },
+                reset_secs: limit.resets_at.saturating_since(now).as_secs_ceil(),
+                verdict: *verdict,
+            }
+        })
+        .collect()
 }
 
 /// The headers about limits, for any response.
-#[must_use]
-pub fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header> {
+pub(super) fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header> {
     match style {
         HeaderStyle::Off => Vec::new(),
         HeaderStyle::Ietf => headers::ietf(policies),
@@ -33,10 +64,9 @@ pub fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<Header>
 }
 
 /// The reply to a request that is over a limit.
-#[must_use]
-pub fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
+pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     let denying = policies.iter().filter(|policy| policy.verdict == Verdict::Deny);
-    // The longest wait of all that deny: before it, at least one of them still would.
+    // The longest wait of all denying limits: before it, at least one of them still denies.
     let longest =
         denying.reduce(
             |longest, policy| {
@@ -46,7 +76,7 @@ pub fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     let retry_after = longest.map_or(0, |policy| policy.reset_secs).max(1);
     let mut headers = vec![
         ("retry-after", retry_after.to_string()),
-        // Tells Envoy (and the client) not to retry this as an upstream failure.
+        // Keeps Envoy and the client from retrying this as an upstream failure.
         ("x-envoy-ratelimited", "true".to_owned()),
         ("content-type", "text/plain".to_owned()),
     ];
@@ -59,9 +89,8 @@ pub fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
     }
 }
 
-/// The reply to a request that the sidecar did not decide, when `failure_mode` is deny.
-#[must_use]
-pub fn unavailable() -> Reply {
+/// The reply to a request that the sidecar did not decide, if `failure_mode` is deny.
+pub(super) fn unavailable() -> Reply {
     Reply {
         status: 500,
         headers: vec![("content-type", "text/plain".to_owned())],
@@ -70,14 +99,13 @@ pub fn unavailable() -> Reply {
     }
 }
 
-/// The reply to a request that there is no room to decide, when `overload_mode` is deny.
-#[must_use]
-pub fn overloaded() -> Reply {
+/// The reply to a request that was not decided because of overload, if `overload_mode` is deny.
+pub(super) fn overloaded() -> Reply {
     Reply {
         status: 503,
         headers: vec![
             ("retry-after", "1".to_owned()),
-            // Tells an Envoy before this one not to retry.
+            // Keeps an Envoy in front of this one from retrying.
             ("x-envoy-overloaded", "true".to_owned()),
             ("content-type", "text/plain".to_owned()),
         ],
@@ -86,13 +114,11 @@ pub fn overloaded() -> Reply {
     }
 }
 
-/// Which limit denied: the one with the longest wait. What could split a log line, a field of it or a
-/// quoted text becomes `_`.
+/// The denying limit with the longest wait. Characters that could split a log line, a field or a
+/// quoted text become `_`.
 fn denial_details(policy: Option<&Policy<'_>>) -> Cow<'static, str> {
     const DENIED: &str = "tidegate_rate_limited";
-    let Some(policy) = policy else {
-        return DENIED.into();
-    };
+    let Some(policy) = policy else { return DENIED.into() };
     let room = DENIED.len().saturating_add(policy.name.len()).saturating_add(2);
     let mut details = String::with_capacity(room);
     details.push_str(DENIED);
@@ -128,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_style_tells_every_limit_in_its_own_form() {
+    fn each_style_formats_every_limit() {
         let policies = [policy("hourly", Some(3_600), 9), policy("a.b", None, 3)];
         let ietf = [
             ("ratelimit-policy", "\"hourly\";q=10;w=3600, \"a.b\";q=10"),
@@ -145,7 +171,7 @@ mod tests {
         check(HeaderStyle::Ietf, &[], &[]);
     }
 
-    /// Envoy's access log tells which limit denied, whatever its name.
+    /// Envoy's access log names the denying limit, whatever its name.
     #[test]
     fn the_details_name_the_limit_that_denies_longest() {
         let deny = |name, reset_secs| Policy {
@@ -172,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_without_statuses_still_says_when_to_come_back() {
+    fn a_denial_without_statuses_has_retry_after() {
         let reply = denied(&config(), &[]);
         assert!(reply.headers.contains(&("retry-after", "1".to_owned())));
     }

@@ -1,86 +1,86 @@
-//! What the filter counts, in Envoy's own stats.
+//! The filter's counters and gauges among Envoy's stats.
 //!
-//! Counted in the worker and handed to Envoy at each tick: a host call per request would cost more
-//! than the decision. Counters and gauges go as differences, since all workers add to the same stat:
-//! a gauge is the sum of their shares. A worker takes its shares back when its plugin ends
-//! ([`Stats::end`]); what a virtual machine held that died of a fault stays in Envoy's gauges.
+//! Counted in the worker and flushed at each tick: a host call per request would cost more than the
+//! decision. Counters and gauges are flushed as differences, since all workers add to the same
+//! metric; a gauge is the sum of their shares. A worker removes its shares when its plugin ends
+//! ([`Stats::end`]). The shares of a crashed virtual machine stay in Envoy's gauges.
 
 use crate::host::Host;
 
-/// Envoy's kinds of stats that the filter has.
+/// The kinds of Envoy's metrics that the filter uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
     /// Only grows.
     Counter,
-    /// Goes up and down; the workers' shares add up.
+    /// Rises and falls; the sum of all workers' shares.
     Gauge,
 }
 
 /// A counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Count {
-    /// Requests allowed by what the filter held.
+pub enum Counter {
+    /// Requests allowed by local state.
     AllowedLocal,
-    /// Requests allowed by the answer to an ask that they waited for.
+    /// Requests allowed by a response that they waited for.
     AllowedAsked,
-    /// Requests denied by what the filter held.
+    /// Requests denied by local state.
     DeniedLocal,
-    /// Requests denied by the answer to an ask that they waited for.
+    /// Requests denied by a response that they waited for.
     DeniedAsked,
-    /// Requests that passed as the sidecar did not answer.
+    /// Requests allowed because the sidecar did not answer.
     FailureAllowed,
-    /// Requests that were refused as the sidecar did not answer.
+    /// Requests denied because the sidecar did not answer.
     FailureDenied,
-    /// Requests that passed as there was no room to decide them.
+    /// Requests allowed because of overload.
     OverloadAllowed,
-    /// Requests that were refused as there was no room to decide them.
+    /// Requests denied because of overload.
     OverloadDenied,
-    /// Requests that would have been denied, but for shadow.
+    /// Requests that only shadow mode kept from being denied.
     ShadowDenied,
-    /// Requests that found no lease and had to ask or wait.
+    /// Requests that local state could not decide.
     LeaseMisses,
-    /// Leases that were granted.
+    /// Leases granted.
     LeasesGranted,
-    /// Tokens given back.
+    /// Tokens returned.
     TokensReturned,
-    /// Writes of shared data that another worker was faster with.
+    /// Writes of shared data lost to another worker.
     Conflicts,
-    /// Asks that were sent.
+    /// Calls sent.
     Asks,
-    /// Asks that failed, for any of the causes below.
+    /// Failed calls, for any of the causes below.
     AskErrors,
-    /// Asks that could not be sent, or whose connection failed.
+    /// Calls that could not be sent, or whose connection failed.
     AsksUnreachable,
-    /// Asks under way when the sidecar had answered none for a while.
+    /// Calls pending when the sidecar had answered none for a while.
     AsksUnanswered,
-    /// Asks that ended with an unexpected status, or an answer that could not be read.
+    /// Calls that ended with an unexpected status or a malformed response.
     AsksFailed,
-    /// Asks whose answer did not come in time.
+    /// Calls that were not answered in time.
     AsksLate,
-    /// Asks that the sidecar had no room for.
+    /// Calls that the sidecar had no room for.
     AsksShed,
-    /// Asks that the sidecar refused.
+    /// Calls that the sidecar refused.
     AsksRefused,
-    /// Asks about a counter that a process holds which does not move.
+    /// Calls about a counter that a stopped process holds.
     AsksStuck,
-    /// Asks that were too many for Envoy's circuit breaker, or for the connection.
+    /// Calls beyond Envoy's circuit breaker or the connection's limit.
     AsksOverflowed,
     /// Requests that found no room to wait.
     WaitingFull,
 }
 
-/// A gauge: a share of it in each worker.
+/// A gauge, of which each worker has a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// Requests that are paused.
+pub enum Gauge {
+    /// Paused requests.
     Waiting,
-    /// Leases that this worker knows.
+    /// Leases known to this worker.
     LeasesHeld,
-    /// Workers that ask nobody since the sidecar does not answer.
+    /// Workers that make no calls since the sidecar does not answer.
     BreakersOpen,
 }
 
-/// The counters' names, in the order of [`Count`]. Envoy puts `wasmcustom.` before them.
+/// Names in the order of [`Counter`]. Envoy prefixes them with `wasmcustom.`.
 const COUNTS: [&str; 24] = [
     "tidegate.allowed_local",
     "tidegate.allowed_asked",
@@ -108,39 +108,39 @@ const COUNTS: [&str; 24] = [
     "tidegate.waiting_full",
 ];
 
-/// The gauges' names, in the order of [`Level`].
+/// Names in the order of [`Gauge`].
 const LEVELS: [&str; 3] = ["tidegate.waiting", "tidegate.leases_held", "tidegate.breakers_open"];
 
-/// The counts of a worker.
+/// The metrics of a worker.
 #[derive(Debug, Default)]
 pub struct Stats {
     counts: [Stat; COUNTS.len()],
     levels: [Stat; LEVELS.len()],
 }
 
-/// One of them.
 #[derive(Debug, Default)]
 struct Stat {
-    /// Envoy's number for it; none when Envoy gave none.
+    /// Envoy's id; none if Envoy gave none.
     metric: Option<u32>,
-    /// What it is here.
+    /// The current value in this worker.
     value: i64,
-    /// How much of that Envoy has been told.
-    told: i64,
+    /// The part of `value` that Envoy has.
+    reported: i64,
 }
 
 impl Stat {
     fn flush(&mut self, host: &impl Host) {
-        let news = self.value.saturating_sub(self.told);
-        if let Some(metric) = self.metric.filter(|_| news != 0) {
-            host.add_to_metric(metric, news);
+        let failure_log = self.value.saturating_sub(self.reported);
+        if let Some(metric) = self.metric.filter(|_| failure_log != 0) {
+            host.add_to_metric(metric, failure_log);
         }
-        self.told = self.value;
+        self.reported = self.value;
     }
 }
 
 impl Stats {
-    /// Defines the stats in Envoy. Once in a worker's life: each definition costs it memory.
+    /// Defines the metrics in Envoy. Once in the life of a worker: each definition costs Envoy
+    /// memory.
     pub fn define(&mut self, host: &impl Host) {
         for (stat, name) in self.counts.iter_mut().zip(COUNTS) {
             stat.metric = host.define_metric(MetricKind::Counter, name);
@@ -150,33 +150,33 @@ impl Stats {
         }
     }
 
-    /// Counts one.
-    pub fn count(&mut self, what: Count) {
+    /// Adds one to a counter.
+    pub fn count(&mut self, what: Counter) {
         self.add(what, 1);
     }
 
-    /// Counts many.
-    pub fn add(&mut self, what: Count, amount: u64) {
+    /// Adds to a counter.
+    pub fn add(&mut self, what: Counter, amount: u64) {
         if let Some(count) = self.counts.get_mut(what as usize) {
             count.value = count.value.saturating_add_unsigned(amount);
         }
     }
 
     /// Sets this worker's share of a gauge.
-    pub fn set(&mut self, what: Level, value: i64) {
+    pub fn set(&mut self, what: Gauge, value: i64) {
         if let Some(level) = self.levels.get_mut(what as usize) {
             level.value = value;
         }
     }
 
-    /// Hands to Envoy what has changed since the last time.
+    /// Sends Envoy all changes since the last flush.
     pub fn flush(&mut self, host: &impl Host) {
         for stat in self.counts.iter_mut().chain(&mut self.levels) {
             stat.flush(host);
         }
     }
 
-    /// Hands over what is left, and takes the worker's shares of the gauges back.
+    /// Flushes, and removes the worker's shares of the gauges.
     pub fn end(&mut self, host: &impl Host) {
         for level in &mut self.levels {
             level.value = 0;
@@ -189,15 +189,15 @@ impl Stats {
 mod tests {
     use super::*;
     use crate::host::{Call, CallId, Conflict, LogLevel, SharedValue, StreamId, Unsent};
-    use crate::reply::{Header, Reply};
+    use crate::host::{Header, Reply};
     use std::cell::RefCell;
     use tidegate_core::Timestamp;
 
-    /// An Envoy that has stats and nothing else.
+    /// An Envoy that has metrics and nothing else.
     #[derive(Default)]
     struct Admin {
         stats: RefCell<Vec<(MetricKind, String, i64)>>,
-        /// Every addition since it was last looked at.
+        /// All additions since the last look.
         added: RefCell<Vec<(String, i64)>>,
         refuses: bool,
     }
@@ -268,23 +268,26 @@ mod tests {
     }
 
     #[test]
-    fn envoy_is_told_differences_and_only_of_what_changed() {
+    fn only_changed_metrics_are_reported_as_differences() {
         let host = Admin::default();
         let mut stats = defined(&host);
         stats.flush(&host);
         assert_eq!(host.added(), []);
-        stats.count(Count::AllowedLocal);
-        stats.add(Count::AllowedLocal, 2);
-        stats.add(Count::AskErrors, 5);
-        stats.set(Level::Waiting, 4);
+        stats.count(Counter::AllowedLocal);
+        stats.add(Counter::AllowedLocal, 2);
+        stats.add(Counter::AskErrors, 5);
+        stats.set(Gauge::Waiting, 4);
         stats.flush(&host);
-        let told = |name: &str, amount| (name.to_owned(), amount);
+        let reported = |name: &str, amount| (name.to_owned(), amount);
         let first = ["tidegate.allowed_local", "tidegate.ask_errors", "tidegate.waiting"];
-        assert_eq!(host.added(), [told(first[0], 3), told(first[1], 5), told(first[2], 4)]);
-        stats.count(Count::AllowedLocal);
-        stats.set(Level::Waiting, 1);
+        assert_eq!(
+            host.added(),
+            [reported(first[0], 3), reported(first[1], 5), reported(first[2], 4)]
+        );
+        stats.count(Counter::AllowedLocal);
+        stats.set(Gauge::Waiting, 1);
         stats.flush(&host);
-        assert_eq!(host.added(), [told(first[0], 1), told(first[2], -3)]);
+        assert_eq!(host.added(), [reported(first[0], 1), reported(first[2], -3)]);
         stats.flush(&host);
         assert_eq!(host.added(), []);
     }
@@ -293,13 +296,13 @@ mod tests {
     fn a_gauge_is_the_sum_of_the_workers_and_loses_the_share_of_one_that_ends() {
         let host = Admin::default();
         let (mut one, mut two) = (defined(&host), defined(&host));
-        one.set(Level::LeasesHeld, 7);
-        one.count(Count::Asks);
-        two.set(Level::LeasesHeld, 5);
+        one.set(Gauge::LeasesHeld, 7);
+        one.count(Counter::Asks);
+        two.set(Gauge::LeasesHeld, 5);
         one.flush(&host);
         two.flush(&host);
         assert_eq!(host.value("tidegate.leases_held"), 12);
-        one.count(Count::Asks);
+        one.count(Counter::Asks);
         one.end(&host);
         assert_eq!(host.value("tidegate.leases_held"), 5);
         assert_eq!(host.value("tidegate.asks"), 2, "what it counted stays");
@@ -310,30 +313,30 @@ mod tests {
         let host = Admin::default();
         let mut stats = defined(&host);
         let counts = [
-            (Count::AllowedLocal, "allowed_local"),
-            (Count::AllowedAsked, "allowed_asked"),
-            (Count::DeniedLocal, "denied_local"),
-            (Count::DeniedAsked, "denied_asked"),
-            (Count::FailureAllowed, "failure_allowed"),
-            (Count::FailureDenied, "failure_denied"),
-            (Count::OverloadAllowed, "overload_allowed"),
-            (Count::OverloadDenied, "overload_denied"),
-            (Count::ShadowDenied, "shadow_denied"),
-            (Count::LeaseMisses, "lease_misses"),
-            (Count::LeasesGranted, "leases_granted"),
-            (Count::TokensReturned, "tokens_returned"),
-            (Count::Conflicts, "conflicts"),
-            (Count::Asks, "asks"),
-            (Count::AskErrors, "ask_errors"),
-            (Count::AsksUnreachable, "asks_unreachable"),
-            (Count::AsksUnanswered, "asks_unanswered"),
-            (Count::AsksFailed, "asks_failed"),
-            (Count::AsksLate, "asks_late"),
-            (Count::AsksShed, "asks_shed"),
-            (Count::AsksRefused, "asks_refused"),
-            (Count::AsksStuck, "asks_stuck"),
-            (Count::AsksOverflowed, "asks_overflowed"),
-            (Count::WaitingFull, "waiting_full"),
+            (Counter::AllowedLocal, "allowed_local"),
+            (Counter::AllowedAsked, "allowed_asked"),
+            (Counter::DeniedLocal, "denied_local"),
+            (Counter::DeniedAsked, "denied_asked"),
+            (Counter::FailureAllowed, "failure_allowed"),
+            (Counter::FailureDenied, "failure_denied"),
+            (Counter::OverloadAllowed, "overload_allowed"),
+            (Counter::OverloadDenied, "overload_denied"),
+            (Counter::ShadowDenied, "shadow_denied"),
+            (Counter::LeaseMisses, "lease_misses"),
+            (Counter::LeasesGranted, "leases_granted"),
+            (Counter::TokensReturned, "tokens_returned"),
+            (Counter::Conflicts, "conflicts"),
+            (Counter::Asks, "asks"),
+            (Counter::AskErrors, "ask_errors"),
+            (Counter::AsksUnreachable, "asks_unreachable"),
+            (Counter::AsksUnanswered, "asks_unanswered"),
+            (Counter::AsksFailed, "asks_failed"),
+            (Counter::AsksLate, "asks_late"),
+            (Counter::AsksShed, "asks_shed"),
+            (Counter::AsksRefused, "asks_refused"),
+            (Counter::AsksStuck, "asks_stuck"),
+            (Counter::AsksOverflowed, "asks_overflowed"),
+            (Counter::WaitingFull, "waiting_full"),
         ];
         for (count, name) in counts {
             stats.count(count);
@@ -341,9 +344,9 @@ mod tests {
             assert_eq!(host.added(), [(format!("tidegate.{name}"), 1)]);
         }
         let levels = [
-            (Level::Waiting, "waiting"),
-            (Level::LeasesHeld, "leases_held"),
-            (Level::BreakersOpen, "breakers_open"),
+            (Gauge::Waiting, "waiting"),
+            (Gauge::LeasesHeld, "leases_held"),
+            (Gauge::BreakersOpen, "breakers_open"),
         ];
         for (level, name) in levels {
             stats.set(level, 2);
@@ -354,10 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn an_envoy_that_defines_nothing_is_told_nothing() {
+    fn undefined_metrics_are_not_reported() {
         let host = Admin { refuses: true, ..Admin::default() };
         let mut stats = defined(&host);
-        stats.count(Count::Asks);
+        stats.count(Counter::Asks);
         stats.end(&host);
         assert_eq!(host.added(), []);
     }

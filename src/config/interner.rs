@@ -1,30 +1,29 @@
-//! What the parts of a configuration share while it is read: the numbers of facts, and expressions, each of
-//! which is compiled once however often it is written.
+//! Values that the parts of a configuration share: the numbers of facts, and expressions, so that
+//! each is compiled once.
 
 use super::document::Tree;
-use super::recipe::{Fact, Source};
+use super::rate_limit::{Fact, Source};
 use crate::matching::pattern::Pattern;
 use crate::matching::query::Parameters;
 use hashbrown::HashMap;
 
-/// The states that all expressions of a configuration may compile to: some 3 MB in each worker.
+/// The most states of all expressions of a configuration: some 3 MB in each worker.
 const STATES_MAX: usize = 65_536;
 
-/// See the module.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Interner {
     facts: HashMap<Source, usize>,
     patterns: HashMap<String, Pattern>,
-    /// How many expressions there are at most, to share memory.
+    /// The most expressions that may occur, which share the memory.
     expressions: usize,
-    /// What those compile to that were read so far.
+    /// The states of the expressions so far.
     states: usize,
 }
 
-impl Shared {
+impl Interner {
     pub(super) fn of(document: &Tree) -> Self {
         let expressions = expressions(document);
-        Shared { facts: HashMap::new(), patterns: HashMap::new(), expressions, states: 0 }
+        Interner { facts: HashMap::new(), patterns: HashMap::new(), expressions, states: 0 }
     }
 
     pub(super) fn fact(&mut self, source: Source) -> Fact {
@@ -58,7 +57,7 @@ impl Shared {
         Parameters::new(self.facts.iter().filter_map(name))
     }
 
-    /// A compiled expression, or what is wrong with it.
+    /// A compiled expression, or the mistake in it.
     pub(super) fn pattern(&mut self, text: &str) -> Result<Pattern, String> {
         if let Some(pattern) = self.patterns.get(text) {
             return Ok(pattern.clone());
@@ -76,7 +75,7 @@ impl Shared {
     }
 }
 
-/// How often a document has an expression.
+/// The number of expressions in a document.
 fn expressions(tree: &Tree) -> usize {
     match tree {
         Tree::List(items) => items.iter().map(expressions).sum(),

@@ -1,28 +1,27 @@
-//! The recipes of descriptors, compiled: what is read of a request, what is asked of it, and the
-//! bytes of entries as [`crate::drawn::Drawn`] has them.
+//! Compiled entries of `rate_limits`: the facts to read from a request, their matchers, and encoded
+//! entries.
 //!
-//! Every thing that can be read has one number in a configuration, wherever it is used, so that it is
-//! read at most once a request.
+//! Each fact has one number in a configuration, so that it is read at most once per request.
 
-use crate::drawn::encoded;
+use super::encoded::Encoded;
 use crate::matching::address::AddressMatcher;
 use crate::matching::header::{HeaderMatcher, Sense};
 use crate::matching::query::QueryMatcher;
 
-/// The recipe of one descriptor: at most one entry per action.
+/// The actions of one descriptor: at most one entry each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimit {
     /// Whether its descriptor can deny.
     pub enforcement: Enforcement,
-    /// The requests it is for: all of these hold.
+    /// It applies to requests that meet all of these.
     pub conditions: Vec<Condition>,
-    /// What a request costs.
+    /// The cost of a request.
     pub hits: HitsAddend,
-    /// Its steps; never empty.
+    /// Never empty.
     pub actions: Vec<Action>,
 }
 
-/// Whether what is decided is carried out.
+/// Whether a decision is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforcement {
     /// It is.
@@ -31,31 +30,31 @@ pub enum Enforcement {
     Shadow,
 }
 
-/// What must hold for a recipe to be used.
+/// A condition of an entry of `rate_limits`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// What must be there.
+    /// The fact to check.
     pub fact: Fact,
-    /// It must be one of these.
+    /// It must equal one of these.
     pub one_of: Vec<String>,
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HitsAddend {
-    /// Always the same.
+    /// A constant.
     Number(u64),
-    /// What this header says.
+    /// The value of this header.
     Header(Fact),
 }
 
-/// The most that a request may cost, as in Envoy.
+/// The highest cost of a request, as in Envoy.
 pub const HITS_MAX: u64 = 1_000_000_000;
 
-/// The recipe of one entry.
+/// Makes one entry of a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// An entry that is always the same (`generic_key`).
+    /// A constant entry (`generic_key`).
     Constant(Encoded),
     /// The value of a fact (`request_headers`, `query_parameters`, `metadata`, `source_cluster`,
     /// `destination_cluster`).
@@ -64,25 +63,25 @@ pub enum Action {
         key: Encoded,
         /// Its value.
         fact: Fact,
-        /// What a request without it gets.
+        /// The effect if the value is absent.
         when_absent: WhenAbsent,
     },
-    /// The client's address as Envoy trusts it, without the port (`remote_address`).
+    /// The client's trusted address, without the port (`remote_address`).
     Address {
         /// The entry's key.
         key: Encoded,
         /// The address.
         address: Fact,
     },
-    /// Its network (`masked_remote_address`).
+    /// The network of that address (`masked_remote_address`).
     Network {
         /// The entry's key.
         key: Encoded,
         /// The address.
         address: Fact,
-        /// How many bits of an IPv4 address count.
+        /// Significant bits of an IPv4 address.
         v4_prefix_mask_len: u32,
-        /// How many bits of an IPv6 address count.
+        /// Significant bits of an IPv6 address.
         v6_prefix_mask_len: u32,
     },
     /// A constant entry for some addresses (`remote_address_match`).
@@ -91,75 +90,62 @@ pub enum Action {
         entry: Encoded,
         /// The address.
         address: Fact,
-        /// Which ones.
+        /// The matching addresses.
         matcher: AddressMatcher,
     },
     /// A constant entry for requests with some headers (`header_value_match`).
     HeaderMatch {
         /// The entry.
         entry: Encoded,
-        /// All of them must pass.
-        matchers: Vec<HeaderMatcher>,
-        /// Whether they do, or not all of them (`expect_match`).
+        /// All of them must match.
+        matchers: Vec<(Fact, HeaderMatcher)>,
+        /// Inverted: not all of them may match (`expect_match`).
         sense: Sense,
     },
     /// A constant entry for requests with some query parameters (`query_parameter_value_match`).
     QueryMatch {
         /// The entry.
         entry: Encoded,
-        /// All of them must pass.
-        matchers: Vec<QueryMatcher>,
-        /// Whether they do, or not all of them (`expect_match`).
+        /// All of them must match.
+        matchers: Vec<(Fact, QueryMatcher)>,
+        /// Inverted: not all of them may match (`expect_match`).
         sense: Sense,
     },
 }
 
-/// What an action does when the request lacks what it asks for.
+/// The effect of an action on a request without the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WhenAbsent {
-    /// Drop the whole descriptor.
+    /// Drops the whole descriptor.
     DropDescriptor,
-    /// Leave out this entry (`skip_if_absent`).
+    /// Leaves out this entry (`skip_if_absent`).
     SkipEntry,
-    /// This entry instead (`default_value`).
+    /// Appends this entry instead (`default_value`).
     Entry(Encoded),
 }
 
-/// A key, or a key and a value, as bytes that are copied as they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Encoded(pub(crate) Vec<u8>);
-
-impl Encoded {
-    pub(crate) fn key(key: &str) -> Self {
-        Encoded(encoded(&[key]))
-    }
-
-    pub(crate) fn entry(key: &str, value: &str) -> Self {
-        Encoded(encoded(&[key, value]))
-    }
-}
-
-/// Something that is read of a request.
+/// A value of a request that actions read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
     /// Its number in this configuration.
     pub(crate) number: usize,
-    /// Where it is.
+    /// Its source.
     pub(crate) source: Source,
 }
 
-/// Where a fact is.
+/// The source of a fact.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The first value of a header; its name is in lower case, or a pseudo-header's such as `:path`.
+    /// The first value of a header; the name is in lower case, or that of a pseudo-header such as
+    /// `:path`.
     Header(String),
-    /// The first value of a query parameter, decoded; so is its name.
+    /// The first value of a query parameter, decoded; so is the name.
     Parameter(String),
     /// A property of Envoy.
     Property(Vec<String>),
-    /// A property of Envoy that counts only when it is a text, and not an empty one.
+    /// A property of Envoy, which counts only if it is a non-empty text.
     Text(Vec<String>),
 }
 
-/// The most parts that the path of a property has: a bound for the array it is handed over in.
+/// The most parts of a property's path; bounds the array in which it is passed.
 pub(crate) const PROPERTY_PARTS_MAX: usize = 16;

@@ -1,0 +1,74 @@
+//! The encoding of a descriptor's entries: each key and each value after its length (4 bytes,
+//! little-endian), so that different lists of entries have different bytes.
+
+use tidegate_core::Entry;
+
+/// An encoded key, or an encoded key and value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded(pub(crate) Vec<u8>);
+
+impl Encoded {
+    pub(crate) fn key(key: &str) -> Self {
+        Encoded(encoded(&[key]))
+    }
+
+    pub(crate) fn entry(key: &str, value: &str) -> Self {
+        Encoded(encoded(&[key, value]))
+    }
+}
+
+/// Encodes keys and values.
+pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        append_part(&mut bytes, part);
+    }
+    bytes
+}
+
+pub(crate) const LENGTH_BYTES: usize = size_of::<u32>();
+
+pub(crate) fn append_part(bytes: &mut Vec<u8>, part: &str) {
+    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(part.as_bytes());
+}
+
+/// Decodes entries.
+pub(crate) fn entries_of(bytes: &[u8]) -> Vec<Entry> {
+    parts_of(bytes).map(|(key, value)| Entry::new(key, value)).collect()
+}
+
+/// The encoded keys and values. Ends early at malformed bytes.
+fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    std::iter::from_fn(move || {
+        let (key, rest) = part(bytes)?;
+        let (value, rest) = part(rest)?;
+        bytes = rest;
+        Some((key, value))
+    })
+}
+
+fn part(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let (text, rest) = rest.split_at_checked(length)?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truncated_or_changed_bytes_end_early() {
+        let bytes = encoded(&["key", "value", "key", "value"]);
+        for end in 0..bytes.len() {
+            assert!(entries_of(&bytes[..end]).len() < 2);
+            let mut changed = bytes.clone();
+            changed[end] ^= 0xff;
+            assert!(entries_of(&changed).len() <= 2);
+        }
+        assert_eq!(entries_of(&bytes).len(), 2);
+    }
+}

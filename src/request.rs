@@ -1,0 +1,208 @@
+//! Extracts the descriptors of a request by the configured actions.
+//!
+//! Header values are arbitrary bytes of any length that Envoy lets through. On the wire a value is
+//! UTF-8, so other bytes become U+FFFD: no panic, and clients that differ only in such bytes share
+//! a counter. A long value is shortened: otherwise a client could make a call too large to be
+//! answered, and `failure_mode` would decide instead of its limits.
+//!
+//! This runs for every request. So constant entries are precompiled bytes, a fact is read when the
+//! first action needs it, and values go straight into the buffer. Refuses to know leases or the
+//! sidecar.
+
+pub mod descriptors;
+mod fact_reader;
+#[cfg(test)]
+mod tests;
+
+use crate::config::{
+    Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit,
+    WhenAbsent,
+};
+use crate::host::RequestFacts;
+use crate::matching::address::Network;
+use crate::matching::header::HeaderTest;
+use crate::matching::query::QueryTest;
+use crate::matching::text::TextMatcher;
+use crate::request::descriptors::Descriptors;
+use fact_reader::FactReader;
+use std::io::Write;
+use tidegate_core::fingerprint;
+
+/// Extracts the descriptors of a request, enforced and in shadow: one per entry of `rate_limits`
+/// whose actions all apply. `seed` is the seed of their keys.
+pub fn extract(
+    config: &Config,
+    facts: &impl RequestFacts,
+    seed: u64,
+    enforced: &mut Descriptors,
+    shadowed: &mut Descriptors,
+) {
+    enforced.clear();
+    shadowed.clear();
+    let mut reader = FactReader::new(config, facts, enforced.take_buffer());
+    for rate_limit in &config.rate_limits {
+        if !rate_limit.conditions.iter().all(|condition| holds(condition, &mut reader)) {
+            continue;
+        }
+        let descriptors = match rate_limit.enforcement {
+            Enforcement::Enforced => &mut *enforced,
+            Enforcement::Shadow => &mut *shadowed,
+        };
+        match extract_one(rate_limit, &mut reader, descriptors) {
+            Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
+            None => descriptors.discard_partial(),
+        }
+    }
+    enforced.put_buffer(reader.into_buffer());
+}
+
+fn holds<F: RequestFacts>(condition: &Condition, reader: &mut FactReader<'_, F>) -> bool {
+    let value = reader.value(&condition.fact);
+    value.is_some_and(|value| condition.one_of.iter().any(|text| text.as_bytes() == value))
+}
+
+fn extract_one<F: RequestFacts>(
+    rate_limit: &RateLimit,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut Descriptors,
+) -> Option<()> {
+    for action in &rate_limit.actions {
+        entry(action, reader, descriptors)?;
+    }
+    Some(())
+}
+
+/// Appends the entry of an action, if it has one; none if the descriptor is dropped.
+fn entry<F: RequestFacts>(
+    action: &Action,
+    reader: &mut FactReader<'_, F>,
+    descriptors: &mut Descriptors,
+) -> Option<()> {
+    match action {
+        Action::Constant(entry) => descriptors.append(&entry.0),
+        Action::Value { key, fact, when_absent } => {
+            match reader.shortened(fact, VALUE_BYTES_MAX, shortened) {
+                Some(value) => {
+                    descriptors.append(&key.0);
+                    descriptors.value(|bytes| append_text(bytes, value));
+                }
+                None => absent(descriptors, when_absent)?,
+            }
+        }
+        Action::Address { key, address } => {
+            let address = reader.address(address)?;
+            shown_entry(descriptors, key, &address);
+        }
+        Action::Network { key, address, v4_prefix_mask_len, v6_prefix_mask_len } => {
+            let address = reader.address(address)?;
+            let bits = if address.is_ipv4() { v4_prefix_mask_len } else { v6_prefix_mask_len };
+            shown_entry(descriptors, key, &Network::new(address, *bits));
+        }
+        Action::AddressMatch { entry, address, matcher } => {
+            matcher.matches(reader.address(address)?).then(|| descriptors.append(&entry.0))?;
+        }
+        Action::HeaderMatch { entry, matchers, sense } => {
+            let matched = matchers.iter().all(|(header, matcher)| {
+                let text = match &matcher.test {
+                    HeaderTest::Text(text) => Some(text),
+                    _ => None,
+                };
+                matcher.matches(tested(header, text, reader))
+            });
+            sense.of(matched).then(|| descriptors.append(&entry.0))?;
+        }
+        Action::QueryMatch { entry, matchers, sense } => {
+            let matched = matchers.iter().all(|(parameter, matcher)| {
+                let text = match &matcher.test {
+                    QueryTest::Text(text) => Some(text),
+                    QueryTest::Present | QueryTest::Absent => None,
+                };
+                matcher.matches(tested(parameter, text, reader))
+            });
+            sense.of(matched).then(|| descriptors.append(&entry.0))?;
+        }
+    }
+    Some(())
+}
+
+/// The value of a fact in the form that the test needs.
+fn tested<'r, F: RequestFacts>(
+    fact: &Fact,
+    text: Option<&TextMatcher>,
+    reader: &'r mut FactReader<'_, F>,
+) -> Option<&'r [u8]> {
+    match text.is_some_and(TextMatcher::needs_text) {
+        true => reader.text(fact),
+        false => reader.value(fact),
+    }
+}
+
+fn absent(descriptors: &mut Descriptors, when_absent: &WhenAbsent) -> Option<()> {
+    match when_absent {
+        WhenAbsent::DropDescriptor => return None,
+        WhenAbsent::SkipEntry => {}
+        WhenAbsent::Entry(entry) => descriptors.append(&entry.0),
+    }
+    Some(())
+}
+
+/// The longest value that goes into a descriptor unshortened. Keys and tokens in rules are far
+/// shorter.
+const VALUE_BYTES_MAX: usize = 1024;
+/// The readable part of a shortened value.
+const VALUE_BYTES_KEPT: usize = 64;
+
+/// A long value as its beginning, `~`, and the hash of the whole.
+fn shortened(value: &[u8]) -> Vec<u8> {
+    let mut bytes = value.get(..VALUE_BYTES_KEPT).unwrap_or_default().to_vec();
+    // Writing to a vector cannot fail.
+    let _ = write!(bytes, "~{:032x}", fingerprint(value));
+    bytes
+}
+
+fn append_text(bytes: &mut Vec<u8>, value: &[u8]) {
+    // The usual case; chunk by chunk takes several times as long.
+    if std::str::from_utf8(value).is_ok() {
+        return bytes.extend_from_slice(value);
+    }
+    for chunk in value.utf8_chunks() {
+        bytes.extend_from_slice(chunk.valid().as_bytes());
+        if !chunk.invalid().is_empty() {
+            bytes.extend_from_slice("\u{fffd}".as_bytes());
+        }
+    }
+}
+
+fn shown_entry(descriptors: &mut Descriptors, key: &Encoded, value: &impl std::fmt::Display) {
+    descriptors.append(&key.0);
+    descriptors.value(|bytes| {
+        let _ = write!(bytes, "{value}");
+    });
+}
+
+/// The cost of a request. A header that is not a number costs 1, where Envoy's own filter drops the
+/// descriptor: a client that can write the header must not be able to evade all limits.
+fn hits<F: RequestFacts>(addend: &HitsAddend, reader: &mut FactReader<'_, F>) -> u64 {
+    match addend {
+        HitsAddend::Number(number) => *number,
+        HitsAddend::Header(fact) => reader.value(fact).and_then(cost).unwrap_or(1),
+    }
+}
+
+/// Longer than any number; each entry of `rate_limits` would read the whole value.
+const COST_BYTES_MAX: usize = 128;
+
+/// A number such as `3`, `2.5` or `1e3`, rounded up, and at most [`HITS_MAX`].
+fn cost(value: &[u8]) -> Option<u64> {
+    if value.len() > COST_BYTES_MAX {
+        return None;
+    }
+    let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    // `parse` also accepts `-1`, `inf` and `nan`.
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let number = text.parse::<f64>().ok()?;
+    // The cast saturates.
+    Some((number.ceil() as u64).min(HITS_MAX))
+}

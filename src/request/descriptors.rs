@@ -1,0 +1,217 @@
+//! The descriptors of one request, encoded in one buffer that is reused for the next request, so
+//! that a locally decided request allocates nothing. `config::encoded` has the format.
+
+use super::fact_reader::FactBuffer;
+use crate::config::encoded::{LENGTH_BYTES, append_part, entries_of};
+use tidegate_core::{Descriptor, Hits};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// Identifies the lease of a descriptor: a hash of its entries with a secret seed of the process,
+/// so that no client can target another's lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseKey(pub u128);
+
+/// The descriptors of one request.
+#[derive(Debug, Clone, Default)]
+pub struct Descriptors {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    /// Start of the unfinished descriptor.
+    start: usize,
+    /// Whether the same descriptor occurs twice.
+    has_duplicates: bool,
+    /// The values read from the request; here only to reuse its memory.
+    buffer: Option<Box<FactBuffer>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: usize,
+    end: usize,
+    key: LeaseKey,
+    hits: u64,
+}
+
+/// One of the descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DescriptorRef<'a> {
+    /// Identifies its lease.
+    pub key: LeaseKey,
+    /// The cost of the request.
+    pub hits: u64,
+    /// Its entries; encoded by `config`.
+    pub entries: &'a [u8],
+}
+
+impl Descriptors {
+    /// Removes all descriptors, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.spans.clear();
+        self.start = 0;
+        self.has_duplicates = false;
+    }
+
+    /// Appends an entry to the unfinished descriptor.
+    pub fn entry(&mut self, key: &str, value: &str) {
+        for part in [key, value] {
+            append_part(&mut self.bytes, part);
+        }
+    }
+
+    /// Appends encoded bytes, such as those of a [`DescriptorRef`]: entries, or a key whose value
+    /// follows.
+    pub(crate) fn append(&mut self, encoded: &[u8]) {
+        self.bytes.extend_from_slice(encoded);
+    }
+
+    /// Appends the value of the preceding key. `write` must write UTF-8.
+    pub(crate) fn value(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; LENGTH_BYTES]);
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        let length = self.bytes.len().saturating_sub(start);
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        if let Some(place) = self.bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *place = length.to_le_bytes();
+        }
+    }
+
+    pub(crate) fn take_buffer(&mut self) -> Box<FactBuffer> {
+        self.buffer.take().unwrap_or_default()
+    }
+
+    pub(crate) fn put_buffer(&mut self, buffer: Box<FactBuffer>) {
+        self.buffer = Some(buffer);
+    }
+
+    /// Drops the unfinished descriptor.
+    pub fn discard_partial(&mut self) {
+        self.bytes.truncate(self.start);
+    }
+
+    /// Finishes the descriptor, unless it has no entries.
+    pub fn finish(&mut self, seed: u64, hits: u64) {
+        let Some(entries) = self.bytes.get(self.start..).filter(|bytes| !bytes.is_empty()) else {
+            return;
+        };
+        let key = LeaseKey(xxh3_128_with_seed(entries, seed));
+        let (start, end) = (self.start, self.bytes.len());
+        self.has_duplicates = self.has_duplicates || self.spans.iter().any(|span| span.key == key);
+        self.spans.push(Span { start, end, key, hits });
+        self.start = end;
+    }
+
+    /// The number of descriptors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Whether the same descriptor occurs twice.
+    #[must_use]
+    pub fn has_duplicates(&self) -> bool {
+        self.has_duplicates
+    }
+
+    /// The descriptors in order.
+    pub fn iter(&self) -> impl Iterator<Item = DescriptorRef<'_>> {
+        self.spans.iter().map(|span| DescriptorRef {
+            key: span.key,
+            hits: span.hits,
+            entries: self.bytes.get(span.start..span.end).unwrap_or_default(),
+        })
+    }
+
+    /// The descriptors as a call contains them.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<Descriptor> {
+        let descriptor = |descriptor: DescriptorRef<'_>| Descriptor {
+            hits: Some(Hits::new(descriptor.hits)),
+            ..Descriptor::new(entries_of(descriptor.entries))
+        };
+        self.iter().map(descriptor).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::encoded::encoded;
+    use tidegate_core::Entry;
+
+    fn finished(write: impl FnOnce(&mut Descriptors)) -> Descriptors {
+        let mut descriptors = Descriptors::default();
+        write(&mut descriptors);
+        descriptors.finish(1, 1);
+        descriptors
+    }
+
+    fn key(descriptors: &Descriptors) -> LeaseKey {
+        descriptors.iter().next().unwrap().key
+    }
+
+    #[test]
+    fn an_entry_is_the_same_however_it_is_written() {
+        let whole = finished(|descriptors| descriptors.entry("key", "value"));
+        let copied = finished(|descriptors| descriptors.append(&encoded(&["key", "value"])));
+        let written = finished(|descriptors| {
+            descriptors.append(&encoded(&["key"]));
+            descriptors.value(|bytes| bytes.extend_from_slice(b"value"));
+        });
+        for other in [copied, written] {
+            assert_eq!(whole.iter().next(), other.iter().next());
+        }
+        assert_eq!(whole.to_vec()[0].entries, [Entry::new("key", "value")]);
+    }
+
+    #[test]
+    fn no_two_lists_of_entries_share_a_key() {
+        let lists: [&[(&str, &str)]; 6] = [
+            &[("a", "bc")],
+            &[("ab", "c")],
+            &[("a", "b"), ("c", "d")],
+            &[("c", "d"), ("a", "b")],
+            &[("a", "b")],
+            &[("a", "")],
+        ];
+        let keys: Vec<LeaseKey> = lists
+            .iter()
+            .map(|list| {
+                let entries = |descriptors: &mut Descriptors| {
+                    list.iter().for_each(|(name, value)| descriptors.entry(name, value));
+                };
+                key(&finished(entries))
+            })
+            .collect();
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{:?}", lists[index]);
+        }
+    }
+
+    #[test]
+    fn a_discarded_descriptor_leaves_nothing() {
+        let mut descriptors = finished(|descriptors| descriptors.entry("a", "b"));
+        descriptors.entry("half", "done");
+        descriptors.discard_partial();
+        descriptors.finish(1, 1);
+        assert_eq!(descriptors.len(), 1);
+        descriptors.entry("c", "d");
+        descriptors.finish(1, 5);
+        let last = descriptors.iter().last().unwrap();
+        assert_eq!((last.hits, entries_of(last.entries)), (5, vec![Entry::new("c", "d")]));
+        descriptors.clear();
+        assert!(descriptors.is_empty());
+    }
+}

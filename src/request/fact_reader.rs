@@ -1,0 +1,237 @@
+//! The values of the current request: each fact is read when it is first needed, and at most once.
+
+use crate::config::{Config, Fact, PROPERTY_PARTS_MAX, Source};
+use crate::host::RequestFacts;
+use crate::matching::address::ip_of;
+use crate::matching::query::Found;
+use std::net::IpAddr;
+use std::ops::Range;
+
+/// The values read so far, by the number of their fact. Empty between requests: values may be
+/// secrets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FactBuffer {
+    states: Vec<FactState>,
+    /// Derived values, for the facts that have any.
+    derived: Vec<DerivedValue>,
+    bytes: Vec<u8>,
+}
+
+/// Derived at most once per request, since the value may be long.
+#[derive(Debug, Clone, Default)]
+struct DerivedValue {
+    text: Option<Range<usize>>,
+    short: Option<Range<usize>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum FactState {
+    #[default]
+    NotRead,
+    Absent,
+    /// The position of the value in `bytes`.
+    Read {
+        start: usize,
+        end: usize,
+    },
+    Address(IpAddr),
+}
+
+/// Memory that is kept from request to request.
+const KEPT_BYTES_MAX: usize = 16_384;
+
+pub(super) struct FactReader<'a, F> {
+    config: &'a Config,
+    facts: &'a F,
+    buffer: Box<FactBuffer>,
+}
+
+impl<'a, F: RequestFacts> FactReader<'a, F> {
+    pub(super) fn new(config: &'a Config, facts: &'a F, buffer: Box<FactBuffer>) -> Self {
+        FactReader { config, facts, buffer }
+    }
+
+    pub(super) fn into_buffer(mut self) -> Box<FactBuffer> {
+        self.buffer.states.clear();
+        self.buffer.derived.clear();
+        self.buffer.bytes.clear();
+        if self.buffer.bytes.capacity() > KEPT_BYTES_MAX {
+            self.buffer.bytes.shrink_to(KEPT_BYTES_MAX);
+        }
+        self.buffer
+    }
+
+    /// The value of a fact; for an address, use [`FactReader::address`].
+    pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        self.buffer.bytes.get(range)
+    }
+
+    /// The value as UTF-8, with U+FFFD for invalid bytes.
+    pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        let derived = self.derived(fact.number);
+        let text = match derived.text {
+            Some(text) => text,
+            None => {
+                let bytes = &mut self.buffer.bytes;
+                let value = bytes.get(range.clone())?;
+                // The usual case; the lossy conversion takes ten times as long.
+                let text = match std::str::from_utf8(value) {
+                    Ok(_) => range,
+                    Err(_) => {
+                        let text = String::from_utf8_lossy(value).into_owned();
+                        appended(bytes, text.as_bytes())
+                    }
+                };
+                self.keep(fact.number, DerivedValue { text: Some(text.clone()), ..derived });
+                text
+            }
+        };
+        self.buffer.bytes.get(text)
+    }
+
+    /// The value, or `shorten` of it if it is longer than `max` bytes.
+    pub(super) fn shortened(
+        &mut self,
+        fact: &Fact,
+        max: usize,
+        shorten: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Option<&[u8]> {
+        let range = self.range(fact)?;
+        if range.len() <= max {
+            return self.buffer.bytes.get(range);
+        }
+        let derived = self.derived(fact.number);
+        let short = match derived.short {
+            Some(short) => short,
+            None => {
+                let bytes = &mut self.buffer.bytes;
+                let short = shorten(bytes.get(range)?);
+                let short = appended(bytes, &short);
+                self.keep(fact.number, DerivedValue { short: Some(short.clone()), ..derived });
+                short
+            }
+        };
+        self.buffer.bytes.get(short)
+    }
+
+    fn range(&mut self, fact: &Fact) -> Option<Range<usize>> {
+        if let FactState::NotRead = self.slot(fact.number) {
+            self.read(fact);
+        }
+        match self.slot(fact.number) {
+            FactState::Read { start, end } => Some(start..end),
+            FactState::NotRead | FactState::Absent | FactState::Address(_) => None,
+        }
+    }
+
+    fn read(&mut self, fact: &Fact) {
+        if let Source::Parameter(_) = fact.source {
+            return self.read_parameters();
+        }
+        let bytes = &mut self.buffer.bytes;
+        let copy = |value: &[u8]| {
+            let Range { start, end } = appended(bytes, value);
+            FactState::Read { start, end }
+        };
+        let slot = read(self.facts, &fact.source, copy).unwrap_or(FactState::Absent);
+        self.set(fact.number, slot);
+    }
+
+    /// Reads all configured parameters in one pass: a path can have tens of thousands.
+    fn read_parameters(&mut self) {
+        let parameters = &self.config.parameters;
+        parameters.numbers().for_each(|number| self.set(number, FactState::Absent));
+        let Some(path) = self.range(&self.config.path) else { return };
+        let FactBuffer { states, bytes, .. } = &mut *self.buffer;
+        // Decoded values are appended to the values read so far.
+        let base = bytes.len();
+        let mut decoded = Vec::new();
+        let value = bytes.get(path.clone()).unwrap_or_default();
+        parameters.find(value, &mut decoded, |number, found| {
+            let (from, Range { start, end }) = match found {
+                Found::InPath(range) => (path.start, range),
+                Found::Decoded(range) => (base, range),
+            };
+            if let Some(slot @ FactState::Absent) = states.get_mut(number) {
+                let (start, end) = (start.saturating_add(from), end.saturating_add(from));
+                *slot = FactState::Read { start, end };
+            }
+        });
+        bytes.extend_from_slice(&decoded);
+    }
+
+    /// The value of an address fact, without its port.
+    pub(super) fn address(&mut self, fact: &Fact) -> Option<IpAddr> {
+        if let FactState::NotRead = self.slot(fact.number) {
+            let address = read(self.facts, &fact.source, ip_of).flatten();
+            self.set(fact.number, address.map_or(FactState::Absent, FactState::Address));
+        }
+        match self.slot(fact.number) {
+            FactState::Address(address) => Some(address),
+            FactState::NotRead | FactState::Absent | FactState::Read { .. } => None,
+        }
+    }
+
+    fn derived(&self, number: usize) -> DerivedValue {
+        self.buffer.derived.get(number).cloned().unwrap_or_default()
+    }
+
+    fn keep(&mut self, number: usize, more: DerivedValue) {
+        let derived = &mut self.buffer.derived;
+        if derived.len() <= number {
+            derived.resize(number.saturating_add(1), DerivedValue::default());
+        }
+        if let Some(derived) = derived.get_mut(number) {
+            *derived = more;
+        }
+    }
+
+    fn slot(&self, number: usize) -> FactState {
+        self.buffer.states.get(number).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, number: usize, slot: FactState) {
+        let states = &mut self.buffer.states;
+        if states.len() <= number {
+            states.resize(number.saturating_add(1), FactState::NotRead);
+        }
+        if let Some(place) = states.get_mut(number) {
+            *place = slot;
+        }
+    }
+}
+
+/// Appends bytes and returns their position.
+fn appended(bytes: &mut Vec<u8>, more: &[u8]) -> Range<usize> {
+    let start = bytes.len();
+    bytes.extend_from_slice(more);
+    start..bytes.len()
+}
+
+fn read<T>(facts: &impl RequestFacts, source: &Source, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    match source {
+        Source::Header(name) => facts.header(name, read),
+        // Read in one pass by `read_parameters`.
+        Source::Parameter(_) => None,
+        Source::Property(path) => property(facts, path, read),
+        // Any value becomes an entry, lossily if necessary: a value from a client must not drop the
+        // descriptor. Envoy treats an empty text as absent.
+        Source::Text(path) => {
+            property(facts, path, |value| (!value.is_empty()).then(|| read(value))).flatten()
+        }
+    }
+}
+
+fn property<T>(
+    facts: &impl RequestFacts,
+    path: &[String],
+    read: impl FnOnce(&[u8]) -> T,
+) -> Option<T> {
+    let mut parts = [""; PROPERTY_PARTS_MAX];
+    for (part, name) in parts.iter_mut().zip(path) {
+        *part = name;
+    }
+    facts.property(parts.get(..path.len())?, read)
+}

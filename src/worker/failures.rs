@@ -1,0 +1,167 @@
+//! Handles calls without a response: the mode that decides, the circuit breaker, counters, and the
+//! log.
+//!
+//! Each cause has its own counter and its own log line, which a worker writes at most once in ten
+//! seconds.
+
+use super::{Outcome, Worker};
+use crate::config::{FailureMode, OverloadMode};
+use crate::host::stats::Counter;
+use crate::host::{Host, LogLevel};
+use crate::worker::call_error::{self, CallError, Cause, Undecided};
+use crate::worker::circuit_breaker::Transition;
+use crate::worker::pending_calls::{Purpose, Requester};
+use tidegate_core::{Nanos, Timestamp};
+
+/// The least time between two log lines about the same cause.
+const LOG_INTERVAL: Nanos = Nanos::from_secs(10);
+
+/// Limits log lines: a failure is not logged for each request.
+#[derive(Debug, Default)]
+pub(super) struct FailureLog {
+    logged_at: [Option<Timestamp>; Cause::COUNT],
+    /// Whether an outage was logged since the last response: then its end is logged too.
+    outage_logged: bool,
+}
+
+impl FailureLog {
+    /// Whether a line about this cause is due; then it counts as logged.
+    fn is_due(&mut self, cause: Cause, now: Timestamp) -> bool {
+        let Some(logged_at) = self.logged_at.get_mut(cause as usize) else { return false };
+        let due = logged_at.is_none_or(|logged| now.saturating_since(logged) >= LOG_INTERVAL);
+        if due {
+            *logged_at = Some(now);
+        }
+        due
+    }
+}
+
+impl<H: Host> Worker<H> {
+    /// What becomes of a request without a decision.
+    pub(super) fn undecided(&mut self, why: Undecided) -> Outcome {
+        let (allowed, denied) = match why {
+            Undecided::Failure => (Counter::FailureAllowed, Counter::FailureDenied),
+            Undecided::Overload => (Counter::OverloadAllowed, Counter::OverloadDenied),
+        };
+        match call_error::undecided(&self.config, why) {
+            None => {
+                self.stats.count(allowed);
+                Outcome::Allow(None)
+            }
+            Some(reply) => {
+                self.stats.count(denied);
+                Outcome::Deny(reply)
+            }
+        }
+    }
+
+    /// Ends the wait of a request without a decision.
+    pub(super) fn fail(&mut self, requester: Requester, why: Undecided) {
+        if let Requester::Stream(_) = requester
+            && !self.is_gone(requester)
+        {
+            let outcome = self.undecided(why);
+            self.deliver(requester, outcome);
+        }
+    }
+
+    /// A request found no room to wait.
+    pub(super) fn note_full(&mut self, now: Timestamp) {
+        self.stats.count(Counter::WaitingFull);
+        if self.failure_log.is_due(Cause::Full, now) {
+            self.log_cause("too many requests wait for its answers", Undecided::Overload);
+        }
+    }
+
+    /// The deadline of a queued request has passed.
+    pub(super) fn note_late(&mut self, now: Timestamp) {
+        if self.failure_log.is_due(Cause::Late, now) {
+            self.log_cause(&CallError::Late.to_string(), Undecided::Overload);
+        }
+    }
+
+    pub(super) fn note_answer(&mut self) {
+        self.tick_clock.answered();
+        let logged = std::mem::take(&mut self.failure_log.outage_logged);
+        if self.breaker.answered() == Transition::Closed && logged {
+            let message = format!("cluster {} answers again", self.config.cluster);
+            self.host.log(LogLevel::Info, &message);
+        }
+    }
+
+    /// A call has failed.
+    pub(super) fn note_failure(&mut self, error: CallError, purpose: Purpose, now: Timestamp) {
+        if purpose != Purpose::Return {
+            self.stats.count(Counter::AskErrors);
+            self.stats.count(counted_as(error.cause()));
+        }
+        if error.is_answer() {
+            self.note_answer();
+        }
+        let opened = match error.undecided_reason() {
+            _ if error.is_answer() => false,
+            _ if purpose == Purpose::Probe => {
+                self.breaker.probe_failed(now, self.host.random());
+                false
+            }
+            Undecided::Overload => false,
+            Undecided::Failure => {
+                let random = self.host.random();
+                let change = match error {
+                    CallError::Silent => self.breaker.silent(now, random),
+                    _ => self.breaker.failed(now, random),
+                };
+                change == Transition::Opened
+            }
+        };
+        let is_news = match purpose {
+            Purpose::Decide => true,
+            Purpose::Probe => !self.failure_log.outage_logged,
+            Purpose::Refresh | Purpose::Return => opened || error.is_answer(),
+        };
+        if is_news && self.failure_log.is_due(error.cause(), now) {
+            self.failure_log.outage_logged |=
+                error.undecided_reason() == Undecided::Failure && !error.is_answer();
+            match error {
+                CallError::Overflow => self.log(&format!("{error}; requests wait for their turn")),
+                error => self.log_cause(&error.to_string(), error.undecided_reason()),
+            }
+        }
+    }
+
+    fn log_cause(&self, cause: &str, why: Undecided) {
+        let effect = match (why, self.config.failure_mode, self.config.overload_mode) {
+            (Undecided::Failure, FailureMode::Allow, _) => {
+                "such requests pass unlimited (failure_mode allow)"
+            }
+            (Undecided::Failure, FailureMode::Deny, _) => {
+                "such requests get 500 (failure_mode deny)"
+            }
+            (Undecided::Overload, _, OverloadMode::Allow) => {
+                "such requests pass unlimited (overload_mode allow)"
+            }
+            (Undecided::Overload, _, OverloadMode::Deny) => {
+                "such requests get 503 (overload_mode deny)"
+            }
+        };
+        self.log(&format!("{cause}; {effect}"));
+    }
+
+    fn log(&self, text: &str) {
+        self.host.log(LogLevel::Warn, &format!("cluster {}: {text}", self.config.cluster));
+    }
+}
+
+fn counted_as(cause: Cause) -> Counter {
+    match cause {
+        Cause::Unreachable => Counter::AsksUnreachable,
+        Cause::Silent => Counter::AsksUnanswered,
+        Cause::Failed => Counter::AsksFailed,
+        Cause::Late => Counter::AsksLate,
+        Cause::Shed => Counter::AsksShed,
+        Cause::Refused => Counter::AsksRefused,
+        Cause::Stuck => Counter::AsksStuck,
+        Cause::Overflow => Counter::AsksOverflowed,
+        Cause::Full => Counter::WaitingFull,
+    }
+}

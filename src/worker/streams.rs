@@ -1,0 +1,87 @@
+//! The state of a request between its events. Most requests need none.
+
+use crate::host::StreamId;
+use crate::request::descriptors::{Descriptors, LeaseKey};
+use crate::worker::replies::LimitStatus;
+use std::hash::{BuildHasherDefault, Hasher};
+
+#[derive(Debug)]
+pub(crate) enum StreamState {
+    /// It is paused: it calls or waits.
+    Paused,
+    /// It passed by local state about these keys; its response headers use their state at that
+    /// time.
+    DecidedLocally(LeaseKeys),
+    /// It passed by a response with these limits.
+    DecidedBySidecar(Vec<LimitStatus>),
+}
+
+/// The requests of a worker. Envoy chooses the ids, so the hash needs no secret, and runs are
+/// repeatable.
+pub(crate) type Streams = hashbrown::HashMap<StreamId, StreamState, BuildHasherDefault<IdHasher>>;
+
+/// The keys of a request; a few need no allocation.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseKeys {
+    few: [Option<LeaseKey>; LeaseKeys::FEW],
+    more: Vec<LeaseKey>,
+}
+
+impl LeaseKeys {
+    const FEW: usize = 4;
+
+    pub(crate) fn of(descriptors: &Descriptors) -> LeaseKeys {
+        let mut keys = LeaseKeys::default();
+        let mut all = descriptors.iter().map(|descriptor| descriptor.key);
+        for few in &mut keys.few {
+            *few = all.next();
+        }
+        keys.more.extend(all);
+        keys
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = LeaseKey> {
+        self.few.iter().flatten().chain(&self.more).copied()
+    }
+}
+
+/// Spreads small numbers over all bits.
+#[derive(Debug, Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        // 2^64 over the golden ratio; the table uses the upper bits and the lower ones.
+        let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        spread ^ (spread >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 << 8) ^ (self.0 >> 56) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = u64::from(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_number_and_order() {
+        for count in 0..7_u64 {
+            let mut descriptors = Descriptors::default();
+            for number in 0..count {
+                descriptors.entry("k", &number.to_string());
+                descriptors.finish(7, 1);
+            }
+            let expected: Vec<LeaseKey> =
+                descriptors.iter().map(|descriptor| descriptor.key).collect();
+            assert_eq!(LeaseKeys::of(&descriptors).iter().collect::<Vec<_>>(), expected);
+        }
+    }
+}
