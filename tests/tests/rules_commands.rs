@@ -223,7 +223,7 @@ allowed: 2 left
     );
     home.check(&explain("app=web user=17"), 0, &expected).await?;
     for (words, says) in [
-        ("app=web", "the beginning of longer rules, which go on with user"),
+        ("app=web", "longer rules begin like this and go on with user"),
         (
             "ap=web",
             "no rule has the key \"ap\" here; the keys are app, client, closed, free, watched",
@@ -484,7 +484,7 @@ async fn mistakes_end_with_their_code_and_say_what_to_do() -> anyhow::Result<()>
         ("explain --limits limits.yaml client=1 --and x", 2, "entry \"x\": expected KEY=VALUE"),
         ("explain --limits two client=1", 2, "--domain is needed: the limits have a, b"),
         ("explain --limits limits.yaml --hits x client=1", 2, "invalid value 'x'"),
-        ("explain --limits bad.yaml client=1", 1, "bad.yaml:1:9: `domain` must be there"),
+        ("explain --limits bad.yaml client=1", 1, "bad.yaml:1:9: `domain` is required"),
         ("explain --limits limits.yaml --data-dir limits.yaml client=1", 1, "limits.yaml/cluster"),
     ] {
         let ran = home.run(words).await?;

@@ -79,11 +79,8 @@ impl CrossFile {
     /// Where `path` is already defined: `line:column`, preceded by the file unless it is `file`.
     pub(crate) fn first_definition(&self, path: &str, file: &Path) -> Option<String> {
         let (first, (line, column)) = self.positions.get(path)?;
-        Some(if **first == *file {
-            format!("{line}:{column}")
-        } else {
-            format!("{}:{line}:{column}", first.display())
-        })
+        let file = if **first == *file { String::new() } else { format!("{}:", first.display()) };
+        Some(format!("{file}{line}:{column}"))
     }
 }
 
@@ -105,11 +102,8 @@ impl Loader {
         if let Some(other) = self.files.get(domain)
             && self.defaults.same_domain == SameDomain::Refuse
         {
-            return Err(format!(
-                "domain {} is already defined by {}",
-                quoted(domain),
-                other.display()
-            ));
+            let (domain, other) = (quoted(domain), other.display());
+            return Err(format!("domain {domain} is already defined by {other}"));
         }
         self.files.entry(domain.to_owned()).or_insert_with(|| file.to_owned());
         self.rules.domain_mut(domain);

@@ -14,6 +14,7 @@ use tidegate_core::Entry;
 const NAMES_MAX: usize = 8;
 
 /// A lookup, with all its levels.
+#[derive(Default)]
 pub struct Trace<'a> {
     pub entries: &'a [Entry],
     /// One for each entry up to the first that does not match.
@@ -36,13 +37,7 @@ pub struct Level<'a> {
 
 impl<'a> Trace<'a> {
     pub fn of(rules: &'a Rules, domain: &str, entries: &'a [Entry]) -> Trace<'a> {
-        let mut trace = Trace {
-            entries,
-            levels: Vec::new(),
-            rule: None,
-            shared: Vec::new(),
-            hints: Vec::new(),
-        };
+        let mut trace = Trace { entries, ..Trace::default() };
         // The step of one more entry shows the keys below the last node.
         let extended = [entries, &[Entry::new("", "")]].concat();
         let (Some(root), Some(steps)) = (rules.root(domain), rules.steps(domain, &extended)) else {

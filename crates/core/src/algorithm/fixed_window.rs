@@ -178,9 +178,7 @@ impl FixedWindow {
             Timestamp::from_nanos(opening)
         })
     }
-}
 
-impl FixedWindow {
     /// When the last hit was counted; the start of its window if not recorded.
     pub(crate) fn last_hit(state: &[u64; 4]) -> Option<u64> {
         let [start, _, last, _] = *state;
