@@ -36,10 +36,10 @@ fn tmpfs(free: u64) -> FileSystem {
     FileSystem { directory: PathBuf::from("/dev/shm"), free: free * MIB }
 }
 
-/// Room under a memory limit of so many MiB with so many of them used, and in a tmpfs with so many free.
-fn room(memory: Option<(u64, u64)>, free: Option<u64>) -> Room {
+/// A budget under a memory limit of so many MiB with so many of them used, and in a tmpfs with so many free.
+fn room(memory: Option<(u64, u64)>, free: Option<u64>) -> MemoryBudget {
     let limits = memory.map(|(mib, used)| limit(mib, used)).into_iter().collect();
-    Room::of(limits, free.map(tmpfs), 0)
+    MemoryBudget::of(limits, free.map(tmpfs), 0)
 }
 
 /// The bytes of a cluster by these options.
@@ -51,9 +51,9 @@ fn bytes(options: &Settings, capacity_default: u64) -> u64 {
 /// How large the default is, as a share of what it was made to fit into, in MiB; it fits, and its reason is
 /// this one.
 #[track_caller]
-fn check_default(room: &Room, share: u64, reason: &str) {
+fn check_default(room: &MemoryBudget, share: u64, reason: &str) {
     let options = options(&[]);
-    let default = room.default(&options);
+    let default = room.default_size(&options);
     assert_eq!(default.reason, reason);
     let bytes = bytes(&options, default.capacity);
     let share = share * MIB;
@@ -78,7 +78,7 @@ fn the_default_shrinks_to_what_fits() {
 fn the_default_never_grows() {
     let plain = DefaultSize { capacity: 1 << 20, reason: "the default fits".to_owned() };
     for room in [room(None, None), room(Some((100_000, 0)), Some(100_000))] {
-        assert_eq!(room.default(&options(&[])), plain);
+        assert_eq!(room.default_size(&options(&[])), plain);
     }
 }
 
@@ -87,7 +87,7 @@ fn the_default_never_grows() {
 fn the_default_has_a_least_size() {
     for room in [room(Some((40, 10)), None), room(None, Some(4)), room(Some((10, 20)), Some(0))] {
         let options = options(&[]);
-        let default = room.default(&options);
+        let default = room.default_size(&options);
         assert_eq!(default.capacity, CAPACITY_DEFAULT_MIN);
         room.check(bytes(&options, default.capacity), &options).unwrap_err();
     }
@@ -102,7 +102,7 @@ fn what_is_asked_for_is_never_changed() {
 }
 
 #[track_caller]
-fn check_refused(room: &Room, flags: &[&str], expected: &str) {
+fn check_refused(room: &MemoryBudget, flags: &[&str], expected: &str) {
     let options = options(flags);
     let error = room.check(bytes(&options, 1), &options).unwrap_err();
     assert_eq!(error.to_string(), expected);
@@ -114,27 +114,27 @@ fn what_does_not_fit_is_an_error_that_says_what_would() {
     check_refused(
         &room(Some((128, 9)), Some(64)),
         &ten_million,
-        "the counters would take 709.7 MiB, and 87.0 MiB are left for them: the memory limit \
-         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 9.0 MiB are in use and 32.0 MiB are kept for the \
+        "the counters need 709.7 MiB, and 87.0 MiB are left for them: the memory limit \
+         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 9.0 MiB are in use and 32.0 MiB are reserved for the \
          processes; set --capacity 1080000 or less, or raise the limit to 765.0 MiB",
     );
     check_refused(
         &room(None, Some(64)),
         &ten_million,
-        "the counters would take 709.7 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 760000 or less, or make room there",
+        "the counters need 709.7 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
+         --capacity 760000 or less, or free some space there",
     );
     check_refused(
         &room(None, Some(64)),
         &["--geometry", "4x65536x35"],
-        "the counters would take 523.4 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 760000 or less instead of --geometry, or make room there",
+        "the counters need 523.4 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
+         --capacity 760000 or less instead of --geometry, or free some space there",
     );
     check_refused(
         &room(Some((128, 200)), None),
         &["--capacity", "10", "--wide-capacity", "0"],
-        "the counters would take 8.0 MiB, and 0.0 MiB are left for them: the memory limit \
-         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 200.0 MiB are in use and 32.0 MiB are kept for the \
+        "the counters need 8.0 MiB, and 0.0 MiB are left for them: the memory limit \
+         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 200.0 MiB are in use and 32.0 MiB are reserved for the \
          processes; no --capacity fits beside --wide-capacity and 8 MiB for updates under way, or raise the \
          limit to 241.0 MiB",
     );
@@ -161,6 +161,6 @@ fn the_largest_capacity_that_fits_is_found() {
 
 #[test]
 fn workers_have_their_share() {
-    let kept = |workers| Room::of(Vec::new(), None, workers).kept;
+    let kept = |workers| MemoryBudget::of(Vec::new(), None, workers).reserved;
     assert_eq!((kept(0), kept(4)), (32 * MIB, 48 * MIB));
 }
