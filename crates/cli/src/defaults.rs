@@ -25,7 +25,7 @@ const SERVE: &str = "serve";
 /// A default for a flag.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FlagDefault {
-    /// Its source for the log: variables, or attributes of a file.
+    /// Its source for the log: variables or a file.
     pub(crate) source: &'static str,
     pub(crate) id: &'static str,
     pub(crate) value: String,
@@ -75,7 +75,8 @@ fn parse<A: Into<OsString> + Clone>(
 
 fn with_default(serve: clap::Command, default: &FlagDefault) -> clap::Command {
     let FlagDefault { id, value, .. } = default;
-    // A required flag must be given even if it has a default.
+    debug_assert!(serve.get_arguments().any(|flag| flag.get_id() == id), "no flag {id}");
+    // clap does not accept a default for a required flag.
     serve.mut_arg(id, |flag| flag.required(false).default_value(value.clone()))
 }
 

@@ -12,7 +12,7 @@ use tidegate_core::Verdict;
 use tidegate_limits::Rules;
 use tidegate_store::{Cluster, UpdateError};
 
-/// A handle for each code of an answer: a look into a family would take a lock.
+/// A counter for each code of an answer: a family would need a lock.
 #[derive(Debug, Clone, Default)]
 struct Answers {
     allowed: Counter,

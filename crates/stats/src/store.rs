@@ -74,8 +74,8 @@ fn occupancy_families(store: &Cluster) -> [Family; 3] {
     .map(|(name, help, samples)| Family::new(name, help, Kind::Gauge, samples))
 }
 
-/// The meaning of a count of the store. All of them count since the data directory was made, over all
-/// processes.
+/// The meaning of a count of the store. All of them count since the data directory was created, over
+/// all processes.
 pub fn store_help(name: &str) -> &'static str {
     match name {
         "store_updates" => "Counters written",

@@ -152,7 +152,7 @@ impl<'a> Explanation<'a> {
         limits.filter_map(|limit| Some((limit, rule_that_replaces(limit)?.path.as_str()))).collect()
     }
 
-    /// The limits because of which the request is denied.
+    /// The limits that deny the request.
     fn denied_by(&self) -> Vec<&Previewed> {
         let denies = |of: Enforcement| {
             let over = move |limit: &&Previewed| limit.enforcement == of && !limit.then.is_allow();

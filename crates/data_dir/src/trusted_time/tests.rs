@@ -4,11 +4,11 @@ use proptest::prelude::*;
 const NOON: u64 = 1_800_000_000;
 const DAY: i64 = 86_400;
 
-/// A machine, and the words of a cluster on it.
+/// A machine, and the shared words of a cluster on it.
 struct Machine {
-    /// What time it is in truth.
+    /// The true time.
     truth: u64,
-    /// How far the system clock is ahead of it.
+    /// How far the system clock is ahead of the true time.
     off: i64,
     began: u64,
     boot: u32,
@@ -35,7 +35,7 @@ impl Machine {
         update
     }
 
-    /// Looks each second for so long. The last update.
+    /// Updates every second for `secs` seconds; returns the last update.
     fn run(&mut self, tracker: &mut Tracker, secs: u64) -> Update {
         for _ in 1..secs {
             self.update(tracker);
@@ -51,19 +51,19 @@ impl Machine {
         (self.began, self.boot) = (self.truth, self.boot + 1);
     }
 
-    /// What expires by then is taken for expired.
+    /// Counters that expire by then count as expired.
     fn freed_until(&self, update: Update) -> u64 {
         self.wall().min(update.trusted_secs.into())
     }
 
-    /// Nothing that lives is taken for expired, but for rounding.
+    /// No live counter counts as expired, except by rounding.
     #[track_caller]
     fn check_safe(&self, update: Update) {
         let until = self.freed_until(update);
         assert!(until <= self.truth + SLACK, "{} s too far", until - self.truth);
     }
 
-    /// All that has expired is taken for it, save what expires at this very moment.
+    /// All expired counters count as expired, except those that expire at this moment.
     #[track_caller]
     fn check_full(&self, update: Update) {
         let until = self.freed_until(update);
@@ -111,7 +111,7 @@ fn a_step_that_stays_is_trusted_after_a_while() {
     assert_eq!(machine.run(&mut tracker, PATIENCE).ahead_secs, 2 * DAY.unsigned_abs());
     let update = machine.run(&mut tracker, 1);
     machine.check_full(update);
-    // Undone after all: as soon as it is, the earlier of the two decides; in the end both are right.
+    // Corrected later: at once the earlier of the two clocks decides; in the end both are right.
     machine.off = 0;
     let update = machine.run(&mut tracker, PATIENCE + 1);
     machine.check_safe(update);
@@ -133,7 +133,7 @@ fn of_several_steps_the_least_is_trusted() {
     assert!(u64::from(update.trusted_secs).abs_diff(machine.truth + 3_600) <= SLACK);
 }
 
-/// A clock that is right for a moment begins its time of patience anew.
+/// A clock that is right for a moment starts its patience anew.
 #[test]
 fn a_clock_that_steps_to_and_fro_is_not_trusted() {
     let (mut machine, mut tracker) = (Machine::new(), Tracker::default());
@@ -164,7 +164,7 @@ fn small_steps_do_not_add_up_faster_than_the_pace() {
     assert!(update.ahead_secs > 200, "{update:?}");
 }
 
-/// A thousandth of time, to either side.
+/// A drift of a thousandth, to either side.
 #[test]
 fn slow_drift_is_followed() {
     for drift in [1, -1] {
@@ -214,7 +214,7 @@ fn a_machine_that_begins_in_1970_is_trusted_once_its_clock_is_set() {
         machine.check_safe(update);
         machine.check_full(update);
     }
-    // What passed before is known: a clock that is set wrong frees no more than that, until it is looked at.
+    // The time that passed before is known: a wrong clock frees no more than that until the next update.
     machine.reboot(600);
     machine.off = -i64::try_from(machine.truth).unwrap();
     let update = machine.run(&mut Tracker::default(), 10);
@@ -222,7 +222,7 @@ fn a_machine_that_begins_in_1970_is_trusted_once_its_clock_is_set() {
     machine.check_safe(update);
 }
 
-/// Nothing tells how long it was off.
+/// Nothing shows how long the machine was off.
 #[test]
 fn a_machine_that_was_off_is_trusted_at_once() {
     for off in [10, 30 * DAY.unsigned_abs()] {
@@ -235,7 +235,7 @@ fn a_machine_that_was_off_is_trusted_at_once() {
     }
 }
 
-/// The clock of the boot goes on meanwhile.
+/// The boot clock runs on meanwhile.
 #[test]
 fn a_suspended_machine_is_trusted_at_once() {
     let (mut machine, mut tracker) = (Machine::new(), Tracker::default());
@@ -285,8 +285,8 @@ fn somebody_who_knows_can_say_that_the_clock_is_right() {
 }
 
 proptest! {
-    /// A machine whose clock is wrong for less than the patience at a time, however: nothing that lives is
-    /// taken for expired, but for what small steps make of it. With several processes, that come and go.
+    /// With a clock that is wrong in any way, but for less than the patience at a time, no live counter counts as
+    /// expired, except by small steps. Several processes come and go.
     #[test]
     fn no_clock_that_is_wrong_for_a_while_erases(
         phases in prop::collection::vec((-3 * DAY..3 * DAY, 1..PATIENCE - 2, 0..4_usize), 1..20),
@@ -313,7 +313,7 @@ proptest! {
         }
     }
 
-    /// Whatever words are there, looking does no harm.
+    /// An update accepts any words.
     #[test]
     fn any_words_are_borne(words in any::<[u64; 2]>(), wall in 0..1_u64 << 34, uptime in 0..1_u64 << 33) {
         for words in [words, [words[0], 7]] {
