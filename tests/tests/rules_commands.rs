@@ -204,7 +204,7 @@ counts start anew
 #[tokio::test]
 async fn explain_teaches_which_limit_a_descriptor_meets() -> anyhow::Result<()> {
     let home = Home::new()?;
-    let fresh = "(with fresh counters; --data-dir DIR shows them as they are)";
+    let fresh = "(with fresh counters; --data-dir DIR uses the live ones)";
     let explain = |words: &str| format!("explain --limits limits.yaml {words}");
     let expected = format!(
         "\
@@ -342,15 +342,15 @@ async fn explain_tells_patterns_shares_and_what_gives_way() -> anyhow::Result<()
     let ran = home.run(words).await?;
     ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
     for says in [
-        "  1. ip=10.1.2.3: matches the pattern in 10.0.0.0/8, 192.168.0.0/16; all values of the pattern \
+        "  1. ip=10.1.2.3: matches a pattern, in 10.0.0.0/8, 192.168.0.0/16; all values of the pattern \
          share one counter\n",
-        "  2. path=/api/x: matches the pattern like \"/api/*\"; each value has a counter of its own\n",
+        "  2. path=/api/x: matches a pattern, like \"/api/*\"; each value has a counter of its own\n",
         "    allows   200 per 10s, burst 300, initial 100, by token_bucket\n",
         "    now      100 of 300 tokens left; more in 1s, at ",
         "    allows   5,000 per hour, by sliding_buckets, exact\n",
         "    now      0 of 5,000 used, 5,000 left\n",
         "    allows   20,000 per day, borrow 300, by fixed_window\n",
-        "    counts   denied requests too, and debits after the fact\n",
+        "    counts   denied requests and debits after the fact\n",
         "path=/api/x #day\n",
         "\nallowed: 99 left\n",
     ] {

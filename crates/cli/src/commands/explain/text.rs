@@ -68,7 +68,7 @@ fn how(matched: &Matcher, values: &[String]) -> String {
             let values = some_of(values.iter().map(String::as_str), VALUES_MAX);
             format!("matches the key alone, as it is none of {values}")
         }
-        pattern => format!("matches the pattern {pattern}"),
+        pattern => format!("matches a pattern, {pattern}"),
     }
 }
 
