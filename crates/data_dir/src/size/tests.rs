@@ -136,7 +136,7 @@ fn what_does_not_fit_is_an_error_that_says_what_would() {
         &["--capacity", "10", "--wide-capacity", "0"],
         "the counters need 8.0 MiB, and 0.0 MiB are left for them: the memory limit \
          /sys/fs/cgroup/memory.max is 128.0 MiB, of which 200.0 MiB are in use and 32.0 MiB are reserved for the \
-         processes; no --capacity fits beside --wide-capacity and 8 MiB for updates under way, or raise the \
+         processes; no --capacity fits next to --wide-capacity and 8 MiB for updates in progress, or raise the \
          limit to 241.0 MiB",
     );
 }
