@@ -848,7 +848,7 @@ async fn srv_xml_sizes_the_cluster() -> anyhow::Result<()> {
     let mut door = Door::open(MAP, &flags).await?;
     door.client().await?.ask("Update", "login", "a").await?;
     ensure!(geometry(&door).await? == [3, 70, 9], "{}", door.process.log());
-    let kept = "the data directory keeps the geometry that it was made with";
+    let kept = "the data directory keeps the geometry that it was created with";
     ensure!(!door.process.log().contains(kept), "{}", door.process.log());
 
     std::fs::write(&path, srv("files='1' key-nodes='90' chain='7'"))?;
@@ -891,7 +891,7 @@ async fn check_understands_an_srv_xml() -> anyhow::Result<()> {
     let found = check(&example, &[]).await?;
     ensure!(found == (Some(0), printed), "{found:?}");
     let found = check("<srv/>", &[]).await?;
-    ensure!(found == (Some(0), "ok: an srv.xml, which says nothing\n".to_owned()), "{found:?}");
+    ensure!(found == (Some(0), "ok: an srv.xml, which sets nothing\n".to_owned()), "{found:?}");
     let wrong = "<srv port='x'\n  files='200' key-nodes='9' chain='9'/>";
     let expected = format!(
         "{at}:1:12: port \"x\": expected a whole number from 0 to 65535\n\

@@ -163,7 +163,9 @@ async fn help_teaches_and_mistakes_are_named() -> anyhow::Result<()> {
     let dir = TempDir::new()?;
     let ran = load(dir.path(), &["--help"]).await?;
     assert_eq!(ran.code, Some(0));
-    for part in ["Put load on", "Examples:", "--poisson", "zipf:S", "accounted for", "{key}"] {
+    for part in
+        ["Load a rate limit service", "Examples:", "--poisson", "zipf:S", "accounted for", "{key}"]
+    {
         assert!(ran.out.contains(part), "{part} in\n{}", ran.out);
     }
     for (flags, code, message) in [

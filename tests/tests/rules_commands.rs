@@ -204,19 +204,19 @@ counts start anew
 #[tokio::test]
 async fn explain_teaches_which_limit_a_descriptor_meets() -> anyhow::Result<()> {
     let home = Home::new()?;
-    let fresh = "(with fresh counters; --data-dir DIR shows them as they are)";
+    let fresh = "(with fresh counters; --data-dir DIR uses the live ones)";
     let explain = |words: &str| format!("explain --limits limits.yaml {words}");
     let expected = format!(
         "\
 domain shop
 descriptor app=web user=17
-  1. app=web: by its value
-  2. user=17: by the key alone, as it is none of vip; each value has a counter of its own
+  1. app=web: matches its value
+  2. user=17: matches the key alone, as it is none of vip; each value has a counter of its own
   rule shop/app=web/user
   limit shop/app=web/user (per-user)
     allows   3 per hour, by fixed_window
     counter  shop app=web user=17
-    says     allowed: 2 left then
+    says     allowed: 2 left after it
 allowed: 2 left
 {fresh}
 "
@@ -234,15 +234,15 @@ allowed: 2 left
         ("user=17 app=web", "in the order app=web user=17 it would meet shop/app=web/user"),
         ("client=a x=1", "without x=1 it would meet shop/client"),
         ("free=1", "rule shop/free: unlimited, so it has no counter and never denies"),
-        ("free=1", "\nallowed: no limit has a say\n"),
-        ("watched=1", "over, but in shadow"),
-        ("watched=1", "\nallowed: no limit has a say\n"),
-        ("closed=1", "\ndenied by shop/closed: it never fits\n"),
-        ("--hits 6 client=1", "\ndenied 6 hits by shop/client: it never fits\n"),
-        ("--hits 6 client=1", "denied: 6 never fit, as it allows 5 at most"),
+        ("free=1", "\nallowed: no limit applies\n"),
+        ("watched=1", "over, but in shadow mode"),
+        ("watched=1", "\nallowed: no limit applies\n"),
+        ("closed=1", "\ndenied by shop/closed: never fits\n"),
+        ("--hits 6 client=1", "\ndenied 6 hits by shop/client: never fits\n"),
+        ("--hits 6 client=1", "denied: 6 hits never fit: it allows at most 5"),
         ("--hits 5 client=1", "\nallowed 5 hits: 0 left\n"),
         ("--domain shpo client=1", "no file has the domain \"shpo\"; there is shop (did you mean"),
-        ("client=1 --and closed=2", "has room, and nothing is taken: 5 left"),
+        ("client=1 --and closed=2", "has room, but nothing is taken: 5 left"),
         ("client=1 --and app=web,user=2", "\ndescriptor app=web user=2\n"),
         ("client=1 --and client=a\\,b,x=2", "\ndescriptor client=a,b x=2\n"),
     ] {
@@ -363,15 +363,15 @@ async fn explain_tells_patterns_shares_and_what_gives_way() -> anyhow::Result<()
     let ran = home.run(words).await?;
     ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
     for says in [
-        "  1. ip=10.1.2.3: by a pattern, in 10.0.0.0/8, 192.168.0.0/16; all values of the pattern \
+        "  1. ip=10.1.2.3: matches a pattern, in 10.0.0.0/8, 192.168.0.0/16; all values of the pattern \
          share one counter\n",
-        "  2. path=/api/x: by a pattern, like \"/api/*\"; each value has a counter of its own\n",
+        "  2. path=/api/x: matches a pattern, like \"/api/*\"; each value has a counter of its own\n",
         "    allows   200 per 10s, burst 300, initial 100, by token_bucket\n",
         "    now      100 of 300 tokens left; more in 1s, at ",
         "    allows   5,000 per hour, by sliding_buckets, exact\n",
         "    now      0 of 5,000 used, 5,000 left\n",
         "    allows   20,000 per day, borrow 300, by fixed_window\n",
-        "    counts   denied requests too, and debits after the fact\n",
+        "    counts   denied requests and debits after the fact\n",
         "path=/api/x #day\n",
         "\nallowed: 99 left\n",
     ] {
@@ -388,7 +388,7 @@ async fn explain_tells_patterns_shares_and_what_gives_way() -> anyhow::Result<()
     ensure!(told["descriptors"][0]["replaced"] == replaced, "{told:#}");
     ensure!(told["descriptors"][0]["limits"] == json!([]) && told["left"] == 99, "{told:#}");
     let words = "explain --limits limits.yaml user=7 --and user=vip9";
-    let says = "gives way: shop/user=vip*, which the request meets too, replaces base\n";
+    let says = "replaced: shop/user=vip*, which the request meets too, replaces base\n";
     ensure!(home.run(words).await?.out.contains(says));
 
     // Quotas deny only together, so what is left is what the roomiest has, where no other limit is met.
@@ -417,7 +417,7 @@ async fn warnings_are_told_and_strict_takes_them_for_errors() -> anyhow::Result<
     ensure!(lines[1] == "ok: 8 limits in 1 domain (shop); 1 warning", "{lenient:?}");
     let strict = home.run("check --strict limits.yaml").await?;
     ensure!(strict.code == Some(1), "{strict:?}");
-    ensure!(strict.out.contains("1 warning in the limits, which --strict takes for errors\n"));
+    ensure!(strict.out.contains("1 warning in the limits, errors with --strict\n"));
     let strict = home.run("check --strict --json limits.yaml").await?;
     let document = strict.json()?;
     ensure!(strict.code == Some(1) && document["ok"] == false, "{strict:?}");

@@ -109,7 +109,7 @@ async fn the_default_serves_in_a_small_container() -> anyhow::Result<()> {
         let Some(group) = or_skipped(MemoryGroup::new(128 * MIB))? else { return Ok(()) };
         let Some(home) = or_skipped(Home::new(64 * MIB))? else { return Ok(()) };
         let mut sidecar = home.start(&group, flags).await?;
-        let message = "the data directory is new, and of the default size";
+        let message = "created the data directory with the default size";
         let made = event(&sidecar.process.log(), message)?;
         let bytes = made["bytes"].as_u64().context("bytes")?;
         // Half of what is free is less than a third of the limit.
@@ -136,11 +136,9 @@ async fn a_capacity_beyond_the_limit_is_an_error_that_says_what_fits() -> anyhow
     let Some(group) = or_skipped(MemoryGroup::new(128 * MIB))? else { return Ok(()) };
     let Some(home) = or_skipped(Home::new(2_048 * MIB))? else { return Ok(()) };
     let said = home.fail(Some(&group), &["--capacity", "10000000"]).await?;
-    for words in [
-        "the counters would take 709.7 MiB",
-        "memory limit /sys/fs/cgroup/",
-        " is 128.0 MiB, of which",
-    ] {
+    for words in
+        ["the counters need 709.7 MiB", "memory limit /sys/fs/cgroup/", " is 128.0 MiB, of which"]
+    {
         ensure!(said.contains(words), "{said}");
     }
     // What it says to set is served, with every page of it in memory.
@@ -180,7 +178,7 @@ async fn a_tmpfs_that_is_too_small_is_an_error_that_says_what_fits() -> anyhow::
     let Some(home) = or_skipped(Home::new(64 * MIB))? else { return Ok(()) };
     let said = home.fail(None, &["--capacity", "1000000"]).await?;
     for words in [
-        "the counters would take 79.",
+        "the counters need 79.",
         "64.0 MiB are free in the file system of",
         "set --capacity 760000 or less",
     ] {

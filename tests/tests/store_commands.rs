@@ -345,10 +345,10 @@ async fn what_a_killed_sidecar_left_is_sound_and_told() -> anyhow::Result<()> {
     let before = home.bytes()?;
     let inspect = home.store("inspect").await?;
     let line = inspect.out.lines().find(|line| line.contains(&format!("process {pid}")));
-    ensure!(line.is_some_and(|line| line.contains("which is dead")), "{inspect:?}");
+    ensure!(line.is_some_and(|line| line.contains("dead and not yet cleaned up")), "{inspect:?}");
     let verify = home.store("verify").await?;
     ensure!(verify.code == Some(0) && verify.out.ends_with("\nsound\n"), "{verify:?}");
-    ensure!(verify.out.contains("writer slots belong to processes that are dead"), "{verify:?}");
+    ensure!(verify.out.contains("seats belong to dead processes"), "{verify:?}");
     ensure!(home.bytes()? == before, "a look changed something");
     ensure!(home.of_descriptor("erase many=7").await?.code == Some(0));
     let verified = home.store_json("verify").await?;
@@ -390,7 +390,7 @@ async fn damage_is_named_by_file_and_offset_and_left_alone() -> anyhow::Result<(
     ensure!(home.store("get u64:2").await?.code == Some(1));
     let export = home.store("export").await?;
     ensure!(export.code == Some(0) && export.out.lines().count() == 3, "{export:?}");
-    ensure!(export.err.contains("1 flawed nodes were left out"), "{export:?}");
+    ensure!(export.err.contains("left out 1 flawed nodes"), "{export:?}");
 
     // As it says: the next one to open it alone drops what is flawed.
     sidecar.process.kill().await?;
@@ -438,7 +438,7 @@ async fn a_look_says_where_the_counters_are() -> anyhow::Result<()> {
     ensure!(home.store_json("inspect").await?["memory"] == memory);
     ensure!(sidecar.process.stop().await?.success());
     let inspect = home.store("inspect").await?;
-    ensure!(inspect.out.contains("\nat rest: a look at the snapshot\n"), "{inspect:?}");
+    ensure!(inspect.out.contains("\nnot served: this is the snapshot\n"), "{inspect:?}");
     ensure!(home.store_json("inspect").await?["memory"].is_null());
     ensure!(!Path::new(&memory).exists(), "memory was left behind");
     Ok(())
@@ -492,7 +492,7 @@ async fn a_mistake_on_the_command_line_is_told_and_changes_nothing() -> anyhow::
         ("inspect --what".to_owned(), 2, "--what"),
         ("set u64:1 --state 1".to_owned(), 2, "--expires-in <TIME>"),
         ("set u64:1 --state 1 --expires-in 5".to_owned(), 2, "expected a time such as"),
-        ("set u64:1 --state 1z --expires-in 5s".to_owned(), 2, "expected a number of 64 bits"),
+        ("set u64:1 --state 1z --expires-in 5s".to_owned(), 2, "expected a 64-bit number"),
         (five.to_owned(), 1, "5 words do not fit into a narrow node, which has 4"),
         ("set u64:1 --state 0,0 --expires-in 5s".to_owned(), 1, "the same as no entry"),
         ("set u64:1 --state 1 --expires-at 5".to_owned(), 1, "at 1970-01-01 00:00:05 UTC"),
@@ -599,7 +599,7 @@ async fn root_leaves_no_file_of_its_own_to_another_user() -> anyhow::Result<()> 
     let before = home.bytes()?;
     for words in ["set u64:1 --state 1 --expires-in 1h", "erase u64:1", "sweep", "reset --yes"] {
         let ran = home.store(words).await?;
-        let says = "cluster.lock: is missing, and user 0 would make it";
+        let says = "cluster.lock: is missing, and user 0 would create it";
         ensure!(ran.code == Some(1) && ran.err.contains(says), "{words}: {ran:?}");
     }
     ensure!(home.store("verify").await?.code == Some(0));

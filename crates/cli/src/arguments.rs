@@ -1,4 +1,4 @@
-//! The command line. Flags win over environment variables; what neither sets has a default.
+//! The command line: clap types only. [`crate::defaults`] merges it with the other sources of options.
 
 mod connections;
 mod frs;
@@ -35,11 +35,11 @@ tidegate check [OPTIONS] <PATH>
        tidegate check [OPTIONS] --diff <OLD> <NEW>";
 
 const CHECK_HELP: &str = "\
-Exit code: 0 if there is no mistake, 1 if there is one (with --strict also for a warning), 2 for a mistake
-on the command line. With --diff as diff(1) has it: 0 if nothing changes for anybody, 1 if something
-does, 2 if there is a mistake in either. --diff goes by what limits mean, not by how they are written,
-and says what keeps its live counts. JSON: {ok, errors, warnings, domains}, each mistake as {file, line,
-column, message}; with --diff {same, changes}, each change as {path, change, what, means}.
+Exit code: 0 without a mistake, 1 with one (with --strict also for a warning), 2 for a mistake on the
+command line. With --diff as diff(1): 0 if nothing changes for any caller, 1 if something changes, 2 if
+either side has a mistake. --diff compares the meaning of limits, not their spelling, and reports which
+live counts are kept. JSON: {ok, errors, warnings, domains}, each mistake as {file, line, column,
+message}; with --diff {same, changes}, each change as {path, change, what, means}.
 
 Examples:
   tidegate check limits.yaml
@@ -50,13 +50,13 @@ Examples:
   git show HEAD:limits.yaml > old.yaml; tidegate check --diff old.yaml limits.yaml";
 
 const EXPLAIN_HELP: &str = "\
-Entries are given in the order in which the filter sends them; a descriptor meets a limit only where
-both end. Nothing is counted, and a data directory is only read, live or at rest. Without one, or before
-the first `serve`, counters are taken for fresh. A request may have several descriptors: --and adds one; a request takes
-from all of the limits that it meets or from none.
+Give the entries in the order in which the filter sends them; a descriptor meets a limit only where
+both end. Nothing is counted: a data directory is only read, served or not. Without one, counters are
+taken as new. A request may have several descriptors: --and adds one. A request takes from all limits
+that it meets or from none.
 
-Exit code: 0 if there was an answer, whatever it is; 1 if the limits have a mistake or the data
-directory cannot be read; 2 for a mistake on the command line.
+Exit code: 0 for any answer, 1 if the limits have a mistake or the data directory cannot be read, 2 for
+a mistake on the command line.
 
 Examples:
   tidegate explain --limits limits.yaml client=203.0.113.9
@@ -76,20 +76,20 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve Envoy's rate limit service (RLS v3)
     Serve(Box<ServeOptions>),
-    /// Show every mistake in a limits file or directory, or what a change of it means for callers
+    /// Show every mistake in a limits file or directory, or the effect of a change on callers
     #[command(after_help = CHECK_HELP, override_usage = CHECK_USAGE)]
     Check(CheckOptions),
-    /// Show which limits a descriptor meets and why, and what they would say to it now
+    /// Show which limits a descriptor meets and why, and their decisions now
     #[command(after_help = EXPLAIN_HELP)]
     Explain(ExplainOptions),
-    /// Look into a data directory, or change it by hand, while sidecars run and while none does
+    /// Inspect or edit a data directory, served or not
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
-    /// Put load on a rate limit service at a fixed rate, and account for every request
+    /// Load a rate limit service at a fixed rate, and account for every request
     Load(LoadOptions),
 }
 
-/// SIGTERM and SIGINT drain and stop; SIGHUP reads the limits again.
+/// SIGTERM and SIGINT drain and stop; SIGHUP reloads the limits.
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
     /// Limits file (YAML, one domain, or the map.xml of an FRS), or a directory of them
@@ -99,7 +99,7 @@ pub(crate) struct ServeOptions {
     #[command(flatten)]
     pub(crate) store: StoreOptions,
 
-    /// Where to serve gRPC: host:port, unix:PATH or off; may be given several times
+    /// Address for gRPC: host:port, unix:PATH or off; may be given several times
     #[arg(
         long,
         value_name = "ADDR",
@@ -109,7 +109,7 @@ pub(crate) struct ServeOptions {
     )]
     pub(crate) grpc: Vec<Address>,
 
-    /// Where to serve /healthcheck, /metrics, /rlconfig and /json: host:port, unix:PATH or off
+    /// Address for /healthcheck, /metrics, /rlconfig and /json: host:port, unix:PATH or off
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: Address,
 
@@ -125,11 +125,11 @@ pub(crate) struct ServeOptions {
     #[command(flatten)]
     pub(crate) replies: ReplyOptions,
 
-    /// When the limits are read again, besides on SIGHUP
+    /// When to reload the limits, in addition to SIGHUP
     #[arg(long, value_name = "WHEN", env = "TIDEGATE_WATCH", default_value = "on")]
     pub(crate) watch: Watch,
 
-    /// Let several files define one domain, and take the rules of all of them
+    /// Allow several files to define one domain, and merge their rules
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
     pub(crate) merge_domains: bool,
 
@@ -137,20 +137,20 @@ pub(crate) struct ServeOptions {
     #[arg(long, env = "TIDEGATE_SHADOW_MODE")]
     pub(crate) shadow_mode: bool,
 
-    /// Treat every rule as one with quota_mode: deny only when all that a request meets are over
+    /// Treat every rule as if it had quota_mode: deny only when all rules that a request meets are over
     #[arg(long, env = "TIDEGATE_QUOTA_MODE")]
     pub(crate) quota_mode: bool,
 
-    /// Count the hits of denied requests too, where neither a limit nor its file says count_denied. Debits after
+    /// Count the hits of denied requests, too, where neither a limit nor its file sets count_denied. Debits after
     /// the fact need it
     #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
     pub(crate) count_denied: bool,
 
-    /// Tell Envoy, as dynamic metadata, what a request met and the metadata of its rules
+    /// Send the limits that a request met and the metadata of its rules to Envoy as dynamic metadata
     #[arg(long, env = "TIDEGATE_DYNAMIC_METADATA")]
     pub(crate) dynamic_metadata: bool,
 
-    /// How long a proxy may hold tokens that it was leased: 10ms to 60s; off leases none
+    /// How long a proxy may hold leased tokens: 10ms to 60s; off disables leases
     #[arg(long, value_name = "TIME", env = "TIDEGATE_LEASE_TTL", default_value = "2s")]
     pub(crate) lease_ttl: LeaseTtl,
 
@@ -158,28 +158,28 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG", default_value = "info")]
     pub(crate) log: String,
 
-    /// How to log
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 }
 
-/// The data directory. An existing one keeps the geometry that it was made with.
+/// The data directory. An existing one keeps the geometry that it was created with.
 #[derive(Debug, Args)]
 pub(crate) struct StoreOptions {
-    /// Directory of the counters; made if missing. Several processes may share it
+    /// Directory of the counters; created if missing. Several processes may share it
     #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
     pub(crate) data_dir: PathBuf,
 
-    /// Directory of shared memory (tmpfs) that counters are kept in while the data directory is served
+    /// Directory of shared memory (tmpfs) for the counters while the data directory is served
     #[arg(long, value_name = "DIR", env = "TIDEGATE_MEMORY_DIR", default_value = "/dev/shm")]
     pub(crate) memory_dir: PathBuf,
 
-    /// Counters to make room for, 73 bytes each at the default load. The default is 1048576, and less where
-    /// that is more than a third of the memory limit (cgroup) or half of the free shared memory
+    /// Number of counters, 73 bytes each at the default load. The default is 1048576, or less if that exceeds
+    /// a third of the memory limit (cgroup) or half of the free shared memory
     #[arg(long, value_name = "N", env = "TIDEGATE_CAPACITY")]
     pub(crate) capacity: Option<u64>,
 
-    /// Share of the nodes that these counters take up, 0.05 to 0.95
+    /// Share of the nodes that these counters use, 0.05 to 0.95
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_LOAD", default_value_t = 0.8)]
     pub(crate) load: f64,
 
@@ -187,30 +187,30 @@ pub(crate) struct StoreOptions {
     #[arg(long, value_name = "NxMxL", env = "TIDEGATE_GEOMETRY")]
     pub(crate) geometry: Option<NodeCounts>,
 
-    /// Counters of the algorithms with large states to make room for, 363 bytes each; 0 for none
+    /// Number of counters of algorithms with large states, 363 bytes each; 0 for none
     #[arg(long, value_name = "N", env = "TIDEGATE_WIDE_CAPACITY", default_value_t = 1 << 12)]
     pub(crate) wide_capacity: u64,
 
-    /// What a new counter gets where all nodes are live
+    /// What happens to a new counter when all its nodes are live
     #[arg(long, value_name = "POLICY", env = "TIDEGATE_EVICTION", default_value = "refuse")]
     pub(crate) eviction: EvictionPolicy,
 
-    /// How often changes are written to disk, against loss of power only: 500ms, 5s, 1m or off
+    /// Interval of snapshots to disk, which matter only after a loss of power: 500ms, 5s, 1m or off
     #[arg(long, value_name = "TIME", env = "TIDEGATE_SYNC_INTERVAL", default_value = "5s")]
     pub(crate) sync_interval: SyncInterval,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum EvictionPolicy {
-    /// None: its request is refused, and overload_mode decides. No limit is ever loosened
+    /// Refuse its request, so that overload_mode decides. No limit is ever loosened
     Refuse,
-    /// The place of the counter that expires soonest, whose limit starts anew. A flood of new keys can
-    /// push out short-lived counters, the sender's own too
+    /// Evict the counter that expires soonest, whose limit then starts anew. A flood of new keys can evict
+    /// short-lived counters, including the sender's own
     #[value(alias = "evict-oldest")]
     EvictSoonestExpiry,
 }
 
-/// How often to sync; `None` is off.
+/// Interval of snapshots; `None` is off.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SyncInterval(pub(crate) Option<Duration>);
 
@@ -227,7 +227,7 @@ impl FromStr for SyncInterval {
     }
 }
 
-/// How long leases last at most; `None` is off.
+/// The longest lease; `None` is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaseTtl(pub(crate) Option<Nanos>);
 
@@ -238,8 +238,8 @@ impl FromStr for LeaseTtl {
         if text == "off" {
             return Ok(LeaseTtl(None));
         }
-        // Shorter ones would be over when the answer arrives; what a dead proxy holds is lost to its
-        // window, so longer ones would strand more.
+        // A shorter lease would expire before the answer arrives; a longer one would lose more tokens to a
+        // dead proxy until their window ends.
         let range = Nanos::new(10_000_000)..=Nanos::from_secs(60);
         let ttl = duration::parse(text).filter(|ttl| range.contains(ttl));
         let ttl = ttl.ok_or("expected a time from 10ms to 60s, such as 500ms or 2s, or off")?;
@@ -249,7 +249,7 @@ impl FromStr for LeaseTtl {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Plain text
     Text,
     /// One JSON object a line
     Json,
@@ -257,15 +257,15 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Watch {
-    /// When the system tells of a change, and every two seconds in case it did not tell of one
+    /// On a change event of the system, and every two seconds in case an event was missed
     On,
-    /// Every two seconds, for file systems where telling of changes does harm
+    /// Every two seconds, for file systems where change events do harm
     Poll,
     /// Never
     Off,
 }
 
-/// What holds for limits that do not say otherwise, by the flags of a command.
+/// Defaults for limits, from the flags of a command.
 pub(crate) fn defaults(is_merged: bool, is_counted: bool) -> Defaults {
     let same_domain = if is_merged { SameDomain::Merge } else { SameDomain::Refuse };
     Defaults { same_domain, denied: denied(is_counted), self_update: None }
@@ -281,25 +281,24 @@ pub(crate) struct CheckOptions {
     #[arg(required_unless_present = "diff")]
     pub(crate) path: Option<PathBuf>,
 
-    /// Show what changes for whom when the limits at NEW take the place of those at OLD; both come
-    /// right behind it
+    /// Show the effect on callers when the limits at NEW replace those at OLD
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["path", "strict"])]
     pub(crate) diff: Vec<PathBuf>,
 
-    /// A domain, or the path of a rule such as llm/user, whose limits are peeked at and debited after the
-    /// fact: warn of each of them that does not count what it denies. May be given several times
+    /// A domain, or the path of a rule such as llm/user, whose limits are debited after the fact: warn of each
+    /// limit there that does not count denied requests. May be given several times
     #[arg(long, value_name = "PATH", conflicts_with = "diff")]
     pub(crate) usage_based: Vec<String>,
 
-    /// Take warnings for mistakes
+    /// Treat warnings as mistakes
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Let several files define one domain, and take the rules of all of them
+    /// Allow several files to define one domain, and merge their rules
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
     pub(crate) merge_domains: bool,
 
-    /// Read the limits as a service with --count-denied does
+    /// Read the limits as a service with --count-denied
     #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
     pub(crate) count_denied: bool,
 
@@ -309,7 +308,7 @@ pub(crate) struct CheckOptions {
 }
 
 impl CheckOptions {
-    /// What holds for limits that do not say otherwise.
+    /// Defaults for limits.
     pub(crate) fn defaults(&self) -> Defaults {
         defaults(self.merge_domains, self.count_denied)
     }
@@ -329,23 +328,23 @@ pub(crate) struct ExplainOptions {
     #[arg(long, value_name = "PATH", env = "TIDEGATE_LIMITS")]
     pub(crate) limits: PathBuf,
 
-    /// Domain of the request; may be left out if the limits have only one
+    /// Domain of the request; optional if the limits have only one
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) domain: Option<String>,
 
-    /// Data directory, to see the counters as they are now
+    /// Data directory with the live counters
     #[arg(long, value_name = "DIR", env = "TIDEGATE_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// Hits that the request asks for; 0 asks without taking
+    /// Hits of the request; 0 asks without taking
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) hits: u64,
 
-    /// Let several files define one domain, and take the rules of all of them
+    /// Allow several files to define one domain, and merge their rules
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
     pub(crate) merge_domains: bool,
 
-    /// Read the limits as a service with --count-denied does
+    /// Read the limits as a service with --count-denied
     #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
     pub(crate) count_denied: bool,
 
@@ -355,7 +354,7 @@ pub(crate) struct ExplainOptions {
 }
 
 impl ExplainOptions {
-    /// What holds for limits that do not say otherwise.
+    /// Defaults for limits.
     pub(crate) fn defaults(&self) -> Defaults {
         defaults(self.merge_domains, self.count_denied)
     }

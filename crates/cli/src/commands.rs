@@ -1,4 +1,4 @@
-//! The subcommands: what each does with its arguments, and what it prints.
+//! The subcommands: what each does and prints.
 
 pub(crate) mod check;
 pub(crate) mod explain;

@@ -1,4 +1,4 @@
-//! What the fuzzer may see of what is private here. Not for any other use.
+//! Private functions for the fuzzer. Not for any other use.
 
 use crate::defaults::srv;
 use std::path::Path;
@@ -6,22 +6,23 @@ use tidegate_limits::Rules;
 use tidegate_limits::{self as rules, SameDomain, Source};
 use tidegate_xml::{self as xml, Document, ErrorKind};
 
-/// Line, column, and what is wrong there.
+/// Line and column, and the message.
 pub type Mistake = (Option<(u64, u64)>, String);
 
 /// The elements of a document, opened (name and attributes) or closed.
 pub type Pieces = Vec<Option<(String, Vec<(String, String)>)>>;
 
-/// Reads a document. An error says whether it is no XML, and why.
+/// Reads a document. An error says whether the document is malformed, and why.
 ///
 /// # Errors
 /// The first mistake.
 pub fn xml(bytes: &[u8], depth_max: usize) -> Result<Pieces, (bool, String)> {
-    let told = |mistake: xml::XmlError| (mistake.kind == ErrorKind::Malformed, mistake.message);
-    let mut document = Document::new(xml::text(bytes).map_err(told)?, depth_max).map_err(told)?;
+    let message = |mistake: xml::XmlError| (mistake.kind == ErrorKind::Malformed, mistake.message);
+    let mut document =
+        Document::new(xml::text(bytes).map_err(message)?, depth_max).map_err(message)?;
     let mut pieces = Vec::new();
     loop {
-        pieces.push(match document.next_event().map_err(told)? {
+        pieces.push(match document.next_event().map_err(message)? {
             xml::Event::End => return Ok(pieces),
             xml::Event::Close => None,
             xml::Event::Open(element) => {
@@ -33,7 +34,7 @@ pub fn xml(bytes: &[u8], depth_max: usize) -> Result<Pieces, (bool, String)> {
     }
 }
 
-/// Loads one limits file, and its warnings.
+/// Loads one limits file with its warnings.
 ///
 /// # Errors
 /// Every mistake.
@@ -41,22 +42,24 @@ pub fn limits(name: &str, bytes: &[u8]) -> Result<(Rules, Vec<Mistake>), Vec<Mis
     let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
     let parts = [part(name.as_bytes()), part(bytes)].concat();
     let source = Source::from_bytes(Path::new(name), &parts);
-    let told = |errors: Vec<rules::Diagnostic>| {
+    let message = |errors: Vec<rules::Diagnostic>| {
         errors.into_iter().map(|error| (error.position, error.message)).collect::<Vec<Mistake>>()
     };
     match rules::load_source(&source.ok_or_else(Vec::new)?, SameDomain::Refuse) {
-        Ok(loaded) => Ok((loaded.rules, told(loaded.warnings))),
-        Err(errors) => Err(told(errors.0)),
+        Ok(loaded) => Ok((loaded.rules, message(loaded.warnings))),
+        Err(errors) => Err(message(errors.0)),
     }
 }
 
-/// Reads an `srv.xml`: the flags that it stands for.
+/// Reads an `srv.xml`, and returns the equivalent flags.
 ///
 /// # Errors
 /// Every mistake.
 pub fn srv(bytes: &[u8]) -> Result<Vec<(&'static str, String)>, Vec<Mistake>> {
-    let told = |mistakes: Vec<((u64, u64), String)>| {
+    let message = |mistakes: Vec<((u64, u64), String)>| {
         mistakes.into_iter().map(|(place, message)| (Some(place), message)).collect::<Vec<_>>()
     };
-    srv::parse(bytes).map(|srv| srv.flags()).map_err(told)
+    srv::parse(bytes)
+        .map(|srv| srv.flags().into_iter().map(|flag| (flag.id, flag.value)).collect())
+        .map_err(message)
 }

@@ -1,6 +1,4 @@
-//! Standard output, for people and for programs.
-//!
-//! A reader that has gone away is not an error: what it has not read, it did not want.
+//! Buffered standard output. A reader that closes the pipe early, such as `head`, is no error.
 
 use serde_json::Value;
 use std::io::{self, BufWriter, ErrorKind, Stdout, Write};
@@ -15,17 +13,17 @@ struct Pipe {
 
 impl Output {
     pub(crate) fn new() -> Output {
-        // By lines, each of which is a system call, would take most of the time of an export.
+        // A system call for each line would take most of the time of an export.
         let pipe = Pipe { stdout: io::stdout(), is_closed: false };
         Output(BufWriter::with_capacity(1 << 16, pipe))
     }
 
-    /// Whether nobody reads any more.
+    /// Whether the reader has closed the pipe.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.get_ref().is_closed
     }
 
-    /// Prints a document, in lines for people as well.
+    /// Prints a document, indented.
     pub(crate) fn json(&mut self, document: &Value) -> io::Result<()> {
         writeln!(self, "{document:#}")
     }
@@ -46,8 +44,8 @@ impl Write for Output {
 }
 
 impl Pipe {
-    /// Takes a broken pipe for a reader to whom anything may be said.
-    fn forgive<T>(&mut self, result: io::Result<T>, otherwise: T) -> io::Result<T> {
+    /// Turns a broken pipe into success; all later output is dropped.
+    fn ignore_closed<T>(&mut self, result: io::Result<T>, otherwise: T) -> io::Result<T> {
         match result {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.is_closed = true;
@@ -67,7 +65,7 @@ impl Write for Pipe {
             return Ok(bytes.len());
         }
         let written = self.stdout.write(bytes);
-        self.forgive(written, bytes.len())
+        self.ignore_closed(written, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -75,6 +73,6 @@ impl Write for Pipe {
             return Ok(());
         }
         let flushed = self.stdout.flush();
-        self.forgive(flushed, ())
+        self.ignore_closed(flushed, ())
     }
 }

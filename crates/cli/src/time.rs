@@ -1,8 +1,8 @@
-//! Times and sizes as people read them. Reads no clock.
+//! Times and sizes as text. Reads no clock.
 
 use tidegate_limits::describe::{grouped, span};
 
-/// A moment in seconds since 1970, as a date and a time of day.
+/// The date and time of day of a moment in seconds since 1970.
 pub(crate) fn utc(secs: u64) -> String {
     let (days, of_day) = (secs / 86_400, secs % 86_400);
     let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
@@ -10,7 +10,7 @@ pub(crate) fn utc(secs: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// The date that is so many days after 1970-01-01.
+/// The date `days` days after 1970-01-01.
 ///
 /// Years are counted from the first of March, so that a leap day comes last; from 0000-03-01 to the
 /// first of 1970 there are 719,468 days. 400 years have 146,097 days.
@@ -26,7 +26,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (400 * era + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// When that is, seen from now: "in 12s" or "12s ago".
+/// A moment relative to now: "in 12s" or "12s ago".
 pub(crate) fn from_now(secs: u64, now_secs: u64) -> String {
     match secs.checked_sub(now_secs) {
         Some(ahead) => format!("in {}", span(ahead)),
@@ -34,7 +34,7 @@ pub(crate) fn from_now(secs: u64, now_secs: u64) -> String {
     }
 }
 
-/// A size, also in the unit in which it is a small number.
+/// A size in bytes, and in a suitable unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let Some(power) = (1..=units.len()).rev().find(|power| bytes >> (10 * power) > 0) else {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seen_from_now() {
+    fn times_are_relative_to_now() {
         assert_eq!((from_now(12, 0), from_now(0, 12)), ("in 12s".to_owned(), "12s ago".to_owned()));
     }
 

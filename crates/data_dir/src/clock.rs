@@ -1,40 +1,40 @@
-//! The system clock under a cluster: looked at each second, so that one which is ahead for a moment erases
-//! no counter. Owns the reading of the clocks, and what is said of them. The rule is in [`super::trust`].
+//! The system clock of a cluster, checked every second so that a clock which is ahead for a moment erases no
+//! counter. Reads the clocks and logs. The rule is in [`crate::trusted_time`].
 
-use super::trust::{self, Clocks, Watch};
+use crate::trusted_time::{self, Clocks, Tracker};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::Cluster;
 
-/// This process's watch over the system clock.
+/// Follows the system clock in one process.
 #[derive(Debug, Default)]
-pub struct ClockWatch {
-    watch: Watch,
-    /// By how many seconds it was ahead at the last look, and not trusted for that.
-    ahead: u64,
+pub struct ClockMonitor {
+    tracker: Tracker,
+    /// The untrusted lead of the system clock at the last check.
+    ahead_secs: u64,
 }
 
-impl ClockWatch {
-    /// Looks at the clocks, and tells the store how far they are trusted. By how many seconds the system clock
-    /// is ahead, if it is not trusted for that; else 0.
-    pub fn look(&mut self, store: &Cluster) -> u64 {
+impl ClockMonitor {
+    /// Reads the clocks, and tells the store the trusted time. Returns by how many seconds the system clock is
+    /// ahead of it; 0 while the clock is trusted.
+    pub fn check(&mut self, store: &Cluster) -> u64 {
         let words = store.clock_words();
-        let look = self.watch.look(words, now());
-        if look.words != words {
-            // Where another process was faster, the next look goes by what that one knows.
-            store.replace_clock_words(words, look.words);
+        let update = self.tracker.update(words, now());
+        if update.words != words {
+            // If another process was faster, the next check uses its words.
+            store.replace_clock_words(words, update.words);
         }
-        store.trust_clock_until(look.until);
-        self.ahead = look.ahead;
-        look.ahead
+        store.trust_clock_until(update.trusted_secs);
+        self.ahead_secs = update.ahead_secs;
+        update.ahead_secs
     }
 
-    /// As [`ClockWatch::look`], and logs what has changed.
-    pub(super) fn look_and_tell(&mut self, store: &Cluster) {
-        let before = self.ahead;
-        let ahead_secs = self.look(store);
+    /// As [`ClockMonitor::check`], and logs a change.
+    pub(crate) fn check_and_log(&mut self, store: &Cluster) {
+        let before = self.ahead_secs;
+        let ahead_secs = self.check(store);
         match (before, ahead_secs) {
             (0, 1..) => tracing::warn!(
                 ahead_secs,
@@ -47,15 +47,14 @@ impl ClockWatch {
     }
 }
 
-/// By how many seconds the system clock is ahead of the time that is known to have passed, if it is not
-/// trusted for that; else 0.
-pub fn ahead(store: &Cluster) -> u64 {
-    trust::ahead(store.clock_words(), now())
+/// By how many seconds the system clock is ahead of trusted time; 0 while it is trusted.
+pub fn clock_ahead_secs(store: &Cluster) -> u64 {
+    trusted_time::ahead_secs(store.clock_words(), now())
 }
 
-/// Has all processes trust the system clock as it is.
-pub fn trust(store: &Cluster) {
-    while !store.replace_clock_words(store.clock_words(), trust::trusting(now())) {}
+/// Makes all processes trust the system clock as it is now.
+pub fn trust_clock(store: &Cluster) {
+    while !store.replace_clock_words(store.clock_words(), trusted_time::trusting(now())) {}
 }
 
 fn now() -> Clocks {
@@ -67,12 +66,12 @@ fn now() -> Clocks {
     }
 }
 
-/// A number for this start of the machine, which is not 0.
+/// A number that identifies this boot of the machine; not 0.
 fn boot() -> u32 {
     static BOOT: OnceLock<u32> = OnceLock::new();
     *BOOT.get_or_init(|| {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        // Random digits.
+        // Its digits are random.
         id.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0) | 1
     })
 }

@@ -1,28 +1,26 @@
-//! What the system says of another process: its command, and whether it runs.
+//! The command and the state of another process, from `/proc`.
 //!
-//! Reads `/proc` only, and only of a process whose id is known. In another container than this one, the id may
-//! be that of somebody else, or of nobody.
+//! A process of another container is read wrongly or not at all: its id may belong to another process here.
 
 use std::fs;
 use std::path::Path;
 
-/// Whether a process can go on by itself.
+/// Whether a process can continue by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It runs, or would if it had something to do.
+    /// Runs, or waits for something to do.
     Running,
-    /// By SIGSTOP, or from a terminal.
+    /// Stopped by SIGSTOP or from a terminal.
     Stopped,
-    /// By a debugger.
+    /// Stopped by a debugger.
     Traced,
-    /// Its cgroup is.
+    /// Its cgroup is frozen.
     Frozen,
-    /// It waits for a disk, and nothing can interrupt it.
+    /// Waits for a disk, uninterruptibly.
     DiskSleep,
 }
 
 impl ProcessState {
-    /// In words.
     pub fn name(self) -> &'static str {
         match self {
             ProcessState::Running => "running",
@@ -33,9 +31,9 @@ impl ProcessState {
         }
     }
 
-    /// Of one thread, as `/proc/PID/stat` has it.
+    /// The state of one thread, from `/proc/PID/stat`; none if it has ended.
     fn of_stat(stat: &str) -> Option<ProcessState> {
-        // It follows the command, which is in parentheses, and may have any in it.
+        // The state follows the command, which is in parentheses and may contain more of them.
         let (_, rest) = stat.rsplit_once(") ")?;
         Some(match rest.chars().next()? {
             'T' => ProcessState::Stopped,
@@ -47,19 +45,18 @@ impl ProcessState {
     }
 }
 
-/// What is known of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
     pub command: String,
     pub state: ProcessState,
 }
 
-/// Looks at a process; none if there is none of this id, or it has ended.
-pub fn look(pid: u64) -> Option<ProcessInfo> {
-    look_in(Path::new("/proc"), Path::new("/sys/fs/cgroup"), pid)
+/// Reads a process; none if no process has this id, or it has ended.
+pub fn read(pid: u64) -> Option<ProcessInfo> {
+    read_in(Path::new("/proc"), Path::new("/sys/fs/cgroup"), pid)
 }
 
-fn look_in(proc: &Path, cgroups: &Path, pid: u64) -> Option<ProcessInfo> {
+fn read_in(proc: &Path, cgroups: &Path, pid: u64) -> Option<ProcessInfo> {
     let dir = proc.join(pid.to_string());
     let own = ProcessState::of_stat(&fs::read_to_string(dir.join("stat")).ok()?)?;
     let command = fs::read_to_string(dir.join("comm")).unwrap_or_default();
@@ -70,7 +67,7 @@ fn look_in(proc: &Path, cgroups: &Path, pid: u64) -> Option<ProcessInfo> {
         })
         .chain([own])
         .collect();
-    // Any of its threads may be the one that matters.
+    // Any of its threads may hold the lock.
     let found = |state: &ProcessState| states.contains(state);
     let state = [ProcessState::Traced, ProcessState::Stopped].into_iter().find(found);
     let frozen = || is_frozen(&dir, cgroups).then_some(ProcessState::Frozen);
@@ -79,7 +76,7 @@ fn look_in(proc: &Path, cgroups: &Path, pid: u64) -> Option<ProcessInfo> {
     Some(ProcessInfo { command: command.trim_end().to_owned(), state })
 }
 
-/// Whether the cgroup (version 2) of a process is frozen: its threads seem to sleep then.
+/// Whether the cgroup (version 2) of a process is frozen. `/proc` shows its threads as sleeping.
 fn is_frozen(dir: &Path, cgroups: &Path) -> bool {
     let memberships = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
     let Some(cgroup) = memberships.lines().find_map(|line| line.strip_prefix("0::/")) else {
@@ -89,13 +86,13 @@ fn is_frozen(dir: &Path, cgroups: &Path) -> bool {
     events.is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
 }
 
-/// A process in words.
-pub fn describe(pid: u64, neighbour: Option<&ProcessInfo>) -> String {
-    match neighbour {
+/// A process for messages.
+pub fn describe(pid: u64, info: Option<&ProcessInfo>) -> String {
+    match info {
         Some(ProcessInfo { command, state }) => {
             format!("process {pid} ({command}, {})", state.name())
         }
-        None => format!("process {pid} (not seen from here)"),
+        None => format!("process {pid} (not visible from here)"),
     }
 }
 
@@ -122,7 +119,7 @@ mod tests {
             fs::write(process.join(format!("task/{index}/stat")), &stat).unwrap();
         }
         let expected = expected.map(|state| ProcessInfo { command: "a ) T (b".to_owned(), state });
-        assert_eq!(look_in(&proc, &cgroups, 7), expected, "{threads:?} {events:?}");
+        assert_eq!(read_in(&proc, &cgroups, 7), expected, "{threads:?} {events:?}");
     }
 
     #[test]
@@ -138,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_by_id_command_and_state() {
-        let own = look(std::process::id().into()).unwrap();
+    fn a_process_is_described_by_id_command_and_state() {
+        let own = read(std::process::id().into()).unwrap();
         assert_eq!(own.state, ProcessState::Running);
         assert_eq!(describe(7, Some(&own)), format!("process 7 ({}, running)", own.command));
-        assert_eq!(look(u64::MAX), None);
-        assert_eq!(describe(8, None), "process 8 (not seen from here)");
+        assert_eq!(read(u64::MAX), None);
+        assert_eq!(describe(8, None), "process 8 (not visible from here)");
     }
 }

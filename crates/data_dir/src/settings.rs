@@ -1,4 +1,4 @@
-//! How a data directory is made and kept. An existing one keeps the geometry that it was made with.
+//! Settings of a data directory. An existing one keeps the geometry that it was created with.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,24 +6,23 @@ use std::str::FromStr;
 use std::time::Duration;
 use tidegate_store::{Eviction, Geometry, GeometryError, STATE_WORDS_NARROW};
 
-/// The settings of one data directory.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Directory of the counters; made if missing.
+    /// Directory of the counters; created if missing.
     pub dir: PathBuf,
     /// A tmpfs for the counters while the directory is served.
     pub memory_dir: PathBuf,
-    /// Counters to make room for; by default as many as memory allows, up to 1,048,576.
+    /// Number of counters; by default as many as memory allows, up to 1,048,576.
     pub capacity: Option<u64>,
-    /// Share of the nodes that these counters take up.
+    /// Share of the nodes that these counters use.
     pub load: f64,
-    /// Instead of capacity and load.
+    /// Replaces capacity and load.
     pub geometry: Option<NodeCounts>,
-    /// Counters with wide states to make room for; 0 for none.
+    /// Number of counters with wide states; 0 for none.
     pub wide_capacity: u64,
-    /// What becomes of a new counter where all nodes are live.
+    /// What happens to a new counter when all its nodes are live.
     pub eviction: Eviction,
-    /// Time between snapshots; none writes no snapshot before the end.
+    /// Time between snapshots; `None` writes one at the end only.
     pub sync_interval: Option<Duration>,
 }
 

@@ -1,83 +1,80 @@
-//! How large a new cluster is made, and whether it fits.
+//! The size of a new cluster, and whether it fits into memory.
 //!
-//! Its pages are memory that is never given back, so what is too large must be an error at the start and
-//! not the end of the process later. A size that nobody asked for is made to fit; one that was asked for is
-//! taken or refused, and never changed.
+//! The pages of a cluster are never given back, so a size that does not fit must be an error at the start and not
+//! the end of the process later. The default size shrinks to fit; a configured size is accepted or refused.
 
 use crate::Settings;
-use crate::memory_limit::{self, FileSystem, Limit};
+use crate::memory_limits::{self, FileSystem, Limit};
 use anyhow::{Context, bail};
 use std::fmt;
 use std::path::Path;
 use tidegate_store::{Geometry, Options, STATE_WORDS_WIDE};
 
-/// Counters that there is room for unless told otherwise, where that fits: 73 MiB.
+/// The default number of counters where it fits: 73 MiB.
 const CAPACITY_DEFAULT: u64 = 1 << 20;
-/// The default never shrinks below this, 0.3 MiB: then it is an error that says what is missing.
+/// The default does not shrink below this, 0.3 MiB: less memory is an error.
 const CAPACITY_DEFAULT_MIN: u64 = 1 << 12;
-/// What a process that serves takes besides, some 2 MiB without clients, and what clients bring.
-const KEPT_FOR_PROCESS: u64 = 32 << 20;
+/// Memory reserved for the process itself: some 2 MiB without clients, and what clients need.
+const RESERVED_FOR_PROCESS: u64 = 32 << 20;
 /// The same for each worker process.
-const KEPT_FOR_WORKER: u64 = 4 << 20;
-/// What is in use differs a little from start to start, so what is said to fit is less than what is left
-/// by one part in so many.
+const RESERVED_FOR_WORKER: u64 = 4 << 20;
+/// Memory in use differs a little from start to start, so an advised size leaves this fraction (1/50) free.
 const ADVICE_SLACK: u64 = 50;
 
-/// The memory that there is for a new cluster.
+/// The memory available to a new cluster.
 #[derive(Debug)]
-pub(super) struct Room {
-    /// The one with least left first.
+pub(super) struct MemoryBudget {
+    /// The one with the least memory left first.
     limits: Vec<Limit>,
     files: Option<FileSystem>,
-    /// Bytes of the limits that are for other things than counters.
-    kept: u64,
+    /// Bytes of each limit that counters may not use.
+    reserved: u64,
 }
 
-/// How many counters a new cluster is made for when nobody said it, and why.
+/// The default number of counters, and the reason for it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DefaultSize {
     pub(super) capacity: u64,
     pub(super) reason: String,
 }
 
-impl Room {
-    /// What there is for counters in `dir`, a directory of memory, in a process that starts so many others.
-    pub(super) fn look(dir: &Path, workers: u32) -> Room {
-        // A file system that says nothing still refuses what it has no room for.
-        let files = memory_limit::file_system(dir).ok();
-        Room::of(memory_limit::of_process(), files, workers)
+impl MemoryBudget {
+    /// The budget for counters in `dir`, a directory of shared memory, next to `workers` more processes.
+    pub(super) fn read(dir: &Path, workers: u32) -> MemoryBudget {
+        // A file system of unknown size still refuses what does not fit.
+        let files = memory_limits::file_system(dir).ok();
+        MemoryBudget::of(memory_limits::of_process(), files, workers)
     }
 
-    fn of(limits: Vec<Limit>, files: Option<FileSystem>, workers: u32) -> Room {
-        let kept = KEPT_FOR_PROCESS + KEPT_FOR_WORKER * u64::from(workers);
-        Room { limits, files, kept }
+    fn of(limits: Vec<Limit>, files: Option<FileSystem>, workers: u32) -> MemoryBudget {
+        let reserved = RESERVED_FOR_PROCESS + RESERVED_FOR_WORKER * u64::from(workers);
+        MemoryBudget { limits, files, reserved }
     }
 
-    /// Fails if files of so many bytes do not fit.
+    /// Fails if files of this many bytes do not fit.
     pub(super) fn check(&self, bytes: u64, options: &Settings) -> anyhow::Result<()> {
         if let Some(limit) = self.limits.first()
-            && bytes > limit.left().saturating_sub(self.kept)
+            && bytes > limit.left().saturating_sub(self.reserved)
         {
-            let left = limit.left().saturating_sub(self.kept);
+            let left = limit.left().saturating_sub(self.reserved);
             bail!(
-                "the counters would take {}, and {} are left for them: the memory limit {} is {}, of which \
-                 {} are in use and {} are kept for the processes; {}, or raise the limit to {}",
+                "the counters need {}, and {} are left for them: the memory limit {} is {}, of which \
+                 {} are in use and {} are reserved for the processes; {}, or raise the limit to {}",
                 mib(bytes),
                 mib(left),
                 limit.file.display(),
                 mib(limit.bytes),
                 mib(limit.used),
-                mib(self.kept),
+                mib(self.reserved),
                 advice(options, left),
-                mib_up(limit.used + self.kept + bytes + bytes / ADVICE_SLACK)
+                mib_up(limit.used + self.reserved + bytes + bytes / ADVICE_SLACK)
             );
         }
         if let Some(files) = &self.files
             && bytes > files.free
         {
             bail!(
-                "the counters would take {}, and {} are free in the file system of {}; {}, or make room \
-                 there",
+                "the counters need {}, and {} are free in the file system of {}; {}, or free some space there",
                 mib(bytes),
                 mib(files.free),
                 files.directory.display(),
@@ -87,16 +84,16 @@ impl Room {
         Ok(())
     }
 
-    /// The default size: smaller where memory is scarce, so that all that is in the same container has
-    /// some, too.
-    pub(super) fn default(&self, options: &Settings) -> DefaultSize {
+    /// The default size: smaller where memory is scarce, so that other processes of the container have some,
+    /// too.
+    pub(super) fn default_size(&self, options: &Settings) -> DefaultSize {
         let mut bounds = Vec::new();
         for limit in &self.limits {
             bounds.push((
                 limit.bytes / 3,
                 format!("a third of the memory limit, {}", mib(limit.bytes)),
             ));
-            let left = limit.left().saturating_sub(self.kept);
+            let left = limit.left().saturating_sub(self.reserved);
             bounds.push((left, format!("what is left of the memory limit, {}", mib(limit.bytes))));
         }
         if let Some(FileSystem { directory, free }) = &self.files {
@@ -118,7 +115,7 @@ impl Room {
     }
 }
 
-/// The narrow nodes that are asked for; `capacity` where no number is.
+/// The geometry of the narrow nodes; for `capacity` counters unless the settings have a number.
 pub(super) fn narrow(options: &Settings, capacity: u64) -> anyhow::Result<Geometry> {
     match options.geometry {
         Some(count) => count.geometry().context("--geometry, or files, key-nodes and chain"),
@@ -127,7 +124,7 @@ pub(super) fn narrow(options: &Settings, capacity: u64) -> anyhow::Result<Geomet
     }
 }
 
-/// The wide nodes that are asked for.
+/// The geometry of the wide nodes, if there are any.
 pub(super) fn wide(options: &Settings) -> anyhow::Result<Option<Geometry>> {
     match options.wide_capacity {
         0 => Ok(None),
@@ -137,7 +134,7 @@ pub(super) fn wide(options: &Settings) -> anyhow::Result<Option<Geometry>> {
     }
 }
 
-/// The largest capacity whose files, with the wide nodes that are asked for, take so many bytes at most.
+/// The largest capacity whose files, with those of the wide nodes, need at most this many bytes.
 fn fitting(options: &Settings, bytes: u64) -> Option<u64> {
     let wide = wide(options).ok()?;
     let fits = |capacity| {
@@ -148,7 +145,7 @@ fn fitting(options: &Settings, bytes: u64) -> Option<u64> {
     if !fits(1) {
         return None;
     }
-    // A node has 40 bytes at least, and rounding is up: `beyond` never fits.
+    // A node has at least 40 bytes, and sizes are rounded up: `beyond` never fits.
     let (mut within, mut beyond) = (1, bytes / 40 + 2);
     while beyond - within > 1 {
         let middle = within + (beyond - within) / 2;
@@ -161,9 +158,9 @@ fn fitting(options: &Settings, bytes: u64) -> Option<u64> {
     Some(within)
 }
 
-/// What to set instead.
+/// The flag to set instead.
 fn advice(options: &Settings, bytes: u64) -> String {
-    // Three digits are enough for a number to be set by hand.
+    // Three digits are enough for a number set by hand.
     let rounded = |capacity: u64| {
         let unit = 10_u64.pow(capacity.checked_ilog10().unwrap_or(0).saturating_sub(2));
         capacity / unit * unit
@@ -171,17 +168,16 @@ fn advice(options: &Settings, bytes: u64) -> String {
     let instead = if options.geometry.is_some() { " instead of --geometry" } else { "" };
     match fitting(options, bytes - bytes / ADVICE_SLACK) {
         Some(capacity) => format!("set --capacity {} or less{instead}", rounded(capacity)),
-        None => {
-            "no --capacity fits beside --wide-capacity and 8 MiB for updates under way".to_owned()
-        }
+        None => "no --capacity fits next to --wide-capacity and 8 MiB for updates in progress"
+            .to_owned(),
     }
 }
 
-/// A size for people.
+/// A size in messages, in tenths of a MiB.
 pub(super) struct Mib(u64);
 
 pub(super) fn mib(bytes: u64) -> Mib {
-    // A tenth of a MiB, rounded down: what is left is never said to be more.
+    // Rounded down: never report more than is left.
     Mib(bytes * 10 / (1 << 20))
 }
 

@@ -1,6 +1,6 @@
-//! Where limits come from. A [`Feed`] keeps the limits of an authority as its source has them; files today.
+//! Sources of limits. A [`Feed`] keeps the limits of an authority as they are in its source; today, in files.
 //!
-//! Owns when a source is read and what is logged of changes. Refuses to read the syntax of limits and to decide.
+//! Owns the times of reloads and the log of changes. Knows no syntax of limits and decides nothing.
 
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 
@@ -15,12 +15,12 @@ use tidegate_authority::Authority;
 
 /// A source of limits.
 pub trait Feed: Send + Sync {
-    /// Asks for the limits to be read again, as on SIGHUP.
+    /// Requests a reload, as SIGHUP does.
     fn reload(&self);
 
-    /// The limits in force, for another process that starts with them; none if the feed keeps no such copy.
-    fn handout(&self) -> Option<Arc<File>>;
+    /// A copy of the limits in force, for a process that starts with them; none if the feed keeps none.
+    fn copy(&self) -> Option<Arc<File>>;
 
-    /// Keeps the limits of `authority` as the source has them, until it is aborted.
+    /// Keeps the limits of `authority` as they are in the source, until it is aborted.
     fn run(self: Arc<Self>, authority: Arc<Authority>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }

@@ -11,7 +11,7 @@ use tidegate_servers::frs::Frs;
 use tidegate_servers::http::{Http, MetricsPage};
 use tidegate_servers::rls::Rls;
 use tidegate_servers::{Health, Overload, Replies};
-use tidegate_stats::{Metrics, Registry};
+use tidegate_stats::{Metrics, Registry, Snapshot};
 use tidegate_store::Cluster;
 
 /// A feed and its first limits.
@@ -90,9 +90,16 @@ impl Service {
 #[derive(Clone)]
 pub(crate) struct OwnPage(Registry);
 
+impl OwnPage {
+    pub(crate) async fn snapshot(&self) -> anyhow::Result<Snapshot> {
+        let registry = self.0.clone();
+        Ok(tokio::task::spawn_blocking(move || registry.snapshot()).await?)
+    }
+}
+
 impl MetricsPage for OwnPage {
     async fn page(&self) -> anyhow::Result<String> {
         let registry = self.0.clone();
-        Ok(tokio::task::spawn_blocking(move || registry.text()).await?)
+        Ok(tokio::task::spawn_blocking(move || registry.snapshot().text()).await?)
     }
 }

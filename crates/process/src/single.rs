@@ -19,7 +19,7 @@ pub(crate) async fn serve(settings: &Settings, service: &Service) -> anyhow::Res
 
     let (mut doors, mut http) = (Endpoints::new(), Endpoints::new());
     let (keeper, store) =
-        tidegate_data_dir::watch_over(service.store().clone(), settings.data_dir.sync_interval);
+        tidegate_data_dir::maintain(service.store().clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
     let overload = Overload::start();

@@ -138,7 +138,7 @@ impl SupervisedWorker {
     }
 
     fn brief(&self, channel: &Channel) -> anyhow::Result<()> {
-        let limits = self.feed.handout().context("there are no limits to hand out")?;
+        let limits = self.feed.copy().context("there are no limits to hand out")?;
         let start = ToWorker::Start { index: self.index, sockets: self.sockets.len() };
         channel.send_with(&start, limits.as_fd())?;
         for (given, socket) in &self.sockets {
@@ -171,9 +171,9 @@ impl SupervisedWorker {
                         is_ready = true;
                         self.ready.send_modify(|ready| *ready += 1);
                     }
-                    Some(FromWorker::Metrics { round, page }) => {
+                    Some(FromWorker::Metrics { round, snapshot }) => {
                         (silent_looks, spoke) = (0, true);
-                        self.metrics.reported(self.index, round, page);
+                        self.metrics.reported(self.index, round, snapshot);
                     }
                     None => return Ok(()),
                 },
@@ -184,7 +184,7 @@ impl SupervisedWorker {
                 _ = looks.tick(), if serves => {
                     silent_looks += 1;
                     if silent_looks > SILENT_LOOKS_MAX {
-                        let state = process.id().and_then(|pid| process_info::look(pid.into()));
+                        let state = process.id().and_then(|pid| process_info::read(pid.into()));
                         match silence(state.map(|info| info.state)) {
                             Silence::Hangs => bail!("it hangs: no word for {silent_looks} s"),
                             Silence::Waits(state) if !waits => {

@@ -52,7 +52,7 @@ pub(crate) async fn serve(
         place.listen()?;
     }
     let (keeper, store) =
-        tidegate_data_dir::watch_over(service.store().clone(), settings.data_dir.sync_interval);
+        tidegate_data_dir::maintain(service.store().clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let (mut http, overload) = (Endpoints::new(), Overload::start());
     for place in places.iter().filter(|place| place.door == Endpoint::Http) {

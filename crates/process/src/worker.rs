@@ -20,8 +20,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tidegate_servers::Health;
 use tidegate_servers::Overload;
-use tidegate_servers::http::MetricsPage;
 use tidegate_servers::{Address, Listener};
+use tidegate_stats::Snapshot;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
@@ -54,14 +54,14 @@ pub(crate) enum FromWorker {
     Ready,
     /// It is at work. It says this or something else every second.
     Alive,
-    /// Its page, as an answer to the last `Report` that it has heard of, or unasked.
-    Metrics { round: u64, page: String },
+    /// Its metrics, as an answer to the last `Report`, or unasked.
+    Metrics { round: u64, snapshot: Snapshot },
 }
 
 /// The largest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// A larger page is not told. JSON makes up to six bytes of one.
-const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// A larger snapshot is not sent. JSON makes up to six bytes of one.
+const SNAPSHOT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How often metrics are told unasked: what was counted since is lost with a worker that is killed.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// So that a page which takes long, of thousands of rules, takes 1 % of the time at most.
@@ -142,7 +142,7 @@ async fn serve_all(
 ) -> anyhow::Result<Ended> {
     let mut signals = Signals::listen()?;
     let (mut incoming, outgoing) = channel.split()?;
-    let (keeper, store) = tidegate_data_dir::watch_over(service.store().clone(), None);
+    let (keeper, store) = tidegate_data_dir::maintain(service.store().clone(), None);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
     let parts = service.parts(health, Overload::start(), settings)?;
@@ -207,7 +207,7 @@ async fn obey(incoming: &mut Incoming, reload: &impl Fn(), rounds: &mpsc::Sender
 
 /// Tells the metrics when asked, every second, and at the end.
 async fn report(metrics: OwnPage, mut outgoing: Outgoing, mut asked: mpsc::Receiver<u64>) {
-    let (mut round, mut said) = (0, String::new());
+    let (mut round, mut said) = (0, Snapshot::default());
     let (mut is_last, mut is_too_long) = (false, false);
     let mut due = Instant::now() + REPORT_EVERY;
     while !is_last {
@@ -222,16 +222,16 @@ async fn report(metrics: OwnPage, mut outgoing: Outgoing, mut asked: mpsc::Recei
         let mut message = FromWorker::Alive;
         let start = Instant::now();
         if is_last || round != before || start >= due {
-            let Ok(page) = metrics.page().await else { continue };
+            let Ok(snapshot) = metrics.snapshot().await else { continue };
             due = Instant::now() + REPORT_EVERY.max(start.elapsed() * REPORT_PAUSE);
-            if page.len() > PAGE_BYTES_MAX {
-                let bytes = page.len();
+            let bytes = snapshot.bytes();
+            if bytes > SNAPSHOT_BYTES_MAX {
                 if !std::mem::replace(&mut is_too_long, true) {
                     tracing::warn!(bytes, "the metrics are too long to be told, and are missing");
                 }
-            } else if page != said || round != before {
-                said.clone_from(&page);
-                message = FromWorker::Metrics { round, page };
+            } else if snapshot != said || round != before {
+                said.clone_from(&snapshot);
+                message = FromWorker::Metrics { round, snapshot };
             }
         }
         if outgoing.send(&message).await.is_err() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tidegate_servers::http::MetricsPage;
-use tidegate_stats::Page;
+use tidegate_stats::Snapshot;
 use tokio::sync::watch;
 
 /// How long a page waits for workers. One that is later is told of as it was up to a second before.
@@ -21,7 +21,7 @@ pub(crate) struct WorkerMetrics {
     own: OwnPage,
     /// Never locked before `past` is.
     workers: Vec<Mutex<Worker>>,
-    past: Mutex<Page>,
+    past: Mutex<Snapshot>,
     /// How many reports were asked for.
     rounds: AtomicU64,
     /// Changes with each report.
@@ -37,7 +37,7 @@ struct Worker {
     /// Whether it has been told to serve, and lives.
     serves: bool,
     round: u64,
-    page: String,
+    snapshot: Arc<Snapshot>,
 }
 
 impl WorkerMetrics {
@@ -103,9 +103,9 @@ impl WorkerMetrics {
     }
 
     /// A worker has told its metrics.
-    pub(crate) fn reported(&self, index: u32, round: u64, page: String) {
+    pub(crate) fn reported(&self, index: u32, round: u64, snapshot: Snapshot) {
         let mut worker = self.worker(index);
-        (worker.round, worker.page) = (round, page);
+        (worker.round, worker.snapshot) = (round, Arc::new(snapshot));
         drop(worker);
         self.reported.send_replace(());
     }
@@ -115,7 +115,7 @@ impl WorkerMetrics {
         // Held over both, so that its counts are at one of them whenever they are added up.
         let mut past = lock(&self.past);
         let worker = std::mem::take(&mut *self.worker(index));
-        past.add_past(&Page::parse(&worker.page));
+        past.add_ended(&worker.snapshot);
         drop(past);
         if worker.serves {
             self.serving.send_modify(|serving| *serving -= 1);
@@ -137,10 +137,10 @@ impl WorkerMetrics {
     }
 
     /// Those that are no more, and the last of each worker.
-    fn pages(&self) -> (Page, Vec<String>) {
+    fn snapshots(&self) -> (Snapshot, Vec<Arc<Snapshot>>) {
         let past = lock(&self.past);
-        let pages = self.workers.iter().map(|worker| lock(worker).page.clone()).collect();
-        (past.clone(), pages)
+        let snapshots = self.workers.iter().map(|worker| lock(worker).snapshot.clone()).collect();
+        (past.clone(), snapshots)
     }
 }
 
@@ -156,13 +156,12 @@ pub(crate) struct SummedMetrics(pub(crate) Arc<WorkerMetrics>);
 impl MetricsPage for SummedMetrics {
     async fn page(&self) -> anyhow::Result<String> {
         self.0.refresh().await;
-        let own = self.0.own.page().await?;
-        let (past, pages) = self.0.pages();
+        let mut sum = self.0.own.snapshot().await?;
+        let (past, snapshots) = self.0.snapshots();
         let summed = tokio::task::spawn_blocking(move || {
-            let mut sum = Page::parse(&own);
             sum.add(&past);
-            for page in pages {
-                sum.add(&Page::parse(&page));
+            for snapshot in snapshots {
+                sum.add(&snapshot);
             }
             sum.text()
         });

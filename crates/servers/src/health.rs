@@ -1,7 +1,7 @@
 //! Whether requests can be decided: what `/healthcheck` and gRPC's health service go by.
 
 use std::time::SystemTime;
-use tidegate_data_dir::{Files, StoreHealth};
+use tidegate_data_dir::{FileState, StoreHealth};
 use tokio::sync::watch;
 
 /// Clones watch the same.
@@ -23,8 +23,8 @@ impl Health {
             return Some("no worker process serves");
         }
         match self.store.borrow().files {
-            Files::Lost => Some("a file of the counters was cut short or changed"),
-            Files::Whole | Files::Moved => None,
+            FileState::Damaged => Some("a file of the counters was cut short or changed"),
+            FileState::Intact | FileState::Replaced => None,
         }
     }
 
@@ -33,8 +33,9 @@ impl Health {
     pub fn degraded(&self) -> Option<String> {
         let now = SystemTime::now();
         let store = self.store.borrow();
-        let mut causes: Vec<String> = store.stuck.iter().map(|holder| holder.told(now)).collect();
-        if store.files == Files::Moved {
+        let mut causes: Vec<String> =
+            store.stuck.iter().map(|holder| holder.describe(now)).collect();
+        if store.files == FileState::Replaced {
             causes.push("files of the counters were moved, replaced or removed".to_owned());
         }
         if store.is_unsaved {

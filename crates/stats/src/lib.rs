@@ -1,16 +1,17 @@
-//! Metrics: what an authority and its servers report, as OpenMetrics pages.
+//! Metrics of an authority and its servers.
 //!
-//! Owns the names of metrics, the counts of one process, and the sum over several processes. Labels come from
-//! configuration only, so their number is bounded. The one exception is asked for by rules with
-//! `value_to_metric` or `detailed_metric`, and has a bound of its own. Refuses to know who serves the page.
+//! Owns the names of metrics, the counts of one process, their sum over several processes, and the OpenMetrics
+//! text. Labels come from configuration only, so their number is bounded; the exception, rules with
+//! `value_to_metric` or `detailed_metric`, has a bound of its own. Refuses to know the server of the page.
 
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 
-mod limits;
+mod counter;
 mod metrics;
+mod rule_counters;
+mod snapshot;
 mod store;
-mod sum;
 
 pub use metrics::{Metrics, Registry};
+pub use snapshot::Snapshot;
 pub use store::store_help;
-pub use sum::Page;

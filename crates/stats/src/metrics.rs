@@ -1,12 +1,10 @@
 //! The counts of one process.
 
-use crate::limits::Detailed;
-use crate::store::{BlockedCollector, StoreCollector};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry as PrometheusRegistry;
+use crate::counter::{Counter, CounterFamily};
+use crate::rule_counters::DetailedSeries;
+use crate::snapshot::{Family, Kind, Labels, Number, Snapshot, labels};
+use crate::store;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_authority::{LimitObserver, Observer};
@@ -14,76 +12,45 @@ use tidegate_core::Verdict;
 use tidegate_limits::Rules;
 use tidegate_store::{Cluster, UpdateError};
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct RuleLabel {
-    pub(crate) rule: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AnswerLabel {
-    code: &'static str,
-}
-
-/// The counts of answers, and a handle for each code: a look into the family would take a lock.
-#[derive(Debug, Clone)]
+/// A counter for each code of an answer: a family would need a lock.
+#[derive(Debug, Clone, Default)]
 struct Answers {
-    family: Family<AnswerLabel, Counter>,
     allowed: Counter,
     denied: Counter,
     returned: Counter,
     refused: Counter,
 }
 
-impl Default for Answers {
-    fn default() -> Self {
-        let family = Family::<AnswerLabel, Counter>::default();
-        let of = |code| family.get_or_create(&AnswerLabel { code }).clone();
-        let (allowed, denied) = (of("ok"), of("over_limit"));
-        let (returned, refused) = (of("returned"), of("error"));
-        Answers { family, allowed, denied, returned, refused }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CauseLabel {
-    cause: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DoorLabel {
-    door: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HttpLabel {
-    path: &'static str,
-    status: u16,
-}
+/// The counters of all rules and limits, by path.
+pub(crate) type RuleFamily = CounterFamily<String>;
+/// By a label whose values are fixed in the code.
+type FixedFamily = CounterFamily<&'static str>;
 
 /// The handles of all metrics; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     answers: Answers,
-    undecided: Family<CauseLabel, Counter>,
-    shed: Family<DoorLabel, Counter>,
-    connections_refused: Family<DoorLabel, Counter>,
-    connections_gave_way: Family<DoorLabel, Counter>,
-    pub(crate) total_hits: Family<RuleLabel, Counter>,
-    pub(crate) within_limit: Family<RuleLabel, Counter>,
-    pub(crate) near_limit: Family<RuleLabel, Counter>,
-    pub(crate) over_limit: Family<RuleLabel, Counter>,
-    pub(crate) shadow_mode: Family<RuleLabel, Counter>,
-    pub(crate) leases_granted: Family<RuleLabel, Counter>,
-    pub(crate) leased_tokens: Family<RuleLabel, Counter>,
-    pub(crate) returned_tokens: Family<RuleLabel, Counter>,
+    undecided: FixedFamily,
+    shed: FixedFamily,
+    connections_refused: FixedFamily,
+    connections_gave_way: FixedFamily,
+    pub(crate) total_hits: RuleFamily,
+    pub(crate) within_limit: RuleFamily,
+    pub(crate) near_limit: RuleFamily,
+    pub(crate) over_limit: RuleFamily,
+    pub(crate) shadow_mode: RuleFamily,
+    pub(crate) leases_granted: RuleFamily,
+    pub(crate) leased_tokens: RuleFamily,
+    pub(crate) returned_tokens: RuleFamily,
     global_shadow_mode: Counter,
     domain_not_found: Counter,
-    http_requests: Family<HttpLabel, Counter>,
+    /// By path and status.
+    http_requests: CounterFamily<(&'static str, u16)>,
     limits_loaded: Counter,
     limits_failed: Counter,
-    limits_current: Gauge,
-    limits_loaded_at: Gauge,
-    pub(crate) detailed: Arc<Mutex<Detailed>>,
+    limits_current: Arc<AtomicU64>,
+    limits_loaded_at_secs: Arc<AtomicU64>,
+    pub(crate) detailed: Arc<Mutex<DetailedSeries>>,
 }
 
 /// The handles of one limit, so that a decision looks nothing up by label.
@@ -101,8 +68,8 @@ pub(crate) struct LimitCounters {
 
 impl Metrics {
     pub(crate) fn limit_counters(&self, path: &str) -> LimitCounters {
-        let label = RuleLabel { rule: path.to_owned() };
-        let of = |family: &Family<RuleLabel, Counter>| family.get_or_create(&label).clone();
+        let path = path.to_owned();
+        let of = |family: &RuleFamily| family.counter(&path);
         LimitCounters {
             total_hits: of(&self.total_hits),
             within_limit: of(&self.within_limit),
@@ -115,21 +82,18 @@ impl Metrics {
         }
     }
 
-    /// The page of these metrics and of all that the store behind them counts, for all processes.
+    /// These metrics, and the counts that the store keeps for all processes.
     pub fn with_store(&self, store: Arc<Cluster>) -> Registry {
-        let mut registry = self.registry(store.clone());
-        registry.register_collector(Box::new(StoreCollector(store)));
-        Registry(Arc::new(registry))
+        Registry { metrics: self.clone(), store, scope: Scope::WithStore }
     }
 
-    /// The page of what this process counts itself.
+    /// The counts of this process alone.
     pub fn without_store(&self, store: Arc<Cluster>) -> Registry {
-        Registry(Arc::new(self.registry(store)))
+        Registry { metrics: self.clone(), store, scope: Scope::Process }
     }
 
-    fn registry(&self, store: Arc<Cluster>) -> PrometheusRegistry {
-        let mut registry = PrometheusRegistry::with_prefix("tidegate");
-        let families = [
+    fn families(&self) -> Vec<Family> {
+        let mut families: Vec<Family> = [
             ("total_hits", "Hits asked for, by rule", &self.total_hits),
             ("within_limit", "Hits that had room, by rule", &self.within_limit),
             (
@@ -139,46 +103,119 @@ impl Metrics {
             ),
             ("over_limit", "Hits that had no room, by rule", &self.over_limit),
             ("shadow_mode", "Hits that a shadow rule would have denied", &self.shadow_mode),
-            ("leases_granted", "Leases of tokens given to proxies, by rule", &self.leases_granted),
+            ("leases_granted", "Leases granted to proxies, by rule", &self.leases_granted),
             (
                 "leased_tokens",
-                "Tokens leased, beside the hits asked for, by rule",
+                "Tokens leased in addition to the hits asked for, by rule",
                 &self.leased_tokens,
             ),
-            ("returned_tokens", "Leased tokens given back unused, by rule", &self.returned_tokens),
-        ];
-        for (name, help, family) in families {
-            registry.register(name, help, family.clone());
-        }
-        let help = "Rate limit calls allowed only by the global shadow mode";
-        registry.register("global_shadow_mode", help, self.global_shadow_mode.clone());
-        let help = "Descriptors of a domain that no limits file has";
-        registry.register("domain_not_found", help, self.domain_not_found.clone());
-        registry.register(
-            "answers",
-            "Rate limit calls answered, by code",
-            self.answers.family.clone(),
+            ("returned_tokens", "Leased tokens returned unused, by rule", &self.returned_tokens),
+        ]
+        .map(|(name, help, family)| {
+            let samples = family.samples(|rule| labels([("rule", rule)]));
+            Family::new(name, help, Kind::Counter, samples)
+        })
+        .into();
+        families.extend(
+            [
+                (
+                    "global_shadow_mode",
+                    "Rate limit calls allowed only by the global shadow mode",
+                    &self.global_shadow_mode,
+                ),
+                (
+                    "domain_not_found",
+                    "Descriptors of a domain that no limits file has",
+                    &self.domain_not_found,
+                ),
+            ]
+            .map(|(name, help, counter)| {
+                Family::single(name, help, Kind::Counter, counter.value())
+            }),
         );
-        let help = "Requests that the store could not decide, by cause";
-        registry.register("undecided", help, self.undecided.clone());
-        let help = "Calls refused undecided under overload, by door";
-        registry.register("shed", help, self.shed.clone());
-        let help = "Connections refused beyond the most that there may be, by door";
-        registry.register("connections_refused", help, self.connections_refused.clone());
-        let help = "Connections that were closed since another client needed their place, by door";
-        registry.register("connections_gave_way", help, self.connections_gave_way.clone());
-        let help = "Times that the limits were read and put in force";
-        registry.register("config_load_success", help, self.limits_loaded.clone());
-        let help = "Times that the limits were read and had a mistake";
-        registry.register("config_load_error", help, self.limits_failed.clone());
-        let help = "Whether the limits in force are those on disk: 1, or 0";
-        registry.register("config_current", help, self.limits_current.clone());
-        let help = "When the limits in force were read, in seconds since 1970";
-        registry.register("config_loaded_timestamp_seconds", help, self.limits_loaded_at.clone());
-        let help = "Requests answered at the HTTP door, by path and status";
-        registry.register("http_requests", help, self.http_requests.clone());
-        registry.register_collector(Box::new(BlockedCollector(store)));
-        registry
+        families.push(self.answers.family());
+        families.extend(
+            [
+                (
+                    "undecided",
+                    "Requests that the store could not decide, by cause",
+                    "cause",
+                    &self.undecided,
+                ),
+                ("shed", "Calls refused undecided under overload, by door", "door", &self.shed),
+                (
+                    "connections_refused",
+                    "Connections refused above the maximum, by door",
+                    "door",
+                    &self.connections_refused,
+                ),
+                (
+                    "connections_gave_way",
+                    "Connections closed to make room for another client, by door",
+                    "door",
+                    &self.connections_gave_way,
+                ),
+            ]
+            .map(|(name, help, label, family)| {
+                let samples = family.samples(|value| labels([(label, value)]));
+                Family::new(name, help, Kind::Counter, samples)
+            }),
+        );
+        families.extend(self.config_families());
+        let by_status = |(path, status): &(&'static str, u16)| -> Labels {
+            labels([("path", path), ("status", &status.to_string())])
+        };
+        families.push(Family::new(
+            "http_requests",
+            "Requests answered at the HTTP door, by path and status",
+            Kind::Counter,
+            self.http_requests.samples(by_status),
+        ));
+        families
+    }
+
+    fn config_families(&self) -> [Family; 4] {
+        let gauge = |gauge: &AtomicU64| Number::Whole(gauge.load(Ordering::Relaxed));
+        [
+            (
+                "config_load_success",
+                "Times that the limits were read and put in force",
+                Kind::CommonCounter,
+                self.limits_loaded.value(),
+            ),
+            (
+                "config_load_error",
+                "Times that the limits were read and had a mistake",
+                Kind::CommonCounter,
+                self.limits_failed.value(),
+            ),
+            (
+                "config_current",
+                "Whether the limits in force are those on disk: 1, or 0",
+                Kind::LowestGauge,
+                gauge(&self.limits_current),
+            ),
+            (
+                "config_loaded_timestamp_seconds",
+                "When the limits in force were read, in seconds since 1970",
+                Kind::LowestGauge,
+                gauge(&self.limits_loaded_at_secs),
+            ),
+        ]
+        .map(|(name, help, kind, value)| Family::single(name, help, kind, value))
+    }
+}
+
+impl Answers {
+    fn family(&self) -> Family {
+        let samples = [
+            ("ok", &self.allowed),
+            ("over_limit", &self.denied),
+            ("returned", &self.returned),
+            ("error", &self.refused),
+        ]
+        .map(|(code, counter)| (labels([("code", code)]), counter.value()));
+        Family::new("answers", "Rate limit calls answered, by code", Kind::Counter, samples.into())
     }
 }
 
@@ -211,30 +248,30 @@ impl Observer for Metrics {
     }
 
     fn undecided(&self, error: &UpdateError) {
-        self.undecided.get_or_create(&CauseLabel { cause: cause_of(error) }).inc();
+        self.undecided.counter(&cause_of(error)).inc();
     }
 
     fn shed(&self, endpoint: &'static str) {
-        self.shed.get_or_create(&DoorLabel { door: endpoint }).inc();
+        self.shed.counter(&endpoint).inc();
     }
 
     fn connection_refused(&self, endpoint: &'static str) {
-        self.connections_refused.get_or_create(&DoorLabel { door: endpoint }).inc();
+        self.connections_refused.counter(&endpoint).inc();
     }
 
     fn connection_gave_way(&self, endpoint: &'static str) {
-        self.connections_gave_way.get_or_create(&DoorLabel { door: endpoint }).inc();
+        self.connections_gave_way.counter(&endpoint).inc();
     }
 
     fn http_answered(&self, path: &'static str, status: u16) {
-        self.http_requests.get_or_create(&HttpLabel { path, status }).inc();
+        self.http_requests.counter(&(path, status)).inc();
     }
 
     fn limits_loaded(&self) {
         self.limits_loaded.inc();
-        self.limits_current.set(1);
+        self.limits_current(true);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.limits_loaded_at.set(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
+        self.limits_loaded_at_secs.store(since_epoch.as_secs(), Ordering::Relaxed);
     }
 
     fn limits_failed(&self) {
@@ -242,25 +279,37 @@ impl Observer for Metrics {
     }
 
     fn limits_current(&self, is_current: bool) {
-        self.limits_current.set(i64::from(is_current));
+        self.limits_current.store(is_current.into(), Ordering::Relaxed);
     }
 }
 
-/// The metrics that one process puts on its page. Clones are of the same metrics.
+/// The metrics of one process, or of it and the store. Clones share the metrics.
 #[derive(Debug, Clone)]
-pub struct Registry(Arc<PrometheusRegistry>);
+pub struct Registry {
+    metrics: Metrics,
+    store: Arc<Cluster>,
+    scope: Scope,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Process,
+    WithStore,
+}
 
 impl Registry {
-    /// The page as it is now. Looks through the store, if that is in it, which may take milliseconds.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.0);
-        text
+    /// All values now. With the store this takes milliseconds, as it is scanned.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut families = self.metrics.families();
+        families.push(store::blocked_seconds(&self.store));
+        if self.scope == Scope::WithStore {
+            families.extend(store::families(&self.store));
+        }
+        Snapshot { families }
     }
 }
 
-/// What is counted of an error of the store.
+/// The label for an error of the store.
 fn cause_of(error: &UpdateError) -> &'static str {
     match error {
         UpdateError::Busy { .. } => "busy",

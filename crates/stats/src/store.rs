@@ -1,115 +1,92 @@
-//! Counts that the store keeps itself, read when a page is asked for.
+//! Counts that the store keeps itself, read for each snapshot.
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use std::fmt;
-use std::sync::Arc;
+use crate::snapshot::{Family, Kind, Number, Samples, labels};
 use tidegate_store::{Class, Cluster, Occupancy};
 
-/// Reads how long threads of this process have waited for others, when asked.
-pub(crate) struct BlockedCollector(pub(crate) Arc<Cluster>);
-
-impl fmt::Debug for BlockedCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BlockedCollector")
-    }
+/// How long threads of this process have waited for others.
+pub(crate) fn blocked_seconds(store: &Cluster) -> Family {
+    let help = "Time that threads waited for locks of other threads and processes";
+    let seconds = Number::Real(store.blocked_time().as_secs_f64());
+    Family::single("blocked_seconds", help, Kind::Counter, seconds)
 }
 
-impl Collector for BlockedCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counter = ConstCounter::new(self.0.blocked_time().as_secs_f64());
-        let help = "Time that threads waited for locks of other threads and processes";
-        let kind = counter.metric_type();
-        counter.encode(encoder.encode_descriptor("blocked_seconds", help, None, kind)?)
-    }
+/// What the store counts for all processes.
+pub(crate) fn families(store: &Cluster) -> Vec<Family> {
+    let count = |(name, value)| {
+        let name = format!("store_{name}");
+        let help = store_help(&name);
+        Family::single(name, help, Kind::Counter, Number::Whole(value))
+    };
+    let mut families: Vec<Family> = store.stats().named().into_iter().map(count).collect();
+    let gauges = [
+        (
+            "clock_ahead_seconds",
+            "Seconds that the system clock is ahead of time known to have passed; 0 while it is trusted",
+            tidegate_data_dir::clock_ahead_secs(store),
+        ),
+        (
+            "store_stuck_processes",
+            "Processes that hold locks of counters and do not move",
+            tidegate_data_dir::stuck(store).len() as u64,
+        ),
+        (
+            "store_unsaved_seconds",
+            "Seconds since the last snapshot was complete, or since the start",
+            store.unsaved_for().as_secs(),
+        ),
+    ];
+    families.extend(
+        gauges.map(|(name, help, value)| {
+            Family::single(name, help, Kind::Gauge, Number::Whole(value))
+        }),
+    );
+    families.extend(occupancy_families(store));
+    families
 }
 
-/// Reads the store's own counts when asked.
-pub(crate) struct StoreCollector(pub(crate) Arc<Cluster>);
-
-impl fmt::Debug for StoreCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StoreCollector")
-    }
-}
-
-impl Collector for StoreCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let store = &*self.0;
-        for (name, value) in store.stats().named() {
-            let counter = ConstCounter::new(value);
-            let name = format!("store_{name}");
-            let help = store_help(&name);
-            counter.encode(encoder.encode_descriptor(
-                &name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
-        }
-        let help = "Seconds that the system clock is ahead of time known to have passed; 0 while it is trusted";
-        let ahead =
-            encoder.encode_descriptor("clock_ahead_seconds", help, None, MetricType::Gauge)?;
-        gauge(tidegate_data_dir::ahead(store)).encode(ahead)?;
-        let stuck = gauge(tidegate_data_dir::stuck(store).len() as u64);
-        let help = "Processes that hold locks of counters and do not move";
-        let kind = stuck.metric_type();
-        stuck.encode(encoder.encode_descriptor("store_stuck_processes", help, None, kind)?)?;
-        let unsaved = gauge(store.unsaved_for().as_secs());
-        let help = "Seconds since the last snapshot was complete, or since the start";
-        let kind = unsaved.metric_type();
-        unsaved.encode(encoder.encode_descriptor("store_unsaved_seconds", help, None, kind)?)?;
-        let occupancies: Vec<_> = Class::ALL
-            .into_iter()
-            .filter_map(|class| Some((class.name(), store.occupancy(class)?)))
-            .collect();
-        let mut gauges = |name, help, of: &dyn Fn(&Occupancy) -> u64| {
-            let mut descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            occupancies.iter().try_for_each(|(class, occupancy)| {
-                let labels = [("class", *class)];
-                gauge(of(occupancy)).encode(descriptor.encode_family(&labels)?)
-            })
+fn occupancy_families(store: &Cluster) -> [Family; 3] {
+    let occupancies: Vec<(&str, Occupancy)> = Class::ALL
+        .into_iter()
+        .filter_map(|class| Some((class.name(), store.occupancy(class)?)))
+        .collect();
+    let by_class = |value: fn(&Occupancy) -> u64| -> Samples {
+        let sample = |(class, occupancy): &(&str, Occupancy)| {
+            (labels([("class", class)]), Number::Whole(value(occupancy)))
         };
-        gauges("store_nodes", "Nodes that there are", &|occupancy| occupancy.nodes)?;
-        gauges("store_occupied", "Nodes with a counter, live or expired", &|occupancy| {
-            occupancy.occupied
-        })?;
-        let help = "Key-nodes by how many of their nodes have a counter, of those looked at";
-        let mut descriptor =
-            encoder.encode_descriptor("store_chains", help, None, MetricType::Gauge)?;
-        for (class, occupancy) in &occupancies {
-            for (length, count) in occupancy.chains.iter().enumerate() {
-                let length = length.to_string();
-                let labels = [("class", *class), ("length", length.as_str())];
-                gauge(*count).encode(descriptor.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
-    }
+        occupancies.iter().map(sample).collect()
+    };
+    let chains = occupancies.iter().flat_map(|(class, occupancy)| {
+        occupancy.chains.iter().enumerate().map(|(length, count)| {
+            let labels = labels([("class", *class), ("length", &length.to_string())]);
+            (labels, Number::Whole(*count))
+        })
+    });
+    let help = "Key-nodes by how many of their nodes have a counter, of those looked at";
+    [
+        ("store_nodes", "Nodes that there are", by_class(|occupancy| occupancy.nodes)),
+        (
+            "store_occupied",
+            "Nodes with a counter, live or expired",
+            by_class(|occupancy| occupancy.occupied),
+        ),
+        ("store_chains", help, chains.collect()),
+    ]
+    .map(|(name, help, samples)| Family::new(name, help, Kind::Gauge, samples))
 }
 
-fn gauge(value: u64) -> ConstGauge {
-    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
-}
-
-/// What a count of the store means; all of them are since the data directory was made, by all
-/// processes together.
+/// The meaning of a count of the store. All of them count since the data directory was created, over
+/// all processes.
 pub fn store_help(name: &str) -> &'static str {
     match name {
         "store_updates" => "Counters written",
         "store_created" => "Counters created",
-        "store_evicted_expired" => "Expired counters whose node was taken back",
-        "store_evicted_live" => "Live counters that gave way to new ones",
+        "store_evicted_expired" => "Expired counters whose node was reused",
+        "store_evicted_live" => "Live counters evicted by new ones",
         "store_erased" => "Counters erased",
-        "store_refused" => "Updates refused for want of a node",
-        "store_dropped_torn" => "Nodes dropped on open since they were torn or damaged",
-        "store_dropped_foreign" => {
-            "Nodes dropped on open since they did not belong where they were"
-        }
-        "store_dropped_duplicate" => "Nodes dropped on open since their key had another",
+        "store_refused" => "Updates refused for lack of a node",
+        "store_dropped_torn" => "Torn or damaged nodes dropped on open",
+        "store_dropped_foreign" => "Misplaced nodes dropped on open",
+        "store_dropped_duplicate" => "Second nodes of a key dropped on open",
         "store_recovered" => "Killed threads that were cleaned up after",
         "store_completed" => "Updates of killed threads that were completed",
         _ => "A count of the store",

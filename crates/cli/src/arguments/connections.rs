@@ -1,4 +1,4 @@
-//! Flags of the gRPC door's connections: TLS, how long they last, and how many there may be.
+//! Flags of gRPC connections: TLS, age and number.
 
 use clap::Args;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tidegate_limits::duration;
 use tidegate_servers::rls::{self, TlsFiles};
 
-/// The gRPC door's connections.
+/// gRPC connections.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectionOptions {
-    /// Certificate chain (PEM) of the gRPC door; every TCP address of it then takes TLS only
+    /// Certificate chain (PEM) for gRPC; its TCP addresses then accept TLS only
     #[arg(long, value_name = "PATH", env = "TIDEGATE_TLS_CERT", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
 
@@ -18,11 +18,11 @@ pub(crate) struct ConnectionOptions {
     #[arg(long, value_name = "PATH", env = "TIDEGATE_TLS_KEY", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// Certificates (PEM) of which one must have signed each client's
+    /// CA certificates (PEM); each client needs a certificate from one of them
     #[arg(long, value_name = "PATH", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub(crate) tls_client_ca: Option<PathBuf>,
 
-    /// Name (DNS or URI) that a client's certificate must have as an alternative name; of several, one
+    /// Alternative name (DNS or URI) that a client certificate must have; any one of several
     #[arg(
         long,
         value_name = "NAME",
@@ -32,11 +32,11 @@ pub(crate) struct ConnectionOptions {
     )]
     pub(crate) tls_client_name: Vec<String>,
 
-    /// How long a gRPC connection lives before the client is told to make a new one, or off
+    /// Age at which a gRPC connection is closed and the client reconnects, or off
     #[arg(long, value_name = "TIME", env = "TIDEGATE_CONNECTION_AGE", default_value = "24h")]
     pub(crate) connection_age: ConnectionAge,
 
-    /// How long calls under way may still take on a connection that is too old
+    /// How long calls in progress may still take on a connection that is too old
     #[arg(
         long,
         value_name = "TIME",
@@ -46,7 +46,7 @@ pub(crate) struct ConnectionOptions {
     )]
     pub(crate) connection_age_grace: Duration,
 
-    /// gRPC connections of a process at once; for one more, the longest idle is closed, or the new one
+    /// gRPC connections of a process at once; one more closes the longest idle one, or is refused
     #[arg(
         long,
         value_name = "N",
@@ -74,7 +74,7 @@ impl ConnectionOptions {
     }
 }
 
-/// How old a connection may get; `None` is off.
+/// The age limit of a connection; `None` is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnectionAge(pub(crate) Option<Duration>);
 
@@ -89,7 +89,7 @@ impl FromStr for ConnectionAge {
     }
 }
 
-/// More than ten years are as good as off, and would lead beyond what clocks can count.
+/// Ten years. More is as good as off, and would overflow clocks.
 const PERIOD_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 fn period(text: &str) -> Result<Duration, String> {

@@ -1,4 +1,4 @@
-//! Flags of the FRS door.
+//! Flags of the FRS server.
 
 use anyhow::anyhow;
 use clap::Args;
@@ -9,10 +9,10 @@ use tidegate_core::DailyReset;
 use tidegate_limits::{daily_reset, duration};
 use tidegate_servers::Address;
 
-/// The FRS door.
+/// The FRS server.
 #[derive(Debug, Args)]
 pub(crate) struct FrsOptions {
-    /// Where to serve FRS (POST /frs, XML): host:port, unix:PATH or off
+    /// Address for FRS (POST /frs, XML): host:port, unix:PATH or off
     #[arg(
         long = "frs",
         id = "frs",
@@ -22,11 +22,11 @@ pub(crate) struct FrsOptions {
     )]
     pub(crate) address: Address,
 
-    /// An FRS's srv.xml, whose values hold where no flag and no variable says otherwise
+    /// The srv.xml of an FRS; flags and environment variables override it
     #[arg(long, value_name = "PATH", env = "TIDEGATE_SRV")]
     pub(crate) srv: Option<PathBuf>,
 
-    /// When counters of a map.xml start anew each day, unless it says so itself: a time such as 03:00
+    /// Time of the daily reset of counters for a map.xml without one, such as 03:00
     #[arg(
         long = "frs-self-update",
         id = "frs-self-update",
@@ -35,7 +35,7 @@ pub(crate) struct FrsOptions {
     )]
     pub(crate) self_update_time: Option<String>,
 
-    /// The clock that this time is of: UTC, an offset such as +08:00, or a name such as Europe/Berlin
+    /// Timezone of --frs-self-update: UTC, an offset such as +08:00, or a name such as Europe/Berlin
     #[arg(
         long = "frs-timezone",
         id = "frs-timezone",
@@ -45,7 +45,7 @@ pub(crate) struct FrsOptions {
     )]
     pub(crate) timezone: String,
 
-    /// FRS connections that a process serves at a time; more clients are told to try again
+    /// FRS connections of a process at once; more clients are asked to try again
     #[arg(
         long = "frs-connections",
         id = "frs-connections",
@@ -56,7 +56,7 @@ pub(crate) struct FrsOptions {
     )]
     pub(crate) connections: u32,
 
-    /// How long an FRS request may take to come in, and its answer to be taken
+    /// Timeout to receive an FRS request, and to send its answer
     #[arg(
         long = "frs-request-timeout",
         id = "frs-request-timeout",
@@ -66,7 +66,7 @@ pub(crate) struct FrsOptions {
     )]
     pub(crate) request_timeout: Timeout,
 
-    /// How long an FRS connection may rest between requests
+    /// How long an FRS connection may be idle between requests
     #[arg(
         long = "frs-idle-timeout",
         id = "frs-idle-timeout",
@@ -78,7 +78,7 @@ pub(crate) struct FrsOptions {
 }
 
 impl FrsOptions {
-    /// When counters of a `map.xml` are reset that says nothing of it.
+    /// The daily reset for a `map.xml` without one.
     pub(crate) fn self_update(&self) -> anyhow::Result<Option<DailyReset>> {
         let Some(time) = &self.self_update_time else { return Ok(None) };
         let reset = daily_reset(time, &self.timezone);
@@ -86,7 +86,7 @@ impl FrsOptions {
     }
 }
 
-/// A time that is waited for at most.
+/// A timeout from 10 ms to one day.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeout(pub(crate) Duration);
 

@@ -1,13 +1,13 @@
-//! Flags for what answers tell, besides the decision.
+//! Flags for headers about limits.
 
 use clap::{Args, ValueEnum};
 use hyper::header::HeaderName;
 use tidegate_servers::{HeaderNames, Replies};
 
-/// What answers tell.
+/// Headers about limits.
 #[derive(Debug, Args)]
 pub(crate) struct ReplyOptions {
-    /// Headers about limits that Envoy is told to add to its responses
+    /// Headers about limits that Envoy adds to its responses
     #[arg(long, value_name = "FORM", env = "TIDEGATE_RESPONSE_HEADERS", default_value = "off")]
     pub(crate) response_headers: HeaderForm,
 
@@ -21,7 +21,7 @@ pub(crate) struct ReplyOptions {
     )]
     pub(crate) ratelimit_limit_header: String,
 
-    /// Name of the header with what is left, for --response-headers ratelimit
+    /// Name of the header with the remaining hits, for --response-headers ratelimit
     #[arg(
         long,
         value_name = "NAME",
@@ -31,7 +31,7 @@ pub(crate) struct ReplyOptions {
     )]
     pub(crate) ratelimit_remaining_header: String,
 
-    /// Name of the header with the seconds until there is more, for --response-headers ratelimit
+    /// Name of the header with the seconds until more hits are available, for --response-headers ratelimit
     #[arg(
         long,
         value_name = "NAME",
@@ -42,14 +42,14 @@ pub(crate) struct ReplyOptions {
     pub(crate) ratelimit_reset_header: String,
 }
 
-/// The forms that there are for headers about limits.
+/// Forms of headers about limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HeaderForm {
     /// None
     Off,
-    /// RateLimit-Limit, -Remaining and -Reset of the limit with least left, as envoyproxy/ratelimit
+    /// RateLimit-Limit, -Remaining and -Reset of the tightest limit, as in envoyproxy/ratelimit
     Ratelimit,
-    /// x-ratelimit-limit, -remaining and -reset, as Envoy's own filter
+    /// x-ratelimit-limit, -remaining and -reset, as in Envoy's own filter
     XRatelimit,
     /// RateLimit-Policy and RateLimit of the current IETF draft, and Retry-After when denied
     Ietf,
@@ -70,7 +70,7 @@ impl ReplyOptions {
     }
 }
 
-/// A name that Envoy can add; it drops an answer with any other.
+/// A valid header name: Envoy drops an answer with an invalid one.
 fn header_name(text: &str) -> Result<String, String> {
     match HeaderName::try_from(text) {
         Ok(_) => Ok(text.to_owned()),

@@ -12,7 +12,7 @@ Keys:
   0123456789abcdef0123456789abcdef   the 32 hex digits that `tidegate store export` prints
   u64:17                             a number
   text:some string                   a string
-  --limits PATH KEY=VALUE ...        a descriptor: the counter of the limit that it meets";
+  --limits PATH KEY=VALUE ...        the counter of the limit that a descriptor meets";
 
 const GET_HELP: &str = "\
 Examples:
@@ -21,8 +21,8 @@ Examples:
   tidegate store get data --limits limits.d --domain shop app=web user=17 --json";
 
 const SET_HELP: &str = "\
-A running sidecar goes by the new entry from its next request on. What the words of a state mean is
-the algorithm's: see the module of each in crates/core/src/algorithm.
+A running sidecar uses the new entry from its next request on. The meaning of the state words depends on
+the algorithm: see its module in crates/core/src/algorithm.
 
 Examples:
   tidegate store set data u64:17 --state 5 --expires-in 60s
@@ -37,17 +37,17 @@ Examples:
   tidegate store erase data 5f0c1a7be2d94c03a1b2c3d4e5f60718";
 
 const SWEEP_HELP: &str = "\
-A system clock that has stepped ahead is not trusted for half an hour, by running sidecars neither: what
-expires by it alone is kept.
+A system clock that has stepped ahead is not trusted for half an hour, here and in running sidecars:
+entries that expire by it alone are kept.
 
 Examples:
   tidegate store sweep /var/lib/tidegate
   tidegate store sweep --trust-clock /var/lib/tidegate";
 
 const VERIFY_HELP: &str = "\
-Exit code: 0 if all is sound, 1 if there is a flaw or no cluster, 2 for a mistake on the command line.
-Nodes that are flawed are dropped by the first process that opens the cluster while no other has it
-open. So to repair one, stop all sidecars that share it, and start one again.
+Exit code: 0 without a flaw, 1 with one or without a cluster, 2 for a mistake on the command line.
+The first process that opens the cluster while no other has it open drops flawed nodes. So to repair a
+cluster, stop all sidecars that share it, and start one again.
 
 Examples:
   tidegate store verify /var/lib/tidegate
@@ -55,35 +55,35 @@ Examples:
 
 const EXPORT_HELP: &str = "\
 Columns: key, class, expiry (seconds since 1970), state words. With --json, one object a line; state
-words are strings there, as many readers of JSON round numbers of 64 bits.
+words are strings there, as many JSON parsers round 64-bit numbers.
 
 Examples:
   tidegate store export data > counters.tsv
   tidegate store export data --json | jq -r 'select(.class == \"wide\") | .key'";
 
-/// Look into a data directory, or change it by hand, while sidecars run and while none does.
+/// Inspect or edit a data directory, served or not.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Show the geometry, how full it is, where it is busy, what it has done and who has it open
+    /// Show geometry, use, busy regions, counts since the creation, and processes
     #[command(after_help = "Examples:\n  tidegate store inspect /var/lib/tidegate\n  \
                             tidegate store inspect data --json | jq .counts.refused")]
-    Inspect(LookOptions),
-    /// Check every node, lock and writer slot; exit 1 if there is a flaw
+    Inspect(CommonOptions),
+    /// Check every node, lock and writer slot; exit 1 on a flaw
     #[command(after_help = VERIFY_HELP)]
-    Verify(LookOptions),
-    /// Show the entry of a key; exit 1 if it has none
+    Verify(CommonOptions),
+    /// Show the entry of a key; exit 1 without one
     #[command(after_help = format!("{KEYS_HELP}\n\n{GET_HELP}"))]
     Get(GetOptions),
-    /// Give a key an entry, in place of the one it has, if any
+    /// Create or replace the entry of a key
     #[command(after_help = format!("{KEYS_HELP}\n\n{SET_HELP}"))]
     Set(SetOptions),
-    /// Erase the entry of a key; exit 0 whether it had one or not
+    /// Erase the entry of a key, if any; exit 0 in either case
     #[command(after_help = format!("{KEYS_HELP}\n\n{ERASE_HELP}"))]
     Erase(GetOptions),
-    /// Free the nodes of entries that have expired. Never needed: new keys reuse them
+    /// Free the nodes of expired entries. Never needed: new keys reuse them
     #[command(after_help = SWEEP_HELP)]
     Sweep(SweepOptions),
-    /// Erase every entry, of all keys of both classes
+    /// Erase all entries of both classes
     #[command(after_help = "Examples:\n  tidegate store reset data --yes")]
     Reset(ResetOptions),
     /// Write every live entry to standard output, one a line
@@ -92,7 +92,7 @@ pub(crate) enum StoreCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct LookOptions {
+pub(crate) struct CommonOptions {
     /// Data directory, as in `tidegate serve --data-dir`
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
@@ -105,9 +105,9 @@ pub(crate) struct LookOptions {
 #[derive(Debug, Args)]
 pub(crate) struct SweepOptions {
     #[command(flatten)]
-    pub(crate) look: LookOptions,
+    pub(crate) common: CommonOptions,
 
-    /// The system clock is right: go by it, and have running sidecars do so from now on
+    /// Trust the system clock, here and in running sidecars
     #[arg(long)]
     pub(crate) trust_clock: bool,
 }
@@ -118,15 +118,15 @@ pub(crate) struct KeyOptions {
     #[arg(value_name = "KEY", required = true)]
     pub(crate) key: Vec<String>,
 
-    /// Limits file or directory, to find the counter of a descriptor by
+    /// Limits file or directory, to find the counter of a descriptor
     #[arg(long, value_name = "PATH")]
     pub(crate) limits: Option<PathBuf>,
 
-    /// Domain of the descriptor; may be left out if the limits have only one
+    /// Domain of the descriptor; optional if the limits have only one
     #[arg(long, value_name = "DOMAIN", requires = "limits")]
     pub(crate) domain: Option<String>,
 
-    /// Name of the limit, or its place from 1, for a descriptor that meets several
+    /// Name of the limit, or its number from 1, for a descriptor that meets several
     #[arg(long, value_name = "NAME", requires = "limits")]
     pub(crate) limit: Option<String>,
 }
@@ -134,12 +134,12 @@ pub(crate) struct KeyOptions {
 #[derive(Debug, Args)]
 pub(crate) struct GetOptions {
     #[command(flatten)]
-    pub(crate) look: LookOptions,
+    pub(crate) common: CommonOptions,
 
     #[command(flatten)]
     pub(crate) key: KeyOptions,
 
-    /// Class of nodes to look in [default: narrow, then wide]
+    /// Class of nodes to search [default: narrow, then wide]
     #[arg(long, value_name = "CLASS", conflicts_with = "limits")]
     pub(crate) class: Option<ClassName>,
 }
@@ -147,16 +147,16 @@ pub(crate) struct GetOptions {
 #[derive(Debug, Args)]
 pub(crate) struct SetOptions {
     #[command(flatten)]
-    pub(crate) look: LookOptions,
+    pub(crate) common: CommonOptions,
 
     #[command(flatten)]
     pub(crate) key: KeyOptions,
 
-    /// Class of nodes that the key lives in
+    /// Class of nodes for the key
     #[arg(long, value_name = "CLASS", conflicts_with = "limits", default_value = "narrow")]
     pub(crate) class: ClassName,
 
-    /// State words, decimal or 0x and hex; those left out are 0
+    /// State words, decimal or 0x and hex; missing ones are 0
     #[arg(long, value_name = "WORD,...", value_delimiter = ',', required = true)]
     pub(crate) state: Vec<Word>,
 
@@ -167,7 +167,7 @@ pub(crate) struct SetOptions {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Expiry {
-    /// When the entry expires, from now: 500ms, 60s, 5m, 1h, 1d, 2w
+    /// Time until the entry expires: 500ms, 60s, 5m, 1h, 1d, 2w
     #[arg(long, value_name = "TIME")]
     pub(crate) expires_in: Option<Period>,
 
@@ -179,9 +179,9 @@ pub(crate) struct Expiry {
 #[derive(Debug, Args)]
 pub(crate) struct ResetOptions {
     #[command(flatten)]
-    pub(crate) look: LookOptions,
+    pub(crate) common: CommonOptions,
 
-    /// Say that you mean it
+    /// Confirm
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -196,7 +196,7 @@ pub(crate) struct ExportOptions {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Also entries that have expired, and whose node was not reused yet
+    /// Include expired entries whose node is not reused yet
     #[arg(long)]
     pub(crate) expired: bool,
 }
@@ -205,7 +205,7 @@ pub(crate) struct ExportOptions {
 pub(crate) enum ClassName {
     /// Four state words
     Narrow,
-    /// As many as the data directory was made with
+    /// As many as the data directory was created with
     Wide,
 }
 
@@ -230,7 +230,7 @@ impl FromStr for Word {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        word.map(Word).map_err(|_| "expected a number of 64 bits, such as 17 or 0xff")
+        word.map(Word).map_err(|_| "expected a 64-bit number, such as 17 or 0xff")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Flags for worker processes and for taking over from another process.
+//! Flags for worker processes and takeover.
 
 use clap::Args;
 use std::num::NonZeroU32;
@@ -7,8 +7,8 @@ use tidegate_process::WORKERS_MAX;
 /// Processes.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerOptions {
-    /// Serve gRPC and FRS by so many processes of one thread each, up to 30, which are started again when
-    /// they end; 0 serves by threads of this process
+    /// Serve gRPC and FRS by this many processes of one thread each, up to 30, restarted when they end; 0
+    /// serves by threads of this process
     #[arg(
         long = "workers",
         id = "workers",
@@ -19,8 +19,8 @@ pub(crate) struct WorkerOptions {
     )]
     pub(crate) count: u32,
 
-    /// Take over the addresses of the process that serves this data directory, which then drains and
-    /// ends; start as usual if there is none
+    /// Take over the addresses of the process that serves this data directory, which then drains and ends;
+    /// start as usual if there is none
     #[arg(long, env = "TIDEGATE_TAKEOVER")]
     pub(crate) takeover: bool,
 
@@ -35,7 +35,7 @@ impl WorkerOptions {
         self.count > 0 && !self.as_worker
     }
 
-    /// How many processes grant leases.
+    /// The number of processes that grant leases.
     pub(crate) fn lessors(&self) -> NonZeroU32 {
         NonZeroU32::new(self.count).unwrap_or(NonZeroU32::MIN)
     }

@@ -1,8 +1,7 @@
-//! `tidegate check`: every mistake of a limits file or directory, or of an `srv.xml`, one a line; and with
-//! `--diff` what a change of the limits means for callers.
+//! `tidegate check`: every mistake in a limits file or directory, or in an `srv.xml`, one a line; with `--diff`,
+//! the meaning of a change of the limits for callers.
 //!
-//! What is found is what was asked for, so it goes to standard output; standard error is for what keeps
-//! the command from its work.
+//! Findings go to standard output, as they are the result; standard error is for errors of the command itself.
 
 use crate::arguments::CheckOptions;
 use crate::defaults::srv;
@@ -17,7 +16,7 @@ use tidegate_limits::diff::{Change, ChangeKind, Changes, Snapshot, compare_rules
 use tidegate_limits::usage_based;
 use tidegate_limits::{self as rules, Diagnostic, LoadErrors, Loaded, Pipes, Source, escaped};
 
-/// As diff(1) has it.
+/// The exit code of diff(1) for an error.
 const EXIT_TROUBLE: u8 = 2;
 
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
@@ -37,7 +36,7 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
                 }
             }
         }
-        // clap asks for one of them.
+        // clap requires one of them.
         (None, _) => Ok(ExitCode::from(EXIT_TROUBLE)),
     };
     match done.and_then(|code| out.finish().map(|()| code)) {
@@ -83,7 +82,7 @@ fn check(
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The bytes of what is an `srv.xml`, and named itself: in a directory of limits it would be a mistake.
+/// The bytes of an `srv.xml` given by its own path; in a directory of limits it is a mistake.
 fn srv_xml(source: &Source) -> Option<&[u8]> {
     let [file] = source.files().ok()? else { return None };
     let bytes = file.bytes.as_deref().ok()?;
@@ -108,7 +107,7 @@ fn check_srv(
         Err(errors) => (Vec::new(), errors),
     };
     if options.json {
-        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), json!(value)));
+        let flags = flags.iter().map(|flag| (flag.id.to_owned(), json!(flag.value)));
         out.json(&json!({
             "ok": errors.is_empty(),
             "errors": errors.iter().map(json_of).collect::<Vec<_>>(),
@@ -116,8 +115,8 @@ fn check_srv(
             "flags": Value::Object(flags.collect()),
         }))?;
     } else if errors.is_empty() {
-        let flags = flags.iter().map(|(flag, value)| format!(" --{flag} {value}"));
-        writeln!(out, "ok: an srv.xml, which says{}", some(&flags.collect::<String>()))?;
+        let flags = flags.iter().map(|flag| format!(" --{} {}", flag.id, flag.value));
+        writeln!(out, "ok: an srv.xml, which sets{}", or_nothing(&flags.collect::<String>()))?;
     } else {
         for error in &errors {
             writeln!(out, "{error}")?;
@@ -127,7 +126,7 @@ fn check_srv(
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn some(text: &str) -> &str {
+fn or_nothing(text: &str) -> &str {
     if text.is_empty() { " nothing" } else { text }
 }
 
@@ -141,7 +140,7 @@ fn summary(rules: Option<&Rules>, errors: usize, warnings: usize, is_strict: boo
     match (warnings, is_strict) {
         (0, _) => format!("ok: {found}"),
         (_, true) => {
-            format!("{} in the limits, which --strict takes for errors", count(warnings, "warning"))
+            format!("{} in the limits, errors with --strict", count(warnings, "warning"))
         }
         (_, false) => format!("ok: {found}; {}", count(warnings, "warning")),
     }
@@ -230,10 +229,10 @@ fn print_changes(changes: &Changes, new: &Snapshot, out: &mut Output) -> io::Res
         ("changed", ChangeKind::Changed),
     ];
     let counts = kinds.map(|(name, kind)| (name, changes.count(kind)));
-    let told: Vec<String> = counts
+    let parts: Vec<String> = counts
         .iter()
         .filter(|(_, count)| *count > 0)
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
-    writeln!(out, "{}", told.join(", "))
+    writeln!(out, "{}", parts.join(", "))
 }

@@ -1,14 +1,14 @@
-//! `tidegate explain`: which limits a request meets and why, and what they would say to it now.
+//! `tidegate explain`: the limits that a request meets, the reason for each, and their decisions now.
 //!
-//! Goes the way that a request's decision goes, by the same functions, on a look at the data directory
-//! that changes no byte. An answer of any kind is a success.
+//! Uses the functions of a real decision on a view of the data directory, which changes no byte. Any answer is a
+//! success.
 
 mod json;
 mod text;
 
 use crate::arguments::ExplainOptions;
 use crate::commands::store::key::{domain_of, parse_entry};
-use crate::commands::store::{EXIT_USAGE, Usage, check_whole};
+use crate::commands::store::{EXIT_USAGE, UsageError, check_whole};
 use crate::output::Output;
 use anyhow::{Context, anyhow};
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ pub(crate) fn run(options: &ExplainOptions) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tidegate: {error:#}");
-            if error.is::<Usage>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+            if error.is::<UsageError>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -47,7 +47,7 @@ fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
         .collect::<Result<_, _>>()?;
     let Loaded { rules, .. } =
         rules::load(&options.limits, options.defaults()).map_err(|errors| {
-            // On lines of their own, as `tidegate check` has them, for people and editors.
+            // One a line, as `tidegate check` prints them.
             eprintln!("{errors}");
             anyhow!("nothing can be explained until {} has no mistake", options.limits.display())
         })?;
@@ -72,11 +72,11 @@ fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn entries_of<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<Entry>, Usage> {
+fn entries_of<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<Entry>, UsageError> {
     words.map(parse_entry).collect()
 }
 
-/// The parts between commas, of which `\,` is none but stands for one.
+/// The parts between commas; `\,` is a comma within a part.
 fn split(entries: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -92,26 +92,26 @@ fn split(entries: &str) -> Vec<String> {
     words
 }
 
-/// All that there is to tell.
+/// All data of the output.
 struct Explanation<'a> {
     request: &'a Request,
     now: Timestamp,
     counters: Counters<'a>,
-    /// One for each descriptor.
+    /// One lookup for each descriptor.
     looks: Vec<Trace<'a>>,
-    /// Those that have a say.
+    /// The limits that take part in the decision.
     limits: Vec<Previewed>,
     verdict: Verdict,
 }
 
-/// Which states the limits were asked about.
+/// The states that the limits decided on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counters<'a> {
-    /// Those of a data directory with this seed.
+    /// From a data directory with this seed.
     Live { seed: u64 },
-    /// Fresh ones, since no data directory was named.
+    /// New counters: no data directory was named.
     Fresh,
-    /// Fresh ones, since this data directory has none yet.
+    /// New counters: this data directory has none yet.
     NoneYet(&'a Path),
 }
 
@@ -147,12 +147,12 @@ impl<'a> Explanation<'a> {
         Explanation { request, now, counters, looks, limits, verdict }
     }
 
-    /// The limits of a descriptor that have a say.
+    /// The limits of a descriptor that take part in the decision.
     fn limits_of(&self, descriptor: usize) -> impl Iterator<Item = &Previewed> {
         self.limits.iter().filter(move |limit| limit.descriptor == descriptor)
     }
 
-    /// The limits of a descriptor that gave way, and what each gave way to.
+    /// The replaced limits of a descriptor, each with the path of the replacing rule.
     fn replaced_of(&self, descriptor: usize) -> Vec<(&'a Limit, &'a str)> {
         let Some(rule) = self.looks[descriptor].rule() else { return Vec::new() };
         let rule_that_replaces = |limit: &Limit| {
@@ -164,7 +164,7 @@ impl<'a> Explanation<'a> {
         limits.filter_map(|limit| Some((limit, rule_that_replaces(limit)?.path.as_str()))).collect()
     }
 
-    /// The limits because of which the request is denied.
+    /// The limits that deny the request.
     fn denied_by(&self) -> Vec<&Previewed> {
         let denies = |of: Enforcement| {
             let over = move |limit: &&Previewed| limit.enforcement == of && !limit.then.is_allow();
@@ -179,9 +179,8 @@ impl<'a> Explanation<'a> {
         }
     }
 
-    /// What is left to the request where it is tightest, if it meets a limit that may deny. Quotas
-    /// deny only when those of all descriptors are used up, so of these the roomiest descriptor
-    /// counts.
+    /// The remaining hits of the tightest limit; none if no limit may deny. Quotas deny only when those of all
+    /// descriptors are used up, so for them the descriptor with the most counts.
     fn left(&self) -> Option<u64> {
         let tightest = |limits: &mut dyn Iterator<Item = &Previewed>, of: Enforcement| {
             limits.filter(|limit| limit.enforcement == of).map(|limit| limit.then.remaining).min()
@@ -193,7 +192,7 @@ impl<'a> Explanation<'a> {
         enforced.into_iter().chain(quotas).min()
     }
 
-    /// Whether the limit could ever allow what is asked.
+    /// Whether the limit could ever allow the requested hits.
     fn can_ever(&self, limit: &Previewed) -> bool {
         self.request.hits.needed() <= capacity(limit)
     }
@@ -204,8 +203,8 @@ fn looks<'a>(rules: &'a Rules, request: &'a Request) -> Vec<Trace<'a>> {
     descriptors.map(|descriptor| Trace::of(rules, &request.domain, &descriptor.entries)).collect()
 }
 
-/// The hits that a window has taken, as far as its capacity goes; none for a bucket, which does not
-/// know how much of what it lacks was taken.
+/// The used hits of a window, up to its capacity; none for a token bucket, which refills and does not keep this
+/// number.
 fn used(limit: &Previewed) -> Option<u64> {
     match limit.limit.quota {
         Quota::TokenBucket(_) => None,
@@ -213,7 +212,7 @@ fn used(limit: &Previewed) -> Option<u64> {
     }
 }
 
-/// When more becomes available; none while all is.
+/// When more hits become available; none while all are.
 fn more_at(limit: &Previewed) -> Option<Timestamp> {
     (limit.now.remaining < capacity(limit)).then_some(limit.now.reset_at)
 }

@@ -1,9 +1,9 @@
-//! `tidegate serve`: from its arguments to the settings of a service.
+//! `tidegate serve`: turns options into the settings of a service.
 
 use crate::arguments::{
     EvictionPolicy, LogFormat, ServeOptions, StoreOptions, Watch, defaults, denied,
 };
-use crate::defaults::env::Notices;
+use crate::defaults::ratelimit_env::Notices;
 use std::sync::Arc;
 use tidegate_authority::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
 use tidegate_feeds::{Feed, FileFeed};
@@ -12,15 +12,15 @@ use tidegate_process::{LogSettings, OpenFeed, Settings};
 use tidegate_servers::frs;
 use tidegate_store::Eviction;
 
-/// Serves until a signal says to stop. `notices` are of the environment of another service.
+/// Serves until a signal stops it. `notices` are about the environment.
 pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<()> {
     let settings = settings(options);
     let feed = feed_settings(options);
-    let open_feed: &OpenFeed<'_> = &|handed, observer| {
+    let open_feed: &OpenFeed<'_> = &|copy, observer| {
         let feed = feed.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-        let (feed, rules) = match handed {
-            None => FileFeed::first(feed, observer)?,
-            Some(file) => FileFeed::handed(feed, observer, file)?,
+        let (feed, rules) = match copy {
+            None => FileFeed::open(feed, observer)?,
+            Some(file) => FileFeed::from_copy(feed, observer, file)?,
         };
         Ok((Arc::new(feed) as Arc<dyn Feed>, rules))
     };
@@ -74,7 +74,7 @@ fn data_dir_settings(options: &StoreOptions) -> tidegate_data_dir::Settings {
     }
 }
 
-/// An error is of `--frs-self-update`, and comes once the log has started.
+/// Fails on `--frs-self-update`.
 fn feed_settings(options: &ServeOptions) -> anyhow::Result<tidegate_feeds::Settings> {
     let self_update = options.frs.self_update()?;
     Ok(tidegate_feeds::Settings {
@@ -85,7 +85,7 @@ fn feed_settings(options: &ServeOptions) -> anyhow::Result<tidegate_feeds::Setti
             Watch::Poll => tidegate_feeds::Watch::Poll,
             Watch::Off => tidegate_feeds::Watch::Off,
         },
-        keeps_handout: options.workers.supervises(),
+        keeps_copy: options.workers.supervises(),
     })
 }
 

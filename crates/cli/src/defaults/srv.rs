@@ -1,12 +1,10 @@
-//! `srv.xml`, the file that an FRS is set up by: where it listens, how many workers serve, when its
-//! counters are reset, how large the cluster of counters is.
+//! `srv.xml`, the configuration file of an FRS: its address, the number of workers, the daily reset of counters,
+//! and the size of the cluster of counters.
 //!
-//! What it says are defaults: flags and environment variables win. A file with a mistake is refused as
-//! a whole, and every mistake is told with its place.
+//! Flags and environment variables override it. A file with a mistake is refused as a whole, and every mistake is
+//! reported with its place.
 
-use crate::arguments::ServeOptions;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Command};
+use super::{FlagDefault, SERVE};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io::Read;
@@ -17,15 +15,13 @@ use tidegate_process::WORKERS_MAX;
 use tidegate_store::GeometryError;
 use tidegate_xml::{self as xml, Attribute, Document, Element, Event};
 
-/// Far more than such a file takes.
+/// Far more than such a file needs.
 const BYTES_MAX: u64 = 64 * 1024;
 const KNOWN: &str = "workers, host, port, files, key-nodes, chain, self-update, timezone";
-/// The size of the cluster, which is said as a whole.
+/// The size of the cluster: all of these or none.
 const CLUSTER: [&str; 3] = ["files", "key-nodes", "chain"];
-/// The subcommand that it is for.
-const SERVE: &str = "serve";
 
-/// What the file says; none of what it leaves out.
+/// The attributes; `None` for those left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Srv {
     pub(crate) workers: Option<u16>,
@@ -38,13 +34,13 @@ pub(crate) struct Srv {
     pub(crate) timezone: Option<String>,
 }
 
-/// The path after `--srv` of a `serve` command, or of the environment.
+/// The path after `--srv` of a `serve` command, or else from the environment.
 pub(crate) fn path(
     arguments: impl Iterator<Item = OsString>,
-    set: Option<OsString>,
+    variable: Option<OsString>,
 ) -> Option<PathBuf> {
     let mut arguments = arguments.skip(1).skip_while(|argument| {
-        // Options that stand before the subcommand have no values.
+        // Options before the subcommand have no values.
         argument.to_str().is_some_and(|argument| argument.starts_with('-'))
     });
     if arguments.next()? != SERVE {
@@ -59,7 +55,7 @@ pub(crate) fn path(
             found = Some(path.into());
         }
     }
-    found.or(set).filter(|path| !path.is_empty()).map(PathBuf::from)
+    found.or(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Reads the file; an error has every mistake, one a line.
@@ -70,29 +66,29 @@ pub(crate) fn read(path: &Path) -> Result<Srv, String> {
     let read = opened.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
     read.map_err(|error| format!("{at}: cannot read: {error}"))?;
     if bytes.len() as u64 > BYTES_MAX {
-        return Err(format!("{at}: more than {BYTES_MAX} bytes, which no srv.xml takes"));
+        return Err(format!("{at}: more than {BYTES_MAX} bytes, which no srv.xml needs"));
     }
     parse(&bytes).map_err(|mistakes| {
-        let mut told = String::new();
+        let mut lines = String::new();
         for ((line, column), message) in &mistakes {
-            let _ = writeln!(told, "{at}:{line}:{column}: {message}");
+            let _ = writeln!(lines, "{at}:{line}:{column}: {message}");
         }
         let plural = if mistakes.len() == 1 { "mistake" } else { "mistakes" };
-        format!("{told}{} {plural} in {at}", mistakes.len())
+        format!("{lines}{} {plural} in {at}", mistakes.len())
     })
 }
 
-/// Whether a document is an srv.xml, by its root.
+/// Whether the root of a document is `srv`.
 pub(crate) fn is_srv(bytes: &[u8]) -> bool {
     let Ok(text) = xml::text(bytes) else { return false };
     let Ok(mut document) = Document::new(text, 1) else { return false };
     matches!(document.next_event(), Ok(Event::Open(root)) if root.name == "srv")
 }
 
-/// Line, column, and what is wrong there.
-pub(crate) type Told = ((u64, u64), String);
+/// Line and column, and the message.
+pub(crate) type PlacedMistake = ((u64, u64), String);
 
-pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<Told>> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<PlacedMistake>> {
     let lossy = String::from_utf8_lossy(bytes);
     let fatal = |mistake: xml::XmlError| vec![(xml::position(&lossy, mistake.at), mistake.message)];
     let text = xml::text(bytes).map_err(fatal)?;
@@ -110,7 +106,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<Told>> {
         if let Err((at, message)) = srv.check(&element) {
             mistakes.push((xml::position(text, at), message));
         }
-        // Its end, or an element that nothing has room for.
+        // The end of the root; an element inside it is a mistake.
         document.next_event().map_err(fatal)?;
     }
     if mistakes.is_empty() { Ok(srv) } else { Err(mistakes) }
@@ -122,7 +118,7 @@ impl Srv {
         match attribute.name {
             "workers" => self.workers = Some(number(attribute, WORKERS_MAX)?),
             "port" => self.port = Some(number(attribute, u16::MAX)?),
-            // Their ranges are the store's, and checked together.
+            // The store checks their ranges together.
             "files" => self.files = Some(number(attribute, u32::MAX)?),
             "key-nodes" => self.key_nodes = Some(number(attribute, u64::MAX)?),
             "chain" => self.chain = Some(number(attribute, u32::MAX)?),
@@ -145,7 +141,7 @@ impl Srv {
         Ok(())
     }
 
-    /// What needs something else beside it.
+    /// Checks attributes that need others.
     fn check(&self, element: &Element<'_>) -> Result<(), (usize, String)> {
         let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
         let given = CLUSTER.iter().filter_map(|name| attribute(*name));
@@ -154,7 +150,7 @@ impl Srv {
                 CLUSTER.into_iter().filter(|name| attribute(*name).is_none()).collect();
             if !missing.is_empty() {
                 let missing = missing.join("` and `");
-                return Err((first.at, format!("`{}` needs `{missing}` beside it", first.name)));
+                return Err((first.at, format!("`{}` needs `{missing}`", first.name)));
             }
             if let Err(error) = self.geometry().map_or(Ok(()), |count| count.geometry().map(drop)) {
                 let at = match &error {
@@ -176,17 +172,17 @@ impl Srv {
         }
     }
 
-    /// The size of the cluster, if the file says it.
+    /// The size of the cluster, if given.
     fn geometry(&self) -> Option<NodeCounts> {
         let (files, key_nodes, chain) = (self.files?, self.key_nodes?, self.chain?);
         Some(NodeCounts { files, key_nodes, chain })
     }
 
-    /// The values of flags that the file stands for.
-    pub(crate) fn flags(&self) -> Vec<(&'static str, String)> {
+    /// The equivalent flags.
+    pub(crate) fn flags(&self) -> Vec<FlagDefault> {
         let mut flags = Vec::new();
         let mut flag = |id, value: Option<String>| {
-            flags.extend(value.map(|value| (id, value)));
+            flags.extend(value.map(|value| FlagDefault { source: "srv.xml", id, value }));
         };
         flag("workers", self.workers.map(|workers| workers.to_string()));
         let host = self.host.as_deref().unwrap_or("127.0.0.1");
@@ -201,29 +197,6 @@ impl Srv {
         flag("frs-self-update", self.self_update.clone());
         flag("frs-timezone", self.timezone.clone());
         flags
-    }
-}
-
-/// The command line with what `srv` says as defaults of the flags that there are.
-pub(crate) fn apply(command: Command, srv: &Srv) -> Command {
-    command.mut_subcommand(SERVE, |mut serve| {
-        for (id, value) in srv.flags() {
-            if serve.get_arguments().any(|known| known.get_id() == id) {
-                // Made once, at the start of the program, for as long as it runs.
-                let value: &'static str = value.leak();
-                serve = serve.mut_arg(id, |flag| flag.default_value(value));
-            }
-        }
-        serve
-    })
-}
-
-/// Leaves the size of the cluster to the flags that say it in another way.
-pub(crate) fn yield_to_flags(serve: &ArgMatches, options: &mut ServeOptions) {
-    let is_said =
-        |id| serve.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
-    if (is_said("capacity") || is_said("load")) && !is_said("geometry") {
-        options.store.geometry = None;
     }
 }
 
@@ -242,12 +215,16 @@ fn number<N: TryFrom<u64> + Into<u64> + Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::{Cli, Command as Chosen};
-    use clap::{CommandFactory, FromArgMatches};
+    use crate::arguments::ServeOptions;
+    use crate::defaults::ratelimit_env::RatelimitEnv;
+    use crate::defaults::tests::serve_options;
 
-    fn told(text: &str) -> Vec<String> {
-        let mistakes = parse(text.as_bytes()).unwrap_err();
-        mistakes.iter().map(|((line, column), what)| format!("{line}:{column}: {what}")).collect()
+    fn mistakes(text: &str) -> Vec<String> {
+        parse(text.as_bytes())
+            .unwrap_err()
+            .iter()
+            .map(|((line, column), what)| format!("{line}:{column}: {what}"))
+            .collect()
     }
 
     #[test]
@@ -257,7 +234,7 @@ mod tests {
                     timezone=\"+08:00\"/>";
         let srv = parse(text.as_bytes()).unwrap();
         let flags = srv.flags();
-        let flags: Vec<(&str, &str)> = flags.iter().map(|(id, value)| (*id, &**value)).collect();
+        let flags: Vec<(&str, &str)> = flags.iter().map(|flag| (flag.id, &*flag.value)).collect();
         let expected = [
             ("workers", "4"),
             ("frs", "[::1]:8090"),
@@ -271,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_with_its_place() {
+    fn every_mistake_is_reported_with_its_place() {
         let text = "<srv workers=\"31\"\n  port=\"70000\"\n  host=\"\" colour=\"red\"\n  \
                     self-update=\"24:00\" timezone=\"Mars\"/>";
-        let found = told(text);
+        let found = mistakes(text);
         assert_eq!(found.len(), 6, "{found:#?}");
         let expected = [
             "1:15: workers \"31\": expected a whole number from 0 to 30",
@@ -286,14 +263,14 @@ mod tests {
         ];
         assert_eq!(found[..5], expected);
         assert!(found[5].starts_with("4:33: unknown timezone \"Mars\""), "{}", found[5]);
-        assert_eq!(told("<srv host=\"a\"/>"), ["1:6: `host` needs a `port`"]);
+        assert_eq!(mistakes("<srv host=\"a\"/>"), ["1:6: `host` needs a `port`"]);
         assert_eq!(
-            told("<srv timezone=\"UTC\"/>"),
+            mistakes("<srv timezone=\"UTC\"/>"),
             ["1:6: `timezone` has no effect without `self-update`"]
         );
         for (cluster, message) in [
-            ("files='4'", "1:6: `files` needs `key-nodes` and `chain` beside it"),
-            ("key-nodes='4' chain='4'", "1:6: `key-nodes` needs `files` beside it"),
+            ("files='4'", "1:6: `files` needs `key-nodes` and `chain`"),
+            ("key-nodes='4' chain='4'", "1:6: `key-nodes` needs `files`"),
             (
                 "files='129' key-nodes='9' chain='9'",
                 "1:13: number of files 129 is not allowed (1 to 128)",
@@ -316,21 +293,26 @@ mod tests {
                 "1:13: files \"x\": expected a whole number from 0 to 4294967295",
             ),
         ] {
-            assert_eq!(told(&format!("<srv {cluster}/>"))[0], message);
+            assert_eq!(mistakes(&format!("<srv {cluster}/>"))[0], message);
         }
-        assert_eq!(told("<map/>"), ["1:1: unknown element \"map\"; expected <srv>"]);
-        assert_eq!(told("<srv><a/></srv>"), ["1:6: elements are nested more than 1 deep"]);
+        assert_eq!(mistakes("<map/>"), ["1:1: unknown element \"map\"; expected <srv>"]);
+        assert_eq!(mistakes("<srv><a/></srv>"), ["1:6: elements are nested more than 1 deep"]);
         assert_eq!(
-            told("<srv"),
+            mistakes("<srv"),
             ["1:1: syntax error: tag not closed: `>` not found before end of input"]
         );
+    }
+
+    fn options(arguments: &[&str], srv: &Srv) -> ServeOptions {
+        let arguments = [&["--limits", "l"], arguments].concat();
+        serve_options(&arguments, srv, &RatelimitEnv::default()).0
     }
 
     #[test]
     fn the_cluster_is_as_large_as_the_file_says_unless_a_flag_does() {
         let srv = parse(b"<srv files='2' key-nodes='100' chain='3'/>").unwrap();
         let asked = |arguments: &[&str]| {
-            serve_options(arguments, &srv).store.geometry.map(|count| count.to_string())
+            options(arguments, &srv).store.geometry.map(|count| count.to_string())
         };
         assert_eq!(asked(&[]).as_deref(), Some("2x100x3"));
         assert_eq!(asked(&["--wide-capacity", "0"]).as_deref(), Some("2x100x3"));
@@ -354,19 +336,6 @@ mod tests {
         }
     }
 
-    fn serve_options(arguments: &[&str], srv: &Srv) -> ServeOptions {
-        let required = ["tidegate", "serve", "--limits", "l", "--data-dir", "d"];
-        let command = apply(Cli::command(), srv);
-        let matches = command.try_get_matches_from([&required[..], arguments].concat()).unwrap();
-        match Cli::from_arg_matches(&matches).unwrap().command {
-            Chosen::Serve(mut options) => {
-                yield_to_flags(matches.subcommand_matches(SERVE).unwrap(), &mut options);
-                *options
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[test]
     fn flags_win_over_the_file() {
         let srv = parse(b"<srv workers=\"2\" port=\"9\" self-update=\"04:30\"/>").unwrap();
@@ -375,16 +344,16 @@ mod tests {
             (options.frs.address, update.time_of_day().as_nanos() / 60_000_000_000)
         };
         let tcp = |text: &str| tidegate_servers::Address::Tcp(text.to_owned());
-        assert_eq!(of(serve_options(&[], &srv)), (tcp("127.0.0.1:9"), 270));
+        assert_eq!(of(options(&[], &srv)), (tcp("127.0.0.1:9"), 270));
         let flags = ["--frs", "localhost:1", "--frs-self-update", "00:01"];
-        assert_eq!(of(serve_options(&flags, &srv)), (tcp("localhost:1"), 1));
+        assert_eq!(of(options(&flags, &srv)), (tcp("localhost:1"), 1));
     }
 
     #[test]
     fn the_path_is_found_before_the_command_line_is_read() {
-        let check = |arguments: &[&str], set: Option<&str>, expected: Option<&str>| {
+        let check = |arguments: &[&str], variable: Option<&str>, expected: Option<&str>| {
             let arguments = arguments.iter().map(OsString::from);
-            let found = path(arguments, set.map(OsString::from));
+            let found = path(arguments, variable.map(OsString::from));
             assert_eq!(found.as_deref(), expected.map(Path::new));
         };
         check(&["tidegate", "serve", "--srv", "a.xml"], Some("b.xml"), Some("a.xml"));

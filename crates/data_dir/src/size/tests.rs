@@ -36,60 +36,61 @@ fn tmpfs(free: u64) -> FileSystem {
     FileSystem { directory: PathBuf::from("/dev/shm"), free: free * MIB }
 }
 
-/// Room under a memory limit of so many MiB with so many of them used, and in a tmpfs with so many free.
-fn room(memory: Option<(u64, u64)>, free: Option<u64>) -> Room {
+/// A budget with a memory limit (MiB, and MiB in use), and a tmpfs (MiB free).
+fn budget(memory: Option<(u64, u64)>, free: Option<u64>) -> MemoryBudget {
     let limits = memory.map(|(mib, used)| limit(mib, used)).into_iter().collect();
-    Room::of(limits, free.map(tmpfs), 0)
+    MemoryBudget::of(limits, free.map(tmpfs), 0)
 }
 
-/// The bytes of a cluster by these options.
+/// The bytes of a cluster with these options.
 fn bytes(options: &Settings, capacity_default: u64) -> u64 {
     let narrow = narrow(options, capacity_default).unwrap();
     Options { wide: wide(options).unwrap(), ..Options::narrow(narrow) }.total_bytes()
 }
 
-/// How large the default is, as a share of what it was made to fit into, in MiB; it fits, and its reason is
-/// this one.
+/// Checks the size of the default (MiB), that it fits, and its reason.
 #[track_caller]
-fn check_default(room: &Room, share: u64, reason: &str) {
+fn check_default(budget: &MemoryBudget, share: u64, reason: &str) {
     let options = options(&[]);
-    let default = room.default(&options);
+    let default = budget.default_size(&options);
     assert_eq!(default.reason, reason);
     let bytes = bytes(&options, default.capacity);
     let share = share * MIB;
     assert!(bytes <= share && bytes > share - MIB / 100, "{bytes} of {share} bytes");
-    room.check(bytes, &options).unwrap();
+    budget.check(bytes, &options).unwrap();
 }
 
 #[test]
 fn the_default_shrinks_to_what_fits() {
     let third = "a third of the memory limit, 129.0 MiB";
-    check_default(&room(Some((129, 10)), None), 43, third);
-    check_default(&room(Some((129, 10)), Some(1000)), 43, third);
+    check_default(&budget(Some((129, 10)), None), 43, third);
+    check_default(&budget(Some((129, 10)), Some(1000)), 43, third);
     let half = "half of the 64.0 MiB that are free in /dev/shm";
-    check_default(&room(Some((129, 10)), Some(64)), 32, half);
-    check_default(&room(None, Some(64)), 32, half);
-    // Others in the container have the rest.
+    check_default(&budget(Some((129, 10)), Some(64)), 32, half);
+    check_default(&budget(None, Some(64)), 32, half);
+    // Other processes of the container have the rest.
     let left = "what is left of the memory limit, 129.0 MiB";
-    check_default(&room(Some((129, 77)), Some(64)), 20, left);
+    check_default(&budget(Some((129, 77)), Some(64)), 20, left);
 }
 
 #[test]
 fn the_default_never_grows() {
     let plain = DefaultSize { capacity: 1 << 20, reason: "the default fits".to_owned() };
-    for room in [room(None, None), room(Some((100_000, 0)), Some(100_000))] {
-        assert_eq!(room.default(&options(&[])), plain);
+    for budget in [budget(None, None), budget(Some((100_000, 0)), Some(100_000))] {
+        assert_eq!(budget.default_size(&options(&[])), plain);
     }
 }
 
-/// A default that would have next to no room is an error about the room.
+/// A default with almost no memory is an error about the memory.
 #[test]
 fn the_default_has_a_least_size() {
-    for room in [room(Some((40, 10)), None), room(None, Some(4)), room(Some((10, 20)), Some(0))] {
+    for budget in
+        [budget(Some((40, 10)), None), budget(None, Some(4)), budget(Some((10, 20)), Some(0))]
+    {
         let options = options(&[]);
-        let default = room.default(&options);
+        let default = budget.default_size(&options);
         assert_eq!(default.capacity, CAPACITY_DEFAULT_MIN);
-        room.check(bytes(&options, default.capacity), &options).unwrap_err();
+        budget.check(bytes(&options, default.capacity), &options).unwrap_err();
     }
 }
 
@@ -102,9 +103,9 @@ fn what_is_asked_for_is_never_changed() {
 }
 
 #[track_caller]
-fn check_refused(room: &Room, flags: &[&str], expected: &str) {
+fn check_refused(budget: &MemoryBudget, flags: &[&str], expected: &str) {
     let options = options(flags);
-    let error = room.check(bytes(&options, 1), &options).unwrap_err();
+    let error = budget.check(bytes(&options, 1), &options).unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
 
@@ -112,35 +113,35 @@ fn check_refused(room: &Room, flags: &[&str], expected: &str) {
 fn what_does_not_fit_is_an_error_that_says_what_would() {
     let ten_million = ["--capacity", "10000000"];
     check_refused(
-        &room(Some((128, 9)), Some(64)),
+        &budget(Some((128, 9)), Some(64)),
         &ten_million,
-        "the counters would take 709.7 MiB, and 87.0 MiB are left for them: the memory limit \
-         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 9.0 MiB are in use and 32.0 MiB are kept for the \
+        "the counters need 709.7 MiB, and 87.0 MiB are left for them: the memory limit \
+         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 9.0 MiB are in use and 32.0 MiB are reserved for the \
          processes; set --capacity 1080000 or less, or raise the limit to 765.0 MiB",
     );
     check_refused(
-        &room(None, Some(64)),
+        &budget(None, Some(64)),
         &ten_million,
-        "the counters would take 709.7 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 760000 or less, or make room there",
+        "the counters need 709.7 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
+         --capacity 760000 or less, or free some space there",
     );
     check_refused(
-        &room(None, Some(64)),
+        &budget(None, Some(64)),
         &["--geometry", "4x65536x35"],
-        "the counters would take 523.4 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
-         --capacity 760000 or less instead of --geometry, or make room there",
+        "the counters need 523.4 MiB, and 64.0 MiB are free in the file system of /dev/shm; set \
+         --capacity 760000 or less instead of --geometry, or free some space there",
     );
     check_refused(
-        &room(Some((128, 200)), None),
+        &budget(Some((128, 200)), None),
         &["--capacity", "10", "--wide-capacity", "0"],
-        "the counters would take 8.0 MiB, and 0.0 MiB are left for them: the memory limit \
-         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 200.0 MiB are in use and 32.0 MiB are kept for the \
-         processes; no --capacity fits beside --wide-capacity and 8 MiB for updates under way, or raise the \
+        "the counters need 8.0 MiB, and 0.0 MiB are left for them: the memory limit \
+         /sys/fs/cgroup/memory.max is 128.0 MiB, of which 200.0 MiB are in use and 32.0 MiB are reserved for the \
+         processes; no --capacity fits next to --wide-capacity and 8 MiB for updates in progress, or raise the \
          limit to 241.0 MiB",
     );
 }
 
-/// The largest capacity that fits is found, to the last counter.
+/// Finds the largest capacity that fits, exactly.
 #[test]
 fn the_largest_capacity_that_fits_is_found() {
     for flags in [&[][..], &["--load", "0.05"], &["--load", "0.95"], &["--wide-capacity", "100000"]]
@@ -161,6 +162,6 @@ fn the_largest_capacity_that_fits_is_found() {
 
 #[test]
 fn workers_have_their_share() {
-    let kept = |workers| Room::of(Vec::new(), None, workers).kept;
-    assert_eq!((kept(0), kept(4)), (32 * MIB, 48 * MIB));
+    let reserved = |workers| MemoryBudget::of(Vec::new(), None, workers).reserved;
+    assert_eq!((reserved(0), reserved(4)), (32 * MIB, 48 * MIB));
 }

@@ -1,7 +1,7 @@
-//! Being told by the system that something changed where the limits are.
+//! Change events of the file system for the limits.
 //!
-//! Only ever a hint: the files themselves are what counts, and they are looked at without it as well.
-//! So a watch that cannot be had is a warning, and an event is passed on without what it says.
+//! Only hints: the files themselves are compared, and checked without events as well. So a failing watch is a
+//! warning, and the content of an event is ignored.
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tidegate_limits::limits_files;
 use tokio::sync::Notify;
 
-/// Links to links that are followed; the system itself follows 40.
+/// Links followed in a row; the system itself follows 40.
 const LINKS_MAX: usize = 40;
 
 pub(super) struct Watcher {
@@ -19,61 +19,58 @@ pub(super) struct Watcher {
     inner: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     changed: Arc<Notify>,
-    /// What was said last.
-    told: Told,
+    /// The state that was logged last.
+    logged: State,
 }
 
-/// How to start being told; none if nobody wants to be.
+/// Starts a watcher; none if watching is off.
 type Start = Option<fn(Arc<Notify>) -> notify::Result<RecommendedWatcher>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    /// Nothing, or that it works again.
+enum State {
     Works,
-    /// That it does not.
     Fails,
 }
 
 impl Watcher {
-    /// One that never says anything.
+    /// A watcher without events.
     pub(super) fn none() -> Watcher {
         Watcher::with(None, Arc::default())
     }
 
-    /// One that watches nothing yet, and will notify `changed`.
+    /// A watcher that notifies `changed`. It watches nothing yet.
     pub(super) fn new(changed: Arc<Notify>) -> Watcher {
         Watcher::with(Some(start), changed)
     }
 
     fn with(start: Start, changed: Arc<Notify>) -> Watcher {
-        Watcher { start, inner: None, watched: BTreeSet::new(), changed, told: Told::Works }
+        Watcher { start, inner: None, watched: BTreeSet::new(), changed, logged: State::Works }
     }
 
-    /// Watches everywhere that a change of the limits at `path` would show, and nowhere else.
-    /// Directories that are watched already are watched anew, as they may be others by now. What
-    /// did not work before is tried again.
+    /// Watches exactly the directories where a change of the limits at `path` shows. Watches known directories
+    /// anew, as their names may lead elsewhere by now, and retries what failed before.
     pub(super) fn watch(&mut self, path: &Path) {
         let Some(start) = self.start else { return };
         let done = self.try_watch(start, path);
-        match (self.told, &done) {
-            (Told::Works, Err(error)) => {
-                self.told = Told::Fails;
+        match (self.logged, &done) {
+            (State::Works, Err(error)) => {
+                self.logged = State::Fails;
                 let hint = hint(error);
                 tracing::warn!(
                     %error,
                     hint,
-                    "changes of the limits are found by looking every two seconds only"
+                    "cannot watch the limits; changes are found by a check every two seconds only"
                 );
             }
-            (Told::Fails, Ok(())) => {
-                self.told = Told::Works;
-                tracing::info!("the system tells of changes of the limits again");
+            (State::Fails, Ok(())) => {
+                self.logged = State::Works;
+                tracing::info!("changes of the limits are reported by the system again");
             }
-            (Told::Works, Ok(())) | (Told::Fails, Err(_)) => {}
+            (State::Works, Ok(())) | (State::Fails, Err(_)) => {}
         }
     }
 
-    /// The first thing that does not work, after everything that does.
+    /// Watches all that it can; returns the first error.
     fn try_watch(
         &mut self,
         start: fn(Arc<Notify>) -> notify::Result<RecommendedWatcher>,
@@ -85,7 +82,7 @@ impl Watcher {
         };
         let wanted = directories(path);
         for gone in self.watched.difference(&wanted) {
-            // Most often it is no longer there, so neither is its watch.
+            // Mostly it no longer exists, and its watch neither.
             let _ = inner.unwatch(gone);
         }
         self.watched.clear();
@@ -95,7 +92,7 @@ impl Watcher {
                 Ok(()) => {
                     self.watched.insert(directory);
                 }
-                // It went since it was found, which is a change and no failure.
+                // Removed meanwhile, which is a change and no failure.
                 Err(_) if !directory.exists() => {}
                 Err(error) => done = done.and(Err(error)),
             }
@@ -112,8 +109,8 @@ fn start(changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     })
 }
 
-/// What can be done about it. Linux lets a user have only so many watches, which all containers of
-/// that user share, and says no more than that a file or the disk is full.
+/// Advice for an error. Linux limits the watches of a user, shared by all containers of that user, and reports
+/// the limit only as "too many files" or "no space".
 fn hint(error: &notify::Error) -> Option<&'static str> {
     use rustix::io::Errno;
     let errno = match &error.kind {
@@ -128,7 +125,7 @@ fn hint(error: &notify::Error) -> Option<&'static str> {
     }
 }
 
-/// Whether it may have changed a file. Reading one is an event, too, and this process reads them.
+/// Whether an event may mean a changed file. Reading is an event, too, and this process reads the files.
 fn is_change(kind: &EventKind) -> bool {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
@@ -137,8 +134,7 @@ fn is_change(kind: &EventKind) -> bool {
     }
 }
 
-/// The directories of the limits at `path`, of each link on the way to them, and of what the links
-/// lead to.
+/// The directories of the limits at `path`, of each link on the way to them, and of the targets of links.
 fn directories(path: &Path) -> BTreeSet<PathBuf> {
     let mut places = BTreeSet::new();
     add_places(path, &mut places);
@@ -148,11 +144,11 @@ fn directories(path: &Path) -> BTreeSet<PathBuf> {
     for file in limits_files(path).unwrap_or_default() {
         add_places(&file, &mut places);
     }
-    // Where they really are: a link keeps its name when it comes to lead elsewhere.
+    // Without links: a link keeps its name when its target changes.
     places.iter().filter_map(|place| place.canonicalize().ok()).collect()
 }
 
-/// The directory of a file, and of each file that it leads to if it is a link.
+/// Adds the directory of a file and, if it is a link, of each file that it leads to.
 fn add_places(file: &Path, places: &mut BTreeSet<PathBuf>) {
     let mut file = file.to_owned();
     for _ in 0..LINKS_MAX {
@@ -225,14 +221,15 @@ mod tests {
         }
     }
 
-    /// Waits for a hint; only a failure waits so long.
-    async fn told(watcher: &Watcher, of: &str) {
-        let told = tokio::time::timeout(Duration::from_secs(60), watcher.changed.notified()).await;
-        assert!(told.is_ok(), "nothing was told of {of}");
+    /// Waits for a hint; only a failure waits a minute.
+    async fn notified(watcher: &Watcher, change: &str) {
+        let notified =
+            tokio::time::timeout(Duration::from_secs(60), watcher.changed.notified()).await;
+        assert!(notified.is_ok(), "no event for {change}");
     }
 
     #[tokio::test]
-    async fn changes_are_told_without_looking() {
+    async fn changes_are_notified_without_a_check() {
         let dir = TempDir::new().unwrap();
         let at = |name: &str| dir.path().join(name);
         for version in ["..1", "..2"] {
@@ -245,23 +242,23 @@ mod tests {
         let mut watcher = Watcher::new(Arc::default());
         watcher.watch(&path);
         std::fs::write(at("..1/limits.yaml"), "new").unwrap();
-        told(&watcher, "a file that a link leads to").await;
+        notified(&watcher, "a file that a link leads to").await;
         watcher.watch(&path);
         symlink("..2", at("..data_tmp")).unwrap();
         std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
-        told(&watcher, "a link that leads elsewhere").await;
+        notified(&watcher, "a link that leads elsewhere").await;
         watcher.watch(&path);
         let own: BTreeSet<PathBuf> =
             [at(""), at("..2")].iter().map(|place| place.canonicalize().unwrap()).collect();
         assert_eq!(watcher.watched, own, "what is not led to any more is left alone");
         std::fs::write(at("..2/limits.yaml"), "newer").unwrap();
-        told(&watcher, "a file that a link leads to since").await;
+        notified(&watcher, "a file that a link leads to since").await;
     }
 
     /// A watcher that could not start was never tried again, though the system may have room for
-    /// it a moment later; and a failure that came after another was not told.
+    /// it a moment later; and a failure that came after another was not logged.
     #[tokio::test]
-    async fn what_fails_is_told_once_and_tried_again() {
+    async fn a_failure_is_logged_once_and_retried() {
         use std::sync::atomic::{AtomicU32, Ordering};
         static STARTS: AtomicU32 = AtomicU32::new(0);
         let start_third = |changed| match STARTS.fetch_add(1, Ordering::Relaxed) {
@@ -274,13 +271,13 @@ mod tests {
         let mut said = Vec::new();
         for _ in 0..4 {
             watcher.watch(&path);
-            said.push(watcher.told);
+            said.push(watcher.logged);
         }
-        assert_eq!(said, [Told::Fails, Told::Fails, Told::Works, Told::Works]);
+        assert_eq!(said, [State::Fails, State::Fails, State::Works, State::Works]);
         // What works is kept.
         assert_eq!(STARTS.load(Ordering::Relaxed), 3);
         std::fs::write(&path, "new").unwrap();
-        told(&watcher, "a change after it failed at first").await;
+        notified(&watcher, "a change after it failed at first").await;
     }
 
     #[test]

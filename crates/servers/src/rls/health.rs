@@ -119,7 +119,7 @@ fn encoded(status: ServingStatus) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_data_dir::{Files, StoreHealth};
+    use tidegate_data_dir::{FileState, StoreHealth};
 
     struct Process {
         draining: watch::Sender<bool>,
@@ -127,7 +127,7 @@ mod tests {
         health: Health,
     }
 
-    fn files(files: Files) -> StoreHealth {
+    fn files(files: FileState) -> StoreHealth {
         StoreHealth { files, ..StoreHealth::default() }
     }
 
@@ -167,7 +167,7 @@ mod tests {
         let not_serving = Some(ServingStatus::NotServing);
         assert_eq!(asked(&process.health, "", check), (Outcome::Unary, not_serving));
         process.draining.send_replace(false);
-        process.store.send_replace(files(Files::Lost));
+        process.store.send_replace(files(FileState::Damaged));
         assert_eq!(asked(&process.health, "", watch), (Outcome::Watched, not_serving));
     }
 
@@ -191,10 +191,10 @@ mod tests {
         let (stop, stopped) = watch::channel(false);
         let (states, mut state) = watch::channel(State::Serving);
         let following = tokio::spawn(follow(process.health.clone(), stopped, states));
-        process.store.send_replace(files(Files::Lost));
+        process.store.send_replace(files(FileState::Damaged));
         state.changed().await.unwrap();
         assert_eq!(*state.borrow_and_update(), State::NotServing);
-        process.store.send_replace(files(Files::Moved));
+        process.store.send_replace(files(FileState::Replaced));
         state.changed().await.unwrap();
         assert_eq!(*state.borrow_and_update(), State::Serving);
         // That nobody looks after the store any more is no change.

@@ -1,4 +1,4 @@
-//! The explanation for programs.
+//! The explanation as JSON.
 
 use super::{Counters, Explanation, more_at, used};
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ fn retry_after_ms(limit: &Previewed) -> Option<u64> {
     }
 }
 
-/// Rounded up: who waits that long does not come early.
+/// Rounded up, so that a client that waits this long is not early.
 fn ms(time: Nanos) -> u64 {
     time.as_nanos().div_ceil(NANOS_PER_MS)
 }

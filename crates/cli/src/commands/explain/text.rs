@@ -1,4 +1,4 @@
-//! The explanation for people.
+//! The explanation as text.
 
 use super::{Counters, Explanation, capacity, more_at, used};
 use crate::output::Output;
@@ -14,7 +14,7 @@ use tidegate_limits::unescaped;
 use tidegate_limits::{Matcher, Rule, RuleKind};
 use tidegate_store::Key;
 
-/// Values of a key that are listed.
+/// Values listed for a key.
 const VALUES_MAX: usize = 5;
 
 pub(super) fn print(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
@@ -25,7 +25,7 @@ pub(super) fn print(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
         for (limit, by) in of.replaced_of(index) {
             let name = limit.name.as_deref().unwrap_or_default();
             writeln!(out, "  limit {}", limit.path)?;
-            writeln!(out, "    gives way: {by}, which the request meets too, replaces {name}")?;
+            writeln!(out, "    replaced: {by}, which the request meets too, replaces {name}")?;
         }
         for limit in of.limits_of(index) {
             print_limit(of, limit, out)?;
@@ -39,7 +39,7 @@ fn print_look(look: &Trace<'_>, out: &mut Output) -> io::Result<()> {
     for (index, level) in look.levels.iter().enumerate() {
         let entry = key_values(std::slice::from_ref(level.entry));
         let how = match level.matched {
-            None => "no place".to_owned(),
+            None => "no match".to_owned(),
             Some(matched) if has_counter => {
                 how(matched, &level.values) + &counter(matched, look.shared_as(index))
             }
@@ -59,20 +59,20 @@ fn print_look(look: &Trace<'_>, out: &mut Output) -> io::Result<()> {
     Ok(())
 }
 
-/// How an entry found its place.
+/// How an entry matched.
 fn how(matched: &Matcher, values: &[String]) -> String {
     match matched {
-        Matcher::Exact(_) => "by its value".to_owned(),
-        Matcher::Any if values.is_empty() => "by the key alone".to_owned(),
+        Matcher::Exact(_) => "matches its value".to_owned(),
+        Matcher::Any if values.is_empty() => "matches the key alone".to_owned(),
         Matcher::Any => {
             let values = some_of(values.iter().map(String::as_str), VALUES_MAX);
-            format!("by the key alone, as it is none of {values}")
+            format!("matches the key alone, as it is none of {values}")
         }
-        pattern => format!("by a pattern, {pattern}"),
+        pattern => format!("matches a pattern, {pattern}"),
     }
 }
 
-/// Whose counter it is, where a place is for several values.
+/// Whether values share a counter, for a match of several values.
 fn counter(matched: &Matcher, shared: Option<&str>) -> String {
     match (matched, shared) {
         (_, Some(_)) => "; all values of the pattern share one counter".to_owned(),
@@ -85,7 +85,7 @@ fn of_rule(rule: &Rule) -> &'static str {
     match (&rule.kind, rule.enforcement) {
         (RuleKind::Unlimited { .. }, _) => ": unlimited, so it has no counter and never denies",
         (_, Enforcement::Enforce) => "",
-        (_, Enforcement::Shadow) => ": in shadow, so it counts and reports, and never denies",
+        (_, Enforcement::Shadow) => ": in shadow mode, so it counts and reports, but never denies",
         (_, Enforcement::Quota) => {
             ": a quota, which denies only when all quotas that the request meets are used up"
         }
@@ -98,11 +98,11 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
     writeln!(out, "  limit {}{name}", configured.path)?;
     writeln!(out, "    allows   {}, by {}", numbers(quota), algorithm(quota))?;
     if configured.denied == DeniedHits::Count {
-        writeln!(out, "    counts   denied requests too, and debits after the fact")?;
+        writeln!(out, "    counts   denied requests and debits after the fact")?;
     }
     if !configured.replaces.is_empty() {
         let names = configured.replaces.join(", ");
-        writeln!(out, "    replaces {names}, where the request meets it as well")?;
+        writeln!(out, "    replaces {names} where the request meets both")?;
     }
     writeln!(out, "    counter  {}", identity(of, limit))?;
     if let Counters::Live { seed } = of.counters {
@@ -113,7 +113,7 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
     writeln!(out, "    says     {}", says(of, limit))
 }
 
-/// Which counter it is: what its key is made of.
+/// The identity of the counter: the parts of its key.
 fn identity(of: &Explanation<'_>, limit: &Previewed) -> String {
     let look = &of.looks[limit.descriptor];
     let mut parts = vec![of.request.domain.clone()];
@@ -129,7 +129,7 @@ fn identity(of: &Explanation<'_>, limit: &Previewed) -> String {
     parts.join(" ")
 }
 
-/// How full the counter is.
+/// The use of the counter.
 fn state(limit: &Previewed) -> String {
     let (left, capacity) = (grouped(limit.now.remaining), grouped(capacity(limit)));
     match used(limit) {
@@ -151,21 +151,21 @@ fn says(of: &Explanation<'_>, limit: &Previewed) -> String {
         Outcome::Allow => {
             let left = grouped(limit.then.remaining);
             return match of.verdict {
-                Verdict::Allow if hits > 0 => format!("allowed: {left} left then"),
+                Verdict::Allow if hits > 0 => format!("allowed: {left} left after it"),
                 Verdict::Allow => format!("allowed: {left} left"),
-                Verdict::Deny => format!("has room, and nothing is taken: {left} left"),
+                Verdict::Deny => format!("has room, but nothing is taken: {left} left"),
             };
         }
         Outcome::Deny { .. } if !of.can_ever(limit) => {
             let (asked, most) = (grouped(of.request.hits.needed()), limit.limit.quota.capacity());
-            format!("{asked} never fit, as it allows {} at most", grouped(most.into()))
+            format!("{asked} hits never fit: it allows at most {}", grouped(most.into()))
         }
         Outcome::Deny { retry_after } => format!("try again in {}", wait(retry_after)),
     };
     match limit.enforcement {
         Enforcement::Enforce => format!("denied: {denial}"),
-        Enforcement::Shadow => format!("over, but in shadow: {denial}"),
-        Enforcement::Quota => format!("over, as a quota: {denial}"),
+        Enforcement::Shadow => format!("over, but in shadow mode: {denial}"),
+        Enforcement::Quota => format!("over its quota: {denial}"),
     }
 }
 
@@ -176,7 +176,7 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
         hits => format!(" {} hits", grouped(hits)),
     };
     match (of.verdict, of.left()) {
-        (Verdict::Allow, None) => writeln!(out, "allowed{hits}: no limit has a say")?,
+        (Verdict::Allow, None) => writeln!(out, "allowed{hits}: no limit applies")?,
         (Verdict::Allow, Some(left)) => writeln!(out, "allowed{hits}: {} left", grouped(left))?,
         (Verdict::Deny, _) => {
             for limit in denied_by {
@@ -184,7 +184,7 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
                     Outcome::Deny { retry_after } if of.can_ever(limit) => {
                         format!("try again in {}", wait(retry_after))
                     }
-                    _ => "it never fits".to_owned(),
+                    _ => "never fits".to_owned(),
                 };
                 writeln!(out, "denied{hits} by {}: {when}", limit.limit.path)?;
             }
@@ -192,7 +192,7 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
     }
     match of.counters {
         Counters::Fresh if !of.limits.is_empty() => {
-            writeln!(out, "(with fresh counters; --data-dir DIR shows them as they are)")
+            writeln!(out, "(with fresh counters; --data-dir DIR uses the live ones)")
         }
         Counters::NoneYet(dir) if !of.limits.is_empty() => {
             let dir = dir.display();
@@ -202,7 +202,7 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
     }
 }
 
-/// A time to wait, rounded up as clients are told it.
+/// A time to wait, rounded up as in replies.
 fn wait(time: Nanos) -> String {
     span(time.as_secs_ceil())
 }

@@ -1,7 +1,7 @@
-//! Pictures of text: bars, and a map of cells that are the darker the more there is.
+//! Text charts: bars, and a map with darker cells for larger values.
 //!
-//! Block characters where the terminal shows them, plain ASCII elsewhere. Pure but for
-//! [`Canvas::of_terminal`].
+//! Uses block characters where the terminal shows them, else plain ASCII. Pure except for
+//! [`ChartStyle::of_terminal`].
 
 use rustix::termios::tcgetwinsize;
 use std::env;
@@ -9,20 +9,20 @@ use std::io::{self, Write};
 use tidegate_limits::describe::grouped;
 
 const WIDTH_DEFAULT: usize = 80;
-/// Narrower, and nothing fits; wider, and nobody follows a line.
+/// Nothing fits into less; longer lines are hard to read.
 const WIDTH_MIN: usize = 40;
 const WIDTH_MAX: usize = 160;
-/// More lines than this of one picture are no overview.
+/// Longer charts are no overview.
 const BARS_MAX: usize = 12;
 const MAP_ROWS_MAX: u64 = 4;
 const INDENT: usize = 4;
 
-/// What pictures are made of.
+/// The characters of charts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Glyphs {
     pub(crate) times: char,
     bar: char,
-    /// Nothing, and up to each quarter of the most.
+    /// Zero, and up to each quarter of the maximum.
     levels: [char; 5],
 }
 
@@ -31,14 +31,14 @@ const BLOCKS: Glyphs =
 const ASCII: Glyphs = Glyphs { times: 'x', bar: '#', levels: [' ', '.', ':', '*', '#'] };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Canvas {
+pub(crate) struct ChartStyle {
     pub(crate) glyphs: Glyphs,
     width: usize,
 }
 
-impl Canvas {
-    /// As wide as the terminal, else as COLUMNS says, else 80.
-    pub(crate) fn of_terminal() -> Canvas {
+impl ChartStyle {
+    /// As wide as the terminal, else as COLUMNS, else 80.
+    pub(crate) fn of_terminal() -> ChartStyle {
         let terminal = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
         let columns = || env::var("COLUMNS").ok()?.trim().parse().ok();
         let width = terminal.filter(|width| *width > 0).or_else(columns).unwrap_or(WIDTH_DEFAULT);
@@ -46,18 +46,18 @@ impl Canvas {
             .into_iter()
             .filter_map(|name| env::var(name).ok())
             .find(|value| !value.is_empty());
-        Canvas::new(width, env::var("TERM").ok().as_deref(), locale.as_deref())
+        ChartStyle::new(width, env::var("TERM").ok().as_deref(), locale.as_deref())
     }
 
-    fn new(width: usize, term: Option<&str>, locale: Option<&str>) -> Canvas {
+    fn new(width: usize, term: Option<&str>, locale: Option<&str>) -> ChartStyle {
         let locale = locale.unwrap_or_default().to_ascii_lowercase();
         let is_unicode = locale.contains("utf-8") || locale.contains("utf8");
         let glyphs = if is_unicode && term != Some("dumb") { BLOCKS } else { ASCII };
-        Canvas { glyphs, width: width.clamp(WIDTH_MIN, WIDTH_MAX) }
+        ChartStyle { glyphs, width: width.clamp(WIDTH_MIN, WIDTH_MAX) }
     }
 
-    /// A horizontal bar for each index of `counts` from the first that is not 0 to the last, several
-    /// indexes to a bar if there are many.
+    /// A horizontal bar for each index of `counts` from the first to the last that is not 0. Many indexes share
+    /// bars.
     pub(crate) fn bars(&self, out: &mut impl Write, counts: &[u64]) -> io::Result<()> {
         let Some(first) = counts.iter().position(|count| *count > 0) else { return Ok(()) };
         let last = counts.iter().rposition(|count| *count > 0).unwrap_or(first);
@@ -75,7 +75,7 @@ impl Canvas {
         let label_width = label_width.unwrap_or(0);
         let room = self.width - INDENT - label_width - 2 - 1 - grouped(most).len();
         for (from, to, count) in bars {
-            // One for the least of them, so that nothing looks like none.
+            // At least one character, so that no count looks like 0.
             let len = (u128::from(count) * room as u128).div_ceil(u128::from(most)) as usize;
             let (label, bar) = (label(from, to), String::from_iter(vec![self.glyphs.bar; len]));
             let (gap, count) = (if len > 0 { " " } else { "" }, grouped(count));
@@ -84,16 +84,16 @@ impl Canvas {
         Ok(())
     }
 
-    /// How many cells a map of so many things has: rows that are full, or one that is not.
+    /// The number of cells of a map of `things`: full rows, or one partial row.
     pub(crate) fn map_cells(&self, things: u64) -> u64 {
         let row = (self.width - 2 * INDENT) as u64;
         if things <= row { things } else { (things / row).min(MAP_ROWS_MAX) * row }
     }
 
-    /// A map, a cell for each value, between two edges; and a line that explains it.
+    /// A map with a cell for each value, and a legend.
     pub(crate) fn map(&self, out: &mut impl Write, values: &[u64]) -> io::Result<()> {
         let most = values.iter().copied().max().unwrap_or(0).max(1);
-        // 0 is nothing, the rest is rounded up to quarters.
+        // 0 stays 0; the rest is rounded up to quarters.
         let level = |value: u64| (u128::from(value) * 4).div_ceil(u128::from(most)) as usize;
         for row in values.chunks(self.width - 2 * INDENT) {
             let cells: String =
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn blocks_are_for_terminals_that_show_them() {
-        let glyphs = |term, locale| Canvas::new(80, term, locale).glyphs;
+        let glyphs = |term, locale| ChartStyle::new(80, term, locale).glyphs;
         assert_eq!(glyphs(Some("xterm"), Some("en_US.UTF-8")), BLOCKS);
         assert_eq!(glyphs(None, Some("C.utf8")), BLOCKS);
         assert_eq!(glyphs(Some("dumb"), Some("C.UTF-8")), ASCII);
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn bars_are_as_long_as_they_fit() {
-        let canvas = Canvas::new(0, Some("dumb"), None);
-        let bars = drawn(|out| canvas.bars(out, &[0, 0, 1, 0, 1_000, 500]));
+        let charts = ChartStyle::new(0, Some("dumb"), None);
+        let bars = drawn(|out| charts.bars(out, &[0, 0, 1, 0, 1_000, 500]));
         let expected = [
             "    2  # 1".to_owned(),
             "    3  0".to_owned(),
@@ -139,23 +139,23 @@ mod tests {
         ];
         assert_eq!(bars.lines().collect::<Vec<_>>(), expected);
         assert!(bars.lines().all(|line| line.chars().count() <= WIDTH_MIN), "{bars}");
-        assert_eq!(drawn(|out| canvas.bars(out, &[0; 5])), "");
-        let many = drawn(|out| canvas.bars(out, &[1; 36]));
+        assert_eq!(drawn(|out| charts.bars(out, &[0; 5])), "");
+        let many = drawn(|out| charts.bars(out, &[1; 36]));
         assert_eq!(many.lines().count(), 12);
         assert!(many.starts_with("      0-2  #"), "{many}");
-        assert_eq!(drawn(|out| canvas.bars(out, &[u64::MAX])).lines().count(), 1);
+        assert_eq!(drawn(|out| charts.bars(out, &[u64::MAX])).lines().count(), 1);
     }
 
     #[test]
     fn a_map_has_a_shade_for_each_quarter() {
-        let canvas = Canvas::new(40, None, Some("C.UTF-8"));
-        let map = drawn(|out| canvas.map(out, &[0, 1, 25, 26, 50, 75, 76, 100]));
+        let charts = ChartStyle::new(40, None, Some("C.UTF-8"));
+        let map = drawn(|out| charts.map(out, &[0, 1, 25, 26, 50, 75, 76, 100]));
         assert_eq!(map.lines().next(), Some("   | ░░▒▒▓██|"));
-        let map = drawn(|out| canvas.map(out, &[u64::MAX; 40]));
+        let map = drawn(|out| charts.map(out, &[u64::MAX; 40]));
         assert_eq!(map.lines().count(), 3);
-        assert_eq!(canvas.map_cells(5), 5);
-        assert_eq!(canvas.map_cells(33), 32);
-        assert_eq!(canvas.map_cells(70), 64);
-        assert_eq!(canvas.map_cells(1_000_000), 128);
+        assert_eq!(charts.map_cells(5), 5);
+        assert_eq!(charts.map_cells(33), 32);
+        assert_eq!(charts.map_cells(70), 64);
+        assert_eq!(charts.map_cells(1_000_000), 128);
     }
 }

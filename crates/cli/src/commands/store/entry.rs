@@ -1,13 +1,14 @@
 //! `tidegate store get`, `set` and `erase`: the entry of one key.
 
-use super::key::{Named, Resolved};
-use super::{Verdict, check_whole, join};
+use super::key::{KeyArgument, ResolvedKey};
+use super::{check_whole, join};
 use crate::arguments::store::{Expiry, GetOptions, SetOptions, Word};
 use crate::output::Output;
 use crate::time::{from_now, utc};
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::Write;
+use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_core::{Charge, Period, Timestamp};
 use tidegate_limits::Limit;
@@ -16,10 +17,10 @@ use tidegate_store::{Class, Entry, View};
 
 const SECOND: u64 = 1_000_000_000;
 
-pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<Verdict> {
-    let named = Named::parse(&options.key)?;
-    let view = View::open(&options.look.dir)?;
-    let key = named.resolve(view.seed())?;
+pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
+    let argument = KeyArgument::parse(&options.key)?;
+    let view = View::open(&options.common.dir)?;
+    let key = argument.resolve(view.seed())?;
     let now = clock::now();
     let mut found = None;
     for class in classes(&view, &key, options.class.map(Class::from))? {
@@ -28,19 +29,19 @@ pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<Verd
     }
     let left = left(&view, &key, now)?;
     check_whole(&view)?;
-    if options.look.json {
+    if options.common.json {
         out.json(&json_of(&key, found.as_ref(), left, now))?;
     } else {
         print(out, &key, found.as_ref(), left, now)?;
     }
-    Ok(if found.is_some() { Verdict::Good } else { Verdict::Bad })
+    Ok(if found.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<Verdict> {
-    let named = Named::parse(&options.key)?;
-    let dir = &options.look.dir;
+pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
+    let argument = KeyArgument::parse(&options.key)?;
+    let dir = &options.common.dir;
     let view = View::open(dir)?;
-    let key = named.resolve(view.seed())?;
+    let key = argument.resolve(view.seed())?;
     let class = key.class.unwrap_or(options.class.into());
     let Some(geometry) = view.geometry(class) else { bail!(without(class)) };
     let state = state_of(&options.state, class, geometry.state_words())?;
@@ -55,7 +56,7 @@ pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<Verd
         entry.is_new()
     })?;
     let (name, stored, secs) = (class.name(), key.stored, expires_at.div_ceil(SECOND));
-    if options.look.json {
+    if options.common.json {
         let key = stored.to_string();
         out.json(&json!({"key": key, "class": name, "created": is_new, "expires_at": secs}))?;
     } else {
@@ -63,14 +64,14 @@ pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<Verd
         let expires = from_now(secs, secs_of(now));
         writeln!(out, "{done} the {name} entry of key {stored}, which expires {expires}")?;
     }
-    Ok(Verdict::Good)
+    Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<Verdict> {
-    let named = Named::parse(&options.key)?;
-    let dir = &options.look.dir;
+pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
+    let argument = KeyArgument::parse(&options.key)?;
+    let dir = &options.common.dir;
     let view = View::open(dir)?;
-    let key = named.resolve(view.seed())?;
+    let key = argument.resolve(view.seed())?;
     let classes = classes(&view, &key, options.class.map(Class::from))?;
     let cluster = join(dir, view)?;
     let now = clock::now().as_nanos();
@@ -84,7 +85,7 @@ pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<Ve
             erased.push(class.name());
         }
     }
-    if options.look.json {
+    if options.common.json {
         let key = key.stored.to_string();
         out.json(&json!({"key": key, "erased": !erased.is_empty(), "classes": erased}))?;
     } else if erased.is_empty() {
@@ -92,11 +93,11 @@ pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<Ve
     } else {
         writeln!(out, "erased the {} entry of key {}", erased.join(" and the "), key.stored)?;
     }
-    Ok(Verdict::Good)
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Where to look for a key: in the class that its name or the caller says, else in all.
-fn classes(view: &View, key: &Resolved, asked: Option<Class>) -> anyhow::Result<Vec<Class>> {
+/// The classes to search for a key: the one that the key or the caller gives, else all.
+fn classes(view: &View, key: &ResolvedKey, asked: Option<Class>) -> anyhow::Result<Vec<Class>> {
     match key.class.or(asked) {
         Some(class) if view.geometry(class).is_none() => bail!(without(class)),
         Some(class) => Ok(vec![class]),
@@ -107,7 +108,7 @@ fn classes(view: &View, key: &Resolved, asked: Option<Class>) -> anyhow::Result<
 }
 
 fn without(class: Class) -> String {
-    format!("this data directory was made without {} nodes", class.name())
+    format!("this data directory was created without {} nodes", class.name())
 }
 
 fn state_of(words: &[Word], class: Class, words_max: u32) -> anyhow::Result<Vec<u64>> {
@@ -129,23 +130,23 @@ fn expiry_of(expiry: &Expiry, now: Timestamp) -> anyhow::Result<u64> {
             let period = u64::try_from(period.0.as_nanos()).unwrap_or(u64::MAX);
             now.saturating_add(period)
         }
-        // clap asks for one of them.
+        // clap requires one of them.
         (None, None) => now,
     };
     if at <= now {
         let (at, now) = (utc(at / SECOND), utc(now / SECOND));
-        bail!("the entry would have expired already: at {at}, and now is {now}");
+        bail!("the entry would have expired already, at {at}; it is {now} now");
     }
     let secs_max = u64::from(u32::MAX);
     if at > secs_max * SECOND {
-        bail!("the entry would expire after {}, which is as late as it can", utc(secs_max));
+        bail!("the entry would expire after {}, the latest possible time", utc(secs_max));
     }
     Ok(at)
 }
 
 fn print(
     out: &mut Output,
-    key: &Resolved,
+    key: &ResolvedKey,
     found: Option<&(Class, Entry)>,
     left: Option<u64>,
     now: Timestamp,
@@ -176,7 +177,7 @@ fn print(
 }
 
 fn json_of(
-    key: &Resolved,
+    key: &ResolvedKey,
     found: Option<&(Class, Entry)>,
     left: Option<u64>,
     now: Timestamp,
@@ -203,14 +204,14 @@ fn json_of(
     document
 }
 
-/// As strings: many readers of JSON keep numbers in 53 bits.
+/// As strings: many JSON parsers keep numbers in 53 bits.
 pub(crate) fn state_json(entry: &Entry) -> Value {
     entry.state.iter().map(u64::to_string).collect()
 }
 
-/// What the limit of a descriptor's counter has left; none for any other key, and if a state is not one
-/// of its algorithm's size.
-fn left(view: &View, key: &Resolved, now: Timestamp) -> anyhow::Result<Option<u64>> {
+/// The remaining hits of the limit, for a descriptor; none for other keys, and for a state of another algorithm's
+/// size.
+fn left(view: &View, key: &ResolvedKey, now: Timestamp) -> anyhow::Result<Option<u64>> {
     let Some(limit) = &key.limit else { return Ok(None) };
     let words = limit.quota.state_size().words();
     let mut state = Vec::new();
@@ -227,7 +228,7 @@ fn left(view: &View, key: &Resolved, now: Timestamp) -> anyhow::Result<Option<u6
     Ok(Some(decision.remaining))
 }
 
-/// The second in which a moment is over, as entries keep their expiry: so 60 s from now are 60 s.
+/// Rounded up, as the store rounds expiry times: an entry of 60 s then shows 60 s.
 fn secs_of(moment: Timestamp) -> u64 {
     moment.as_nanos().div_ceil(SECOND)
 }

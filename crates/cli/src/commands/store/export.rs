@@ -1,20 +1,21 @@
-//! `tidegate store export`: every entry, one a line, as it is found.
+//! `tidegate store export`: every entry, one a line, in the order of storage.
 
+use super::check_whole;
 use super::entry::state_json;
-use super::{Verdict, check_whole};
 use crate::arguments::store::ExportOptions;
 use crate::output::Output;
 use serde_json::json;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_store::{Class, Entry, StoredKey, View};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Why the visit of entries ends early.
+/// The reason to stop early.
 enum Stop {
-    /// Nobody reads any more.
-    Unread,
+    /// The reader closed the pipe.
+    Closed,
     Failed(io::Error),
 }
 
@@ -24,7 +25,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-pub(crate) fn run(options: &ExportOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+pub(crate) fn run(options: &ExportOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let view = View::open(&options.dir)?;
     let now = clock::now().as_nanos();
     if !options.json {
@@ -39,20 +40,20 @@ pub(crate) fn run(options: &ExportOptions, out: &mut Output) -> anyhow::Result<V
         } else {
             write_line(out, class, key, &entry)?;
         }
-        if out.is_closed() { Err(Stop::Unread) } else { Ok(()) }
+        if out.is_closed() { Err(Stop::Closed) } else { Ok(()) }
     });
     match left_out {
         Err(Stop::Failed(error)) => return Err(error.into()),
-        Err(Stop::Unread) => return Ok(Verdict::Good),
+        Err(Stop::Closed) => return Ok(ExitCode::SUCCESS),
         Ok(0) => {}
-        // The rest is still good; those that read it should know.
+        // The rest is valid, but the reader should know.
         Ok(left_out) => eprintln!(
-            "tidegate: {left_out} flawed nodes were left out; `tidegate store verify {}` names them",
+            "tidegate: left out {left_out} flawed nodes; `tidegate store verify {}` lists them",
             options.dir.display()
         ),
     }
     check_whole(&view)?;
-    Ok(Verdict::Good)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn write_line(out: &mut Output, class: Class, key: StoredKey, entry: &Entry) -> io::Result<()> {

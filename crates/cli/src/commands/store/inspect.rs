@@ -1,10 +1,11 @@
-//! `tidegate store inspect`: what a data directory is like, for people and for programs.
+//! `tidegate store inspect`: geometry, use and processes of a data directory. The text is in `inspect_text`.
 
-use super::chart::Canvas;
-use super::{Verdict, check_whole, inspect_text};
-use crate::arguments::store::LookOptions;
+use super::chart::ChartStyle;
+use super::{check_whole, inspect_text};
+use crate::arguments::store::CommonOptions;
 use crate::output::Output;
 use serde_json::{Map, Value, json};
+use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 use tidegate_authority::clock;
 use tidegate_data_dir::process_info::{self, ProcessInfo};
@@ -12,89 +13,90 @@ use tidegate_store::{
     Class, EntryCounts, Geometry, LockHolder, Occupancy, Process, RangeStats, Stats, View,
 };
 
-/// Everything that is told.
+/// The whole report.
 pub(crate) struct Inspection {
     pub(crate) dir: String,
-    pub(crate) memory: Place,
+    pub(crate) source: CounterSource,
     pub(crate) files: usize,
     pub(crate) bytes: u64,
-    pub(crate) classes: Vec<ClassLook>,
+    pub(crate) classes: Vec<ClassReport>,
     pub(crate) stats: Stats,
     pub(crate) processes: Vec<Process>,
-    /// Those that hold locks and do not move, each as the system has it.
+    /// Stuck lock holders, each with its command and state if visible.
     pub(crate) holders: Vec<(LockHolder, Option<ProcessInfo>)>,
 }
 
-/// Where the counters are that are looked at.
-pub(crate) enum Place {
-    /// In this directory of shared memory.
+/// The source of the inspected counters.
+pub(crate) enum CounterSource {
+    /// This directory of shared memory.
     Memory(String),
+    /// The snapshot of a directory that no process serves.
     Snapshot,
-    /// In the last snapshot of a process whose memory cannot be seen from here.
-    Elsewhere,
+    /// The last snapshot of a process whose memory is not visible from here.
+    RemoteSnapshot,
 }
 
-impl Place {
-    fn of(view: &View) -> Place {
+impl CounterSource {
+    fn of(view: &View) -> CounterSource {
         let files = view.memory_files().unwrap_or_default();
         match files.first().and_then(|file| file.parent()) {
-            Some(dir) => Place::Memory(dir.display().to_string()),
-            None if view.is_served_elsewhere() => Place::Elsewhere,
-            None => Place::Snapshot,
+            Some(dir) => CounterSource::Memory(dir.display().to_string()),
+            None if view.is_served_elsewhere() => CounterSource::RemoteSnapshot,
+            None => CounterSource::Snapshot,
         }
     }
 }
 
-/// What is told of a class of nodes.
-pub(crate) struct ClassLook {
+/// The report on a class of nodes.
+pub(crate) struct ClassReport {
     pub(crate) class: Class,
     pub(crate) geometry: Geometry,
     pub(crate) occupancy: Occupancy,
     pub(crate) ages: EntryCounts,
-    /// Runs of key-nodes of equal length, as many as the picture has cells.
+    /// Equal runs of key-nodes, one for each cell of the map.
     pub(crate) areas: Vec<RangeStats>,
 }
 
-pub(crate) fn run(options: &LookOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+pub(crate) fn run(options: &CommonOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let view = View::open(&options.dir)?;
-    let canvas = Canvas::of_terminal();
-    let inspection = inspect(options, &view, &canvas);
+    let charts = ChartStyle::of_terminal();
+    let inspection = inspect(options, &view, &charts);
     check_whole(&view)?;
     if options.json {
         out.json(&json_of(&inspection))?;
     } else {
-        inspect_text::print(out, &canvas, &inspection)?;
+        inspect_text::print(out, &charts, &inspection)?;
     }
-    Ok(Verdict::Good)
+    Ok(ExitCode::SUCCESS)
 }
 
-fn inspect(options: &LookOptions, view: &View, canvas: &Canvas) -> Inspection {
+fn inspect(options: &CommonOptions, view: &View, charts: &ChartStyle) -> Inspection {
     let now = clock::now().as_nanos();
-    let look = |class| {
+    let report = |class| {
         let geometry = view.geometry(class)?;
-        Some(ClassLook {
+        Some(ClassReport {
             class,
             geometry,
             occupancy: view.occupancy(class)?,
             ages: view.entry_counts(class, now)?,
-            areas: view.range_stats(class, canvas.map_cells(geometry.key_nodes_total()))?,
+            areas: view.range_stats(class, charts.map_cells(geometry.key_nodes_total()))?,
         })
     };
     let files = view.files();
     Inspection {
         dir: options.dir.display().to_string(),
-        memory: Place::of(view),
+        source: CounterSource::of(view),
         files: files.len(),
         bytes: files.iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum(),
-        classes: Class::ALL.into_iter().filter_map(look).collect(),
+        classes: Class::ALL.into_iter().filter_map(report).collect(),
         stats: view.stats(),
         processes: view.processes(),
-        holders: view.holders().into_iter().map(with_neighbour).collect(),
+        holders: view.holders().into_iter().map(with_process_info).collect(),
     }
 }
 
-fn with_neighbour(holder: LockHolder) -> (LockHolder, Option<ProcessInfo>) {
-    (holder, process_info::look(holder.pid))
+fn with_process_info(holder: LockHolder) -> (LockHolder, Option<ProcessInfo>) {
+    (holder, process_info::read(holder.pid))
 }
 
 fn json_of(inspection: &Inspection) -> Value {
@@ -112,24 +114,24 @@ fn json_of(inspection: &Inspection) -> Value {
             "alive": process.is_alive,
         })
     };
-    let holder = |(holder, neighbour): &(LockHolder, Option<ProcessInfo>)| {
+    let holder = |(holder, info): &(LockHolder, Option<ProcessInfo>)| {
         let since = holder.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
         json!({
             "number": holder.process,
             "pid": holder.pid,
             "locks": holder.locks,
             "since": since.map(|since| since.as_secs()),
-            "command": neighbour.as_ref().map(|neighbour| neighbour.command.as_str()),
-            "state": neighbour.as_ref().map(|neighbour| neighbour.state.name()),
+            "command": info.as_ref().map(|info| info.command.as_str()),
+            "state": info.as_ref().map(|info| info.state.name()),
         })
     };
     json!({
         "dir": inspection.dir,
-        "memory": match &inspection.memory {
-            Place::Memory(dir) => Some(dir),
-            Place::Snapshot | Place::Elsewhere => None,
+        "memory": match &inspection.source {
+            CounterSource::Memory(dir) => Some(dir),
+            CounterSource::Snapshot | CounterSource::RemoteSnapshot => None,
         },
-        "elsewhere": matches!(inspection.memory, Place::Elsewhere),
+        "elsewhere": matches!(inspection.source, CounterSource::RemoteSnapshot),
         "files": inspection.files,
         "bytes": inspection.bytes,
         "classes": inspection.classes.iter().map(class_json).collect::<Vec<_>>(),
@@ -139,8 +141,8 @@ fn json_of(inspection: &Inspection) -> Value {
     })
 }
 
-fn class_json(look: &ClassLook) -> Value {
-    let ClassLook { class, geometry, occupancy, ages, areas } = look;
+fn class_json(report: &ClassReport) -> Value {
+    let ClassReport { class, geometry, occupancy, ages, areas } = report;
     let region = |area: &RangeStats| {
         let RangeStats { nodes, occupied, updates } = area;
         json!({"nodes": nodes, "occupied": occupied, "updates": updates})

@@ -1,7 +1,7 @@
-//! What `tidegate store inspect` prints for people.
+//! The text of `tidegate store inspect`.
 
-use super::chart::Canvas;
-use super::inspect::{ClassLook, Inspection, Place};
+use super::chart::ChartStyle;
+use super::inspect::{ClassReport, CounterSource, Inspection};
 use crate::time::bytes;
 use std::io::{self, Write};
 use tidegate_data_dir::process_info::{self, ProcessInfo};
@@ -11,25 +11,25 @@ use tidegate_store::{LockHolder, Process, RangeStats};
 
 pub(crate) fn print(
     out: &mut impl Write,
-    canvas: &Canvas,
+    charts: &ChartStyle,
     inspection: &Inspection,
 ) -> io::Result<()> {
-    let Inspection { dir, memory, files, bytes: size, classes, stats, processes, holders } =
+    let Inspection { dir, source, files, bytes: size, classes, stats, processes, holders } =
         inspection;
     writeln!(out, "{dir}: {files} files, {}", bytes(*size))?;
-    match memory {
-        Place::Memory(dir) => writeln!(out, "in memory: {dir}")?,
-        Place::Snapshot => writeln!(out, "at rest: a look at the snapshot")?,
-        Place::Elsewhere => {
-            let where_to_look = "look from the container or machine of the process that serves it";
-            writeln!(out, "served elsewhere: a look at the last snapshot; {where_to_look}")?;
+    match source {
+        CounterSource::Memory(dir) => writeln!(out, "in memory: {dir}")?,
+        CounterSource::Snapshot => writeln!(out, "not served: this is the snapshot")?,
+        CounterSource::RemoteSnapshot => {
+            let advice = "run this in the container or on the machine of the serving process";
+            writeln!(out, "served elsewhere: this is the last snapshot; {advice}")?;
         }
     }
-    for look in classes {
+    for report in classes {
         writeln!(out)?;
-        class(out, canvas, look)?;
+        class(out, charts, report)?;
     }
-    writeln!(out, "\nSince it was made")?;
+    writeln!(out, "\nSince it was created")?;
     let widest = stats.named().iter().map(|(_, count)| grouped(*count).len()).max().unwrap_or(0);
     for (name, count) in stats.named() {
         let (count, meaning) = (grouped(count), store_help(&format!("store_{name}")));
@@ -43,13 +43,13 @@ pub(crate) fn print(
     if holders.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nStuck: these hold locks and do not move; continue or end them")?;
-    holders.iter().try_for_each(|(found, neighbour)| holder(out, found, neighbour.as_ref()))
+    writeln!(out, "\nStuck: these hold locks and do not run; continue or end them")?;
+    holders.iter().try_for_each(|(found, info)| holder(out, found, info.as_ref()))
 }
 
-fn class(out: &mut impl Write, canvas: &Canvas, look: &ClassLook) -> io::Result<()> {
-    let ClassLook { class, geometry, occupancy, ages, areas } = look;
-    let times = canvas.glyphs.times;
+fn class(out: &mut impl Write, charts: &ChartStyle, report: &ClassReport) -> io::Result<()> {
+    let ClassReport { class, geometry, occupancy, ages, areas } = report;
+    let times = charts.glyphs.times;
     let (files, key_nodes) = (geometry.files(), grouped(geometry.key_nodes()));
     let (chain, node_bytes) = (geometry.chain(), geometry.node_bytes());
     let words = geometry.state_words();
@@ -72,18 +72,15 @@ fn class(out: &mut impl Write, canvas: &Canvas, look: &ClassLook) -> io::Result<
         grouped(ages.expired)
     )?;
     let (crowded, looked_at) = (grouped(occupancy.crowded), grouped(occupancy.sampled));
-    writeln!(
-        out,
-        "  crowded   {crowded} of {looked_at} key-nodes, with keys that live in another"
-    )?;
-    writeln!(out, "  {looked_at} key-nodes, by how many of their nodes are occupied")?;
-    canvas.bars(out, &occupancy.chains)?;
-    busy(out, canvas, geometry.key_nodes_total(), areas)
+    writeln!(out, "  crowded   {crowded} of {looked_at} key-nodes, with keys stored in another")?;
+    writeln!(out, "  {looked_at} key-nodes by number of occupied nodes")?;
+    charts.bars(out, &occupancy.chains)?;
+    busy(out, charts, geometry.key_nodes_total(), areas)
 }
 
 fn busy(
     out: &mut impl Write,
-    canvas: &Canvas,
+    charts: &ChartStyle,
     key_nodes: u64,
     areas: &[RangeStats],
 ) -> io::Result<()> {
@@ -95,26 +92,21 @@ fn busy(
     let each = counted((key_nodes / areas.len() as u64).max(1), "key-node");
     let most = grouped(busiest.updates);
     writeln!(out, "  updates by region, each of about {each}; the busiest had {most}")?;
-    canvas.map(out, &updates)
+    charts.map(out, &updates)
 }
 
 fn process(out: &mut impl Write, process: &Process) -> io::Result<()> {
     let slots = counted(process.writer_slots.into(), "writer slot");
-    let state = if process.is_alive { "" } else { ", which is dead and not cleaned up after yet" };
+    let state = if process.is_alive { "" } else { ", dead and not yet cleaned up" };
     writeln!(out, "  number {}: process {}, {slots}{state}", process.number, process.pid)
 }
 
-fn holder(
-    out: &mut impl Write,
-    holder: &LockHolder,
-    neighbour: Option<&ProcessInfo>,
-) -> io::Result<()> {
-    let (who, locks) =
-        (process_info::describe(holder.pid, neighbour), counted(holder.locks.into(), "lock"));
+fn holder(out: &mut impl Write, holder: &LockHolder, info: Option<&ProcessInfo>) -> io::Result<()> {
+    let (process, locks) =
+        (process_info::describe(holder.pid, info), counted(holder.locks.into(), "lock"));
     let since = holder.since.map(|since| since.elapsed().unwrap_or_default().as_secs());
-    let since =
-        since.map_or(", which nobody has waited for".to_owned(), |secs| format!(" for {secs} s"));
-    writeln!(out, "  number {}: {who} has held {locks}{since}", holder.process)
+    let since = since.map_or(", without a waiter".to_owned(), |secs| format!(" for {secs} s"));
+    writeln!(out, "  number {}: {process} has held {locks}{since}", holder.process)
 }
 
 fn capitalized(word: &str) -> String {

@@ -1,9 +1,9 @@
-//! What an operator's words for a key stand for.
+//! Finds the key that the command line names.
 //!
-//! A descriptor goes the way that a request's does: the rules find its limit, and the engine's own
-//! function the key of the counter.
+//! A descriptor is looked up as in a request: the rules find its limit, and the authority computes the key of the
+//! counter.
 
-use super::Usage;
+use super::UsageError;
 use crate::arguments::store::KeyOptions;
 use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use tidegate_limits::{self as rules, Loaded, SameDomain};
 use tidegate_limits::{Limit, Lookup, Match, Rules};
 use tidegate_store::{Class, Hashed, Key, StoredKey};
 
-/// A key as it was named; found out before anything is opened, so that a slip of the pen is told first.
+/// A key as given. Parsed before anything is opened, so that a typing error is reported first.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum KeyArgument {
     Stored(StoredKey),
     Number(u64),
     Text(String),
@@ -30,18 +30,18 @@ pub(crate) enum Named {
 
 /// A key of one cluster.
 #[derive(Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedKey {
     pub(crate) stored: StoredKey,
-    /// The class of its nodes, if the name of the key says it.
+    /// The class of its nodes, if the argument determines it.
     pub(crate) class: Option<Class>,
-    /// The limit whose counter it is, if it was named so.
+    /// The limit of the counter, for a descriptor.
     pub(crate) limit: Option<Limit>,
-    /// The hash of that counter, of which its parts have theirs.
+    /// The hash of that counter; its parts derive theirs from it.
     pub(crate) counter: Option<KeyHash>,
 }
 
-impl Resolved {
-    /// The keys of the parts of the counter that a decision at `now` goes by, or the one key.
+impl ResolvedKey {
+    /// The keys of the counter parts that a decision at `now` reads, or the one key.
     pub(crate) fn parts(&self, class: Class, seed: u64, now: Timestamp) -> Vec<Hashed> {
         match self.limit.as_ref().zip(self.counter) {
             Some((limit, hash)) => counter_keys(hash, &limit.quota, seed, now).into_vec(),
@@ -49,7 +49,7 @@ impl Resolved {
         }
     }
 
-    /// The keys of all parts that the counter may have, the one that stands for it first.
+    /// The keys of all parts that the counter may have, its representative first.
     pub(crate) fn every_part(&self, class: Class, seed: u64, now: Timestamp) -> Vec<Hashed> {
         match self.limit.as_ref().zip(self.counter) {
             Some((limit, hash)) => {
@@ -66,31 +66,31 @@ impl Resolved {
     }
 }
 
-impl Named {
-    pub(crate) fn parse(options: &KeyOptions) -> Result<Named, Usage> {
+impl KeyArgument {
+    pub(crate) fn parse(options: &KeyOptions) -> Result<KeyArgument, UsageError> {
         if let Some(limits) = &options.limits {
             let entries = options.key.iter().map(|entry| parse_entry(entry));
-            let entries = entries.collect::<Result<_, Usage>>()?;
+            let entries = entries.collect::<Result<_, UsageError>>()?;
             let (limits, domain) = (limits.clone(), options.domain.clone());
             let name = options.limit.clone();
-            return Ok(Named::Descriptor { limits, domain, name, entries });
+            return Ok(KeyArgument::Descriptor { limits, domain, name, entries });
         }
         match &options.key[..] {
             [key] => parse_key(key),
-            keys => Err(Usage(format!(
+            keys => Err(UsageError(format!(
                 "{} keys are given, expected one; a descriptor of several entries takes --limits",
                 keys.len()
             ))),
         }
     }
 
-    /// The key that it is in a cluster with this seed.
-    pub(crate) fn resolve(self, seed: u64) -> anyhow::Result<Resolved> {
+    /// The key in a cluster with this seed.
+    pub(crate) fn resolve(self, seed: u64) -> anyhow::Result<ResolvedKey> {
         let stored = match self {
-            Named::Stored(stored) => stored,
-            Named::Number(number) => number.stored(seed),
-            Named::Text(text) => text.as_str().stored(seed),
-            Named::Descriptor { limits, domain, name, entries } => {
+            KeyArgument::Stored(stored) => stored,
+            KeyArgument::Number(number) => number.stored(seed),
+            KeyArgument::Text(text) => text.as_str().stored(seed),
+            KeyArgument::Descriptor { limits, domain, name, entries } => {
                 let Loaded { rules, .. } = rules::load(&limits, SameDomain::Merge)
                     .map_err(|errors| anyhow!("{errors}"))?;
                 let domain = domain_of(&rules, domain)?;
@@ -104,67 +104,70 @@ impl Named {
                     label: &limit.label,
                 };
                 let hash = CounterKey::new().hash(seed, &identity);
-                // The first part of a counter is the one that stands for it.
+                // The first part represents the counter.
                 let key = counter_keys(hash, &limit.quota, seed, clock::now())[0];
                 let (stored, class) = (key.stored(seed), Some(key.class));
                 let (limit, counter) = (Some(limit.clone()), Some(hash));
-                return Ok(Resolved { stored, class, limit, counter });
+                return Ok(ResolvedKey { stored, class, limit, counter });
             }
         };
-        Ok(Resolved { stored, class: None, limit: None, counter: None })
+        Ok(ResolvedKey { stored, class: None, limit: None, counter: None })
     }
 }
 
-fn parse_key(text: &str) -> Result<Named, Usage> {
-    let what = "expected 32 hex digits, u64:NUMBER or text:STRING; a descriptor takes --limits";
-    let wrong = || Usage(format!("key {text:?}: {what}"));
+fn parse_key(text: &str) -> Result<KeyArgument, UsageError> {
+    let expected = "expected 32 hex digits, u64:NUMBER or text:STRING; a descriptor takes --limits";
+    let mistake = || UsageError(format!("key {text:?}: {expected}"));
     if let Some(text) = text.strip_prefix("text:") {
-        return Ok(Named::Text(text.to_owned()));
+        return Ok(KeyArgument::Text(text.to_owned()));
     }
     if let Some(number) = text.strip_prefix("u64:") {
-        return Ok(Named::Number(number.parse().map_err(|_| wrong())?));
+        return Ok(KeyArgument::Number(number.parse().map_err(|_| mistake())?));
     }
     let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let bits = u128::from_str_radix(text, 16).ok().filter(|_| is_hex).ok_or_else(wrong)?;
-    Ok(Named::Stored(StoredKey::from_bits(bits)))
+    let bits = u128::from_str_radix(text, 16).ok().filter(|_| is_hex).ok_or_else(mistake)?;
+    Ok(KeyArgument::Stored(StoredKey::from_bits(bits)))
 }
 
-pub(crate) fn parse_entry(text: &str) -> Result<Entry, Usage> {
+pub(crate) fn parse_entry(text: &str) -> Result<Entry, UsageError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok(Entry::new(key, value)),
-        _ => Err(Usage(format!("entry {text:?}: expected KEY=VALUE"))),
+        _ => Err(UsageError(format!("entry {text:?}: expected KEY=VALUE"))),
     }
 }
 
-pub(crate) fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, Usage> {
+pub(crate) fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, UsageError> {
     match (asked, &rules.domain_names()[..]) {
         (Some(domain), _) => Ok(domain),
         (None, [only]) => Ok((*only).to_owned()),
         (None, names) => {
-            Err(Usage(format!("--domain is needed: the limits have {}", names.join(", "))))
+            Err(UsageError(format!("--domain is needed: the limits have {}", names.join(", "))))
         }
     }
 }
 
-/// The limit of this name or place, or the only one.
-fn limit_of<'a>(found: &Match<'a>, name: Option<&str>) -> Result<&'a Limit, Usage> {
+/// The limit with this name or number, or the only one.
+fn limit_of<'a>(found: &Match<'a>, name: Option<&str>) -> Result<&'a Limit, UsageError> {
     let (path, limits) = (&found.rule.path, found.rule.limits());
-    // Of one of several limits the path ends in `#` and its name, or its place.
-    let told = |limit: &'a Limit| {
-        let place = limit.path.rsplit_once('#').map_or("", |(_, place)| place);
-        limit.name.as_deref().unwrap_or(place)
+    // The path of one of several limits ends in `#` and its name or number.
+    let label = |limit: &'a Limit| {
+        let number = limit.path.rsplit_once('#').map_or("", |(_, number)| number);
+        limit.name.as_deref().unwrap_or(number)
     };
-    let names = || limits.iter().map(told).collect::<Vec<_>>().join(", ");
+    let names = || limits.iter().map(label).collect::<Vec<_>>().join(", ");
     match (name, limits) {
         (None, [only]) => Ok(only),
         (None, _) => {
             let count = limits.len();
-            Err(Usage(format!("{path} has {count} limits; say which with --limit: {}", names())))
+            Err(UsageError(format!(
+                "{path} has {count} limits; say which with --limit: {}",
+                names()
+            )))
         }
         (Some(name), _) => {
-            let found = limits.iter().find(|limit| told(limit) == name.trim_start_matches('#'));
+            let found = limits.iter().find(|limit| label(limit) == name.trim_start_matches('#'));
             found.ok_or_else(|| {
-                Usage(format!("{path} has no limit named {name:?}, but {}", names()))
+                UsageError(format!("{path} has no limit named {name:?}, but {}", names()))
             })
         }
     }
@@ -200,7 +203,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, expected: &Option<Named>) {
+    fn check(text: &str, expected: &Option<KeyArgument>) {
         assert_eq!(parse_key(text).ok(), *expected, "for {text:?}");
     }
 
@@ -208,14 +211,14 @@ mod tests {
     fn a_key_has_one_of_three_forms() {
         let hex = "00000000000000ab00000000000000CD";
         let stored = StoredKey { estimate: 0xab, identity: 0xcd };
-        check(hex, &Some(Named::Stored(stored)));
-        check("u64:17", &Some(Named::Number(17)));
-        check("text:", &Some(Named::Text(String::new())));
-        check("text:u64:17", &Some(Named::Text("u64:17".to_owned())));
+        check(hex, &Some(KeyArgument::Stored(stored)));
+        check("u64:17", &Some(KeyArgument::Number(17)));
+        check("text:", &Some(KeyArgument::Text(String::new())));
+        check("text:u64:17", &Some(KeyArgument::Text("u64:17".to_owned())));
         for wrong in ["", "17", "u64:", "u64:-1", "u64:18446744073709551616", "0xab", &hex[1..]] {
             check(wrong, &None);
         }
-        // A sign is no hex digit, though it parses as a part of a number.
+        // A sign is no hex digit, but would parse as part of a number.
         check(&format!("+{}", &hex[1..]), &None);
         check(&"é".repeat(16), &None);
     }

@@ -1,24 +1,25 @@
-//! `tidegate store verify`: every node, lock and writer slot, and what is wrong with it.
+//! `tidegate store verify`: checks every node, lock and writer slot.
 
-use super::{Verdict, check_whole};
-use crate::arguments::store::LookOptions;
+use super::check_whole;
+use crate::arguments::store::CommonOptions;
 use crate::output::Output;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tidegate_authority::clock;
 use tidegate_limits::describe::grouped;
 use tidegate_store::{Findings, Flaw, FlawKind, View};
 
-/// Whoever waits longer than this wants to know for what.
+/// A longer check shows its progress.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(options: &LookOptions, out: &mut Output) -> anyhow::Result<Verdict> {
+pub(crate) fn run(options: &CommonOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let view = View::open(&options.dir)?;
     let mut progress = Progress::new();
     let findings =
-        view.verify(clock::now().as_nanos(), |checked, total| progress.tell(checked, total));
+        view.verify(clock::now().as_nanos(), |checked, total| progress.show(checked, total));
     progress.clear();
     check_whole(&view)?;
     if options.json {
@@ -26,10 +27,10 @@ pub(crate) fn run(options: &LookOptions, out: &mut Output) -> anyhow::Result<Ver
     } else {
         print(out, options, &findings)?;
     }
-    Ok(if findings.is_sound() { Verdict::Good } else { Verdict::Bad })
+    Ok(if findings.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(out: &mut Output, options: &LookOptions, findings: &Findings) -> io::Result<()> {
+fn print(out: &mut Output, options: &CommonOptions, findings: &Findings) -> io::Result<()> {
     for flaw in &findings.flaws {
         writeln!(out, "{flaw}")?;
     }
@@ -48,19 +49,20 @@ fn print(out: &mut Output, options: &LookOptions, findings: &Findings) -> io::Re
         grouped(findings.expired),
     )?;
     for (count, what) in [
-        (findings.updates_pending, "updates are committed and not completed"),
-        (findings.pending, "nodes are half written, to be completed with them"),
-        (findings.locks_left, "key-nodes are locked by processes that are dead"),
-        (findings.writer_slots_left, "writer slots belong to processes that are dead"),
+        (findings.updates_pending, "updates are committed but not completed"),
+        (findings.pending, "nodes are half written, to be completed with the updates"),
+        (findings.locks_left, "key-nodes are locked by dead processes"),
+        (findings.writer_slots_left, "writer slots belong to dead processes"),
     ] {
         if count > 0 {
-            writeln!(out, "  {} {what}; whoever needs them next cleans up", grouped(count))?;
+            writeln!(out, "  {} {what}; their next user cleans up", grouped(count))?;
         }
     }
     if findings.is_being_restored {
-        let told =
-            "a process restores it, or was killed while it did: look again when one is ready";
-        writeln!(out, "  {told}")?;
+        writeln!(
+            out,
+            "  a process restores it, or was killed meanwhile: verify again once one is ready"
+        )?;
     }
     if findings.is_sound() {
         return writeln!(out, "sound");
@@ -69,7 +71,10 @@ fn print(out: &mut Output, options: &LookOptions, findings: &Findings) -> io::Re
         .map(|(kind, count)| format!("{} {}", grouped(count), kind.name()))
         .collect();
     writeln!(out, "{} {}: {}", grouped(total), plural(total, "flaw"), kinds.join(", "))?;
-    writeln!(out, "to repair: stop every sidecar that uses it, then start one, which drops them")
+    writeln!(
+        out,
+        "to repair: stop every sidecar that uses it, then start one, which drops the flawed nodes"
+    )
 }
 
 fn counts(findings: &Findings) -> impl Iterator<Item = (FlawKind, u64)> {
@@ -83,7 +88,7 @@ fn plural(count: u64, noun: &str) -> String {
     if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
-fn json_of(options: &LookOptions, findings: &Findings) -> Value {
+fn json_of(options: &CommonOptions, findings: &Findings) -> Value {
     let counts: serde_json::Map<String, Value> = FlawKind::ALL
         .into_iter()
         .map(|kind| (kind.name().to_owned(), json!(findings.flaws_of(kind))))
@@ -119,11 +124,11 @@ fn flaw_json(flaw: &Flaw) -> Value {
     })
 }
 
-/// A line on standard error that says how far the check is, if somebody sits there and it takes long.
+/// A progress line on standard error, for a long check on a terminal.
 struct Progress {
     is_wanted: bool,
     next: Instant,
-    /// How long the line is that is there now.
+    /// The length of the current line.
     len: usize,
 }
 
@@ -133,7 +138,7 @@ impl Progress {
         Progress { is_wanted, next: Instant::now() + PROGRESS_AFTER, len: 0 }
     }
 
-    fn tell(&mut self, checked: u64, total: u64) {
+    fn show(&mut self, checked: u64, total: u64) {
         if !self.is_wanted || Instant::now() < self.next {
             return;
         }

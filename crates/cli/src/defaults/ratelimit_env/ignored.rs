@@ -1,26 +1,26 @@
-//! The variables of envoyproxy/ratelimit that have no effect here, each with what to do instead.
+//! The variables of envoyproxy/ratelimit without effect here, with advice.
 
-/// Whose a name is.
+/// The programs that use a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
-    /// Of envoyproxy/ratelimit alone: where it is set, the environment was made for that.
+pub(super) enum NameKind {
+    /// envoyproxy/ratelimit alone: the environment was made for it.
     Own,
-    /// Of others as well.
+    /// Others as well.
     Shared,
 }
 
-/// Names that have one piece of advice in common.
-type Group = (Name, &'static [&'static str], &'static str);
+/// Names with the same advice.
+type Group = (NameKind, &'static [&'static str], &'static str);
 
 const NO_REDIS: &str = "there is no Redis; counters live in --data-dir";
 const NO_MEMCACHE: &str = "there is no Memcached; counters live in --data-dir";
-const NO_XDS: &str = "limits are not had by xDS; write them to files, and name those with --limits";
+const NO_XDS: &str = "limits do not come by xDS; write them to files, and set --limits";
 const NO_STATSD: &str = "nothing is sent to statsd; scrape /metrics at --http";
 const NO_TRACES: &str = "no traces are exported; set --log debug to see what is refused and why";
 
 pub(super) const IGNORED: &[Group] = &[
     (
-        Name::Own,
+        NameKind::Own,
         &[
             "REDIS_SOCKET_TYPE",
             "REDIS_TYPE",
@@ -54,9 +54,9 @@ pub(super) const IGNORED: &[Group] = &[
         ],
         NO_REDIS,
     ),
-    (Name::Shared, &["REDIS_URL", "REDIS_AUTH", "REDIS_TLS", "REDIS_TIMEOUT"], NO_REDIS),
+    (NameKind::Shared, &["REDIS_URL", "REDIS_AUTH", "REDIS_TLS", "REDIS_TIMEOUT"], NO_REDIS),
     (
-        Name::Own,
+        NameKind::Own,
         &[
             "MEMCACHE_HOST_PORT",
             "MEMCACHE_MAX_IDLE_CONNS",
@@ -70,34 +70,34 @@ pub(super) const IGNORED: &[Group] = &[
         ],
         NO_MEMCACHE,
     ),
-    (Name::Own, &["BACKEND_TYPE"], "there is one kind of store; counters live in --data-dir"),
+    (NameKind::Own, &["BACKEND_TYPE"], "there is one kind of store; counters live in --data-dir"),
     (
-        Name::Own,
+        NameKind::Own,
         &["EXPIRATION_JITTER_MAX_SECONDS"],
-        "counters that are over give way to new ones by themselves; nothing expires all at once",
+        "new counters reuse the memory of expired ones; nothing expires all at once",
     ),
     (
-        Name::Own,
+        NameKind::Own,
         &["LOCAL_CACHE_SIZE_IN_BYTES"],
-        "all counters are in memory; the filter in Envoy denies by itself what is known to be over",
+        "all counters are in memory; the filter in Envoy caches denials",
     ),
     (
-        Name::Own,
+        NameKind::Own,
         &["CACHE_KEY_PREFIX"],
-        "counters have no prefix; give deployments that share none a --data-dir each",
+        "counters have no prefix; give separate deployments separate --data-dir",
     ),
     (
-        Name::Own,
+        NameKind::Own,
         &["RUNTIME_WATCH_ROOT"],
-        "changes are seen however they come about, under links too; --watch says when to look",
+        "changes of any kind are found, behind links too; see --watch",
     ),
     (
-        Name::Own,
+        NameKind::Own,
         &["FORCE_START_WITHOUT_INITIAL_CONFIG", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
-        "nothing is served before there are limits without a mistake",
+        "nothing is served before the limits are read without a mistake",
     ),
     (
-        Name::Own,
+        NameKind::Own,
         &[
             "CONFIG_TYPE",
             "CONFIG_GRPC_XDS_NODE_ID",
@@ -119,28 +119,28 @@ pub(super) const IGNORED: &[Group] = &[
         NO_XDS,
     ),
     (
-        Name::Own,
+        NameKind::Own,
         &["USE_DOG_STATSD", "USE_DOG_STATSD_MOGRIFIERS", "USE_STATSD", "STATS_FLUSH_INTERVAL"],
         NO_STATSD,
     ),
-    (Name::Shared, &["STATSD_HOST", "STATSD_PORT", "EXTRA_TAGS", "DISABLE_STATS"], NO_STATSD),
+    (NameKind::Shared, &["STATSD_HOST", "STATSD_PORT", "EXTRA_TAGS", "DISABLE_STATS"], NO_STATSD),
     (
-        Name::Own,
+        NameKind::Own,
         &["PROMETHEUS_MAPPER_YAML", "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"],
-        "metrics need no mapping; they are at --http under /metrics, by rule",
+        "metrics need no mapping; /metrics at --http has them by rule",
     ),
     (
-        Name::Shared,
+        NameKind::Shared,
         &["USE_PROMETHEUS", "PROMETHEUS_ADDR", "PROMETHEUS_PATH"],
         "metrics are at --http under /metrics, always",
     ),
     (
-        Name::Shared,
+        NameKind::Shared,
         &["DEBUG_HOST", "DEBUG_PORT"],
         "there is no debug port; /rlconfig and /metrics are at --http",
     ),
     (
-        Name::Shared,
+        NameKind::Shared,
         &[
             "TRACING_ENABLED",
             "TRACING_SERVICE_NAME",

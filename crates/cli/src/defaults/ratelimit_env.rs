@@ -1,21 +1,20 @@
-//! The environment of an envoyproxy/ratelimit deployment: what of it means something here becomes a default
-//! of `tidegate serve`, below flags and `TIDEGATE_*`; the rest is told by name, with what to do instead.
+//! The environment of an envoyproxy/ratelimit deployment. Variables with an equivalent flag become defaults of
+//! `tidegate serve`; each of the others is logged with advice.
 //!
 //! Names that other programs use as well (`HOST`, `PORT`, `LOG_LEVEL`, `REDIS_URL` and the like) count only
-//! beside one that is unmistakable, such as `RUNTIME_ROOT` or `GRPC_PORT`. No variable but `GRPC_HOST` and
-//! `HOST` makes a door listen beyond loopback. docs/reference/envoyproxy-ratelimit.md has the whole table.
+//! next to a name of envoyproxy/ratelimit alone, such as `RUNTIME_ROOT` or `GRPC_PORT`. Only `GRPC_HOST` and
+//! `HOST` make a server listen beyond loopback. docs/migrating.md has the whole table.
 
 mod ignored;
 mod values;
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Command};
-use ignored::{IGNORED, Name};
+use super::FlagDefault;
+use ignored::{IGNORED, NameKind};
 use std::collections::HashMap;
 use std::ffi::OsString;
 
-/// Names that mean something here and that hardly anybody else uses.
-const TAKEN: [&str; 22] = [
+/// Supported variables that hardly any other program uses.
+const OWN_NAMES: [&str; 22] = [
     "GRPC_HOST",
     "GRPC_PORT",
     "GRPC_UDS",
@@ -39,109 +38,87 @@ const TAKEN: [&str; 22] = [
     "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
     "NEAR_LIMIT_RATIO",
 ];
-/// Names that mean something here, and that others use as well: a SHADOW_MODE of another program must not
-/// keep limits from being enforced.
-const TAKEN_IN_COMPANY: [&str; 6] =
+/// Supported variables that other programs use as well: the SHADOW_MODE of another program must not disable
+/// limits.
+const SHARED_NAMES: [&str; 6] =
     ["HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT", "SHADOW_MODE", "QUOTA_MODE"];
 
-/// What an environment comes to.
+/// The options of an environment.
 #[derive(Debug, Default)]
-pub(crate) struct Inherited {
+pub(crate) struct RatelimitEnv {
     defaults: Vec<FlagDefault>,
     warnings: Vec<Warning>,
     mistakes: Vec<String>,
 }
 
-/// A default of a flag.
-#[derive(Debug, PartialEq, Eq)]
-struct FlagDefault {
-    /// The variables that it comes from.
-    from: &'static str,
-    /// The flag's id.
-    id: &'static str,
-    value: String,
-}
-
-/// A variable that has no effect, and what to do.
+/// A variable without effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Warning {
     name: &'static str,
     advice: &'static str,
 }
 
-/// What is told at start, once there is a log.
+/// What to log at the start, once the log is open.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Notices {
-    taken: Vec<(&'static str, String)>,
+    used: Vec<(&'static str, String)>,
     warnings: Vec<Warning>,
 }
 
-impl Inherited {
+impl RatelimitEnv {
     /// Reads an environment.
-    pub(crate) fn of(value_of: impl Fn(&'static str) -> Option<OsString>) -> Inherited {
-        let mut inherited = Inherited::default();
+    pub(crate) fn read(value_of: impl Fn(&'static str) -> Option<OsString>) -> RatelimitEnv {
+        let mut environment = RatelimitEnv::default();
         let mut set = HashMap::new();
         let ignored = || {
             IGNORED.iter().flat_map(|(kind, names, _)| names.iter().map(move |name| (*kind, *name)))
         };
-        let own = TAKEN.into_iter().map(|name| (Name::Own, name));
-        let shared = TAKEN_IN_COMPANY.into_iter().map(|name| (Name::Shared, name));
-        let mut in_company = false;
+        let own = OWN_NAMES.into_iter().map(|name| (NameKind::Own, name));
+        let shared = SHARED_NAMES.into_iter().map(|name| (NameKind::Shared, name));
+        let mut has_own = false;
         for (kind, name) in own.chain(shared).chain(ignored()) {
-            // One that is empty is taken for one that is not set.
+            // An empty variable counts as not set.
             let Some(value) = value_of(name).filter(|value| !value.is_empty()) else { continue };
-            in_company |= kind == Name::Own;
+            has_own |= kind == NameKind::Own;
             set.insert(name, (kind, value));
         }
-        set.retain(|_, (kind, _)| in_company || *kind == Name::Own);
+        set.retain(|_, (kind, _)| has_own || *kind == NameKind::Own);
         let mut texts = HashMap::new();
         for (name, (_, value)) in set {
             match value.into_string() {
                 Ok(text) => drop(texts.insert(name, text)),
-                Err(value) => inherited.mistakes.push(format!("{name}={value:?}: expected UTF-8")),
-            }
-        }
-        inherited.take(&Set { texts, in_company });
-        inherited.mistakes.sort_unstable();
-        inherited
-    }
-
-    /// Gives `serve` these defaults; flags that this version does not have are left out.
-    pub(crate) fn defaults(&self, command: Command) -> Command {
-        command.mut_subcommand("serve", |mut serve| {
-            for FlagDefault { id, value, .. } in &self.defaults {
-                if serve.get_arguments().any(|arg| arg.get_id() == id) {
-                    // What is required must be given, whatever its default.
-                    let with = |arg: clap::Arg| arg.required(false).default_value(value.clone());
-                    serve = serve.mut_arg(id, with);
+                Err(value) => {
+                    environment.mistakes.push(format!("{name}={value:?}: expected UTF-8"));
                 }
             }
-            serve
-        })
+        }
+        environment.read_all(&Variables { texts, has_own });
+        environment.mistakes.sort_unstable();
+        environment
     }
 
-    /// Variables that cannot be understood, each with what was expected.
+    pub(crate) fn defaults(&self) -> &[FlagDefault] {
+        &self.defaults
+    }
+
+    /// Invalid variables, each with the expected value.
     pub(crate) fn mistakes(&self) -> &[String] {
         &self.mistakes
     }
 
-    /// What to tell, now that it is known which flags were given.
-    pub(crate) fn notices(&self, serve: &ArgMatches) -> Notices {
-        let has = |default: &&FlagDefault| {
-            let is_known = serve.ids().any(|id| id == default.id);
-            is_known && serve.value_source(default.id) == Some(ValueSource::DefaultValue)
-        };
-        let taken = self.defaults.iter().filter(has).map(|default| {
+    /// What to log; `is_default` says whether a flag has its default.
+    pub(crate) fn notices(&self, is_default: impl Fn(&str) -> bool) -> Notices {
+        let used = self.defaults.iter().filter(|default| is_default(default.id)).map(|default| {
             let flag = default.id.replace('_', "-");
-            (default.from, format!("--{flag} {}", default.value))
+            (default.source, format!("--{flag} {}", default.value))
         });
-        Notices { taken: taken.collect(), warnings: self.warnings.clone() }
+        Notices { used: used.collect(), warnings: self.warnings.clone() }
     }
 
-    fn take(&mut self, set: &Set) {
-        self.take_doors(set);
-        self.take_limits(set);
-        self.take_tls(set);
+    fn read_all(&mut self, set: &Variables) {
+        self.read_doors(set);
+        self.read_limits(set);
+        self.read_tls(set);
         for (name, id) in [
             ("MERGE_DOMAIN_CONFIG", "merge_domains"),
             ("SHADOW_MODE", "shadow_mode"),
@@ -149,11 +126,11 @@ impl Inherited {
             ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata"),
         ] {
             if let Some(value) = self.parsed(set, name, values::truth) {
-                self.inherit(name, id, value.to_string());
+                self.add_default(name, id, value.to_string());
             }
         }
         if self.parsed(set, "LIMIT_RESPONSE_HEADERS_ENABLED", values::truth) == Some(true) {
-            self.inherit(
+            self.add_default(
                 "LIMIT_RESPONSE_HEADERS_ENABLED",
                 "response_headers",
                 "ratelimit".to_owned(),
@@ -165,7 +142,7 @@ impl Inherited {
             ("LIMIT_RESET_HEADER", "ratelimit_reset_header"),
         ] {
             if let Some(header) = self.parsed(set, name, values::header) {
-                self.inherit(name, id, header);
+                self.add_default(name, id, header);
             }
         }
         for (name, id, read) in [
@@ -175,45 +152,45 @@ impl Inherited {
             ("GRPC_MAX_CONNECTION_AGE_GRACE", "connection_age_grace", values::grace),
         ] {
             if let Some(value) = self.parsed(set, name, read) {
-                self.inherit(name, id, value);
+                self.add_default(name, id, value);
             }
         }
-        self.take_counting(set);
+        self.read_counting(set);
         self.warn(set);
     }
 
-    /// There, denied requests count unless it is said otherwise.
-    fn take_counting(&mut self, set: &Set) {
+    /// envoyproxy/ratelimit counts denied requests by default.
+    fn read_counting(&mut self, set: &Variables) {
         const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
         let stops = self.parsed(set, STOP, values::truth);
-        if stops != Some(true) && set.in_company {
-            let from = if stops.is_some() { STOP } else { "its own default" };
-            self.inherit(from, "count_denied", true.to_string());
+        if stops != Some(true) && set.has_own {
+            let source = if stops.is_some() { STOP } else { "its own default" };
+            self.add_default(source, "count_denied", true.to_string());
         }
     }
 
-    fn take_doors(&mut self, set: &Set) {
+    fn read_doors(&mut self, set: &Variables) {
         let grpc = self.address(set, ("GRPC_HOST", "GRPC_PORT", "8081"));
         if let Some(socket) = self.parsed(set, "GRPC_UDS", values::socket) {
-            self.inherit("GRPC_UDS", "grpc", socket);
+            self.add_default("GRPC_UDS", "grpc", socket);
         } else if let Some(address) = grpc {
-            self.inherit("GRPC_HOST, GRPC_PORT", "grpc", address);
+            self.add_default("GRPC_HOST, GRPC_PORT", "grpc", address);
         }
-        // Shells say the name of the machine in HOST, which is no word on where to listen.
+        // Shells set HOST to the name of the machine, which is not an address to listen on.
         let host = if set.text("HOST").is_some_and(values::is_address) { "HOST" } else { "" };
         if let Some(address) = self.address(set, (host, "PORT", "8080")) {
-            self.inherit("HOST, PORT", "http", address);
+            self.add_default("HOST, PORT", "http", address);
         }
         if host.is_empty() && set.text("HOST").is_some() {
-            let advice = "a machine's name may come from a shell; say with --http where to listen";
+            let advice = "the name of a machine may come from a shell; set the address with --http";
             self.warnings.push(Warning { name: "HOST", advice });
         }
     }
 
-    /// A host, or loopback; and a port, or the one that there is by default.
+    /// Host and port; loopback and the default port where one is missing.
     fn address(
         &mut self,
-        set: &Set,
+        set: &Variables,
         (host, port, port_else): (&'static str, &'static str, &str),
     ) -> Option<String> {
         let (host, port) =
@@ -225,23 +202,23 @@ impl Inherited {
         Some(format!("{host}:{}", port.as_deref().unwrap_or(port_else)))
     }
 
-    fn take_limits(&mut self, set: &Set) {
+    fn read_limits(&mut self, set: &Variables) {
         let parts = ["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
         let [root, subdirectory, appdirectory] = parts.map(|name| set.text(name));
         if root.or(subdirectory).or(appdirectory).is_none() {
             return;
         }
         let mut path = std::path::PathBuf::from(root.unwrap_or("/srv/runtime_data/current"));
-        // As Go joins them: what begins with a slash does not start anew.
+        // As in Go, a leading slash does not start a new path.
         for part in [subdirectory.unwrap_or_default(), appdirectory.unwrap_or("config")] {
             path.push(part.trim_start_matches('/'));
         }
         let from = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY";
-        // Made of texts, so it is one.
-        self.inherit(from, "limits", path.to_string_lossy().into_owned());
+        // All parts are UTF-8.
+        self.add_default(from, "limits", path.to_string_lossy().into_owned());
     }
 
-    fn take_tls(&mut self, set: &Set) {
+    fn read_tls(&mut self, set: &Variables) {
         let is_on = self.parsed(set, "GRPC_SERVER_USE_TLS", values::truth) == Some(true);
         for (name, id) in [
             ("GRPC_SERVER_TLS_CERT", "tls_cert"),
@@ -250,14 +227,13 @@ impl Inherited {
             ("GRPC_CLIENT_TLS_SAN", "tls_client_name"),
         ] {
             match set.text(name) {
-                Some(value) if is_on => self.inherit(name, id, value.to_owned()),
+                Some(value) if is_on => self.add_default(name, id, value.to_owned()),
                 Some(_) => {
-                    let advice =
-                        "without GRPC_SERVER_USE_TLS=true it has no effect, there and here";
+                    let advice = "without GRPC_SERVER_USE_TLS=true it has no effect in envoyproxy/ratelimit either";
                     self.warnings.push(Warning { name, advice });
                 }
                 None if is_on && (id == "tls_cert" || id == "tls_key") => {
-                    // Without, it would be served in the clear what was meant not to be.
+                    // Otherwise it would serve without TLS.
                     self.mistakes.push(format!("GRPC_SERVER_USE_TLS=true: {name} must be set too"));
                 }
                 None => {}
@@ -265,20 +241,20 @@ impl Inherited {
         }
     }
 
-    /// Warns of what has no effect.
-    fn warn(&mut self, set: &Set) {
+    /// Warns of variables without effect.
+    fn warn(&mut self, set: &Variables) {
         let mut warn = |name, advice| self.warnings.push(Warning { name, advice });
         for (_, names, advice) in IGNORED {
-            let is_said = |name: &&&str| match set.text(name) {
-                // What it is here as well.
+            let is_set = |name: &&&str| match set.text(name) {
+                // Limits come from files here, too.
                 Some("FILE") => **name != "CONFIG_TYPE",
                 text => text.is_some(),
             };
-            names.iter().filter(is_said).for_each(|name| warn(name, advice));
+            names.iter().filter(is_set).for_each(|name| warn(name, advice));
         }
-        let says =
+        let is =
             |name, truth| set.text(name).and_then(|text| values::truth(text).ok()) == Some(truth);
-        if says("RUNTIME_IGNOREDOTFILES", false) {
+        if is("RUNTIME_IGNOREDOTFILES", false) {
             warn(
                 "RUNTIME_IGNOREDOTFILES",
                 "files whose names begin with a dot are never read; rename them",
@@ -286,15 +262,15 @@ impl Inherited {
         }
         let ratio = set.text("NEAR_LIMIT_RATIO").map(str::parse::<f64>);
         if ratio.is_some_and(|ratio| ratio != Ok(0.8)) {
-            warn("NEAR_LIMIT_RATIO", "near_limit counts from 0.8 of a limit on, always");
+            warn("NEAR_LIMIT_RATIO", "near_limit always counts from 0.8 of a limit");
         }
         self.parsed(set, "RUNTIME_IGNOREDOTFILES", values::truth);
     }
 
-    /// The value of a variable that is set; one that makes no sense is a mistake.
+    /// The value of a variable, if set; an invalid value is a mistake.
     fn parsed<T>(
         &mut self,
-        set: &Set,
+        set: &Variables,
         name: &'static str,
         read: impl Fn(&str) -> Result<T, &'static str>,
     ) -> Option<T> {
@@ -303,29 +279,29 @@ impl Inherited {
         read.map_err(|mistake| self.mistakes.push(mistake)).ok()
     }
 
-    fn inherit(&mut self, from: &'static str, id: &'static str, value: String) {
-        self.defaults.push(FlagDefault { from, id, value });
+    fn add_default(&mut self, source: &'static str, id: &'static str, value: String) {
+        self.defaults.push(FlagDefault { source, id, value });
     }
 }
 
-/// The variables that count.
-struct Set {
+/// The variables in use.
+struct Variables {
     texts: HashMap<&'static str, String>,
-    /// Whether one of them is unmistakable.
-    in_company: bool,
+    /// Whether a name of envoyproxy/ratelimit alone is among them.
+    has_own: bool,
 }
 
-impl Set {
+impl Variables {
     fn text(&self, name: &str) -> Option<&str> {
         self.texts.get(name).map(String::as_str)
     }
 }
 
 impl Notices {
-    /// Tells them, a line each.
+    /// Logs one line for each.
     pub(crate) fn log(&self) {
-        for (variable, taken) in &self.taken {
-            tracing::info!(variable, "taken from the environment of envoyproxy/ratelimit: {taken}");
+        for (variable, flag) in &self.used {
+            tracing::info!(variable, "used from the environment of envoyproxy/ratelimit: {flag}");
         }
         for Warning { name, advice } in &self.warnings {
             tracing::warn!(variable = name, "has no effect: {advice}");

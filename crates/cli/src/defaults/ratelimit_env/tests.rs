@@ -1,35 +1,35 @@
 use super::*;
-use crate::arguments::{self, Cli};
-use clap::CommandFactory;
+use crate::defaults::srv::Srv;
+use crate::defaults::tests::serve_options;
 
-fn inherited(set: &[(&'static str, &str)]) -> Inherited {
-    Inherited::of(|name| {
+fn environment(set: &[(&'static str, &str)]) -> RatelimitEnv {
+    RatelimitEnv::read(|name| {
         set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into())
     })
 }
 
 #[track_caller]
 fn defaults(set: &[(&'static str, &str)], expected: &[(&str, &str)]) {
-    let inherited = inherited(set);
-    // Of every such environment; it has a test of its own.
-    let others = inherited.defaults.iter().filter(|default| default.id != "count_denied");
+    let environment = environment(set);
+    // Set for every such environment; it has a test of its own.
+    let others = environment.defaults.iter().filter(|default| default.id != "count_denied");
     let found: Vec<(&str, &str)> =
         others.map(|default| (default.id, default.value.as_str())).collect();
     assert_eq!(found, expected, "{set:?}");
-    assert_eq!(inherited.mistakes(), [] as [&str; 0], "{set:?}");
+    assert_eq!(environment.mistakes(), [] as [&str; 0], "{set:?}");
 }
 
 #[track_caller]
 fn warnings(set: &[(&'static str, &str)], expected: &[&str]) {
-    let inherited = inherited(set);
-    let found: Vec<&str> = inherited.warnings.iter().map(|warning| warning.name).collect();
+    let environment = environment(set);
+    let found: Vec<&str> = environment.warnings.iter().map(|warning| warning.name).collect();
     assert_eq!(found, expected, "{set:?}");
 }
 
 const LIMITS: (&str, &str) = ("limits", "/srv/runtime_data/current/config");
 
 #[test]
-fn doors_stay_on_loopback_unless_a_host_is_said() {
+fn servers_stay_on_loopback_unless_a_host_is_set() {
     defaults(&[("GRPC_PORT", "9")], &[("grpc", "127.0.0.1:9")]);
     defaults(&[("GRPC_HOST", "0.0.0.0")], &[("grpc", "0.0.0.0:8081")]);
     defaults(&[("GRPC_HOST", "::"), ("GRPC_PORT", "9")], &[("grpc", "[::]:9")]);
@@ -45,9 +45,9 @@ fn doors_stay_on_loopback_unless_a_host_is_said() {
     defaults(&[("GRPC_PORT", "9"), ("HOST", "my-laptop")], &[grpc]);
 }
 
-/// Another program's PORT or REDIS_URL must not move a door, nor be warned about.
+/// The PORT or REDIS_URL of another program must neither change an address nor cause a warning.
 #[test]
-fn names_that_others_use_count_only_in_company() {
+fn shared_names_count_only_next_to_an_own_name() {
     let others = [
         ("HOST", "0.0.0.0"),
         ("PORT", "80"),
@@ -58,11 +58,11 @@ fn names_that_others_use_count_only_in_company() {
     ];
     defaults(&others, &[]);
     warnings(&others, &[]);
-    let mut in_company = others.to_vec();
-    in_company[2].1 = "WARNING";
-    in_company.push(("BACKEND_TYPE", "redis"));
-    defaults(&in_company, &[("http", "0.0.0.0:80"), ("log", "warn"), ("log_format", "json")]);
-    warnings(&in_company, &["REDIS_URL", "BACKEND_TYPE", "DEBUG_PORT"]);
+    let mut with_own = others.to_vec();
+    with_own[2].1 = "WARNING";
+    with_own.push(("BACKEND_TYPE", "redis"));
+    defaults(&with_own, &[("http", "0.0.0.0:80"), ("log", "warn"), ("log_format", "json")]);
+    warnings(&with_own, &["REDIS_URL", "BACKEND_TYPE", "DEBUG_PORT"]);
 }
 
 #[test]
@@ -129,12 +129,12 @@ fn tls_counts_only_where_it_is_on_and_never_half() {
     defaults(&on, &expected);
     defaults(&files, &[]);
     warnings(&files, &files.map(|(name, _)| name));
-    let half = inherited(&[("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", "c")]);
+    let half = environment(&[("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", "c")]);
     assert_eq!(half.mistakes(), ["GRPC_SERVER_USE_TLS=true: GRPC_SERVER_TLS_KEY must be set too"]);
 }
 
 #[test]
-fn what_has_no_effect_is_told_unless_it_is_so_anyway() {
+fn a_variable_without_effect_is_a_warning_unless_it_asks_for_nothing_else() {
     warnings(
         &[
             ("NEAR_LIMIT_RATIO", "0.8"),
@@ -155,8 +155,8 @@ fn what_has_no_effect_is_told_unless_it_is_so_anyway() {
     );
 }
 
-/// There, denied requests count unless it is said otherwise: a debit after the fact that was larger than what
-/// was left closed its limit there, and took nothing here.
+/// envoyproxy/ratelimit counts denied requests by default: a debit after the fact that was larger than the rest
+/// of the limit closed the limit there, and took nothing here.
 #[test]
 fn denied_requests_count_as_they_did_there() {
     const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
@@ -168,19 +168,17 @@ fn denied_requests_count_as_they_did_there() {
         // Of another program.
         (vec![("PORT", "80"), ("SHADOW_MODE", "1")], None),
     ] {
-        let inherited = inherited(&set);
-        let counts = inherited.defaults.iter().find(|default| default.id == "count_denied");
-        assert_eq!(counts.map(|default| default.from), expected, "{set:?}");
+        let environment = environment(&set);
+        let counts = environment.defaults.iter().find(|default| default.id == "count_denied");
+        assert_eq!(counts.map(|default| default.source), expected, "{set:?}");
         assert!(counts.is_none_or(|default| default.value == "true"));
-        let args = ["tidegate", "serve", "--data-dir", "d", "--limits", "l"];
-        let matches = inherited.defaults(Cli::command()).try_get_matches_from(args).unwrap();
-        let serve = matches.subcommand_matches("serve").unwrap();
-        assert_eq!(serve.get_flag("count_denied"), expected.is_some(), "{set:?}");
+        let (options, _) = serve_options(&["--limits", "l"], &Srv::default(), &environment);
+        assert_eq!(options.count_denied, expected.is_some(), "{set:?}");
     }
 }
 
 #[test]
-fn values_that_make_no_sense_are_mistakes_by_name() {
+fn invalid_values_are_mistakes_by_name() {
     for (name, value, expected) in [
         ("MERGE_DOMAIN_CONFIG", "yes", "MERGE_DOMAIN_CONFIG=\"yes\": expected true or false"),
         ("GRPC_PORT", "http", "GRPC_PORT=\"http\": expected a port from 0 to 65535"),
@@ -196,37 +194,33 @@ fn values_that_make_no_sense_are_mistakes_by_name() {
         ("GRPC_MAX_CONNECTION_AGE", "h", "GRPC_MAX_CONNECTION_AGE=\"h\": expected a time, such as"),
         ("GRPC_MAX_CONNECTION_AGE", "-1s", "GRPC_MAX_CONNECTION_AGE=\"-1s\": expected a time"),
     ] {
-        let inherited = inherited(&[(name, value)]);
-        let [mistake] = inherited.mistakes() else { panic!("{:?}", inherited.mistakes()) };
+        let environment = environment(&[(name, value)]);
+        let [mistake] = environment.mistakes() else { panic!("{:?}", environment.mistakes()) };
         assert!(mistake.starts_with(expected), "{mistake}");
     }
-    let inherited = inherited(&[("GRPC_PORT", "1"), ("LOG_LEVEL", "loud")]);
-    assert!(inherited.mistakes()[0].starts_with("LOG_LEVEL=\"loud\": expected panic, fatal"));
+    let environment = environment(&[("GRPC_PORT", "1"), ("LOG_LEVEL", "loud")]);
+    assert!(environment.mistakes()[0].starts_with("LOG_LEVEL=\"loud\": expected panic, fatal"));
 }
 
-/// A flag wins, and what it overrules is not told as taken.
+/// A flag wins, and the variable is not logged as used.
 #[test]
 fn flags_win_over_the_environment_of_another_service() {
-    let inherited = inherited(&[("GRPC_PORT", "9"), ("RUNTIME_ROOT", "/r"), ("REDIS_URL", "x")]);
-    let args = ["tidegate", "serve", "--data-dir", "d", "--grpc", "127.0.0.1:7"];
-    let matches = inherited.defaults(Cli::command()).try_get_matches_from(args).unwrap();
-    let serve = matches.subcommand_matches("serve").unwrap();
-    let grpc: Vec<_> = serve.get_many::<tidegate_servers::Address>("grpc").unwrap().collect();
-    assert_eq!(grpc, [&"127.0.0.1:7".parse().unwrap()]);
-    let notices = inherited.notices(serve);
-    let taken: Vec<&str> = notices.taken.iter().map(|(_, taken)| taken.as_str()).collect();
-    assert_eq!(taken, ["--limits /r/config", "--count-denied true"]);
+    let environment =
+        environment(&[("GRPC_PORT", "9"), ("RUNTIME_ROOT", "/r"), ("REDIS_URL", "x")]);
+    let flags = ["--grpc", "127.0.0.1:7"];
+    let (options, notices) = serve_options(&flags, &Srv::default(), &environment);
+    assert_eq!(options.grpc, ["127.0.0.1:7".parse().unwrap()]);
+    let used: Vec<&str> = notices.used.iter().map(|(_, flag)| flag.as_str()).collect();
+    assert_eq!(used, ["--limits /r/config", "--count-denied true"]);
     assert_eq!(notices.warnings.len(), 1);
-    let options =
-        <arguments::ServeOptions as clap::FromArgMatches>::from_arg_matches(serve).unwrap();
     assert_eq!(options.limits, std::path::Path::new("/r/config"));
 }
 
-/// Every variable in one place only, or it would be taken and warned about.
+/// Every variable in one list only, or it would be used and warned about.
 #[test]
 fn no_name_is_listed_twice() {
     let ignored = IGNORED.iter().flat_map(|(_, names, _)| names.iter().copied());
-    let mut names: Vec<&str> = TAKEN.into_iter().chain(TAKEN_IN_COMPANY).chain(ignored).collect();
+    let mut names: Vec<&str> = OWN_NAMES.into_iter().chain(SHARED_NAMES).chain(ignored).collect();
     let count = names.len();
     names.sort_unstable();
     names.dedup();

@@ -1,24 +1,24 @@
-//! How much memory there is: the limits of the control groups of this process, and the space of a file system.
+//! Memory limits of the control groups of this process, and the free space of a file system.
 //!
 //! Counters in a tmpfs count against the limit of the container, and a page beyond it ends a process with
-//! SIGKILL. So limits are looked at before files are made. Reads both versions of cgroups, with all ancestors
-//! that can be seen; what cannot be read limits nothing. Decides nothing.
+//! SIGKILL. So limits are read before files are created. Reads both versions of cgroups, with all visible
+//! ancestors; an unreadable file limits nothing. Decides nothing.
 
 use rustix::fs::statvfs;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Limits from here on are none: version 1 says "no limit" by a number close to 2^63.
+/// Larger limits mean "no limit": version 1 writes a number close to 2^63.
 const UNLIMITED: u64 = 1 << 60;
 
 /// A limit of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Limit {
-    /// The file that has it.
+    /// The file with the limit.
     pub file: PathBuf,
     pub bytes: u64,
-    /// How much of it is in use and cannot be given up: pages of files on disk can, those of a tmpfs cannot.
+    /// Memory in use that cannot be reclaimed: pages of files on disk can, those of a tmpfs cannot.
     pub used: u64,
 }
 
@@ -28,12 +28,12 @@ impl Limit {
     }
 }
 
-/// The limits of the control groups of this process, the one with least left first.
+/// The limits of the control groups of this process, the one with the least memory left first.
 pub(crate) fn of_process() -> Vec<Limit> {
     limits(Path::new("/"))
 }
 
-/// The same, where /proc and /sys are below `root`.
+/// The same, with /proc and /sys below `root`.
 fn limits(root: &Path) -> Vec<Limit> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let groups = groups(&read("proc/self/cgroup"));
@@ -43,7 +43,7 @@ fn limits(root: &Path) -> Vec<Limit> {
         let Some((_, group)) = group else { continue };
         let top = below(root, &mount.point);
         let own = mount.directory_of(group);
-        // From the group itself up to the highest one that can be seen.
+        // From the group itself up to the highest visible one.
         for ancestor in own.ancestors() {
             let directory = top.join(ancestor);
             let is_own = ancestor == own;
@@ -57,14 +57,14 @@ fn limits(root: &Path) -> Vec<Limit> {
     limits
 }
 
-/// Of the interface to memory.
+/// Version of cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
     Two,
 }
 
-/// The groups of a process that may limit memory, as /proc/self/cgroup has them.
+/// The groups of a process that may limit memory, from /proc/self/cgroup.
 fn groups(text: &str) -> Vec<(Version, PathBuf)> {
     let group = |line: &str| {
         let mut fields = line.splitn(3, ':');
@@ -81,18 +81,18 @@ fn groups(text: &str) -> Vec<(Version, PathBuf)> {
     text.lines().filter_map(group).collect()
 }
 
-/// Where the groups of one version can be seen.
+/// A mount of the groups of one version.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     version: Version,
-    /// The group that is seen at the top.
+    /// The group at the mount point.
     group: PathBuf,
     point: PathBuf,
 }
 
 impl Mount {
-    /// The directory of a group below the mount point. A group that is not below the one at the top, as with
-    /// the mounts of another namespace, is taken for that.
+    /// The directory of a group below the mount point. A group outside of the mount, as with the mounts of
+    /// another namespace, is taken for the one at the mount point.
     fn directory_of(&self, group: &Path) -> PathBuf {
         let below = group.strip_prefix(&self.group).unwrap_or(Path::new(""));
         let is_plain = below.components().all(|part| matches!(part, Component::Normal(_)));
@@ -100,7 +100,7 @@ impl Mount {
     }
 }
 
-/// The mounts of cgroups with memory, as /proc/self/mountinfo has them.
+/// The mounts of cgroups with the memory controller, from /proc/self/mountinfo.
 fn mounts(text: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (place, kind) = line.split_once(" - ")?;
@@ -118,7 +118,7 @@ fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// A path in which the kernel has written blanks and the like as a backslash and three octal digits.
+/// Decodes a path in which the kernel writes blanks and the like as a backslash and three octal digits.
 fn unescaped(path: &str) -> PathBuf {
     let mut parts = path.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -144,7 +144,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 }
 
 fn limit_v2(directory: &Path) -> Option<Limit> {
-    // Above memory.high processes are held up until they stand still.
+    // Above memory.high, processes are throttled until they make no progress.
     let limits = ["memory.max", "memory.high"].map(|name| directory.join(name));
     let limits = limits.into_iter().filter_map(|file| Some((number(&file)?, file)));
     let (bytes, file) = limits.min()?;
@@ -154,7 +154,7 @@ fn limit_v2(directory: &Path) -> Option<Limit> {
 }
 
 fn limit_v1(directory: &Path, is_own: bool) -> Option<Limit> {
-    // Such a group does not limit the ones below it.
+    // Without hierarchy, a group does not limit its descendants.
     let is_flat = || number(&directory.join("memory.use_hierarchy")) == Some(0);
     if !is_own && is_flat() {
         return None;
@@ -166,13 +166,13 @@ fn limit_v1(directory: &Path, is_own: bool) -> Option<Limit> {
     Some(Limit { file, bytes, used: used.saturating_sub(cached) })
 }
 
-/// A number of bytes; none where it means that there is no limit.
+/// A number of bytes; none for "no limit".
 fn number(file: &Path) -> Option<u64> {
     let number = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     (number < UNLIMITED).then_some(number)
 }
 
-/// Pages of files on disk, which the kernel gives up when memory is short.
+/// Pages of files on disk, which the kernel reclaims when memory is short.
 fn cached(directory: &Path, names: [&str; 2]) -> u64 {
     let text = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
     let lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -183,18 +183,18 @@ fn cached(directory: &Path, names: [&str; 2]) -> u64 {
 /// The file system that a directory is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileSystem {
-    /// The directory, or the lowest one above it that is there.
+    /// The directory, or its lowest existing ancestor.
     pub directory: PathBuf,
-    /// Bytes that this process may still write.
+    /// Bytes that this process can still write.
     pub free: u64,
 }
 
-/// Asks about the file system that `directory` is on, or would be if it were made.
+/// The file system that `directory` is on, or will be on when it is created.
 pub(crate) fn file_system(directory: &Path) -> io::Result<FileSystem> {
     let absolute = std::path::absolute(directory)?;
     let mut result = Err(io::ErrorKind::NotFound.into());
     for directory in absolute.ancestors() {
-        result = look(directory);
+        result = free_space(directory);
         if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::NotFound) {
             break;
         }
@@ -202,7 +202,7 @@ pub(crate) fn file_system(directory: &Path) -> io::Result<FileSystem> {
     result
 }
 
-fn look(directory: &Path) -> io::Result<FileSystem> {
+fn free_space(directory: &Path) -> io::Result<FileSystem> {
     let space = statvfs(directory)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     Ok(FileSystem { directory: directory.to_owned(), free })

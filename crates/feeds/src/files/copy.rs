@@ -1,7 +1,7 @@
-//! The limits in force, for processes that start while something else is on disk: a change that has a
-//! mistake, or is yet to be read.
+//! A copy of the limits in force, for processes that start while the files differ: after a change with a
+//! mistake, or one not yet read.
 //!
-//! A file in memory that has no name, which is passed on as an open file.
+//! The copy is an unnamed file in memory, passed on as an open file.
 
 use anyhow::Context;
 use rustix::fs::MemfdFlags;
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tidegate_limits::Source;
 
-/// A file with what was read; none if not all of it could be.
+/// Writes the copy; none if a file could not be read.
 pub(super) fn write(source: &Source) -> io::Result<Option<File>> {
     let Some(bytes) = source.to_bytes() else {
         return Ok(None);
@@ -21,13 +21,13 @@ pub(super) fn write(source: &Source) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// What was read by the process that made `file`, from `path`.
+/// Reads the copy that another process wrote of the limits at `path`.
 pub(super) fn read(file: &File, path: &Path) -> anyhow::Result<Source> {
     let length = usize::try_from(file.metadata()?.len())?;
     let mut bytes = vec![0; length];
-    // From the start, wherever another process that has the same file stands.
+    // At offset 0: processes share the position in the file.
     file.read_exact_at(&mut bytes, 0)?;
-    Source::from_bytes(path, &bytes).context("the limits were not handed over whole")
+    Source::from_bytes(path, &bytes).context("the copy of the limits is incomplete")
 }
 
 #[cfg(test)]
@@ -36,16 +36,16 @@ mod tests {
     use tidegate_limits::Pipes;
 
     #[test]
-    fn what_is_handed_out_is_what_was_read() {
+    fn a_copy_is_read_as_it_was_written() {
         let dir = tempfile::TempDir::new().unwrap();
         for (name, text) in [("a.yaml", "domain: a"), ("b.yml", ""), ("c.yaml", "# \u{e9}\n")] {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        let told = |source: &Source| format!("{source:?}");
+        let debug = |source: &Source| format!("{source:?}");
         let source = Source::read(dir.path(), Pipes::Refuse);
         let file = write(&source).unwrap().unwrap();
         for _ in 0..2 {
-            assert_eq!(told(&read(&file, dir.path()).unwrap()), told(&source));
+            assert_eq!(debug(&read(&file, dir.path()).unwrap()), debug(&source));
         }
         file.set_len(5).unwrap();
         assert!(read(&file, dir.path()).is_err());

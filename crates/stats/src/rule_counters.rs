@@ -1,6 +1,6 @@
-//! Counts by rule: found by the rule itself, so that a decision looks nothing up by name.
+//! Counts by rule, found by the address of the rule, so that a decision looks nothing up by name.
 
-use crate::metrics::{LimitCounters, Metrics, RuleLabel};
+use crate::metrics::{LimitCounters, Metrics};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError};
@@ -9,18 +9,18 @@ use tidegate_core::{Charge, Decision, Entry, Hits};
 use tidegate_limits::escaped;
 use tidegate_limits::{Limit, Rule, Rules};
 
-/// The most series that values of requests may make. At eight counters of about 300 bytes each they
-/// take some 10 MB, and a scrape of them about 3 MB.
-const DETAILED_MAX: usize = 4_096;
-/// The longest value that goes into a name, in characters.
+/// The most series that values of requests may create. Eight counters of about 300 bytes each take some
+/// 10 MB in all, and a scrape of them about 3 MB.
+const DETAILED_SERIES_MAX: usize = 4_096;
+/// The longest value in a name, in characters.
 const VALUE_CHARS_MAX: usize = 128;
-/// What limits that requests bring along are counted under.
+/// The name for limits that requests bring along.
 const OVERRIDES: &str = "(override)";
 
 /// The counters of the rules in force.
 #[derive(Debug)]
 pub(crate) struct RuleCounters {
-    /// By address: rules stay where they are for as long as they are in force.
+    /// By address: a rule does not move while it is in force.
     limits: ByAddress,
     unlimited: ByAddress,
     overrides: LimitCounters,
@@ -29,7 +29,7 @@ pub(crate) struct RuleCounters {
 
 type ByAddress = HashMap<usize, LimitCounters, BuildHasherDefault<AddressHasher>>;
 
-/// Hashes addresses, which are nobody's choice, by one multiplication (Knuth's, with the golden ratio).
+/// Hashes addresses by one multiplication (Knuth's, with the golden ratio). No client can choose an address.
 #[derive(Debug, Default)]
 struct AddressHasher(u64);
 
@@ -39,7 +39,7 @@ impl Hasher for AddressHasher {
     }
 
     fn write_usize(&mut self, address: usize) {
-        // The map takes places from the low bits, and tags from the high ones.
+        // The map takes its index from the low bits and its tag from the high ones.
         let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ (spread >> 32);
     }
@@ -49,16 +49,16 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// The series that values of requests have made so far.
+/// The series that values of requests have created since the rules were put in force.
 #[derive(Debug, Default)]
-pub(crate) struct Detailed {
+pub(crate) struct DetailedSeries {
     series: HashMap<String, Arc<LimitCounters>>,
-    /// The names of the other series that there are.
-    known: HashSet<String>,
+    /// The names of the series of the rules themselves.
+    of_rules: HashSet<String>,
 }
 
 impl Metrics {
-    /// The counters of `rules`. Series of rules that are gone are forgotten.
+    /// The counters of `rules`. Series of rules that no longer exist are removed.
     pub(crate) fn rule_counters(&self, rules: &Rules) -> RuleCounters {
         let mut names: HashSet<String> = HashSet::from([OVERRIDES.to_owned()]);
         let (mut limits, mut unlimited) = (ByAddress::default(), ByAddress::default());
@@ -74,21 +74,21 @@ impl Metrics {
         }
         let overrides = self.limit_counters(OVERRIDES);
         let mut detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut detailed.known, names);
-        for gone in before.difference(&detailed.known) {
-            self.forget(gone);
+        let before = std::mem::replace(&mut detailed.of_rules, names);
+        for gone in before.difference(&detailed.of_rules) {
+            self.remove(gone);
         }
-        // What values made is made again as requests come, unless it has become a rule's own.
+        // Requests create these series again, unless a rule has the name by now.
         let series = std::mem::take(&mut detailed.series);
-        for name in series.into_keys().filter(|name| !detailed.known.contains(name)) {
-            self.forget(&name);
+        for name in series.into_keys().filter(|name| !detailed.of_rules.contains(name)) {
+            self.remove(&name);
         }
         drop(detailed);
         RuleCounters { limits, unlimited, overrides, metrics: self.clone() }
     }
 
-    fn forget(&self, name: &str) {
-        let label = RuleLabel { rule: name.to_owned() };
+    fn remove(&self, name: &str) {
+        let name = name.to_owned();
         for family in [
             &self.total_hits,
             &self.within_limit,
@@ -99,17 +99,17 @@ impl Metrics {
             &self.leased_tokens,
             &self.returned_tokens,
         ] {
-            family.remove(&label);
+            family.remove(&name);
         }
     }
 
-    /// The counters of this name, unless there are too many.
+    /// The counters of this name; none if there are too many already.
     fn detailed(&self, name: String) -> Option<Arc<LimitCounters>> {
         let mut detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(counters) = detailed.series.get(&name) {
             return Some(counters.clone());
         }
-        if detailed.series.len() >= DETAILED_MAX {
+        if detailed.series.len() >= DETAILED_SERIES_MAX {
             return None;
         }
         let counters = Arc::new(self.limit_counters(&name));
@@ -118,7 +118,7 @@ impl Metrics {
     }
 }
 
-/// Where a rule or limit is: its identity while it is in force. Compared, never followed.
+/// The address of a rule or limit: its identity while it is in force. Never dereferenced.
 fn address<T>(of: &T) -> usize {
     std::ptr::from_ref(of).addr()
 }
@@ -136,7 +136,7 @@ impl LimitObserver for RuleCounters {
         let Some((rule, limit)) = of else {
             return self.overrides.count(charge, decision, capacity, shadow);
         };
-        // What counts nothing must not make a series either.
+        // A charge that counts nothing must not create a series either.
         if counted(charge).is_some() {
             self.of_limit(rule, limit, entries, |counters| {
                 counters.count(charge, decision, capacity, shadow);
@@ -190,7 +190,7 @@ impl RuleCounters {
     }
 }
 
-/// The path of a rule, with the values of the request where the rule asks for them.
+/// The path of a rule, with the values of the request where `metric_values` asks for them.
 fn with_values(rule: &Rule, entries: &[Entry]) -> String {
     let mut segments = rule.path.split('/');
     let mut name = segments.next().unwrap_or_default().to_owned();
@@ -209,7 +209,7 @@ fn with_values(rule: &Rule, entries: &[Entry]) -> String {
 }
 
 impl LimitCounters {
-    /// Counts one decision. A peek counts nothing, and neither does a refund.
+    /// Counts one decision. Peeks and refunds count nothing.
     fn count(&self, charge: Charge, decision: &Decision, capacity: u32, shadow: Shadow) {
         let Some(hits) = counted(charge) else { return };
         self.total_hits.inc_by(hits);
@@ -236,7 +236,7 @@ impl LimitCounters {
     }
 }
 
-/// The cost is the caller's word, and the counters must not wrap.
+/// The hits of a charge, capped because callers choose the number and counters must not wrap.
 fn counted(charge: Charge) -> Option<u64> {
     match charge {
         Charge::Take(hits) | Charge::Force(hits) if hits != Hits::PEEK => {

@@ -1,13 +1,12 @@
-//! Values of variables as Go reads them, in the words of our flags. What is wrong is told as what was
-//! expected.
+//! Parses values of variables as Go does, and returns the values of flags. An error names the expected value.
 
 use hyper::header::HeaderName;
 use tidegate_limits::duration;
 
-type Read<T> = Result<T, &'static str>;
+type Parsed<T> = Result<T, &'static str>;
 
 /// As `strconv.ParseBool`.
-pub(super) fn truth(text: &str) -> Read<bool> {
+pub(super) fn truth(text: &str) -> Parsed<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
@@ -15,13 +14,13 @@ pub(super) fn truth(text: &str) -> Read<bool> {
     }
 }
 
-pub(super) fn port(text: &str) -> Read<String> {
+pub(super) fn port(text: &str) -> Parsed<String> {
     let port: u16 = text.parse().map_err(|_| "a port from 0 to 65535")?;
     Ok(port.to_string())
 }
 
-/// A name or an address, that of IPv6 with brackets or without.
-pub(super) fn host(text: &str) -> Read<String> {
+/// A name or an address; IPv6 with or without brackets.
+pub(super) fn host(text: &str) -> Parsed<String> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     if bare.contains(':') {
         let address: Result<std::net::Ipv6Addr, _> = bare.parse();
@@ -31,27 +30,27 @@ pub(super) fn host(text: &str) -> Read<String> {
     if is_plain { Ok(bare.to_owned()) } else { Err("a host") }
 }
 
-/// Whether a host is an address, or loopback by name.
+/// Whether a host is an address or `localhost`.
 pub(super) fn is_address(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || bare.parse::<std::net::IpAddr>().is_ok()
 }
 
-/// The path of a socket. A comma would make two addresses of it.
-pub(super) fn socket(text: &str) -> Read<String> {
+/// The path of a socket. A comma would separate two addresses.
+pub(super) fn socket(text: &str) -> Parsed<String> {
     match text.contains(',') {
         true => Err("a path without a comma"),
         false => Ok(format!("unix:{text}")),
     }
 }
 
-pub(super) fn header(text: &str) -> Read<String> {
+pub(super) fn header(text: &str) -> Parsed<String> {
     let name = HeaderName::try_from(text).map(|_| text.to_owned());
     name.map_err(|_| "a header's name, such as RateLimit-Limit")
 }
 
 /// As `logrus.ParseLevel`.
-pub(super) fn log_level(text: &str) -> Read<String> {
+pub(super) fn log_level(text: &str) -> Parsed<String> {
     Ok(match text.to_ascii_lowercase().as_str() {
         "panic" | "fatal" | "error" => "error",
         "warn" | "warning" => "warn",
@@ -63,18 +62,18 @@ pub(super) fn log_level(text: &str) -> Read<String> {
     .to_owned())
 }
 
-/// What is not JSON is text there, whatever it says.
-pub(super) fn log_format(text: &str) -> Read<String> {
+/// Anything but JSON means text.
+pub(super) fn log_format(text: &str) -> Parsed<String> {
     Ok(if text.eq_ignore_ascii_case("json") { "json" } else { "text" }.to_owned())
 }
 
-/// A time that is without end there is the longest that means something.
-pub(super) fn grace(text: &str) -> Read<String> {
+/// Infinite becomes the longest useful time.
+pub(super) fn grace(text: &str) -> Parsed<String> {
     age(text).map(|age| if age == "off" { "52w".to_owned() } else { age })
 }
 
-/// As `time.ParseDuration`, in milliseconds; 0 is without end there.
-pub(super) fn age(text: &str) -> Read<String> {
+/// As `time.ParseDuration`, in milliseconds; 0 means no end.
+pub(super) fn age(text: &str) -> Parsed<String> {
     const EXPECTED: &str = "a time, such as 24h, 1h30m or 300s, or 0 for no end";
     if text == "0" {
         return Ok("off".to_owned());

@@ -1,63 +1,63 @@
-//! What the limits files contain, as a number to compare.
+//! A hash of all limits files, to detect changes.
 //!
-//! Files that cannot be read are part of it, with the reason: their coming and going is a change.
+//! It includes unreadable files with the error: appearing or disappearing is a change, too.
 
 use std::path::Path;
-use tidegate_core::fingerprint;
+use tidegate_core::fingerprint as hash;
 use tidegate_limits::{Pipes, Source, SourceFile, each_file};
 
-/// How often the limits are read in search of two readings that are the same.
+/// The limits are read up to this many times to find two equal readings.
 const READS_MAX: u32 = 5;
 
-/// A hash over the names and contents of all files. Not against those who write the files, who may
-/// change the limits anyway.
+/// A hash of the names and contents of all files. It need not resist the authors of the files: they may change
+/// the limits anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Contents(u128);
+pub(super) struct Fingerprint(u128);
 
-/// The limits were others each time that they were read.
+/// The limits changed each time that they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Restless;
+pub(super) struct Unstable;
 
-impl Contents {
-    /// Of the limits at `path` as they are now. Blocks.
-    pub(super) fn of(path: &Path) -> Contents {
+impl Fingerprint {
+    /// The fingerprint of the limits at `path` as they are now. Blocks.
+    pub(super) fn of(path: &Path) -> Fingerprint {
         let mut bytes = Vec::new();
         // Only one file at a time is in memory.
         let listed = each_file(path, Pipes::Refuse, |file| add_file(&mut bytes, &file));
-        Contents::of_parts(bytes, listed)
+        Fingerprint::of_parts(bytes, listed)
     }
 
-    /// Of what was read.
-    pub(super) fn of_source(source: &Source) -> Contents {
+    /// The fingerprint of files that were read already.
+    pub(super) fn of_source(source: &Source) -> Fingerprint {
         let mut bytes = Vec::new();
         let listed =
             source.files().map(|files| files.iter().for_each(|file| add_file(&mut bytes, file)));
-        Contents::of_parts(bytes, listed)
+        Fingerprint::of_parts(bytes, listed)
     }
 
-    fn of_parts(mut bytes: Vec<u8>, listed: Result<(), impl AsRef<str>>) -> Contents {
+    fn of_parts(mut bytes: Vec<u8>, listed: Result<(), impl AsRef<str>>) -> Fingerprint {
         if let Err(cause) = listed {
             add(&mut bytes, cause.as_ref().as_bytes());
         }
-        Contents(fingerprint(&bytes))
+        Fingerprint(hash(&bytes))
     }
 }
 
-/// Reads until two readings in a row are the same, the first of them with the contents `before`.
-/// A reading takes a while, and a directory that changes meanwhile is read as a mix that never was.
-pub(super) fn settled(
-    mut before: Contents,
+/// Reads until two readings in a row are equal, with `before` as the first of them. A directory that changes
+/// during one reading yields a mix of versions.
+pub(super) fn read_stable(
+    mut before: Fingerprint,
     mut read: impl FnMut() -> Source,
-) -> Result<(Contents, Source), Restless> {
+) -> Result<(Fingerprint, Source), Unstable> {
     for _ in 0..READS_MAX {
         let source = read();
-        let contents = Contents::of_source(&source);
-        if contents == before {
-            return Ok((contents, source));
+        let fingerprint = Fingerprint::of_source(&source);
+        if fingerprint == before {
+            return Ok((fingerprint, source));
         }
-        before = contents;
+        before = fingerprint;
     }
-    Err(Restless)
+    Err(Unstable)
 }
 
 fn add_file(bytes: &mut Vec<u8>, file: &SourceFile) {
@@ -65,7 +65,7 @@ fn add_file(bytes: &mut Vec<u8>, file: &SourceFile) {
     match &file.bytes {
         Ok(text) => {
             bytes.push(1);
-            add(bytes, &fingerprint(text).to_le_bytes());
+            add(bytes, &hash(text).to_le_bytes());
         }
         Err(cause) => {
             bytes.push(0);
@@ -74,7 +74,7 @@ fn add_file(bytes: &mut Vec<u8>, file: &SourceFile) {
     }
 }
 
-/// With its length before it, so that what is in one file is never taken for another's.
+/// The length comes first, so that the end of one part is not the start of another.
 fn add(bytes: &mut Vec<u8>, part: &[u8]) {
     bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
     bytes.extend_from_slice(part);
@@ -87,14 +87,14 @@ mod tests {
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
-    /// Does `change`, and says whether the contents are others then.
+    /// Does `change`, and checks whether the fingerprint changes.
     #[track_caller]
     fn check(path: &Path, is_change: bool, change: impl FnOnce() -> std::io::Result<()>) {
-        let before = Contents::of(path);
+        let before = Fingerprint::of(path);
         change().unwrap();
-        let after = Contents::of(path);
+        let after = Fingerprint::of(path);
         assert_eq!(after != before, is_change);
-        assert_eq!(after, Contents::of_source(&Source::read(path, Pipes::Refuse)));
+        assert_eq!(after, Fingerprint::of_source(&Source::read(path, Pipes::Refuse)));
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
             source.files().unwrap().iter().map(|file| file.bytes.clone().unwrap()).collect()
         };
         let mut readings = Vec::new();
-        let (contents, source) = settled(Contents::of(dir.path()), || {
+        let (fingerprint, source) = read_stable(Fingerprint::of(dir.path()), || {
             let is_first = readings.is_empty();
             let between = || {
                 if is_first {
@@ -188,14 +188,14 @@ mod tests {
         .unwrap();
         assert_eq!(readings, [[b"..1", b"..2"], [b"..2", b"..2"], [b"..2", b"..2"]]);
         assert_eq!(texts(&source), [b"..2", b"..2"]);
-        assert_eq!(contents, Contents::of(dir.path()));
+        assert_eq!(fingerprint, Fingerprint::of(dir.path()));
 
         let mut reads = 0;
-        let restless = settled(contents, || {
+        let unstable = read_stable(fingerprint, || {
             reads += 1;
             write(at("..2/a.yaml"), reads.to_string()).unwrap();
             Source::read(dir.path(), Pipes::Refuse)
         });
-        assert_eq!((restless.unwrap_err(), reads), (Restless, READS_MAX));
+        assert_eq!((unstable.unwrap_err(), reads), (Unstable, READS_MAX));
     }
 }

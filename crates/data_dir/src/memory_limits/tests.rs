@@ -14,7 +14,7 @@ fn machine(files: &[(&str, &str)]) -> TempDir {
     root
 }
 
-/// The tightest limit: its file, its bytes, and how many of them are used.
+/// The tightest limit: its file, its bytes, and the bytes in use.
 #[track_caller]
 fn check(files: &[(&str, &str)], expected: Option<(&str, u64, u64)>) {
     let root = machine(files);
@@ -28,7 +28,7 @@ const V2: (&str, &str) = (
     "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
 );
 
-/// As in a container with a namespace of its own: all that it sees is its own group.
+/// As in a container with its own namespace: only its own group is visible.
 #[test]
 fn a_container_of_version_2_is_limited_by_its_group() {
     check(
@@ -60,7 +60,7 @@ fn the_ancestor_with_least_left_counts() {
         ("sys/fs/cgroup/cgroup.procs", ""),
     ];
     check(&files, Some(("sys/fs/cgroup/pod/memory.max", 256 * MIB, 200 * MIB)));
-    // A group beside its own is none of its business.
+    // A sibling group does not matter.
     let mut files = files.to_vec();
     files[1].1 = "0::/other\n";
     check(&files, None);
@@ -121,7 +121,7 @@ fn a_flat_group_of_version_1_limits_nobody_below() {
     check(&files, Some(("sys/fs/cgroup/memory/pods/memory.limit_in_bytes", MIB, 0)));
 }
 
-/// Without a namespace for groups, a container sees its own one at the mount point, and the path of the host.
+/// Without a cgroup namespace, a container sees its own group at the mount point, and the path of the host.
 #[test]
 fn a_group_is_found_below_what_is_mounted() {
     let point = "/sys/fs/c\\040group";
