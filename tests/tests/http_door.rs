@@ -150,8 +150,8 @@ async fn what_is_no_request_is_refused_with_a_reason() -> anyhow::Result<()> {
     let http = sidecar.http;
     let deep = format!("{{\"domain\":{}", "[".repeat(200_000));
     for (text, says) in [
-        ("", "no RateLimitRequest in proto-JSON: EOF while parsing"),
-        ("{", "no RateLimitRequest in proto-JSON: EOF while parsing"),
+        ("", "not a RateLimitRequest in proto-JSON: EOF while parsing"),
+        ("{", "not a RateLimitRequest in proto-JSON: EOF while parsing"),
         ("[1]", "expected an object"),
         (r#"{"domain":"test","descriptor":[]}"#, "unknown field `descriptor`"),
         (r#"{"domain":"","descriptors":[]}"#, "rate limit domain must not be empty"),

@@ -359,7 +359,7 @@ async fn what_cannot_be_served_is_an_error_that_says_why() -> anyhow::Result<()>
         (serve("/none", &data, "127.0.0.1:0"), 1, "limits: /none: cannot read: No such file"),
         (serve(&limits, &limits, "127.0.0.1:0"), 1, &limits),
         (serve(&limits, &data, &taken), 1, &format!("cannot listen on {taken}")),
-        (serve(&limits, &data, &socket), 1, "the path exists and is no socket"),
+        (serve(&limits, &data, &socket), 1, "the path exists and is not a socket"),
         (serve(&limits, &data, "off"), 1, "--grpc off leaves nothing to serve"),
         (with_log(serve(&limits, &data, "127.0.0.1:0")), 1, "--log \"verbose\": expected off"),
         (serve(&limits, &data, "8081"), 2, "expected host:port, unix:PATH or off"),

@@ -363,10 +363,10 @@ async fn a_worker_that_is_stopped_is_told_of_and_not_killed() -> anyhow::Result<
     let says = async |text: &str| {
         wait::until(text, async || sidecar.process.log().contains(text).then_some(())).await
     };
-    says("a worker waits; it is not killed").await?;
+    says("a worker is blocked; it is not killed").await?;
     ensure!(sidecar.process.log().contains("\"state\":\"stopped\""), "{}", sidecar.process.log());
     signal(stopped[0], Signal::CONT)?;
-    says("a worker that waited goes on").await?;
+    says("a blocked worker runs again").await?;
     rls.ask(&[("lots", "a")]).await?;
     ensure!(sidecar.process.children()? == stopped, "it was started again");
     ensure!(!sidecar.process.log().contains("a worker is killed"), "{}", sidecar.process.log());
@@ -524,7 +524,10 @@ async fn mistakes_are_told_once_and_flags_are_checked() -> anyhow::Result<()> {
     ensure!(code == Some(1) && said.matches("unknown unit").count() == 2, "{code:?}: {said}");
     std::fs::write(&limits, LIMITS)?;
     let (code, said) = serve_ends(dir.path(), &[&door[..2], &["--as-worker"]].concat()).await?;
-    ensure!(code == Some(1) && said.contains("--as-worker is not for people"), "{code:?}: {said}");
+    ensure!(
+        code == Some(1) && said.contains("--as-worker is only for the supervisor"),
+        "{code:?}: {said}"
+    );
     Ok(())
 }
 
@@ -737,12 +740,12 @@ async fn clients_without_a_place_are_answered_by_whoever_takes_over() -> anyhow:
 #[tokio::test]
 async fn who_takes_over_from_nobody_just_starts() -> anyhow::Result<()> {
     let (dir, mut first) = started(&["--takeover", "--workers", "1"]).await?;
-    ensure!(first.process.log().contains("there is nothing to take over"));
+    ensure!(first.process.log().contains("nothing to take over"));
     // Nor is there anything to be had of one that was killed.
     first.kill().await?;
     ensure!(dir.path().join("data/takeover.sock").exists());
     first.restart().await?;
-    ensure!(first.process.log().contains("there is nothing to take over"));
+    ensure!(first.process.log().contains("nothing to take over"));
     Rls::at(dir.path()).await?.ask(&[("lots", "a")]).await?;
     Ok(())
 }
@@ -767,7 +770,7 @@ async fn a_takeover_that_fails_leaves_the_old_process_serving() -> anyhow::Resul
             ensure!(code == Some(1) && said.contains("already in use"), "{code:?}: {said}");
         }
         load.goes_on(50).await?;
-        let failures = "a takeover was not finished; this process goes on";
+        let failures = "a takeover was not finished; this process continues to serve";
         wait::until("both failures to be told", async || {
             (old.process.log().matches(failures).count() == 2).then_some(())
         })

@@ -1,8 +1,7 @@
-//! What two processes of this program say to each other over a Unix stream: messages, and open files
-//! that go along with them.
+//! Messages between two processes of this program over a Unix stream, and the file descriptors passed with them.
 //!
-//! A message is its length (four bytes, the first one highest) and its JSON. Owns the framing, its
-//! bounds, and the passing of files (SCM_RIGHTS). Knows no message.
+//! A message is its length (four bytes, big-endian) and its JSON. Owns framing, bounds, and descriptor
+//! passing (SCM_RIGHTS). Knows no message.
 
 use anyhow::{Context, bail};
 use rustix::net::{
@@ -19,24 +18,22 @@ use std::os::unix::net::UnixStream;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-/// The length of a message, in bytes.
-const HEAD: usize = 4;
-/// What is read at a time.
-const PIECE: usize = 16 * 1024;
-/// Files that arrive with one read: each message brings one at most, and the system ends a read behind
-/// a message with a file.
-const FILES_OF_A_READ: usize = 4;
+/// The size of the length field, in bytes.
+const LENGTH_BYTES: usize = 4;
+/// The size of one read.
+const READ_BYTES: usize = 16 * 1024;
+/// The most files of one read: a message carries one at most, and the kernel ends a read after a message with
+/// a file.
+const FILES_PER_READ: usize = 4;
 
-/// The bytes of a message.
 pub(crate) fn encode<M: Serialize>(message: &M) -> anyhow::Result<Vec<u8>> {
-    let mut frame = vec![0; HEAD];
+    let mut frame = vec![0; LENGTH_BYTES];
     serde_json::to_writer(&mut frame, message)?;
-    let length = u32::try_from(frame.len() - HEAD).context("a message above 4 GiB")?;
-    frame[..HEAD].copy_from_slice(&length.to_be_bytes());
+    let length = u32::try_from(frame.len() - LENGTH_BYTES).context("a message above 4 GiB")?;
+    frame[..LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
     Ok(frame)
 }
 
-/// Finds messages in bytes that arrive in any pieces.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     bytes: Vec<u8>,
@@ -44,7 +41,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// One that refuses messages above `bytes_max`.
+    /// A decoder that refuses messages above `bytes_max`.
     pub(crate) fn new(bytes_max: usize) -> Decoder {
         Decoder { bytes: Vec::new(), bytes_max }
     }
@@ -53,25 +50,25 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message, if all of it is here.
+    /// The next message, if it is complete.
     fn next<M: DeserializeOwned>(&mut self) -> anyhow::Result<Option<M>> {
-        let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD>() else {
+        let Some((head, rest)) = self.bytes.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*head) as usize;
         if length > self.bytes_max {
-            bail!("a message of {length} bytes, where {} are expected at most", self.bytes_max);
+            bail!("a message of {length} bytes; the limit is {}", self.bytes_max);
         }
         let Some(text) = rest.get(..length) else {
             return Ok(None);
         };
-        let message = serde_json::from_slice(text).context("a message is not understood")?;
-        self.bytes.drain(..HEAD + length);
+        let message = serde_json::from_slice(text).context("a message is not valid")?;
+        self.bytes.drain(..LENGTH_BYTES + length);
         Ok(Some(message))
     }
 }
 
-/// A conversation that waits for each message, for as long as the stream's timeouts say.
+/// A blocking channel, with the timeouts of its stream.
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: UnixStream,
@@ -80,17 +77,15 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// One over `stream`, with messages up to `bytes_max`.
+    /// A channel over `stream`, with messages up to `bytes_max`.
     pub(crate) fn new(stream: UnixStream, bytes_max: usize) -> Channel {
         Channel { stream, decoder: Decoder::new(bytes_max), files: VecDeque::new() }
     }
 
-    /// Says something.
     pub(crate) fn send<M: Serialize>(&self, message: &M) -> anyhow::Result<()> {
         self.send_all(&encode(message)?, &[])
     }
 
-    /// Says something, and passes an open file along.
     pub(crate) fn send_with<M: Serialize>(
         &self,
         message: &M,
@@ -109,7 +104,7 @@ impl Channel {
             let sent = rustix::io::retry_on_intr(|| {
                 sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
             })?;
-            // A file goes with the first of the bytes.
+            // The file goes with the first bytes.
             files = &[];
             bytes = &bytes[sent..];
         }
@@ -128,16 +123,16 @@ impl Channel {
         }
     }
 
-    /// The next message, which must come, and the file that came with it.
+    /// The next message and the file that it carries; both are required.
     pub(crate) fn receive_with<M: DeserializeOwned>(&mut self) -> anyhow::Result<(M, OwnedFd)> {
-        let message = self.receive()?.context("the other process closed the conversation")?;
-        let file = self.files.pop_front().context("a message came without its file")?;
+        let message = self.receive()?.context("the other process closed the connection")?;
+        let file = self.files.pop_front().context("a message lacks its file")?;
         Ok((message, file))
     }
 
     fn read(&mut self) -> anyhow::Result<usize> {
-        let mut bytes = [0; PIECE];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_OF_A_READ))];
+        let mut bytes = [0; READ_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_READ))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
             let mut pieces = [IoSliceMut::new(&mut bytes)];
@@ -152,7 +147,7 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// The same conversation for tasks, which pass no files any more. Must be called in a runtime.
+    /// Converts the channel for use by tasks; no more files can be passed. Must be called in a runtime.
     pub(crate) fn split(self) -> anyhow::Result<(Incoming, Outgoing)> {
         self.stream.set_nonblocking(true)?;
         let (read, write) = tokio::net::UnixStream::from_std(self.stream)?.into_split();
@@ -160,7 +155,7 @@ impl Channel {
     }
 }
 
-/// What the other side says.
+/// The receiving half.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     read: OwnedReadHalf,
@@ -168,14 +163,13 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// The next message; none when the other side has closed. Nothing is lost when it is not waited for
-    /// to the end.
-    pub(crate) async fn next<M: DeserializeOwned>(&mut self) -> anyhow::Result<Option<M>> {
+    /// The next message; none when the other side has closed. Cancel-safe.
+    pub(crate) async fn receive<M: DeserializeOwned>(&mut self) -> anyhow::Result<Option<M>> {
         loop {
             if let Some(message) = self.decoder.next()? {
                 return Ok(Some(message));
             }
-            self.decoder.bytes.reserve(PIECE);
+            self.decoder.bytes.reserve(READ_BYTES);
             if self.read.read_buf(&mut self.decoder.bytes).await? == 0 {
                 return Ok(None);
             }
@@ -183,24 +177,24 @@ impl Incoming {
     }
 }
 
-/// What is said to the other side.
+/// The sending half.
 #[derive(Debug)]
 pub(crate) struct Outgoing(OwnedWriteHalf);
 
 impl Outgoing {
-    /// Says something, however long the other side takes to listen.
+    /// Sends a message and waits for as long as the other side takes to read it.
     pub(crate) async fn send<M: Serialize>(&mut self, message: &M) -> anyhow::Result<()> {
         use tokio::io::AsyncWriteExt;
         Ok(self.0.write_all(&encode(message)?).await?)
     }
 
-    /// Says something short. An error, and not a wait, when the other side has not listened for so long
-    /// that there is no room.
-    pub(crate) fn say<M: Serialize>(&self, message: &M) -> anyhow::Result<()> {
+    /// Sends a short message without waiting. Fails if the other side has not read for so long that the
+    /// socket buffer is full.
+    pub(crate) fn try_send<M: Serialize>(&self, message: &M) -> anyhow::Result<()> {
         let frame = encode(message)?;
         let sent = self.0.try_write(&frame)?;
         if sent < frame.len() {
-            bail!("{sent} of {} bytes were said", frame.len());
+            bail!("{sent} of {} bytes were sent", frame.len());
         }
         Ok(())
     }
@@ -212,7 +206,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
 
-    fn told(decoder: &mut Decoder) -> anyhow::Result<Option<Vec<u32>>> {
+    fn next(decoder: &mut Decoder) -> anyhow::Result<Option<Vec<u32>>> {
         decoder.next()
     }
 
@@ -225,7 +219,7 @@ mod tests {
             let mut found = Vec::new();
             for bytes in bytes.chunks(piece) {
                 decoder.feed(bytes);
-                while let Some(message) = told(&mut decoder).unwrap() {
+                while let Some(message) = next(&mut decoder).unwrap() {
                     found.push(message);
                 }
             }
@@ -235,17 +229,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_makes_no_sense_is_refused() {
+    fn messages_that_are_too_long_or_not_valid_are_refused() {
         let refused = |bytes: &[u8]| {
             let mut decoder = Decoder::new(8);
             decoder.feed(bytes);
-            format!("{:#}", told(&mut decoder).unwrap_err())
+            format!("{:#}", next(&mut decoder).unwrap_err())
         };
-        let long = "a message of 9 bytes, where 8 are expected at most";
+        let long = "a message of 9 bytes; the limit is 8";
         assert_eq!(refused(&[0, 0, 0, 9]), long);
         assert!(refused(&[0xff; 4]).starts_with("a message of 4294967295 bytes"));
-        assert!(refused(b"\0\0\0\x02{}").starts_with("a message is not understood: "));
-        assert!(refused(b"\0\0\0\0").starts_with("a message is not understood: "));
+        assert!(refused(b"\0\0\0\x02{}").starts_with("a message is not valid: "));
+        assert!(refused(b"\0\0\0\0").starts_with("a message is not valid: "));
     }
 
     #[test]
@@ -275,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_should_bring_a_file_and_does_not_is_an_error() {
+    fn a_message_without_its_file_is_an_error() {
         let (here, there) = UnixStream::pair().unwrap();
         Channel::new(here, 100).send(&1).unwrap();
         let mut there = Channel::new(there, 100);
         let error = there.receive_with::<u32>().unwrap_err().to_string();
-        assert_eq!(error, "a message came without its file");
+        assert_eq!(error, "a message lacks its file");
         let error = there.receive_with::<u32>().unwrap_err().to_string();
-        assert_eq!(error, "the other process closed the conversation");
+        assert_eq!(error, "the other process closed the connection");
     }
 }

@@ -1,4 +1,4 @@
-//! What is served, and until when.
+//! The running endpoints of a process, and how they end.
 
 use crate::DRAIN_MAX;
 use crate::sockets::Endpoint;
@@ -11,79 +11,77 @@ use tidegate_servers::rls::Rls;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What doors are made of.
-pub(crate) struct Parts {
+/// The services that decide requests.
+pub(crate) struct DecisionServices {
     pub(crate) rls: Rls,
     pub(crate) frs: Frs,
 }
 
-/// How long HTTP requests may take at the end. Idle connections take a second, see `drain`.
+/// The time limit for HTTP requests at the end. Idle connections close within a second, see `drain`.
 const HTTP_END_MAX: Duration = Duration::from_secs(3);
 
-/// Endpoints that end together when told, and what is under way with them. Those for HTTP are apart: they are
-/// open while the others drain, so that /healthcheck can tell.
+/// Endpoints that end together, with their connections. HTTP endpoints are a set of their own: they stay open
+/// while the others drain, so that /healthcheck can report it.
 pub(crate) struct Endpoints {
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
 }
 
 impl Endpoints {
-    /// None yet.
     pub(crate) fn new() -> Endpoints {
         Endpoints { tasks: JoinSet::new(), stop: watch::Sender::new(false) }
     }
 
-    /// Opens one of those that decide requests.
-    pub(crate) fn open(&mut self, door: Endpoint, listener: Listener, parts: &Parts) {
+    /// Starts an endpoint that decides requests.
+    pub(crate) fn open(&mut self, kind: Endpoint, listener: Listener, services: &DecisionServices) {
         let stop = self.stop.subscribe();
-        match door {
+        match kind {
             Endpoint::Grpc => {
-                self.tasks.spawn(parts.rls.clone().serve(listener, stop));
+                self.tasks.spawn(services.rls.clone().serve(listener, stop));
             }
             Endpoint::Frs => {
-                self.tasks.spawn(parts.frs.clone().serve(listener, stop));
+                self.tasks.spawn(services.frs.clone().serve(listener, stop));
             }
             Endpoint::Http => {}
         }
     }
 
-    /// Opens one for HTTP.
-    pub(crate) fn open_http(&mut self, door: Http<impl MetricsPage>, listener: Listener) {
-        self.tasks.spawn(door.serve(listener, self.stop.subscribe()));
+    pub(crate) fn open_http(&mut self, http: Http<impl MetricsPage>, listener: Listener) {
+        self.tasks.spawn(http.serve(listener, self.stop.subscribe()));
     }
 
-    /// Waits until one of them fails; forever if there is none.
+    /// Waits until an endpoint fails; forever if there is none.
     pub(crate) async fn failed(&mut self) -> anyhow::Result<()> {
         match self.tasks.join_next().await {
-            Some(door) => door.context("a door panicked"),
+            Some(ended) => ended.context("an endpoint panicked"),
             None => std::future::pending().await,
         }
     }
 
-    /// They accept no more.
+    /// Stops accepting connections.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Takes no more calls, and waits for those under way: not for ever, and not once `cut` ends.
+    /// Stops accepting calls and waits for those under way, at limit until [`DRAIN_MAX`] is over or `cut` is ready.
     pub(crate) async fn drain(self, cut: impl Future<Output = ()>) {
         tracing::info!("draining");
         self.end(DRAIN_MAX, cut).await;
     }
 
-    /// The same of those for HTTP.
+    /// The same for HTTP endpoints, with a shorter limit.
     pub(crate) async fn close_http(self) {
         self.end(HTTP_END_MAX, std::future::pending()).await;
     }
 
-    async fn end(mut self, most: Duration, cut: impl Future<Output = ()>) {
+    async fn end(mut self, limit: Duration, cut: impl Future<Output = ()>) {
         self.stop();
         tokio::select! {
             () = async { while self.tasks.join_next().await.is_some() {} } => {}
-            () = tokio::time::sleep(most) => {
-                tracing::warn!("calls were still under way after {most:?}; cut off");
+            () = tokio::time::sleep(limit) => {
+                tracing::warn!("calls were still under way after {limit:?}; cut off");
             }
-            () = cut => tracing::warn!("told to stop again; calls under way are cut off"),
+            () = cut => tracing::warn!("a second signal to stop; calls under way are cut off"),
         }
     }
 }

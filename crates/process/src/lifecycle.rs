@@ -1,89 +1,89 @@
-//! What a process has that owns the sockets, whether it answers requests itself or by workers: from when
-//! it is ready until it has ended.
+//! The life of a process that owns the sockets, with or without workers: from the moment it is ready until it
+//! has ended.
 //!
-//! Owns the order of an end: first nobody connects any more, or a new process has the sockets; then the
-//! requests under way finish; /healthcheck says so until the last of them has.
+//! Owns the order of a shutdown: first connections are refused, or a new process has the sockets; then the
+//! requests under way finish; /healthcheck reports it until the last one has.
 
-use crate::Ended;
+use crate::StopCause;
 use crate::endpoints::Endpoints;
 use crate::service::Service;
-use crate::signals::{Asked, Signals};
+use crate::signals::{Action, Signals};
 use crate::sockets::BoundAddress;
-use crate::start::confirm;
-use crate::takeover::{self, Offer, UnderWay};
+use crate::sockets::start::complete_takeover;
+use crate::sockets::takeover::{self, Handover, Offer};
 use std::path::Path;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// See the module.
 pub(crate) struct Lifecycle<'a> {
     data_dir: &'a Path,
-    places: Vec<BoundAddress>,
-    under_way: UnderWay,
+    addresses: Vec<BoundAddress>,
+    handover: Handover,
     http: Endpoints,
     draining: watch::Sender<bool>,
-    keeper: JoinHandle<()>,
+    store_watch: JoinHandle<()>,
     reloading: JoinHandle<()>,
 }
 
 impl<'a> Lifecycle<'a> {
-    /// All is open: tells whoever served until now. `draining` is what /healthcheck goes by.
-    pub(crate) async fn ready(
+    /// Every endpoint is open: completes a takeover, if there is one. /healthcheck follows `draining`.
+    pub(crate) async fn start(
         data_dir: &'a Path,
         service: &Service,
-        (mut places, offer): (Vec<BoundAddress>, Option<Offer>),
+        (mut addresses, offer): (Vec<BoundAddress>, Option<Offer>),
         http: Endpoints,
         draining: watch::Sender<bool>,
-        keeper: JoinHandle<()>,
+        store_watch: JoinHandle<()>,
     ) -> Lifecycle<'a> {
         let reloading = tokio::spawn(service.feed.clone().run(service.authority.clone()));
-        confirm(offer, &mut places).await;
-        let under_way = UnderWay::default();
-        Lifecycle { data_dir, places, under_way, http, draining, keeper, reloading }
+        complete_takeover(offer, &mut addresses).await;
+        let handover = Handover::default();
+        Lifecycle { data_dir, addresses, handover, http, draining, store_watch, reloading }
     }
 
-    /// Waits until it is told to stop, another process has taken over, or those who answer requests
-    /// cannot do so any more.
-    pub(crate) async fn until_told(
+    /// Waits until a signal asks to stop, another process has taken over, or the endpoints that decide
+    /// requests fail.
+    pub(crate) async fn until_stopped(
         &self,
         signals: &mut Signals,
         reload: impl Fn(),
         failed: impl Future<Output = anyhow::Result<()>>,
-    ) -> anyhow::Result<Ended> {
-        let given = takeover::given(self.data_dir, &self.places, &self.under_way);
-        tokio::pin!(given, failed);
+    ) -> anyhow::Result<StopCause> {
+        let taken_over =
+            takeover::serve_until_taken(self.data_dir, &self.addresses, &self.handover);
+        tokio::pin!(taken_over, failed);
         loop {
             tokio::select! {
-                asked = signals.next() => match asked {
-                    Asked::Stop => return Ok(Ended::Asked),
-                    Asked::Reload => reload(),
+                action = signals.next() => match action {
+                    Action::Stop => return Ok(StopCause::Requested),
+                    Action::Reload => reload(),
                 },
-                taken = &mut given => return Ok(Ended::TakenOver(taken)),
-                failed = &mut failed => return failed.map(|()| Ended::Asked),
+                taken = &mut taken_over => return Ok(StopCause::TakenOver(taken)),
+                failed = &mut failed => return failed.map(|()| StopCause::Requested),
             }
         }
     }
 
-    /// Ends all, once those who answer requests have done so in `drain`.
-    pub(crate) async fn end(
+    /// Shuts down. `drain` ends the endpoints that decide requests.
+    pub(crate) async fn shut_down(
         mut self,
-        ended: anyhow::Result<Ended>,
+        ended: anyhow::Result<StopCause>,
         drain: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         self.reloading.abort();
-        if let Ok(Ended::TakenOver(taken)) = &ended {
+        if let Ok(StopCause::TakenOver(taken)) = &ended {
             tracing::info!("a new process has taken over");
             self.http.stop();
-            taken.iter().for_each(|&place| self.places[place].disown());
+            taken.iter().for_each(|&index| self.addresses[index].release_file());
         } else {
             self.draining.send_replace(true);
-            self.under_way.leave(&mut self.places);
+            self.handover.leave_files(&mut self.addresses);
         }
-        // These would take connections that nobody accepts any more.
-        self.places.clear();
+        // Open sockets would queue connections that no process accepts any more.
+        self.addresses.clear();
         drain.await;
         self.http.close_http().await;
-        self.keeper.abort();
+        self.store_watch.abort();
         ended.map(|_| ())
     }
 }

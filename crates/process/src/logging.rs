@@ -1,11 +1,10 @@
-//! The log: its level, its format, and which of several processes a line is of.
+//! The log: its level, its format, and which process wrote a line.
 
 use anyhow::{Context, anyhow};
 use std::io::{self, IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// What is logged, and how.
 #[derive(Debug, Clone)]
 pub struct LogSettings {
     /// A level, or directives such as `info,h2=debug`.
@@ -15,28 +14,28 @@ pub struct LogSettings {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     Text,
     /// One JSON object a line.
     Json,
 }
 
-/// Whose log it is.
+/// The process that writes the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Process {
-    /// The one that the user started
-    Started,
-    /// The worker of this number
+    /// The process that the user started
+    Main,
+    /// A worker, by its number
     Worker(u32),
 }
 
-/// What workers leave to the supervisor to tell, which watches the same files.
-const TOLD_ONCE: &str = ",tidegate_feeds=off,tidegate_data_dir=off";
+/// Directives of workers: the supervisor, which watches the same files, logs these crates for all.
+const SUPERVISOR_ONLY: &str = ",tidegate_feeds=off,tidegate_data_dir=off";
 
 pub(crate) fn start(settings: &LogSettings, process: Process) -> anyhow::Result<()> {
     let filter = log_filter(&settings.filter, process)?;
     let format = settings.format;
-    let writer = move || Marked { process, format };
+    let writer = move || LogWriter { process, format };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
         LogFormat::Text => {
@@ -47,8 +46,8 @@ pub(crate) fn start(settings: &LogSettings, process: Process) -> anyhow::Result<
     Ok(())
 }
 
-/// A level, or directives. An unknown word would be taken for a target of that name, and so
-/// silence everything; it is refused here.
+/// A level, or directives. tracing takes an unknown word for a target, which would silence everything; refuse
+/// it here.
 fn log_filter(text: &str, process: Process) -> anyhow::Result<EnvFilter> {
     let is_word = |directive: &&str| !directive.contains(['=', '[']);
     let mut level = LevelFilter::OFF;
@@ -61,30 +60,30 @@ fn log_filter(text: &str, process: Process) -> anyhow::Result<EnvFilter> {
     }
     let names =
         |target: &str| text.split(',').any(|directive| directive.trim().starts_with(target));
-    // It warns of each directory whose watch went with it, as with every change of a ConfigMap.
+    // notify warns whenever a watched directory is removed, which every change of a ConfigMap does.
     let is_noisy = level > LevelFilter::ERROR && !names("notify");
     let quiet = if is_noisy { ",notify=error" } else { "" };
     let once = match process {
-        Process::Worker(_) if level <= LevelFilter::INFO && !names("tidegate") => TOLD_ONCE,
-        Process::Worker(_) | Process::Started => "",
+        Process::Worker(_) if level <= LevelFilter::INFO && !names("tidegate") => SUPERVISOR_ONLY,
+        Process::Worker(_) | Process::Main => "",
     };
     EnvFilter::try_new(format!("{text}{quiet}{once}"))
-        .with_context(|| format!("--log {text:?} is not understood"))
+        .with_context(|| format!("--log {text:?} is not valid"))
 }
 
-/// Standard error, where each line of a worker says so.
-struct Marked {
+/// Standard error; adds its number to each line of a worker.
+struct LogWriter {
     process: Process,
     format: LogFormat,
 }
 
-impl Write for Marked {
-    /// Takes one event at a time, which is how they are written.
+impl Write for LogWriter {
+    /// Expects one whole event, as tracing-subscriber writes them.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
         match self.process {
-            Process::Started => stderr.write_all(event)?,
-            Process::Worker(index) => stderr.write_all(&marked(event, index, self.format))?,
+            Process::Main => stderr.write_all(event)?,
+            Process::Worker(index) => stderr.write_all(&with_worker(event, index, self.format))?,
         }
         Ok(event.len())
     }
@@ -94,7 +93,7 @@ impl Write for Marked {
     }
 }
 
-fn marked(event: &[u8], index: u32, format: LogFormat) -> Vec<u8> {
+fn with_worker(event: &[u8], index: u32, format: LogFormat) -> Vec<u8> {
     let (before, after, mark) = match format {
         LogFormat::Json => match event.strip_prefix(b"{") {
             Some(rest) => (&b"{"[..], rest, format!("\"worker\":{index},")),
@@ -120,20 +119,19 @@ mod tests {
         assert_eq!(found, expected, "for {text}");
     }
 
-    /// With every change of a ConfigMap the log had a warning of the notify crate that nobody could
-    /// do anything about.
+    /// Regression: every change of a ConfigMap logged a warning of the notify crate that no operator could act on.
     #[test]
     fn the_watcher_is_quiet_unless_asked_for() {
-        let check = |text, expected: &[&str]| check(text, Process::Started, expected);
+        let check = |text, expected: &[&str]| check(text, Process::Main, expected);
         check("info", &["info", "notify=error"]);
         check("debug,h2=info", &["debug", "h2=info", "notify=error"]);
         check("info,notify=debug", &["info", "notify=debug"]);
         check("info,notify::inotify=warn", &["info", "notify::inotify=warn"]);
-        // Nothing is made louder.
+        // No directive raises a level.
         check("off", &["off"]);
         check("error", &["error"]);
         check("h2=info", &["h2=info"]);
-        assert!(log_filter("inof", Process::Started).is_err());
+        assert!(log_filter("inof", Process::Main).is_err());
     }
 
     #[test]
@@ -147,10 +145,11 @@ mod tests {
 
     #[test]
     fn lines_of_workers_say_so() {
-        let marked =
-            |event: &str, format| String::from_utf8(marked(event.as_bytes(), 3, format)).unwrap();
-        let json = marked("{\"level\":\"INFO\"}\n", LogFormat::Json);
+        let with_worker = |event: &str, format| {
+            String::from_utf8(with_worker(event.as_bytes(), 3, format)).unwrap()
+        };
+        let json = with_worker("{\"level\":\"INFO\"}\n", LogFormat::Json);
         assert_eq!(json, "{\"worker\":3,\"level\":\"INFO\"}\n");
-        assert_eq!(marked("INFO ready\n", LogFormat::Text), "INFO ready worker=3\n");
+        assert_eq!(with_worker("INFO ready\n", LogFormat::Text), "INFO ready worker=3\n");
     }
 }

@@ -1,17 +1,19 @@
-//! How many files this process, and the workers that it starts, may have open: each connection is one.
+//! The limit of open files of this process and its workers. Each connection is one open file.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit to the highest that may be had. It is low for the sake of programs that use select(2),
-/// often 1024, which is a tenth of --connections-max.
-pub(crate) fn allow_all() {
+/// Raises the soft limit to the hard limit. The default, often 1024 for the sake of select(2), is a tenth of
+/// --connections-max.
+pub(crate) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
         return;
     }
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        Ok(()) => tracing::debug!(before = current, now = maximum, "may open more files"),
-        // Some systems have yet another limit. As many connections are served as there may be.
+        Ok(()) => {
+            tracing::debug!(before = current, now = maximum, "raised the limit of open files");
+        }
+        // Some systems have a further limit. Serve as many connections as it permits.
         Err(error) => tracing::warn!(
             %error,
             files = current,

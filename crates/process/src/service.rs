@@ -1,7 +1,7 @@
-//! What decides, in each process: the authority, its limits, and the endpoints that ask it.
+//! The parts that each serving process has: the authority, its limits, and the endpoints that ask it.
 
 use crate::Settings;
-use crate::endpoints::Parts;
+use crate::endpoints::DecisionServices;
 use std::fs::File;
 use std::sync::Arc;
 use tidegate_authority::{Authority, Observer};
@@ -14,10 +14,9 @@ use tidegate_servers::{Health, Overload, Replies};
 use tidegate_stats::{Metrics, Registry, Snapshot};
 use tidegate_store::Cluster;
 
-/// A feed and its first limits.
-pub(crate) type Fed = (Arc<dyn Feed>, Rules);
+pub(crate) type OpenedFeed = (Arc<dyn Feed>, Rules);
 
-/// Opens the feed. A worker opens it by the limits that its supervisor has in force, in the file.
+/// Opens the feed. A worker passes the file with the limits that its supervisor has in force.
 pub type OpenFeed<'a> =
     dyn Fn(Option<&File>, Arc<dyn Observer>) -> anyhow::Result<(Arc<dyn Feed>, Rules)> + 'a;
 
@@ -29,10 +28,10 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Opens the data directory, on limits that are free of mistakes.
+    /// Opens the feed, whose limits must be free of mistakes, and then the data directory.
     pub(crate) fn open(
         settings: &Settings,
-        open_feed: impl FnOnce(Arc<dyn Observer>) -> anyhow::Result<Fed>,
+        open_feed: impl FnOnce(Arc<dyn Observer>) -> anyhow::Result<OpenedFeed>,
     ) -> anyhow::Result<Service> {
         let metrics = Metrics::default();
         let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
@@ -50,7 +49,6 @@ impl Service {
         Arc::new(self.metrics.clone())
     }
 
-    /// The HTTP endpoint.
     pub(crate) fn http<M: MetricsPage>(
         &self,
         page: M,
@@ -61,43 +59,42 @@ impl Service {
         Http::new(authority, self.observer(), replies, page, health, overload)
     }
 
-    /// The endpoints that decide requests.
-    pub(crate) fn parts(
+    pub(crate) fn decision_services(
         &self,
         health: Health,
         overload: Arc<Overload>,
         settings: &Settings,
-    ) -> anyhow::Result<Parts> {
+    ) -> anyhow::Result<DecisionServices> {
         let authority = self.authority.clone();
         let frs = Frs::new(authority, self.observer(), overload.clone(), &settings.frs);
         let (authority, replies) = (self.authority.clone(), self.replies.clone());
         let rls = Rls::new(authority, self.observer(), replies, health, overload, &settings.rls)?;
-        Ok(Parts { rls, frs })
+        Ok(DecisionServices { rls, frs })
     }
 
-    /// The page of this process and of the store, which counts for all processes.
-    pub(crate) fn page_with_store(&self) -> OwnPage {
-        OwnPage(self.metrics.with_store(self.store().clone()))
+    /// The metrics of this process and of the store, which counts for all processes.
+    pub(crate) fn page_with_store(&self) -> ProcessMetrics {
+        ProcessMetrics(self.metrics.with_store(self.store().clone()))
     }
 
-    /// The page of this process alone.
-    pub(crate) fn page_without_store(&self) -> OwnPage {
-        OwnPage(self.metrics.without_store(self.store().clone()))
+    /// The metrics of this process alone.
+    pub(crate) fn page_without_store(&self) -> ProcessMetrics {
+        ProcessMetrics(self.metrics.without_store(self.store().clone()))
     }
 }
 
-/// The metrics that this process counts itself.
+/// The metrics counted by this process.
 #[derive(Clone)]
-pub(crate) struct OwnPage(Registry);
+pub(crate) struct ProcessMetrics(Registry);
 
-impl OwnPage {
+impl ProcessMetrics {
     pub(crate) async fn snapshot(&self) -> anyhow::Result<Snapshot> {
         let registry = self.0.clone();
         Ok(tokio::task::spawn_blocking(move || registry.snapshot()).await?)
     }
 }
 
-impl MetricsPage for OwnPage {
+impl MetricsPage for ProcessMetrics {
     async fn page(&self) -> anyhow::Result<String> {
         let registry = self.0.clone();
         Ok(tokio::task::spawn_blocking(move || registry.snapshot().text()).await?)

@@ -1,55 +1,54 @@
-//! The signals that a daemon answers.
+//! The signals that end or reload a service.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Heard from before the first door opens.
+/// Subscribed to before the first socket listens, so that no signal is lost.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    /// Asked for while only a stop was waited for.
-    is_reload_asked: bool,
+    /// A reload was requested while [`Signals::stop`] waited.
+    is_reload_pending: bool,
 }
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// To drain and end: SIGTERM, SIGINT
+pub(crate) enum Action {
+    /// Drain and exit: SIGTERM, SIGINT
     Stop,
-    /// To read the limits again: SIGHUP
+    /// Read the limits again: SIGHUP
     Reload,
 }
 
 impl Signals {
-    pub(crate) fn listen() -> anyhow::Result<Self> {
+    pub(crate) fn subscribe() -> anyhow::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
-            is_reload_asked: false,
+            is_reload_pending: false,
         })
     }
 
-    /// Waits for the next one.
-    pub(crate) async fn next(&mut self) -> Asked {
-        if std::mem::take(&mut self.is_reload_asked) {
-            return Asked::Reload;
+    pub(crate) async fn next(&mut self) -> Action {
+        if std::mem::take(&mut self.is_reload_pending) {
+            return Action::Reload;
         }
-        self.heard().await
+        self.receive().await
     }
 
-    async fn heard(&mut self) -> Asked {
+    async fn receive(&mut self) -> Action {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => Action::Stop,
+            _ = self.interrupt.recv() => Action::Stop,
+            _ = self.hangup.recv() => Action::Reload,
         }
     }
 
-    /// Waits for one that says to stop. What else is asked for is told by the next [`Signals::next`].
+    /// Waits for a signal to stop. A reload requested meanwhile is returned by the next [`Signals::next`].
     pub(crate) async fn stop(&mut self) {
-        while self.heard().await != Asked::Stop {
-            self.is_reload_asked = true;
+        while self.receive().await != Action::Stop {
+            self.is_reload_pending = true;
         }
     }
 }
@@ -60,19 +59,19 @@ mod tests {
     use rustix::process::{getpid, kill_process};
     use std::time::Duration;
 
-    /// Limits that were changed while the workers started were not read.
+    /// Regression: limits changed while the workers started were not read.
     #[tokio::test]
-    async fn a_reload_that_is_asked_for_before_serving_is_not_forgotten() {
-        let mut signals = Signals::listen().unwrap();
+    async fn a_reload_requested_before_serving_is_kept() {
+        let mut signals = Signals::subscribe().unwrap();
         let mut heard = signal(SignalKind::hangup()).unwrap();
         kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
         heard.recv().await.unwrap();
         tokio::select! {
             biased;
-            () = signals.stop() => panic!("nobody said to stop"),
+            () = signals.stop() => panic!("no signal to stop was sent"),
             () = std::future::ready(()) => {}
         }
-        let asked = tokio::time::timeout(Duration::from_secs(60), signals.next()).await;
-        assert_eq!(asked, Ok(Asked::Reload));
+        let action = tokio::time::timeout(Duration::from_secs(60), signals.next()).await;
+        assert_eq!(action, Ok(Action::Reload));
     }
 }

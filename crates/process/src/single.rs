@@ -1,4 +1,4 @@
-//! One process that serves everything, by threads.
+//! One process that serves all endpoints with several threads.
 
 use crate::Settings;
 use crate::endpoints::Endpoints;
@@ -6,42 +6,41 @@ use crate::lifecycle::Lifecycle;
 use crate::service::Service;
 use crate::signals::Signals;
 use crate::sockets::Endpoint;
-use crate::start::{open_addresses, take_over};
-use tidegate_servers::Health;
-use tidegate_servers::Overload;
+use crate::sockets::start::{open_addresses, request_takeover};
+use tidegate_servers::{Health, Overload};
 use tokio::sync::watch;
 
-/// Serves until told to stop, or until another process has taken over.
+/// Serves until a signal asks it to stop, or until another process has taken over.
 pub(crate) async fn serve(settings: &Settings, service: &Service) -> anyhow::Result<()> {
-    let mut signals = Signals::listen()?;
-    let mut offer = take_over(settings).await?;
-    let places = open_addresses(settings, offer.as_mut()).await?;
+    let mut signals = Signals::subscribe()?;
+    let mut offer = request_takeover(settings).await?;
+    let addresses = open_addresses(settings, offer.as_mut()).await?;
 
-    let (mut doors, mut http) = (Endpoints::new(), Endpoints::new());
-    let (keeper, store) =
+    let (mut decisions, mut http) = (Endpoints::new(), Endpoints::new());
+    let (store_watch, store) =
         tidegate_data_dir::maintain(service.store().clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
     let overload = Overload::start();
-    let parts = service.parts(health.clone(), overload.clone(), settings)?;
-    for place in &places {
-        for listener in place.listeners()? {
-            if place.door == Endpoint::Http {
+    let services = service.decision_services(health.clone(), overload.clone(), settings)?;
+    for address in &addresses {
+        for listener in address.listeners()? {
+            if address.endpoint == Endpoint::Http {
                 let page = service.page_with_store();
                 http.open_http(service.http(page, health.clone(), overload.clone()), listener);
             } else {
-                doors.open(place.door, listener, &parts);
+                decisions.open(address.endpoint, listener, &services);
             }
         }
     }
     tracing::info!("ready");
     let data_dir = &settings.data_dir.dir;
     let lifecycle =
-        Lifecycle::ready(data_dir, service, (places, offer), http, draining, keeper).await;
+        Lifecycle::start(data_dir, service, (addresses, offer), http, draining, store_watch).await;
     let reload = || {
         service.feed.reload();
-        parts.rls.reload_files();
+        services.rls.reload_files();
     };
-    let ended = lifecycle.until_told(&mut signals, reload, doors.failed()).await;
-    lifecycle.end(ended, doors.drain(signals.stop())).await
+    let ended = lifecycle.until_stopped(&mut signals, reload, decisions.failed()).await;
+    lifecycle.shut_down(ended, decisions.drain(signals.stop())).await
 }

@@ -1,8 +1,7 @@
-//! Takes connections for a door, and keeps account of those that are under way.
+//! Accepts connections for an endpoint and tracks their tasks.
 //!
-//! Owns what every door needs alike: a pause where accepting fails, words about it that are few, and the
-//! end of all connections with their door. How many there may be, and what becomes of the others, the
-//! doors say.
+//! Owns what every endpoint needs: a pause after a failed accept, one log line a second about it, and the end
+//! of all connections with their endpoint. Each endpoint decides how many connections it serves.
 
 use crate::address::Listener;
 use std::io;
@@ -14,33 +13,32 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::{JoinError, JoinSet};
 
-/// Out of file descriptors, an accept fails at once and again: without a pause that would take a
-/// whole core. A connection that ends in the meantime gives one back.
+/// Without free file descriptors an accept fails immediately, again and again; without a pause that would use
+/// a whole core. A connection that ends meanwhile frees one.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// A listener of a door.
 pub(crate) struct Acceptor {
-    door: &'static str,
+    endpoint: &'static str,
     listener: Listener,
     failures: OncePerSecond,
 }
 
 impl Acceptor {
-    /// `door` is what logs call it.
-    pub(crate) fn new(door: &'static str, listener: Listener) -> Acceptor {
-        Acceptor { door, listener, failures: OncePerSecond::default() }
+    /// `endpoint` is its name in logs.
+    pub(crate) fn new(endpoint: &'static str, listener: Listener) -> Acceptor {
+        Acceptor { endpoint, listener, failures: OncePerSecond::default() }
     }
 
-    /// The next connection. Nothing is lost when it is not waited for to the end.
+    /// The next connection. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Socket {
         loop {
             match self.accept().await {
                 Ok(socket) => return socket,
-                // Its peer has gone again, which is its own affair.
+                // The peer has already gone.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if self.failures.is_due() {
-                        tracing::warn!(door = self.door, %error, "a connection was not accepted");
+                        tracing::warn!(door = self.endpoint, %error, "a connection was not accepted");
                     }
                     tokio::time::sleep(PAUSE_AFTER_ERROR).await;
                 }
@@ -52,8 +50,8 @@ impl Acceptor {
         match &self.listener {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Answers are written at once, so there is nothing to gather. A stream that cannot be
-                // told is gone, which shows when it is read.
+                // Answers are written whole, so delaying small writes gains nothing. If the option cannot be
+                // set, the stream is gone, which the next read finds.
                 let _ = stream.set_nodelay(true);
                 Ok(Socket::Tcp(stream))
             }
@@ -62,7 +60,7 @@ impl Acceptor {
     }
 }
 
-/// A connection as the system has it.
+/// A stream accepted from a TCP or Unix socket.
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -126,21 +124,20 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// The connections of a door; those left end with it.
+/// The connections of an endpoint; any left end with it.
 #[derive(Default)]
 pub(crate) struct Connections(JoinSet<()>);
 
 impl Connections {
-    /// Serves another one.
     pub(crate) fn spawn(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
-        // Where one comes after the other without a break, nobody waits for those that have ended.
+        // Remove ended tasks here too: under a steady stream of connections `until` may never do it.
         while let Some(ended) = self.0.try_join_next() {
-            tell_of_panic(ended);
+            log_panic(ended);
         }
         self.0.spawn(connection);
     }
 
-    /// What `next` gives, or none once `stopped` ends. Takes leave of those that end meanwhile.
+    /// The output of `next`, or none once `stopped` ends. Meanwhile it removes tasks that have ended.
     pub(crate) async fn until<T>(
         &mut self,
         mut stopped: Pin<&mut impl Future<Output = ()>>,
@@ -150,25 +147,24 @@ impl Connections {
         loop {
             tokio::select! {
                 next = &mut next => return Some(next),
-                Some(ended) = self.0.join_next() => tell_of_panic(ended),
+                Some(ended) = self.0.join_next() => log_panic(ended),
                 () = &mut stopped => return None,
             }
         }
     }
 
-    /// Waits until all have ended.
     pub(crate) async fn all_ended(mut self) {
         while let Some(ended) = self.0.join_next().await {
-            tell_of_panic(ended);
+            log_panic(ended);
         }
     }
 }
 
-fn tell_of_panic(ended: Result<(), JoinError>) {
+fn log_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(%error, "a connection ended by a mistake in the program");
+        tracing::error!(%error, "the task of a connection panicked");
     }
 }
 
@@ -178,13 +174,16 @@ mod tests {
     use crate::address::Address;
 
     #[tokio::test]
-    async fn a_tcp_connection_gathers_nothing() {
+    async fn a_tcp_connection_does_not_delay_small_writes() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let bound = listener.local_addr().unwrap();
         let address = Address::Tcp(bound.to_string());
-        let mut acceptor = Acceptor::new("test", Listener::of(listener.into(), &address).unwrap());
+        let mut acceptor =
+            Acceptor::new("test", Listener::from_socket(listener.into(), &address).unwrap());
         let _client = TcpStream::connect(bound).await.unwrap();
-        let Socket::Tcp(accepted) = acceptor.next().await else { panic!("by a Unix socket") };
+        let Socket::Tcp(accepted) = acceptor.next().await else {
+            panic!("accepted on a Unix socket")
+        };
         assert!(accepted.nodelay().unwrap());
     }
 }

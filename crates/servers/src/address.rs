@@ -1,4 +1,4 @@
-//! Where a front door listens: `host:port`, `unix:PATH`, or `off`.
+//! The address of an endpoint: `host:port`, `unix:PATH`, or `off`.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use tokio::net::{TcpListener, UnixListener};
 
-/// A door's address, as given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// `host:port`
@@ -27,7 +26,7 @@ impl FromStr for Address {
         }
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
-                return Err("unix: wants a path, such as unix:/run/tidegate.sock".to_owned());
+                return Err("unix: needs a path, such as unix:/run/tidegate.sock".to_owned());
             }
             return Ok(Address::Unix(path.into()));
         }
@@ -50,16 +49,15 @@ impl fmt::Display for Address {
     }
 }
 
-/// A door that is open. It does not own the file of a Unix socket, which the process that made it
-/// removes.
+/// A listening socket. It does not own the file of a Unix socket; the process that created the file removes it.
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// That of a socket that listens at `address`. Must be called in a runtime.
-    pub fn of(socket: OwnedFd, address: &Address) -> io::Result<Listener> {
+    /// Wraps a socket that listens at `address`. Must be called in a runtime.
+    pub fn from_socket(socket: OwnedFd, address: &Address) -> io::Result<Listener> {
         match address {
             Address::Unix(_) => {
                 let listener = std::os::unix::net::UnixListener::from(socket);
@@ -80,25 +78,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_or_refused_with_what_was_expected() {
+    fn addresses_are_parsed_or_refused_with_the_expected_form() {
         let tcp = |text: &str| Ok(Address::Tcp(text.to_owned()));
-        let wanted = || Err("expected host:port, unix:PATH or off".to_owned());
+        let expected_form = || Err("expected host:port, unix:PATH or off".to_owned());
         let table = [
             ("127.0.0.1:8081", tcp("127.0.0.1:8081")),
             ("[::1]:0", tcp("[::1]:0")),
             ("localhost:1", tcp("localhost:1")),
             ("unix:/run/x.sock", Ok(Address::Unix("/run/x.sock".into()))),
             ("off", Ok(Address::Off)),
-            ("unix:", Err("unix: wants a path, such as unix:/run/tidegate.sock".to_owned())),
-            ("8081", wanted()),
-            (":8081", wanted()),
-            ("localhost:70000", wanted()),
-            ("", wanted()),
+            ("unix:", Err("unix: needs a path, such as unix:/run/tidegate.sock".to_owned())),
+            ("8081", expected_form()),
+            (":8081", expected_form()),
+            ("localhost:70000", expected_form()),
+            ("", expected_form()),
         ];
         for (text, expected) in table {
-            let read = text.parse::<Address>();
-            assert_eq!(read, expected, "for {text:?}");
-            assert!(read.is_err() || read.unwrap().to_string() == text, "for {text:?}");
+            let parsed = text.parse::<Address>();
+            assert_eq!(parsed, expected, "for {text:?}");
+            assert!(parsed.is_err() || parsed.unwrap().to_string() == text, "for {text:?}");
         }
     }
 }

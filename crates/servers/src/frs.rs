@@ -1,11 +1,10 @@
-//! The FRS door: `POST /frs`, XML in and out. See docs/reference/frs.md and its grammar, frs.xsd.
+//! The FRS endpoint: `POST /frs` with XML. docs/reference/frs.md describes the protocol, docs/reference/frs.xsd its grammar.
 //!
-//! `service` makes an answer of a request, `request` and `answer` are the XML of both, `srv` is the file
-//! that an FRS is set up by. What is counted, and how, the authority and its rules say; which connections
-//! there are, [`crate::slots`].
+//! `service` answers a request; `request` and `answer` are the XML of both. The authority and its rules
+//! decide what is counted; [`crate::http1::slots`] decides which connections there are.
 //!
-//! Invariant: bounded whatever clients send: connections, the bytes of bodies and of answers, items, their
-//! sizes, the work that waits.
+//! Invariant: whatever clients send, these are bounded: connections, the bytes of bodies and of answers,
+//! items, their sizes, and queued work.
 
 mod answer;
 pub(crate) mod request;
@@ -13,10 +12,10 @@ mod service;
 
 use crate::accept::{Acceptor, Connections, Socket};
 use crate::address::Listener;
-use crate::drain;
 use crate::http1;
+use crate::http1::drain;
+use crate::http1::slots::{Bounds, Slots, Timeouts};
 use crate::overload::Overload;
-use crate::slots::{Bounds, Patience, Slots};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use service::Service;
@@ -26,24 +25,24 @@ use std::time::Duration;
 use tidegate_authority::{Authority, Observer};
 use tokio::sync::{Semaphore, watch};
 
-/// What metrics and logs call it.
-const DOOR: &str = "frs";
-/// How many clients that find no place are told so at a time; more wait to be accepted.
-const REFUSED_MAX: usize = 64;
-/// How long a client has to ask before it gives way to another: those that come all at once are answered, or
-/// told to try again.
+/// The name in metrics and logs.
+const ENDPOINT: &str = "frs";
+/// The number of clients without a slot that are refused with an answer at a time; more wait to be accepted.
+const REFUSALS_MAX: usize = 64;
+/// How long a client has to send a request before it can be evicted, so that clients that arrive all at once
+/// are answered, or told to retry.
 const GRACE: Duration = Duration::from_millis(100);
-/// How long a client that finds no place may take to hear it.
-const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// How long a client without a slot may take to read the refusal.
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The connections of the endpoint.
+/// Bounds and time limits of connections.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Connections at once, of each process.
+    /// Connections at a time, for each process.
     pub connections_max: usize,
-    /// How long a request may take to come in, and its answer to be taken.
+    /// How long a request may take to arrive, and its answer to be read.
     pub request_timeout: Duration,
-    /// How long a connection may rest between requests.
+    /// How long a connection may be idle between requests.
     pub idle_timeout: Duration,
 }
 
@@ -56,54 +55,54 @@ pub struct Frs {
 }
 
 impl Frs {
-    /// A door that is not open yet.
+    /// An endpoint that does not listen yet.
     pub fn new(
         authority: Arc<Authority>,
         observer: Arc<dyn Observer>,
         overload: Arc<Overload>,
         settings: &Settings,
     ) -> Frs {
-        let patience = Patience { request: settings.request_timeout, idle: settings.idle_timeout };
+        let timeouts = Timeouts { request: settings.request_timeout, idle: settings.idle_timeout };
         let slots = settings.connections_max;
         Frs {
             service: Service { authority, observer, overload },
-            bounds: Bounds { slots, bytes: service::BODIES_BYTES_MAX, grace: GRACE, patience },
-            refusals: Arc::new(Semaphore::new(REFUSED_MAX)),
+            bounds: Bounds { slots, bytes: service::BODIES_BYTES_MAX, grace: GRACE, timeouts },
+            refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         }
     }
 
-    /// Serves until `stop` says so, then lets requests under way finish.
+    /// Serves until `stop` is true, then lets requests under way finish.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
-        let slots = Slots::new(self.bounds, self.service.observer.clone(), DOOR);
+        let slots = Slots::new(self.bounds, self.service.observer.clone(), ENDPOINT);
         tokio::select! {
             () = self.accept(listener, &slots, stop) => {}
-            () = slots.keep_pace() => {}
+            () = slots.enforce_deadlines() => {}
         }
     }
 
     async fn accept(&self, listener: Listener, slots: &Slots, stop: watch::Receiver<bool>) {
-        let mut acceptor = Acceptor::new(DOOR, listener);
+        let mut acceptor = Acceptor::new(ENDPOINT, listener);
         let mut connections = Connections::default();
         let stopped = drain::stopped(stop.clone());
         tokio::pin!(stopped);
         loop {
-            // A client that is not accepted can still be served by another process.
+            // Another process can still serve a client that is not accepted.
             let next = async {
-                slots.may_accept().await;
+                slots.ready_to_accept().await;
                 let refusal = self.refusals.clone().acquire_owned().await;
                 (refusal, acceptor.next().await)
             };
             let Some((refusal, socket)) = connections.until(stopped.as_mut(), next).await else {
                 break;
             };
-            if let Some(slot) = slots.enter() {
+            if let Some(slot) = slots.acquire() {
                 let (service, stop) = (self.service.clone(), stop.clone());
                 connections.spawn(async move {
                     let answer = |request, slot| service.answer(request, slot);
                     http1::serve(socket, slot, &service.overload, stop, answer).await;
                 });
             } else {
-                self.service.observer.connection_refused(DOOR);
+                self.service.observer.connection_refused(ENDPOINT);
                 let overload = self.service.overload.clone();
                 connections.spawn(async move {
                     overload.watch(refuse(socket)).await;
@@ -111,21 +110,21 @@ impl Frs {
                 });
             }
         }
-        // It would take connections that nobody accepts any more.
+        // An open listener would queue connections that nothing accepts any more.
         drop(acceptor);
         connections.all_ended().await;
     }
 }
 
-/// Answers the first request of a client for which there is no slot, and lets it go.
+/// Refuses the first request of a client for which there is no slot, and closes the connection.
 async fn refuse(socket: Socket) {
     let answer = service_fn(|_| {
-        let told = service::overloaded("too many connections are open; try again");
-        std::future::ready(Ok::<_, Infallible>(told))
+        let response = service::overloaded("too many connections are open; try again");
+        std::future::ready(Ok::<_, Infallible>(response))
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     let http = http.keep_alive(false).header_read_timeout(None);
     let refused = http.serve_connection(TokioIo::new(socket), answer);
-    // A client that does not even ask is let go without an answer.
-    let _ = tokio::time::timeout(REFUSED_FOR, refused).await;
+    // A client that sends no request gets no answer.
+    let _ = tokio::time::timeout(REFUSAL_TIME_MAX, refused).await;
 }

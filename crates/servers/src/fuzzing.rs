@@ -1,4 +1,4 @@
-//! What the fuzzer may see of what is private here. Not for any other use.
+//! Private functions for the fuzzer, and for no other use.
 
 use crate::frs::request;
 use tidegate_xml as xml;
@@ -6,13 +6,13 @@ use tidegate_xml as xml;
 /// An item of a body: business, key, hits, and the names of its windows.
 pub type Item = (String, String, u64, Vec<String>);
 
-/// How many commands there are.
+/// The number of commands.
 pub const COMMANDS: usize = request::Command::ALL.len();
 
-/// Reads the body of a command, by its number.
+/// Reads the body of a command, given by its number.
 ///
 /// # Errors
-/// The first mistake, and the byte it is at.
+/// The first mistake, and its byte offset.
 pub fn frs_items(command: usize, bytes: &[u8]) -> Result<Vec<Item>, (usize, String)> {
     let error = |mistake: xml::XmlError| (mistake.at, mistake.message);
     let command = request::Command::ALL[command % COMMANDS];

@@ -1,20 +1,20 @@
-//! Whether requests can be decided: what `/healthcheck` and gRPC's health service go by.
+//! Whether requests can be decided: the source of `/healthcheck` and of gRPC's health service.
 
 use std::time::SystemTime;
 use tidegate_data_dir::{FileState, StoreHealth};
 use tokio::sync::watch;
 
-/// Clones watch the same.
+/// Clones watch the same process.
 #[derive(Debug, Clone)]
 pub struct Health {
     pub draining: watch::Receiver<bool>,
     pub store: watch::Receiver<StoreHealth>,
-    /// How many worker processes serve; none where this process serves by itself.
+    /// The number of worker processes that serve; none if this process serves by itself.
     pub workers: Option<watch::Receiver<usize>>,
 }
 
 impl Health {
-    /// What is wrong, none when nothing is.
+    /// The reason why requests cannot be decided, if there is one.
     pub fn failing(&self) -> Option<&'static str> {
         if *self.draining.borrow() {
             return Some("draining");
@@ -28,8 +28,8 @@ impl Health {
         }
     }
 
-    /// What is wrong while requests are decided: some of them cannot be, or what is counted may not last. None when
-    /// nothing is.
+    /// Faults that do not stop decisions: some counters cannot be used, or changes may not last. None if
+    /// there are none.
     pub fn degraded(&self) -> Option<String> {
         let now = SystemTime::now();
         let store = self.store.borrow();

@@ -1,8 +1,8 @@
-//! The HTTP door: `/healthcheck`, `/metrics`, `/rlconfig`, and `/json`, which decides.
+//! The HTTP endpoint: `/healthcheck`, `/metrics`, `/rlconfig`, and `/json`, which decides.
 //!
-//! Owns its connections and what they may cost: how many there are, how long a request may take to arrive,
-//! how large it may be. A liveness probe asks here, so nothing that clients do keeps out the next one: see
-//! [`crate::slots`]. Knows no limit: it asks the authority.
+//! Owns its connections and their cost: how many there are, how long a request may take to arrive, how large
+//! it may be. Liveness probes come here, so no client can keep out the next one; see [`crate::http1::slots`].
+//! Knows no limit: it asks the authority.
 
 mod body;
 mod json;
@@ -11,12 +11,12 @@ mod rlconfig;
 
 use crate::accept::{Acceptor, Connections};
 use crate::address::Listener;
-use crate::drain;
 use crate::health::Health;
 use crate::http1;
+use crate::http1::drain;
+use crate::http1::slots::{Bounds, NoRoom, Phase, Slot, Slots, Timeouts};
 use crate::overload::Overload;
 use crate::replies::Replies;
-use crate::slots::{Bounds, NoRoom, Patience, Phase, Slot, Slots};
 use body::Page;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
@@ -26,23 +26,23 @@ use std::time::Duration;
 use tidegate_authority::{Authority, Observer};
 use tokio::sync::{Semaphore, watch};
 
-/// What metrics and logs call it.
-const DOOR: &str = "http";
+/// The name in metrics and logs.
+const ENDPOINT: &str = "http";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Some 40 KiB each, while it is idle, are 40 MiB. At 20,000 new connections a second, more than the door
-/// accepts, each has 50 ms to ask before it gives way.
+/// Some 40 KiB for each idle connection are 40 MiB. At 20,000 new connections a second, more than the
+/// endpoint accepts, each has 50 ms to send a request before it can be evicted.
 const BOUNDS: Bounds = Bounds {
     slots: 1_024,
     // 64 of the largest bodies.
     bytes: 64 * body::BYTES_MAX,
     grace: Duration::ZERO,
-    patience: Patience { request: Duration::from_secs(10), idle: Duration::from_secs(60) },
+    timeouts: Timeouts { request: Duration::from_secs(10), idle: Duration::from_secs(60) },
 };
-/// Large bodies that are decided at once, beside all else: one takes milliseconds.
-const LARGE_AT_ONCE: usize = 1;
-/// Pages of metrics or limits that are written at once: with many rules one takes milliseconds.
-const PAGES_AT_ONCE: usize = 1;
+/// Large bodies decided at the same time, beside all else: one takes milliseconds.
+const LARGE_BODIES_MAX: usize = 1;
+/// Pages of metrics or limits written at the same time: with many rules one takes milliseconds.
+const PAGES_MAX: usize = 1;
 
 const PATHS: [&str; 5] = ["/", "/healthcheck", "/json", "/metrics", "/rlconfig"];
 
@@ -54,43 +54,25 @@ GET  /rlconfig     the limits in force
 POST /json         decides a RateLimitRequest in proto-JSON
 ";
 
-/// What `/metrics` says: of this process, or of several added up.
+/// The content of `/metrics`: the metrics of this process, or the sum of several.
 pub trait MetricsPage: Send + Sync + 'static {
-    /// The page, as it is now.
     fn page(&self) -> impl Future<Output = anyhow::Result<String>> + Send;
 }
 
-/// The service; clones share everything.
+/// The service.
 pub struct Http<M> {
     authority: Arc<Authority>,
     observer: Arc<dyn Observer>,
     replies: Arc<Replies>,
-    page: Arc<M>,
+    page: M,
     health: Health,
     overload: Arc<Overload>,
-    /// Large bodies that may be decided.
-    large: Arc<Semaphore>,
-    /// Pages that may be written.
-    pages: Arc<Semaphore>,
-}
-
-impl<M> Clone for Http<M> {
-    fn clone(&self) -> Self {
-        Http {
-            authority: self.authority.clone(),
-            observer: self.observer.clone(),
-            replies: self.replies.clone(),
-            page: self.page.clone(),
-            health: self.health.clone(),
-            overload: self.overload.clone(),
-            large: self.large.clone(),
-            pages: self.pages.clone(),
-        }
-    }
+    large_bodies: Arc<Semaphore>,
+    pages: Semaphore,
 }
 
 impl<M: MetricsPage> Http<M> {
-    /// A door to `authority` that tells the metrics of `page`, and reports to `observer`.
+    /// An endpoint that asks `authority`, serves the metrics of `page`, and reports to `observer`.
     pub fn new(
         authority: Arc<Authority>,
         observer: Arc<dyn Observer>,
@@ -99,37 +81,40 @@ impl<M: MetricsPage> Http<M> {
         health: Health,
         overload: Arc<Overload>,
     ) -> Http<M> {
-        let page = Arc::new(page);
-        let [large, pages] =
-            [LARGE_AT_ONCE, PAGES_AT_ONCE].map(|most| Arc::new(Semaphore::new(most)));
-        Http { authority, observer, replies, page, health, overload, large, pages }
+        let large_bodies = Arc::new(Semaphore::new(LARGE_BODIES_MAX));
+        let pages = Semaphore::new(PAGES_MAX);
+        Http { authority, observer, replies, page, health, overload, large_bodies, pages }
     }
 
-    /// Serves until `stop` says so, then lets requests under way finish. `/healthcheck` fails while calls
-    /// under way are drained, so that a load balancer looks elsewhere, and when no decision can be made
-    /// any more.
+    /// Serves until `stop` is true, then lets requests under way finish. `/healthcheck` fails while calls under way
+    /// are drained, so that a load balancer chooses another process, and when no decision can be made.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
-        let slots = Slots::new(BOUNDS, self.observer.clone(), DOOR);
+        let slots = Slots::new(BOUNDS, self.observer.clone(), ENDPOINT);
         tokio::select! {
-            () = self.accept(listener, &slots, stop) => {}
-            () = slots.keep_pace() => {}
+            () = Arc::new(self).accept(listener, &slots, stop) => {}
+            () = slots.enforce_deadlines() => {}
         }
     }
 
-    async fn accept(&self, listener: Listener, slots: &Slots, stop: watch::Receiver<bool>) {
-        let mut acceptor = Acceptor::new(DOOR, listener);
+    async fn accept(
+        self: Arc<Self>,
+        listener: Listener,
+        slots: &Slots,
+        stop: watch::Receiver<bool>,
+    ) {
+        let mut acceptor = Acceptor::new(ENDPOINT, listener);
         let mut connections = Connections::default();
         let stopped = drain::stopped(stop.clone());
         tokio::pin!(stopped);
         loop {
-            // A client that is not accepted can still be served by another process.
+            // Another process can still serve a client that is not accepted.
             let next = async {
-                slots.may_accept().await;
+                slots.ready_to_accept().await;
                 acceptor.next().await
             };
             let Some(socket) = connections.until(stopped.as_mut(), next).await else { break };
-            let Some(slot) = slots.enter() else {
-                self.observer.connection_refused(DOOR);
+            let Some(slot) = slots.acquire() else {
+                self.observer.connection_refused(ENDPOINT);
                 continue;
             };
             let (http, stop) = (self.clone(), stop.clone());
@@ -143,22 +128,22 @@ impl<M: MetricsPage> Http<M> {
     }
 
     async fn answer(
-        &self,
+        self: &Arc<Self>,
         request: Request<Incoming>,
         slot: Arc<Slot>,
     ) -> hyper::Response<body::Body> {
         let path = request.uri().path();
-        let known = known_path(path);
+        let path_label = path_label(path);
         let page = match (path, request.method()) {
             ("/json", &Method::POST) => json::answer(self, request, &slot).await,
             ("/json", _) => not_allowed("POST"),
             ("/" | "/healthcheck" | "/metrics" | "/rlconfig", &Method::GET | &Method::HEAD) => {
-                self.page(known, &slot).await
+                self.page(path_label, &slot).await
             }
             ("/" | "/healthcheck" | "/metrics" | "/rlconfig", _) => not_allowed("GET, HEAD"),
-            _ => Page::text(StatusCode::NOT_FOUND, "no such page; / lists those that there are\n"),
+            _ => Page::text(StatusCode::NOT_FOUND, "no such page; GET / lists all pages\n"),
         };
-        self.observer.http_answered(known, page.status.as_u16());
+        self.observer.http_answered(path_label, page.status.as_u16());
         page.into_response()
     }
 
@@ -167,7 +152,7 @@ impl<M: MetricsPage> Http<M> {
             "/healthcheck" => match self.health.failing() {
                 None => match self.health.degraded() {
                     None => Page::text(StatusCode::OK, "OK\n"),
-                    // Other requests are decided, so nobody should be sent elsewhere.
+                    // Other requests are decided, so load balancers should not avoid this process.
                     Some(cause) => Page::text(StatusCode::OK, format!("degraded: {cause}\n")),
                 },
                 Some(cause) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")),
@@ -179,9 +164,9 @@ impl<M: MetricsPage> Http<M> {
 
     /// A page that takes a while to write, and may be long.
     async fn long_page(&self, path: &'static str, slot: &Slot) -> Page {
-        // Until it is its turn, the connection may give way. The semaphore is never closed.
-        let _turn = self.pages.acquire().await;
-        slot.enter(Phase::Deciding);
+        // While it waits for a permit, the connection can be evicted. The semaphore is never closed.
+        let _permit = self.pages.acquire().await;
+        slot.set_phase(Phase::Deciding);
         let page = match path {
             "/metrics" => self.metrics_page().await,
             _ => self.rlconfig_page().await,
@@ -189,9 +174,9 @@ impl<M: MetricsPage> Http<M> {
         match page.reserve(slot) {
             Ok(()) => page,
             Err(NoRoom) => {
-                let text = "too many clients do not take their answers; try again\n";
+                let text = "too many clients do not read their answers; try again\n";
                 let page = Page::text(StatusCode::SERVICE_UNAVAILABLE, text);
-                page.with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+                page.with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
             }
         }
     }
@@ -200,8 +185,8 @@ impl<M: MetricsPage> Http<M> {
         match self.page.page().await {
             Ok(text) => Page::new(StatusCode::OK, OPENMETRICS, text),
             Err(error) => {
-                tracing::error!(%error, "the metrics could not be told");
-                Page::text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be told\n")
+                tracing::error!(%error, "the metrics could not be written");
+                Page::text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n")
             }
         }
     }
@@ -212,18 +197,20 @@ impl<M: MetricsPage> Http<M> {
         let written = tokio::task::spawn_blocking(move || authority.with_limits(rlconfig::text));
         match written.await {
             Ok(text) => Page::text(StatusCode::OK, text),
-            Err(_) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, "the limits cannot be told\n"),
+            Err(_) => {
+                Page::text(StatusCode::INTERNAL_SERVER_ERROR, "the limits cannot be written\n")
+            }
         }
     }
 }
 
-/// A path of this endpoint, or `other`, so that clients cannot make series of metrics.
-fn known_path(path: &str) -> &'static str {
+/// The path as a metric label. Unknown paths are `other`, so that clients cannot create time series.
+fn path_label(path: &str) -> &'static str {
     PATHS.into_iter().find(|known| *known == path).unwrap_or("other")
 }
 
 fn not_allowed(allowed: &'static str) -> Page {
     let text = format!("the method must be {}\n", allowed.replace(", ", " or "));
     let page = Page::text(StatusCode::METHOD_NOT_ALLOWED, text);
-    page.with(header::ALLOW, HeaderValue::from_static(allowed))
+    page.with_header(header::ALLOW, HeaderValue::from_static(allowed))
 }

@@ -1,18 +1,21 @@
-//! One HTTP/1.1 connection of a door: keep-alive and pipelining, and a client that must keep pace.
+//! One HTTP/1.1 connection: keep-alive, pipelining, and time limits for slow clients.
 //!
-//! A connection is cut when a request that has begun to come in is not there in time, when its answer is
-//! not taken in time, when nothing comes for long, and when another client needs its place; see
-//! [`crate::slots`]. What comes in small pieces is read seldom: a read costs as much as thousands of bytes.
+//! A connection is closed if a request that has begun does not arrive in time, if its answer is not read in
+//! time, if nothing arrives for long, or if another client needs its slot; see [`slots`]. Small pieces are
+//! read rarely: a read costs as much as thousands of bytes.
 
-use crate::drain::{self, LastCall};
+pub(crate) mod drain;
+pub(crate) mod slots;
+
 use crate::overload::Overload;
-use crate::slots::{NoRoom, Phase, SMALL_BYTES_MAX, Slot};
+use drain::GracefulClose;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use slots::{NoRoom, Phase, SMALL_BYTES_MAX, Slot};
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
@@ -23,12 +26,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
-/// The largest head, and what is read ahead of pipelined requests. An idle connection keeps one such buffer
-/// at most, and a smaller one to write; with its task and what the allocator cannot use, that is below 64 KiB.
+/// The largest head, and the read-ahead of pipelined requests. An idle connection keeps at most one such buffer and
+/// a smaller one for writing; with its task and what the allocator cannot use, that is below 64 KiB.
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// Serves until the client leaves, falls behind or must give way, or `stop` says to finish.
+/// Serves until the client leaves, exceeds a time limit or is evicted, or until `stop` is true.
 pub(crate) async fn serve<S, A>(
     stream: S,
     slot: Slot,
@@ -40,35 +43,35 @@ pub(crate) async fn serve<S, A>(
     A: Future<Output = Response<Full<Bytes>>>,
 {
     let slot = Arc::new(slot);
-    let last_call = &LastCall::default();
+    let graceful_close = &GracefulClose::default();
     let answer = service_fn(|request| {
-        // Of a request that was read ahead nothing was noticed yet.
+        // A request that was read ahead has not changed the phase yet.
         if slot.phase() == Phase::Idle {
-            slot.enter(Phase::Receiving);
+            slot.set_phase(Phase::Receiving);
         }
         let (answer, slot) = (answer(request, slot.clone()), &slot);
         async move {
             let mut response = answer.await;
-            last_call.tell(&mut response);
+            graceful_close.mark(&mut response);
             let bytes = response.body().size_hint().exact().unwrap_or_default();
-            slot.answer(usize::try_from(bytes).unwrap_or(usize::MAX));
+            slot.begin_answer(usize::try_from(bytes).unwrap_or(usize::MAX));
             Ok::<_, Infallible>(response)
         }
     });
     let mut http = http1::Builder::new();
-    // The pace is kept by the slot, without a timer for each request. A client that has sent all, and says
-    // so, still waits for the answer.
+    // The slot enforces time limits, without a timer for each request. A client that has sent everything and
+    // shuts down its side still gets its answer.
     http.header_read_timeout(None).half_close(true);
     http.max_buf_size(BUFFER_BYTES_MAX).max_headers(HEADERS_MAX);
     let io = TokioIo::new(Paced::new(stream, slot.clone()));
     let connection = http.serve_connection(io, answer);
     tokio::pin!(connection);
-    let leave = async {
+    let close = async {
         drain::stopped(stop).await;
-        last_call.ring().await;
+        graceful_close.announce().await;
     };
-    tokio::pin!(leave);
-    let mut is_closing = false;
+    tokio::pin!(close);
+    let mut may_close = false;
     loop {
         tokio::select! {
             ended = overload.watch(connection.as_mut()) => {
@@ -77,56 +80,59 @@ pub(crate) async fn serve<S, A>(
                 }
                 return;
             }
-            () = slot.is_wanted() => return,
-            () = &mut leave, if !is_closing => {
-                is_closing = true;
+            () = slot.evicted() => return,
+            () = &mut close, if !may_close => {
+                may_close = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-/// Why a body is not there.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// It is larger than it may be.
+    /// It exceeds the maximum.
     TooLarge,
-    /// There is no memory for it beside the others. It was let in and thrown away.
+    /// All bodies together exceed their memory. This one was read and discarded.
     NoRoom,
-    /// It comes in chunks of a few bytes each.
-    InCrumbs,
+    /// It arrives in chunks of a few bytes each.
+    TooManyChunks,
     Broken(hyper::Error),
 }
 
-/// So many chunks a body may have, and one more for each 64 bytes: a chunk costs as much as they do.
+/// A body may have this many chunks, and one more for each 64 bytes: a chunk costs as much as they do.
 const CHUNKS_FREE: usize = 1_024;
 const CHUNK_BYTES_MIN: usize = 64;
 
-/// Reads a body of at most `most` bytes, which asks for room once it is not small. What comes in many small
-/// pieces is put together as it comes: a piece costs more than its bytes.
-pub(crate) async fn body(mut body: Incoming, slot: &Slot, most: usize) -> Result<Bytes, BodyError> {
-    // Most bodies are one piece, and are read where they are.
+/// Reads a body of at most `bytes_max` bytes, and reserves memory for it unless it is small. Small pieces are
+/// copied together as they arrive: a piece costs more than its bytes.
+pub(crate) async fn body(
+    mut body: Incoming,
+    slot: &Slot,
+    bytes_max: usize,
+) -> Result<Bytes, BodyError> {
+    // Most bodies are one piece, which is used without copying.
     let mut first = Bytes::new();
     let mut all: Vec<u8> = Vec::new();
-    let mut room = SMALL_BYTES_MAX.min(most);
+    let mut room = SMALL_BYTES_MAX.min(bytes_max);
     let mut chunks = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(BodyError::Broken)?.into_data() else { continue };
         let read = first.len() + all.len() + data.len();
-        if read > most {
+        if read > bytes_max {
             return Err(BodyError::TooLarge);
         }
         chunks += 1;
         if chunks > CHUNKS_FREE + read / CHUNK_BYTES_MIN {
-            return Err(BodyError::InCrumbs);
+            return Err(BodyError::TooManyChunks);
         }
         if read > room {
-            // Room grows with the bytes received, not with the announced length.
-            room = read.saturating_mul(2).min(most);
-            if let Err(NoRoom) = slot.hold(room) {
+            // The reservation grows with the bytes received, not with the announced length.
+            room = read.saturating_mul(2).min(bytes_max);
+            if let Err(NoRoom) = slot.reserve(room) {
                 drop((first, all));
-                let _ = slot.hold(0);
-                discard(body, most - read).await;
+                let _ = slot.reserve(0);
+                discard(body, bytes_max - read).await;
                 return Err(BodyError::NoRoom);
             }
         }
@@ -145,28 +151,28 @@ pub(crate) async fn body(mut body: Incoming, slot: &Slot, most: usize) -> Result
     Ok(if all.is_empty() { first } else { all.into() })
 }
 
-/// Lets a body come in that is of no use, up to so many bytes: a client that still sends when the connection
-/// is closed may not hear why.
-pub(crate) async fn discard(mut body: Incoming, most: usize) {
+/// Reads and discards a body, up to `bytes_max` bytes: a client that still sends when the connection closes
+/// may not receive the answer.
+pub(crate) async fn discard(mut body: Incoming, bytes_max: usize) {
     let mut bytes = 0;
     while let Some(Ok(frame)) = body.frame().await {
         bytes += frame.data_ref().map_or(0, Bytes::len);
-        if bytes > most {
+        if bytes > bytes_max {
             return;
         }
     }
 }
 
-/// A read of less is a small one. A segment of a client that sends what it has is larger.
+/// A smaller read is a small one. A client that sends what it has fills larger segments.
 const SMALL_READ_BYTES: usize = 512;
-/// So many small reads of a request are done as they come; beyond them each waits for twice as long as the
-/// one before, so that a request that comes byte by byte takes some twenty reads, and not one for each byte.
+/// The small reads of a request that are free. After them each read waits for twice as long as the one
+/// before, so that a request sent byte by byte takes some twenty reads instead of one for each byte.
 const SMALL_READS_FREE: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(640);
 
-/// A stream that tells when a request begins and when an answer is gone, and reads seldom what comes in
-/// small pieces.
+/// A stream that updates the phase of its slot at the start of a request and at the end of an answer, and
+/// delays small reads.
 struct Paced<S> {
     stream: S,
     slot: Arc<Slot>,
@@ -179,10 +185,9 @@ impl<S> Paced<S> {
         Paced { stream, slot, small_reads: 0, pause: None }
     }
 
-    /// So many bytes came.
-    fn came(&mut self, bytes: usize) {
+    fn received(&mut self, bytes: usize) {
         if self.slot.phase() == Phase::Idle {
-            self.slot.enter(Phase::Receiving);
+            self.slot.set_phase(Phase::Receiving);
             self.small_reads = 0;
         }
         if bytes >= SMALL_READ_BYTES || self.slot.phase() != Phase::Receiving {
@@ -210,7 +215,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         let bytes = buffer.filled().len() - before;
         if bytes > 0 {
-            self.came(bytes);
+            self.received(bytes);
         }
         read
     }
@@ -228,7 +233,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if flushed.is_ready() && self.slot.phase() == Phase::Answering {
-            self.slot.answered();
+            self.slot.end_answer();
         }
         flushed
     }
@@ -252,17 +257,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::slots::{Bounds, Slots, Timeouts};
     use super::*;
-    use crate::slots::{Bounds, Patience, Slots};
     use std::pin::pin;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// A head that comes byte by byte cost a read for each of its bytes.
+    /// Regression: a head sent byte by byte cost a read for each byte.
     #[tokio::test]
-    async fn bytes_that_come_one_by_one_are_read_together() {
-        let patience = Patience { request: Duration::from_secs(10), idle: Duration::from_secs(60) };
-        let bounds = Bounds { slots: 1, bytes: 0, grace: Duration::ZERO, patience };
-        let slot = Slots::new(bounds, Arc::new(()), "test").enter().expect("a slot");
+    async fn bytes_that_arrive_one_by_one_are_read_together() {
+        let timeouts = Timeouts { request: Duration::from_secs(10), idle: Duration::from_secs(60) };
+        let bounds = Bounds { slots: 1, bytes: 0, grace: Duration::ZERO, timeouts };
+        let slot = Slots::new(bounds, Arc::new(()), "test").acquire().expect("a slot");
         let (mut client, server) = tokio::io::duplex(4_096);
         let mut paced = pin!(Paced::new(server, Arc::new(slot)));
         let sending = tokio::spawn(async move {

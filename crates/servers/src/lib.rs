@@ -1,14 +1,13 @@
-//! The endpoints that clients reach: the rate limit service over gRPC (`rls`), HTTP (`http`) and the FRS (`frs`).
+//! The endpoints for clients: the rate limit service over gRPC (`rls`), HTTP (`http`) and the FRS (`frs`).
 //!
-//! Owns listeners, connections and their bounds, overload, TLS, the messages and the headers of answers. Every
-//! endpoint asks an [`Authority`](tidegate_authority::Authority) and decides nothing itself. Refuses to know
-//! command lines, processes and signals.
+//! Owns listeners, connections and their bounds, overload, TLS, the messages and headers of answers. Every
+//! endpoint asks an [`Authority`](tidegate_authority::Authority) and decides nothing itself. Knows neither
+//! command lines nor processes nor signals.
 
 #![allow(missing_docs, reason = "used in this workspace alone; a good name is not explained again")]
 
 mod accept;
 mod address;
-mod drain;
 pub mod frs;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -19,7 +18,6 @@ mod http1;
 mod overload;
 mod replies;
 pub mod rls;
-mod slots;
 
 pub use address::{Address, Listener};
 pub use health::Health;

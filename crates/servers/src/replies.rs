@@ -1,17 +1,16 @@
-//! What answers tell clients of limits: the headers that Envoy adds to its responses
-//! (`response_headers_to_add`). Decides nothing; the forms themselves are those of the filter.
+//! Rate limit headers for clients (`response_headers_to_add`). Decides nothing; the formats are shared with
+//! the filter.
 
 use tidegate_core::{Answer, Descriptor, LimitView, Request, Status, Verdict};
 use tidegate_wire::headers::{self, Policy};
 use tidegate_wire::rls::HeaderValue;
 
-/// Which headers answers have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Replies {
     /// None.
     #[default]
     Off,
-    /// The limit with least left in three headers, as envoyproxy/ratelimit has it.
+    /// The limit with the fewest hits left in three headers, as envoyproxy/ratelimit writes them.
     Plain(HeaderNames),
     /// `x-ratelimit-*`, as Envoy's own filter writes them.
     Draft03,
@@ -27,12 +26,12 @@ pub struct HeaderNames {
     pub reset: String,
 }
 
-/// The longest name that is told of a limit without one of its own, as in the filter. A request that
-/// brings its limit along also says its keys, however long.
+/// The longest name given to a limit without a name of its own, as in the filter. A request that carries its
+/// own limit also supplies its keys, of any length.
 const KEYS_BYTES_MAX: usize = 64;
 
 impl Replies {
-    /// The headers of `answer`. Where there are to be none, nothing is allocated.
+    /// The headers of `answer`. Allocates nothing if there are none.
     pub fn headers(&self, request: &Request, answer: &Answer) -> Vec<HeaderValue> {
         match self {
             Replies::Off => Vec::new(),
@@ -46,11 +45,11 @@ impl Replies {
                     "" => keys.get(index).map_or("", String::as_str),
                     name => name,
                 });
-                let mut told = values(headers::ietf(&policies));
+                let mut reply = values(headers::ietf(&policies));
                 if answer.verdict == Verdict::Deny {
-                    told.push(header("retry-after", retry_after(answer).to_string()));
+                    reply.push(header("retry-after", retry_after(answer).to_string()));
                 }
-                told
+                reply
             }
         }
     }
@@ -58,7 +57,7 @@ impl Replies {
 
 impl HeaderNames {
     fn headers(&self, answer: &Answer) -> Vec<HeaderValue> {
-        let Some((status, limit)) = told_of(answer) else { return Vec::new() };
+        let Some((status, limit)) = reported_status(answer) else { return Vec::new() };
         vec![
             header(&self.limit, limit.requests.to_string()),
             header(&self.remaining, remaining(status).to_string()),
@@ -67,9 +66,9 @@ impl HeaderNames {
     }
 }
 
-/// The status that envoyproxy/ratelimit tells of: where the request is denied the last one that denies, else
-/// the first of those with least left. A quota (`quota_mode`) that is used up denies no request.
-fn told_of(answer: &Answer) -> Option<(&Status, &LimitView)> {
+/// The status that envoyproxy/ratelimit reports: for a denied request the last that denies, otherwise the
+/// first of those with the fewest hits left. A used-up quota (`quota_mode`) denies no request.
+fn reported_status(answer: &Answer) -> Option<(&Status, &LimitView)> {
     let limited =
         || answer.statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
     let least = || limited().min_by_key(|(status, _)| remaining(status));
@@ -81,7 +80,7 @@ fn told_of(answer: &Answer) -> Option<(&Status, &LimitView)> {
     }
 }
 
-/// Hits left, for a client that goes by them: where one was denied there are none.
+/// Hits left, from the client's view: none where a hit was denied.
 fn remaining(status: &Status) -> u32 {
     match status.verdict {
         Verdict::Allow => status.remaining,
@@ -89,12 +88,12 @@ fn remaining(status: &Status) -> u32 {
     }
 }
 
-/// The limits of these statuses, each under a name. Descriptors without a limit have nothing to tell.
+/// The limits of an answer, each with a name. Descriptors without a limit are left out.
 fn policies<'a>(
     answer: &'a Answer,
     name: impl Fn(usize, &'a LimitView) -> &'a str,
 ) -> Vec<Policy<'a>> {
-    let told = |(index, status): (usize, &'a Status)| {
+    let reply = |(index, status): (usize, &'a Status)| {
         let limit = status.limit.as_ref()?;
         Some(Policy {
             name: name(index, limit),
@@ -105,7 +104,7 @@ fn policies<'a>(
             verdict: status.verdict,
         })
     };
-    answer.statuses.iter().enumerate().filter_map(told).collect()
+    answer.statuses.iter().enumerate().filter_map(reply).collect()
 }
 
 fn keys_of(descriptor: &Descriptor) -> String {
@@ -115,7 +114,7 @@ fn keys_of(descriptor: &Descriptor) -> String {
     keys
 }
 
-/// The longest wait of all that deny: before it, at least one of them still would.
+/// The longest wait of all limits that deny: until then at least one still would.
 fn retry_after(answer: &Answer) -> u64 {
     let denying = answer.statuses.iter().filter(|status| status.verdict == Verdict::Deny);
     denying.map(|status| status.reset.as_secs_ceil()).max().unwrap_or(0).max(1)
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_tells_of_what_was_met() {
+    fn every_format_reports_the_limits_that_apply() {
         let statuses = vec![
             status("hourly", Some(Unit::Hour), 9, 100),
             Status::NO_LIMIT,
@@ -193,7 +192,7 @@ mod tests {
             ("x-ratelimit-reset", "7"),
         ];
         check(&Replies::Draft03, &keys, &allowed, &draft03);
-        // Never values: they may be secrets.
+        // Keys only: values may be secrets.
         let ietf = [
             ("ratelimit-policy", "\"hourly\";q=10;w=3600, \"a.b\";q=10"),
             ("ratelimit", "\"hourly\";r=9;t=100, \"a.b\";r=3;t=7"),
@@ -201,9 +200,9 @@ mod tests {
         check(&Replies::Ietf, &keys, &allowed, &ietf);
     }
 
-    /// An ask for more than is left is denied and takes nothing; its client still has nothing to spend.
+    /// A request for more than is left is denied and takes nothing; the client still has nothing to spend.
     #[test]
-    fn a_denial_has_nothing_left_and_says_when_to_come_back() {
+    fn a_denial_reports_nothing_left_and_when_to_retry() {
         let statuses = vec![
             deny(status("first", Some(Unit::Minute), 4, 50)),
             deny(status("last", Some(Unit::Second), 5, 1)),
@@ -214,15 +213,15 @@ mod tests {
         check(&plain(), &keys, &denied, &[("L", "10"), ("R", "0"), ("T", "1")]);
         let ietf = replies_of(&Replies::Ietf, &keys, &denied);
         assert!(ietf.contains(&("retry-after".to_owned(), "50".to_owned())), "{ietf:?}");
-        let nothing_told = answer(Verdict::Deny, vec![]);
-        check(&Replies::Ietf, &[], &nothing_told, &[("retry-after", "1")]);
-        check(&plain(), &[], &nothing_told, &[]);
+        let no_limits = answer(Verdict::Deny, vec![]);
+        check(&Replies::Ietf, &[], &no_limits, &[("retry-after", "1")]);
+        check(&plain(), &[], &no_limits, &[]);
     }
 
-    /// Symptom: of two quotas that were used up, the last was told. Cause: a descriptor that is over was taken
-    /// for one that denies the request, which a quota does not.
+    /// Symptom: of two used-up quotas the last was reported. Cause: a descriptor over its quota was taken for
+    /// one that denies the request, which a quota does not.
     #[test]
-    fn of_quotas_that_are_used_up_the_first_is_told() {
+    fn of_used_up_quotas_the_first_is_reported() {
         let statuses = vec![
             status("room", Some(Unit::Minute), 3, 9),
             deny(status("first", Some(Unit::Minute), 4, 50)),
@@ -238,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_stand_for_a_name_are_cut_short() {
+    fn keys_that_serve_as_a_name_are_truncated() {
         let long = "é".repeat(100);
         let met = answer(Verdict::Allow, vec![status("", None, 1, 1)]);
-        let told = replies_of(&Replies::Ietf, &[&long], &met);
-        assert_eq!(told[0].1, format!("\"{}\";q=10", "?".repeat(32)));
+        let reply = replies_of(&Replies::Ietf, &[&long], &met);
+        assert_eq!(reply[0].1, format!("\"{}\";q=10", "?".repeat(32)));
     }
 }

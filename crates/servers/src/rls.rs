@@ -1,14 +1,15 @@
-//! The gRPC door: `envoy.service.ratelimit.v3.RateLimitService`, gRPC's health service and reflection.
+//! The gRPC endpoint: `envoy.service.ratelimit.v3.RateLimitService`, gRPC's health service and reflection.
 //!
-//! One task a connection ([`connection`]) around `tidegate-grpc`, which answers each message as it
-//! arrives; nothing waits inside a call. [`accept`] takes connections, [`slots`] bounds how many there are,
-//! [`held`] how much memory they hold together, [`tls`] keeps the certificates. When there is too much to do, calls are refused instead of decided.
+//! One task for each connection ([`connection`]) drives `tidegate-grpc`, which answers each message as it
+//! arrives; nothing waits inside a call. [`accept`] accepts connections, [`slots`] bounds their number,
+//! [`memory`] the memory that they hold together, [`tls`] keeps the certificates. Under overload, calls are
+//! refused instead of decided.
 
 mod accept;
 mod connection;
 mod health;
-mod held;
 mod keepalive;
+mod memory;
 mod messages;
 mod reflection;
 mod service;
@@ -19,8 +20,8 @@ use crate::address::Listener;
 use crate::health::Health;
 use crate::overload::Overload;
 use crate::replies::Replies;
-use health::State;
-use held::Held;
+use health::ServingState;
+use memory::MemoryBudget;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,46 +31,46 @@ pub use tls::TlsFiles;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The connections of the endpoint.
+/// TLS, and bounds and time limits of connections.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// For TCP; without, connections are plain.
+    /// TLS of TCP connections; without it they are plain.
     pub tls: Option<TlsFiles>,
-    /// How long a connection lives, if there is an end to it.
+    /// The maximum age of a connection, if there is one.
     pub connection_age: Option<Duration>,
-    /// How long calls under way may still take then.
+    /// How long calls under way may continue after that.
     pub connection_age_grace: Duration,
-    /// Connections at once, of each process.
+    /// Connections at a time, for each process.
     pub connections_max: usize,
 }
 
-/// The door; clones share everything.
+/// The endpoint; clones share everything.
 #[derive(Clone)]
-pub struct Rls(Arc<Door>);
+pub struct Rls(Arc<Endpoint>);
 
-/// What all listeners and connections of the door share.
-struct Door {
+/// The state that all listeners and connections share.
+struct Endpoint {
     authority: Arc<Authority>,
     observer: Arc<dyn Observer>,
     replies: Arc<Replies>,
     health: Health,
     tls: Option<Arc<Tls>>,
     overload: Arc<Overload>,
-    held: Held,
-    /// How long a connection lives, if there is an end to it, and how long its calls may go on then.
-    age: Option<Duration>,
-    age_grace: Duration,
-    /// As many as there may be connections.
+    memory: MemoryBudget,
+    /// The maximum age of a connection, if there is one, and how long its calls may continue after that.
+    connection_age: Option<Duration>,
+    connection_age_grace: Duration,
+    /// One for each connection.
     slots: Slots,
-    /// What goes on beside the connections; ends with the door.
+    /// Background tasks; they end with the endpoint.
     _tasks: JoinSet<()>,
 }
 
 impl Rls {
-    /// A door that is not open yet. Wants to be made inside the runtime that will serve it.
+    /// An endpoint that does not listen yet. Must be called in the runtime that will serve it.
     ///
     /// # Errors
-    /// When the files of TLS cannot be read, or make no sense.
+    /// If a TLS file cannot be read or is not valid.
     pub fn new(
         authority: Arc<Authority>,
         observer: Arc<dyn Observer>,
@@ -81,24 +82,24 @@ impl Rls {
         let tls = Tls::open(settings.tls.as_ref())?.map(Arc::new);
         let mut tasks = JoinSet::new();
         if let Some(tls) = &tls {
-            tasks.spawn(tls.clone().follow_files());
+            tasks.spawn(tls.clone().watch_files());
         }
-        Ok(Rls(Arc::new(Door {
+        Ok(Rls(Arc::new(Endpoint {
             authority,
             observer,
             replies,
             health,
             tls,
             overload,
-            held: Held::default(),
-            age: settings.connection_age,
-            age_grace: settings.connection_age_grace,
+            memory: MemoryBudget::default(),
+            connection_age: settings.connection_age,
+            connection_age_grace: settings.connection_age_grace,
             slots: Slots::new(settings.connections_max),
             _tasks: tasks,
         })))
     }
 
-    /// Whether a door could be made of these options, for who leaves that to other processes.
+    /// Checks the settings, for a process that leaves serving to others.
     ///
     /// # Errors
     /// As [`Rls::new`].
@@ -106,17 +107,17 @@ impl Rls {
         Tls::open(settings.tls.as_ref()).map(|_| ())
     }
 
-    /// Looks at the files of TLS now.
+    /// Reads the TLS files now.
     pub fn reload_files(&self) {
         if let Some(tls) = &self.0.tls {
-            tls.look();
+            tls.reload();
         }
     }
 
-    /// Serves until `stop` says so, then lets calls under way finish.
+    /// Serves until `stop` is true, then lets calls under way finish.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
-        let (states, state) = watch::channel(State::Serving);
-        let following = health::follow(self.0.health.clone(), stop, states);
-        tokio::join!(following, accept::run(self.0, listener, state));
+        let (sender, state) = watch::channel(ServingState::Serving);
+        let publishing = health::publish_state(self.0.health.clone(), stop, sender);
+        tokio::join!(publishing, accept::run(self.0, listener, state));
     }
 }

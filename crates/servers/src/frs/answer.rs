@@ -1,4 +1,4 @@
-//! Answers of the FRS, written by hand into one buffer: their shape is fixed, and docs/reference/frs.xsd has it.
+//! Answers of the FRS, written by hand into one buffer: docs/reference/frs.xsd fixes their shape.
 
 use super::request::Command;
 use tidegate_authority::{NodeError, NodeWindows};
@@ -6,10 +6,9 @@ use tidegate_core::{Nanos, Timestamp, Verdict};
 use tidegate_xml::{escape, is_character};
 
 const DECLARATION: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
-/// About what an item of two windows takes.
+/// The usual length of an item with two windows.
 const ITEM_BYTES: usize = 320;
 
-/// An answer while it is written.
 pub(super) struct Answer {
     out: Vec<u8>,
     now: Timestamp,
@@ -46,7 +45,7 @@ impl Answer {
         self.error(code_of(error), &error.to_string());
     }
 
-    /// Of an item that might have been decided, but for another that goes with it.
+    /// Ends an item that was not decided because another item of the same body could not be.
     pub(super) fn withheld(&mut self) {
         self.error("withheld", "nothing was counted, since another item could not be decided");
     }
@@ -101,7 +100,7 @@ impl Answer {
         self.out.push(b'"');
     }
 
-    /// Seconds, with three digits of a fraction.
+    /// Seconds, with three fractional digits.
     fn time(&mut self, name: &str, nanos: u64) {
         self.name(name);
         digits(nanos / 1_000_000_000, 1, &mut self.out);
@@ -117,12 +116,12 @@ impl Answer {
     }
 }
 
-/// To the millisecond: who comes back then must not be early.
+/// Rounds up to a millisecond: a client that retries then must not be early.
 fn rounded_up(wait: Nanos) -> u64 {
     wait.as_nanos().div_ceil(1_000_000).saturating_mul(1_000_000)
 }
 
-/// Appends a number, with zeros in front up to `width` digits.
+/// Appends a number, padded with zeros to `width` digits.
 fn digits(mut number: u64, width: usize, out: &mut Vec<u8>) {
     // 2^64 has 20 digits.
     let (mut text, mut at) = ([b'0'; 20], 20);
@@ -134,7 +133,7 @@ fn digits(mut number: u64, width: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&text[at.min(20 - width)..]);
 }
 
-/// The name that programs go by.
+/// The error code for programs.
 pub(super) fn code_of(error: &NodeError) -> &'static str {
     match error {
         NodeError::UnknownBusiness => "unknown-business",
@@ -147,17 +146,17 @@ pub(super) fn code_of(error: &NodeError) -> &'static str {
     }
 }
 
-/// The body of an answer that is nothing but an error.
-pub(super) fn error(code: &str, place: Option<(u64, u64)>, message: &str) -> Vec<u8> {
+/// The body of an answer that is only an error, with its line and column.
+pub(super) fn error(code: &str, position: Option<(u64, u64)>, message: &str) -> Vec<u8> {
     let mut answer = Answer { out: DECLARATION.to_vec(), now: Timestamp::from_nanos(0) };
     answer.out.extend_from_slice(b"<error");
     answer.text("code", code);
-    if let Some((line, column)) = place {
+    if let Some((line, column)) = position {
         answer.number("line", line);
         answer.number("column", column);
     }
     answer.out.push(b'>');
-    // What XML cannot say is not said.
+    // Replace characters that XML cannot express.
     let message: String = message.chars().map(|c| if is_character(c) { c } else { '?' }).collect();
     escape(&message, &mut answer.out);
     answer.out.extend_from_slice(b"</error>\n");
@@ -169,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_people_write_them() {
+    fn numbers_are_written_without_padding_unless_asked() {
         for (number, width, text) in [
             (0, 1, "0"),
             (7, 1, "7"),
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_its_code_its_place_and_a_sentence() {
+    fn an_error_has_its_code_its_position_and_a_sentence() {
         let bytes = error("invalid", Some((3, 14)), "expected <a> & \"b\"\u{1}");
         let text = String::from_utf8(bytes).unwrap();
         let expected = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<error code=\"invalid\" line=\"3\" \

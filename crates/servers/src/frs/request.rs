@@ -1,22 +1,22 @@
-//! A request of the FRS: the command of its header, the items of its body.
+//! A request of the FRS: the command from its header, the items from its body.
 //!
-//! A body is understood as a whole or refused as a whole, so one with a mistake counts nothing.
+//! A body is accepted or refused as a whole, so one with a mistake counts nothing.
 
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use tidegate_core::{Hits, Timestamp};
 use tidegate_xml::{self as xml, Attribute, Document, Element, ErrorKind, Event, XmlError};
 
-/// The most items of a body: each takes a microsecond or two, and a body holds up its thread.
+/// The maximum of items in a body: each takes a microsecond or two, and a body occupies its thread.
 pub(crate) const ITEMS_MAX: usize = 256;
-/// As many windows as a descriptor may have limits.
+/// The maximum of windows, equal to the maximum of limits on a descriptor.
 const WINDOWS_MAX: usize = 16;
 /// The longest business and the longest key, in bytes.
 const WORD_BYTES_MAX: usize = 1_024;
 /// `<frs>`, `<item>`, `<window>`.
 const DEPTH_MAX: usize = 3;
 
-/// What is to be done with each item.
+/// The operation on each item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     Query,
@@ -54,28 +54,27 @@ impl Command {
         }
     }
 
-    /// The command of this name, in any case.
-    pub(crate) fn of(name: &[u8]) -> Option<Command> {
+    /// The command with this name, in any case.
+    pub(crate) fn from_name(name: &[u8]) -> Option<Command> {
         Command::ALL.into_iter().find(|known| known.name().as_bytes().eq_ignore_ascii_case(name))
     }
 }
 
-/// What a body says.
 #[derive(Debug)]
 pub(crate) struct Body<'a> {
     pub(crate) items: Items<'a>,
-    pub(crate) decided: Decided,
+    pub(crate) grouping: Grouping,
 }
 
 pub(crate) type Items<'a> = SmallVec<[Item<'a>; 4]>;
 
-/// How the items of a body go together.
+/// How the items of a body are decided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Decided {
-    /// Each is decided on its own.
+pub(crate) enum Grouping {
+    /// Each item on its own.
     #[default]
     Each,
-    /// All of them count, or none does.
+    /// All items count, or none does.
     AllOrNone,
 }
 
@@ -88,7 +87,7 @@ pub(crate) struct Item<'a> {
     pub(crate) windows: SmallVec<[WindowChange<'a>; 2]>,
 }
 
-/// What a window of a node is to be.
+/// The new values of a window of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WindowChange<'a> {
     pub(crate) name: Cow<'a, str>,
@@ -101,13 +100,13 @@ pub(crate) struct WindowChange<'a> {
 pub(crate) fn read(command: Command, text: &str) -> Result<Body<'_>, XmlError> {
     let mut document = Document::new(text, DEPTH_MAX)?;
     let mut items = SmallVec::new();
-    let (mut decided, mut root) = (Decided::default(), 0);
+    let (mut grouping, mut root) = (Grouping::default(), 0);
     while let Event::Open(element) = document.next_event()? {
         root = element.at;
         if element.name != "frs" {
             return Err(element.refuse("<frs>"));
         }
-        decided = read_decided(command, &element)?;
+        grouping = read_grouping(command, &element)?;
         while let Event::Open(element) = document.next_event()? {
             if items.len() == ITEMS_MAX {
                 let message = format!("a body has at most {ITEMS_MAX} items; send more bodies");
@@ -119,23 +118,23 @@ pub(crate) fn read(command: Command, text: &str) -> Result<Body<'_>, XmlError> {
     if items.is_empty() {
         return Err(XmlError::unexpected(root, "<frs> needs at least one <item>"));
     }
-    Ok(Body { items, decided })
+    Ok(Body { items, grouping })
 }
 
-/// How the items go together, of commands that decide.
-fn read_decided(command: Command, element: &Element<'_>) -> Result<Decided, XmlError> {
-    let takes_items = matches!(command, Command::Query | Command::Acquire);
-    let mut decided = Decided::default();
+/// Reads how the items are decided; only commands that decide accept it.
+fn read_grouping(command: Command, element: &Element<'_>) -> Result<Grouping, XmlError> {
+    let takes_grouping = matches!(command, Command::Query | Command::Acquire);
+    let mut grouping = Grouping::default();
     for attribute in &element.attributes {
-        decided = match (attribute.name, &*attribute.value) {
-            ("items", "each") if takes_items => Decided::Each,
-            ("items", "all-or-none") if takes_items => Decided::AllOrNone,
-            ("items", _) if takes_items => return Err(attribute.wrong("each or all-or-none")),
-            _ if takes_items => return Err(attribute.refuse("frs", "items")),
+        grouping = match (attribute.name, &*attribute.value) {
+            ("items", "each") if takes_grouping => Grouping::Each,
+            ("items", "all-or-none") if takes_grouping => Grouping::AllOrNone,
+            ("items", _) if takes_grouping => return Err(attribute.wrong("each or all-or-none")),
+            _ if takes_grouping => return Err(attribute.refuse("frs", "items")),
             _ => return Err(attribute.refuse("frs", "none")),
         };
     }
-    Ok(decided)
+    Ok(grouping)
 }
 
 fn read_item<'a>(
@@ -151,8 +150,8 @@ fn read_item<'a>(
     let (mut business, mut key, mut hits) = (None, None, Hits::ONE);
     for attribute in &element.attributes {
         match attribute.name {
-            "business" => business = Some(word(attribute)?),
-            "key" => key = Some(word(attribute)?),
+            "business" => business = Some(bounded_text(attribute)?),
+            "key" => key = Some(bounded_text(attribute)?),
             "hits" if takes_hits => hits = read_hits(attribute)?,
             _ => return Err(attribute.refuse("item", expected)),
         }
@@ -194,7 +193,7 @@ fn read_window<'a>(command: Command, element: &Element<'a>) -> Result<WindowChan
     let (mut name, mut count, mut start, mut end) = (None, None, None, None);
     for attribute in &element.attributes {
         match attribute.name {
-            "name" => name = Some(word(attribute)?),
+            "name" => name = Some(bounded_text(attribute)?),
             "count" => count = Some(read_count(attribute)?),
             "start" => start = Some(read_time(attribute)?),
             "end" => end = Some(read_time(attribute)?),
@@ -211,7 +210,7 @@ fn read_window<'a>(command: Command, element: &Element<'a>) -> Result<WindowChan
     Ok(WindowChange { name, count, start, end })
 }
 
-fn word<'a>(attribute: &Attribute<'a>) -> Result<Cow<'a, str>, XmlError> {
+fn bounded_text<'a>(attribute: &Attribute<'a>) -> Result<Cow<'a, str>, XmlError> {
     if attribute.value.is_empty() {
         return Err(attribute.wrong("some text"));
     }
@@ -238,7 +237,7 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| is_plain)
 }
 
-/// Seconds since the Unix epoch, with up to nine digits of a fraction.
+/// Seconds since the Unix epoch, with up to nine fractional digits.
 fn read_time(attribute: &Attribute<'_>) -> Result<Timestamp, XmlError> {
     time(&attribute.value).ok_or_else(|| {
         attribute.wrong("a time as seconds since 1970-01-01 00:00 UTC, such as 1763766000.25")

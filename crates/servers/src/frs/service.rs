@@ -1,12 +1,12 @@
-//! From an HTTP request to its answer: what is refused by its head, the body within bounds, the items
-//! one after the other, or as one.
+//! Answers HTTP requests: checks the head, reads the body within bounds, and decides the items one by one or
+//! together.
 
-use super::DOOR;
+use super::ENDPOINT;
 use super::answer::{self, Answer};
-use super::request::{self, Command, Decided, Item};
+use super::request::{self, Command, Grouping, Item};
+use crate::http1::slots::{Phase, Slot};
 use crate::http1::{self, BodyError};
 use crate::overload::Overload;
-use crate::slots::{Phase, Slot};
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -22,24 +22,24 @@ use tidegate_xml::{self as xml, ErrorKind, XmlError};
 
 /// The largest body: 256 items of a kilobyte.
 const BODY_BYTES_MAX: usize = 256 * 1024;
-/// All larger bodies together while they come in, and all larger answers until they are gone: 128 of the
-/// largest bodies.
+/// The memory for all bodies that are not small while they arrive and all answers that are not small until
+/// they are sent: 128 of the largest bodies.
 pub(super) const BODIES_BYTES_MAX: usize = 128 * BODY_BYTES_MAX;
-/// What is read of a body that is refused for its length.
+/// How much is read of a body that is refused for its length.
 const DISCARDED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
-const COMMAND: HeaderName = HeaderName::from_static("x-frs-command");
+const COMMAND_HEADER: HeaderName = HeaderName::from_static("x-frs-command");
 const XML: HeaderValue = HeaderValue::from_static("application/xml");
-/// The domain whose limits the FRS goes by.
+/// The domain whose limits apply to the FRS.
 const DOMAIN: &str = "frs";
 
-/// The code of a body whose chunks are too small. The rest of it is not waited for.
-const IN_CRUMBS: &str = "broken-body";
-/// The code of what may be asked again soon.
+/// The error code for a body with too small chunks. The rest of it is not read.
+const TOO_MANY_CHUNKS: &str = "broken-body";
+/// The error code for a request that may be retried soon.
 const OVERLOADED: &str = "overloaded";
 
 pub(super) type Response = hyper::Response<Full<Bytes>>;
 
-/// What answers; clones share everything.
+/// The service; clones share everything.
 #[derive(Clone)]
 pub(super) struct Service {
     pub(super) authority: Arc<Authority>,
@@ -51,13 +51,13 @@ pub(super) struct Service {
 struct Refusal {
     status: StatusCode,
     code: &'static str,
-    place: Option<(u64, u64)>,
+    position: Option<(u64, u64)>,
     message: String,
 }
 
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, place: None, message: message.into() }
+        Refusal { status, code, position: None, message: message.into() }
     }
 
     fn overloaded(message: &str) -> Refusal {
@@ -71,15 +71,15 @@ impl Refusal {
             ErrorKind::Unexpected => "invalid-request",
             ErrorKind::TooMuch => "too-much",
         };
-        let place = Some(xml::position(text, mistake.at));
-        Refusal { place, ..Refusal::new(StatusCode::BAD_REQUEST, code, mistake.message) }
+        let position = Some(xml::position(text, mistake.at));
+        Refusal { position, ..Refusal::new(StatusCode::BAD_REQUEST, code, mistake.message) }
     }
 
     fn response(&self) -> Response {
-        let body = answer::error(self.code, self.place, &self.message);
+        let body = answer::error(self.code, self.position, &self.message);
         let mut response = respond(self.status, body);
         let headers = response.headers_mut();
-        if self.code == IN_CRUMBS {
+        if self.code == TOO_MANY_CHUNKS {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         match self.status {
@@ -89,7 +89,7 @@ impl Refusal {
             StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
-            // The rest of the body is not waited for.
+            // The rest of the body is not read.
             StatusCode::PAYLOAD_TOO_LARGE => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
@@ -106,7 +106,7 @@ fn respond(status: StatusCode, body: impl Into<Bytes>) -> Response {
     response
 }
 
-/// What a client is told that finds no place.
+/// The answer for a client without a slot.
 pub(super) fn overloaded(message: &str) -> Response {
     Refusal::overloaded(message).response()
 }
@@ -120,14 +120,14 @@ impl Service {
     ) -> Response {
         let answered = match self.receive(request, &slot).await {
             Ok((command, body)) => {
-                slot.enter(Phase::Deciding);
+                slot.set_phase(Phase::Deciding);
                 self.execute_in_time(command, &body)
             }
             Err(refusal) => Err(refusal),
         };
         answered.unwrap_or_else(|refusal| {
             match refusal.code {
-                OVERLOADED => self.observer.shed(DOOR),
+                OVERLOADED => self.observer.shed(ENDPOINT),
                 _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => self.observer.refused(),
                 _ => {}
             }
@@ -135,14 +135,14 @@ impl Service {
         })
     }
 
-    /// The command and the body of a request, if it is one for this door.
+    /// Reads the command and the body of a request, if it is valid for this endpoint.
     async fn receive(
         &self,
         request: hyper::Request<Incoming>,
         slot: &Slot,
     ) -> Result<(Command, Bytes), Refusal> {
         if request.uri().path() != "/frs" {
-            let message = "nothing is here; the service is at POST /frs";
+            let message = "no such path; the service is at POST /frs";
             return Err(Refusal::new(StatusCode::NOT_FOUND, "no-such-path", message));
         }
         if request.method() != Method::POST {
@@ -158,10 +158,10 @@ impl Service {
         let body = http1::body(request.into_body(), slot, BODY_BYTES_MAX).await;
         let body = body.map_err(|error| match error {
             BodyError::TooLarge => too_large(),
-            BodyError::NoRoom => Refusal::overloaded("too many requests are coming in; try again"),
-            BodyError::InCrumbs => {
-                let message = "the body comes in too many small chunks";
-                Refusal::new(StatusCode::BAD_REQUEST, IN_CRUMBS, message)
+            BodyError::NoRoom => Refusal::overloaded("too many requests are arriving; try again"),
+            BodyError::TooManyChunks => {
+                let message = "the body arrives in too many small chunks";
+                Refusal::new(StatusCode::BAD_REQUEST, TOO_MANY_CHUNKS, message)
             }
             BodyError::Broken(error) => {
                 let message = format!("the body did not arrive: {error}");
@@ -171,31 +171,29 @@ impl Service {
         Ok((command, body))
     }
 
-    /// Does what a body says, unless there is too much to do already.
+    /// Executes a body, unless the process is overloaded.
     fn execute_in_time(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
         if self.overload.is_late() {
-            return Err(Refusal::overloaded(
-                "more is asked than can be answered in time; try again",
-            ));
+            return Err(Refusal::overloaded("overloaded; try again"));
         }
         self.execute(command, body)
     }
 
-    /// Does what a body says, by one reading of the clock.
+    /// Executes a body. All items have the same time.
     fn execute(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
         let text = xml::text(body)
             .map_err(|mistake| Refusal::of(mistake, &String::from_utf8_lossy(body)))?;
         let body = request::read(command, text).map_err(|mistake| Refusal::of(mistake, text))?;
-        match body.decided {
-            Decided::Each => self.execute_each(command, &body.items),
-            Decided::AllOrNone => self.execute_as_one(command, &body.items),
+        match body.grouping {
+            Grouping::Each => self.execute_each(command, &body.items),
+            Grouping::AllOrNone => self.execute_together(command, &body.items),
         }
     }
 
     fn execute_each(&self, command: Command, items: &[Item<'_>]) -> Result<Response, Refusal> {
         let now = clock::now();
         let mut answer = Answer::new(command, items.len(), now);
-        let mut asked = Request {
+        let mut core_request = Request {
             domain: DOMAIN.to_owned(),
             descriptors: vec![node("", "")],
             hits: Hits::PEEK,
@@ -204,8 +202,8 @@ impl Service {
         let mut decided = 0;
         for item in items {
             answer.item(&item.business, &item.key);
-            fill(&mut asked, item);
-            match self.execute_one(command, item, &mut asked, now, &mut answer) {
+            set_item(&mut core_request, item);
+            match self.execute_one(command, item, &mut core_request, now, &mut answer) {
                 Ok(()) => decided += 1,
                 Err(error) => {
                     answer.failed(&error);
@@ -220,7 +218,7 @@ impl Service {
             }
         }
         match undecided {
-            // Of a part that was decided the caller must hear.
+            // The caller must learn about the part that was decided.
             Some(cause) if decided == 0 => {
                 let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "undecided");
                 Err(Refusal::new(status, code, cause.to_string()))
@@ -229,8 +227,8 @@ impl Service {
         }
     }
 
-    /// All items have room and count, or none does.
-    fn execute_as_one(&self, command: Command, items: &[Item<'_>]) -> Result<Response, Refusal> {
+    /// Counts all items if all have room; otherwise none.
+    fn execute_together(&self, command: Command, items: &[Item<'_>]) -> Result<Response, Refusal> {
         let now = clock::now();
         let mut answer = Answer::new(command, items.len(), now);
         let how = if command == Command::Query { JointUse::Look } else { JointUse::Acquire };
@@ -238,12 +236,12 @@ impl Service {
             hits: Some(item.hits),
             ..node(&item.business, &item.key)
         };
-        let asked = Request {
+        let core_request = Request {
             domain: DOMAIN.to_owned(),
             descriptors: items.iter().map(descriptor).collect(),
             hits: Hits::ONE,
         };
-        let used = self.authority.use_nodes(&asked, how, now, |verdict, of_each| {
+        let used = self.authority.use_nodes(&core_request, how, now, |verdict, of_each| {
             for (item, windows) in items.iter().zip(of_each) {
                 answer.item(&item.business, &item.key);
                 answer.decided(verdict, windows);
@@ -251,17 +249,17 @@ impl Service {
         });
         match used {
             Ok(()) => {}
-            Err(JointError::Unknown(slots)) => {
-                for (place, item) in items.iter().enumerate() {
+            Err(JointError::Unknown(unknown)) => {
+                for (index, item) in items.iter().enumerate() {
                     answer.item(&item.business, &item.key);
-                    match slots.contains(&place) {
+                    match unknown.contains(&index) {
                         true => answer.failed(&NodeError::UnknownBusiness),
                         false => answer.withheld(),
                     }
                 }
             }
             Err(JointError::Undecided(cause @ UpdateError::TooLarge { .. })) => {
-                let message = format!("the items are too many to be decided as one: {cause}");
+                let message = format!("the items are too many to be decided together: {cause}");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, "too-much", message));
             }
             Err(JointError::Undecided(cause)) => {
@@ -276,29 +274,35 @@ impl Service {
         &self,
         command: Command,
         item: &Item<'_>,
-        asked: &mut Request,
+        core_request: &mut Request,
         now: Timestamp,
         answer: &mut Answer,
     ) -> Result<(), NodeError> {
         let authority = &self.authority;
         let mut using = |how, hits, answer: &mut Answer| {
-            asked.hits = hits;
-            authority.use_node(asked, how, now, |verdict, windows| answer.decided(verdict, windows))
+            core_request.hits = hits;
+            authority.use_node(core_request, how, now, |verdict, windows| {
+                answer.decided(verdict, windows);
+            })
         };
         match command {
             Command::Query => using(Use::Look, Hits::PEEK, answer),
             Command::Update => using(Use::Record, item.hits, answer),
             Command::Acquire => using(Use::Acquire, item.hits, answer),
             Command::Find => {
-                authority.find_node(asked, now, |windows| answer.done("found", windows))
+                authority.find_node(core_request, now, |windows| answer.done("found", windows))
             }
-            Command::Create => authority.create_node(asked, &changes(item), now, |windows| {
-                answer.done("created", windows);
-            }),
-            Command::UpdateNode => authority.change_node(asked, &changes(item), now, |windows| {
-                answer.done("updated", windows);
-            }),
-            Command::Erase => match authority.erase_node(asked, now)? {
+            Command::Create => {
+                authority.create_node(core_request, &changes(item), now, |windows| {
+                    answer.done("created", windows);
+                })
+            }
+            Command::UpdateNode => {
+                authority.change_node(core_request, &changes(item), now, |windows| {
+                    answer.done("updated", windows);
+                })
+            }
+            Command::Erase => match authority.erase_node(core_request, now)? {
                 true => {
                     answer.done("erased", &NodeWindows::new());
                     Ok(())
@@ -306,7 +310,7 @@ impl Service {
                 false => Err(NodeError::NotFound),
             },
             Command::Reset => {
-                authority.erase_node(asked, now)?;
+                authority.erase_node(core_request, now)?;
                 answer.done("reset", &NodeWindows::new());
                 Ok(())
             }
@@ -318,8 +322,9 @@ fn node(business: &str, key: &str) -> Descriptor {
     Descriptor::new(vec![Entry::new("business", business), Entry::new("key", key)])
 }
 
-fn fill(asked: &mut Request, item: &Item<'_>) {
-    let entries = asked.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries);
+fn set_item(core_request: &mut Request, item: &Item<'_>) {
+    let entries =
+        core_request.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries);
     for (entry, value) in entries.zip([&item.business, &item.key]) {
         entry.value.clear();
         entry.value.push_str(value);
@@ -341,13 +346,13 @@ fn command_of(headers: &HeaderMap) -> Result<Command, Refusal> {
         let names = Command::ALL.map(Command::name).join(", ");
         Err(Refusal::new(StatusCode::BAD_REQUEST, code, format!("{what}; expected one of {names}")))
     };
-    let mut values = headers.get_all(COMMAND).iter();
+    let mut values = headers.get_all(COMMAND_HEADER).iter();
     match (values.next(), values.next()) {
         (None, _) => refuse("no-command", "the header X-FRS-Command is missing".to_owned()),
         (Some(_), Some(_)) => {
-            refuse("no-command", "the header X-FRS-Command comes more than once".to_owned())
+            refuse("no-command", "the header X-FRS-Command appears more than once".to_owned())
         }
-        (Some(value), None) => match Command::of(value.as_bytes()) {
+        (Some(value), None) => match Command::from_name(value.as_bytes()) {
             Some(command) => Ok(command),
             None => {
                 let value = xml::quoted(&String::from_utf8_lossy(value.as_bytes()));
@@ -357,13 +362,13 @@ fn command_of(headers: &HeaderMap) -> Result<Command, Refusal> {
     }
 }
 
-/// Bodies are plain UTF-8; of a type nothing more is asked, since many clients send a wrong one.
+/// Bodies must be plain UTF-8. Any content type is accepted, since many clients send a wrong one.
 fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
     let refuse = |message| {
         Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message))
     };
     if headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity") {
-        return refuse("a body with a Content-Encoding is not understood; send it plain");
+        return refuse("a body with a Content-Encoding is not supported; send it plain");
     }
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let kind = kind.to_ascii_lowercase();
@@ -377,12 +382,12 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
     if charset.is_none_or(is_plain) { Ok(()) } else { refuse("the body must be in UTF-8") }
 }
 
-/// Whether a body may have this length, as far as it is said.
+/// Checks the announced length of a body.
 fn check_length(headers: &HeaderMap, body: &Incoming) -> Result<(), Refusal> {
     match body.size_hint().exact() {
         Some(length) if length > BODY_BYTES_MAX as u64 => Err(too_large()),
         Some(0) if !headers.contains_key(header::CONTENT_LENGTH) => {
-            let message = "a body with its Content-Length is expected";
+            let message = "a body with a Content-Length is expected";
             Err(Refusal::new(StatusCode::LENGTH_REQUIRED, "length-required", message))
         }
         _ => Ok(()),

@@ -1,105 +1,106 @@
-//! `POST /json`: one request in proto-JSON, decided as a gRPC call of it would be, for clients without
-//! gRPC. Knows no leases: who holds tokens speaks gRPC.
+//! `POST /json`: one request in proto-JSON, decided as the same gRPC call would be, for clients without gRPC.
+//! Leases are available only over gRPC.
 
-use super::body::{self, Page, Unread};
-use super::{DOOR, Http, MetricsPage, proto_json};
-use crate::slots::{Phase, Slot};
+use super::body::{self, Page, ReadError};
+use super::{ENDPOINT, Http, MetricsPage, proto_json};
+use crate::http1::slots::{Phase, Slot};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
+use std::sync::Arc;
 use tidegate_authority::clock;
 use tidegate_core::Verdict;
 use tidegate_store::UpdateError;
 use tidegate_wire::{WireError, request_from_wire, response_to_wire};
 
 const JSON: &str = "application/json";
-/// Bodies up to here take tens of microseconds. An ask of 128 descriptors of ten values has some 10 KiB.
+/// Bodies up to this size take tens of microseconds. A request of 128 descriptors of ten values has some 10 KiB.
 const SMALL_BYTES_MAX: usize = 16 * 1024;
 
-/// Why there is no answer.
+/// Why a request is not decided.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
-    #[error("the body is no RateLimitRequest in proto-JSON: {0}")]
+enum Refusal {
+    #[error("the body is not a RateLimitRequest in proto-JSON: {0}")]
     Malformed(#[from] proto_json::Malformed),
     #[error(transparent)]
     Invalid(#[from] WireError),
     #[error("no decision: {0}")]
     Undecided(#[from] UpdateError),
-    #[error("more is asked than can be answered in time; try again")]
+    #[error("overloaded; try again")]
     Overloaded,
 }
 
-impl Refused {
+impl Refusal {
     fn status(&self) -> StatusCode {
         match self {
-            Refused::Malformed(_) | Refused::Invalid(_) => StatusCode::BAD_REQUEST,
-            Refused::Undecided(_) | Refused::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Malformed(_) | Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
+            Refusal::Undecided(_) | Refusal::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
 
 pub(super) async fn answer<M: MetricsPage>(
-    http: &Http<M>,
+    http: &Arc<Http<M>>,
     request: Request<Incoming>,
     slot: &Slot,
 ) -> Page {
     if http.overload.is_late() {
         body::discard(request).await;
-        return refuse(http, &Refused::Overloaded);
+        return refuse(http, &Refusal::Overloaded);
     }
     let body = match body::read(request, slot).await {
         Ok(body) => body,
-        Err(Unread::Refused(page)) => {
+        Err(ReadError::Refused(page)) => {
             http.observer.refused();
             return page;
         }
-        Err(Unread::Overloaded) => return refuse(http, &Refused::Overloaded),
+        Err(ReadError::Overloaded) => return refuse(http, &Refusal::Overloaded),
     };
-    slot.enter(Phase::Deciding);
+    slot.set_phase(Phase::Deciding);
     match decide_in_time(http, body).await {
         Ok((status, text)) => Page::new(status, JSON, text),
         Err(refused) => refuse(http, &refused),
     }
 }
 
-fn refuse<M>(http: &Http<M>, refused: &Refused) -> Page {
+fn refuse<M>(http: &Http<M>, refused: &Refusal) -> Page {
     tracing::debug!(error = %refused, "refused a request");
     let page = Page::text(refused.status(), format!("{refused}\n"));
-    if let Refused::Overloaded = refused {
-        http.observer.shed(DOOR);
-        return page.with(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    if let Refusal::Overloaded = refused {
+        http.observer.shed(ENDPOINT);
+        return page.with_header(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     http.observer.refused();
-    if let Refused::Undecided(error) = refused {
+    if let Refusal::Undecided(error) = refused {
         http.observer.undecided(error);
     }
     page
 }
 
-/// Decides, unless there is too much to do already. Large bodies, of which nobody needs many, do not hold
-/// up the others: they are decided beside them, one at a time.
+/// Decides, unless the process is overloaded. Large bodies, which clients rarely need, do not delay others:
+/// they are decided on another thread, one at a time.
 async fn decide_in_time<M: MetricsPage>(
-    http: &Http<M>,
+    http: &Arc<Http<M>>,
     body: Bytes,
-) -> Result<(StatusCode, String), Refused> {
+) -> Result<(StatusCode, String), Refusal> {
     if http.overload.is_late() {
-        return Err(Refused::Overloaded);
+        return Err(Refusal::Overloaded);
     }
     if body.len() <= SMALL_BYTES_MAX {
         return decide(http, &body);
     }
-    let slot = http.large.clone().try_acquire_owned().map_err(|_| Refused::Overloaded)?;
+    let permit = http.large_bodies.clone().try_acquire_owned().map_err(|_| Refusal::Overloaded)?;
     let http = http.clone();
     let decided = tokio::task::spawn_blocking(move || {
         let decided = decide(&http, &body);
-        drop(slot);
+        drop(permit);
         decided
     });
-    // Only the end of the program keeps it from being done.
-    decided.await.unwrap_or(Err(Refused::Overloaded))
+    // It fails only at the end of the program.
+    decided.await.unwrap_or(Err(Refusal::Overloaded))
 }
 
-fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<(StatusCode, String), Refused> {
+fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<(StatusCode, String), Refusal> {
     let request = request_from_wire(proto_json::read(body)?)?;
     let answer = http.authority.decide(&request, clock::now())?;
     let mut response = response_to_wire(&answer);

@@ -1,8 +1,8 @@
-//! The messages of RLS in proto-JSON, as protobuf's own libraries for Go read and write them.
+//! The messages of the rate limit service in proto-JSON, as protobuf's Go library reads and writes them.
 //!
-//! Reads field names in camelCase and in snake_case, numbers also as texts, enums by name and by number,
-//! and null as absent. Refuses unknown and repeated fields, and reads no more descriptors than a request
-//! may have: memory is bounded by that of the body. `write` leaves out defaults.
+//! Accepts field names in camelCase and in snake_case, numbers also as strings, enums by name and by number,
+//! and null as absent. Refuses unknown and repeated fields, and reads no more descriptors than a request may
+//! have, so memory is bounded by the size of the body. `write` omits defaults.
 
 mod number;
 mod write;
@@ -17,10 +17,9 @@ use tidegate_wire::rls::{
 };
 pub(super) use write::write;
 
-/// The longest explanation, in characters: a name of a mebibyte need not be told whole.
-const EXPLANATION_CHARS_MAX: usize = 300;
+/// The longest error message, in characters: a field name can take a mebibyte.
+const ERROR_CHARS_MAX: usize = 300;
 
-/// Why a text is not the message.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Malformed(String);
@@ -28,7 +27,7 @@ pub(super) struct Malformed(String);
 impl From<serde_json::Error> for Malformed {
     fn from(error: serde_json::Error) -> Self {
         let mut text = error.to_string();
-        if let Some((end, _)) = text.char_indices().nth(EXPLANATION_CHARS_MAX) {
+        if let Some((end, _)) = text.char_indices().nth(ERROR_CHARS_MAX) {
             text.truncate(end);
             text.push('…');
         }
@@ -36,7 +35,7 @@ impl From<serde_json::Error> for Malformed {
     }
 }
 
-/// Reads a request. How deep a text may nest is bounded by the parser.
+/// Reads a request. The parser bounds the nesting.
 pub(super) fn read(text: &[u8]) -> Result<RateLimitRequest, Malformed> {
     let Object(Request { domain, descriptors, hits_addend }) = serde_json::from_slice(text)?;
     let descriptors = descriptors.into_iter().map(|Object(descriptor)| RateLimitDescriptor {
@@ -112,7 +111,7 @@ struct Override {
     unit: Unit,
 }
 
-/// A value, or its default where there is null.
+/// A value, or its default for null.
 fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -121,13 +120,13 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// A message: an object. What is derived would take a list of its fields as well.
+/// A message, which must be an object. A derived implementation would also accept a list of its fields.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
             type Value = Object<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,17 +137,17 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
                 T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
             }
         }
-        deserializer.deserialize_map(Fields(PhantomData))
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
     }
 }
 
-/// The descriptors, read no further than there may be.
+/// The descriptors, up to their maximum.
 fn descriptors<'de, D>(deserializer: D) -> Result<Vec<Object<Descriptor>>, D::Error>
 where
     D: Deserializer<'de>,
 {
-    struct AtMost;
-    impl<'de> Visitor<'de> for AtMost {
+    struct DescriptorsVisitor;
+    impl<'de> Visitor<'de> for DescriptorsVisitor {
         type Value = Vec<Object<Descriptor>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -170,7 +169,7 @@ where
             Ok(read)
         }
     }
-    deserializer.deserialize_any(AtMost)
+    deserializer.deserialize_any(DescriptorsVisitor)
 }
 
 #[cfg(test)]
@@ -216,19 +215,19 @@ mod tests {
         let all_null = r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#;
         assert_eq!(read(b"{}").unwrap(), nothing);
         assert_eq!(read(all_null.as_bytes()).unwrap(), nothing);
-        // A peek is not the same as no word about hits.
+        // An explicit 0 (a peek) differs from an absent field.
         let peek = read(br#"{"descriptors":[{"hitsAddend":0}]}"#).unwrap();
         assert_eq!(peek.descriptors[0].hits_addend, Some(0));
     }
 
     #[track_caller]
-    fn refused(text: &str, says: &str) {
+    fn refused(text: &str, message: &str) {
         let error = read(text.as_bytes()).unwrap_err().to_string();
-        assert!(error.starts_with(says), "{text}: {error}");
+        assert!(error.starts_with(message), "{text}: {error}");
     }
 
     #[test]
-    fn what_is_no_request_is_refused_with_its_place() {
+    fn other_texts_are_refused_with_the_position() {
         refused("", "EOF while parsing a value at line 1 column 0");
         refused("[]", "invalid type: sequence, expected an object at line 1");
         refused(r#"["d", [], 1]"#, "invalid type: sequence, expected an object at line 1");
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_or_out_of_range_are_refused() {
+    fn numbers_not_valid_or_out_of_range_are_refused() {
         for number in
             ["-1", "4294967296", "1.5", "1e10", "\"\"", "\" 1\"", "\"+1\"", "\"x\"", "true"]
         {
@@ -268,12 +267,12 @@ mod tests {
             let error = read(unit(wrong).as_bytes()).unwrap_err().to_string();
             assert!(error.contains("expected a unit by name, such as MINUTE"), "{wrong}: {error}");
         }
-        // Numbers without a name are no mistake of the text; what they mean is another matter.
+        // A unit without a name is no syntax error; its meaning is checked later.
         assert_eq!(read(unit("99").as_bytes()).unwrap().descriptors[0].limit.unwrap().unit, 99);
     }
 
-    /// A body of a mebibyte could ask for hundreds of thousands of descriptors, nest without end, or
-    /// have its own text sent back.
+    /// A body of a mebibyte could hold hundreds of thousands of descriptors, nest without end, or have its
+    /// own text sent back.
     #[test]
     fn hostile_texts_cost_little() {
         let empty = vec!["{}"; DESCRIPTORS_MAX].join(",");
@@ -286,6 +285,6 @@ mod tests {
         refused(&format!(r#"{{"unknown":{deep}"#), "unknown field `unknown`");
         let long = "x".repeat(1_000_000);
         let error = read(format!(r#"{{"{long}":1}}"#).as_bytes()).unwrap_err().to_string();
-        assert!(error.chars().count() <= EXPLANATION_CHARS_MAX + 1, "{}", error.len());
+        assert!(error.chars().count() <= ERROR_CHARS_MAX + 1, "{}", error.len());
     }
 }

@@ -1,12 +1,12 @@
-//! `GET /rlconfig`: the limits in force, one a line, sorted. Plain ones are told as envoyproxy/ratelimit
-//! tells them; what only Tidegate has follows in the words of the limits file.
+//! `GET /rlconfig`: the limits in force, one a line, sorted. Plain limits are written as envoyproxy/ratelimit
+//! does; settings that only Tidegate has follow with their names in the limits file.
 
 use std::fmt::Write;
 use tidegate_core::{DeniedHits, Enforcement, FixedWindow, Period, Quota};
-use tidegate_limits::describe as words;
+use tidegate_limits::describe;
 use tidegate_limits::{Limit, Rule, RuleKind, Rules};
 
-/// About as much as a line takes.
+/// The usual length of a line.
 const LINE_BYTES: usize = 96;
 
 pub(super) fn text(rules: &Rules) -> String {
@@ -29,7 +29,7 @@ fn line(text: &mut String, rule: &Rule, path: &str, amount: &str) {
     let is_shadow = rule.enforcement == Enforcement::Shadow;
     let is_quota = rule.enforcement == Enforcement::Quota;
     let key = joined(path);
-    // Writing to a text cannot fail. A line end in a value must not make another line.
+    // Writing to a string cannot fail. A newline in a value must not start another line.
     let _ = writeln!(
         text,
         "{}: {amount}, shadow_mode: {is_shadow}, quota_mode: {is_quota}",
@@ -37,14 +37,14 @@ fn line(text: &mut String, rule: &Rule, path: &str, amount: &str) {
     );
 }
 
-/// A path as envoyproxy/ratelimit joins it: `domain.key_value.key`, with nothing escaped.
+/// A path as envoyproxy/ratelimit joins it: `domain.key_value.key`, unescaped.
 fn joined(path: &str) -> String {
     let parts = path.split('/').map(|part| unescaped(&part.replacen('=', "_", 1)));
     parts.collect::<Vec<_>>().join(".")
 }
 
 fn unescaped(part: &str) -> String {
-    // The percent sign last, or what it stood before would be taken for one of the others.
+    // The percent sign last, so that an escaped one is not unescaped twice.
     part.replace("%2F", "/").replace("%3D", "=").replace("%23", "#").replace("%25", "%")
 }
 
@@ -59,12 +59,12 @@ fn amount(limit: &Limit) -> String {
         None => format!("period={period} requests={requests}"),
     };
     if quota.algorithm() != "fixed_window" {
-        let _ = write!(text, ", algorithm: {}", words::algorithm(quota));
+        let _ = write!(text, ", algorithm: {}", describe::algorithm(quota));
     }
-    if let (Some(burst), Some(initial)) = (words::burst(quota), words::initial(quota)) {
+    if let (Some(burst), Some(initial)) = (describe::burst(quota), describe::initial(quota)) {
         let _ = write!(text, ", burst: {burst}, initial: {initial}");
     }
-    if let Some(borrow) = words::borrow(quota).filter(|borrow| *borrow > 0) {
+    if let Some(borrow) = describe::borrow(quota).filter(|borrow| *borrow > 0) {
         let _ = write!(text, ", borrow: {borrow}");
     }
     if is_in_a_time_zone(quota) {
@@ -79,7 +79,7 @@ fn amount(limit: &Limit) -> String {
     text
 }
 
-/// Whether windows begin elsewhere than those of UTC do.
+/// True if windows begin at other times than in UTC.
 fn is_in_a_time_zone(quota: &Quota) -> bool {
     let Quota::FixedWindow(window) = quota else { return false };
     let plain = match window.period() {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_limits_are_told_as_envoyproxy_ratelimit_does() {
+    fn plain_limits_are_written_as_by_envoyproxy_ratelimit() {
         check(
             "- {key: b, rate_limit: {unit: minute, requests_per_unit: 20}}\n\
              - key: a\n  value: x/y%=1\n  shadow_mode: true\n\
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_a_limit_says_follows_in_words_of_the_file() {
+    fn other_settings_follow_with_their_names_in_the_file() {
         check(
             "- key: k\n  rate_limits:\n\
              \x20 - {name: short, algorithm: token_bucket, requests: 200, period: 10s, burst: 300, \
@@ -141,7 +141,7 @@ mod tests {
         );
     }
 
-    /// A value with a line end in it would make a line that looks like a limit.
+    /// A newline in a value would make a line that looks like a limit.
     #[test]
     fn a_limit_is_one_line() {
         check(

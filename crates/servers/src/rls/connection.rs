@@ -1,23 +1,23 @@
-//! One connection: moves bytes between its socket and HTTP/2, and knows when it is over.
+//! One connection: moves bytes between its socket and HTTP/2, and decides when it ends.
 //!
-//! Bytes are read into a buffer that the connections of a thread share, as they are answered before
-//! anything else happens; so a connection that says nothing takes no buffer. What waits to be written is
-//! bounded by not reading on. A connection ends
+//! Bytes are read into a buffer shared by the connections of a thread, since they are processed before
+//! anything else happens; an idle connection has no buffer of its own. Pending output is bounded by not
+//! reading on. A connection ends
 //!
-//! - when its peer ends it, breaks the protocol, or says nothing it can be known by in [`GREETING_MAX`];
-//! - when bytes have waited to be written for [`UNREAD_MAX`];
-//! - when a frame or a block of headers is not whole after [`UNFINISHED_MAX`]; a message or an answer that is
-//!   not ends its call;
-//! - when all connections together hold too much, this one has waited longest ([`super::held`]), and to end
-//!   the calls that wait does not help;
-//! - when all slots are taken and it has made no call for longest ([`super::slots`]);
-//! - when it is too old, or the door is to stop: it says so (GOAWAY) and lets calls under way finish.
+//! - when its peer closes it, breaks the protocol, or does not complete the preface within [`PREFACE_MAX`];
+//! - when output has not been written for [`WRITE_STALL_MAX`];
+//! - when a frame or a header block is incomplete after [`INCOMPLETE_MAX`]; an incomplete message or answer
+//!   ends only its call;
+//! - when all connections together hold too much memory, this one has waited longest ([`super::memory`]), and
+//!   ending its waiting calls does not help;
+//! - when all slots are taken and it has had no call for longest ([`super::slots`]);
+//! - when it is too old, or the endpoint stops: it sends GOAWAY and lets calls under way finish.
 
-use super::health::State;
-use super::held::{FAIR_BYTES, Share};
-use super::service::{Load, Methods};
+use super::health::ServingState;
+use super::memory::{FAIR_BYTES, MemoryShare};
+use super::service::{Admission, Methods};
 use super::slots::{IDLE_MIN, Slot};
-use super::{Door, health};
+use super::{Endpoint, health};
 use crate::overload::Turn;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -32,178 +32,178 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 const LIMITS: Limits = Limits {
-    // Bounds how many calls can be under way, and so how long one of them waits for all others, see
-    // `crate::overload`. A client with more to ask at once waits, or makes another connection, as Envoy does.
-    // Answered within 1 ms, it is enough for 128,000 calls a second on each connection.
+    // Bounds the number of calls under way, and so how long one of them waits for all others, see
+    // `crate::overload`. A client with more calls at once waits, or opens another connection, as Envoy does.
+    // With answers within 1 ms it is enough for 128,000 calls a second on each connection.
     streams_max: 128,
-    // Above what the filter sends (128 descriptors of ten values, each at most 1 KiB that U+FFFD may
-    // make 3), and what Envoy's own filter makes of 60 KiB of headers in a handful of descriptors.
+    // More than the filter sends (128 descriptors of ten values, each at most 1 KiB, of which U+FFFD may make
+    // 3), and more than Envoy's own filter makes of 60 KiB of headers in a handful of descriptors.
     message_bytes_max: 4 * 1024 * 1024,
-    // What others have as a default, twice what a lease of 128 descriptors needs.
+    // A common default, and twice what a lease of 128 descriptors needs.
     header_bytes_max: 16 * 1024,
-    // Room for one message of the largest size and some more of usual ones.
+    // One message of the largest size and some more of usual size.
     buffered_bytes_max: 8 * 1024 * 1024,
 };
 
-/// One turn reads no more: 128 calls of 256 bytes.
+/// The most that one turn reads: 128 calls of 256 bytes.
 const READ_BYTES_MAX: usize = 32 * 1024;
 
-/// A client sends its preface and its settings with its first packet.
-const GREETING_MAX: Duration = Duration::from_secs(5);
+/// A client sends its preface and settings with its first packet.
+const PREFACE_MAX: Duration = Duration::from_secs(5);
 
-/// Whatever has begun is whole within this time: 4 MiB by 1.7 Mbit/s. As long as what waits to be read may
-/// take.
-const UNFINISHED_MAX: Duration = Duration::from_secs(20);
+/// The time to complete whatever has begun: 4 MiB at 1.7 Mbit/s. Equal to the limit for pending output.
+const INCOMPLETE_MAX: Duration = Duration::from_secs(20);
 
-/// How often a connection on which something happens is looked at, to see that it does; one on which nothing
-/// did since gives memory back, and is not looked at until something does.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often an active connection is checked for stalled calls. One without activity since the last check
+/// frees spare memory, and is not checked again until something arrives.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A network may be away for some seconds, a process may be stopped for some.
-const UNREAD_MAX: Duration = Duration::from_secs(20);
+/// Longer than a short network failure or a process that is stopped for some seconds.
+const WRITE_STALL_MAX: Duration = Duration::from_secs(20);
 
-/// How long a client may take to say that it has heard that no calls are taken any more. One that never
-/// says so, as it should, has its calls answered all the same.
-const HEARD_MAX: Duration = Duration::from_secs(1);
+/// How long a client may take to acknowledge GOAWAY. If it never does, as it should, its calls are still answered.
+const GOAWAY_ACK_MAX: Duration = Duration::from_secs(1);
 
-/// How long the last words (GOAWAY) may take, and the peer to close the connection after them.
-const FAREWELL_MAX: Duration = Duration::from_secs(1);
+/// The time to send GOAWAY, and for the peer to close the connection after it.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES_MAX].into());
 }
 
-/// Serves one connection to its end.
-pub(super) async fn serve<S>(door: &Door, socket: S, slot: Slot, state: watch::Receiver<State>)
-where
+pub(super) async fn serve<S>(
+    endpoint: &Endpoint,
+    socket: S,
+    slot: Slot,
+    state: watch::Receiver<ServingState>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut connection = Served {
-        door,
+    let mut connection = ServedConnection {
+        endpoint,
         socket,
         http2: Connection::new(LIMITS),
         opened: Instant::now(),
         received: 0,
         slot,
-        called: Instant::now(),
-        is_idle: false,
-        look: Look::Resting,
-        unread: Unread::default(),
-        held: door.held.share(),
+        last_call: Instant::now(),
+        must_set_idle: false,
+        check: Check::Suspended,
+        pending: PendingOutput::default(),
+        memory: endpoint.memory.share(),
         is_unflushed: false,
-        leaving: Leaving::No,
+        shutdown: Shutdown::NotStarted,
     };
-    let mut times = Times::new(door, connection.opened);
-    match run(&mut connection, &mut times, state).await {
+    let mut deadlines = Deadlines::new(endpoint, connection.opened);
+    match run(&mut connection, &mut deadlines, state).await {
         End::Done => {}
         End::Broken(broken) => tracing::debug!(error = %broken, "a connection was closed"),
         End::Failed(error) => tracing::debug!(%error, "a connection failed"),
-        End::Late(cause) => tracing::debug!(cause, "a connection was closed"),
+        End::Closed(cause) => tracing::debug!(cause, "a connection was closed"),
     }
-    let _ = tokio::time::timeout(FAREWELL_MAX, connection.part()).await;
+    let _ = tokio::time::timeout(CLOSE_MAX, connection.close()).await;
 }
 
-/// Why a connection is over.
 enum End {
-    /// The peer ended it, or all is done that there was to do.
+    /// The peer closed it, or everything is done.
     Done,
     Broken(Broken),
     Failed(io::Error),
-    /// Something took too long.
-    Late(&'static str),
+    /// This side closes it, for the given reason.
+    Closed(&'static str),
 }
 
 async fn run<S>(
-    connection: &mut Served<'_, S>,
-    times: &mut Times,
-    mut state: watch::Receiver<State>,
+    connection: &mut ServedConnection<'_, S>,
+    deadlines: &mut Deadlines,
+    mut state: watch::Receiver<ServingState>,
 ) -> End
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut now = State::Serving;
-    let timer = tokio::time::sleep_until(times.opened);
+    let mut now = ServingState::Serving;
+    let timer = tokio::time::sleep_until(deadlines.opened);
     tokio::pin!(timer);
     loop {
-        let due = times.next(connection);
+        let due = deadlines.next(connection);
         timer.as_mut().reset(due);
         tokio::select! {
             biased;
-            moved = std::future::poll_fn(|context| connection.poll(context)) => match moved {
-                Moved::Due => {}
-                Moved::Ended(end) => return end,
+            progress = std::future::poll_fn(|context| connection.poll(context)) => match progress {
+                Progress::Reschedule => {}
+                Progress::Ended(end) => return end,
             },
-            changed = state.changed(), if now != State::Stopping => {
+            changed = state.changed(), if now != ServingState::Stopping => {
                 now = match changed {
                     Ok(()) => *state.borrow_and_update(),
-                    Err(_) => State::Stopping,
+                    Err(_) => ServingState::Stopping,
                 };
                 connection.http2.set_time(connection.opened.elapsed());
-                connection.http2.notify_watchers(&health::message(now));
-                if now == State::Stopping {
+                connection.http2.notify_watchers(&health::watch_message(now));
+                if now == ServingState::Stopping {
                     connection.shut_down();
                 }
             }
-            () = &mut timer => if let Some(end) = times.passed(connection) {
+            () = &mut timer => if let Some(end) = deadlines.check(connection) {
                 return end;
             },
         }
     }
 }
 
-/// When a connection is too old, and what else has its time.
-struct Times {
+struct Deadlines {
     opened: Instant,
-    /// When it is too old, and when calls under way on it are cut off.
+    /// When the connection is too old, and when its calls are cut off after that.
     old: Option<(Instant, Instant)>,
     is_old: bool,
 }
 
-impl Times {
-    fn new(door: &Door, opened: Instant) -> Times {
-        let old = door.age.map(|age| {
+impl Deadlines {
+    fn new(endpoint: &Endpoint, opened: Instant) -> Deadlines {
+        let old = endpoint.connection_age.map(|age| {
             let old = opened + with_jitter(age);
-            (old, old + door.age_grace)
+            (old, old + endpoint.connection_age_grace)
         });
-        Times { opened, old, is_old: false }
+        Deadlines { opened, old, is_old: false }
     }
 
-    /// When there is something to look at again.
-    fn next<S>(&self, connection: &Served<'_, S>) -> Instant {
-        let greeting = (!connection.http2.has_preface()).then_some(self.opened + GREETING_MAX);
-        let look = match connection.look {
-            Look::At { due, .. } => Some(due),
-            Look::Resting => None,
+    /// When the next deadline may expire.
+    fn next<S>(&self, connection: &ServedConnection<'_, S>) -> Instant {
+        let greeting = (!connection.http2.has_preface()).then_some(self.opened + PREFACE_MAX);
+        let check = match connection.check {
+            Check::At { due, .. } => Some(due),
+            Check::Suspended => None,
         };
-        let unread = connection.unread.since.map(|since| since + UNREAD_MAX);
+        let pending = connection.pending.since.map(|since| since + WRITE_STALL_MAX);
         let old = self.old.map(|(old, end)| if self.is_old { end } else { old });
-        let heard = match connection.leaving {
-            Leaving::Since(since) => Some(since + HEARD_MAX),
-            Leaving::No | Leaving::Unheard => None,
+        let heard = match connection.shutdown {
+            Shutdown::Announced(since) => Some(since + GOAWAY_ACK_MAX),
+            Shutdown::NotStarted | Shutdown::Unacknowledged => None,
         };
-        // A day is as good as never, and within what timers can count.
-        let times = [greeting, look, unread, old, heard].into_iter().flatten();
-        times.min().unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400))
+        // A day stands for never, and timers can count it.
+        let deadlines = [greeting, check, pending, old, heard].into_iter().flatten();
+        deadlines.min().unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400))
     }
 
-    /// Looks at it; says so when the connection is over.
-    fn passed<S>(&mut self, connection: &mut Served<'_, S>) -> Option<End> {
+    /// Checks all deadlines; returns why the connection ends, if it does.
+    fn check<S>(&mut self, connection: &mut ServedConnection<'_, S>) -> Option<End> {
         let now = Instant::now();
-        if !connection.http2.has_preface() && now >= self.opened + GREETING_MAX {
-            return Some(End::Late("its peer did not say what it speaks"));
+        if !connection.http2.has_preface() && now >= self.opened + PREFACE_MAX {
+            return Some(End::Closed("the client preface is incomplete"));
         }
-        if let Err(broken) = connection.look_at(now) {
+        if let Err(broken) = connection.check_calls(now) {
             return Some(End::Broken(broken));
         }
-        if connection.unread.since.is_some_and(|since| now >= since + UNREAD_MAX) {
-            return Some(End::Late("its peer does not read what it is sent"));
+        if connection.pending.since.is_some_and(|since| now >= since + WRITE_STALL_MAX) {
+            return Some(End::Closed("the peer does not read its answers"));
         }
-        if matches!(connection.leaving, Leaving::Since(since) if now >= since + HEARD_MAX) {
-            connection.leaving = Leaving::Unheard;
+        if matches!(connection.shutdown, Shutdown::Announced(since) if now >= since + GOAWAY_ACK_MAX)
+        {
+            connection.shutdown = Shutdown::Unacknowledged;
         }
         let (old, end) = self.old?;
         if now >= end {
-            return Some(End::Late("calls were still under way long after it was too old"));
+            return Some(End::Closed("calls continued too long after the maximum connection age"));
         }
         if now >= old && !self.is_old {
             self.is_old = true;
@@ -213,202 +213,200 @@ impl Times {
     }
 }
 
-/// Give or take a tenth, so that connections that were made at once do not come back at once.
+/// A random tenth more or less, so that connections opened together do not return together.
 fn with_jitter(age: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 2_001;
     age.mul_f64(0.9 + random as f64 / 10_000.0)
 }
 
-/// What came of moving bytes, when it cannot go on by itself.
-enum Moved {
-    /// There is something new to wait for.
-    Due,
+enum Progress {
+    /// The deadlines have changed.
+    Reschedule,
     Ended(End),
 }
 
-struct Served<'a, S> {
-    door: &'a Door,
+struct ServedConnection<'a, S> {
+    endpoint: &'a Endpoint,
     socket: S,
     http2: Connection,
     opened: Instant,
-    /// Bytes so far.
     received: u64,
     slot: Slot,
-    /// When the last message was answered, or none yet.
-    called: Instant,
-    /// That was long ago, and its place is to be told.
-    is_idle: bool,
-    look: Look,
-    unread: Unread,
-    held: Share<'a>,
-    /// TLS may keep what it was given until it is told to pass it on.
+    /// When the last message was answered; at first, when the connection opened.
+    last_call: Instant,
+    /// The connection has become idle, and its slot does not know yet.
+    must_set_idle: bool,
+    check: Check,
+    pending: PendingOutput,
+    memory: MemoryShare<'a>,
+    /// TLS may buffer written bytes until it is flushed.
     is_unflushed: bool,
-    leaving: Leaving,
+    shutdown: Shutdown,
 }
 
-/// What the peer has not taken. A peer that is slow, but takes everything in time, is not to be mistaken
-/// for one that has stopped to read, though there is always something that waits.
+/// Output that the peer has not read. A slow peer that reads all output in time differs from one that has
+/// stopped reading, although both always have some pending.
 #[derive(Default)]
-struct Unread {
-    /// Since when the oldest bytes wait, none when none do.
+struct PendingOutput {
+    /// Since when the oldest bytes are pending; none if none are.
     since: Option<Instant>,
-    /// How many waited then and still do.
+    /// How many of the bytes pending then still are.
     bytes: usize,
 }
 
-impl Unread {
-    /// So many bytes were taken, and so many wait now.
-    fn took(&mut self, taken: usize, waiting: usize, now: impl FnOnce() -> Instant) {
+impl PendingOutput {
+    /// Records that `written` bytes were written and `remaining` are pending.
+    fn written(&mut self, taken: usize, waiting: usize, now: impl FnOnce() -> Instant) {
         if self.since.is_none() {
             return;
         }
         self.bytes = self.bytes.saturating_sub(taken);
         if self.bytes == 0 {
-            *self = Unread { since: (waiting > 0).then(now), bytes: waiting };
+            *self = PendingOutput { since: (waiting > 0).then(now), bytes: waiting };
         }
     }
 }
 
-/// Whether the connection is looked at now and then.
+/// The schedule of checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// Nothing has begun, nothing came since it was last looked at, and its place knows that it is idle.
-    Resting,
-    /// Then; so many bytes had come when it was looked at last.
+enum Check {
+    /// No check: no call is incomplete, nothing has arrived since the last check, and the slot is marked idle.
+    Suspended,
+    /// The next check, and the bytes received at the last one.
     At { due: Instant, received: u64 },
 }
 
-/// Whether the peer was told that no calls are taken any more.
-enum Leaving {
-    No,
-    Since(Instant),
-    /// It did not say that it has heard it.
-    Unheard,
+/// The progress of a shutdown by GOAWAY.
+enum Shutdown {
+    NotStarted,
+    Announced(Instant),
+    /// The peer did not acknowledge it in time.
+    Unacknowledged,
 }
 
-impl<S> Served<'_, S> {
+impl<S> ServedConnection<'_, S> {
     fn shut_down(&mut self) {
         self.http2.shut_down();
-        if matches!(self.leaving, Leaving::No) {
-            self.leaving = Leaving::Since(Instant::now());
+        if matches!(self.shutdown, Shutdown::NotStarted) {
+            self.shutdown = Shutdown::Announced(Instant::now());
         }
     }
 
-    /// Whether there is nothing left to do.
+    /// True if the connection has nothing left to do.
     fn is_done(&self) -> bool {
-        let is_left = matches!(self.leaving, Leaving::Unheard) && self.http2.calls() == 0;
+        let is_left = matches!(self.shutdown, Shutdown::Unacknowledged) && self.http2.calls() == 0;
         self.http2.is_done() || (is_left && self.http2.output().is_empty())
     }
 
-    /// Looks at it, if it is time. What has begun and does not become whole ends; what rests gives memory
-    /// back.
-    fn look_at(&mut self, now: Instant) -> Result<(), Broken> {
-        let Look::At { due, received } = self.look else { return Ok(()) };
+    /// Runs the check if it is due: ends calls that have stalled, and frees the spare memory of a quiet connection.
+    fn check_calls(&mut self, now: Instant) -> Result<(), Broken> {
+        let Check::At { due, received } = self.check else { return Ok(()) };
         if now < due {
             return Ok(());
         }
         let time = now - self.opened;
         self.http2.set_time(time);
-        if let Some(then) = time.checked_sub(UNFINISHED_MAX) {
-            let late = Status::new(Code::DeadlineExceeded, "the call has begun and does not go on");
+        if let Some(then) = time.checked_sub(INCOMPLETE_MAX) {
+            let late = Status::new(Code::DeadlineExceeded, "the call was not completed in time");
             self.http2.end_unfinished(then, &late)?;
         }
         let is_quiet = received == self.received && self.http2.unfinished_since().is_none();
         if is_quiet {
             self.http2.trim();
         }
-        self.is_idle = now - self.called >= IDLE_MIN;
-        self.look = if is_quiet && self.is_idle {
-            Look::Resting
+        self.must_set_idle = now - self.last_call >= IDLE_MIN;
+        self.check = if is_quiet && self.must_set_idle {
+            Check::Suspended
         } else {
-            Look::At { due: now + LOOK_EVERY, received: self.received }
+            Check::At { due: now + CHECK_INTERVAL, received: self.received }
         };
         Ok(())
     }
 
-    /// Ends the calls that wait, so that others have room. False when that does not help.
-    fn make_room(&mut self) -> bool {
+    /// Ends the calls that wait, to free memory. False if that is not enough.
+    fn free_memory(&mut self) -> bool {
         let now = self.opened.elapsed();
         self.http2.set_time(now);
-        let reason = "too much is held for all connections together";
+        let reason = "all connections together hold too much memory";
         let status = Status::new(Code::ResourceExhausted, reason);
         self.http2.end_unfinished_calls(now + Duration::from_nanos(1), &status);
         self.http2.trim();
         let is_enough = self.http2.capacity_bytes() <= FAIR_BYTES;
         if is_enough {
-            self.held.has_made_room();
+            self.memory.freed();
         }
         is_enough
     }
 
-    /// Says how much is held.
-    fn hold(&mut self, waker: &Waker) {
+    /// Reports the memory in use.
+    fn update_memory(&mut self, waker: &Waker) {
         let since = || {
             let opened = self.opened;
             let unfinished = self.http2.unfinished_since().map(|since| opened + since);
-            let since = unfinished.into_iter().chain(self.unread.since).min();
+            let since = unfinished.into_iter().chain(self.pending.since).min();
             since.unwrap_or_else(Instant::now).into_std()
         };
-        self.held.hold(self.http2.capacity_bytes(), since, waker);
+        self.memory.update(self.http2.capacity_bytes(), since, waker);
     }
 }
 
-impl<S> Served<'_, S>
+impl<S> ServedConnection<'_, S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    /// Reads, answers and writes as far as that goes.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Moved> {
+    /// Reads, answers and writes as far as possible.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Progress> {
         let mut read = 0;
-        if self.held.makes_room() && !self.make_room() {
-            let cause = "too much is held for all connections together";
-            return Poll::Ready(Moved::Ended(End::Late(cause)));
+        if self.memory.must_free() && !self.free_memory() {
+            let cause = "all connections together hold too much memory";
+            return Poll::Ready(Progress::Ended(End::Closed(cause)));
         }
-        if self.is_idle {
-            self.is_idle = false;
-            self.slot.rest(self.called.into_std(), context.waker());
+        if self.must_set_idle {
+            self.must_set_idle = false;
+            self.slot.set_idle(self.last_call.into_std(), context.waker());
         }
-        if self.slot.makes_room() {
+        if self.slot.is_evicted() {
             self.http2.shut_down();
-            let cause = "all slots are taken, and its peer made no calls";
-            return Poll::Ready(Moved::Ended(End::Late(cause)));
+            let cause = "all slots are taken, and the connection was idle";
+            return Poll::Ready(Progress::Ended(End::Closed(cause)));
         }
         loop {
             match self.poll_write(context) {
-                Poll::Ready(Ok(())) => self.unread = Unread::default(),
-                Poll::Ready(Err(error)) => return Poll::Ready(Moved::Ended(End::Failed(error))),
-                Poll::Pending if self.unread.since.is_none() => {
+                Poll::Ready(Ok(())) => self.pending = PendingOutput::default(),
+                Poll::Ready(Err(error)) => return Poll::Ready(Progress::Ended(End::Failed(error))),
+                Poll::Pending if self.pending.since.is_none() => {
                     let bytes = self.http2.output().len();
-                    self.unread = Unread { since: Some(Instant::now()), bytes };
-                    return Poll::Ready(Moved::Due);
+                    self.pending = PendingOutput { since: Some(Instant::now()), bytes };
+                    return Poll::Ready(Progress::Reschedule);
                 }
                 Poll::Pending => {}
             }
-            self.hold(context.waker());
+            self.update_memory(context.waker());
             if self.is_done() {
-                return Poll::Ready(Moved::Ended(End::Done));
+                return Poll::Ready(Progress::Ended(End::Done));
             }
             if self.http2.is_congested() {
                 return Poll::Pending;
             }
             if read >= READ_BYTES_MAX {
-                // There may be more, but others have waited for their turn. A task that wakes itself
-                // goes behind all that are ready.
+                // There may be more input, but others have waited for their turn. A task that wakes itself
+                // queues behind all that are ready.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             match ready!(self.poll_turn(context)) {
                 Ok(bytes) => read += bytes,
-                Err(end) => return Poll::Ready(Moved::Ended(end)),
+                Err(end) => return Poll::Ready(Progress::Ended(end)),
             }
-            if self.look == Look::Resting {
-                self.look = Look::At { due: Instant::now() + LOOK_EVERY, received: self.received };
-                return Poll::Ready(Moved::Due);
+            if self.check == Check::Suspended {
+                self.check =
+                    Check::At { due: Instant::now() + CHECK_INTERVAL, received: self.received };
+                return Poll::Ready(Progress::Reschedule);
             }
         }
     }
 
-    /// Reads once, and answers what has come.
+    /// Reads once, and answers the calls in it.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, End>> {
         BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
@@ -420,22 +418,22 @@ where
                 return Poll::Ready(Err(End::Done));
             }
             self.received = self.received.wrapping_add(input.len() as u64);
-            let overload = &self.door.overload;
+            let overload = &self.endpoint.overload;
             let turn = Turn::begin();
-            let load = if overload.is_late() { Load::Shed } else { Load::Decided };
+            let admission = if overload.is_late() { Admission::Shed } else { Admission::Decide };
             let now = turn.began().saturating_duration_since(self.opened.into_std());
-            let methods = &mut Methods { door: self.door, load };
+            let methods = &mut Methods { endpoint: self.endpoint, admission };
             let taken = self.http2.receive_at(now, input, methods);
-            overload.turned(&turn);
+            overload.record_turn(&turn);
             if taken.map_err(End::Broken)? > 0 {
-                self.called = self.opened + now;
-                self.slot.work();
+                self.last_call = self.opened + now;
+                self.slot.set_active();
             }
             Poll::Ready(Ok(input.len()))
         })
     }
 
-    /// Ready when nothing waits to be written.
+    /// Ready when no output is pending.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.http2.output().is_empty() {
             let socket = Pin::new(&mut self.socket);
@@ -444,7 +442,7 @@ where
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.http2.written(written);
-            self.unread.took(written, self.http2.output().len(), Instant::now);
+            self.pending.written(written, self.http2.output().len(), Instant::now);
             self.is_unflushed = true;
         }
         if self.is_unflushed {
@@ -454,17 +452,17 @@ where
         Poll::Ready(Ok(()))
     }
 
-    /// Says what is left to say, and that nothing follows, and hears the peer out: where something is
-    /// unread, a close is a reset, which may overtake the last words.
-    async fn part(&mut self) {
-        let said = std::future::poll_fn(|context| self.poll_write(context)).await;
-        if said.is_err() || self.socket.shutdown().await.is_err() {
+    /// Sends pending output and a close, and reads until the peer closes: closing a socket with unread input
+    /// resets the connection, which may overtake GOAWAY.
+    async fn close(&mut self) {
+        let flushed = std::future::poll_fn(|context| self.poll_write(context)).await;
+        if flushed.is_err() || self.socket.shutdown().await.is_err() {
             return;
         }
         while std::future::poll_fn(|context| self.poll_discard(context)).await {}
     }
 
-    /// Reads what is of no use any more; false at its end.
+    /// Reads and discards input; false at its end.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
@@ -478,19 +476,19 @@ where
 mod tests {
     use super::*;
 
-    /// Symptom: a client that read slowly, but all the time, was closed after [`UNREAD_MAX`]. Cause: the
-    /// time counted from when something had begun to wait, whatever was taken since.
+    /// Symptom: a client that read slowly but steadily was closed after [`WRITE_STALL_MAX`]. Cause: the time
+    /// counted from the first pending byte, whatever was read since.
     #[test]
-    fn a_peer_that_takes_what_waited_has_time_again() {
+    fn reading_the_oldest_output_restarts_the_time_limit() {
         let began = Instant::now();
         let later = began + Duration::from_secs(19);
-        let mut unread = Unread { since: Some(began), bytes: 100 };
-        // More comes than goes, so that something waits without a break.
-        unread.took(60, 200, || later);
-        assert_eq!((unread.since, unread.bytes), (Some(began), 40));
-        unread.took(40, 300, || later);
-        assert_eq!((unread.since, unread.bytes), (Some(later), 300));
-        unread.took(300, 0, || later);
-        assert_eq!(unread.since, None);
+        let mut pending = PendingOutput { since: Some(began), bytes: 100 };
+        // More output is added than is read, so some is always pending.
+        pending.written(60, 200, || later);
+        assert_eq!((pending.since, pending.bytes), (Some(began), 40));
+        pending.written(40, 300, || later);
+        assert_eq!((pending.since, pending.bytes), (Some(later), 300));
+        pending.written(300, 0, || later);
+        assert_eq!(pending.since, None);
     }
 }

@@ -1,7 +1,7 @@
 //! gRPC's health service, `grpc.health.v1.Health`: Check and Watch.
 //!
-//! All names have one health, that of the process: `""`, `ratelimit` (the name that envoyproxy/ratelimit
-//! has) and the name of the rate limit service.
+//! All names share one health, that of the process: `""`, `ratelimit` (the name used by envoyproxy/ratelimit)
+//! and the name of the rate limit service.
 
 use super::messages::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
 use crate::health::Health;
@@ -12,87 +12,83 @@ use tidegate_grpc::{Code, Status};
 use tidegate_wire::RLS_SERVICE;
 use tokio::sync::watch;
 
-/// The service's name.
 pub(super) const SERVICE: &str = "grpc.health.v1.Health";
 
 const NAMES: [&str; 3] = ["", "ratelimit", RLS_SERVICE];
 
-/// How the door stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ServingState {
     /// Requests are decided.
     Serving,
-    /// They cannot be.
+    /// Requests cannot be decided.
     NotServing,
-    /// Calls under way are answered, and no new ones taken.
+    /// Calls under way are answered, and new ones refused.
     Stopping,
 }
 
-/// Tells of each change, until the door is to stop.
-pub(super) async fn follow(
+/// Publishes each change of the state, until `stop` is true.
+pub(super) async fn publish_state(
     mut health: Health,
     mut stop: watch::Receiver<bool>,
-    states: watch::Sender<State>,
+    sender: watch::Sender<ServingState>,
 ) {
     loop {
         let state = match health.failing() {
-            _ if *stop.borrow_and_update() => State::Stopping,
-            None => State::Serving,
-            Some(_) => State::NotServing,
+            _ if *stop.borrow_and_update() => ServingState::Stopping,
+            None => ServingState::Serving,
+            Some(_) => ServingState::NotServing,
         };
-        states.send_if_modified(|known| std::mem::replace(known, state) != state);
-        if state == State::Stopping {
+        sender.send_if_modified(|last| std::mem::replace(last, state) != state);
+        if state == ServingState::Stopping {
             return;
         }
         tokio::select! {
             changed = stop.changed() => if changed.is_err() {
-                // Whoever could say stop is gone, which is a stop as well.
-                states.send_replace(State::Stopping);
+                // The sender is gone, which is a stop as well.
+                sender.send_replace(ServingState::Stopping);
                 return;
             },
-            () = change(&mut health.draining) => {}
-            () = change(&mut health.store) => {}
+            () = changed_or_pending(&mut health.draining) => {}
+            () = changed_or_pending(&mut health.store) => {}
         }
     }
 }
 
-/// Waits for a change; what can no longer change never does.
-async fn change<T>(watched: &mut watch::Receiver<T>) {
+/// Waits for a change; forever if the sender is gone.
+async fn changed_or_pending<T>(watched: &mut watch::Receiver<T>) {
     if watched.changed().await.is_err() {
         pending::<()>().await;
     }
 }
 
-/// What those who watch are told.
-pub(super) fn message(state: State) -> Vec<u8> {
-    encoded(match state {
-        State::Serving => ServingStatus::Serving,
-        State::NotServing | State::Stopping => ServingStatus::NotServing,
+/// The message of a state to a watcher.
+pub(super) fn watch_message(state: ServingState) -> Vec<u8> {
+    encode(match state {
+        ServingState::Serving => ServingStatus::Serving,
+        ServingState::NotServing | ServingState::Stopping => ServingStatus::NotServing,
     })
 }
 
-/// Answers a Check.
-pub(super) fn check(message: &[u8], health: &Health, answer: &mut Vec<u8>) -> Outcome {
+pub(super) fn answer_check(message: &[u8], health: &Health, answer: &mut Vec<u8>) -> Outcome {
     match status(message, health) {
         Ok(ServingStatus::ServiceUnknown) => {
             Outcome::Refused(Status::new(Code::NotFound, "unknown service"))
         }
         Ok(status) => {
-            answer.extend(encoded(status));
+            answer.extend(encode(status));
             Outcome::Unary
         }
         Err(refused) => Outcome::Refused(refused),
     }
 }
 
-/// Answers a Watch.
-pub(super) fn watch(message: &[u8], health: &Health, answer: &mut Vec<u8>) -> Outcome {
+pub(super) fn answer_watch(message: &[u8], health: &Health, answer: &mut Vec<u8>) -> Outcome {
     match status(message, health) {
         Ok(status) => {
-            answer.extend(encoded(status));
+            answer.extend(encode(status));
             match status {
-                // No name becomes known later, so there is nothing more to tell. The protocol wants the
-                // call open all the same: a client takes an end for a failure, and begins anew.
+                // Unknown names never become known, so nothing follows. The protocol requires an open call
+                // all the same: a client takes an end for a failure and calls again.
                 ServingStatus::ServiceUnknown => Outcome::Kept,
                 _ => Outcome::Watched,
             }
@@ -112,7 +108,7 @@ fn status(message: &[u8], health: &Health) -> Result<ServingStatus, Status> {
     })
 }
 
-fn encoded(status: ServingStatus) -> Vec<u8> {
+fn encode(status: ServingStatus) -> Vec<u8> {
     HealthCheckResponse { status: status.into() }.encode_to_vec()
 }
 
@@ -141,15 +137,15 @@ mod tests {
         }
     }
 
-    fn asked(
+    fn call(
         health: &Health,
         service: &str,
-        how: fn(&[u8], &Health, &mut Vec<u8>) -> Outcome,
+        method: fn(&[u8], &Health, &mut Vec<u8>) -> Outcome,
     ) -> (Outcome, Option<ServingStatus>) {
         let request = HealthCheckRequest { service: service.to_owned() }.encode_to_vec();
         let mut answer = Vec::new();
-        let outcome = how(&request, health, &mut answer);
-        // The status SERVING takes two bytes; only UNKNOWN, which is never said, takes none.
+        let outcome = method(&request, health, &mut answer);
+        // The status SERVING takes two bytes; only UNKNOWN, which is never sent, takes none.
         let status = (!answer.is_empty())
             .then(|| HealthCheckResponse::decode(answer.as_slice()).unwrap().status());
         (outcome, status)
@@ -160,26 +156,26 @@ mod tests {
         let process = process();
         for name in NAMES {
             let serving = Some(ServingStatus::Serving);
-            assert_eq!(asked(&process.health, name, check), (Outcome::Unary, serving));
-            assert_eq!(asked(&process.health, name, watch), (Outcome::Watched, serving));
+            assert_eq!(call(&process.health, name, answer_check), (Outcome::Unary, serving));
+            assert_eq!(call(&process.health, name, answer_watch), (Outcome::Watched, serving));
         }
         process.draining.send_replace(true);
         let not_serving = Some(ServingStatus::NotServing);
-        assert_eq!(asked(&process.health, "", check), (Outcome::Unary, not_serving));
+        assert_eq!(call(&process.health, "", answer_check), (Outcome::Unary, not_serving));
         process.draining.send_replace(false);
         process.store.send_replace(files(FileState::Damaged));
-        assert_eq!(asked(&process.health, "", watch), (Outcome::Watched, not_serving));
+        assert_eq!(call(&process.health, "", answer_watch), (Outcome::Watched, not_serving));
     }
 
     #[test]
     fn an_unknown_name_is_not_found_or_told_as_unknown() {
         let health = process().health;
-        let (outcome, status) = asked(&health, "other", check);
+        let (outcome, status) = call(&health, "other", answer_check);
         assert_eq!(outcome, Outcome::Refused(Status::new(Code::NotFound, "unknown service")));
         assert_eq!(status, None);
         let unknown = Some(ServingStatus::ServiceUnknown);
-        assert_eq!(asked(&health, "other", watch), (Outcome::Kept, unknown));
-        let refused = check(&[0xff], &health, &mut Vec::new());
+        assert_eq!(call(&health, "other", answer_watch), (Outcome::Kept, unknown));
+        let refused = answer_check(&[0xff], &health, &mut Vec::new());
         assert!(
             matches!(refused, Outcome::Refused(status) if status.code == Code::InvalidArgument)
         );
@@ -189,20 +185,20 @@ mod tests {
     async fn each_change_is_told_once_and_a_stop_is_the_last() {
         let process = process();
         let (stop, stopped) = watch::channel(false);
-        let (states, mut state) = watch::channel(State::Serving);
-        let following = tokio::spawn(follow(process.health.clone(), stopped, states));
+        let (sender, mut state) = watch::channel(ServingState::Serving);
+        let publishing = tokio::spawn(publish_state(process.health.clone(), stopped, sender));
         process.store.send_replace(files(FileState::Damaged));
         state.changed().await.unwrap();
-        assert_eq!(*state.borrow_and_update(), State::NotServing);
+        assert_eq!(*state.borrow_and_update(), ServingState::NotServing);
         process.store.send_replace(files(FileState::Replaced));
         state.changed().await.unwrap();
-        assert_eq!(*state.borrow_and_update(), State::Serving);
-        // That nobody looks after the store any more is no change.
+        assert_eq!(*state.borrow_and_update(), ServingState::Serving);
+        // A lost sender of the store's health is no change.
         drop(process.store);
         stop.send_replace(true);
         state.changed().await.unwrap();
-        assert_eq!(*state.borrow_and_update(), State::Stopping);
-        following.await.unwrap();
+        assert_eq!(*state.borrow_and_update(), ServingState::Stopping);
+        publishing.await.unwrap();
         assert!(state.changed().await.is_err());
     }
 }

@@ -1,18 +1,17 @@
-//! What the system does for a TCP connection: an end to peers that are gone without a word.
+//! TCP keepalive: closes connections whose peers are gone without notice.
 
 use rustix::io;
 use rustix::net::sockopt;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// A silent peer is asked whether it is there: first after a minute, then every 15 s, and given up
-/// after four questions without an answer, so two minutes after its last sign.
+/// The kernel probes a silent peer after a minute and then every 15 s, and closes the connection after four
+/// probes without an answer, two minutes after the last sign of the peer.
 const IDLE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(15);
 const COUNT: u32 = 4;
 
-/// Has the system ask.
-pub(super) fn set(socket: &TcpStream) -> io::Result<()> {
+pub(super) fn enable(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     #[cfg(target_os = "linux")]
     sockopt::set_tcp_keepidle(socket, IDLE)?;
@@ -25,10 +24,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_is_asked() {
+    async fn keepalive_is_enabled() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        set(&socket).unwrap();
+        enable(&socket).unwrap();
         assert!(sockopt::socket_keepalive(&socket).unwrap());
         assert_eq!(sockopt::tcp_keepidle(&socket), Ok(IDLE));
         assert_eq!(sockopt::tcp_keepintvl(&socket), Ok(INTERVAL));

@@ -29,13 +29,13 @@ pub(super) enum ServingStatus {
 pub(super) struct ReflectionRequest {
     #[prost(string, tag = "1")]
     pub(super) host: String,
-    #[prost(oneof = "Asked", tags = "3, 4, 5, 6, 7")]
-    pub(super) asked: Option<Asked>,
+    #[prost(oneof = "MessageRequest", tags = "3, 4, 5, 6, 7")]
+    pub(super) message_request: Option<MessageRequest>,
 }
 
-/// What a client of the reflection service wants to know.
+/// `grpc.reflection.v1.ServerReflectionRequest.message_request`
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub(super) enum Asked {
+pub(super) enum MessageRequest {
     #[prost(string, tag = "3")]
     FileByFilename(String),
     #[prost(string, tag = "4")]
@@ -64,13 +64,13 @@ pub(super) struct ReflectionResponse {
     pub(super) valid_host: String,
     #[prost(message, optional, tag = "2")]
     pub(super) original_request: Option<ReflectionRequest>,
-    #[prost(oneof = "Told", tags = "4, 5, 6, 7")]
-    pub(super) told: Option<Told>,
+    #[prost(oneof = "MessageResponse", tags = "4, 5, 6, 7")]
+    pub(super) message_response: Option<MessageResponse>,
 }
 
-/// What it is told.
+/// `grpc.reflection.v1.ServerReflectionResponse.message_response`
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
-pub(super) enum Told {
+pub(super) enum MessageResponse {
     #[prost(message, tag = "4")]
     Files(Files),
     #[prost(message, tag = "5")]

@@ -1,6 +1,6 @@
-//! What is done with a message of a call: which method it is for, and the rate limit service itself.
+//! Dispatches a message to its method, and implements the rate limit service.
 
-use super::{Door, health, reflection};
+use super::{Endpoint, health, reflection};
 use std::cell::RefCell;
 use tidegate_authority::{CallError, clock};
 use tidegate_grpc::server::{Call, Outcome, Service};
@@ -11,44 +11,44 @@ use tidegate_wire::{RequestReader, encode_answer};
 /// The path of the rate limit service's only method.
 const SHOULD_RATE_LIMIT: &[u8] = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Messages of all other methods are names. What they are answered by may repeat them.
-const RARE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
+/// The largest message of all other methods. These messages are names, and answers may repeat them.
+const OTHER_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
-/// What a refusal says of a path.
-const PATH_BYTES_TOLD: usize = 128;
+/// How much of a path a refusal repeats.
+const PATH_BYTES_SHOWN: usize = 128;
 
 thread_local! {
-    /// Keeps its buffers from call to call, of whichever connection.
+    /// Keeps its buffers between calls, of any connection.
     static READER: RefCell<RequestReader> = const { RefCell::new(RequestReader::new()) };
 }
 
-/// What becomes of rate limit calls, and of reflection.
+/// Whether rate limit calls and reflection are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Load {
-    /// They are decided.
-    Decided,
-    /// They are refused unread: there are more than can be decided in time.
+pub(super) enum Admission {
+    /// Calls are decided.
+    Decide,
+    /// Calls are refused unread, because more arrive than can be decided in time.
     Shed,
 }
 
-/// The methods, for one turn of a connection.
+/// The methods, during one turn of a connection.
 pub(super) struct Methods<'a> {
-    pub(super) door: &'a Door,
-    pub(super) load: Load,
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) admission: Admission,
 }
 
 impl Service for Methods<'_> {
     fn answer(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
         if call.path == SHOULD_RATE_LIMIT {
-            return match self.load {
-                Load::Decided => self.should_rate_limit(call, answer),
-                Load::Shed => {
-                    self.door.observer.shed("grpc");
+            return match self.admission {
+                Admission::Decide => self.should_rate_limit(call, answer),
+                Admission::Shed => {
+                    self.endpoint.observer.shed("grpc");
                     Outcome::Refused(Status::new(Code::ResourceExhausted, "overloaded"))
                 }
             };
         }
-        self.rare(call, answer)
+        self.answer_other(call, answer)
     }
 }
 
@@ -56,59 +56,63 @@ impl Methods<'_> {
     fn should_rate_limit(&self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
         let value_of = |name| call.metadata.get(name);
         READER.with_borrow_mut(|reader| {
-            let outcome =
-                match self.door.authority.answer_call(reader, call.message, value_of, clock::now) {
-                    Ok((request, decided)) => {
-                        let headers = self.door.replies.headers(request, &decided);
-                        encode_answer(&decided, headers, answer);
-                        Outcome::Unary
+            let outcome = match self.endpoint.authority.answer_call(
+                reader,
+                call.message,
+                value_of,
+                clock::now,
+            ) {
+                Ok((request, decided)) => {
+                    let headers = self.endpoint.replies.headers(request, &decided);
+                    encode_answer(&decided, headers, answer);
+                    Outcome::Unary
+                }
+                Err(refused) => {
+                    self.endpoint.observer.refused();
+                    if let CallError::Undecided(error) = &refused {
+                        self.endpoint.observer.undecided(error);
                     }
-                    Err(refused) => {
-                        self.door.observer.refused();
-                        if let CallError::Undecided(error) = &refused {
-                            self.door.observer.undecided(error);
-                        }
-                        Outcome::Refused(status_of(refused))
-                    }
-                };
+                    Outcome::Refused(status_of(refused))
+                }
+            };
             reader.release();
             outcome
         })
     }
 
-    /// All but the method that nearly all calls are for.
+    /// All methods except the one that nearly all calls are for.
     #[cold]
-    fn rare(&self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
-        if call.message.len() > RARE_MESSAGE_BYTES_MAX {
-            let message = format!("a message is larger than {RARE_MESSAGE_BYTES_MAX} bytes");
+    fn answer_other(&self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
+        if call.message.len() > OTHER_MESSAGE_BYTES_MAX {
+            let message = format!("a message is larger than {OTHER_MESSAGE_BYTES_MAX} bytes");
             return Outcome::Refused(Status::new(Code::ResourceExhausted, message));
         }
-        let told = call.path.get(..PATH_BYTES_TOLD).unwrap_or(call.path);
-        let path = String::from_utf8_lossy(told);
+        let shown = call.path.get(..PATH_BYTES_SHOWN).unwrap_or(call.path);
+        let path = String::from_utf8_lossy(shown);
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
             Some((health::SERVICE, "Check")) => {
-                health::check(call.message, &self.door.health, answer)
+                health::answer_check(call.message, &self.endpoint.health, answer)
             }
             Some((health::SERVICE, "Watch")) => {
-                health::watch(call.message, &self.door.health, answer)
+                health::answer_watch(call.message, &self.endpoint.health, answer)
             }
             Some((service, "ServerReflectionInfo")) if reflection::SERVICES.contains(&service) => {
-                match self.load {
-                    Load::Decided => reflection::answer(call.message, answer),
-                    Load::Shed => {
+                match self.admission {
+                    Admission::Decide => reflection::answer(call.message, answer),
+                    Admission::Shed => {
                         Outcome::Refused(Status::new(Code::ResourceExhausted, "overloaded"))
                     }
                 }
             }
             _ => {
-                let message = format!("there is no method {path}");
+                let message = format!("unknown method {path}");
                 Outcome::Refused(Status::new(Code::Unimplemented, message))
             }
         }
     }
 }
 
-/// The status of a call without an answer.
+/// The status of a call without a decision.
 fn status_of(error: CallError) -> Status {
     match error {
         CallError::Invalid(message) => {
@@ -122,11 +126,11 @@ fn status_of(error: CallError) -> Status {
     }
 }
 
-/// What clients go by when there is no decision. Ours has a mode for each: `failure_mode` for what no client
-/// can bring about, `overload_mode` for the rest.
+/// The status code without a decision, by which clients choose. Tidegate's filter has a mode for each:
+/// `failure_mode` for causes that no client can provoke, `overload_mode` for the rest.
 fn code_of(error: &UpdateError) -> Code {
     match error {
-        // About these counters alone: others can be asked about.
+        // Only these counters are busy: others can be used.
         UpdateError::Busy { .. } => Code::Aborted,
         UpdateError::DataLoss => Code::DataLoss,
         _ => Code::ResourceExhausted,
@@ -192,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_had_and_given_back_by_words_of_metadata() {
+    fn metadata_requests_and_returns_a_lease() {
         let dir = tempfile::TempDir::new().unwrap();
         let authority = authority(&dir);
         let status = |answer: Result<RateLimitResponse, Status>| {
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_makes_no_sense_is_an_invalid_argument() {
+    fn metadata_that_is_not_valid_is_an_invalid_argument() {
         #[track_caller]
         fn check(is_negative_hits: bool, metadata: &[(&'static str, &str)], message: &str) {
             let dir = tempfile::TempDir::new().unwrap();
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_decision_the_code_says_whether_clients_can_bring_it_about() {
+    fn without_a_decision_the_code_depends_on_the_cause() {
         for (error, code) in [
             (UpdateError::Busy { pid: 1, millis: 5 }, Code::Aborted),
             (UpdateError::DataLoss, Code::DataLoss),
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_request_are_an_invalid_argument() {
+    fn bytes_that_are_not_a_request_are_an_invalid_argument() {
         let dir = tempfile::TempDir::new().unwrap();
         let (authority, mut reader) = (authority(&dir), RequestReader::new());
         let refused = authority.answer_call(&mut reader, &[0xff; 3], |_| None, clock::now);

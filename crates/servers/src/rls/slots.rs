@@ -1,8 +1,12 @@
-//! The slots of connections: as many as there may be, and which of them makes room when all are taken.
+//! The connection slots of the gRPC endpoint: how many there are, and which connection is evicted for the
+//! next when all are taken.
 //!
-//! A connection costs a place and nothing else, so that anybody could take all of them and say nothing. When
-//! none is left, the one that has made no call for longest makes room for the next, if that is [`IDLE_MIN`]
-//! at least. Connections that make calls are never ended for others; then the next is refused.
+//! A slot costs a client nothing, so any client could take all of them and stay silent. When none is free,
+//! the connection without a call for longest is evicted for the next one, if it has been idle for at least
+//! [`IDLE_MIN`]. Connections with calls are never evicted; then the next one is refused.
+//!
+//! HTTP/1.1 connections have slots of their own, in `http1::slots`: there each phase of a request has a time
+//! limit, and slots also bound the memory of bodies.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,103 +14,103 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// A client that asks now and then keeps its connection; one that comes back after longer makes another.
+/// A client that makes a call now and then keeps its connection; after a longer pause it can open another.
 pub(super) const IDLE_MIN: Duration = Duration::from_secs(10);
 
-/// Of so many slots one may be taken before who makes room for it has left.
-const LEAVING_SHARE: usize = 8;
+/// For each eight slots, one more connection may be accepted before the evicted one has closed.
+const EVICTING_SHARE: usize = 8;
 
-/// All slots; clones are the same.
+/// All slots; clones share them.
 #[derive(Debug, Clone)]
-pub(super) struct Slots(Arc<Mutex<Taken>>);
+pub(super) struct Slots(Arc<Mutex<State>>);
 
 #[derive(Debug)]
-struct Taken {
+struct State {
     max: usize,
     taken: usize,
-    /// How many of them were told to make room.
-    leaving: usize,
-    numbers: u64,
-    /// Those that have made no call since then, the longest first.
+    /// The number of evicted connections that have not closed yet.
+    evicting: usize,
+    last_number: u64,
+    /// Idle connections by the start of their idle time, the oldest first.
     idle: BTreeMap<(Instant, u64), Idle>,
 }
 
 #[derive(Debug)]
 struct Idle {
     waker: Waker,
-    makes_room: Arc<AtomicBool>,
+    is_evicted: Arc<AtomicBool>,
 }
 
 impl Slots {
     pub(super) fn new(max: usize) -> Slots {
         let idle = BTreeMap::new();
-        Slots(Arc::new(Mutex::new(Taken { max, taken: 0, leaving: 0, numbers: 0, idle })))
+        Slots(Arc::new(Mutex::new(State { max, taken: 0, evicting: 0, last_number: 0, idle })))
     }
 
-    /// A slot, for which another connection may have to go. None when all are in use.
-    pub(super) fn take(&self) -> Option<Slot> {
+    /// A slot, if necessary that of an idle connection; none if all are in use.
+    pub(super) fn acquire(&self) -> Option<Slot> {
         let mut taken = self.lock();
-        if taken.taken - taken.leaving >= taken.max {
-            taken.have_room_made()?;
+        if taken.taken - taken.evicting >= taken.max {
+            taken.evict_idle()?;
         }
         taken.taken += 1;
-        taken.numbers += 1;
-        let number = taken.numbers;
+        taken.last_number += 1;
+        let number = taken.last_number;
         drop(taken);
-        Some(Slot { all: self.clone(), number, idle_since: None, makes_room: Arc::default() })
+        Some(Slot { all: self.clone(), number, idle_since: None, is_evicted: Arc::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        // Nothing that is done under the lock panics half way.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No operation under the lock panics half way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
-    fn have_room_made(&mut self) -> Option<()> {
-        if self.leaving > self.max / LEAVING_SHARE {
+impl State {
+    fn evict_idle(&mut self) -> Option<()> {
+        if self.evicting > self.max / EVICTING_SHARE {
             return None;
         }
         let (_, idle) = self.idle.pop_first()?;
-        self.leaving += 1;
-        idle.makes_room.store(true, Ordering::Release);
+        self.evicting += 1;
+        idle.is_evicted.store(true, Ordering::Release);
         idle.waker.wake();
         Some(())
     }
 }
 
-/// That of one connection.
+/// The slot of one connection; dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct Slot {
     all: Slots,
     number: u64,
     idle_since: Option<Instant>,
-    makes_room: Arc<AtomicBool>,
+    is_evicted: Arc<AtomicBool>,
 }
 
 impl Slot {
-    /// The connection has made no call since then. Its task is woken when it is to make room.
-    pub(super) fn rest(&mut self, since: Instant, waker: &Waker) {
+    /// Marks the connection as idle since `since`. Its task is woken if it is evicted.
+    pub(super) fn set_idle(&mut self, since: Instant, waker: &Waker) {
         if self.idle_since.is_none() {
-            let idle = Idle { waker: waker.clone(), makes_room: self.makes_room.clone() };
+            let idle = Idle { waker: waker.clone(), is_evicted: self.is_evicted.clone() };
             self.all.lock().idle.insert((since, self.number), idle);
             self.idle_since = Some(since);
         }
     }
 
-    /// The connection has made a call.
+    /// Marks the connection as active: it has received a call.
     #[inline]
-    pub(super) fn work(&mut self) {
+    pub(super) fn set_active(&mut self) {
         if let Some(since) = self.idle_since.take() {
             self.all.lock().idle.remove(&(since, self.number));
         }
     }
 
-    /// Whether it is to make room.
+    /// True if the connection must close.
     #[inline]
-    pub(super) fn makes_room(&self) -> bool {
-        // Acquire: pairs with the Release of who asked for it.
-        self.makes_room.load(Ordering::Acquire)
+    pub(super) fn is_evicted(&self) -> bool {
+        // Acquire: pairs with the Release of the thread that evicts.
+        self.is_evicted.load(Ordering::Acquire)
     }
 }
 
@@ -117,7 +121,7 @@ impl Drop for Slot {
             taken.idle.remove(&(since, self.number));
         }
         taken.taken -= 1;
-        taken.leaving -= usize::from(self.makes_room.load(Ordering::Acquire));
+        taken.evicting -= usize::from(self.is_evicted.load(Ordering::Acquire));
     }
 }
 
@@ -125,32 +129,32 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    /// Symptom: who opened as many connections as there may be and said nothing kept all others out.
+    /// Symptom: a client that opened the maximum of connections and stayed silent kept all others out.
     #[test]
-    fn the_longest_idle_makes_room() {
+    fn the_longest_idle_connection_is_evicted() {
         let slots = Slots::new(16);
         let now = Instant::now();
-        let mut taken: Vec<_> = (0..16).map(|_| slots.take().unwrap()).collect();
-        assert!(slots.take().is_none(), "all are in use");
+        let mut taken: Vec<_> = (0..16).map(|_| slots.acquire().unwrap()).collect();
+        assert!(slots.acquire().is_none(), "all are in use");
         for (second, slot) in (0..).zip(&mut taken) {
-            slot.rest(now - Duration::from_secs(second), Waker::noop());
+            slot.set_idle(now - Duration::from_secs(second), Waker::noop());
         }
-        taken[15].work();
-        let mut more = vec![slots.take().unwrap()];
-        let making_room = |taken: &[Slot]| {
-            let numbers = taken.iter().enumerate().filter(|(_, slot)| slot.makes_room());
-            numbers.map(|(number, _)| number).collect::<Vec<_>>()
+        taken[15].set_active();
+        let mut more = vec![slots.acquire().unwrap()];
+        let evicted = |taken: &[Slot]| {
+            let last_number = taken.iter().enumerate().filter(|(_, slot)| slot.is_evicted());
+            last_number.map(|(number, _)| number).collect::<Vec<_>>()
         };
-        assert_eq!(making_room(&taken), [14]);
-        // Few are let in before those have left.
-        more.extend((0..2).map(|_| slots.take().unwrap()));
-        assert!(slots.take().is_none());
-        assert_eq!(making_room(&taken), [12, 13, 14]);
-        taken.retain(|slot| !slot.makes_room());
+        assert_eq!(evicted(&taken), [14]);
+        // Few are accepted before the evicted ones have closed.
+        more.extend((0..2).map(|_| slots.acquire().unwrap()));
+        assert!(slots.acquire().is_none());
+        assert_eq!(evicted(&taken), [12, 13, 14]);
+        taken.retain(|slot| !slot.is_evicted());
         assert_eq!(slots.lock().taken, 16);
-        more.push(slots.take().unwrap());
+        more.push(slots.acquire().unwrap());
         drop((taken, more));
         let taken = slots.lock();
-        assert_eq!((taken.taken, taken.leaving, taken.idle.len()), (0, 0, 0));
+        assert_eq!((taken.taken, taken.evicting, taken.idle.len()), (0, 0, 0));
     }
 }

@@ -1,14 +1,14 @@
-//! TLS of the gRPC door: the certificate and whom it takes as a client, as the files say now.
+//! TLS of the gRPC endpoint: its certificate and the accepted clients, as the files say now.
 //!
-//! The files are compared every [`LOOK_EVERY`] and on SIGHUP, by contents: so it does not matter how they
-//! change, as with the links that Kubernetes moves. New connections get what is new; one that makes no
-//! sense, as with a certificate whose key is not written yet, is logged once and changes nothing.
+//! The files are compared by content every [`CHECK_INTERVAL`] and on SIGHUP, so any way of changing them
+//! works, including the links that Kubernetes moves. New connections use the new files. Files that are not
+//! valid, such as a certificate whose key is not written yet, are logged once and change nothing.
 
-mod clients;
+mod client_verifier;
 
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
-use clients::Clients;
+use client_verifier::ClientVerifier;
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls_pki_types::pem::PemObject;
@@ -19,24 +19,22 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A chain of certificates has some KiB, a bundle of all public authorities less than one MiB.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The files of TLS (PEM), and the names of clients.
+/// The files of TLS (PEM), and the names of accepted clients.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The certificate chain.
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// Certificates; one of them must have signed each client's.
+    /// Certificates of authorities, one of which must have signed a client's certificate.
     pub client_ca: Option<PathBuf>,
-    /// Alternative names (DNS or URI) of clients; one of them, or any client if there is none.
+    /// Alternative names (DNS or URI), one of which a client must have; empty accepts all names.
     pub client_names: Vec<String>,
 }
 
-/// What is in them.
 #[derive(PartialEq, Eq)]
 struct Contents {
     cert: Vec<u8>,
@@ -44,73 +42,70 @@ struct Contents {
     client_ca: Option<Vec<u8>>,
 }
 
-/// The door's TLS.
 pub(super) struct Tls {
     files: TlsFiles,
-    /// What is in force was made of.
-    first: Contents,
+    initial: Contents,
     current: ArcSwap<ServerConfig>,
-    asked: Notify,
+    reload_requested: Notify,
 }
 
 impl Tls {
-    /// None without files.
+    /// None if no files are configured.
     ///
     /// # Errors
-    /// When a file cannot be read, or makes no sense.
+    /// If a file cannot be read or is not valid.
     pub(super) fn open(files: Option<&TlsFiles>) -> anyhow::Result<Option<Tls>> {
         let Some(files) = files.cloned() else { return Ok(None) };
-        let first = files.read()?;
-        let current = ArcSwap::from_pointee(files.config(&first)?);
-        Ok(Some(Tls { files, first, current, asked: Notify::new() }))
+        let initial = files.read()?;
+        let current = ArcSwap::from_pointee(files.config(&initial)?);
+        Ok(Some(Tls { files, initial, current, reload_requested: Notify::new() }))
     }
 
-    /// For one handshake.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.current.load_full())
     }
 
-    /// Has the files looked at now.
-    pub(super) fn look(&self) {
-        self.asked.notify_one();
+    /// Requests a check of the files now.
+    pub(super) fn reload(&self) {
+        self.reload_requested.notify_one();
     }
 
-    /// Puts what changes in force, for ever.
-    pub(super) async fn follow_files(self: Arc<Self>) {
-        let mut seen = None;
-        let mut complaint = None;
+    /// Applies changes of the files; never returns.
+    pub(super) async fn watch_files(self: Arc<Self>) {
+        let mut last_read = None;
+        let mut logged_error = None;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = self.asked.notified() => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+                () = self.reload_requested.notified() => {}
             }
             let files = self.files.clone();
             let Ok(read) = tokio::task::spawn_blocking(move || files.read()).await else {
                 continue;
             };
-            let taken = match read {
-                Ok(contents) if contents == *seen.as_ref().unwrap_or(&self.first) => {
-                    complaint = None;
+            let config = match read {
+                Ok(contents) if contents == *last_read.as_ref().unwrap_or(&self.initial) => {
+                    logged_error = None;
                     continue;
                 }
                 Ok(contents) => {
                     let config = self.files.config(&contents);
-                    seen = Some(contents);
+                    last_read = Some(contents);
                     config
                 }
                 Err(error) => Err(error),
             };
-            match taken {
+            match config {
                 Ok(config) => {
                     self.current.store(Arc::new(config));
-                    complaint = None;
+                    logged_error = None;
                     tracing::info!("new TLS certificates are in force");
                 }
                 Err(error) => {
                     let error = format!("{error:#}");
-                    if complaint.as_ref() != Some(&error) {
+                    if logged_error.as_ref() != Some(&error) {
                         tracing::error!(error, "the old TLS certificates stay in force");
-                        complaint = Some(error);
+                        logged_error = Some(error);
                     }
                 }
             }
@@ -139,7 +134,7 @@ impl TlsFiles {
             .with_safe_default_protocol_versions()?;
         let builder = match (&self.client_ca, &contents.client_ca) {
             (Some(path), Some(bytes)) => {
-                builder.with_client_cert_verifier(self.clients(path, bytes, &provider)?)
+                builder.with_client_cert_verifier(self.client_verifier(path, bytes, &provider)?)
             }
             _ => builder.with_no_client_auth(),
         };
@@ -151,15 +146,16 @@ impl TlsFiles {
         Ok(config)
     }
 
-    fn clients(
+    fn client_verifier(
         &self,
         path: &Path,
         bytes: &[u8],
         provider: &Arc<CryptoProvider>,
-    ) -> anyhow::Result<Arc<Clients>> {
+    ) -> anyhow::Result<Arc<ClientVerifier>> {
         let authorities = certificates("--tls-client-ca", path, bytes)?;
-        let clients = Clients::new(authorities, self.client_names.clone(), provider.clone());
-        clients.map(Arc::new).with_context(|| format!("--tls-client-ca {}", path.display()))
+        let client_verifier =
+            ClientVerifier::new(authorities, self.client_names.clone(), provider.clone());
+        client_verifier.map(Arc::new).with_context(|| format!("--tls-client-ca {}", path.display()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Bodies: what is understood, and what is refused where.
+//! Bodies: the accepted ones, and the refused ones with the position of the mistake.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,8 +9,8 @@ const MANY: usize = ITEMS_MAX;
 fn items_are_read() {
     let text = "<frs><item business='login' key='user-17' hits='3'/>\n<item key='a&amp;b' business='x'></item></frs>";
     let items = read(Command::Update, text).unwrap().items;
-    let told: Vec<_> = items.iter().map(|i| (&*i.business, &*i.key, i.hits.get())).collect();
-    assert_eq!(told, [("login", "user-17", 3), ("x", "a&b", 1)]);
+    let found: Vec<_> = items.iter().map(|i| (&*i.business, &*i.key, i.hits.get())).collect();
+    assert_eq!(found, [("login", "user-17", 3), ("x", "a&b", 1)]);
     let text = "<frs><item business='b' key='k'><window name='day' count='5' start='1763766000.25' \
                 end='1763766001'/><window name='minute'/></item></frs>";
     let items = read(Command::Create, text).unwrap().items;
@@ -22,15 +22,15 @@ fn items_are_read() {
 }
 
 #[test]
-fn a_body_says_how_its_items_go_together() {
+fn a_body_says_how_its_items_are_decided() {
     for (attributes, expected) in [
-        ("", Decided::Each),
-        (" items='each'", Decided::Each),
-        (" items='all-or-none'", Decided::AllOrNone),
+        ("", Grouping::Each),
+        (" items='each'", Grouping::Each),
+        (" items='all-or-none'", Grouping::AllOrNone),
     ] {
         let text = format!("<frs{attributes}><item business='b' key='k'/></frs>");
         for command in [Command::Query, Command::Acquire] {
-            assert_eq!(read(command, &text).unwrap().decided, expected, "{text}");
+            assert_eq!(read(command, &text).unwrap().grouping, expected, "{text}");
         }
     }
 }
@@ -38,11 +38,11 @@ fn a_body_says_how_its_items_go_together() {
 #[test]
 fn commands_are_known_in_any_case() {
     for command in Command::ALL {
-        assert_eq!(Command::of(command.name().to_uppercase().as_bytes()), Some(command));
-        assert_eq!(Command::of(command.name().to_lowercase().as_bytes()), Some(command));
+        assert_eq!(Command::from_name(command.name().to_uppercase().as_bytes()), Some(command));
+        assert_eq!(Command::from_name(command.name().to_lowercase().as_bytes()), Some(command));
     }
     for unknown in ["", "Queries", "Update Node", "UpdateNode", " Query"] {
-        assert_eq!(Command::of(unknown.as_bytes()), None, "{unknown:?}");
+        assert_eq!(Command::from_name(unknown.as_bytes()), None, "{unknown:?}");
     }
 }
 
@@ -54,7 +54,7 @@ fn check(command: Command, text: &str, expected: &str) {
 }
 
 #[test]
-fn what_is_not_understood_is_told_with_its_place() {
+fn mistakes_are_reported_with_their_position() {
     use Command::{Create, Query, Update, UpdateNode};
     for (command, text, expected) in [
         (Query, "<frs/>", "1:1: <frs> needs at least one <item>"),

@@ -1,41 +1,41 @@
-//! Numbers and units as proto-JSON has them: a number also as a text or with an exponent, as long as it is
-//! whole and in range; a unit by name or by number.
+//! Numbers and units in proto-JSON: a number also as a string or with an exponent, if it is whole and in
+//! range; a unit by name or by number.
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 use tidegate_wire::rls::RateLimitUnit;
 
-/// A whole number of `T`, which is `u32` or `u64`.
+/// A whole number of type `T`, `u32` or `u64`.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Unsigned<T>(pub(super) T);
 
-impl<'de, T: TryFrom<u64> + MostOf> Deserialize<'de> for Unsigned<T> {
+impl<'de, T: TryFrom<u64> + Maximum> Deserialize<'de> for Unsigned<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Digits(PhantomData))
+        deserializer.deserialize_any(UnsignedVisitor(PhantomData))
     }
 }
 
-/// The largest value of a type, for those who explain.
-pub(super) trait MostOf {
-    const MOST: u64;
+/// The largest value of a type, for error messages.
+pub(super) trait Maximum {
+    const MAX: u64;
 }
 
-impl MostOf for u32 {
-    const MOST: u64 = u32::MAX as u64;
+impl Maximum for u32 {
+    const MAX: u64 = u32::MAX as u64;
 }
 
-impl MostOf for u64 {
-    const MOST: u64 = u64::MAX;
+impl Maximum for u64 {
+    const MAX: u64 = u64::MAX;
 }
 
-struct Digits<T>(PhantomData<T>);
+struct UnsignedVisitor<T>(PhantomData<T>);
 
-impl<T: TryFrom<u64> + MostOf> Visitor<'_> for Digits<T> {
+impl<T: TryFrom<u64> + Maximum> Visitor<'_> for UnsignedVisitor<T> {
     type Value = Unsigned<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a number from 0 to {}", T::MOST)
+        write!(f, "a number from 0 to {}", T::MAX)
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
@@ -48,7 +48,7 @@ impl<T: TryFrom<u64> + MostOf> Visitor<'_> for Digits<T> {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        // The grammar is that of a number outside of a text: no plus sign, no spaces, no zeros in front.
+        // The grammar of a JSON number applies: no plus sign, no spaces, no leading zeros.
         let is_bare = text.trim() == text;
         let number = serde_json::from_str::<serde_json::Number>(text).ok().filter(|_| is_bare);
         let number = number.and_then(|number| number.as_u64().or_else(|| whole(number.as_f64()?)));
@@ -56,9 +56,9 @@ impl<T: TryFrom<u64> + MostOf> Visitor<'_> for Digits<T> {
     }
 }
 
-/// A number that says that it is whole.
+/// The integer of a float without a fraction.
 fn whole(number: f64) -> Option<u64> {
-    // 2^64 is the first that does not fit.
+    // 2^64 is the first value that does not fit.
     let fits = number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number);
     fits.then_some(number as u64)
 }
@@ -67,7 +67,7 @@ fn fitting<T: TryFrom<u64>>(number: u64) -> Option<Unsigned<T>> {
     T::try_from(number).map(Unsigned).ok()
 }
 
-/// A unit; the numbers of overrides and of answers are the same.
+/// A unit; requests and answers use the same numbers.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Unit(pub(super) i32);
 
@@ -85,13 +85,13 @@ pub(super) const UNITS: [(RateLimitUnit, &str); 8] = [
 
 impl<'de> Deserialize<'de> for Unit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UnitWords)
+        deserializer.deserialize_any(UnitVisitor)
     }
 }
 
-struct UnitWords;
+struct UnitVisitor;
 
-impl Visitor<'_> for UnitWords {
+impl Visitor<'_> for UnitVisitor {
     type Value = Unit;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

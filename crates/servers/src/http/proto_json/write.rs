@@ -1,12 +1,12 @@
-//! Writing an answer: camelCase, without defaults, enums by name, times as `"12s"`.
+//! Writes an answer: camelCase, without defaults, enums by name, durations as `"12s"`.
 
 use super::number::UNITS;
 use serde_json::{Map, Number, Value};
 use tidegate_wire::Kind;
 use tidegate_wire::rls::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse};
 
-/// The text of an answer. What only Envoy's filter reads of it (a body, headers for the upstream) is
-/// never set here, and leases are not asked for.
+/// The JSON of an answer. Fields that only Envoy's filter uses (a body, headers for the upstream) are never
+/// set here, and leases are never requested.
 pub(in crate::http) fn write(response: RateLimitResponse) -> String {
     let mut fields = Map::new();
     if let Some(code) = code(response.overall_code) {
@@ -64,7 +64,7 @@ fn header(header: HeaderValue) -> Value {
     fields.map(|(name, text)| (name.to_owned(), text.into())).collect::<Map<_, _>>().into()
 }
 
-/// The name of a code, none for the default.
+/// The name of a code; none for the default.
 fn code(code: i32) -> Option<&'static str> {
     match Code::try_from(code) {
         Ok(Code::Ok) => Some("OK"),
@@ -73,7 +73,7 @@ fn code(code: i32) -> Option<&'static str> {
     }
 }
 
-/// Seconds, and as many digits of the rest as there are to three.
+/// Seconds, with a fraction of 0, 3, 6 or 9 digits.
 fn duration(duration: prost_types::Duration) -> String {
     let (seconds, nanos) = (duration.seconds, duration.nanos);
     match nanos {
@@ -100,7 +100,7 @@ fn of_value(value: tidegate_wire::Value) -> Value {
     }
 }
 
-/// A whole number without a fraction, as long as it is exact; what JSON has no number for is null.
+/// Whole numbers without a fraction, if they are exact; null for values that JSON cannot express.
 fn number(value: f64) -> Value {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= EXACT_MAX {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_with_names_and_without_defaults() {
+    fn an_answer_has_names_and_no_defaults() {
         let limit = |unit, name: &str| LimitView { requests: 9, unit, name: name.to_owned() };
         let status = |verdict, limit, remaining, secs| Status {
             verdict,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_three_digits_at_a_time() {
+    fn fractions_have_a_multiple_of_three_digits() {
         for (nanos, text) in
             [(0, "1s"), (500_000_000, "1.500s"), (1_000, "1.000001s"), (1, "1.000000001s")]
         {

@@ -1,8 +1,8 @@
-//! Envoy's files, with the field numbers of Envoy 1.40. Of `base.proto` and `ratelimit.proto` there is
-//! what the rate limit service uses.
+//! Envoy's files, with the field numbers of Envoy 1.40. `base.proto` and `ratelimit.proto` contain only the
+//! parts that the rate limit service uses.
 
-use super::files::Kind::{Enum, Message, Scalar};
-use super::files::{Streams, either, file, many, message, method, one, service, values};
+use super::files::FieldType::{Enum, Message, Scalar};
+use super::files::{Streams, enumeration, field, file, message, method, oneof, repeated, service};
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 
@@ -22,9 +22,9 @@ fn rls() -> FileDescriptorProto {
     let request = message(
         "RateLimitRequest",
         [
-            one("domain", 1, Scalar(Type::String)),
-            many("descriptors", 2, Message(descriptor)),
-            one("hits_addend", 3, Scalar(Type::Uint32)),
+            field("domain", 1, Scalar(Type::String)),
+            repeated("descriptors", 2, Message(descriptor)),
+            field("hits_addend", 3, Scalar(Type::Uint32)),
         ],
     );
     FileDescriptorProto {
@@ -48,50 +48,50 @@ fn response() -> DescriptorProto {
     let quota = Message(".envoy.service.ratelimit.v3.RateLimitResponse.Quota");
     let status = ".envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus";
     let fields = [
-        one("overall_code", 1, code),
-        many("statuses", 2, Message(status)),
-        many("response_headers_to_add", 3, header),
-        many("request_headers_to_add", 4, header),
-        one("raw_body", 5, Scalar(Type::Bytes)),
-        one("dynamic_metadata", 6, Message(".google.protobuf.Struct")),
-        one("quota", 7, quota),
+        field("overall_code", 1, code),
+        repeated("statuses", 2, Message(status)),
+        repeated("response_headers_to_add", 3, header),
+        repeated("request_headers_to_add", 4, header),
+        field("raw_body", 5, Scalar(Type::Bytes)),
+        field("dynamic_metadata", 6, Message(".google.protobuf.Struct")),
+        field("quota", 7, quota),
     ];
     let units = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
     let unit = Enum(".envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit");
     let limit = DescriptorProto {
-        enum_type: vec![values("Unit", &units)],
+        enum_type: vec![enumeration("Unit", &units)],
         ..message(
             "RateLimit",
             [
-                one("name", 3, Scalar(Type::String)),
-                one("requests_per_unit", 1, Scalar(Type::Uint32)),
-                one("unit", 2, unit),
+                field("name", 3, Scalar(Type::String)),
+                field("requests_per_unit", 1, Scalar(Type::Uint32)),
+                field("unit", 2, unit),
             ],
         )
     };
     let mut lease = message(
         "Quota",
         [
-            one("requests", 1, Scalar(Type::Uint32)),
-            one("valid_until", 2, Message(".google.protobuf.Timestamp")),
-            one("id", 3, Scalar(Type::String)),
+            field("requests", 1, Scalar(Type::Uint32)),
+            field("valid_until", 2, Message(".google.protobuf.Timestamp")),
+            field("id", 3, Scalar(Type::String)),
         ],
     );
-    either(&mut lease, "expiration_specifier", &[2]);
+    oneof(&mut lease, "expiration_specifier", &[2]);
     let limit_name = ".envoy.service.ratelimit.v3.RateLimitResponse.RateLimit";
     let status = message(
         "DescriptorStatus",
         [
-            one("code", 1, code),
-            one("current_limit", 2, Message(limit_name)),
-            one("limit_remaining", 3, Scalar(Type::Uint32)),
-            one("duration_until_reset", 4, Message(".google.protobuf.Duration")),
-            one("quota", 5, quota),
+            field("code", 1, code),
+            field("current_limit", 2, Message(limit_name)),
+            field("limit_remaining", 3, Scalar(Type::Uint32)),
+            field("duration_until_reset", 4, Message(".google.protobuf.Duration")),
+            field("quota", 5, quota),
         ],
     );
     DescriptorProto {
         nested_type: vec![limit, lease, status],
-        enum_type: vec![values("Code", &["UNKNOWN", "OK", "OVER_LIMIT"])],
+        enum_type: vec![enumeration("Code", &["UNKNOWN", "OK", "OVER_LIMIT"])],
         ..message("RateLimitResponse", fields)
     }
 }
@@ -100,13 +100,13 @@ fn ratelimit() -> FileDescriptorProto {
     let imports = ["envoy/type/v3/ratelimit_unit.proto", "google/protobuf/wrappers.proto"];
     let entry = message(
         "Entry",
-        [one("key", 1, Scalar(Type::String)), one("value", 2, Scalar(Type::String))],
+        [field("key", 1, Scalar(Type::String)), field("value", 2, Scalar(Type::String))],
     );
     let limit = message(
         "RateLimitOverride",
         [
-            one("requests_per_unit", 1, Scalar(Type::Uint32)),
-            one("unit", 2, Enum(".envoy.type.v3.RateLimitUnit")),
+            field("requests_per_unit", 1, Scalar(Type::Uint32)),
+            field("unit", 2, Enum(".envoy.type.v3.RateLimitUnit")),
         ],
     );
     let entry_name = ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry";
@@ -116,10 +116,10 @@ fn ratelimit() -> FileDescriptorProto {
         ..message(
             "RateLimitDescriptor",
             [
-                many("entries", 1, Message(entry_name)),
-                one("limit", 2, Message(limit_name)),
-                one("hits_addend", 3, Message(".google.protobuf.UInt64Value")),
-                one("is_negative_hits", 4, Scalar(Type::Bool)),
+                repeated("entries", 1, Message(entry_name)),
+                field("limit", 2, Message(limit_name)),
+                field("hits_addend", 3, Message(".google.protobuf.UInt64Value")),
+                field("is_negative_hits", 4, Scalar(Type::Bool)),
             ],
         )
     };
@@ -136,7 +136,7 @@ fn ratelimit() -> FileDescriptorProto {
 fn ratelimit_unit() -> FileDescriptorProto {
     let units = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
     FileDescriptorProto {
-        enum_type: vec![values("RateLimitUnit", &units)],
+        enum_type: vec![enumeration("RateLimitUnit", &units)],
         ..file("envoy/type/v3/ratelimit_unit.proto", "envoy.type.v3", &[])
     }
 }
@@ -145,9 +145,9 @@ fn base() -> FileDescriptorProto {
     let header = message(
         "HeaderValue",
         [
-            one("key", 1, Scalar(Type::String)),
-            one("value", 2, Scalar(Type::String)),
-            one("raw_value", 3, Scalar(Type::Bytes)),
+            field("key", 1, Scalar(Type::String)),
+            field("value", 2, Scalar(Type::String)),
+            field("raw_value", 3, Scalar(Type::Bytes)),
         ],
     );
     FileDescriptorProto {

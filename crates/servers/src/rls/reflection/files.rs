@@ -1,4 +1,4 @@
-//! File descriptors: short ways to write them, and an index of what is in them.
+//! File descriptors: functions that build them, and an index of their symbols.
 
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
@@ -8,15 +8,15 @@ use prost_types::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// The files that there are.
-pub(super) struct Known {
+/// All files and their symbols.
+pub(super) struct FileIndex {
     files: Vec<FileDescriptorProto>,
-    /// The index of the file in which a symbol is.
+    /// The position in `files` of the file that defines a symbol.
     symbols: HashMap<String, usize>,
 }
 
-impl Known {
-    pub(super) fn new(files: Vec<FileDescriptorProto>) -> Known {
+impl FileIndex {
+    pub(super) fn new(files: Vec<FileDescriptorProto>) -> FileIndex {
         let mut symbols = HashMap::new();
         for (index, file) in files.iter().enumerate() {
             let mut names = Vec::new();
@@ -30,14 +30,14 @@ impl Known {
                 names.push(name);
             }
             for message in &file.message_type {
-                names_of(package, message, &mut names);
+                collect_names(package, message, &mut names);
             }
             symbols.extend(names.into_iter().map(|name| (name, index)));
         }
-        Known { files, symbols }
+        FileIndex { files, symbols }
     }
 
-    /// The file of this name and all that it imports, encoded; itself is the first.
+    /// The encoded file of this name and all files that it imports; the file itself is the first.
     pub(super) fn file(&self, name: &str) -> Option<Vec<Vec<u8>>> {
         let mut wanted = vec![self.by_name(name)?];
         let mut seen: HashSet<&str> = wanted.iter().map(|file| file.name()).collect();
@@ -51,12 +51,11 @@ impl Known {
         Some(wanted.into_iter().map(Message::encode_to_vec).collect())
     }
 
-    /// The same of the file that has this symbol.
-    pub(super) fn file_of(&self, symbol: &str) -> Option<Vec<Vec<u8>>> {
+    /// The same for the file that defines a symbol.
+    pub(super) fn file_with_symbol(&self, symbol: &str) -> Option<Vec<Vec<u8>>> {
         self.file(self.files[*self.symbols.get(symbol)?].name())
     }
 
-    /// The names of all services.
     pub(super) fn services(&self) -> impl Iterator<Item = String> {
         self.files.iter().flat_map(|file| {
             file.service.iter().map(|service| format!("{}.{}", file.package(), service.name()))
@@ -73,25 +72,23 @@ impl Known {
     }
 }
 
-fn names_of(scope: &str, message: &DescriptorProto, names: &mut Vec<String>) {
+fn collect_names(scope: &str, message: &DescriptorProto, names: &mut Vec<String>) {
     let name = format!("{scope}.{}", message.name());
     names.extend(message.enum_type.iter().map(|found| format!("{name}.{}", found.name())));
     for nested in &message.nested_type {
-        names_of(&name, nested, names);
+        collect_names(&name, nested, names);
     }
     names.push(name);
 }
 
-/// What a field holds.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum FieldType<'a> {
     Scalar(Type),
-    /// Fully qualified, with a dot in front.
-    Message(&'static str),
-    Enum(&'static str),
+    /// Fully qualified, with a leading dot.
+    Message(&'a str),
+    Enum(&'a str),
 }
 
-/// A file in proto3.
 pub(super) fn file(name: &str, package: &str, imports: &[&str]) -> FileDescriptorProto {
     FileDescriptorProto {
         name: Some(name.to_owned()),
@@ -102,7 +99,6 @@ pub(super) fn file(name: &str, package: &str, imports: &[&str]) -> FileDescripto
     }
 }
 
-/// A message.
 pub(super) fn message<const N: usize>(
     name: &str,
     field: [FieldDescriptorProto; N],
@@ -114,12 +110,11 @@ pub(super) fn message<const N: usize>(
     }
 }
 
-/// A field that is there once.
-pub(super) fn one(name: &str, number: i32, kind: Kind) -> FieldDescriptorProto {
-    let (r#type, type_name) = match kind {
-        Kind::Scalar(scalar) => (scalar, None),
-        Kind::Message(name) => (Type::Message, Some(name)),
-        Kind::Enum(name) => (Type::Enum, Some(name)),
+pub(super) fn field(name: &str, number: i32, field_type: FieldType<'_>) -> FieldDescriptorProto {
+    let (r#type, type_name) = match field_type {
+        FieldType::Scalar(scalar) => (scalar, None),
+        FieldType::Message(name) => (Type::Message, Some(name)),
+        FieldType::Enum(name) => (Type::Enum, Some(name)),
     };
     FieldDescriptorProto {
         name: Some(name.to_owned()),
@@ -131,13 +126,12 @@ pub(super) fn one(name: &str, number: i32, kind: Kind) -> FieldDescriptorProto {
     }
 }
 
-/// A field that may be there any number of times.
-pub(super) fn many(name: &str, number: i32, kind: Kind) -> FieldDescriptorProto {
-    FieldDescriptorProto { label: Some(Label::Repeated.into()), ..one(name, number, kind) }
+pub(super) fn repeated(name: &str, number: i32, field_type: FieldType<'_>) -> FieldDescriptorProto {
+    FieldDescriptorProto { label: Some(Label::Repeated.into()), ..field(name, number, field_type) }
 }
 
-/// Makes the fields with these numbers alternatives of each other.
-pub(super) fn either(message: &mut DescriptorProto, name: &str, numbers: &[i32]) {
+/// Puts the fields with these numbers into a oneof.
+pub(super) fn oneof(message: &mut DescriptorProto, name: &str, numbers: &[i32]) {
     let index = i32::try_from(message.oneof_decl.len()).ok();
     let name = Some(name.to_owned());
     message.oneof_decl.push(OneofDescriptorProto { name, ..OneofDescriptorProto::default() });
@@ -149,7 +143,7 @@ pub(super) fn either(message: &mut DescriptorProto, name: &str, numbers: &[i32])
 }
 
 /// An enum whose values count from 0.
-pub(super) fn values(name: &str, names: &[&str]) -> EnumDescriptorProto {
+pub(super) fn enumeration(name: &str, names: &[&str]) -> EnumDescriptorProto {
     let value = |(number, &name): (i32, &&str)| EnumValueDescriptorProto {
         name: Some(name.to_owned()),
         number: Some(number),
@@ -162,7 +156,7 @@ pub(super) fn values(name: &str, names: &[&str]) -> EnumDescriptorProto {
     }
 }
 
-/// How many messages each side of a call sends.
+/// Which sides of a method stream messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Streams {
     Neither,
@@ -170,7 +164,7 @@ pub(super) enum Streams {
     Both,
 }
 
-/// A method, of types with a dot in front.
+/// A method; its types have a leading dot.
 pub(super) fn method(
     name: &str,
     input: &str,
@@ -187,7 +181,6 @@ pub(super) fn method(
     }
 }
 
-/// A service.
 pub(super) fn service<const N: usize>(
     name: &str,
     method: [MethodDescriptorProto; N],

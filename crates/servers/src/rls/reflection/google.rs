@@ -1,7 +1,7 @@
-//! The well-known files of protobuf that the others import.
+//! Protobuf's well-known files that the others import.
 
-use super::files::Kind::{Enum, Message, Scalar};
-use super::files::{either, file, many, message, one, values};
+use super::files::FieldType::{Enum, Message, Scalar};
+use super::files::{enumeration, field, file, message, oneof, repeated};
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorProto, MessageOptions};
 
@@ -17,7 +17,7 @@ pub(super) fn files() -> Vec<FileDescriptorProto> {
 }
 
 fn seconds_and_nanos(name: &str, message_name: &str) -> FileDescriptorProto {
-    let fields = [one("seconds", 1, Scalar(Type::Int64)), one("nanos", 2, Scalar(Type::Int32))];
+    let fields = [field("seconds", 1, Scalar(Type::Int64)), field("nanos", 2, Scalar(Type::Int32))];
     FileDescriptorProto {
         message_type: vec![message(message_name, fields)],
         ..file(name, PACKAGE, &[])
@@ -36,7 +36,7 @@ fn wrappers() -> FileDescriptorProto {
         ("StringValue", Type::String),
         ("BytesValue", Type::Bytes),
     ];
-    let wrapper = |(name, scalar)| message(name, [one("value", 1, Scalar(scalar))]);
+    let wrapper = |(name, scalar)| message(name, [field("value", 1, Scalar(scalar))]);
     FileDescriptorProto {
         message_type: wrapped.into_iter().map(wrapper).collect(),
         ..file("google/protobuf/wrappers.proto", PACKAGE, &[])
@@ -45,28 +45,28 @@ fn wrappers() -> FileDescriptorProto {
 
 fn r#struct() -> FileDescriptorProto {
     let value = Message(".google.protobuf.Value");
-    // A map is a list of entries to the wire.
+    // On the wire a map is a list of entries.
     let entry = DescriptorProto {
         options: Some(MessageOptions { map_entry: Some(true), ..MessageOptions::default() }),
-        ..message("FieldsEntry", [one("key", 1, Scalar(Type::String)), one("value", 2, value)])
+        ..message("FieldsEntry", [field("key", 1, Scalar(Type::String)), field("value", 2, value)])
     };
-    let fields = many("fields", 1, Message(".google.protobuf.Struct.FieldsEntry"));
+    let fields = repeated("fields", 1, Message(".google.protobuf.Struct.FieldsEntry"));
     let map = DescriptorProto { nested_type: vec![entry], ..message("Struct", [fields]) };
     let mut any = message(
         "Value",
         [
-            one("null_value", 1, Enum(".google.protobuf.NullValue")),
-            one("number_value", 2, Scalar(Type::Double)),
-            one("string_value", 3, Scalar(Type::String)),
-            one("bool_value", 4, Scalar(Type::Bool)),
-            one("struct_value", 5, Message(".google.protobuf.Struct")),
-            one("list_value", 6, Message(".google.protobuf.ListValue")),
+            field("null_value", 1, Enum(".google.protobuf.NullValue")),
+            field("number_value", 2, Scalar(Type::Double)),
+            field("string_value", 3, Scalar(Type::String)),
+            field("bool_value", 4, Scalar(Type::Bool)),
+            field("struct_value", 5, Message(".google.protobuf.Struct")),
+            field("list_value", 6, Message(".google.protobuf.ListValue")),
         ],
     );
-    either(&mut any, "kind", &[1, 2, 3, 4, 5, 6]);
+    oneof(&mut any, "kind", &[1, 2, 3, 4, 5, 6]);
     FileDescriptorProto {
-        message_type: vec![map, any, message("ListValue", [many("values", 1, value)])],
-        enum_type: vec![values("NullValue", &["NULL_VALUE"])],
+        message_type: vec![map, any, message("ListValue", [repeated("values", 1, value)])],
+        enum_type: vec![enumeration("NullValue", &["NULL_VALUE"])],
         ..file("google/protobuf/struct.proto", PACKAGE, &[])
     }
 }

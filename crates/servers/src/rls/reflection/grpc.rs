@@ -1,36 +1,14 @@
 //! gRPC's own services: health and reflection.
 
-use super::files::Kind::{Enum, Message, Scalar};
-use super::files::{Kind, Streams, either, file, many, message, method, one, service, values};
+use super::files::FieldType::{Enum, Message, Scalar};
+use super::files::{
+    FieldType, Streams, enumeration, field, file, message, method, oneof, repeated, service,
+};
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 
 pub(super) fn files() -> Vec<FileDescriptorProto> {
-    let v1 = Names {
-        file: "grpc/reflection/v1/reflection.proto",
-        package: "grpc.reflection.v1",
-        request: ".grpc.reflection.v1.ServerReflectionRequest",
-        response: ".grpc.reflection.v1.ServerReflectionResponse",
-        extension: ".grpc.reflection.v1.ExtensionRequest",
-        files: ".grpc.reflection.v1.FileDescriptorResponse",
-        numbers: ".grpc.reflection.v1.ExtensionNumberResponse",
-        services: ".grpc.reflection.v1.ListServiceResponse",
-        service: ".grpc.reflection.v1.ServiceResponse",
-        error: ".grpc.reflection.v1.ErrorResponse",
-    };
-    let v1alpha = Names {
-        file: "grpc/reflection/v1alpha/reflection.proto",
-        package: "grpc.reflection.v1alpha",
-        request: ".grpc.reflection.v1alpha.ServerReflectionRequest",
-        response: ".grpc.reflection.v1alpha.ServerReflectionResponse",
-        extension: ".grpc.reflection.v1alpha.ExtensionRequest",
-        files: ".grpc.reflection.v1alpha.FileDescriptorResponse",
-        numbers: ".grpc.reflection.v1alpha.ExtensionNumberResponse",
-        services: ".grpc.reflection.v1alpha.ListServiceResponse",
-        service: ".grpc.reflection.v1alpha.ServiceResponse",
-        error: ".grpc.reflection.v1alpha.ErrorResponse",
-    };
-    vec![health(), reflection(&v1), reflection(&v1alpha)]
+    vec![health(), reflection("v1"), reflection("v1alpha")]
 }
 
 fn health() -> FileDescriptorProto {
@@ -40,10 +18,10 @@ fn health() -> FileDescriptorProto {
     let statuses = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"];
     FileDescriptorProto {
         message_type: vec![
-            message("HealthCheckRequest", [one("service", 1, TEXT)]),
+            message("HealthCheckRequest", [field("service", 1, TEXT)]),
             DescriptorProto {
-                enum_type: vec![values("ServingStatus", &statuses)],
-                ..message("HealthCheckResponse", [one("status", 1, status)])
+                enum_type: vec![enumeration("ServingStatus", &statuses)],
+                ..message("HealthCheckResponse", [field("status", 1, status)])
             },
         ],
         service: vec![service(
@@ -57,72 +35,72 @@ fn health() -> FileDescriptorProto {
     }
 }
 
-const TEXT: Kind = Scalar(Type::String);
-const NUMBER: Kind = Scalar(Type::Int32);
+const TEXT: FieldType<'static> = Scalar(Type::String);
+const NUMBER: FieldType<'static> = Scalar(Type::Int32);
 
-/// What differs between the versions.
-struct Names {
-    file: &'static str,
-    package: &'static str,
-    request: &'static str,
-    response: &'static str,
-    extension: &'static str,
-    files: &'static str,
-    numbers: &'static str,
-    services: &'static str,
-    service: &'static str,
-    error: &'static str,
-}
-
-fn reflection(names: &Names) -> FileDescriptorProto {
+fn reflection(version: &str) -> FileDescriptorProto {
+    let package = format!("grpc.reflection.{version}");
+    let path = |message: &str| format!(".{package}.{message}");
+    let field_of = |name: &str, number, message: &str| field(name, number, Message(&path(message)));
     let mut request = message(
         "ServerReflectionRequest",
         [
-            one("host", 1, TEXT),
-            one("file_by_filename", 3, TEXT),
-            one("file_containing_symbol", 4, TEXT),
-            one("file_containing_extension", 5, Message(names.extension)),
-            one("all_extension_numbers_of_type", 6, TEXT),
-            one("list_services", 7, TEXT),
+            field("host", 1, TEXT),
+            field("file_by_filename", 3, TEXT),
+            field("file_containing_symbol", 4, TEXT),
+            field_of("file_containing_extension", 5, "ExtensionRequest"),
+            field("all_extension_numbers_of_type", 6, TEXT),
+            field("list_services", 7, TEXT),
         ],
     );
-    either(&mut request, "message_request", &[3, 4, 5, 6, 7]);
+    oneof(&mut request, "message_request", &[3, 4, 5, 6, 7]);
     let mut response = message(
         "ServerReflectionResponse",
         [
-            one("valid_host", 1, TEXT),
-            one("original_request", 2, Message(names.request)),
-            one("file_descriptor_response", 4, Message(names.files)),
-            one("all_extension_numbers_response", 5, Message(names.numbers)),
-            one("list_services_response", 6, Message(names.services)),
-            one("error_response", 7, Message(names.error)),
+            field("valid_host", 1, TEXT),
+            field_of("original_request", 2, "ServerReflectionRequest"),
+            field_of("file_descriptor_response", 4, "FileDescriptorResponse"),
+            field_of("all_extension_numbers_response", 5, "ExtensionNumberResponse"),
+            field_of("list_services_response", 6, "ListServiceResponse"),
+            field_of("error_response", 7, "ErrorResponse"),
         ],
     );
-    either(&mut response, "message_response", &[4, 5, 6, 7]);
+    oneof(&mut response, "message_response", &[4, 5, 6, 7]);
     FileDescriptorProto {
         message_type: vec![
             request,
             response,
             message(
                 "ExtensionRequest",
-                [one("containing_type", 1, TEXT), one("extension_number", 2, NUMBER)],
+                [field("containing_type", 1, TEXT), field("extension_number", 2, NUMBER)],
             ),
             message(
                 "FileDescriptorResponse",
-                [many("file_descriptor_proto", 1, Scalar(Type::Bytes))],
+                [repeated("file_descriptor_proto", 1, Scalar(Type::Bytes))],
             ),
             message(
                 "ExtensionNumberResponse",
-                [one("base_type_name", 1, TEXT), many("extension_number", 2, NUMBER)],
+                [field("base_type_name", 1, TEXT), repeated("extension_number", 2, NUMBER)],
             ),
-            message("ListServiceResponse", [many("service", 1, Message(names.service))]),
-            message("ServiceResponse", [one("name", 1, TEXT)]),
-            message("ErrorResponse", [one("error_code", 1, NUMBER), one("error_message", 2, TEXT)]),
+            message(
+                "ListServiceResponse",
+                [repeated("service", 1, Message(&path("ServiceResponse")))],
+            ),
+            message("ServiceResponse", [field("name", 1, TEXT)]),
+            message(
+                "ErrorResponse",
+                [field("error_code", 1, NUMBER), field("error_message", 2, TEXT)],
+            ),
         ],
         service: vec![service(
             "ServerReflection",
-            [method("ServerReflectionInfo", names.request, names.response, Streams::Both)],
+            [method(
+                "ServerReflectionInfo",
+                &path("ServerReflectionRequest"),
+                &path("ServerReflectionResponse"),
+                Streams::Both,
+            )],
         )],
-        ..file(names.file, names.package, &[])
+        ..file(&format!("grpc/reflection/{version}/reflection.proto"), &package, &[])
     }
 }

@@ -1,4 +1,4 @@
-//! Whom the door takes as a client: who has a certificate of an authority, and a name of a list.
+//! Accepts clients with a certificate from a trusted CA and, if names are configured, with one of these names.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
@@ -12,29 +12,29 @@ use rustls::{
 use std::sync::Arc;
 use webpki::EndEntityCert;
 
-/// The check of rustls, and then of names.
+/// The check of rustls, followed by that of names.
 #[derive(Debug)]
-pub(super) struct Clients {
+pub(super) struct ClientVerifier {
     by_authority: Arc<dyn ClientCertVerifier>,
-    /// One of these must be an alternative name of the certificate; empty takes all.
+    /// A certificate must have one of these alternative names; empty accepts all.
     names: Vec<String>,
 }
 
-impl Clients {
+impl ClientVerifier {
     /// # Errors
-    /// When an authority is none.
+    /// If a CA certificate is not valid.
     pub(super) fn new(
         authorities: Vec<CertificateDer<'static>>,
         names: Vec<String>,
         provider: Arc<CryptoProvider>,
-    ) -> anyhow::Result<Clients> {
+    ) -> anyhow::Result<ClientVerifier> {
         let mut roots = RootCertStore::empty();
         for authority in authorities {
             roots.add(authority)?;
         }
         let by_authority =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-        Ok(Clients { by_authority, names })
+        Ok(ClientVerifier { by_authority, names })
     }
 
     fn is_named(&self, certificate: &CertificateDer<'_>) -> Result<bool, Error> {
@@ -43,15 +43,15 @@ impl Clients {
         }
         let certificate = EndEntityCert::try_from(certificate)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let is_wanted_dns =
-            |name: &str| self.names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
-        let is_wanted_uri = |name: &str| self.names.iter().any(|wanted| wanted == name);
-        Ok(certificate.valid_dns_names().any(is_wanted_dns)
-            || certificate.valid_uri_names().any(is_wanted_uri))
+        let is_allowed_dns =
+            |name: &str| self.names.iter().any(|allowed| allowed.eq_ignore_ascii_case(name));
+        let is_allowed_uri = |name: &str| self.names.iter().any(|allowed| allowed == name);
+        Ok(certificate.valid_dns_names().any(is_allowed_dns)
+            || certificate.valid_uri_names().any(is_allowed_uri))
     }
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.by_authority.root_hint_subjects()
     }

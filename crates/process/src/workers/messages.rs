@@ -1,0 +1,44 @@
+//! The messages between the supervisor and a worker. Both run the same program, so they need no version.
+
+use crate::sockets::Endpoint;
+use serde::{Deserialize, Serialize};
+use tidegate_stats::Snapshot;
+
+/// The largest message.
+pub(super) const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToWorker {
+    /// First: the number of this worker. Carries the file of the limits in force; `sockets` messages follow, each
+    /// an [`AssignedSocket`].
+    Start {
+        index: u32,
+        sockets: usize,
+    },
+    /// Every worker is ready and every socket listens: accept connections.
+    Serve,
+    Reload,
+    /// Send the metrics, with this number.
+    Report {
+        round: u64,
+    },
+    /// Finish the calls under way and exit.
+    Drain,
+}
+
+/// A socket to serve. Carries its file descriptor.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct AssignedSocket {
+    pub(super) endpoint: Endpoint,
+    pub(super) address: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromWorker {
+    /// Everything is open; the worker waits for [`ToWorker::Serve`].
+    Ready,
+    /// The worker runs. It sends this or another message every second.
+    Alive,
+    /// Its metrics. `round` is that of the last `Report` received.
+    Metrics { round: u64, snapshot: Snapshot },
+}
