@@ -136,9 +136,10 @@ mod tests {
 
     #[test]
     fn a_process_is_described_by_id_command_and_state() {
+        // The state depends on the moment: any thread of this process may wait for a disk.
         let own = read(std::process::id().into()).unwrap();
-        assert_eq!(own.state, ProcessState::Running);
-        assert_eq!(describe(7, Some(&own)), format!("process 7 ({}, running)", own.command));
+        let known = ProcessInfo { state: ProcessState::Running, ..own };
+        assert_eq!(describe(7, Some(&known)), format!("process 7 ({}, running)", known.command));
         assert_eq!(read(u64::MAX), None);
         assert_eq!(describe(8, None), "process 8 (not visible from here)");
     }
