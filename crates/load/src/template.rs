@@ -37,7 +37,7 @@ impl Template {
         Template { by_length: (1..=digits).map(of_length).collect() }
     }
 
-    /// The message of a key. The key must be below `keys` of [`Templates::new`].
+    /// The message of a key. The key must be below `keys` of `new`.
     pub(crate) fn message(&mut self, key: u64) -> &[u8] {
         let mut digits = [0_u8; 20];
         let mut from = digits.len();

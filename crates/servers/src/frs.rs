@@ -1,7 +1,7 @@
 //! The FRS endpoint: `POST /frs` with XML. docs/reference/frs.md describes the protocol, docs/reference/frs.xsd its grammar.
 //!
 //! `service` answers a request; `request` and `answer` are the XML of both. The authority and its rules
-//! decide what is counted; [`crate::http1::slots`] decides which connections there are.
+//! decide what is counted; `crate::http1::slots` decides which connections there are.
 //!
 //! Invariant: whatever clients send, these are bounded: connections, the bytes of bodies and of answers,
 //! items, their sizes, and queued work.

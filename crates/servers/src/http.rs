@@ -1,7 +1,7 @@
 //! The HTTP endpoint: `/healthcheck`, `/metrics`, `/rlconfig`, and `/json`, which decides.
 //!
 //! Owns its connections and their cost: how many there are, how long a request may take to arrive, how large
-//! it may be. Liveness probes come here, so no client can keep out the next one; see [`crate::http1::slots`].
+//! it may be. Liveness probes come here, so no client can keep out the next one; see `crate::http1::slots`.
 //! Knows no limit: it asks the authority.
 
 mod body;
