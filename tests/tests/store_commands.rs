@@ -348,7 +348,7 @@ async fn what_a_killed_sidecar_left_is_sound_and_told() -> anyhow::Result<()> {
     ensure!(line.is_some_and(|line| line.contains("dead and not yet cleaned up")), "{inspect:?}");
     let verify = home.store("verify").await?;
     ensure!(verify.code == Some(0) && verify.out.ends_with("\nsound\n"), "{verify:?}");
-    ensure!(verify.out.contains("seats belong to dead processes"), "{verify:?}");
+    ensure!(verify.out.contains("writer slots belong to dead processes"), "{verify:?}");
     ensure!(home.bytes()? == before, "a look changed something");
     ensure!(home.of_descriptor("erase many=7").await?.code == Some(0));
     let verified = home.store_json("verify").await?;

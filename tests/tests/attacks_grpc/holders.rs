@@ -109,7 +109,7 @@ async fn blocks_and_frames_that_do_not_end_are_the_end() -> anyhow::Result<()> {
     let ended = async {
         for peer in &mut peers {
             let reason = peer.reason().await?;
-            ensure!(reason.contains("has begun and does not end"), "{reason}");
+            ensure!(reason.contains("has been unfinished for too long"), "{reason}");
         }
         anyhow::Ok(())
     };

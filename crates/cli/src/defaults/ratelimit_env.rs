@@ -3,7 +3,7 @@
 //!
 //! Names that other programs use as well (`HOST`, `PORT`, `LOG_LEVEL`, `REDIS_URL` and the like) count only
 //! next to a name of envoyproxy/ratelimit alone, such as `RUNTIME_ROOT` or `GRPC_PORT`. Only `GRPC_HOST` and
-//! `HOST` make a server listen beyond loopback. docs/migrating.md has the whole table.
+//! `HOST` make a server listen beyond loopback. docs/reference/envoyproxy-ratelimit.md has the whole table.
 
 mod ignored;
 mod values;
