@@ -1,9 +1,7 @@
 # Tidegate: every command a user or contributor needs. `make` alone lists them.
 
 ENVOY_VERSION := 1.40.0
-# Must be the version that Cargo.lock has for wasm-bindgen.
-WASM_BINDGEN_VERSION := 0.2.130
-TARGETS := wasm32-wasip1 wasm32-unknown-unknown
+TARGETS := wasm32-wasip1
 
 TOOLS := $(CURDIR)/.tools
 # The commands below know where things are built, whatever the environment says.
@@ -84,11 +82,12 @@ miri: ## The store's unit tests over heap memory, under Miri (needs a nightly to
 		cargo +nightly miri test --locked --target-dir target/miri -p tidegate-store --lib -- \
 		cluster:: region:: lock:: slot:: entry::
 
-test-wasm: toolchain $(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION) ## core and wire on wasm32 under Node
+test-wasm: toolchain ## core and wire on the filter's target, under Node
 	@command -v node >/dev/null || { echo "Node (20 or newer) is needed for these tests"; exit 1; }
-	CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER=$(TOOLS)/bin/wasm-bindgen-test-runner \
-		cargo test --locked --tests --target wasm32-unknown-unknown \
-		-p tidegate-core -p tidegate-wire
+	@# A panic ends a program of this target, so its message has to be printed before.
+	CARGO_TARGET_WASM32_WASIP1_RUNNER="node --no-warnings $(CURDIR)/tests/wasm/run.mjs" \
+		cargo test --locked --tests --target wasm32-wasip1 -p tidegate-core -p tidegate-wire -- \
+		--no-capture
 
 sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
 	cargo run --release --locked -p tidegate-sim -- $(SIM)
@@ -160,14 +159,4 @@ $(GRPC_JS): $(wildcard tests/clients/grpc_js/package*.json)
 	@echo "Fetching gRPC's JavaScript client into .tools/"
 	@rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
 	@cd $(@D) && npm ci --silent --ignore-scripts --no-audit --no-fund
-	@touch $@
-
-# The published lock file comes first; where a registry lacks one of its versions, cargo picks.
-$(TOOLS)/wasm-bindgen-$(WASM_BINDGEN_VERSION):
-	@echo "Building the wasm test runner (about two minutes, once) into .tools/"
-	@mkdir -p $(TOOLS)
-	cargo install --locked --root $(TOOLS) --target-dir target/tools \
-		wasm-bindgen-cli --version $(WASM_BINDGEN_VERSION) || \
-	cargo install --root $(TOOLS) --target-dir target/tools \
-		wasm-bindgen-cli --version $(WASM_BINDGEN_VERSION)
 	@touch $@

@@ -11,8 +11,6 @@ use slow_contract::{
     spent_at, steps,
 };
 use tidegate_core::{Charge, Hits, Nanos, Quota, TokenBucket, decide};
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;

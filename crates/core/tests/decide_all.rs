@@ -6,8 +6,6 @@ use tidegate_core::{
     Charge, Decisions, DeniedHits, Enforcement, FixedWindow, Hits, LimitCheck, Nanos, Outcome,
     Quota, Timestamp, TokenBucket, Verdict, decide, decide_all,
 };
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 const NOW: Timestamp = Timestamp::from_secs(6_000);

@@ -1,8 +1,6 @@
 //! How many tokens a lease has, and when it ends for its holder.
 
 use tidegate_core::{Demand, Lease, Nanos, Timestamp, lease_tokens};
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[track_caller]
 fn check(left: u64, capacity: u32, proxies: u32, (waiting, wanted): (u64, u64), tokens: u32) {

@@ -13,8 +13,6 @@ use tidegate_core::{
     Charge, DailyReset, Hits, Nanos, Quota, QuotaError, SlidingBuckets, SlidingExact,
     SlidingWindow, Timestamp, Zone, decide,
 };
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3_600 * SECOND;

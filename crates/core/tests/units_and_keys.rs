@@ -4,8 +4,6 @@ use tidegate_core::{
     CounterKey, Entry, FirstHitWindow, FixedWindow, Identity, KeyHash, Nanos, Period, Quota,
     QuotaError, SlidingExact, StateSize, TokenBucket, Unit, Zone,
 };
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 

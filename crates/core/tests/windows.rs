@@ -14,8 +14,6 @@ use tidegate_core::{
     Charge, DailyReset, Decision, FirstHitWindow, FixedWindow, Hits, Nanos, OpenWindow, Outcome,
     Quota, QuotaError, Timestamp, Zone, decide,
 };
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 const HOUR: Nanos = Nanos::from_secs(3_600);

@@ -12,8 +12,6 @@ use tidegate_wire::{
     WireError, decode_answer, lease_ask_from, lease_ask_metadata, response_to_wire, returned_from,
     returned_metadata,
 };
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 type Metadata = Vec<(&'static str, Vec<u8>)>;
 

@@ -15,8 +15,6 @@ use tidegate_wire::{
     CLUSTER_NAME_BYTES_MAX, WireError, decode_answer, encode_request, grpc_service_of_cluster,
     request_from_wire, response_to_wire,
 };
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn request() -> RateLimitRequest {
     RateLimitRequest {

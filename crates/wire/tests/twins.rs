@@ -14,8 +14,6 @@ use tidegate_wire::rls::{
 use tidegate_wire::{
     RequestReader, WireError, decode_request, encode_answer, request_from_wire, response_to_wire,
 };
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config {
