@@ -34,18 +34,18 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "ENVOY=/path/to/envoy uses your Envoy instead of fetching $(ENVOY_VERSION)."
 
-demo: build-wasm build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
-	@target/release/tidegate-demo demo
+demo: build-wasm build build-demo envoy ## Build all, run real traffic over limits in a real Envoy, judge it
+	@target/debug/tidegate-demo demo
 
-run: build-wasm build-demo envoy ## Keep the demo stack in the foreground, Envoy on 127.0.0.1:10000
-	@target/release/tidegate-demo run
+run: build-wasm build build-demo envoy ## Keep the demo stack in the foreground, Envoy on 127.0.0.1:10000
+	@target/debug/tidegate-demo run
 
 build: toolchain ## Build the sidecar: target/release/tidegate
 	cargo build --release --locked -p tidegate-cli
 
 .PHONY: build-demo
 build-demo: toolchain
-	cargo build --release --locked -p tidegate-cli -p tidegate-tests --bins
+	cargo build --locked -p tidegate-tests --bins
 
 .PHONY: build-bench
 build-bench: toolchain
@@ -66,9 +66,11 @@ build-noop: toolchain
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
-test: test-native test-loom test-wasm test-end-to-end ## Run every test, from unit to a real Envoy
+# All crates at once: apart, what they share would be built twice, with other features.
+test: build-wasm build envoy $(CLIENTS) $(GRPC_JS) test-loom test-wasm ## Run every test, from unit to a real Envoy
+	cargo test --locked --workspace
 
-test-native: toolchain ## Unit, property and black-box tests of all crates
+test-native: toolchain ## Unit, property and black-box tests of all crates, without Envoy
 	cargo test --locked --workspace --exclude tidegate-tests
 
 test-loom: toolchain ## The locks of the store, in every interleaving
