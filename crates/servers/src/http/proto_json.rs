@@ -3,6 +3,9 @@
 //! Accepts field names in camelCase and in snake_case, numbers also as strings, enums by name and by number,
 //! and null as absent. Refuses unknown and repeated fields, and reads no more descriptors than a request may
 //! have, so memory is bounded by the size of the body. `write` omits defaults.
+//!
+//! By hand, as prost-reflect 0.16 accepts repeated fields, any number of descriptors, `"+1"` and 2^64 (as
+//! 2^64 - 1), refuses `"1e2"`, and writes the whole numbers of metadata as 3.0.
 
 mod number;
 mod write;
