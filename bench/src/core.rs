@@ -55,10 +55,7 @@ const QUICK: Plan =
 
 /// Runs the suite. `dir` takes the files of callgrind.
 pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
-    let plan = match extent {
-        Extent::Full => &FULL,
-        Extent::Quick => &QUICK,
-    };
+    let plan = extent.of(&FULL, &QUICK);
     let neighbours = Neighbours::watch()?;
     let subjects = subjects(plan.rules)?;
     let times = times(plan, &subjects)?;
@@ -126,10 +123,7 @@ fn rows(
     for (subject, figure) in subjects.iter().zip(figures) {
         let Some(figure) = figure else { continue };
         let row = Row::new(SUITE, &subject.name, metric, *figure);
-        rows.push(match peer_of(subject, subjects, figures) {
-            Some((peer, value)) => row.beside(peer, value),
-            None => row,
-        });
+        rows.push(row.beside(peer_of(subject, subjects, figures)));
     }
     rows
 }

@@ -8,6 +8,7 @@ mod core;
 mod counter;
 mod envoy;
 mod figures;
+mod instructions;
 mod neighbours;
 mod progress;
 mod report;
@@ -73,6 +74,16 @@ pub(crate) enum Extent {
     Quick,
 }
 
+impl Extent {
+    /// The sizes of this extent.
+    pub(crate) fn of<T>(self, full: T, quick: T) -> T {
+        match self {
+            Extent::Full => full,
+            Extent::Quick => quick,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.part {
@@ -93,10 +104,8 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
     let bench = artifacts::root().join("target/bench");
-    let (extent, results) = match cli.quick {
-        false => (Extent::Full, bench.join("results.json")),
-        true => (Extent::Quick, bench.join("results.quick.json")),
-    };
+    let extent = if cli.quick { Extent::Quick } else { Extent::Full };
+    let results = bench.join(extent.of("results.json", "results.quick.json"));
     let own_dir = bench.join("store");
     let dir = cli.dir.as_deref().unwrap_or(&own_dir);
     for &suite in Suite::value_variants() {

@@ -68,10 +68,7 @@ const OVERLOAD: u32 = 10;
 
 /// Runs the suite. The store's files are in a directory that is created in `dir` and removed.
 pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
-    let plan = match extent {
-        Extent::Full => &FULL,
-        Extent::Quick => &QUICK,
-    };
+    let plan = extent.of(&FULL, &QUICK);
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let files = tempfile::tempdir_in(dir)?;
     let rows = run_in(plan, files.path());

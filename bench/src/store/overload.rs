@@ -5,7 +5,8 @@ use super::keys::Keys;
 use super::measure::{Run, run};
 use super::peer::Peer;
 use super::peer::tidegate::Tidegate;
-use super::speed::{Ask, Case, Speeds};
+use super::speed::Speeds;
+use super::stage::{Ask, Case};
 use super::{OVERLOAD, Plan, SUITE, short};
 use crate::figures::median;
 use crate::progress;
@@ -40,7 +41,7 @@ pub(super) fn measure(
                 let normal = Case { keys: plan.capacity, ask, threads: 1, batch };
                 let normal = speeds.rate(&normal).context("the capacity is not a measured size")?;
                 let row = Row::new(SUITE, &case, ("decisions", "1/s"), full.rate);
-                rows.push(row.beside(&format!("{name} with room"), normal));
+                rows.push(row.beside((&*format!("{name} with room"), normal)));
                 line.push(format!("{:.2}", full.rate / normal));
             }
             rows.push(Row::new(SUITE, &case, ("allowed", "share"), full.allowed));
@@ -50,7 +51,7 @@ pub(super) fn measure(
             lines.push(line);
         }
         let row = Row::new(SUITE, title, ("files", "B"), done.bytes.1 as f64);
-        rows.push(row.beside("before", done.bytes.0 as f64));
+        rows.push(row.beside(("before", done.bytes.0 as f64)));
     }
     progress::clear();
     let header =

@@ -5,12 +5,39 @@
 
 use super::keys::Keys;
 use super::peer::{Peer, PeerKind};
-use super::speed::{Ask, Case};
+use super::short;
 use anyhow::Context;
+use std::fmt;
 use std::path::Path;
 
 /// The batch size of unmeasured decisions.
 const FILL_BATCH: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Hit,
+    Miss,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) keys: u32,
+    pub(crate) ask: Ask,
+    pub(crate) threads: usize,
+    pub(crate) batch: usize,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ask = match self.ask {
+            Ask::Hit => "hit",
+            Ask::Miss => "miss",
+        };
+        let threads = if self.threads == 1 { "thread" } else { "threads" };
+        let Case { threads: count, batch, .. } = self;
+        write!(f, "{} keys, {ask}, {count} {threads}, batch {batch}", short(self.keys))
+    }
+}
 
 pub(crate) struct Stage<'a> {
     kind: &'static PeerKind,
