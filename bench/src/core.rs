@@ -19,7 +19,6 @@ use crate::neighbours::Neighbours;
 use crate::report::{Row, print_table};
 use crate::store::random_picks;
 use crate::{Extent, progress};
-use anyhow::Context;
 use std::path::Path;
 use std::time::Instant;
 use subject::Subject;
@@ -61,13 +60,10 @@ pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
     let times = times(plan, &subjects)?;
     print("Nanoseconds per decision", &subjects, &times);
     let mut rows = rows(&subjects, ("time", "ns/decision"), &times);
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let files = tempfile::tempdir_in(dir)?;
-    if let Some(counts) = instructions::measure(plan, &subjects, files.path())? {
+    if let Some(counts) = instructions::measure(plan, &subjects, dir)? {
         print("Instructions per decision", &subjects, &counts);
         rows.extend(self::rows(&subjects, ("instructions", "instructions/decision"), &counts));
     }
-    files.close()?;
     let others = neighbours.report()?;
     rows.push(Row::new(SUITE, "the whole suite", ("cpu_of_others", "share"), others));
     Ok(rows)

@@ -15,6 +15,7 @@ mod report;
 mod rls;
 mod store;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 use report::Row;
 use std::path::{Path, PathBuf};
@@ -108,9 +109,11 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let results = bench.join(extent.of("results.json", "results.quick.json"));
     let own_dir = bench.join("store");
     let dir = cli.dir.as_deref().unwrap_or(&own_dir);
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for &suite in Suite::value_variants() {
         if cli.suites.is_empty() || cli.suites.contains(&suite) {
-            let rows = suite.run(extent, dir)?;
+            let files = tempfile::tempdir_in(dir)?;
+            let rows = suite.run(extent, files.path())?;
             report::merge(&results, &rows)?;
         }
     }

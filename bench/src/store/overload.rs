@@ -2,7 +2,7 @@
 //! room, and the growth of its files.
 
 use super::keys::Keys;
-use super::measure::{Run, run};
+use super::measure::{Run, Work};
 use super::peer::Peer;
 use super::peer::tidegate::Tidegate;
 use super::speed::Speeds;
@@ -81,12 +81,13 @@ fn offer(plan: &Plan, keys: &Keys, store: &Tidegate) -> anyhow::Result<Offered> 
     let before = bytes(store)?;
     let picks: Vec<u32> = (0..plan.capacity * OVERLOAD).collect();
     let (first, rest) = picks.split_at((plan.capacity * UNTIL_FULL) as usize);
-    run(store, keys, &[first], BATCHES[1])?;
+    let run = |part, batch| Work { peer: store, keys, parts: &[part] }.run(batch);
+    run(first, BATCHES[1])?;
     let mut rates = [Vec::new(), Vec::new()];
     let mut allowed = [0, 0];
     for portions in rest.chunks((plan.capacity * 2) as usize) {
         for (turn, portion) in portions.chunks(plan.capacity as usize).enumerate() {
-            let Run { took, allowed: some } = run(store, keys, &[portion], BATCHES[turn])?;
+            let Run { took, allowed: some } = run(portion, BATCHES[turn])?;
             rates[turn].push(portion.len() as f64 / took.as_secs_f64());
             allowed[turn] += some;
         }

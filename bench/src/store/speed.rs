@@ -3,7 +3,6 @@
 
 use super::comparison::Comparison;
 use super::keys::{Keys, random_picks};
-use super::measure;
 use super::peer::ALL;
 use super::stage::{Ask, Case, Stage};
 use super::{Plan, short};
@@ -81,8 +80,8 @@ fn measure_rates(
             let count = decisions(plan, case, MISSES_IN_RUN);
             for (stage, rates) in stages.iter_mut().zip(rounds) {
                 let mut took = Duration::ZERO;
-                stage.ask(case, count, |peer, keys, parts| {
-                    took += measure::run_allowed(peer, keys, parts, case.batch)?;
+                stage.ask(case, count, |work| {
+                    took += work.run_allowed(case.batch)?;
                     Ok(())
                 })?;
                 rates.push(f64::from(count) / took.as_secs_f64());
@@ -108,9 +107,7 @@ fn measure_latencies(
         let mut peers = Vec::new();
         for stage in &mut *stages {
             let mut all = Latencies::new()?;
-            stage.ask(&case, count, |peer, keys, parts| {
-                all.add(&measure::latencies(peer, keys, parts)?)
-            })?;
+            stage.ask(&case, count, |work| all.add(&work.latencies()?))?;
             peers.push(all);
         }
         measured.push((case, peers));

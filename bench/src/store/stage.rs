@@ -4,6 +4,7 @@
 //! that is used up, as happens with few keys, the peer is rebuilt.
 
 use super::keys::Keys;
+use super::measure::Work;
 use super::peer::{Peer, PeerKind};
 use super::short;
 use anyhow::Context;
@@ -95,7 +96,7 @@ impl<'a> Stage<'a> {
         &mut self,
         case: &Case,
         count: u32,
-        mut ask: impl FnMut(&dyn Peer, &Keys, &[&[u32]]) -> anyhow::Result<()>,
+        mut ask: impl FnMut(&Work<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut left = count as usize;
         while left > 0 {
@@ -109,7 +110,7 @@ impl<'a> Stage<'a> {
             let picks: Vec<u32> = (0..picks.len() as u32).collect();
             let parts: Vec<&[u32]> = picks.chunks(picks.len().div_ceil(case.threads)).collect();
             let peer = self.peer.as_deref().context("no peer was built")?;
-            let asked = ask(peer, &keys, &parts);
+            let asked = ask(&Work { peer, keys: &keys, parts: &parts });
             asked.with_context(|| format!("{}, {case}", self.kind.name))?;
         }
         Ok(())
