@@ -59,8 +59,8 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
 
 async fn measured(plan: &Plan) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
-    for kind in Setup::ALL {
-        progress::show(&format!("warming up: {}", kind.name()));
+    for (kind, name) in Setup::ALL {
+        progress::show(&format!("warming up: {name}"));
         cases.push(Case::start(kind, plan.warm_up).await?);
     }
     for round in 1..=plan.rounds {

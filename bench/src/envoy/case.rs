@@ -27,7 +27,7 @@ descriptors:
     rate_limit: { name: all, unit: hour, requests_per_unit: 4000000000 }
 ";
 
-/// A way to run Envoy.
+/// A way to run Envoy, in the order of [`Setup::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Setup {
     NoFilter,
@@ -44,34 +44,22 @@ pub(super) enum Setup {
 }
 
 impl Setup {
-    pub(super) const ALL: [Setup; 11] = [
-        Setup::NoFilter,
-        Setup::NativeLocal,
-        Setup::NoopAbi,
-        Setup::NoopSdk,
-        Setup::LeaseOfOne,
-        Setup::LeasesOfThree,
-        Setup::LeasesOfThreeWithHeaders,
-        Setup::DeniedLocally,
-        Setup::AskingEveryTime,
-        Setup::NativeOfOne,
-        Setup::NativeOfThree,
+    pub(super) const ALL: [(Setup, &str); 11] = [
+        (Setup::NoFilter, "no filter"),
+        (Setup::NativeLocal, "envoy's local filter"),
+        (Setup::NoopAbi, "wasm that does nothing"),
+        (Setup::NoopSdk, "wasm that does nothing, on the SDK"),
+        (Setup::LeaseOfOne, "tidegate, lease held"),
+        (Setup::LeasesOfThree, "tidegate, three leases held"),
+        (Setup::LeasesOfThreeWithHeaders, "tidegate, three leases, ietf headers"),
+        (Setup::DeniedLocally, "tidegate, denying by itself"),
+        (Setup::AskingEveryTime, "tidegate, asking every time"),
+        (Setup::NativeOfOne, "envoy's own filter, asking tidegate"),
+        (Setup::NativeOfThree, "envoy's own filter, three descriptors"),
     ];
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Setup::NoFilter => "no filter",
-            Setup::NativeLocal => "envoy's local filter",
-            Setup::NoopAbi => "wasm that does nothing",
-            Setup::NoopSdk => "wasm that does nothing, on the SDK",
-            Setup::LeaseOfOne => "tidegate, lease held",
-            Setup::LeasesOfThree => "tidegate, three leases held",
-            Setup::LeasesOfThreeWithHeaders => "tidegate, three leases, ietf headers",
-            Setup::DeniedLocally => "tidegate, denying by itself",
-            Setup::AskingEveryTime => "tidegate, asking every time",
-            Setup::NativeOfOne => "envoy's own filter, asking tidegate",
-            Setup::NativeOfThree => "envoy's own filter, three descriptors",
-        }
+        Setup::ALL[self as usize].1
     }
 
     /// The plugin's configuration. None without Tidegate in Envoy.
@@ -239,5 +227,15 @@ impl Case {
 
     pub(super) fn resident_mebibytes(&self) -> f64 {
         self.resident_bytes as f64 / f64::from(1 << 20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setups_are_in_their_order() {
+        assert!(Setup::ALL.iter().enumerate().all(|(index, (setup, _))| *setup as usize == index));
     }
 }
