@@ -10,8 +10,8 @@ WASM := dist/tidegate.wasm
 # gRPC clients that are not ours, for the tests; made anew when what they need changes.
 CLIENTS := $(TOOLS)/clients/ready
 GRPC_JS := $(TOOLS)/grpc_js/ready
-# A filter that does nothing, which the benchmark of Envoy runs beside it.
-NOOP := target/wasm32-wasip1/wasm/noop_filter.wasm
+# Filters that do nothing, with and without the SDK, which the benchmark of Envoy runs beside it.
+NOOPS := $(addprefix target/wasm32-wasip1/wasm/noop_,abi.wasm sdk.wasm)
 # How long each target is fuzzed, and which there are.
 SECONDS := 60
 FUZZ_TARGETS := hpack server client requests leases config frs limits xml_files store takeover
@@ -61,8 +61,9 @@ build-wasm: toolchain ## Build the Envoy filter: dist/tidegate.wasm
 
 .PHONY: build-noop
 build-noop: toolchain
-	cargo build --profile wasm --locked --target wasm32-wasip1 -p tidegate-noop-filter
-	@echo "$(NOOP): $$(wc -c < $(NOOP)) bytes"
+	RUSTFLAGS="-C link-arg=--compress-relocations" cargo build --profile wasm --locked \
+		--target wasm32-wasip1 -p tidegate-noop-abi -p tidegate-noop-sdk
+	@wc -c $(NOOPS)
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
@@ -129,7 +130,7 @@ check: toolchain ## Formatting, lints and documentation, as CI checks them
 	@rustup component add clippy rustfmt
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --target wasm32-wasip1 -p tidegate -p tidegate-noop-filter -- -D warnings
+	cargo clippy --locked --target wasm32-wasip1 -p tidegate -p tidegate-noop-abi -p tidegate-noop-sdk -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 clean: ## Remove everything that was built or fetched

@@ -48,7 +48,7 @@ fn files() -> anyhow::Result<Vec<(String, String)>> {
         algorithms.iter().map(|algorithm| traffic::admit(&algorithm.quota)).collect();
     let mut files = Vec::new();
     for (algorithm, admission) in algorithms.iter().zip(&admissions) {
-        files.push((format!("{}.svg", algorithm.file), chart::draw(algorithm, admission)));
+        files.push((algorithm.file(), chart::draw(algorithm, admission)));
     }
     let together = algorithms.iter().zip(&admissions);
     files.push(("cumulative.svg".to_owned(), cumulative::draw(together)));

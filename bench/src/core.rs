@@ -19,7 +19,6 @@ use crate::neighbours::Neighbours;
 use crate::report::{Row, print_table};
 use crate::store::random_picks;
 use crate::{Extent, progress};
-use anyhow::Context;
 use std::path::Path;
 use std::time::Instant;
 use subject::Subject;
@@ -55,22 +54,16 @@ const QUICK: Plan =
 
 /// Runs the suite. `dir` takes the files of callgrind.
 pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
-    let plan = match extent {
-        Extent::Full => &FULL,
-        Extent::Quick => &QUICK,
-    };
+    let plan = extent.of(&FULL, &QUICK);
     let neighbours = Neighbours::watch()?;
     let subjects = subjects(plan.rules)?;
     let times = times(plan, &subjects)?;
     print("Nanoseconds per decision", &subjects, &times);
     let mut rows = rows(&subjects, ("time", "ns/decision"), &times);
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let files = tempfile::tempdir_in(dir)?;
-    if let Some(counts) = instructions::measure(plan, &subjects, files.path())? {
+    if let Some(counts) = instructions::measure(plan, &subjects, dir)? {
         print("Instructions per decision", &subjects, &counts);
         rows.extend(self::rows(&subjects, ("instructions", "instructions/decision"), &counts));
     }
-    files.close()?;
     let others = neighbours.report()?;
     rows.push(Row::new(SUITE, "the whole suite", ("cpu_of_others", "share"), others));
     Ok(rows)
@@ -126,10 +119,7 @@ fn rows(
     for (subject, figure) in subjects.iter().zip(figures) {
         let Some(figure) = figure else { continue };
         let row = Row::new(SUITE, &subject.name, metric, *figure);
-        rows.push(match peer_of(subject, subjects, figures) {
-            Some((peer, value)) => row.beside(peer, value),
-            None => row,
-        });
+        rows.push(row.beside(peer_of(subject, subjects, figures)));
     }
     rows
 }

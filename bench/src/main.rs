@@ -8,12 +8,14 @@ mod core;
 mod counter;
 mod envoy;
 mod figures;
+mod instructions;
 mod neighbours;
 mod progress;
 mod report;
 mod rls;
 mod store;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 use report::Row;
 use std::path::{Path, PathBuf};
@@ -73,6 +75,16 @@ pub(crate) enum Extent {
     Quick,
 }
 
+impl Extent {
+    /// The sizes of this extent.
+    pub(crate) fn of<T>(self, full: T, quick: T) -> T {
+        match self {
+            Extent::Full => full,
+            Extent::Quick => quick,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.part {
@@ -93,15 +105,15 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
     let bench = artifacts::root().join("target/bench");
-    let (extent, results) = match cli.quick {
-        false => (Extent::Full, bench.join("results.json")),
-        true => (Extent::Quick, bench.join("results.quick.json")),
-    };
+    let extent = if cli.quick { Extent::Quick } else { Extent::Full };
+    let results = bench.join(extent.of("results.json", "results.quick.json"));
     let own_dir = bench.join("store");
     let dir = cli.dir.as_deref().unwrap_or(&own_dir);
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for &suite in Suite::value_variants() {
         if cli.suites.is_empty() || cli.suites.contains(&suite) {
-            let rows = suite.run(extent, dir)?;
+            let files = tempfile::tempdir_in(dir)?;
+            let rows = suite.run(extent, files.path())?;
             report::merge(&results, &rows)?;
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::Path;
 
 /// One figure, as in the results file.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) suite: &'static str,
     /// The circumstances of the measurement.
@@ -30,22 +30,14 @@ impl Row {
         (metric, unit): (&'static str, &'static str),
         value: f64,
     ) -> Row {
-        Row {
-            suite,
-            case: case.into(),
-            metric,
-            unit,
-            value,
-            peer: None,
-            peer_value: None,
-            ratio: None,
-        }
+        Row { suite, case: case.into(), metric, unit, value, ..Row::default() }
     }
 
-    /// Adds the figure of a peer.
-    pub(crate) fn beside(self, peer: &str, peer_value: f64) -> Row {
-        let ratio = Some(self.value / peer_value);
-        Row { peer: Some(peer.to_owned()), peer_value: Some(peer_value), ratio, ..self }
+    /// Adds the figure of a peer, if there is one.
+    pub(crate) fn beside<'a>(self, peer: impl Into<Option<(&'a str, f64)>>) -> Row {
+        let Some((peer, value)) = peer.into() else { return self };
+        let ratio = Some(self.value / value);
+        Row { peer: Some(peer.to_owned()), peer_value: Some(value), ratio, ..self }
     }
 }
 
@@ -121,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_row_has_every_field_and_the_ratio_to_its_peer() {
-        let rows = merged(Vec::new(), &[row("store", "a").beside("governor", 2.0)]).unwrap();
+        let rows = merged(Vec::new(), &[row("store", "a").beside(("governor", 2.0))]).unwrap();
         let expected = json!([{
             "suite": "store", "case": "a", "metric": "decisions", "unit": "1/s",
             "value": 6.0, "peer": "governor", "peer_value": 2.0, "ratio": 3.0,

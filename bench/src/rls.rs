@@ -70,10 +70,7 @@ const QUICK: Plan = Plan {
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn run(extent: Extent) -> anyhow::Result<Vec<Row>> {
-    let plan = match extent {
-        Extent::Full => &FULL,
-        Extent::Quick => &QUICK,
-    };
+    let plan = extent.of(&FULL, &QUICK);
     if server::limitador().is_none() {
         println!(
             "Without Limitador: LIMITADOR=/path/to/limitador-server has it run beside. The row of it \

@@ -19,7 +19,6 @@ mod stage;
 use crate::neighbours::Neighbours;
 use crate::report::Row;
 use crate::{Extent, progress};
-use anyhow::Context;
 use keys::Keys;
 pub(crate) use keys::random_picks;
 use std::path::Path;
@@ -66,20 +65,9 @@ const QUICK: Plan = Plan {
 /// Keys offered under overload per key of capacity.
 const OVERLOAD: u32 = 10;
 
-/// Runs the suite. The store's files are in a directory that is created in `dir` and removed.
+/// Runs the suite. `dir` takes the store's files.
 pub(crate) fn run(extent: Extent, dir: &Path) -> anyhow::Result<Vec<Row>> {
-    let plan = match extent {
-        Extent::Full => &FULL,
-        Extent::Quick => &QUICK,
-    };
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let files = tempfile::tempdir_in(dir)?;
-    let rows = run_in(plan, files.path());
-    files.close()?;
-    rows
-}
-
-fn run_in(plan: &Plan, dir: &Path) -> anyhow::Result<Vec<Row>> {
+    let plan = extent.of(&FULL, &QUICK);
     let neighbours = Neighbours::watch()?;
     progress::show("making keys");
     let largest = plan.sizes.iter().copied().max().unwrap_or_default();

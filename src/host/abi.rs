@@ -1,15 +1,17 @@
 //! The proxy-wasm ABI 0.2.1: Envoy's functions as safe functions that return Envoy's status, and
 //! the exports that need nothing else. `entry` exports the callbacks.
 //!
-//! Written by hand. The Rust SDK (judged: proxy-wasm 0.2.5)
+//! Written by hand. The Rust SDK (proxy-wasm 0.2.5, and its main branch of July 2026)
 //! - delivers the response of a gRPC call to the context that was active when the call was made,
 //!   and drops the response once that context is gone. Here other requests wait for it too.
 //! - panics on every status that it does not expect, and a panic ends the worker's virtual machine.
-//!   Its panics on header values that are not UTF-8 can be avoided (`get_map_value_bytes`), those
-//!   on unexpected statuses and on gRPC messages (`get_grpc_status`) cannot.
+//!   Header values that are not UTF-8 panic only in some functions (not in `get_map_value_bytes`),
+//!   but unexpected statuses and gRPC messages that are not UTF-8 (`get_grpc_status`) always do.
 //! - always exports 25 callbacks. Envoy calls each export that it finds: about ten calls into the
-//!   virtual machine for a request, where the filter needs four.
-//! - sends no details with a local reply (`send_http_response`), so the access log could not name
+//!   virtual machine for a request, where the filter needs four. `make bench-envoy` measures that:
+//!   a filter that does nothing costs 1.7 µs more for each request, and has 95 KB instead of 310
+//!   bytes.
+//! - passes no details to a local reply (`send_http_response`), so the access log could not name
 //!   the limit.
 //! - allocates for every value that it reads.
 //!

@@ -26,12 +26,20 @@ pub fn filter() -> anyhow::Result<PathBuf> {
     find("TIDEGATE_WASM", "dist/tidegate.wasm", "make build-wasm")
 }
 
-/// A filter that does nothing; `TIDEGATE_NOOP_WASM` names another.
+/// A filter that does nothing, on the bare ABI; `TIDEGATE_NOOP_ABI_WASM` names another.
 ///
 /// # Errors
 /// When it is not built.
-pub fn noop_filter() -> anyhow::Result<PathBuf> {
-    find("TIDEGATE_NOOP_WASM", "target/wasm32-wasip1/wasm/noop_filter.wasm", "make build-noop")
+pub fn noop_abi_filter() -> anyhow::Result<PathBuf> {
+    find("TIDEGATE_NOOP_ABI_WASM", "target/wasm32-wasip1/wasm/noop_abi.wasm", "make build-noop")
+}
+
+/// The same on the proxy-wasm SDK; `TIDEGATE_NOOP_SDK_WASM` names another.
+///
+/// # Errors
+/// When it is not built.
+pub fn noop_sdk_filter() -> anyhow::Result<PathBuf> {
+    find("TIDEGATE_NOOP_SDK_WASM", "target/wasm32-wasip1/wasm/noop_sdk.wasm", "make build-noop")
 }
 
 /// Envoy's binary; `ENVOY` names another.

@@ -38,6 +38,18 @@ async fn check(target: &str, tls: &[&Path]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What reflection answers with is what the published files say.
+#[tokio::test]
+async fn reflected_files_are_the_published_ones() -> anyhow::Result<()> {
+    let folder = artifacts::root().join("crates/servers/src/rls/reflection");
+    let mut command = Command::new(artifacts::python()?);
+    command.arg("-B").arg(folder.join("services.py"));
+    command.arg("--check").arg(folder.join("services.binpb"));
+    let Ran { code, out, err } = run(command).await?;
+    ensure!(code == Some(0), "{out}\n{err}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn over_a_unix_socket() -> anyhow::Result<()> {
     let dir = TempDir::new()?;

@@ -13,8 +13,6 @@ const BORROW: u32 = 30;
 #[derive(Debug)]
 pub(super) struct Algorithm {
     pub(super) name: &'static str,
-    /// Its file name without the extension.
-    pub(super) file: &'static str,
     /// Settings of the limit besides its rate.
     pub(super) setting: &'static str,
     pub(super) quota: Quota,
@@ -25,73 +23,49 @@ pub(super) struct Algorithm {
     pub(super) dashes: &'static str,
 }
 
+impl Algorithm {
+    fn new(name: &'static str, quota: Quota, bound: u64, colour: &'static str) -> Algorithm {
+        Algorithm { name, setting: "", quota, bound, colour, dashes: "" }
+    }
+
+    /// The name of its chart's file.
+    pub(super) fn file(&self) -> String {
+        self.name.replace(", ", "_") + ".svg"
+    }
+}
+
 /// All algorithms, in the order of the document.
 pub(super) fn all() -> Result<Vec<Algorithm>, QuotaError> {
     let limit = u64::from(LIMIT);
+    let fixed = FixedWindow::new(LIMIT, PERIOD)?;
+    let borrow = Quota::FixedWindow(fixed.clone().with_borrow(BORROW)?);
+    let first_hit = Quota::FirstHitWindow(FirstHitWindow::new(LIMIT, PERIOD)?);
+    let bucket = Quota::TokenBucket(TokenBucket::new(LIMIT, PERIOD, LIMIT, LIMIT)?);
+    let sliding = Quota::SlidingWindow(SlidingWindow::new(LIMIT, PERIOD)?);
+    let ring = Quota::SlidingBuckets(SlidingBuckets::new(LIMIT, PERIOD)?);
+    let exact = Quota::SlidingExact(SlidingExact::new(LIMIT, PERIOD)?);
+    let most_borrowed = 2 * limit + u64::from(BORROW);
     Ok(vec![
+        Algorithm::new("fixed_window", Quota::FixedWindow(fixed), 2 * limit, "#d1495b"),
         Algorithm {
-            name: "fixed_window",
-            file: "fixed_window",
-            setting: "",
-            quota: Quota::FixedWindow(FixedWindow::new(LIMIT, PERIOD)?),
-            bound: 2 * limit,
-            colour: "#d1495b",
-            dashes: "",
-        },
-        Algorithm {
-            name: "fixed_window, borrow",
-            file: "fixed_window_borrow",
             setting: ", borrow 30",
-            quota: Quota::FixedWindow(FixedWindow::new(LIMIT, PERIOD)?.with_borrow(BORROW)?),
-            bound: 2 * limit + u64::from(BORROW),
-            colour: "#a05a2c",
-            dashes: "",
+            ..Algorithm::new("fixed_window, borrow", borrow, most_borrowed, "#a05a2c")
         },
         Algorithm {
-            name: "first_hit_window",
-            file: "first_hit_window",
-            setting: "",
-            quota: Quota::FirstHitWindow(FirstHitWindow::new(LIMIT, PERIOD)?),
-            bound: 2 * limit,
-            colour: "#c77d0a",
             dashes: "7 3",
+            ..Algorithm::new("first_hit_window", first_hit, 2 * limit, "#c77d0a")
         },
         Algorithm {
-            name: "token_bucket",
-            file: "token_bucket",
             setting: ", burst 60",
-            quota: Quota::TokenBucket(TokenBucket::new(LIMIT, PERIOD, LIMIT, LIMIT)?),
-            bound: 2 * limit,
-            colour: "#2a9d6f",
-            dashes: "",
+            ..Algorithm::new("token_bucket", bucket, 2 * limit, "#2a9d6f")
         },
+        // Q + floor(Q × (P − 1 ns) / P)
+        Algorithm::new("sliding_window", sliding, 2 * limit - 1, "#2f81f7"),
+        Algorithm::new("sliding_buckets", ring, limit, "#8a63d2"),
         Algorithm {
-            name: "sliding_window",
-            file: "sliding_window",
-            setting: "",
-            quota: Quota::SlidingWindow(SlidingWindow::new(LIMIT, PERIOD)?),
-            // Q + floor(Q × (P − 1 ns) / P)
-            bound: 2 * limit - 1,
-            colour: "#2f81f7",
-            dashes: "",
-        },
-        Algorithm {
-            name: "sliding_buckets",
-            file: "sliding_buckets",
-            setting: "",
-            quota: Quota::SlidingBuckets(SlidingBuckets::new(LIMIT, PERIOD)?),
-            bound: limit,
-            colour: "#8a63d2",
-            dashes: "",
-        },
-        Algorithm {
-            name: "sliding_buckets, exact",
-            file: "sliding_buckets_exact",
             setting: ", exact",
-            quota: Quota::SlidingExact(SlidingExact::new(LIMIT, PERIOD)?),
-            bound: limit,
-            colour: "#c2569b",
             dashes: "7 3",
+            ..Algorithm::new("sliding_buckets, exact", exact, limit, "#c2569b")
         },
     ])
 }

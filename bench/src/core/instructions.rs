@@ -1,15 +1,13 @@
-//! Instructions per decision, counted by callgrind, which is reproducible where times are not.
-//!
-//! A child makes a number of decisions, another one twice as many. The difference belongs to decisions alone.
+//! Instructions per decision of each subject.
 
 use super::subject::Subject;
 use super::{KEYS, Plan, subjects};
+use crate::instructions::{can_be_counted, per_decision};
 use crate::progress;
 use crate::store::random_picks;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::Instant;
 
 /// A figure for each subject, or None for those that are too large. None at all without valgrind.
@@ -18,9 +16,7 @@ pub(super) fn measure(
     subjects: &[Subject],
     dir: &Path,
 ) -> anyhow::Result<Option<Vec<Option<f64>>>> {
-    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
-    if !version.is_ok_and(|status| status.success()) {
-        println!("Instructions per decision: left out, since valgrind is not installed\n");
+    if !can_be_counted() {
         return Ok(None);
     }
     let mut counts = Vec::new();
@@ -30,14 +26,9 @@ pub(super) fn measure(
             continue;
         }
         progress::show(&format!("instructions: {name}"));
-        let part = |decisions| Part {
-            subject: name.clone(),
-            decisions,
-            rules: *rules,
-            counts: dir.join("callgrind"),
-        };
-        let (once, twice) = (part(plan.counted).count()?, part(plan.counted * 2).count()?);
-        counts.push(Some(twice.saturating_sub(once) as f64 / f64::from(plan.counted)));
+        let rules = rules.to_string();
+        let arguments = ["core-decisions", "--subject", name, "--rules", &rules];
+        counts.push(Some(per_decision(&arguments, plan.counted, dir)?));
     }
     progress::clear();
     Ok(Some(counts))
@@ -52,28 +43,9 @@ pub(crate) struct Part {
     decisions: u32,
     #[arg(long)]
     rules: u32,
-    /// The output file of callgrind.
-    #[arg(long)]
-    counts: PathBuf,
 }
 
 impl Part {
-    /// The instructions of a child that does this work.
-    fn count(&self) -> anyhow::Result<u64> {
-        let mut child = Command::new("valgrind");
-        child.args(["--quiet", "--tool=callgrind", "--toggle-collect=*::decide_each"]);
-        child.arg(format!("--callgrind-out-file={}", self.counts.display()));
-        child.arg(std::env::current_exe()?).args(["core-decisions", "--subject", &self.subject]);
-        child.args(["--decisions", &self.decisions.to_string()]);
-        child.args(["--rules", &self.rules.to_string()]).arg("--counts").arg(&self.counts);
-        let output = child.stdout(Stdio::null()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "counting for {} failed: {said}", self.subject);
-        let counts = std::fs::read_to_string(&self.counts)?;
-        let total = counts.lines().find_map(|line| line.strip_prefix("totals: "));
-        Ok(total.context("no totals in callgrind's output")?.trim().parse()?)
-    }
-
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let subjects = subjects(&[self.rules])?;
         let subject = subjects.iter().find(|subject| subject.name == self.subject);

@@ -27,12 +27,13 @@ descriptors:
     rate_limit: { name: all, unit: hour, requests_per_unit: 4000000000 }
 ";
 
-/// A way to run Envoy.
+/// A way to run Envoy, in the order of [`Setup::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Setup {
     NoFilter,
     NativeLocal,
-    Noop,
+    NoopAbi,
+    NoopSdk,
     LeaseOfOne,
     LeasesOfThree,
     LeasesOfThreeWithHeaders,
@@ -43,38 +44,28 @@ pub(super) enum Setup {
 }
 
 impl Setup {
-    pub(super) const ALL: [Setup; 10] = [
-        Setup::NoFilter,
-        Setup::NativeLocal,
-        Setup::Noop,
-        Setup::LeaseOfOne,
-        Setup::LeasesOfThree,
-        Setup::LeasesOfThreeWithHeaders,
-        Setup::DeniedLocally,
-        Setup::AskingEveryTime,
-        Setup::NativeOfOne,
-        Setup::NativeOfThree,
+    pub(super) const ALL: [(Setup, &str); 11] = [
+        (Setup::NoFilter, "no filter"),
+        (Setup::NativeLocal, "envoy's local filter"),
+        (Setup::NoopAbi, "wasm that does nothing"),
+        (Setup::NoopSdk, "wasm that does nothing, on the SDK"),
+        (Setup::LeaseOfOne, "tidegate, lease held"),
+        (Setup::LeasesOfThree, "tidegate, three leases held"),
+        (Setup::LeasesOfThreeWithHeaders, "tidegate, three leases, ietf headers"),
+        (Setup::DeniedLocally, "tidegate, denying by itself"),
+        (Setup::AskingEveryTime, "tidegate, asking every time"),
+        (Setup::NativeOfOne, "envoy's own filter, asking tidegate"),
+        (Setup::NativeOfThree, "envoy's own filter, three descriptors"),
     ];
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Setup::NoFilter => "no filter",
-            Setup::NativeLocal => "envoy's local filter",
-            Setup::Noop => "wasm that does nothing",
-            Setup::LeaseOfOne => "tidegate, lease held",
-            Setup::LeasesOfThree => "tidegate, three leases held",
-            Setup::LeasesOfThreeWithHeaders => "tidegate, three leases, ietf headers",
-            Setup::DeniedLocally => "tidegate, denying by itself",
-            Setup::AskingEveryTime => "tidegate, asking every time",
-            Setup::NativeOfOne => "envoy's own filter, asking tidegate",
-            Setup::NativeOfThree => "envoy's own filter, three descriptors",
-        }
+        Setup::ALL[self as usize].1
     }
 
     /// The plugin's configuration. None without Tidegate in Envoy.
     fn plugin(self) -> Option<Value> {
         match self {
-            Setup::NoFilter | Setup::NativeLocal | Setup::Noop => None,
+            Setup::NoFilter | Setup::NativeLocal | Setup::NoopAbi | Setup::NoopSdk => None,
             Setup::NativeOfOne | Setup::NativeOfThree => None,
             Setup::LeaseOfOne | Setup::DeniedLocally => Some(plugin(&one())),
             Setup::LeasesOfThree => Some(plugin(&three())),
@@ -106,8 +97,12 @@ impl Setup {
         let filter = match (self, &plugin) {
             (_, Some(plugin)) => Filter::Tidegate(plugin),
             (Setup::NativeLocal, None) => Filter::NativeLocal { tokens: 1_000_000_000 },
-            (Setup::Noop, None) => {
-                noop = artifacts::noop_filter()?;
+            (Setup::NoopAbi, None) => {
+                noop = artifacts::noop_abi_filter()?;
+                Filter::Wasm(&noop)
+            }
+            (Setup::NoopSdk, None) => {
+                noop = artifacts::noop_sdk_filter()?;
                 Filter::Wasm(&noop)
             }
             (Setup::NativeOfOne, None) => Filter::Native { domain: "bench", rate_limits: &one },
@@ -154,7 +149,9 @@ pub(super) struct Case {
     sidecar: Vec<f64>,
     /// Latencies in nanoseconds, over all rounds.
     latencies: Histogram<u64>,
-    /// Over all rounds. None without Tidegate in Envoy.
+    /// The decisions before the first round.
+    decided_before: Option<Decisions>,
+    /// Those of all rounds. None without Tidegate in Envoy.
     decisions: Option<Decisions>,
     /// Envoy's memory after the last round.
     resident_bytes: u64,
@@ -166,8 +163,16 @@ impl Case {
         let outcome = Load::of_one_client(stack.addresses(), kind.expected().1, warm_up).run();
         let mut latencies = outcome.await?.latencies;
         latencies.reset();
-        let (envoy, sidecar) = (Vec::new(), Vec::new());
-        Ok(Case { kind, stack, envoy, sidecar, latencies, decisions: None, resident_bytes: 0 })
+        Ok(Case {
+            kind,
+            stack,
+            envoy: Vec::new(),
+            sidecar: Vec::new(),
+            latencies,
+            decided_before: None,
+            decisions: None,
+            resident_bytes: 0,
+        })
     }
 
     pub(super) async fn measure(&mut self, requests: u64) -> anyhow::Result<()> {
@@ -189,9 +194,7 @@ impl Case {
         self.resident_bytes = self.stack.envoy.process.resident_bytes()?;
         if let Some(decided) = decided {
             let now = self.stack.envoy.decisions_of(decided.total() + requests).await?;
-            // Counted from the first round, as the counters only grow.
-            let first = self.decisions.get_or_insert_default();
-            *first = sum(first, &now.since(&decided));
+            self.decisions = Some(now.since(self.decided_before.get_or_insert(decided)));
         }
         Ok(())
     }
@@ -227,13 +230,12 @@ impl Case {
     }
 }
 
-fn sum(a: &Decisions, b: &Decisions) -> Decisions {
-    Decisions {
-        allowed_local: a.allowed_local + b.allowed_local,
-        allowed_asked: a.allowed_asked + b.allowed_asked,
-        denied_local: a.denied_local + b.denied_local,
-        denied_asked: a.denied_asked + b.denied_asked,
-        failure_allowed: a.failure_allowed + b.failure_allowed,
-        failure_denied: a.failure_denied + b.failure_denied,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setups_are_in_their_order() {
+        assert!(Setup::ALL.iter().enumerate().all(|(index, (setup, _))| *setup as usize == index));
     }
 }

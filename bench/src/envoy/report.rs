@@ -57,39 +57,30 @@ fn line(case: &Case, cases: &[Case]) -> Vec<String> {
 }
 
 fn rows(case: &Case, cases: &[Case]) -> Vec<Row> {
-    let row = |metric, value| Row::new(SUITE, case.kind.name(), metric, value);
-    let beside = |kind: Setup, row: Row, figure: &dyn Fn(&Case) -> f64| match of(cases, kind) {
-        Some(peer) => row.beside(kind.name(), figure(peer)),
-        None => row,
-    };
-    let none = Setup::NoFilter;
     let native = match case.kind {
         Setup::LeasesOfThree | Setup::LeasesOfThreeWithHeaders => Setup::NativeOfThree,
         _ => Setup::NativeOfOne,
     };
-    let mut rows = vec![
-        beside(none, row(("cpu_envoy", "us/request"), case.envoy_micros()), &Case::envoy_micros),
-        beside(
-            none,
-            row(("cpu_envoy_and_sidecar", "us/request"), case.both_micros()),
-            &Case::both_micros,
-        ),
-        beside(native, row(("cpu_above_no_filter", "us/request"), above(case, cases)), &|peer| {
-            above(peer, cases)
-        }),
-        beside(none, row(("latency_p50", "us"), case.latency_micros(50.0)), &|peer| {
-            peer.latency_micros(50.0)
-        }),
-        beside(none, row(("latency_p99", "us"), case.latency_micros(99.0)), &|peer| {
-            peer.latency_micros(99.0)
-        }),
-        beside(
-            none,
-            row(("resident_memory", "MiB"), case.resident_mebibytes()),
-            &Case::resident_mebibytes,
-        ),
-        row(("cpu_sidecar", "us/request"), case.sidecar_micros()),
+    let p50 = |case: &Case| case.latency_micros(50.0);
+    let p99 = |case: &Case| case.latency_micros(99.0);
+    let above = |case: &Case| above(case, cases);
+    let none = Setup::NoFilter;
+    type Figure<'a> = &'a dyn Fn(&Case) -> f64;
+    let compared: [(_, _, Figure<'_>); 6] = [
+        (("cpu_envoy", "us/request"), none, &Case::envoy_micros),
+        (("cpu_envoy_and_sidecar", "us/request"), none, &Case::both_micros),
+        (("cpu_above_no_filter", "us/request"), native, &above),
+        (("latency_p50", "us"), none, &p50),
+        (("latency_p99", "us"), none, &p99),
+        (("resident_memory", "MiB"), none, &Case::resident_mebibytes),
     ];
+    let row = |metric, value| Row::new(SUITE, case.kind.name(), metric, value);
+    let beside = |(metric, peer, figure): (_, _, Figure<'_>)| {
+        let peer = of(cases, peer).map(|peer| (peer.kind.name(), figure(peer)));
+        row(metric, figure(case)).beside(peer)
+    };
+    let mut rows: Vec<Row> = compared.into_iter().map(beside).collect();
+    rows.push(row(("cpu_sidecar", "us/request"), case.sidecar_micros()));
     if let Some(share) = case.local_share() {
         rows.push(row(("decided_in_envoy", "share"), share));
     }
@@ -102,7 +93,7 @@ fn targets(cases: &[Case]) -> Vec<String> {
     let Some(three) = of(cases, Setup::LeasesOfThree) else {
         return targets;
     };
-    if let Some(noop) = of(cases, Setup::Noop) {
+    if let Some(noop) = of(cases, Setup::NoopAbi) {
         let more = three.both_micros() - noop.both_micros();
         targets.push(format!(
             "Three leases held, above a filter that does nothing: {more:.1} µs (target: at most 6)"

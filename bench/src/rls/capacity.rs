@@ -144,12 +144,8 @@ fn rows_of(case: &str, peers: &[(&str, Figures)]) -> Vec<Row> {
         return Vec::new();
     };
     let row = |metric, of: fn(&Figures) -> Option<f64>| {
-        let row = Row::new(SUITE, case, metric, of(ours)?);
-        let peer = peers.get(1).and_then(|(who, theirs)| Some((who, of(theirs)?)));
-        Some(match peer {
-            Some((who, value)) => row.beside(who, value),
-            None => row,
-        })
+        let peer = peers.get(1).and_then(|(who, theirs)| Some((*who, of(theirs)?)));
+        Some(Row::new(SUITE, case, metric, of(ours)?).beside(peer))
     };
     let rows = [
         row(("calls_per_cpu_second", "1/s"), |of| Some(of.per_cpu_second())),

@@ -104,11 +104,8 @@ fn row_of(
     peers: &[(Software, f64)],
 ) -> Option<Row> {
     let of = |wanted: Software| peers.iter().find(|(kind, _)| *kind == wanted).map(|(_, of)| *of);
-    let row = Row::new(SUITE, case, what, of(Software::Tidegate)?);
-    Some(match of(Software::Limitador) {
-        Some(peer) => row.beside(Software::Limitador.name(), peer),
-        None => row,
-    })
+    let peer = of(Software::Limitador).map(|peer| (Software::Limitador.name(), peer));
+    Some(Row::new(SUITE, case, what, of(Software::Tidegate)?).beside(peer))
 }
 
 /// Rows of latencies without a peer.

@@ -50,10 +50,9 @@ impl Comparison {
         for (case, figures) in &self.cases {
             let mut named = ALL.iter().map(|kind| kind.name).zip(figures);
             let Some((_, &first)) = named.next() else { continue };
-            for (peer, &figure) in named {
-                let row = Row::new(SUITE, case, (self.metric, self.unit), first);
-                rows.push(row.beside(peer, figure));
-            }
+            rows.extend(named.map(|(peer, &figure)| {
+                Row::new(SUITE, case, (self.metric, self.unit), first).beside((peer, figure))
+            }));
         }
         rows
     }

@@ -18,58 +18,53 @@ pub(crate) struct Run {
     pub(crate) allowed: u64,
 }
 
-/// Decides all parts in batches, each part on a thread. Single decisions are not timed.
-pub(crate) fn run(
-    peer: &dyn Peer,
-    keys: &Keys,
-    parts: &[&[u32]],
-    batch: usize,
-) -> anyhow::Result<Run> {
-    let done = on_threads(parts, |part| {
-        let start = Instant::now();
-        let batches = part.chunks(batch);
-        let allowed = batches.map(|picks| peer.decide_each(keys, picks)).sum::<u64>();
-        (start, Instant::now(), allowed)
-    })?;
-    let start = done.iter().map(|(start, ..)| *start).min().context("nothing to run")?;
-    let end = done.iter().map(|(_, end, _)| *end).max().context("nothing to run")?;
-    Ok(Run { took: end - start, allowed: done.iter().map(|(.., allowed)| allowed).sum() })
+/// Keys to decide, in a part for each thread.
+pub(crate) struct Work<'a> {
+    pub(crate) peer: &'a dyn Peer,
+    pub(crate) keys: &'a Keys,
+    pub(crate) parts: &'a [&'a [u32]],
 }
 
-/// Like [`run`], but requires that everything is allowed, as denials are faster.
-pub(crate) fn run_allowed(
-    peer: &dyn Peer,
-    keys: &Keys,
-    parts: &[&[u32]],
-    batch: usize,
-) -> anyhow::Result<Duration> {
-    let asked: usize = parts.iter().map(|part| part.len()).sum();
-    let Run { took, allowed } = run(peer, keys, parts, batch)?;
-    ensure!(allowed == asked as u64, "only {allowed} of {asked} decisions were to allow");
-    Ok(took)
-}
-
-/// Times every decision, including the cost of the clock.
-pub(crate) fn latencies(
-    peer: &dyn Peer,
-    keys: &Keys,
-    parts: &[&[u32]],
-) -> anyhow::Result<Latencies> {
-    let done = on_threads(parts, |part| {
-        let mut latencies = Latencies::new()?;
-        for pick in part {
+impl Work<'_> {
+    /// Decides all parts in batches. Single decisions are not timed.
+    pub(crate) fn run(&self, batch: usize) -> anyhow::Result<Run> {
+        let done = on_threads(self.parts, |part| {
             let start = Instant::now();
-            let allowed = peer.decide_each(keys, std::slice::from_ref(pick));
-            latencies.record(start.elapsed());
-            ensure!(allowed == 1, "a decision was not to allow");
-        }
-        Ok(latencies)
-    })?;
-    let mut all = Latencies::new()?;
-    for one in done {
-        all.add(&one?)?;
+            let batches = part.chunks(batch);
+            let allowed = batches.map(|picks| self.peer.decide_each(self.keys, picks)).sum::<u64>();
+            (start, Instant::now(), allowed)
+        })?;
+        let start = done.iter().map(|(start, ..)| *start).min().context("nothing to run")?;
+        let end = done.iter().map(|(_, end, _)| *end).max().context("nothing to run")?;
+        Ok(Run { took: end - start, allowed: done.iter().map(|(.., allowed)| allowed).sum() })
     }
-    Ok(all)
+
+    /// Like [`Work::run`], but requires that everything is allowed, as denials are faster.
+    pub(crate) fn run_allowed(&self, batch: usize) -> anyhow::Result<Duration> {
+        let asked: usize = self.parts.iter().map(|part| part.len()).sum();
+        let Run { took, allowed } = self.run(batch)?;
+        ensure!(allowed == asked as u64, "only {allowed} of {asked} decisions were to allow");
+        Ok(took)
+    }
+
+    /// Times every decision, including the cost of the clock.
+    pub(crate) fn latencies(&self) -> anyhow::Result<Latencies> {
+        let done = on_threads(self.parts, |part| {
+            let mut latencies = Latencies::new()?;
+            for pick in part {
+                let start = Instant::now();
+                let allowed = self.peer.decide_each(self.keys, std::slice::from_ref(pick));
+                latencies.record(start.elapsed());
+                ensure!(allowed == 1, "a decision was not to allow");
+            }
+            Ok(latencies)
+        })?;
+        let mut all = Latencies::new()?;
+        for one in done {
+            all.add(&one?)?;
+        }
+        Ok(all)
+    }
 }
 
 /// Runs all parts at the same time, the first one on this thread: a thread that only waits can make the

@@ -2,7 +2,7 @@
 //! that is created first. The files are in the page cache.
 
 use super::keys::Keys;
-use super::measure::run_allowed;
+use super::measure::Work;
 use super::peer::tidegate::{LOAD, Tidegate, options};
 use super::{Plan, SUITE, short};
 use crate::figures::median;
@@ -21,7 +21,7 @@ pub(super) fn measure(plan: &Plan, keys: &Keys, dir: &Path) -> anyhow::Result<Ve
     let options = options(plan.keys, Eviction::Refuse)?;
     let store = Tidegate::create(plan.keys, Eviction::Refuse, dir)?;
     let picks: Vec<u32> = (0..plan.keys).collect();
-    run_allowed(&store, keys, &[&picks], 16)?;
+    Work { peer: &store, keys, parts: &[&picks] }.run_allowed(16)?;
     let files = store.close();
     figures.push((case, rounds(|| open(files.path(), &options))?));
     drop(files);

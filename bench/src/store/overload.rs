@@ -2,10 +2,11 @@
 //! room, and the growth of its files.
 
 use super::keys::Keys;
-use super::measure::{Run, run};
+use super::measure::{Run, Work};
 use super::peer::Peer;
 use super::peer::tidegate::Tidegate;
-use super::speed::{Ask, Case, Speeds};
+use super::speed::Speeds;
+use super::stage::{Ask, Case};
 use super::{OVERLOAD, Plan, SUITE, short};
 use crate::figures::median;
 use crate::progress;
@@ -40,7 +41,7 @@ pub(super) fn measure(
                 let normal = Case { keys: plan.capacity, ask, threads: 1, batch };
                 let normal = speeds.rate(&normal).context("the capacity is not a measured size")?;
                 let row = Row::new(SUITE, &case, ("decisions", "1/s"), full.rate);
-                rows.push(row.beside(&format!("{name} with room"), normal));
+                rows.push(row.beside((&*format!("{name} with room"), normal)));
                 line.push(format!("{:.2}", full.rate / normal));
             }
             rows.push(Row::new(SUITE, &case, ("allowed", "share"), full.allowed));
@@ -50,7 +51,7 @@ pub(super) fn measure(
             lines.push(line);
         }
         let row = Row::new(SUITE, title, ("files", "B"), done.bytes.1 as f64);
-        rows.push(row.beside("before", done.bytes.0 as f64));
+        rows.push(row.beside(("before", done.bytes.0 as f64)));
     }
     progress::clear();
     let header =
@@ -80,12 +81,13 @@ fn offer(plan: &Plan, keys: &Keys, store: &Tidegate) -> anyhow::Result<Offered> 
     let before = bytes(store)?;
     let picks: Vec<u32> = (0..plan.capacity * OVERLOAD).collect();
     let (first, rest) = picks.split_at((plan.capacity * UNTIL_FULL) as usize);
-    run(store, keys, &[first], BATCHES[1])?;
+    let run = |part, batch| Work { peer: store, keys, parts: &[part] }.run(batch);
+    run(first, BATCHES[1])?;
     let mut rates = [Vec::new(), Vec::new()];
     let mut allowed = [0, 0];
     for portions in rest.chunks((plan.capacity * 2) as usize) {
         for (turn, portion) in portions.chunks(plan.capacity as usize).enumerate() {
-            let Run { took, allowed: some } = run(store, keys, &[portion], BATCHES[turn])?;
+            let Run { took, allowed: some } = run(portion, BATCHES[turn])?;
             rates[turn].push(portion.len() as f64 / took.as_secs_f64());
             allowed[turn] += some;
         }

@@ -3,14 +3,12 @@
 
 use super::comparison::Comparison;
 use super::keys::{Keys, random_picks};
-use super::measure;
 use super::peer::ALL;
-use super::stage::Stage;
+use super::stage::{Ask, Case, Stage};
 use super::{Plan, short};
 use crate::figures::{Latencies, PERCENTILES, median};
 use crate::progress;
 use crate::report::Row;
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,32 +16,6 @@ const THREADS: [usize; 2] = [1, 2];
 const BATCHES: [usize; 2] = [1, 16];
 /// Each run takes the next part, so that no run finds keys of the last one in caches.
 const HIT_PICKS: usize = 8_000_000;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
-    Hit,
-    Miss,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Case {
-    pub(crate) keys: u32,
-    pub(crate) ask: Ask,
-    pub(crate) threads: usize,
-    pub(crate) batch: usize,
-}
-
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ask = match self.ask {
-            Ask::Hit => "hit",
-            Ask::Miss => "miss",
-        };
-        let threads = if self.threads == 1 { "thread" } else { "threads" };
-        let Case { threads: count, batch, .. } = self;
-        write!(f, "{} keys, {ask}, {count} {threads}, batch {batch}", short(self.keys))
-    }
-}
 
 /// Decisions of a run on misses.
 #[derive(Debug, Clone, Copy)]
@@ -108,8 +80,8 @@ fn measure_rates(
             let count = decisions(plan, case, MISSES_IN_RUN);
             for (stage, rates) in stages.iter_mut().zip(rounds) {
                 let mut took = Duration::ZERO;
-                stage.ask(case, count, |peer, keys, parts| {
-                    took += measure::run_allowed(peer, keys, parts, case.batch)?;
+                stage.ask(case, count, |work| {
+                    took += work.run_allowed(case.batch)?;
                     Ok(())
                 })?;
                 rates.push(f64::from(count) / took.as_secs_f64());
@@ -135,9 +107,7 @@ fn measure_latencies(
         let mut peers = Vec::new();
         for stage in &mut *stages {
             let mut all = Latencies::new()?;
-            stage.ask(&case, count, |peer, keys, parts| {
-                all.add(&measure::latencies(peer, keys, parts)?)
-            })?;
+            stage.ask(&case, count, |work| all.add(&work.latencies()?))?;
             peers.push(all);
         }
         measured.push((case, peers));

@@ -4,13 +4,41 @@
 //! that is used up, as happens with few keys, the peer is rebuilt.
 
 use super::keys::Keys;
+use super::measure::Work;
 use super::peer::{Peer, PeerKind};
-use super::speed::{Ask, Case};
+use super::short;
 use anyhow::Context;
+use std::fmt;
 use std::path::Path;
 
 /// The batch size of unmeasured decisions.
 const FILL_BATCH: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Hit,
+    Miss,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) keys: u32,
+    pub(crate) ask: Ask,
+    pub(crate) threads: usize,
+    pub(crate) batch: usize,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ask = match self.ask {
+            Ask::Hit => "hit",
+            Ask::Miss => "miss",
+        };
+        let threads = if self.threads == 1 { "thread" } else { "threads" };
+        let Case { threads: count, batch, .. } = self;
+        write!(f, "{} keys, {ask}, {count} {threads}, batch {batch}", short(self.keys))
+    }
+}
 
 pub(crate) struct Stage<'a> {
     kind: &'static PeerKind,
@@ -68,7 +96,7 @@ impl<'a> Stage<'a> {
         &mut self,
         case: &Case,
         count: u32,
-        mut ask: impl FnMut(&dyn Peer, &Keys, &[&[u32]]) -> anyhow::Result<()>,
+        mut ask: impl FnMut(&Work<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut left = count as usize;
         while left > 0 {
@@ -82,7 +110,7 @@ impl<'a> Stage<'a> {
             let picks: Vec<u32> = (0..picks.len() as u32).collect();
             let parts: Vec<&[u32]> = picks.chunks(picks.len().div_ceil(case.threads)).collect();
             let peer = self.peer.as_deref().context("no peer was built")?;
-            let asked = ask(peer, &keys, &parts);
+            let asked = ask(&Work { peer, keys: &keys, parts: &parts });
             asked.with_context(|| format!("{}, {case}", self.kind.name))?;
         }
         Ok(())

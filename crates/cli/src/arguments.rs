@@ -2,6 +2,7 @@
 
 mod connections;
 mod frs;
+mod load;
 mod replies;
 pub(crate) mod store;
 mod workers;
@@ -9,6 +10,7 @@ mod workers;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use connections::ConnectionOptions;
 pub(crate) use frs::FrsOptions;
+pub(crate) use load::LoadArguments;
 pub(crate) use replies::ReplyOptions;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,7 +19,6 @@ use store::StoreCommand;
 use tidegate_core::{DeniedHits, Nanos};
 use tidegate_data_dir::NodeCounts;
 use tidegate_limits::{Defaults, SameDomain, duration};
-use tidegate_load::LoadOptions;
 use tidegate_servers::Address;
 pub(crate) use workers::WorkerOptions;
 
@@ -86,7 +87,7 @@ pub(crate) enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
     /// Load a rate limit service at a fixed rate, and account for every request
-    Load(LoadOptions),
+    Load(Box<LoadArguments>),
 }
 
 /// SIGTERM and SIGINT drain and stop; SIGHUP reloads the limits.

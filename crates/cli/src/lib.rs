@@ -28,7 +28,10 @@ pub fn run() -> ExitCode {
         Command::Check(options) => return check::run(&options),
         Command::Explain(options) => return explain::run(&options),
         Command::Store(command) => return store::run(&command),
-        Command::Load(options) => return tidegate_load::run(&options),
+        Command::Load(arguments) => {
+            let (options, output) = arguments.split();
+            return tidegate_load::run(&options, &output);
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,11 +8,12 @@ use crate::connection::ConnectionCounts;
 use crate::connection::{Connection, Flight, Half, Opening, Request, Service};
 use crate::ending::{Breakage, Ending};
 use crate::keys::Keys;
-use crate::progress::Live;
+use crate::progress::{Live, Snapshot};
 use crate::schedule::Schedule;
 use crate::socket::Poller;
 use crate::tally::{Tally, Times};
 use std::collections::VecDeque;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -163,13 +164,7 @@ impl Generator<'_> {
     /// Takes what is due by now.
     fn pick(&mut self, now_ns: u64) {
         while let Some(due_ns) = self.take_due(now_ns) {
-            let request = Request {
-                due_ns,
-                picked_ns: now_ns,
-                key: self.keys.next(),
-                half: Half::First,
-                is_measured: due_ns >= self.bounds.measured_from_ns,
-            };
+            let request = self.request(due_ns, now_ns);
             self.account.of(&request).due += 1;
             if self.state.queue.len() >= self.bounds.queue_max {
                 // A waiting request, or this one, may find a free stream by now.
@@ -181,6 +176,12 @@ impl Generator<'_> {
                 self.account.of(&request).not_sent += 1;
             }
         }
+    }
+
+    /// The next request.
+    fn request(&mut self, due_ns: u64, picked_ns: u64) -> Request {
+        let is_measured = due_ns >= self.bounds.measured_from_ns;
+        Request { due_ns, picked_ns, key: self.keys.next(), half: Half::First, is_measured }
     }
 
     fn take_due(&mut self, now_ns: u64) -> Option<u64> {
@@ -208,13 +209,7 @@ impl Generator<'_> {
     /// Begins a request on any connection with a free stream.
     fn fill(&mut self, now_ns: u64) {
         while let Some(number) = self.with_room() {
-            let request = Request {
-                due_ns: now_ns,
-                picked_ns: now_ns,
-                key: self.keys.next(),
-                half: Half::First,
-                is_measured: now_ns >= self.bounds.measured_from_ns,
-            };
+            let request = self.request(now_ns, now_ns);
             if !self.begin_on(number, &request) {
                 return;
             }
@@ -297,12 +292,8 @@ impl Generator<'_> {
             let is_in_time = account.end(flight, ending, now_ns, timeout_ns);
             let is_used = is_in_time && ending == Ending::Allowed;
             if has_second && is_used && flight.request.half == Half::First {
-                let request = Request {
-                    due_ns: now_ns,
-                    picked_ns: now_ns,
-                    half: Half::Second,
-                    ..flight.request
-                };
+                let (due_ns, picked_ns, half) = (now_ns, now_ns, Half::Second);
+                let request = Request { due_ns, picked_ns, half, ..flight.request };
                 account.of(&request).due += 1;
                 queue.push_front(request);
             }
@@ -378,7 +369,8 @@ impl Generator<'_> {
 
     fn publish(&self) {
         if let Some(live) = self.live {
-            live.publish(&self.account.measured, &self.account.warmup);
+            let snapshot = Snapshot::new(&self.account.measured, &self.account.warmup);
+            *live.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
         }
     }
 }

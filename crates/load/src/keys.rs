@@ -1,6 +1,7 @@
 //! The key of each request: a number from 0, drawn from a distribution.
 
 use crate::random::Random;
+use rand_distr::Zipf;
 use std::fmt;
 use std::str::FromStr;
 
@@ -67,32 +68,39 @@ pub(crate) struct Keys {
 #[derive(Debug)]
 enum Draw {
     Uniform { keys: u64 },
-    Zipf(Zipf),
+    Zipf { ranks: Zipf<f64>, keys: u64 },
     Single,
     Sequential { next: u64, step: u64, keys: u64 },
 }
 
 impl Keys {
     /// Keys below `keys` for thread `index` of `of`.
+    ///
+    /// # Errors
+    /// When there are no keys, or the exponent is not positive.
     pub(crate) fn new(
         distribution: Distribution,
         keys: u64,
         (index, of): (u64, u64),
         random: Random,
-    ) -> Keys {
+    ) -> anyhow::Result<Keys> {
         let draw = match distribution {
             Distribution::Uniform => Draw::Uniform { keys },
-            Distribution::Zipf(s) => Draw::Zipf(Zipf::new(keys, s)),
+            Distribution::Zipf(s) => {
+                let ranks = Zipf::new(keys as f64, s).map_err(anyhow::Error::msg)?;
+                Draw::Zipf { ranks, keys }
+            }
             Distribution::Single => Draw::Single,
             Distribution::Sequential => Draw::Sequential { next: index % keys, step: of, keys },
         };
-        Keys { draw, random }
+        Ok(Keys { draw, random })
     }
 
     pub(crate) fn next(&mut self) -> u64 {
         match &mut self.draw {
             Draw::Uniform { keys } => self.random.below(*keys),
-            Draw::Zipf(zipf) => zipf.sample(&mut self.random) - 1,
+            // Ranks count from 1, and the last one may be exceeded by rounding.
+            Draw::Zipf { ranks, keys } => (self.random.sample(ranks) as u64).min(*keys) - 1,
             Draw::Single => 0,
             Draw::Sequential { next, step, keys } => {
                 let key = *next;
@@ -103,64 +111,12 @@ impl Keys {
     }
 }
 
-/// Ranks 1 to n with probability proportional to rank^-s, in constant time and memory: rejection- inversion
-/// (W. Hörmann, G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
-/// distributions", 1996). The integral of x^-s is inverted at a random point. The rank there is kept unless
-/// the point is in the part of its step that the histogram does not cover.
-#[derive(Debug)]
-struct Zipf {
-    ranks: f64,
-    s: f64,
-    /// The integral at 3/2, minus the first step.
-    low: f64,
-    /// The integral at n + 1/2.
-    high: f64,
-    /// A point this close below its rank is kept without a further check.
-    near: f64,
-}
-
-impl Zipf {
-    fn new(ranks: u64, s: f64) -> Zipf {
-        let ranks = ranks as f64;
-        let low = integral(1.5, s) - 1.0;
-        let high = integral(ranks + 0.5, s);
-        let near = 2.0 - inverse(integral(2.5, s) - 2_f64.powf(-s), s);
-        Zipf { ranks, s, low, high, near }
-    }
-
-    fn sample(&self, random: &mut Random) -> u64 {
-        loop {
-            let place = self.high + random.fraction() * (self.low - self.high);
-            let x = inverse(place, self.s);
-            let rank = x.round().clamp(1.0, self.ranks);
-            let is_kept =
-                rank - x <= self.near || place >= integral(rank + 0.5, self.s) - rank.powf(-self.s);
-            if is_kept {
-                return rank as u64;
-            }
-        }
-    }
-}
-
-/// The integral of t^-s from 1 to x.
-fn integral(x: f64, s: f64) -> f64 {
-    let (log, power) = (x.ln(), 1.0 - s);
-    if power.abs() < 1e-9 { log } else { (power * log).exp_m1() / power }
-}
-
-/// The x at which [`integral`] is `area`.
-fn inverse(area: f64, s: f64) -> f64 {
-    let power = 1.0 - s;
-    // Below -1 only by rounding, where the tail of a steep distribution is flat.
-    if power.abs() < 1e-9 { area.exp() } else { ((area * power).max(-1.0).ln_1p() / power).exp() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn counts(distribution: Distribution, keys: u64, draws: u64) -> Vec<u64> {
-        let mut source = Keys::new(distribution, keys, (0, 1), Random::new(11, 5));
+        let mut source = Keys::new(distribution, keys, (0, 1), Random::new(11, 5)).unwrap();
         let mut counts = vec![0; keys as usize];
         for _ in 0..draws {
             counts[source.next() as usize] += 1;
@@ -199,7 +155,7 @@ mod tests {
         check_fit(&counts(Distribution::Zipf(1.0), 2, 100_000), |rank| 1.0 / rank);
         for s in [0.5, 1.0, 10.0] {
             let mut keys =
-                Keys::new(Distribution::Zipf(s), 1_000_000_000, (0, 1), Random::new(2, 0));
+                Keys::new(Distribution::Zipf(s), 1_000_000_000, (0, 1), Random::new(2, 0)).unwrap();
             assert!((0..10_000).all(|_| keys.next() < 1_000_000_000), "{s}");
         }
     }
@@ -215,7 +171,8 @@ mod tests {
     fn threads_in_sequence_cover_all_keys_together() {
         let mut seen = vec![0; 10];
         for index in 0..3 {
-            let mut keys = Keys::new(Distribution::Sequential, 10, (index, 3), Random::new(0, 0));
+            let mut keys =
+                Keys::new(Distribution::Sequential, 10, (index, 3), Random::new(0, 0)).unwrap();
             for _ in 0..10 {
                 seen[keys.next() as usize] += 1;
             }

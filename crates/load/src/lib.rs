@@ -30,7 +30,7 @@ pub use tally::Latencies;
 
 use anyhow::Context;
 use progress::Progress;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,10 +46,21 @@ pub fn measure(options: &LoadOptions) -> anyhow::Result<Report> {
     run::measure(options, &AtomicBool::new(false), None)
 }
 
+/// Where a report goes.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// The report as JSON: a file, or standard output (-) instead of the table.
+    pub json: Option<PathBuf>,
+    /// Latency by percentile, drawn as SVG.
+    pub svg: Option<PathBuf>,
+    /// A line of progress on a terminal.
+    pub shows_progress: bool,
+}
+
 /// `tidegate load`: runs a load and prints its report.
 #[must_use]
-pub fn run(options: &LoadOptions) -> ExitCode {
-    match try_run(options) {
+pub fn run(options: &LoadOptions, output: &Output) -> ExitCode {
+    match try_run(options, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -58,12 +69,12 @@ pub fn run(options: &LoadOptions) -> ExitCode {
     }
 }
 
-fn try_run(options: &LoadOptions) -> anyhow::Result<()> {
+fn try_run(options: &LoadOptions, output: &Output) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_interrupt(stop.clone())?;
-    let progress = if options.no_progress { None } else { Progress::to_terminal() };
+    let progress = Progress::to_terminal().filter(|_| output.shows_progress);
     let report = run::measure(options, &stop, progress)?;
-    match options.json.as_deref() {
+    match output.json.as_deref() {
         Some(path) if path == Path::new("-") => println!("{}", report.json()?),
         Some(path) => {
             write(path, &(report.json()? + "\n"))?;
@@ -71,7 +82,7 @@ fn try_run(options: &LoadOptions) -> anyhow::Result<()> {
         }
         None => print!("{}", text::table(&report)),
     }
-    if let Some(path) = &options.svg {
+    if let Some(path) = &output.svg {
         write(path, &chart::latency(&report))?;
     }
     report.check()

@@ -3,35 +3,13 @@
 
 use crate::tally::Tally;
 use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Counts of one thread, including the warm-up. Each count is exact; together they may be of different
-/// moments.
-#[derive(Debug, Default)]
-pub(crate) struct Live {
-    due: AtomicU64,
-    answered: AtomicU64,
-    allowed: AtomicU64,
-    denied: AtomicU64,
-    shed: AtomicU64,
-    p99_ns: AtomicU64,
-}
+/// The counts that a thread published last.
+pub(crate) type Live = Mutex<Snapshot>;
 
-impl Live {
-    pub(crate) fn publish(&self, measured: &Tally, warmup: &Tally) {
-        let both = |number: fn(&Tally) -> u64| number(measured) + number(warmup);
-        self.due.store(both(|tally| tally.due - tally.not_sent), Ordering::Relaxed);
-        self.answered.store(both(Tally::answered), Ordering::Relaxed);
-        self.allowed.store(both(|tally| tally.allowed), Ordering::Relaxed);
-        self.denied.store(both(|tally| tally.denied), Ordering::Relaxed);
-        self.shed.store(both(|tally| tally.shed), Ordering::Relaxed);
-        let p99_ns = measured.served_latency.from_due.value_at_quantile(0.99);
-        self.p99_ns.store(p99_ns, Ordering::Relaxed);
-    }
-}
-
-/// The sum over all threads at one moment.
+/// Counts of one thread or of all, including the warm-up.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Snapshot {
     sent: u64,
@@ -39,23 +17,33 @@ pub(crate) struct Snapshot {
     allowed: u64,
     denied: u64,
     shed: u64,
+    /// The largest of all threads.
     p99_ns: u64,
 }
 
 impl Snapshot {
-    pub(crate) fn of(threads: &[Live]) -> Snapshot {
-        let sum = |number: fn(&Live) -> &AtomicU64| {
-            threads.iter().map(|live| number(live).load(Ordering::Relaxed)).sum()
-        };
-        let p99 = threads.iter().map(|live| live.p99_ns.load(Ordering::Relaxed)).max();
+    pub(crate) fn new(measured: &Tally, warmup: &Tally) -> Snapshot {
+        let both = |number: fn(&Tally) -> u64| number(measured) + number(warmup);
         Snapshot {
-            sent: sum(|live| &live.due),
-            answered: sum(|live| &live.answered),
-            allowed: sum(|live| &live.allowed),
-            denied: sum(|live| &live.denied),
-            shed: sum(|live| &live.shed),
-            p99_ns: p99.unwrap_or_default(),
+            sent: both(|tally| tally.due - tally.not_sent),
+            answered: both(Tally::answered),
+            allowed: both(|tally| tally.allowed),
+            denied: both(|tally| tally.denied),
+            shed: both(|tally| tally.shed),
+            p99_ns: measured.served_latency.from_due.value_at_quantile(0.99),
         }
+    }
+
+    pub(crate) fn of(threads: &[Live]) -> Snapshot {
+        let read = |live: &Live| *live.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.iter().map(read).fold(Snapshot::default(), |sum, one| Snapshot {
+            sent: sum.sent + one.sent,
+            answered: sum.answered + one.answered,
+            allowed: sum.allowed + one.allowed,
+            denied: sum.denied + one.denied,
+            shed: sum.shed + one.shed,
+            p99_ns: sum.p99_ns.max(one.p99_ns),
+        })
     }
 }
 
@@ -109,8 +97,8 @@ mod tests {
     #[test]
     fn threads_are_added_up_and_the_rate_is_that_since_the_last_line() {
         let thread = |numbers: [u64; 6]| {
-            let [due, answered, allowed, denied, shed, p99_ns] = numbers.map(AtomicU64::new);
-            Live { due, answered, allowed, denied, shed, p99_ns }
+            let [sent, answered, allowed, denied, shed, p99_ns] = numbers;
+            Live::new(Snapshot { sent, answered, allowed, denied, shed, p99_ns })
         };
         let threads = [thread([10, 9, 4, 3, 2, 5_000_000]), thread([20, 19, 10, 5, 4, 1_250_000])];
         let snapshot = Snapshot::of(&threads);

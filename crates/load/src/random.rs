@@ -1,5 +1,6 @@
 //! Random numbers from a seed. Not for secrets.
 
+use rand_distr::Distribution;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -24,6 +25,11 @@ impl Random {
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.next()) * u128::from(bound);
         (product >> 64) as u64
+    }
+
+    /// A number of a distribution.
+    pub(crate) fn sample(&mut self, distribution: &impl Distribution<f64>) -> f64 {
+        distribution.sample(&mut self.0)
     }
 
     /// A fraction of at least 0 and less than 1.

@@ -48,7 +48,7 @@ pub(crate) fn measure(
         let connections = connections
             .map(|(number, socket)| Connection::new(number, socket, &service, &poller))
             .collect::<Result<Vec<_>, _>>()?;
-        let (pace, keys) = share(options, index as u64);
+        let (pace, keys) = share(options, index as u64)?;
         let mut account = Account::new()?;
         account.connections.opened = connections.len() as u64;
         let mut generator = Generator {
@@ -87,7 +87,7 @@ pub(crate) fn measure(
 }
 
 /// The schedule and the keys of thread `index`.
-fn share(options: &LoadOptions, index: u64) -> (Pace, Keys) {
+fn share(options: &LoadOptions, index: u64) -> anyhow::Result<(Pace, Keys)> {
     let of = u64::from(options.threads);
     let length = options.warmup + options.duration;
     let pace = if options.closed {
@@ -99,7 +99,7 @@ fn share(options: &LoadOptions, index: u64) -> (Pace, Keys) {
         Pace::Open(Schedule::new(&plan, Share { index, of }, random))
     };
     let random = Random::new(options.seed, 2 * index + 1);
-    (pace, Keys::new(options.distribution, options.keys, (index, of), random))
+    Ok((pace, Keys::new(options.distribution, options.keys, (index, of), random)?))
 }
 
 fn bounds(options: &LoadOptions) -> Bounds {

@@ -1,47 +1,46 @@
 //! The report as a table for terminals.
 
+use crate::connection::ConnectionCounts;
 use crate::report::{Quantiles, Report};
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// The whole table.
 pub(crate) fn table(report: &Report) -> String {
     let mut text = String::new();
-    heading(&mut text, report);
-    classes(&mut text, report);
-    latencies(&mut text, report);
-    generator(&mut text, report);
+    // Writing to a string cannot fail.
+    let _ = write_all(&mut text, report);
     text
 }
 
-fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{line}");
+fn write_all(text: &mut String, report: &Report) -> fmt::Result {
+    heading(text, report)?;
+    classes(text, report)?;
+    latencies(text, report)?;
+    generator(text, report)
 }
 
-fn heading(text: &mut String, report: &Report) {
+fn heading(text: &mut String, report: &Report) -> fmt::Result {
     let config = &report.config;
     let protocol = format!("{:?}", config.protocol).to_uppercase();
     let pace = match config.rate {
         Some(rate) => format!("{rate} a second ({})", config.arrivals),
         None => "closed loop".to_owned(),
     };
-    line(
+    writeln!(
         text,
-        format_args!(
-            "{protocol} at {}: {pace}, {} connections of {} streams, {} keys ({})",
-            config.target, config.connections, config.streams, config.keys, config.distribution
-        ),
-    );
+        "{protocol} at {}: {pace}, {} connections of {} streams, {} keys ({})",
+        config.target, config.connections, config.streams, config.keys, config.distribution
+    )?;
     let early = if report.interrupted { ", ended early" } else { "" };
-    line(text, format_args!("{:.2} s measured{early}\n", report.seconds));
+    writeln!(text, "{:.2} s measured{early}\n", report.seconds)
 }
 
-fn classes(text: &mut String, report: &Report) {
+fn classes(text: &mut String, report: &Report) -> fmt::Result {
     let account = &report.account;
     let classes = &account.classes;
     let share = |count: u64| 100.0 * count as f64 / account.due.max(1) as f64;
-    line(text, format_args!("{:<22}{:>12}{:>9}", "", "requests", "%"));
+    writeln!(text, "{:<22}{:>12}{:>9}", "", "requests", "%")?;
     for (name, count) in [
         ("due", account.due),
         ("  allowed", classes.allowed),
@@ -52,18 +51,18 @@ fn classes(text: &mut String, report: &Report) {
         ("  timed out", classes.timed_out),
         ("  not sent", classes.not_sent),
     ] {
-        line(text, format_args!("{name:<22}{count:>12}{:>9.3}", share(count)));
+        writeln!(text, "{name:<22}{count:>12}{:>9.3}", share(count))?;
     }
     for (class, reasons) in [("refused", &account.refused_by), ("broken", &account.broken_by)] {
         if !reasons.is_empty() {
-            line(text, format_args!("{class}: {}", listed(reasons)));
+            writeln!(text, "{class}: {}", listed(reasons))?;
         }
     }
     if account.late > 0 {
-        line(text, format_args!("{} of the timed-out requests were answered later", account.late));
+        writeln!(text, "{} of the timed-out requests were answered later", account.late)?;
     }
     let pairs = report.pairs.map(|pairs| format!(", {pairs} whole pairs")).unwrap_or_default();
-    line(text, format_args!("answered {:.1} a second{pairs}\n", report.achieved_rate));
+    writeln!(text, "answered {:.1} a second{pairs}\n", report.achieved_rate)
 }
 
 fn listed(reasons: &BTreeMap<String, u64>) -> String {
@@ -72,48 +71,34 @@ fn listed(reasons: &BTreeMap<String, u64>) -> String {
     reasons.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-fn latencies(text: &mut String, report: &Report) {
-    line(
-        text,
-        format_args!(
-            "{:<22}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
-            "latency, ms", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean"
-        ),
-    );
+fn latencies(text: &mut String, report: &Report) -> fmt::Result {
+    write!(text, "{:<22}", "latency, ms")?;
+    for name in ["p50", "p90", "p99", "p99.9", "p99.99", "max", "mean"] {
+        write!(text, "{name:>9}")?;
+    }
+    writeln!(text)?;
     let latency = &report.latency;
     for (name, kind) in [("served", &latency.served), ("shed", &latency.shed)] {
-        row(text, &format!("{name}, from due"), &kind.from_due);
-        row(text, &format!("{name}, from written"), &kind.from_written);
+        row(text, &format!("{name}, from due"), &kind.from_due)?;
+        row(text, &format!("{name}, from written"), &kind.from_written)?;
     }
-    row(text, "generator's own lag", &report.schedule_lag);
+    row(text, "generator's own lag", &report.schedule_lag)
 }
 
-fn row(text: &mut String, name: &str, figures: &Quantiles) {
+fn row(text: &mut String, name: &str, figures: &Quantiles) -> fmt::Result {
     if figures.count == 0 {
-        return;
+        return Ok(());
     }
     let Quantiles { p50, p90, p99, p99_9, p99_99, max, mean, .. } = figures;
-    line(
-        text,
-        format_args!(
-            "{name:<22}{p50:>9.3}{p90:>9.3}{p99:>9.3}{p99_9:>9.3}{p99_99:>9.3}{max:>9.3}{mean:>9.3}"
-        ),
-    );
+    write!(text, "{name:<22}{p50:>9.3}{p90:>9.3}{p99:>9.3}")?;
+    writeln!(text, "{p99_9:>9.3}{p99_99:>9.3}{max:>9.3}{mean:>9.3}")
 }
 
-fn generator(text: &mut String, report: &Report) {
-    let connections = &report.connections;
-    line(
-        text,
-        format_args!(
-            "\ngenerator: {:.2} s of CPU, {:.2} µs a request; connections: {} opened, {} lost, {} failed",
-            report.cpu_seconds,
-            report.cpu_microseconds_per_request,
-            connections.opened,
-            connections.lost,
-            connections.failed
-        ),
-    );
+fn generator(text: &mut String, report: &Report) -> fmt::Result {
+    let ConnectionCounts { opened, lost, failed } = report.connections;
+    let connections = format!("connections: {opened} opened, {lost} lost, {failed} failed");
+    let (seconds, micros) = (report.cpu_seconds, report.cpu_microseconds_per_request);
+    writeln!(text, "\ngenerator: {seconds:.2} s of CPU, {micros:.2} µs a request; {connections}")
 }
 
 #[cfg(test)]

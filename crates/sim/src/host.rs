@@ -3,10 +3,10 @@
 use crate::ledger::Key;
 use crate::mutation::Mutation;
 use crate::scenario::Scenario;
-use crate::state::{Call, Event, Reply as Answered, State, StreamState};
-use crate::world::World;
+use crate::state::{Call, Event, State, StreamState, value_of};
 use prost::Message;
-use std::rc::{Rc, Weak};
+use std::cell::RefCell;
+use std::rc::Rc;
 use tidegate::host::stats::MetricKind;
 use tidegate::host::{
     self, CallId, Conflict, Header, Host, LogLevel, Reply, SharedValue, StreamId, Unsent,
@@ -19,15 +19,17 @@ const UNDECIDED: [u32; 2] = [500, 503];
 
 /// The host of one worker, in one life of its process.
 pub(crate) struct SimHost {
-    pub(crate) world: Weak<World>,
+    pub(crate) scenario: Rc<Scenario>,
+    pub(crate) state: Rc<RefCell<State>>,
     pub(crate) worker: usize,
+    /// Lets another worker of the process run.
+    pub(crate) interleave: Box<dyn Fn()>,
 }
 
 impl SimHost {
-    fn with<T: Default>(&self, f: impl FnOnce(&World, &mut State) -> T) -> T {
-        let Some(world) = self.world.upgrade() else { return T::default() };
-        let mut state = world.state.borrow_mut();
-        f(&world, &mut state)
+    /// The index of the worker's process.
+    fn proxy(&self) -> usize {
+        self.worker / self.scenario.workers
     }
 
     /// Removes returned tokens from the ledger. A return that is sent again equals the first one; a
@@ -79,39 +81,35 @@ impl SimHost {
 
 impl Host for SimHost {
     fn now(&self) -> Timestamp {
-        self.with(|world, state| {
-            let proxy = self.worker / world.scenario.workers;
-            Timestamp::from_nanos(state.clock(&world.scenario, proxy))
-        })
+        Timestamp::from_nanos(self.state.borrow().clock(&self.scenario, self.proxy()))
     }
 
     fn random(&self) -> u64 {
-        self.with(|_, state| state.rng.bits())
+        self.state.borrow_mut().rng.bits()
     }
 
     fn shared(&self, key: &str) -> SharedValue {
-        let (value, interleave) = self.with(|world, state| {
-            let value = state.shared[self.worker / world.scenario.workers].get(key);
-            (value, state.depth < 2 && state.rng.chance(world.scenario.interleaved))
-        });
+        let mut state = self.state.borrow_mut();
+        let value = state.shared[self.proxy()].get(key);
+        let interleave = state.depth < 2 && state.rng.chance(self.scenario.interleaved);
+        drop(state);
         // Workers are threads: another may run between this read and the write that follows.
-        if interleave && let Some(world) = self.world.upgrade() {
-            world.interleave(self.worker);
+        if interleave {
+            (self.interleave)();
         }
         value
     }
 
     fn set_shared(&self, key: &str, value: &[u8], version: u32) -> Result<(), Conflict> {
-        let Some(world) = self.world.upgrade() else { return Err(Conflict) };
-        let mut state = world.state.borrow_mut();
-        let proxy = self.worker / world.scenario.workers;
+        let mut state = self.state.borrow_mut();
+        let proxy = self.proxy();
         if state.mutation == Some(Mutation::WritesAlwaysSucceed) {
             state.shared[proxy].overwrite(key, value);
             return Ok(());
         }
         let written = state.shared[proxy].set(key, value, version);
         state.tally.conflicts += u64::from(written.is_err());
-        let (keys, slots) = (state.shared[proxy].count(), world.scenario.slots as usize);
+        let (keys, slots) = (state.shared[proxy].count(), self.scenario.slots as usize);
         if keys > slots + 1 {
             state.fail(format!("process {proxy}: {keys} keys of shared data for {slots} slots"));
         }
@@ -119,16 +117,15 @@ impl Host for SimHost {
     }
 
     fn call(&self, call: &host::Call<'_>) -> Result<CallId, Unsent> {
-        let world = self.world.upgrade().ok_or(Unsent::Refused)?;
-        let mut state = world.state.borrow_mut();
+        let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        if state.mishap(world.scenario.network.unsent) {
+        if state.mishap(self.scenario.network.unsent) {
             return Err(Unsent::Refused);
         }
-        let proxy = self.worker / world.scenario.workers;
+        let proxy = self.proxy();
         let id = state.worker_states[self.worker].next_call();
         let life = state.lives[proxy];
-        let call_made = match read(&world.scenario, call, id, self.worker, life) {
+        let call_made = match read(&self.scenario, call, id, self.worker, life) {
             Ok(call_made) => Rc::new(call_made),
             Err(broken) => {
                 state.fail(format!("worker {}: {broken}", self.worker));
@@ -148,51 +145,50 @@ impl Host for SimHost {
         }
         state.worker_states[self.worker].calls.insert(id, Rc::clone(&call_made));
         state.after(call.timeout.as_nanos() as u64, Event::Deadline(Rc::clone(&call_made)));
-        send(state, &world.scenario, &call_made);
+        let of = [self.worker as u64, id.into(), 0, 0];
+        state.transmit(&self.scenario, ("lost (worker, call)", of), || {
+            Event::Reach(Rc::clone(&call_made))
+        });
         Ok(CallId(id))
     }
 
     fn cancel(&self, call: CallId) {
-        self.with(|_, state| {
-            let was_live = state.worker_states[self.worker].calls.remove(&call.0).is_some();
-            state.note("given up (worker, call)", [self.worker as u64, call.0.into(), 0, 0]);
-            if !was_live {
-                state.fail(format!("worker {}: call {} is given up twice", self.worker, call.0));
-            }
-        });
+        let mut state = self.state.borrow_mut();
+        let was_live = state.worker_states[self.worker].calls.remove(&call.0).is_some();
+        state.note("given up (worker, call)", [self.worker as u64, call.0.into(), 0, 0]);
+        if !was_live {
+            state.fail(format!("worker {}: call {} is given up twice", self.worker, call.0));
+        }
     }
 
     fn wake(&self) -> bool {
-        self.with(|world, state| {
-            let life = state.lives[self.worker / world.scenario.workers];
-            state.after(0, Event::Wake(self.worker, life));
-            true
-        })
+        let mut state = self.state.borrow_mut();
+        let life = state.lives[self.proxy()];
+        state.after(0, Event::Wake(self.worker, life));
+        true
     }
 
     fn resume(&self, stream: StreamId) {
-        self.with(|world, state| {
-            if let Some(needs) = self.end(state, stream, "resumed") {
-                let of = [self.worker as u64, stream.0.into(), 0, 0];
-                state.note("resumed (worker, request)", of);
-                state.admit(&world.scenario, self.worker, &needs);
-                world.respond(state, self.worker, stream.0);
-            }
-        });
+        let mut state = self.state.borrow_mut();
+        if let Some(needs) = self.end(&mut state, stream, "resumed") {
+            let of = [self.worker as u64, stream.0.into(), 0, 0];
+            state.note("resumed (worker, request)", of);
+            state.admit(&self.scenario, self.worker, &needs);
+            state.respond(&self.scenario, self.worker, stream.0);
+        }
     }
 
     fn reply(&self, stream: StreamId, reply: &Reply) {
-        self.with(|world, state| {
-            if self.end(state, stream, "answered").is_some() {
-                let of = [self.worker as u64, stream.0.into(), reply.status.into(), 0];
-                state.note("answered (worker, request, status)", of);
-                match UNDECIDED.contains(&reply.status) {
-                    true => state.tally.failed += 1,
-                    false => state.tally.denied += 1,
-                }
-                world.respond(state, self.worker, stream.0);
+        let mut state = self.state.borrow_mut();
+        if self.end(&mut state, stream, "answered").is_some() {
+            let of = [self.worker as u64, stream.0.into(), reply.status.into(), 0];
+            state.note("answered (worker, request, status)", of);
+            match UNDECIDED.contains(&reply.status) {
+                true => state.tally.failed += 1,
+                false => state.tally.denied += 1,
             }
-        });
+            state.respond(&self.scenario, self.worker, stream.0);
+        }
     }
 
     fn add_response_headers(&self, _headers: &[Header]) {}
@@ -204,33 +200,6 @@ impl Host for SimHost {
     fn add_to_metric(&self, _metric: u32, _amount: i64) {}
 
     fn log(&self, _level: LogLevel, _message: &str) {}
-}
-
-/// Puts a call on the network: it may be lost, late or duplicated.
-fn send(state: &mut State, scenario: &Scenario, call: &Rc<Call>) {
-    let network = scenario.network;
-    if state.mishap(network.lost) {
-        return state.note("lost (worker, call)", [call.worker as u64, call.id.into(), 0, 0]);
-    }
-    let copies = if state.mishap(network.twice) { 2 } else { 1 };
-    for _ in 0..copies {
-        let delay = state.delay(scenario);
-        state.after(delay, Event::Reach(Rc::clone(call)));
-    }
-}
-
-/// Puts a response on the network.
-pub(crate) fn send_answer(state: &mut State, scenario: &Scenario, reply: &Answered) {
-    let network = scenario.network;
-    if state.mishap(network.lost) {
-        let of = [reply.call.worker as u64, reply.call.id.into(), 0, 0];
-        return state.note("answer lost (worker, call)", of);
-    }
-    let copies = if state.mishap(network.twice) { 2 } else { 1 };
-    for _ in 0..copies {
-        let delay = state.delay(scenario);
-        state.after(delay, Event::Answer(reply.clone()));
-    }
 }
 
 /// Decodes a call.
@@ -262,9 +231,4 @@ fn read(
     let back = returned_from(about.len(), |name| value_of(&metadata, name))
         .map_err(|error| format!("a return that is refused: {error}"))?;
     Ok(Call { id, worker, life, message: call.message.to_vec(), metadata, about, back })
-}
-
-/// The value of a call's metadata.
-pub(crate) fn value_of<'a>(metadata: &'a [(&'static str, String)], name: &str) -> Option<&'a [u8]> {
-    metadata.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes())
 }

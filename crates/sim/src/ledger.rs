@@ -57,7 +57,7 @@ struct Account {
     admitted: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ledger {
     holdings: Vec<BTreeMap<Key, Holding>>,
     accounts: Vec<Account>,

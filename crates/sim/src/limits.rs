@@ -80,10 +80,6 @@ impl Limit {
             _ => rng.log_between(8, 4_000),
         };
         let seconds = rng.pick(&[1, 1, 1, 2, 2, 5, 10, 60, 600, 3_600]);
-        Limit::new(algorithm, requests, seconds, rng)
-    }
-
-    fn new(algorithm: Algorithm, requests: u64, seconds: u64, rng: &mut Rng) -> Limit {
         let burst = match rng.below(3) {
             0 => requests,
             _ => rng.log_between(1, requests * 2),

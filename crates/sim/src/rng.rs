@@ -7,6 +7,12 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(Xoshiro256StarStar);
 
+impl Default for Rng {
+    fn default() -> Rng {
+        Rng::new(0)
+    }
+}
+
 impl Rng {
     /// The numbers of `seed`.
     #[must_use]

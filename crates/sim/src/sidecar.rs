@@ -1,10 +1,9 @@
 //! The sidecar: the real engine on a real store, with checks of its answers.
 
-use crate::host::value_of;
 use crate::limits;
 use crate::mutation::Mutation;
 use crate::scenario::Scenario;
-use crate::state::{Call, Decided, State};
+use crate::state::{Call, Decided, State, value_of};
 use anyhow::Context;
 use prost::Message;
 use std::path::{Path, PathBuf};
@@ -244,7 +243,6 @@ fn take_back(
     Ok(answer)
 }
 
-/// The hits left of each counter; none without a limit.
 fn decide(
     authority: &Authority,
     request: &Request,
@@ -257,6 +255,7 @@ fn decide(
     })
 }
 
+/// The hits left of each counter; none without a limit.
 fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Result<Vec<u64>> {
     let mut request = request.clone();
     for descriptor in &mut request.descriptors {

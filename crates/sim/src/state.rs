@@ -12,8 +12,7 @@ use crate::scenario::Scenario;
 use crate::shared::Shared;
 use crate::tally::{Tally, Usage};
 use crate::trace::Trace;
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tidegate_core::{Lease, LeaseReturn, Timestamp};
 
@@ -73,33 +72,6 @@ pub(crate) enum Event {
     ProxyUp(usize),
 }
 
-#[derive(Debug)]
-struct Scheduled {
-    at: u64,
-    order: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamState {
     /// Its headers callback runs.
@@ -142,10 +114,11 @@ impl SimWorker {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) now: u64,
-    queue: BinaryHeap<Reverse<Scheduled>>,
+    /// Events by their time, and by their order within it.
+    queue: BTreeMap<(u64, u64), Event>,
     order: u64,
     pub(crate) rng: Rng,
     pub(crate) trace: Trace,
@@ -190,43 +163,28 @@ impl State {
     pub(crate) fn new(scenario: &Scenario, rng: Rng, mutation: Option<Mutation>) -> State {
         let count = scenario.proxies * scenario.workers;
         State {
-            now: 0,
-            queue: BinaryHeap::new(),
-            order: 0,
             rng,
-            trace: Trace::default(),
             shared: (0..scenario.proxies).map(|_| Shared::default()).collect(),
             lives: vec![0; scenario.proxies],
             worker_states: (0..count).map(|_| SimWorker::default()).collect(),
             ledger: Ledger::new(scenario.proxies, scenario.keys()),
             bounds: bounds(scenario),
             forms: vec![Form::Base; scenario.rules.len()],
-            frozen_until: 0,
-            stepped: 0,
             traffic: 100,
-            idle: (0, 0),
-            calm: false,
-            usage: None,
-            returns_sent: BTreeSet::new(),
-            grants: BTreeMap::new(),
-            given_back: BTreeMap::new(),
             mutation,
-            depth: 0,
-            tally: Tally::default(),
-            broken: None,
+            ..State::default()
         }
     }
 
     /// Schedules `event` after `delay`.
     pub(crate) fn after(&mut self, delay: u64, event: Event) {
         self.order += 1;
-        let at = self.now + delay;
-        self.queue.push(Reverse(Scheduled { at, order: self.order, event }));
+        self.queue.insert((self.now + delay, self.order), event);
     }
 
     /// Advances to the next event.
     pub(crate) fn next(&mut self) -> Option<Event> {
-        let Reverse(Scheduled { at, event, .. }) = self.queue.pop()?;
+        let ((at, _), event) = self.queue.pop_first()?;
         self.now = at;
         Some(event)
     }
@@ -272,6 +230,30 @@ impl State {
         delay
     }
 
+    /// Sends a message over the network, which may lose, delay or duplicate it. `lost` is the note of a loss.
+    pub(crate) fn transmit(
+        &mut self,
+        scenario: &Scenario,
+        (lost, numbers): (&'static str, [u64; 4]),
+        message: impl Fn() -> Event,
+    ) {
+        if self.mishap(scenario.network.lost) {
+            return self.note(lost, numbers);
+        }
+        let copies = if self.mishap(scenario.network.twice) { 2 } else { 1 };
+        for _ in 0..copies {
+            let delay = self.delay(scenario);
+            self.after(delay, message());
+        }
+    }
+
+    /// The response to a request follows some time after the request was resumed or answered.
+    pub(crate) fn respond(&mut self, scenario: &Scenario, worker: usize, stream: u32) {
+        let life = self.lives[worker / scenario.workers];
+        let delay = self.rng.wait(SECOND / 100);
+        self.after(delay, Event::Respond(worker, life, stream));
+    }
+
     /// True with this probability; never in the calm at the end.
     pub(crate) fn mishap(&mut self, per_mille: u64) -> bool {
         !self.calm && self.rng.chance(per_mille)
@@ -301,6 +283,11 @@ impl State {
         }
         self.tally.admitted += 1;
     }
+}
+
+/// The value of a call's metadata.
+pub(crate) fn value_of<'a>(metadata: &'a [(&'static str, String)], name: &str) -> Option<&'a [u8]> {
+    metadata.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes())
 }
 
 fn bounds(scenario: &Scenario) -> Vec<Vec<Bound>> {

@@ -6,7 +6,7 @@
 
 mod faults;
 
-use crate::host::{SimHost, send_answer};
+use crate::host::SimHost;
 use crate::ledger::Asked;
 use crate::limits::SECOND;
 use crate::mutation::Mutation;
@@ -40,8 +40,8 @@ const SLEEP_AFTER: u64 = 8 * SECOND;
 const UNAVAILABLE: u32 = 14;
 
 pub(crate) struct World {
-    pub(crate) scenario: Scenario,
-    pub(crate) state: RefCell<State>,
+    scenario: Rc<Scenario>,
+    pub(crate) state: Rc<RefCell<State>>,
     workers: Vec<RefCell<Option<Worker<SimHost>>>>,
     sidecar: RefCell<Sidecar>,
     config: String,
@@ -72,7 +72,8 @@ impl World {
         mutation: Option<Mutation>,
     ) -> anyhow::Result<Rc<World>> {
         let rng = Rng::new(rng.bits());
-        let state = RefCell::new(State::new(&scenario, rng, mutation));
+        let scenario = Rc::new(scenario);
+        let state = Rc::new(RefCell::new(State::new(&scenario, rng, mutation)));
         let sidecar = RefCell::new(Sidecar::new(&scenario)?);
         let workers = (0..scenario.proxies * scenario.workers).map(|_| RefCell::new(None));
         let (workers, config) = (workers.collect(), scenario.config());
@@ -135,9 +136,18 @@ impl World {
             let worker = proxy * self.scenario.workers + index;
             let mut config = Config::from_envoy(self.config.as_bytes())?;
             config.leases.slots = self.scenario.slots;
-            let host = SimHost { world: Weak::clone(&self.own), worker };
-            let started = Worker::new(host, config);
-            *self.workers[worker].borrow_mut() = Some(started);
+            let own = Weak::clone(&self.own);
+            let host = SimHost {
+                scenario: Rc::clone(&self.scenario),
+                state: Rc::clone(&self.state),
+                worker,
+                interleave: Box::new(move || {
+                    if let Some(world) = own.upgrade() {
+                        world.interleave(worker);
+                    }
+                }),
+            };
+            *self.workers[worker].borrow_mut() = Some(Worker::new(host, config));
             let mut state = self.state.borrow_mut();
             let (life, delay) = (state.lives[proxy], state.rng.below(TICK.as_nanos() as u64));
             state.after(delay, Event::Tick(worker, life));
@@ -230,7 +240,7 @@ impl World {
                 state.tally.local += 1;
                 state.note("passed (worker, request)", [worker as u64, stream.into(), 0, 0]);
                 state.admit(&self.scenario, worker, &needs);
-                self.respond(state, worker, stream);
+                state.respond(&self.scenario, worker, stream);
             }
             (HeadersStatus::Continue, _) => {
                 state.fail(format!("worker {worker}: request {stream} passes, but was answered"));
@@ -255,13 +265,6 @@ impl World {
         if calls > CALLS_MAX {
             state.fail(format!("worker {worker}: {calls} calls under way"));
         }
-    }
-
-    /// The response to a request follows some time after the request was resumed or answered.
-    pub(crate) fn respond(&self, state: &mut State, worker: usize, stream: u32) {
-        let life = state.lives[worker / self.scenario.workers];
-        let delay = state.rng.wait(SECOND / 100);
-        state.after(delay, Event::Respond(worker, life, stream));
     }
 
     fn make_request(&self, state: &mut State) -> (Facts, Vec<(u32, u64)>) {
@@ -289,7 +292,7 @@ impl World {
     }
 
     /// Lets another worker of the same process run during a host call of `worker`.
-    pub(crate) fn interleave(&self, worker: usize) {
+    fn interleave(&self, worker: usize) {
         let mut state = self.state.borrow_mut();
         let first = worker / self.scenario.workers * self.scenario.workers;
         let other = first + state.rng.below(self.scenario.workers as u64) as usize;
@@ -365,7 +368,11 @@ impl World {
                 }),
             ],
         );
-        send_answer(state, &self.scenario, &Reply { call: Rc::clone(call), outcome, decided });
+        let reply = Reply { call: Rc::clone(call), outcome, decided };
+        let of = [call.worker as u64, call.id.into(), 0, 0];
+        state.transmit(&self.scenario, ("answer lost (worker, call)", of), || {
+            Event::Answer(reply.clone())
+        });
     }
 
     fn answer(&self, reply: &Reply) {

@@ -3,6 +3,9 @@
 //! Accepts field names in camelCase and in snake_case, numbers also as strings, enums by name and by number,
 //! and null as absent. Refuses unknown and repeated fields, and reads no more descriptors than a request may
 //! have, so memory is bounded by the size of the body. `write` omits defaults.
+//!
+//! By hand, as prost-reflect 0.16 accepts repeated fields, any number of descriptors, `"+1"` and 2^64 (as
+//! 2^64 - 1), refuses `"1e2"`, and writes the whole numbers of metadata as 3.0.
 
 mod number;
 mod write;
@@ -54,60 +57,44 @@ pub(super) fn read(text: &[u8]) -> Result<RateLimitRequest, Malformed> {
     Ok(RateLimitRequest { domain, descriptors: descriptors.collect(), hits_addend: hits_addend.0 })
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Request {
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     domain: String,
-    #[serde(default, deserialize_with = "descriptors")]
+    #[serde(deserialize_with = "descriptors")]
     descriptors: Vec<Object<Descriptor>>,
-    #[serde(
-        default,
-        rename = "hitsAddend",
-        alias = "hits_addend",
-        deserialize_with = "or_default"
-    )]
+    #[serde(alias = "hits_addend", deserialize_with = "or_default")]
     hits_addend: Unsigned<u32>,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Descriptor {
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     entries: Vec<Object<Entry>>,
-    #[serde(default)]
     limit: Option<Object<Override>>,
-    #[serde(default, rename = "hitsAddend", alias = "hits_addend")]
+    #[serde(alias = "hits_addend")]
     hits_addend: Option<Unsigned<u64>>,
-    #[serde(
-        default,
-        rename = "isNegativeHits",
-        alias = "is_negative_hits",
-        deserialize_with = "or_default"
-    )]
+    #[serde(alias = "is_negative_hits", deserialize_with = "or_default")]
     is_negative_hits: bool,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Entry {
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     key: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     value: String,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Override {
-    #[serde(
-        default,
-        rename = "requestsPerUnit",
-        alias = "requests_per_unit",
-        deserialize_with = "or_default"
-    )]
+    #[serde(alias = "requests_per_unit", deserialize_with = "or_default")]
     requests_per_unit: Unsigned<u32>,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(deserialize_with = "or_default")]
     unit: Unit,
 }
 

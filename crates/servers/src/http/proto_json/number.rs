@@ -10,32 +10,19 @@ use tidegate_wire::rls::RateLimitUnit;
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Unsigned<T>(pub(super) T);
 
-impl<'de, T: TryFrom<u64> + Maximum> Deserialize<'de> for Unsigned<T> {
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Unsigned<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(UnsignedVisitor(PhantomData))
     }
 }
 
-/// The largest value of a type, for error messages.
-pub(super) trait Maximum {
-    const MAX: u64;
-}
-
-impl Maximum for u32 {
-    const MAX: u64 = u32::MAX as u64;
-}
-
-impl Maximum for u64 {
-    const MAX: u64 = u64::MAX;
-}
-
 struct UnsignedVisitor<T>(PhantomData<T>);
 
-impl<T: TryFrom<u64> + Maximum> Visitor<'_> for UnsignedVisitor<T> {
+impl<T: TryFrom<u64>> Visitor<'_> for UnsignedVisitor<T> {
     type Value = Unsigned<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a number from 0 to {}", T::MAX)
+        write!(f, "a number from 0 to {}", u64::MAX >> (64 - 8 * size_of::<T>()))
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {

@@ -8,67 +8,58 @@ use tidegate_wire::rls::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLim
 /// The JSON of an answer. Fields that only Envoy's filter uses (a body, headers for the upstream) are never
 /// set here, and leases are never requested.
 pub(in crate::http) fn write(response: RateLimitResponse) -> String {
-    let mut fields = Map::new();
-    if let Some(code) = code(response.overall_code) {
-        fields.insert("overallCode".to_owned(), code.into());
-    }
     let statuses: Vec<Value> = response.statuses.into_iter().map(status).collect();
-    if !statuses.is_empty() {
-        fields.insert("statuses".to_owned(), statuses.into());
-    }
     let headers: Vec<Value> = response.response_headers_to_add.into_iter().map(header).collect();
-    if !headers.is_empty() {
-        fields.insert("responseHeadersToAdd".to_owned(), headers.into());
-    }
-    if let Some(metadata) = response.dynamic_metadata {
-        fields.insert("dynamicMetadata".to_owned(), of_struct(metadata));
-    }
-    Value::Object(fields).to_string()
+    let answer = message([
+        ("overallCode", code(response.overall_code)),
+        ("statuses", (!statuses.is_empty()).then(|| statuses.into())),
+        ("responseHeadersToAdd", (!headers.is_empty()).then(|| headers.into())),
+        ("dynamicMetadata", response.dynamic_metadata.map(of_struct)),
+    ]);
+    answer.to_string()
+}
+
+/// An object of the fields that are set.
+fn message<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let set = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    set.collect::<Map<_, _>>().into()
 }
 
 fn status(status: DescriptorStatus) -> Value {
-    let mut fields = Map::new();
-    if let Some(code) = code(status.code) {
-        fields.insert("code".to_owned(), code.into());
-    }
-    if let Some(limit) = status.current_limit {
-        fields.insert("currentLimit".to_owned(), of_limit(limit));
-    }
-    if status.limit_remaining != 0 {
-        fields.insert("limitRemaining".to_owned(), status.limit_remaining.into());
-    }
-    if let Some(until) = status.duration_until_reset {
-        fields.insert("durationUntilReset".to_owned(), duration(until).into());
-    }
-    fields.into()
+    message([
+        ("code", code(status.code)),
+        ("currentLimit", status.current_limit.map(of_limit)),
+        ("limitRemaining", count(status.limit_remaining)),
+        ("durationUntilReset", status.duration_until_reset.map(|until| duration(until).into())),
+    ])
 }
 
 fn of_limit(limit: RateLimit) -> Value {
-    let mut fields = Map::new();
-    if !limit.name.is_empty() {
-        fields.insert("name".to_owned(), limit.name.into());
-    }
-    if limit.requests_per_unit != 0 {
-        fields.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
-    }
     let unit = UNITS.iter().find(|(unit, _)| i32::from(*unit) == limit.unit && limit.unit != 0);
-    if let Some((_, unit)) = unit {
-        fields.insert("unit".to_owned(), (*unit).into());
-    }
-    fields.into()
+    message([
+        ("name", text(limit.name)),
+        ("requestsPerUnit", count(limit.requests_per_unit)),
+        ("unit", unit.map(|(_, name)| (*name).into())),
+    ])
 }
 
 fn header(header: HeaderValue) -> Value {
-    let fields = [("key", header.key), ("value", header.value)];
-    let fields = fields.into_iter().filter(|(_, text)| !text.is_empty());
-    fields.map(|(name, text)| (name.to_owned(), text.into())).collect::<Map<_, _>>().into()
+    message([("key", text(header.key)), ("value", text(header.value))])
+}
+
+fn text(text: String) -> Option<Value> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+fn count(count: u32) -> Option<Value> {
+    (count != 0).then(|| count.into())
 }
 
 /// The name of a code; none for the default.
-fn code(code: i32) -> Option<&'static str> {
+fn code(code: i32) -> Option<Value> {
     match Code::try_from(code) {
-        Ok(Code::Ok) => Some("OK"),
-        Ok(Code::OverLimit) => Some("OVER_LIMIT"),
+        Ok(Code::Ok) => Some("OK".into()),
+        Ok(Code::OverLimit) => Some("OVER_LIMIT".into()),
         Ok(Code::Unknown) | Err(_) => None,
     }
 }

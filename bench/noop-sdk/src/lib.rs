@@ -1,5 +1,5 @@
-//! A Wasm filter that does nothing, built with the proxy-wasm SDK: the baseline cost of any filter. It has
-//! the SDK's default contexts, and so every export that Envoy calls.
+//! A Wasm filter that does nothing, on the proxy-wasm SDK. It has the SDK's default contexts, and so every
+//! export of the SDK; `noop-abi` has only those that Tidegate's filter needs.
 
 #![cfg(target_arch = "wasm32")]
 
