@@ -52,30 +52,15 @@ pub struct Config {
     pub headers: HeaderStyle,
     /// The reply to a denied request.
     pub denied: DeniedReply,
-    /// The table of leases in Envoy.
-    pub leases: Leases,
-}
-
-/// The table of leases that all workers of an Envoy process share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leases {
-    /// The number of slots, each for a few leases; 0 disables leases, so that every request needs a
-    /// call.
-    pub slots: u32,
-}
-
-impl Default for Leases {
-    fn default() -> Self {
-        // With at most 857 bytes a slot, at most 7 MB of Envoy's memory.
-        Leases { slots: 8_192 }
-    }
+    /// The size of the table of leases that all workers of an Envoy process share, in slots for a few
+    /// leases each; 0 disables leases, so that every request needs a call.
+    pub lease_slots: u32,
 }
 
 /// The mode for requests while the sidecar does not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureMode {
     /// It passes.
-    #[default]
     Allow,
     /// It is answered with 500, as by Envoy's own filter.
     Deny,
@@ -83,20 +68,18 @@ pub enum FailureMode {
 
 /// The mode for requests during overload. Clients can cause overload, so limits hold only with
 /// deny.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverloadMode {
     /// It is answered with 503 and `Retry-After`.
-    #[default]
     Deny,
     /// It passes.
     Allow,
 }
 
 /// The style of the headers about limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderStyle {
     /// `RateLimit-Policy` and `RateLimit` of the current IETF draft.
-    #[default]
     Ietf,
     /// `x-ratelimit-limit`, `-remaining` and `-reset`, as Envoy's own filter sends them.
     Draft03,

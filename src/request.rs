@@ -15,14 +15,11 @@ mod fact_reader;
 mod tests;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit,
-    WhenAbsent,
+    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, RateLimit, WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
-use crate::matching::header::HeaderTest;
-use crate::matching::query::QueryTest;
-use crate::matching::text::TextMatcher;
+use crate::matching::value::ValueTest;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
 use std::io::Write;
@@ -101,40 +98,17 @@ fn entry<F: RequestFacts>(
         Action::AddressMatch { entry, address, matcher } => {
             matcher.matches(reader.address(address)?).then(|| descriptors.append(&entry.0))?;
         }
-        Action::HeaderMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|(header, matcher)| {
-                let text = match &matcher.test {
-                    HeaderTest::Text(text) => Some(text),
-                    _ => None,
-                };
-                matcher.matches(tested(header, text, reader))
-            });
-            sense.of(matched).then(|| descriptors.append(&entry.0))?;
-        }
-        Action::QueryMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|(parameter, matcher)| {
-                let text = match &matcher.test {
-                    QueryTest::Text(text) => Some(text),
-                    QueryTest::Present | QueryTest::Absent => None,
-                };
-                matcher.matches(tested(parameter, text, reader))
+        Action::ValueMatch { entry, matchers, sense } => {
+            let matched = matchers.iter().all(|(fact, matcher)| {
+                matcher.matches(match &matcher.test {
+                    ValueTest::Text(text) if text.needs_text() => reader.text(fact),
+                    _ => reader.value(fact),
+                })
             });
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
     }
     Some(())
-}
-
-/// The value of a fact in the form that the test needs.
-fn tested<'r, F: RequestFacts>(
-    fact: &Fact,
-    text: Option<&TextMatcher>,
-    reader: &'r mut FactReader<'_, F>,
-) -> Option<&'r [u8]> {
-    match text.is_some_and(TextMatcher::needs_text) {
-        true => reader.text(fact),
-        false => reader.value(fact),
-    }
 }
 
 fn absent(descriptors: &mut Descriptors, when_absent: &WhenAbsent) -> Option<()> {

@@ -102,7 +102,7 @@ impl<H: Host> Worker<H> {
         let process = ProcessIdentity::join(&host, &config);
         Worker {
             process,
-            shared: SharedTable::new(config.leases.slots),
+            shared: SharedTable::new(config.lease_slots),
             local: LocalTable::new(),
             calls: PendingCalls::default(),
             streams: Streams::default(),

@@ -96,13 +96,13 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A boolean field.
+    /// A boolean field, or its default.
     #[inline(never)]
-    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ConfigError> {
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
         let field = self.at(name);
         match field.value {
-            Tree::Flag(flag) => Ok(Some(*flag)),
-            Tree::Null => Ok(None),
+            Tree::Flag(flag) => Ok(*flag),
+            Tree::Null => Ok(default),
             _ => Err(field.invalid("type", "a boolean")),
         }
     }

@@ -76,7 +76,7 @@ fn a_full_configuration_is_read() {
     assert_eq!(config.headers, HeaderStyle::Draft03);
     // Without the final newlines, which a gRPC client would see as `%0A`.
     assert_eq!(config.denied, DeniedReply { status: 503, body: "later".into() });
-    assert_eq!(config.leases, Leases { slots: 100 });
+    assert_eq!(config.lease_slots, 100);
     let enforcement: Vec<_> = config.rate_limits.iter().map(|limit| limit.enforcement).collect();
     use Enforcement::{Enforced, Shadow};
     assert_eq!(enforcement, [Enforced, Shadow, Enforced]);
@@ -109,7 +109,7 @@ fn absent_fields_have_envoys_defaults() {
     assert_eq!(config.failure_mode, FailureMode::Allow);
     assert_eq!(config.headers, HeaderStyle::Ietf);
     assert_eq!(config.denied.status, 429);
-    assert_eq!(config.leases.slots, 8_192);
+    assert_eq!(config.lease_slots, 8_192);
     let [limit] = config.rate_limits.as_slice() else { panic!("one recipe") };
     assert_eq!(limit.enforcement, Enforcement::Enforced);
     assert_eq!(limit.hits, HitsAddend::Number(1));

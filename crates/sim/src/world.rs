@@ -134,7 +134,7 @@ impl World {
         for index in 0..self.scenario.workers {
             let worker = proxy * self.scenario.workers + index;
             let mut config = Config::from_envoy(self.config.as_bytes())?;
-            config.leases.slots = self.scenario.slots;
+            config.lease_slots = self.scenario.slots;
             let host = SimHost { world: Weak::clone(&self.own), worker };
             let started = Worker::new(host, config);
             *self.workers[worker].borrow_mut() = Some(started);

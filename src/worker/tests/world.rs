@@ -1,7 +1,7 @@
 //! An Envoy with several workers and a manual clock: calls are recorded, and nothing happens by
 //! itself.
 
-use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle, Leases};
+use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle};
 use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::host::{Header, Reply};
@@ -176,7 +176,7 @@ impl Envoy {
     /// With this many workers and slots, at 1,000 s. It denies undecided requests, so that requests
     /// that pass were allowed.
     pub(super) fn new(workers: usize, slots: u32) -> Envoy {
-        Envoy::with(workers, |config| config.leases.slots = slots)
+        Envoy::with(workers, |config| config.lease_slots = slots)
     }
 
     pub(super) fn with(workers: usize, change: impl Fn(&mut Config)) -> Envoy {
@@ -259,7 +259,7 @@ fn config() -> Config {
         timeout: Duration::from_millis(TIMEOUT_MS),
         headers: HeaderStyle::Off,
         denied: DeniedReply { status: 429, body: String::new() },
-        leases: Leases { slots: 64 },
+        lease_slots: 64,
         ..Config::from_envoy(
             br#"{"domain": "d", "sidecar": {"cluster": "c"},
                 "rate_limits": [{"actions": [{"remote_address": {}}]}]}"#,
