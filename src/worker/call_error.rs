@@ -4,6 +4,7 @@
 use super::replies;
 use crate::config::{Config, FailureMode, OverloadMode};
 use crate::host::Reply;
+use crate::host::stats::Counter;
 
 /// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,39 +88,19 @@ impl CallError {
         self.is_answer() || matches!(self, CallError::NotSent | CallError::Overflow)
     }
 
-    /// The cause that is counted and logged.
-    pub(crate) fn cause(self) -> Cause {
+    /// The counter of its cause; the log distinguishes the same causes.
+    pub(crate) fn counter(self) -> Counter {
         match self {
-            CallError::NotSent | CallError::Unreachable => Cause::Unreachable,
-            CallError::Silent => Cause::Silent,
-            CallError::Status(_) | CallError::Malformed => Cause::Failed,
-            CallError::Late => Cause::Late,
-            CallError::Shed => Cause::Shed,
-            CallError::Refused => Cause::Refused,
-            CallError::Stuck => Cause::Stuck,
-            CallError::Overflow => Cause::Overflow,
+            CallError::NotSent | CallError::Unreachable => Counter::AsksUnreachable,
+            CallError::Silent => Counter::AsksUnanswered,
+            CallError::Status(_) | CallError::Malformed => Counter::AsksFailed,
+            CallError::Late => Counter::AsksLate,
+            CallError::Shed => Counter::AsksShed,
+            CallError::Refused => Counter::AsksRefused,
+            CallError::Stuck => Counter::AsksStuck,
+            CallError::Overflow => Counter::AsksOverflowed,
         }
     }
-}
-
-/// The causes of undecided requests that operators can distinguish: each has a counter and a log
-/// line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
-    Unreachable,
-    Silent,
-    Failed,
-    Late,
-    Shed,
-    Refused,
-    Stuck,
-    Overflow,
-    /// Too many requests wait in this worker.
-    Full,
-}
-
-impl Cause {
-    pub(crate) const COUNT: usize = 9;
 }
 
 impl std::fmt::Display for CallError {
