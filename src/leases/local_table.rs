@@ -127,7 +127,7 @@ impl LocalTable {
         let index = ways.min_by_key(rank).unwrap_or(first);
         let old = self.keys.get_mut(index).and_then(|slot| slot.replace(key));
         let left = self.records.get_mut(index).map(std::mem::take).unwrap_or_default();
-        self.watch(index, Watch::No);
+        self.unwatch(index);
         let evicted = old.map(|key| live_leases(key, &left, now)).unwrap_or_default();
         (index, evicted)
     }
@@ -136,14 +136,17 @@ impl LocalTable {
         self.watched.get(index >> 6).is_some_and(|word| (word >> (index & 63)) & 1 == 1)
     }
 
-    /// Starts or stops the visits at ticks.
-    pub(crate) fn watch(&mut self, index: usize, watch: Watch) {
-        let bit = 1_u64 << (index & 63);
+    /// Starts the visits at ticks.
+    pub(crate) fn watch(&mut self, index: usize) {
         if let Some(word) = self.watched.get_mut(index >> 6) {
-            match watch {
-                Watch::Yes => *word |= bit,
-                Watch::No => *word &= !bit,
-            }
+            *word |= 1 << (index & 63);
+        }
+    }
+
+    /// Ends the visits at ticks.
+    pub(crate) fn unwatch(&mut self, index: usize) {
+        if let Some(word) = self.watched.get_mut(index >> 6) {
+            *word &= !(1 << (index & 63));
         }
     }
 
@@ -163,15 +166,6 @@ impl LocalTable {
         let index = (word_at << 6) | usize::try_from(word.trailing_zeros()).ok()?;
         Some((index, self.keys.get(index).copied().flatten()?))
     }
-}
-
-/// Whether ticks visit a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watch {
-    /// They do.
-    Yes,
-    /// They do not.
-    No,
 }
 
 fn first_place(key: LeaseKey) -> usize {
@@ -233,7 +227,7 @@ mod tests {
             .into_iter()
             .map(|number| {
                 let (index, _) = local_table.find_or_insert(LeaseKey(number), at(0));
-                local_table.watch(index, Watch::Yes);
+                local_table.watch(index);
                 index
             })
             .collect();
@@ -245,7 +239,7 @@ mod tests {
             from = index + 1;
         }
         assert_eq!((found, local_table.watched()), (indexes.clone(), 3));
-        local_table.watch(indexes[1], Watch::No);
+        local_table.unwatch(indexes[1]);
         assert_eq!(local_table.watched(), 2);
         assert_eq!(local_table.next_watched(CAPACITY), None);
     }

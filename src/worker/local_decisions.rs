@@ -7,7 +7,7 @@
 use super::Worker;
 use crate::host::Host;
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
-use crate::leases::local_table::{ReturnableTokens, Watch};
+use crate::leases::local_table::ReturnableTokens;
 use crate::leases::shared_table::Write;
 use crate::leases::token_pool::TokenPool;
 use crate::request::descriptors::{DescriptorRef, Descriptors};
@@ -104,7 +104,7 @@ impl<H: Host> Worker<H> {
     }
 
     pub(super) fn leases(&self) -> bool {
-        self.config.leases.slots > 0
+        self.config.lease_slots > 0
     }
 
     /// Whether `hits` of this descriptor need a call.
@@ -261,7 +261,7 @@ impl<H: Host> Worker<H> {
         if record.entries.is_empty() && descriptor.entries.len() <= ENTRIES_BYTES_MAX {
             record.entries = Box::from(descriptor.entries);
         }
-        self.local.watch(index, Watch::Yes);
+        self.local.watch(index);
     }
 
     /// The index of a descriptor. The tokens of an evicted one go back to its slot.
