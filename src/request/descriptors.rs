@@ -125,6 +125,11 @@ impl Descriptors {
         self.has_duplicates
     }
 
+    /// Whether the descriptor at `index`, of this key, occurs before it too.
+    pub(crate) fn is_repeated(&self, index: usize, key: LeaseKey) -> bool {
+        self.has_duplicates && self.spans.iter().take(index).any(|before| before.key == key)
+    }
+
     /// The descriptors in order.
     pub fn iter(&self) -> impl Iterator<Item = DescriptorRef<'_>> {
         self.spans.iter().map(|span| DescriptorRef {

@@ -51,8 +51,7 @@ impl<H: Host> Worker<H> {
         let mut wishes = Vec::with_capacity(lacking.len());
         for (index, (descriptor, lacks)) in waiter.descriptors.iter().zip(&lacking).enumerate() {
             // One lease for a descriptor that occurs twice.
-            let again =
-                waiter.descriptors.iter().take(index).any(|before| before.key == descriptor.key);
+            let again = waiter.descriptors.is_repeated(index, descriptor.key);
             wishes.push(if *lacks && !again && self.may_be_leased(&descriptor, now) {
                 let waiting = needed_by(rest.iter(), descriptor.key);
                 LeaseWish { wanted: self.wanted(&descriptor, now), waiting }

@@ -11,12 +11,7 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(8);
 
 /// Whether the sidecar may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CircuitBreaker {
-    state: BreakerState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BreakerState {
+pub(crate) enum CircuitBreaker {
     /// It may; counts failures in a row.
     Closed { failures: u32 },
     /// It may not until then.
@@ -27,19 +22,19 @@ enum BreakerState {
 
 impl CircuitBreaker {
     pub(crate) fn new() -> CircuitBreaker {
-        CircuitBreaker { state: BreakerState::Closed { failures: 0 } }
+        CircuitBreaker::Closed { failures: 0 }
     }
 
     /// Whether requests may call the sidecar.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, BreakerState::Closed { .. })
+        matches!(self, CircuitBreaker::Closed { .. })
     }
 
     /// Whether a probe is due; then it counts as pending.
     pub(crate) fn probe(&mut self, now: Timestamp) -> bool {
-        match self.state {
-            BreakerState::Open { until, pause } if now >= until => {
-                self.state = BreakerState::Probing { pause };
+        match *self {
+            CircuitBreaker::Open { until, pause } if now >= until => {
+                *self = CircuitBreaker::Probing { pause };
                 true
             }
             _ => false,
@@ -49,14 +44,14 @@ impl CircuitBreaker {
     /// A call was answered. Returns whether this closed the breaker.
     pub(crate) fn answered(&mut self) -> bool {
         let was_closed = self.is_closed();
-        self.state = BreakerState::Closed { failures: 0 };
+        *self = CircuitBreaker::Closed { failures: 0 };
         !was_closed
     }
 
     /// A call failed. Returns whether this opened the breaker. Calls that were pending when it
     /// opened change nothing.
     pub(crate) fn failed(&mut self, now: Timestamp, random: u64) -> bool {
-        let BreakerState::Closed { failures } = &mut self.state else { return false };
+        let CircuitBreaker::Closed { failures } = self else { return false };
         *failures = failures.saturating_add(1);
         *failures >= FAILURES && self.silent(now, random)
     }
@@ -71,7 +66,7 @@ impl CircuitBreaker {
     }
 
     pub(crate) fn probe_failed(&mut self, now: Timestamp, random: u64) {
-        if let BreakerState::Probing { pause } = self.state {
+        if let CircuitBreaker::Probing { pause } = *self {
             let pause = Nanos::new(pause.as_nanos().saturating_mul(2)).min(PAUSE_MAX);
             self.open(pause, now, random);
         }
@@ -83,7 +78,7 @@ impl CircuitBreaker {
         let most = pause.as_nanos().checked_div(4).unwrap_or(0).max(1);
         let jitter = Nanos::new(random.checked_rem(most).unwrap_or(0));
         let until = now.saturating_add(pause).saturating_add(jitter);
-        self.state = BreakerState::Open { until, pause };
+        *self = CircuitBreaker::Open { until, pause };
     }
 }
 

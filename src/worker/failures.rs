@@ -129,21 +129,18 @@ impl<H: Host> Worker<H> {
     }
 
     fn log_cause(&self, cause: &str, why: Undecided) {
-        let effect = match (why, self.config.failure_mode, self.config.overload_mode) {
-            (Undecided::Failure, FailureMode::Allow, _) => {
-                "such requests pass unlimited (failure_mode allow)"
+        let (mode, status, passes) = match why {
+            Undecided::Failure => {
+                ("failure_mode", 500, self.config.failure_mode == FailureMode::Allow)
             }
-            (Undecided::Failure, FailureMode::Deny, _) => {
-                "such requests get 500 (failure_mode deny)"
-            }
-            (Undecided::Overload, _, OverloadMode::Allow) => {
-                "such requests pass unlimited (overload_mode allow)"
-            }
-            (Undecided::Overload, _, OverloadMode::Deny) => {
-                "such requests get 503 (overload_mode deny)"
+            Undecided::Overload => {
+                ("overload_mode", 503, self.config.overload_mode == OverloadMode::Allow)
             }
         };
-        self.log(&format!("{cause}; {effect}"));
+        self.log(&match passes {
+            true => format!("{cause}; such requests pass unlimited ({mode} allow)"),
+            false => format!("{cause}; such requests get {status} ({mode} deny)"),
+        });
     }
 
     fn log(&self, text: &str) {

@@ -64,21 +64,14 @@ impl<H: Host> Worker<H> {
     ) -> LocalDecision {
         let mut lacks = false;
         for (index, descriptor) in descriptors.iter().enumerate() {
-            let mut attempt = attempt;
-            if descriptors.has_duplicates()
-                && descriptors.iter().take(index).any(|before| before.key == descriptor.key)
-            {
-                attempt = Attempt::Repeated;
-            }
+            let attempt = match descriptors.is_repeated(index, descriptor.key) {
+                true => Attempt::Repeated,
+                false => attempt,
+            };
             let index = self.find_or_insert(&descriptor, now);
             indexes.push(index);
-            match self.decide_one(
-                index,
-                &descriptor,
-                needed_by_own(descriptors, &descriptor),
-                attempt,
-                now,
-            ) {
+            let hits = needed_by_own(descriptors, &descriptor);
+            match self.decide_one(index, &descriptor, hits, attempt, now) {
                 LocalDecision::Allow => {}
                 LocalDecision::Deny => return LocalDecision::Deny,
                 LocalDecision::Ask => lacks = true,
