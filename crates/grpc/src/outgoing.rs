@@ -86,10 +86,7 @@ impl Outgoing {
     pub(crate) fn open(&mut self, increment: u32) -> Result<(), Broken> {
         self.window += i64::from(increment);
         if self.window > WINDOW_MAX {
-            return Err(Broken::new(
-                ErrorCode::FlowControl,
-                "the connection's window is beyond 2^31-1",
-            ));
+            return Err(Broken::flow_control("the connection's window is beyond 2^31-1"));
         }
         Ok(())
     }
@@ -169,11 +166,23 @@ impl Body {
         self.sent == self.bytes.len()
     }
 
-    /// Changes the window, by a window update or by settings. False if it becomes larger than allowed.
-    #[must_use]
-    pub(crate) fn change_window(&mut self, change: i64) -> bool {
+    /// Opens the window by a window update. Fails with the error of the stream.
+    pub(crate) fn open(&mut self, increment: u32) -> Result<(), ErrorCode> {
+        if increment == 0 {
+            return Err(ErrorCode::Protocol);
+        }
+        self.window += i64::from(increment);
+        if self.window > WINDOW_MAX { Err(ErrorCode::FlowControl) } else { Ok(()) }
+    }
+
+    /// Changes the window by a new INITIAL_WINDOW_SIZE.
+    pub(crate) fn change_initial_window(&mut self, change: i64) -> Result<(), Broken> {
         self.window += change;
-        self.window <= WINDOW_MAX
+        if self.window > WINDOW_MAX {
+            let reason = "INITIAL_WINDOW_SIZE makes a window larger than 2^31-1";
+            return Err(Broken::flow_control(reason));
+        }
+        Ok(())
     }
 
     /// Claims this many bytes of both windows if they may be sent now in one DATA frame.
