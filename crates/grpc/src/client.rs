@@ -218,7 +218,7 @@ impl Connection {
             Event::Window { stream: 0, .. } => {
                 while let Some(id) = self.link.outgoing.next() {
                     if let Some(stream) = self.streams.get(id) {
-                        stream.body.take_turn();
+                        stream.body.leave_queue();
                         self.send_waiting(id);
                     }
                 }

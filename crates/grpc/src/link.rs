@@ -58,13 +58,6 @@ pub(crate) enum Event {
 /// The frame that began a header block, and the block.
 pub(crate) type Block<'a> = (Head, Cow<'a, [u8]>);
 
-/// Whether the peer's first SETTINGS have arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Preface {
-    Awaited,
-    Seen,
-}
-
 /// The state of a connection apart from its streams.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -78,7 +71,8 @@ pub(crate) struct Link {
     pub(crate) header_table_size: usize,
     /// Frames received.
     pub(crate) frames: u64,
-    preface: Preface,
+    /// Whether the peer's first SETTINGS have arrived.
+    pub(crate) has_preface: bool,
     budget: u32,
     is_overdrawn: bool,
     /// The time up to which the budget was refilled.
@@ -98,16 +92,11 @@ impl Link {
             concurrent_streams_max,
             header_table_size: TABLE_SIZE_INITIAL,
             frames: 0,
-            preface: Preface::Awaited,
+            has_preface: false,
             budget: BUDGET_MAX,
             is_overdrawn: false,
             refilled: Duration::ZERO,
         }
-    }
-
-    /// Whether the peer's first SETTINGS have arrived.
-    pub(crate) fn has_preface(&self) -> bool {
-        self.preface == Preface::Seen
     }
 
     /// Bytes of memory, by capacity.
@@ -145,7 +134,7 @@ impl Link {
     pub(crate) fn take(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
         self.frames += 1;
         self.blocks.check(head)?;
-        if self.preface == Preface::Awaited && head.kind != frame::SETTINGS {
+        if !self.has_preface && head.kind != frame::SETTINGS {
             return Err(Broken::protocol("the first frame is not SETTINGS"));
         }
         match head.kind {
@@ -219,17 +208,17 @@ impl Link {
             if !payload.is_empty() {
                 return Err(Broken::frame_size("an acknowledgement of settings is not empty"));
             }
-            if self.preface == Preface::Awaited {
+            if !self.has_preface {
                 return Err(Broken::protocol("the first SETTINGS frame is an acknowledgement"));
             }
             return Ok(Event::Done);
         }
         let settings = Settings::parse(payload)?;
         self.check_unread()?;
-        if self.preface == Preface::Awaited {
+        if !self.has_preface {
             // Limits that are absent from the first SETTINGS are infinite.
             self.concurrent_streams_max = u32::MAX;
-            self.preface = Preface::Seen;
+            self.has_preface = true;
         }
         self.outgoing.output.buffer().extend_from_slice(&frame::head(
             0,

@@ -98,17 +98,10 @@ impl Outgoing {
 
     fn forget(&mut self, body: &Body, stream: u32) {
         self.waiting_bytes -= body.len();
-        if body.turn == Turn::Queued {
+        if body.is_queued {
             self.queue.retain(|queued| *queued != stream);
         }
     }
-}
-
-/// Whether a body is queued for the connection's window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    None,
-    Queued,
 }
 
 /// Bytes of a stream that wait for a window.
@@ -117,14 +110,15 @@ pub(crate) struct Body {
     window: i64,
     bytes: Vec<u8>,
     sent: usize,
-    turn: Turn,
+    /// Whether it is queued for the connection's window.
+    is_queued: bool,
     /// Memory of this body that [`Outgoing`] includes.
     counted: usize,
 }
 
 impl Body {
     pub(crate) fn new() -> Body {
-        Body { window: 0, bytes: Vec::new(), sent: 0, turn: Turn::None, counted: 0 }
+        Body { window: 0, bytes: Vec::new(), sent: 0, is_queued: false, counted: 0 }
     }
 
     /// Bytes of memory, by capacity.
@@ -141,15 +135,15 @@ impl Body {
     /// Prepares it for a new stream with this window.
     pub(crate) fn renew(&mut self, window: i64) {
         self.window = window;
-        self.turn = Turn::None;
+        self.is_queued = false;
     }
 
     /// Drops the waiting bytes.
     pub(crate) fn clear(&mut self, stream: u32, outgoing: &mut Outgoing) {
-        if !self.is_empty() || self.turn == Turn::Queued {
+        if !self.is_empty() || self.is_queued {
             outgoing.forget(self, stream);
         }
-        self.turn = Turn::None;
+        self.is_queued = false;
         if self.bytes.capacity() > 0 {
             release(&mut self.bytes);
             self.sent = 0;
@@ -208,8 +202,8 @@ impl Body {
     }
 
     /// Its stream was taken from the queue.
-    pub(crate) fn take_turn(&mut self) {
-        self.turn = Turn::None;
+    pub(crate) fn leave_queue(&mut self) {
+        self.is_queued = false;
     }
 
     /// Sends what the windows allow, the last frame with `last_flags`. Returns the number of frames.
@@ -236,8 +230,8 @@ impl Body {
             release(&mut self.bytes);
             self.sent = 0;
             self.count(self.bytes.capacity(), outgoing);
-        } else if self.window > 0 && self.turn == Turn::None {
-            self.turn = Turn::Queued;
+        } else if self.window > 0 && !self.is_queued {
+            self.is_queued = true;
             outgoing.queue.push_back(stream);
         }
         frames

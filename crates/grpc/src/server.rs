@@ -186,7 +186,7 @@ impl Connection {
     /// Whether the client's preface and first SETTINGS have arrived.
     #[must_use]
     pub fn has_preface(&self) -> bool {
-        self.link.has_preface()
+        self.link.has_preface
     }
 
     /// Bytes to write to the client.
@@ -372,7 +372,7 @@ impl Connection {
     fn send_waiting(&mut self) {
         while let Some(id) = self.link.outgoing.next() {
             let Some(stream) = self.streams.get(id) else { continue };
-            stream.body.take_turn();
+            stream.body.leave_queue();
             let fate = stream.send_waiting(&mut self.link);
             self.settle(id, fate);
         }
