@@ -66,7 +66,7 @@ const CREATE: u32 = u32::MAX;
 
 impl Host for Envoy {
     fn now(&self) -> Timestamp {
-        // Without a clock every lease has expired: better to ask than to spend too late.
+        // Without a clock every lease has expired: better a call than a token spent too late.
         Timestamp::from_nanos(abi::monotonic_nanos().unwrap_or(u64::MAX))
     }
 

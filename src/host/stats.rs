@@ -89,7 +89,7 @@ metrics! {
 }
 
 metrics! {
-    /// A gauge, of which each worker has a share.
+    /// A gauge: each worker has a share.
     Gauge {
         /// Paused requests.
         Waiting = "waiting",
@@ -140,20 +140,20 @@ impl Stats {
     }
 
     /// Adds one to a counter.
-    pub fn count(&mut self, what: Counter) {
-        self.add(what, 1);
+    pub fn count(&mut self, counter: Counter) {
+        self.add(counter, 1);
     }
 
     /// Adds to a counter.
-    pub fn add(&mut self, what: Counter, amount: u64) {
-        if let Some(count) = self.counts.get_mut(what as usize) {
+    pub fn add(&mut self, counter: Counter, amount: u64) {
+        if let Some(count) = self.counts.get_mut(counter as usize) {
             count.value = count.value.saturating_add_unsigned(amount);
         }
     }
 
     /// Sets this worker's share of a gauge.
-    pub fn set(&mut self, what: Gauge, value: i64) {
-        if let Some(level) = self.levels.get_mut(what as usize) {
+    pub fn set(&mut self, gauge: Gauge, value: i64) {
+        if let Some(level) = self.levels.get_mut(gauge as usize) {
             level.value = value;
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Shared data cannot be deleted, counted or listed, so the keys are a fixed set and contain no
 //! descriptors. After repeated conflicts, or if a slot is full of leases, a change fails: the
-//! caller asks the sidecar, or keeps its tokens.
+//! caller calls the sidecar, or keeps its tokens.
 
 use super::descriptor_state::DescriptorState;
 use super::slot::Slot;

@@ -39,7 +39,7 @@ impl TokenPool {
         TokenPool { leases }
     }
 
-    /// One that is being spent and its successor. A third can only come from workers that ask at
+    /// One that is being spent and its successor. A third can only come from workers that call at
     /// the same moment.
     pub(crate) const LEASES_MAX: usize = 2;
 

@@ -111,13 +111,11 @@ impl std::fmt::Display for CallError {
             CallError::Silent => f.write_str("it answers no call"),
             CallError::Status(status) => write!(f, "it answered with gRPC status {status}"),
             CallError::Malformed => f.write_str("the answer could not be read"),
-            CallError::Late => f.write_str("an answer did not come in time"),
+            CallError::Late => f.write_str("an answer came too late"),
             CallError::Shed => f.write_str("it has no room (gRPC status 8)"),
-            CallError::Refused => f.write_str("it refused an ask (gRPC status 3)"),
-            CallError::Stuck => {
-                f.write_str("a process that does not move holds a counter (gRPC status 10)")
-            }
-            CallError::Overflow => f.write_str("Envoy has too many calls to it under way"),
+            CallError::Refused => f.write_str("it refused a call (gRPC status 3)"),
+            CallError::Stuck => f.write_str("a stopped process holds a counter (gRPC status 10)"),
+            CallError::Overflow => f.write_str("Envoy has too many pending calls to it"),
         }
     }
 }

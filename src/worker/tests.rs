@@ -410,7 +410,7 @@ fn a_stuck_counter_follows_failure_mode_and_opens_no_breaker() {
         assert_eq!(resumed(&envoy), [stream.0], "others are asked about as ever");
         let logs = std::mem::take(&mut envoy.world_mut().logs);
         assert_eq!(logs.len(), 1, "{logs:?}");
-        assert!(logs[0].contains("a process that does not move holds a counter"), "{logs:?}");
+        assert!(logs[0].contains("a stopped process holds a counter"), "{logs:?}");
         assert!(logs[0].contains("failure_mode"), "{logs:?}");
     }
 }

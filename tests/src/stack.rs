@@ -29,7 +29,7 @@ pub struct Plan<'a> {
     pub before: Before,
     /// How many calls to the sidecar Envoy lets be under way at once.
     pub calls_max: u32,
-    /// The sidecar's flags besides doors, limits and data.
+    /// The sidecar's flags besides endpoints, limits and data.
     pub flags: &'a [&'a str],
 }
 

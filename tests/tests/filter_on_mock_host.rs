@@ -180,10 +180,10 @@ fn every_failure_of_an_ask_ends_in_failure_mode() {
 #[test]
 fn what_clients_can_bring_about_never_ends_in_failure_mode() {
     let causes = [
-        (3, "", "it refused an ask (gRPC status 3)", "asks_refused"),
-        (4, "", "an answer did not come in time", "asks_late"),
+        (3, "", "it refused a call (gRPC status 3)", "asks_refused"),
+        (4, "", "an answer came too late", "asks_late"),
         (8, "overloaded", "it has no room (gRPC status 8)", "asks_shed"),
-        (14, "upstream request timeout", "an answer did not come in time", "asks_late"),
+        (14, "upstream request timeout", "an answer came too late", "asks_late"),
     ];
     for (overload_mode, effect) in [("deny", "get 503"), ("allow", "pass unlimited")] {
         for (status, message, cause, counter) in causes {

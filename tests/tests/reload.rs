@@ -13,7 +13,6 @@ use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{client, wait};
 use tidegate_wire::rls::{Code, RateLimitResponse};
 
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(30);
 /// How changes are found: told by the system, or by looking alone.
 const WATCHES: [&str; 2] = ["on", "poll"];
@@ -46,7 +45,7 @@ impl Home {
         let limits = dir.path().join("etc").join(path);
         let flags = ["--capacity", "1000", "--watch", watch];
         let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         Ok(Home { dir, sidecar })
     }
 
@@ -236,7 +235,7 @@ async fn limits_without_nodes_for_them_are_refused() -> anyhow::Result<()> {
     let flags = ["--capacity", "1000", "--wide-capacity", "0"];
     let sidecar = Sidecar::start_with(dir.path(), &path, &flags).await?;
     let home = Home { dir, sidecar };
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let wide = "unit: hour, algorithm: sliding_buckets,";
     write(&path, limits("d", 3).replacen("unit: hour,", wide, 1))?;
     home.is_metric("config_current", 0).await?;

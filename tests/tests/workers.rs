@@ -3,14 +3,14 @@
 use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, getpgid};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tempfile::TempDir;
 use tidegate_tests::process::{lives, signal};
-use tidegate_tests::rls::{Rls, request};
-use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::rls::{Rls, allowed_at_once, request};
+use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, client, wait};
 use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
@@ -38,16 +38,8 @@ fn flags<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&FLAGS[..], more].concat()
 }
 
-/// A directory with a limits file.
-fn home() -> anyhow::Result<(TempDir, PathBuf)> {
-    let dir = TempDir::new()?;
-    let path = dir.path().join("limits.yaml");
-    std::fs::write(&path, LIMITS)?;
-    Ok((dir, path))
-}
-
 async fn started(more: &[&str]) -> anyhow::Result<(TempDir, Sidecar)> {
-    let (dir, limits) = home()?;
+    let (dir, limits) = home(LIMITS)?;
     let sidecar = Sidecar::start_with(dir.path(), &limits, &flags(more)).await?;
     Ok((dir, sidecar))
 }
@@ -103,7 +95,7 @@ impl Load {
         Load { clients: JoinSet::new(), told: Arc::default() }
     }
 
-    /// Adds clients of one door.
+    /// Adds clients of one endpoint.
     fn add(&mut self, count: usize, connections: Connections, uri: &str) -> anyhow::Result<()> {
         let endpoint = Endpoint::from_shared(uri.to_owned())?;
         for _ in 0..count {
@@ -113,7 +105,7 @@ impl Load {
                     if let Err(error) = told.ask_over_one(&endpoint, connections).await {
                         told.failed.fetch_add(1, Ordering::Relaxed);
                         *told.last.lock().unwrap() = Some(format!("{error:?}"));
-                        // Or a door that is not there would be knocked at without end.
+                        // Else clients of an endpoint that is gone would retry without end.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -199,22 +191,11 @@ fn unix(dir: &Path) -> String {
 async fn workers_share_one_limit_exactly() -> anyhow::Result<()> {
     let (dir, sidecar) = started(&["--workers", "3"]).await?;
     let tcp = sidecar.tcp("grpc")?;
-    let mut callers = JoinSet::new();
-    for number in 0..16 {
-        let rls = if number % 2 == 0 { Rls::at(dir.path()).await? } else { over_tcp(tcp).await? };
-        callers.spawn(async move {
-            let mut allowed = 0;
-            for _ in 0..50 {
-                let answer = rls.ask(&[("few", "x")]).await?;
-                allowed += u32::from(answer.overall_code() == Code::Ok);
-            }
-            anyhow::Ok(allowed)
-        });
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.extend([Rls::at(dir.path()).await?, over_tcp(tcp).await?]);
     }
-    let mut allowed = 0;
-    while let Some(caller) = callers.join_next().await {
-        allowed += caller??;
-    }
+    let allowed = allowed_at_once(clients, 50, ("few", "x")).await?;
     ensure!(allowed == 300, "{allowed} of 800");
     // What each of them counted is added up.
     ensure!(metric(sidecar.http, ANSWERED).await? == Some(300));
@@ -494,7 +475,7 @@ fn sharing_listener() -> anyhow::Result<std::net::TcpListener> {
 
 #[tokio::test]
 async fn a_port_that_is_taken_is_never_shared() -> anyhow::Result<()> {
-    let (dir, _) = home()?;
+    let (dir, _) = home(LIMITS)?;
     let listener = sharing_listener()?;
     let taken = listener.local_addr()?.to_string();
     for workers in ["0", "2"] {
@@ -515,15 +496,15 @@ async fn a_port_that_is_taken_is_never_shared() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mistakes_are_told_once_and_flags_are_checked() -> anyhow::Result<()> {
-    let (dir, limits) = home()?;
-    let door = ["--grpc", "127.0.0.1:0", "--workers"];
-    let (code, said) = serve_ends(dir.path(), &[&door[..], &["31"]].concat()).await?;
+    let (dir, limits) = home(LIMITS)?;
+    let grpc = ["--grpc", "127.0.0.1:0", "--workers"];
+    let (code, said) = serve_ends(dir.path(), &[&grpc[..], &["31"]].concat()).await?;
     ensure!(code == Some(2) && said.contains("31 is not in 0..=30"), "{code:?}: {said}");
     std::fs::write(&limits, LIMITS.replace("unit: year", "unit: eon"))?;
-    let (code, said) = serve_ends(dir.path(), &[&door[..], &["3"]].concat()).await?;
+    let (code, said) = serve_ends(dir.path(), &[&grpc[..], &["3"]].concat()).await?;
     ensure!(code == Some(1) && said.matches("unknown unit").count() == 2, "{code:?}: {said}");
     std::fs::write(&limits, LIMITS)?;
-    let (code, said) = serve_ends(dir.path(), &[&door[..2], &["--as-worker"]].concat()).await?;
+    let (code, said) = serve_ends(dir.path(), &[&grpc[..2], &["--as-worker"]].concat()).await?;
     ensure!(
         code == Some(1) && said.contains("--as-worker is only for the supervisor"),
         "{code:?}: {said}"
@@ -674,7 +655,7 @@ async fn without_a_worker_the_health_check_fails() -> anyhow::Result<()> {
     .await
 }
 
-/// From one to several processes, to more, to fewer, and back, under load on both doors.
+/// From one to several processes, to more, to fewer, and back, under load on both endpoints.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_fails_while_new_processes_take_over() -> anyhow::Result<()> {
     let (dir, mut old) = started(&["--workers", "0"]).await?;

@@ -1,9 +1,9 @@
 //! The part of a connection that client and server share: settings, pings, windows, header blocks, and the
 //! budget for useless work.
 //!
-//! The budget bounds work that leads nowhere: empty frames, pings, resets, answers far larger than their
-//! messages. Answered calls refill it, and so does time. So a client that makes calls never exhausts it, nor
-//! does an idle connection that is pinged for years.
+//! Useless are empty frames, pings, resets, and answers far larger than their messages. Answered calls refill
+//! the budget, and so does time. So a client that makes calls never exhausts it, nor does an idle connection
+//! that is pinged for years.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! TLS: whom the door takes, and certificates that change.
+//! TLS: whom the endpoint takes, and certificates that change.
 
 use crate::Served;
 use anyhow::{Context, ensure};
@@ -62,7 +62,7 @@ fn uri(name: &str) -> anyhow::Result<SanType> {
     Ok(SanType::URI(name.try_into()?))
 }
 
-/// A directory with the door's certificate, its key, and an authority of clients.
+/// A directory with the endpoint's certificate, its key, and an authority of clients.
 struct Files {
     dir: TempDir,
     authority: Authority,

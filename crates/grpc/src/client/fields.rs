@@ -12,7 +12,7 @@ const DYNAMIC: usize = 62;
 enum Held {
     Nothing,
     All,
-    /// The server requested a table smaller than the default, and was told that none is used.
+    /// The server requested a table smaller than the default, and got a size update to 0.
     Never,
 }
 
