@@ -38,10 +38,12 @@ pub struct Config {
     pub call_target: String,
     /// The time for a call, after which the sidecar counts as late.
     pub timeout: Duration,
-    /// The mode for requests while the sidecar does not answer.
-    pub failure_mode: FailureMode,
-    /// The mode for requests during overload.
-    pub overload_mode: OverloadMode,
+    /// The mode for requests while the sidecar does not answer. `Deny` answers with 500, as Envoy's own
+    /// filter does.
+    pub failure_mode: UndecidedMode,
+    /// The mode for requests during overload. Clients can cause overload, so limits hold only with
+    /// `Deny`, which answers with 503 and `Retry-After`.
+    pub overload_mode: UndecidedMode,
     /// The actions that make descriptors; each entry makes at most one.
     pub rate_limits: Vec<RateLimit>,
     /// The query parameters that the actions need.
@@ -57,23 +59,13 @@ pub struct Config {
     pub lease_slots: u32,
 }
 
-/// The mode for requests while the sidecar does not answer.
+/// The mode for requests that the sidecar does not decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureMode {
-    /// It passes.
+pub enum UndecidedMode {
+    /// They pass.
     Allow,
-    /// It is answered with 500, as by Envoy's own filter.
+    /// They are answered with an error.
     Deny,
-}
-
-/// The mode for requests during overload. Clients can cause overload, so limits hold only with
-/// deny.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverloadMode {
-    /// It is answered with 503 and `Retry-After`.
-    Deny,
-    /// It passes.
-    Allow,
 }
 
 /// The style of the headers about limits.

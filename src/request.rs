@@ -15,7 +15,7 @@ mod fact_reader;
 mod tests;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, RateLimit, WhenAbsent,
+    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
@@ -45,7 +45,8 @@ pub fn extract(
             Enforcement::Enforced => &mut *enforced,
             Enforcement::Shadow => &mut *shadowed,
         };
-        match extract_one(rate_limit, &mut reader, descriptors) {
+        let mut actions = rate_limit.actions.iter();
+        match actions.try_for_each(|action| entry(action, &mut reader, descriptors)) {
             Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
             None => descriptors.discard_partial(),
         }
@@ -56,17 +57,6 @@ pub fn extract(
 fn holds<F: RequestFacts>(condition: &Condition, reader: &mut FactReader<'_, F>) -> bool {
     let value = reader.value(&condition.fact);
     value.is_some_and(|value| condition.one_of.iter().any(|text| text.as_bytes() == value))
-}
-
-fn extract_one<F: RequestFacts>(
-    rate_limit: &RateLimit,
-    reader: &mut FactReader<'_, F>,
-    descriptors: &mut Descriptors,
-) -> Option<()> {
-    for action in &rate_limit.actions {
-        entry(action, reader, descriptors)?;
-    }
-    Some(())
 }
 
 /// Appends the entry of an action, if it has one; none if the descriptor is dropped.
@@ -83,20 +73,21 @@ fn entry<F: RequestFacts>(
                     descriptors.append(&key.0);
                     descriptors.value(|bytes| append_text(bytes, value));
                 }
-                None => absent(descriptors, when_absent)?,
+                None => match when_absent {
+                    WhenAbsent::DropDescriptor => return None,
+                    WhenAbsent::SkipEntry => {}
+                    WhenAbsent::Entry(entry) => descriptors.append(&entry.0),
+                },
             }
         }
-        Action::Address { key, address } => {
-            let address = reader.address(address)?;
-            shown_entry(descriptors, key, &address);
-        }
-        Action::Network { key, address, v4_prefix_mask_len, v6_prefix_mask_len } => {
-            let address = reader.address(address)?;
+        Action::Address { key } => shown_entry(descriptors, key, &reader.address()?),
+        Action::Network { key, v4_prefix_mask_len, v6_prefix_mask_len } => {
+            let address = reader.address()?;
             let bits = if address.is_ipv4() { v4_prefix_mask_len } else { v6_prefix_mask_len };
             shown_entry(descriptors, key, &Network::new(address, *bits));
         }
-        Action::AddressMatch { entry, address, matcher } => {
-            matcher.matches(reader.address(address)?).then(|| descriptors.append(&entry.0))?;
+        Action::AddressMatch { entry, matcher } => {
+            matcher.matches(reader.address()?).then(|| descriptors.append(&entry.0))?;
         }
         Action::ValueMatch { entry, matchers, sense } => {
             let matched = matchers.iter().all(|(fact, matcher)| {
@@ -107,15 +98,6 @@ fn entry<F: RequestFacts>(
             });
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
-    }
-    Some(())
-}
-
-fn absent(descriptors: &mut Descriptors, when_absent: &WhenAbsent) -> Option<()> {
-    match when_absent {
-        WhenAbsent::DropDescriptor => return None,
-        WhenAbsent::SkipEntry => {}
-        WhenAbsent::Entry(entry) => descriptors.append(&entry.0),
     }
     Some(())
 }

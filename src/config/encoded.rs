@@ -21,18 +21,14 @@ impl Encoded {
 pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
-        append_part(&mut bytes, part);
+        let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(part.as_bytes());
     }
     bytes
 }
 
 pub(crate) const LENGTH_BYTES: usize = size_of::<u32>();
-
-pub(crate) fn append_part(bytes: &mut Vec<u8>, part: &str) {
-    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
-    bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(part.as_bytes());
-}
 
 /// Decodes entries. Ends early at malformed bytes.
 pub(crate) fn entries_of(mut bytes: &[u8]) -> Vec<Entry> {

@@ -69,15 +69,11 @@ pub enum Action {
     Address {
         /// The entry's key.
         key: Encoded,
-        /// The address.
-        address: Fact,
     },
     /// The network of that address (`masked_remote_address`).
     Network {
         /// The entry's key.
         key: Encoded,
-        /// The address.
-        address: Fact,
         /// Significant bits of an IPv4 address.
         v4_prefix_mask_len: u32,
         /// Significant bits of an IPv6 address.
@@ -87,8 +83,6 @@ pub enum Action {
     AddressMatch {
         /// The entry.
         entry: Encoded,
-        /// The address.
-        address: Fact,
         /// The matching addresses.
         matcher: AddressMatcher,
     },

@@ -10,10 +10,7 @@ use super::document::Tree;
 use super::interner::Interner;
 use super::node::Node;
 use super::unsupported::OF_THE_FILTER;
-use super::{
-    Config, ConfigError, DeniedReply, Enforcement, FailureMode, HeaderStyle, OverloadMode,
-    RateLimit,
-};
+use super::{Config, ConfigError, DeniedReply, Enforcement, HeaderStyle, RateLimit, UndecidedMode};
 use checks::{items_up_to, not_empty, number_or};
 use std::time::Duration;
 
@@ -52,12 +49,12 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         cluster: cluster.text()?.to_owned(),
         timeout: timeout(&sidecar)?,
         failure_mode: match variant(&node, "failure_mode", &["allow", "deny"])? {
-            Some("deny") => FailureMode::Deny,
-            _ => FailureMode::Allow,
+            Some("deny") => UndecidedMode::Deny,
+            _ => UndecidedMode::Allow,
         },
         overload_mode: match variant(&node, "overload_mode", &["deny", "allow"])? {
-            Some("allow") => OverloadMode::Allow,
-            _ => OverloadMode::Deny,
+            Some("allow") => UndecidedMode::Allow,
+            _ => UndecidedMode::Deny,
         },
         headers: match variant(&node, "headers", &["ietf", "draft03", "off"])? {
             Some("off") => HeaderStyle::Off,

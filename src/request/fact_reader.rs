@@ -15,6 +15,8 @@ pub(crate) struct FactBuffer {
     /// Derived values, by fact and [`Derivation`].
     derived: Vec<[Option<Range<usize>>; 2]>,
     bytes: Vec<u8>,
+    /// The client's address, once it was read.
+    address: Option<Option<IpAddr>>,
 }
 
 /// A form of a value, derived at most once per request, since the value may be long.
@@ -34,7 +36,6 @@ enum FactState {
         start: usize,
         end: usize,
     },
-    Address(IpAddr),
 }
 
 /// Memory that is kept from request to request.
@@ -55,13 +56,14 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.buffer.states.clear();
         self.buffer.derived.clear();
         self.buffer.bytes.clear();
+        self.buffer.address = None;
         if self.buffer.bytes.capacity() > KEPT_BYTES_MAX {
             self.buffer.bytes.shrink_to(KEPT_BYTES_MAX);
         }
         self.buffer
     }
 
-    /// The value of a fact; for an address, use [`FactReader::address`].
+    /// The value of a fact.
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.buffer.bytes.get(range)
@@ -122,7 +124,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         }
         match self.slot(fact.number) {
             FactState::Read { start, end } => Some(start..end),
-            FactState::NotRead | FactState::Absent | FactState::Address(_) => None,
+            FactState::NotRead | FactState::Absent => None,
         }
     }
 
@@ -162,16 +164,10 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         bytes.extend_from_slice(&decoded);
     }
 
-    /// The value of an address fact, without its port.
-    pub(super) fn address(&mut self, fact: &Fact) -> Option<IpAddr> {
-        if let FactState::NotRead = self.slot(fact.number) {
-            let address = read(self.facts, &fact.source, ip_of).flatten();
-            self.set(fact.number, address.map_or(FactState::Absent, FactState::Address));
-        }
-        match self.slot(fact.number) {
-            FactState::Address(address) => Some(address),
-            FactState::NotRead | FactState::Absent | FactState::Read { .. } => None,
-        }
+    /// The client's trusted address, without its port.
+    pub(super) fn address(&mut self) -> Option<IpAddr> {
+        let read = || self.facts.property(&["source", "address"], ip_of).flatten();
+        *self.buffer.address.get_or_insert_with(read)
     }
 
     fn slot(&self, number: usize) -> FactState {

@@ -2,7 +2,7 @@
 //! `overload_mode`.
 
 use super::replies;
-use crate::config::{Config, FailureMode, OverloadMode};
+use crate::config::{Config, UndecidedMode};
 use crate::host::Reply;
 use crate::host::stats::Counter;
 
@@ -128,14 +128,13 @@ impl std::fmt::Display for CallError {
 #[must_use]
 pub(crate) fn undecided(config: &Config, why: Undecided) -> Option<Reply> {
     match why {
-        Undecided::Failure => match config.failure_mode {
-            FailureMode::Allow => None,
-            FailureMode::Deny => Some(replies::unavailable()),
-        },
-        Undecided::Overload => match config.overload_mode {
-            OverloadMode::Allow => None,
-            OverloadMode::Deny => Some(replies::overloaded()),
-        },
+        Undecided::Failure if config.failure_mode == UndecidedMode::Deny => {
+            Some(replies::unavailable())
+        }
+        Undecided::Overload if config.overload_mode == UndecidedMode::Deny => {
+            Some(replies::overloaded())
+        }
+        Undecided::Failure | Undecided::Overload => None,
     }
 }
 

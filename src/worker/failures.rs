@@ -5,7 +5,7 @@
 //! seconds.
 
 use super::{Outcome, Worker};
-use crate::config::{FailureMode, OverloadMode};
+use crate::config::UndecidedMode;
 use crate::host::stats::Counter;
 use crate::host::{Host, LogLevel};
 use crate::worker::call_error::{self, CallError, Undecided};
@@ -129,17 +129,15 @@ impl<H: Host> Worker<H> {
     }
 
     fn log_cause(&self, cause: &str, why: Undecided) {
-        let (mode, status, passes) = match why {
-            Undecided::Failure => {
-                ("failure_mode", 500, self.config.failure_mode == FailureMode::Allow)
-            }
-            Undecided::Overload => {
-                ("overload_mode", 503, self.config.overload_mode == OverloadMode::Allow)
-            }
+        let (name, mode, status) = match why {
+            Undecided::Failure => ("failure_mode", self.config.failure_mode, 500),
+            Undecided::Overload => ("overload_mode", self.config.overload_mode, 503),
         };
-        self.log(&match passes {
-            true => format!("{cause}; such requests pass unlimited ({mode} allow)"),
-            false => format!("{cause}; such requests get {status} ({mode} deny)"),
+        self.log(&match mode {
+            UndecidedMode::Allow => {
+                format!("{cause}; such requests pass unlimited ({name} allow)")
+            }
+            UndecidedMode::Deny => format!("{cause}; such requests get {status} ({name} deny)"),
         });
     }
 

@@ -33,11 +33,10 @@ pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action,
         "query_parameters" => query_parameters(&of, interner),
         "remote_address" => {
             empty(&of)?;
-            let key = Encoded::key("remote_address");
-            Ok(Action::Address { key, address: interner.address() })
+            Ok(Action::Address { key: Encoded::key("remote_address") })
         }
-        "masked_remote_address" => masked_remote_address(&of, interner),
-        "remote_address_match" => remote_address_match(&of, interner),
+        "masked_remote_address" => masked_remote_address(&of),
+        "remote_address_match" => remote_address_match(&of),
         "generic_key" => {
             of.object("an object with `descriptor_value`", &CONSTANT, &[])?;
             Ok(Action::Constant(constant(&of, "generic_key")?))
@@ -108,23 +107,21 @@ fn query_parameters(node: &Node<'_>, interner: &mut Interner) -> Result<Action, 
     })
 }
 
-fn masked_remote_address(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
+fn masked_remote_address(node: &Node<'_>) -> Result<Action, ConfigError> {
     let fields = ["v4_prefix_mask_len", "v6_prefix_mask_len"];
     node.object("an object with the lengths of prefixes", &fields, &[])?;
     Ok(Action::Network {
         key: Encoded::key("masked_remote_address"),
-        address: interner.address(),
         v4_prefix_mask_len: number_or(node, "v4_prefix_mask_len", 32, 0, 32)?,
         v6_prefix_mask_len: number_or(node, "v6_prefix_mask_len", 128, 0, 128)?,
     })
 }
 
-fn remote_address_match(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
+fn remote_address_match(node: &Node<'_>) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
     node.object("an object with `address_matcher`", &fields, &[])?;
     Ok(Action::AddressMatch {
         entry: constant(node, "remote_address_match")?,
-        address: interner.address(),
         matcher: address_matcher(&node.required("address_matcher")?)?,
     })
 }
