@@ -74,7 +74,7 @@ fn timeless(reply: &Reply) -> anyhow::Result<Value> {
 #[tokio::test]
 async fn json_is_decided_as_a_call_is() -> anyhow::Result<()> {
     let (dir, sidecar) = started(&[]).await?;
-    let limit = json!({"name": "per-client", "requestsPerUnit": 3, "unit": "wait::HOUR"});
+    let limit = json!({"name": "per-client", "requestsPerUnit": 3, "unit": "HOUR"});
     for left in [2, 1] {
         let reply = post(sidecar.http, ask("client", "a")).await?;
         ensure!(reply.status == 200 && reply.header("content-type") == Some("application/json"));
@@ -320,10 +320,10 @@ async fn rlconfig_tells_the_limits_in_force() -> anyhow::Result<()> {
         Ok(String::from_utf8_lossy(&reply.body).into_owned())
     };
     let expected = "\
-test.app.user#burst: unit=wait::HOUR requests_per_unit=5, algorithm: token_bucket, burst: 10, initial: 10, \
+test.app.user#burst: unit=HOUR requests_per_unit=5, algorithm: token_bucket, burst: 10, initial: 10, \
 shadow_mode: false, quota_mode: false
-test.client: unit=wait::HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false
-test.client_vip: unit=wait::HOUR requests_per_unit=1, shadow_mode: true, quota_mode: false
+test.client: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false
+test.client_vip: unit=HOUR requests_per_unit=1, shadow_mode: true, quota_mode: false
 test.free: unlimited, shadow_mode: false, quota_mode: false
 ";
     let found = told().await?;

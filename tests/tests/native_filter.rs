@@ -239,7 +239,7 @@ descriptors:
   - key: client
     value: watched
     shadow_mode: true
-    rate_limit: { unit: wait::HOUR, requests_per_unit: 1 }
+    rate_limit: { unit: HOUR, requests_per_unit: 1 }
   - key: plan
     descriptors:
       - key: path
