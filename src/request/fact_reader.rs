@@ -165,9 +165,13 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     }
 
     /// The client's trusted address, without its port.
+    #[inline(never)]
     pub(super) fn address(&mut self) -> Option<IpAddr> {
-        let read = || self.facts.property(&["source", "address"], ip_of).flatten();
-        *self.buffer.address.get_or_insert_with(read)
+        if self.buffer.address.is_none() {
+            let address = self.facts.property(&["source", "address"], ip_of).flatten();
+            self.buffer.address = Some(address);
+        }
+        self.buffer.address.flatten()
     }
 
     fn slot(&self, number: usize) -> FactState {
