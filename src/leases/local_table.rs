@@ -41,7 +41,8 @@ pub(crate) struct ReturnableTokens {
     pub(crate) lease: LeaseTokens,
 }
 
-#[derive(Debug)]
+/// Allocates at the first insertion: the virtual machine of Envoy's main thread never gets a request.
+#[derive(Debug, Default)]
 pub(crate) struct LocalTable {
     /// Apart from the records: a lookup reads two cache lines.
     keys: Vec<Option<LeaseKey>>,
@@ -51,12 +52,6 @@ pub(crate) struct LocalTable {
 }
 
 impl LocalTable {
-    /// Allocates at the first insertion: the virtual machine of Envoy's main thread never gets a
-    /// request.
-    pub(crate) fn new() -> LocalTable {
-        LocalTable { keys: Vec::new(), records: Vec::new(), watched: Vec::new() }
-    }
-
     #[cold]
     fn allocate(&mut self) {
         self.keys.resize(CAPACITY, None);
@@ -193,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_record_is_evicted_first_without_tokens() {
-        let mut local_table = LocalTable::new();
+        let mut local_table = LocalTable::default();
         let lease = LeaseTokens { id: 9, left: 3, granted: 3, expires_at: at(1_000) };
         for number in 0..8_u32 {
             let (index, evicted) = local_table.find_or_insert(key(number.into()), at(0));
@@ -222,7 +217,7 @@ mod tests {
 
     #[test]
     fn watched_records_are_found_in_order() {
-        let mut local_table = LocalTable::new();
+        let mut local_table = LocalTable::default();
         let mut indexes: Vec<usize> = [3, 64, 700]
             .into_iter()
             .map(|number| {

@@ -114,7 +114,7 @@ impl Stack {
         Client::connect(self.envoy.address).await?.get(path, headers).await
     }
 
-    /// Sends one GET as `client`, told in the header `x-client`.
+    /// Sends one GET as `client`, named in the header `x-client`.
     ///
     /// # Errors
     /// When the connection breaks.

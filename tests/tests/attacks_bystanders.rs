@@ -77,7 +77,7 @@ impl Attack {
     }
 }
 
-/// The default timeout of 20 ms; and expressions of paths as routes have them, of which none matches.
+/// The default timeout of 20 ms; and expressions of paths as routes have them; none matches.
 fn expressions() -> Value {
     const EXPRESSIONS: [&str; 8] = [
         "/.*/orders/[0-9]+",

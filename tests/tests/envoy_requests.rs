@@ -227,7 +227,7 @@ fn rows_of_recipes() -> Vec<Row> {
     ]
 }
 
-/// Rows say who they are in an entry of their own, so that none takes the limit of another.
+/// Each row has an entry with its name, so that none takes the limit of another.
 fn marked(mut row: Row) -> Row {
     let mark = json!({"generic_key": {"descriptor_key": "row", "descriptor_value": row.name}});
     let actions = row.recipe["actions"].as_array_mut().expect("a recipe has actions");

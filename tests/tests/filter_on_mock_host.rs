@@ -511,7 +511,7 @@ fn an_ask_that_envoy_cannot_send_ends_in_failure_mode() {
 }
 
 /// Envoy fails calls at once that are too many for the cluster's circuit breaker. That counted as a sidecar
-/// that is gone: clients who brought it about passed, and opened the breaker for all others.
+/// that is gone: clients that caused it passed, and opened the breaker for all others.
 #[test]
 fn calls_that_are_too_many_for_envoy_wait_for_their_turn() {
     let overflow =

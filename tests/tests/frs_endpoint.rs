@@ -1,5 +1,5 @@
 //! The FRS endpoint from outside: the story of its algorithm, several items and windows, what it refuses,
-//! who is cut off, and that docs/reference/frs.md and docs/reference/frs.xsd say what it does.
+//! which clients are cut off, and that docs/reference/frs.md and docs/reference/frs.xsd say what it does.
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
@@ -223,7 +223,7 @@ async fn items_are_decided_as_one_where_the_body_says_so() -> anyhow::Result<()>
     let mut callers = JoinSet::new();
     for caller in 0..16 {
         let mut client = endpoint.client().await?;
-        // Both orders, since who locks them in the order of the body would wait for ever.
+        // Both orders: locking them in the order of the body would deadlock.
         let mut both = [("login", "one"), ("wide", "one")];
         both.rotate_left(caller % 2);
         let asked = as_one(&both);
@@ -365,7 +365,7 @@ async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Resul
 
 /// With the library's option to gather the answers of pipelined requests, one was held back as long as
 /// there was anything to read: a client that had sent the beginning of its next request waited for ever,
-/// and one that had sent garbage was never told.
+/// and one that had sent garbage got no answer.
 #[tokio::test]
 async fn an_answer_does_not_wait_for_the_rest_of_the_next_request() -> anyhow::Result<()> {
     let endpoint = Endpoint::open(MAP, &[]).await?;
@@ -389,7 +389,7 @@ async fn an_answer_does_not_wait_for_the_rest_of_the_next_request() -> anyhow::R
     Ok(())
 }
 
-/// Bodies of those who mean harm, or mean well and slip; with the code that each is answered with.
+/// Malicious and mistaken bodies, each with the code of its answer.
 fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     let item = |attributes: &str| format!("<frs><item {attributes}/></frs>").into_bytes();
     let laughs = "<?xml version='1.0'?><!DOCTYPE lolz [<!ENTITY lol 'lol'><!ENTITY lol2 \
@@ -554,7 +554,7 @@ async fn a_newcomer_takes_the_place_of_the_client_that_has_waited_longest() -> a
     let (mut first, mut second) = (endpoint.client().await?, endpoint.client().await?);
     first.ask("Query", "login", "a").await?;
     second.ask("Query", "login", "a").await?;
-    // Right after the others it is told to try again.
+    // Right after the others it gets 503 and tries again.
     let third = wait::until("a place", async || {
         let mut client = endpoint.client().await.ok()?;
         let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
@@ -568,7 +568,7 @@ async fn a_newcomer_takes_the_place_of_the_client_that_has_waited_longest() -> a
 }
 
 /// Symptom: of many clients at once that found no place, some were cut off without a word. Cause: only 64
-/// could be told at a time, and nobody waited for its turn. Now those beyond them wait to be accepted; one
+/// could get their answer at a time, and the rest did not wait. Now those beyond them wait to be accepted; one
 /// that says nothing keeps them waiting for a second at most, and gives way itself.
 #[tokio::test]
 async fn however_many_clients_come_at_once_all_of_them_are_served_in_the_end() -> anyhow::Result<()>
@@ -644,7 +644,7 @@ async fn bodies_on_their_way_are_bounded_together_and_give_way() -> anyhow::Resu
     Ok(())
 }
 
-/// More large bodies at once than can be answered in time: some are shed, and told so; none is lost or
+/// More large bodies at once than can be answered in time: some are shed with an answer; none is lost or
 /// half done; right after all is as before.
 #[tokio::test]
 async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::Result<()> {
@@ -737,7 +737,7 @@ async fn who_asks_while_the_door_stops_is_answered_and_told_that_it_closes() -> 
     tokio::time::timeout(wait::PATIENCE, resting.read_exact(&mut begin)).await??;
     ensure!(&begin == b"HTTP/1.1 200 OK", "{}", begin.escape_ascii());
     let fresh = TcpStream::connect(endpoint.address).await?;
-    // Those who connected before it are accepted by the time that it is answered.
+    // Clients that connected before it are accepted before it is answered.
     endpoint.client().await?.ask("Query", "login", "a").await?;
     endpoint.process.signal(Signal::TERM)?;
     wait::until("the drain", async || endpoint.process.log().contains("draining").then_some(()))

@@ -58,7 +58,7 @@ fn body(reply: &Reply) -> anyhow::Result<Value> {
     serde_json::from_slice(&reply.body).with_context(|| format!("{reply:?}"))
 }
 
-/// An answer without its times, each of which must be one of an hour.
+/// An answer without its times, which must all be within an hour.
 fn timeless(reply: &Reply) -> anyhow::Result<Value> {
     let mut answer = body(reply)?;
     for status in answer["statuses"].as_array_mut().context("no statuses")? {
@@ -271,9 +271,9 @@ async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result
     Ok(())
 }
 
-/// Symptom: clients that posted large requests held up all others, calls by gRPC among them, and were never
-/// told that it was too much. Cause: bodies were read and decided by the threads that serve connections,
-/// and nobody counted that work.
+/// Symptom: clients that posted large requests held up all others, calls by gRPC among them, and never
+/// got 503. Cause: bodies were read and decided by the threads that serve connections, and that work was not
+/// counted.
 #[tokio::test]
 async fn beyond_capacity_large_requests_are_shed_and_nothing_else_breaks() -> anyhow::Result<()> {
     let (_dir, sidecar) = started(&[]).await?;

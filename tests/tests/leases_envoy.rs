@@ -35,7 +35,7 @@ async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Resul
     Ok(())
 }
 
-/// What all Envoys say of their decisions, for who reads of a failure.
+/// The decisions of all Envoys, for the message of a failure.
 async fn told(stack: &Stack) -> anyhow::Result<String> {
     let mut told = String::new();
     for envoy in std::iter::once(&stack.envoy).chain(&stack.others) {
@@ -104,7 +104,7 @@ async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> 
 const RATE: f64 = 5_000.0;
 const RATE_OF_ONE: f64 = 50.0;
 
-/// Sends so many requests of so many clients at [`RATE`], of which a slow machine makes less.
+/// Sends this many requests of this many clients at [`RATE`]; a slow machine sends fewer.
 async fn steady(
     stack: &Stack,
     clients: u64,

@@ -112,7 +112,7 @@ async fn while_the_sidecar_stands_still_failure_mode_rules_and_the_breaker_opens
         .await?;
         ensure!(breakers_open(&stack).await == Some(0), "no breaker is open at first");
         stack.sidecar.process.freeze().await?;
-        // Clients of which nothing is known yet, so that each would have to be asked about.
+        // Clients without local state, so that each needs a call.
         let outcome = Load::of_clients(stack.addresses(), "frozen", 400, 400).run().await?;
         ensure!(outcome.of(status) == 400, "failure_mode {mode}: {:?}", outcome.statuses);
         wait::until("the breakers of both workers to open", async || {
@@ -178,7 +178,7 @@ async fn clients_that_give_up_while_they_wait_leave_nothing_behind() -> anyhow::
     stack.sidecar.process.thaw()?;
     let after = stack.send_many("a", 6).await?;
     ensure!((after.allowed, after.denied) == (5, 1), "{after:?}");
-    // Nobody who had gone was sent on.
+    // No request that had ended was sent on.
     let seen = stack.upstream.served();
     ensure!(seen == 6, "{seen} reached the upstream");
     Ok(())

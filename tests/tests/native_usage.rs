@@ -65,7 +65,7 @@ async fn started(
 async fn served(stack: &Stack, headers: &[(&str, &[u8])], cost: f64) -> anyhow::Result<Reply> {
     let before = stack.metric("tidegate_total_hits_total").await?;
     let reply = stack.get("/", headers).await?;
-    // A peek is counted nowhere; a request that was denied is not debited.
+    // A peek is not counted; a denied request is not debited.
     if reply.status == 200 {
         let what = format!("the debit of {reply:?}");
         let after = async || {

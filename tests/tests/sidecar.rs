@@ -386,7 +386,7 @@ async fn sidecars_share_a_data_directory() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks about one counter so many times, and counts how often it was allowed.
+/// Makes this many calls about one counter, and counts the allowed ones.
 async fn drain(client: &Rls, times: u32) -> anyhow::Result<u32> {
     let mut allowed = 0;
     for _ in 0..times {

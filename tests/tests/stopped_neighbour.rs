@@ -1,5 +1,5 @@
 //! A process that stops beside sidecars, with a counter in its hands: that counter is not decided, all others
-//! are, everybody is told, and all is well as soon as the process goes on or is killed.
+//! are, health checks report it, and all is well as soon as the process goes on or is killed.
 
 use anyhow::{Context, ensure};
 use prost::Message;
@@ -268,7 +268,7 @@ async fn a_stopped_process_holds_up_its_counter_alone_until_it_is_killed() -> an
     story("a_stopped_process_holds_up_its_counter_alone_until_it_is_killed", true).await
 }
 
-/// Health is told by itself, also where nobody asks about the counter.
+/// Health is reported without any call about the counter.
 #[tokio::test]
 async fn a_stopped_process_is_told_of_within_two_seconds_though_nobody_waits_for_it()
 -> anyhow::Result<()> {

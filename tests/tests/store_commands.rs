@@ -534,7 +534,7 @@ async fn a_reader_that_has_read_enough_is_no_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As another user where the tests run as root, whom no permission holds up.
+/// As another user where the tests run as root, since permissions do not stop root.
 #[tokio::test]
 async fn permission_to_read_is_enough_for_a_look() -> anyhow::Result<()> {
     let home = Home::at_rest().await?;

@@ -68,7 +68,7 @@ async fn metric(http: SocketAddr, series: &str) -> anyhow::Result<Option<u64>> {
 
 const ANSWERED: &str = "tidegate_answers_total{code=\"ok\"}";
 
-/// Clients that ask without end, each about one key, until told to stop.
+/// Clients that call without end, each about one key, until they are stopped.
 struct Load {
     clients: JoinSet<anyhow::Result<()>>,
     told: Arc<Told>,
@@ -119,7 +119,7 @@ impl Load {
         self.told.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more calls were answered.
+    /// Waits until this many more calls were answered.
     async fn goes_on(&self, more: u64) -> anyhow::Result<()> {
         let from = self.acknowledged();
         wait::until("the load to go on", async || {
@@ -205,7 +205,7 @@ async fn workers_share_one_limit_exactly() -> anyhow::Result<()> {
         let found = metric(sidecar.http, &series).await?;
         ensure!(found == Some(expected), "{series}: {found:?}");
     }
-    // What all of them share is told once.
+    // Shared state is reported once.
     ensure!(metric(sidecar.http, "tidegate_config_load_success_total").await? == Some(1));
     ensure!(metric(sidecar.http, "tidegate_config_current").await? == Some(1));
     ensure!(metric(sidecar.http, "tidegate_store_created_total").await? == Some(1));
@@ -539,7 +539,7 @@ async fn all_workers_read_the_limits_again_on_sighup() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One that was about to serve when all were told to read the limits was not told, and without a watch kept
+/// One that was about to serve when all got the signal to read the limits did not get it, and without a watch kept
 /// those that it had begun with.
 #[tokio::test]
 async fn a_worker_that_starts_during_a_reload_reads_the_limits_too() -> anyhow::Result<()> {
@@ -593,7 +593,7 @@ async fn a_worker_starts_again_on_the_limits_in_force() -> anyhow::Result<()> {
         std::fs::write(&limits, LIMITS.replace("300", limit))?;
         wait::until("the limit", async || (remaining().await.ok()? == expected).then_some(()))
             .await?;
-        // By both processes, of which the lowest is told.
+        // By both processes; the lowest is reported.
         current(1).await?;
         std::fs::write(&limits, LIMITS.replace("year", "eon"))?;
         current(0).await?;
@@ -766,7 +766,7 @@ async fn a_takeover_that_fails_leaves_the_old_process_serving() -> anyhow::Resul
     Ok(())
 }
 
-/// The old process removed the file of its Unix socket when it was told to end while a new one that had the
+/// The old process removed the file of its Unix socket when it got the signal to end while a new one that had the
 /// socket by then got ready: nobody could reach that any more.
 #[tokio::test]
 async fn who_is_stopped_in_a_takeover_leaves_the_socket_to_the_new_process() -> anyhow::Result<()> {

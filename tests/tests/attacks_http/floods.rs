@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 const NANOS_MAX: f64 = 50.0;
 /// Enough that a clock that ticks each 10 ms tells 5 ns a byte from none.
 const BYTES: usize = 8 << 20;
-/// Floods come over so many connections at once.
+/// Floods come over this many connections at once.
 const CONNECTIONS: usize = 8;
 
 /// Floods are measured one after the other.
@@ -35,7 +35,7 @@ async fn cost(served: &Served, to: SocketAddr, request: &[u8]) -> anyhow::Result
     Ok(used.as_nanos() as f64 / sent as f64)
 }
 
-/// Sends a request so many times, reads what comes, and connects again where it is closed.
+/// Sends a request this many times, reads the answers, and connects again after each close.
 async fn flood(to: SocketAddr, request: &[u8], times: usize) -> anyhow::Result<usize> {
     let mut sent = 0;
     while sent < times {

@@ -19,7 +19,7 @@ async fn connected(to: SocketAddr) -> anyhow::Result<TcpStream> {
     in_time("a connection", async { Ok(TcpStream::connect(to).await?) }).await
 }
 
-/// Connects so many clients, each of which sends this and reads nothing.
+/// Connects this many clients; each sends this and reads nothing.
 async fn holders(to: SocketAddr, count: usize, says: &[u8]) -> anyhow::Result<Vec<TcpStream>> {
     let mut all = Vec::with_capacity(count);
     for _ in 0..count {
@@ -142,7 +142,7 @@ async fn frs_callers_are_served_beside_any_number_of_silent_holders() -> anyhow:
         held.push(holders(to, 700, half_body.as_bytes()).await?);
         held.push(holders(to, 300, large.as_bytes()).await?);
         for index in 0..20 {
-            // Clients that come all at once may be told to try again, but never cut off.
+            // Clients that come all at once may get 503, but are never cut off.
             let body = format!("{}{FRS_BODY}", " ".repeat(index * 10_000));
             let asked = async || {
                 let command = [("x-frs-command", &b"Update"[..])];

@@ -111,7 +111,7 @@ async fn a_peer_that_reads_no_answers_is_closed() -> anyhow::Result<()> {
     served.check_alive().await
 }
 
-/// The system asks after peers of whom nothing was heard for a while.
+/// The system probes silent peers (TCP keepalive).
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn half_open_connections_are_asked_after() -> anyhow::Result<()> {
