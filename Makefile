@@ -7,7 +7,7 @@ TOOLS := $(CURDIR)/.tools
 # The commands below know where things are built, whatever the environment says.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 WASM := dist/tidegate.wasm
-# gRPC clients that are not ours, for the tests; made anew when what they need changes.
+# Foreign gRPC clients for the tests; fetched again when their requirements change.
 CLIENTS := $(TOOLS)/clients/ready
 GRPC_JS := $(TOOLS)/grpc_js/ready
 # Filters that do nothing, with and without the SDK, which the benchmark of Envoy runs beside it.
@@ -52,7 +52,7 @@ build-bench: toolchain
 	cargo build --release --locked -p tidegate-bench
 
 build-wasm: toolchain ## Build the Envoy filter: dist/tidegate.wasm
-	@# The linker pads numbers in code to five bytes unless told otherwise: 5 % of the module.
+	@# The linker pads numbers in code to five bytes without this option: 5 % of the module.
 	cargo rustc --profile wasm --locked --target wasm32-wasip1 -p tidegate --lib -- \
 		-C link-arg=--compress-relocations
 	@mkdir -p dist
@@ -98,8 +98,8 @@ sim: toolchain ## Millions of events in a simulated world: crashes, bad networks
 fuzz: build-fuzz ## Coverage-guided fuzzing for SECONDS (60) each; TARGET= for one, and INPUT= for one input of it
 	@fuzz/run $(or $(INPUT),$(SECONDS)) $(or $(TARGET),$(FUZZ_TARGETS))
 
-# Instrumented by a wrapper of rustc, in the profile and with the features of the tests: so what is not of
-# this workspace is built once for both.
+# A wrapper of rustc instruments only this workspace, in the profile and with the features of the tests. So
+# third-party crates are built once for both.
 build-fuzz: toolchain
 	@command -v c++ >/dev/null || { echo "A C++ compiler (c++) is needed, for libFuzzer"; exit 1; }
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument CARGO_INCREMENTAL=0 cargo build --locked \

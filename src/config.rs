@@ -38,10 +38,12 @@ pub struct Config {
     pub call_target: String,
     /// The time for a call, after which the sidecar counts as late.
     pub timeout: Duration,
-    /// The mode for requests while the sidecar does not answer.
-    pub failure_mode: FailureMode,
-    /// The mode for requests during overload.
-    pub overload_mode: OverloadMode,
+    /// The mode for requests while the sidecar does not answer. `Deny` answers with 500, as Envoy's own
+    /// filter does.
+    pub failure_mode: UndecidedMode,
+    /// The mode for requests during overload. Clients can cause overload, so limits hold only with
+    /// `Deny`, which answers with 503 and `Retry-After`.
+    pub overload_mode: UndecidedMode,
     /// The actions that make descriptors; each entry makes at most one.
     pub rate_limits: Vec<RateLimit>,
     /// The query parameters that the actions need.
@@ -52,51 +54,24 @@ pub struct Config {
     pub headers: HeaderStyle,
     /// The reply to a denied request.
     pub denied: DeniedReply,
-    /// The table of leases in Envoy.
-    pub leases: Leases,
+    /// The size of the table of leases that all workers of an Envoy process share, in slots for a few
+    /// leases each; 0 disables leases, so that every request needs a call.
+    pub lease_slots: u32,
 }
 
-/// The table of leases that all workers of an Envoy process share.
+/// The mode for requests that the sidecar does not decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leases {
-    /// The number of slots, each for a few leases; 0 disables leases, so that every request needs a
-    /// call.
-    pub slots: u32,
-}
-
-impl Default for Leases {
-    fn default() -> Self {
-        // With at most 857 bytes a slot, at most 7 MB of Envoy's memory.
-        Leases { slots: 8_192 }
-    }
-}
-
-/// The mode for requests while the sidecar does not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FailureMode {
-    /// It passes.
-    #[default]
+pub enum UndecidedMode {
+    /// They pass.
     Allow,
-    /// It is answered with 500, as by Envoy's own filter.
+    /// They are answered with an error.
     Deny,
-}
-
-/// The mode for requests during overload. Clients can cause overload, so limits hold only with
-/// deny.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OverloadMode {
-    /// It is answered with 503 and `Retry-After`.
-    #[default]
-    Deny,
-    /// It passes.
-    Allow,
 }
 
 /// The style of the headers about limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderStyle {
     /// `RateLimit-Policy` and `RateLimit` of the current IETF draft.
-    #[default]
     Ietf,
     /// `x-ratelimit-limit`, `-remaining` and `-reset`, as Envoy's own filter sends them.
     Draft03,

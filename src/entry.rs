@@ -60,36 +60,29 @@ extern "C" fn proxy_on_context_create(context: u32, parent: u32) {
 /// Returning 0 makes Envoy refuse the configuration.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_configure(root: u32, size: usize) -> u32 {
-    callback(root, 0, |workers| configure(workers, root, size).into())
+    callback(root, 0, |workers| match configure(workers, root, size) {
+        Ok(()) => 1,
+        Err(message) => {
+            abi::log(LogLevel::Error, &message);
+            0
+        }
+    })
 }
 
-fn configure(workers: &mut Workers, root: u32, size: usize) -> bool {
+fn configure(workers: &mut Workers, root: u32, size: usize) -> Result<(), String> {
     let config = abi::buffer(Buffer::PluginConfiguration, size, Config::from_envoy);
-    match config.unwrap_or_else(|_| Config::from_envoy(&[])) {
-        Ok(config) => {
-            let period = u32::try_from(TICK.as_millis()).unwrap_or(u32::MAX);
-            if abi::set_tick_period(period).is_err() {
-                abi::log(LogLevel::Error, "Envoy refused the timer that maintains leases");
-                return false;
-            }
-            let Some(host) = Envoy::new() else {
-                let text = "Envoy refused the shared queue that resumes requests";
-                abi::log(LogLevel::Error, text);
-                return false;
-            };
-            if let Some(mut before) = workers.insert(root, Worker::new(host, config)) {
-                let decided = before.on_end();
-                if let Some(worker) = workers.get_mut(root) {
-                    worker.adopt(decided);
-                }
-            }
-            true
-        }
-        Err(error) => {
-            abi::log(LogLevel::Error, &error.to_string());
-            false
+    let config = config.unwrap_or_else(|_| Config::from_envoy(&[]));
+    let config = config.map_err(|error| error.to_string())?;
+    let period = u32::try_from(TICK.as_millis()).unwrap_or(u32::MAX);
+    abi::set_tick_period(period).map_err(|_| "Envoy refused the timer that maintains leases")?;
+    let host = Envoy::new().ok_or("Envoy refused the shared queue that resumes requests")?;
+    if let Some(mut before) = workers.insert(root, Worker::new(host, config)) {
+        let decided = before.on_end();
+        if let Some(worker) = workers.get_mut(root) {
+            worker.adopt(decided);
         }
     }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! The Envoy filter of Tidegate, built as `tidegate.wasm` (proxy-wasm, wasm32-wasip1).
 //!
-//! It turns a request into descriptors, decides them by leased tokens or asks the sidecar, and
+//! It turns a request into descriptors, decides them by leased tokens or calls the sidecar, and
 //! carries out the decision. Each Envoy worker runs one single-threaded virtual machine. A panic
 //! would fail every request of that worker, so this crate denies code that can panic.
 //!

@@ -1,11 +1,10 @@
-//! Matchers of request values, compiled from the configuration: texts, headers, query parameters
-//! and addresses.
+//! Matchers of request values, compiled from the configuration, and the parameters of a query.
 //!
 //! Pure, and defined for any bytes: a client's value can fail to match, but do nothing else.
 //! Refuses to read requests: `request` passes the values.
 
 pub mod address;
-pub mod header;
 pub mod pattern;
 pub mod query;
 pub mod text;
+pub mod value;

@@ -15,14 +15,11 @@ mod fact_reader;
 mod tests;
 
 use crate::config::{
-    Action, Condition, Config, Encoded, Enforcement, Fact, HITS_MAX, HitsAddend, RateLimit,
-    WhenAbsent,
+    Action, Condition, Config, Encoded, Enforcement, HITS_MAX, HitsAddend, WhenAbsent,
 };
 use crate::host::RequestFacts;
 use crate::matching::address::Network;
-use crate::matching::header::HeaderTest;
-use crate::matching::query::QueryTest;
-use crate::matching::text::TextMatcher;
+use crate::matching::value::ValueTest;
 use crate::request::descriptors::Descriptors;
 use fact_reader::FactReader;
 use std::io::Write;
@@ -48,7 +45,8 @@ pub fn extract(
             Enforcement::Enforced => &mut *enforced,
             Enforcement::Shadow => &mut *shadowed,
         };
-        match extract_one(rate_limit, &mut reader, descriptors) {
+        let mut actions = rate_limit.actions.iter();
+        match actions.try_for_each(|action| entry(action, &mut reader, descriptors)) {
             Some(()) => descriptors.finish(seed, hits(&rate_limit.hits, &mut reader)),
             None => descriptors.discard_partial(),
         }
@@ -59,17 +57,6 @@ pub fn extract(
 fn holds<F: RequestFacts>(condition: &Condition, reader: &mut FactReader<'_, F>) -> bool {
     let value = reader.value(&condition.fact);
     value.is_some_and(|value| condition.one_of.iter().any(|text| text.as_bytes() == value))
-}
-
-fn extract_one<F: RequestFacts>(
-    rate_limit: &RateLimit,
-    reader: &mut FactReader<'_, F>,
-    descriptors: &mut Descriptors,
-) -> Option<()> {
-    for action in &rate_limit.actions {
-        entry(action, reader, descriptors)?;
-    }
-    Some(())
 }
 
 /// Appends the entry of an action, if it has one; none if the descriptor is dropped.
@@ -86,62 +73,31 @@ fn entry<F: RequestFacts>(
                     descriptors.append(&key.0);
                     descriptors.value(|bytes| append_text(bytes, value));
                 }
-                None => absent(descriptors, when_absent)?,
+                None => match when_absent {
+                    WhenAbsent::DropDescriptor => return None,
+                    WhenAbsent::SkipEntry => {}
+                    WhenAbsent::Entry(entry) => descriptors.append(&entry.0),
+                },
             }
         }
-        Action::Address { key, address } => {
-            let address = reader.address(address)?;
-            shown_entry(descriptors, key, &address);
-        }
-        Action::Network { key, address, v4_prefix_mask_len, v6_prefix_mask_len } => {
-            let address = reader.address(address)?;
+        Action::Address { key } => shown_entry(descriptors, key, &reader.address()?),
+        Action::Network { key, v4_prefix_mask_len, v6_prefix_mask_len } => {
+            let address = reader.address()?;
             let bits = if address.is_ipv4() { v4_prefix_mask_len } else { v6_prefix_mask_len };
             shown_entry(descriptors, key, &Network::new(address, *bits));
         }
-        Action::AddressMatch { entry, address, matcher } => {
-            matcher.matches(reader.address(address)?).then(|| descriptors.append(&entry.0))?;
+        Action::AddressMatch { entry, matcher } => {
+            matcher.matches(reader.address()?).then(|| descriptors.append(&entry.0))?;
         }
-        Action::HeaderMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|(header, matcher)| {
-                let text = match &matcher.test {
-                    HeaderTest::Text(text) => Some(text),
-                    _ => None,
-                };
-                matcher.matches(tested(header, text, reader))
+        Action::ValueMatch { entry, matchers, sense } => {
+            let matched = matchers.iter().all(|(fact, matcher)| {
+                matcher.matches(match &matcher.test {
+                    ValueTest::Text(text) if text.needs_text() => reader.text(fact),
+                    _ => reader.value(fact),
+                })
             });
             sense.of(matched).then(|| descriptors.append(&entry.0))?;
         }
-        Action::QueryMatch { entry, matchers, sense } => {
-            let matched = matchers.iter().all(|(parameter, matcher)| {
-                let text = match &matcher.test {
-                    QueryTest::Text(text) => Some(text),
-                    QueryTest::Present | QueryTest::Absent => None,
-                };
-                matcher.matches(tested(parameter, text, reader))
-            });
-            sense.of(matched).then(|| descriptors.append(&entry.0))?;
-        }
-    }
-    Some(())
-}
-
-/// The value of a fact in the form that the test needs.
-fn tested<'r, F: RequestFacts>(
-    fact: &Fact,
-    text: Option<&TextMatcher>,
-    reader: &'r mut FactReader<'_, F>,
-) -> Option<&'r [u8]> {
-    match text.is_some_and(TextMatcher::needs_text) {
-        true => reader.text(fact),
-        false => reader.value(fact),
-    }
-}
-
-fn absent(descriptors: &mut Descriptors, when_absent: &WhenAbsent) -> Option<()> {
-    match when_absent {
-        WhenAbsent::DropDescriptor => return None,
-        WhenAbsent::SkipEntry => {}
-        WhenAbsent::Entry(entry) => descriptors.append(&entry.0),
     }
     Some(())
 }

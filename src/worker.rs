@@ -102,8 +102,8 @@ impl<H: Host> Worker<H> {
         let process = ProcessIdentity::join(&host, &config);
         Worker {
             process,
-            shared: SharedTable::new(config.leases.slots),
-            local: LocalTable::new(),
+            shared: SharedTable { slots: config.lease_slots },
+            local: LocalTable::default(),
             calls: PendingCalls::default(),
             streams: Streams::default(),
             breaker: CircuitBreaker::new(),

@@ -64,7 +64,7 @@ fn json(bytes: &[u8]) -> serde_json::Result<Tree> {
     Ok(value)
 }
 
-/// Reads any value but refuses duplicate keys, of which the library would silently use the last.
+/// Reads any value but refuses duplicate keys: the library would silently use the last one.
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {

@@ -21,32 +21,25 @@ impl Encoded {
 pub(crate) fn encoded(parts: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
-        append_part(&mut bytes, part);
+        let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(part.as_bytes());
     }
     bytes
 }
 
 pub(crate) const LENGTH_BYTES: usize = size_of::<u32>();
 
-pub(crate) fn append_part(bytes: &mut Vec<u8>, part: &str) {
-    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
-    bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(part.as_bytes());
-}
-
-/// Decodes entries.
-pub(crate) fn entries_of(bytes: &[u8]) -> Vec<Entry> {
-    parts_of(bytes).map(|(key, value)| Entry::new(key, value)).collect()
-}
-
-/// The encoded keys and values. Ends early at malformed bytes.
-fn parts_of(mut bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
-    std::iter::from_fn(move || {
-        let (key, rest) = part(bytes)?;
-        let (value, rest) = part(rest)?;
+/// Decodes entries. Ends early at malformed bytes.
+pub(crate) fn entries_of(mut bytes: &[u8]) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    while let Some((key, rest)) = part(bytes)
+        && let Some((value, rest)) = part(rest)
+    {
+        entries.push(Entry::new(key, value));
         bytes = rest;
-        Some((key, value))
-    })
+    }
+    entries
 }
 
 fn part(bytes: &[u8]) -> Option<(&str, &[u8])> {

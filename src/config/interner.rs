@@ -44,10 +44,6 @@ impl Interner {
         self.fact(Source::Property(path.iter().map(|&part| part.to_owned()).collect()))
     }
 
-    pub(super) fn address(&mut self) -> Fact {
-        self.property(&["source", "address"])
-    }
-
     /// The query parameters among the facts.
     pub(super) fn parameters(&self) -> Parameters {
         let name = |(source, number): (&Source, &usize)| match source {

@@ -96,13 +96,13 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A boolean field.
+    /// A boolean field, or its default.
     #[inline(never)]
-    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ConfigError> {
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
         let field = self.at(name);
         match field.value {
-            Tree::Flag(flag) => Ok(Some(*flag)),
-            Tree::Null => Ok(None),
+            Tree::Flag(flag) => Ok(*flag),
+            Tree::Null => Ok(default),
             _ => Err(field.invalid("type", "a boolean")),
         }
     }
@@ -168,14 +168,14 @@ impl<'a> Node<'a> {
     /// An unknown `field` or `variant`.
     #[cold]
     #[inline(never)]
-    pub(super) fn unknown(&self, what: &str, name: &str, known: &[&str]) -> ConfigError {
+    pub(super) fn unknown(&self, kind: &str, name: &str, known: &[&str]) -> ConfigError {
         let expected = match known {
             [] => "there are no fields".to_owned(),
             [one] => format!("expected `{one}`"),
             [one, other] => format!("expected `{one}` or `{other}`"),
             many => format!("expected one of {}", listed(many)),
         };
-        self.error(&format!("unknown {what} `{name}`, {expected}"))
+        self.error(&format!("unknown {kind} `{name}`, {expected}"))
     }
 
     fn path(&self) -> String {

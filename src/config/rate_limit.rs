@@ -5,8 +5,7 @@
 
 use super::encoded::Encoded;
 use crate::matching::address::AddressMatcher;
-use crate::matching::header::{HeaderMatcher, Sense};
-use crate::matching::query::QueryMatcher;
+use crate::matching::value::{Sense, ValueMatcher};
 
 /// The actions of one descriptor: at most one entry each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,15 +69,11 @@ pub enum Action {
     Address {
         /// The entry's key.
         key: Encoded,
-        /// The address.
-        address: Fact,
     },
     /// The network of that address (`masked_remote_address`).
     Network {
         /// The entry's key.
         key: Encoded,
-        /// The address.
-        address: Fact,
         /// Significant bits of an IPv4 address.
         v4_prefix_mask_len: u32,
         /// Significant bits of an IPv6 address.
@@ -88,26 +83,16 @@ pub enum Action {
     AddressMatch {
         /// The entry.
         entry: Encoded,
-        /// The address.
-        address: Fact,
         /// The matching addresses.
         matcher: AddressMatcher,
     },
-    /// A constant entry for requests with some headers (`header_value_match`).
-    HeaderMatch {
+    /// A constant entry for requests with some headers (`header_value_match`) or query parameters
+    /// (`query_parameter_value_match`).
+    ValueMatch {
         /// The entry.
         entry: Encoded,
         /// All of them must match.
-        matchers: Vec<(Fact, HeaderMatcher)>,
-        /// Inverted: not all of them may match (`expect_match`).
-        sense: Sense,
-    },
-    /// A constant entry for requests with some query parameters (`query_parameter_value_match`).
-    QueryMatch {
-        /// The entry.
-        entry: Encoded,
-        /// All of them must match.
-        matchers: Vec<(Fact, QueryMatcher)>,
+        matchers: Vec<(Fact, ValueMatcher)>,
         /// Inverted: not all of them may match (`expect_match`).
         sense: Sense,
     },

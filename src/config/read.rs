@@ -10,17 +10,16 @@ use super::document::Tree;
 use super::interner::Interner;
 use super::node::Node;
 use super::unsupported::OF_THE_FILTER;
-use super::{
-    Config, ConfigError, DeniedReply, Enforcement, FailureMode, HeaderStyle, Leases, OverloadMode,
-    RateLimit,
-};
-use checks::{in_range, not_empty};
+use super::{Config, ConfigError, DeniedReply, Enforcement, HeaderStyle, RateLimit, UndecidedMode};
+use checks::{items_up_to, not_empty, number_or};
 use std::time::Duration;
 
 /// The default of Envoy's own rate limit filter.
 const TIMEOUT_MS_DEFAULT: u32 = 20;
 /// A request held for a minute is lost anyway.
 const TIMEOUT_MS_MAX: u64 = 60_000;
+/// With at most 857 bytes a slot, at most 7 MB of Envoy's memory.
+const SLOTS_DEFAULT: u32 = 8_192;
 /// At about 450 bytes a slot, 30 MB of Envoy's memory.
 const SLOTS_MAX: u64 = 65_536;
 
@@ -49,11 +48,21 @@ pub(super) fn config(document: &Tree) -> Result<Config, ConfigError> {
         call_target: call_target(&cluster)?,
         cluster: cluster.text()?.to_owned(),
         timeout: timeout(&sidecar)?,
-        failure_mode: failure_mode(&node)?,
-        overload_mode: overload_mode(&node)?,
-        headers: header_style(&node)?,
+        failure_mode: match variant(&node, "failure_mode", &["allow", "deny"])? {
+            Some("deny") => UndecidedMode::Deny,
+            _ => UndecidedMode::Allow,
+        },
+        overload_mode: match variant(&node, "overload_mode", &["deny", "allow"])? {
+            Some("allow") => UndecidedMode::Allow,
+            _ => UndecidedMode::Deny,
+        },
+        headers: match variant(&node, "headers", &["ietf", "draft03", "off"])? {
+            Some("off") => HeaderStyle::Off,
+            Some("draft03") => HeaderStyle::Draft03,
+            _ => HeaderStyle::Ietf,
+        },
         denied: denied(&node.at("denied"))?,
-        leases: leases(&node.at("leases"))?,
+        lease_slots: lease_slots(&node.at("leases"))?,
         rate_limits: rate_limits(&node, &mut interner)?,
         parameters: interner.parameters(),
         path: interner.header(":path"),
@@ -69,90 +78,52 @@ fn call_target(cluster: &Node<'_>) -> Result<String, ConfigError> {
 }
 
 fn timeout(sidecar: &Node<'_>) -> Result<Duration, ConfigError> {
-    let timeout_ms = match sidecar.field("timeout_ms") {
-        Some(timeout_ms) => in_range(&timeout_ms, 1, TIMEOUT_MS_MAX)?,
-        None => TIMEOUT_MS_DEFAULT,
-    };
+    let timeout_ms = number_or(sidecar, "timeout_ms", TIMEOUT_MS_DEFAULT, 1, TIMEOUT_MS_MAX)?;
     Ok(Duration::from_millis(timeout_ms.into()))
 }
 
-fn failure_mode(node: &Node<'_>) -> Result<FailureMode, ConfigError> {
-    let Some(field) = node.field("failure_mode") else { return Ok(FailureMode::default()) };
-    match field.text()? {
-        "allow" => Ok(FailureMode::Allow),
-        "deny" => Ok(FailureMode::Deny),
-        other => Err(field.unknown("variant", other, &["allow", "deny"])),
-    }
-}
-
-fn overload_mode(node: &Node<'_>) -> Result<OverloadMode, ConfigError> {
-    let Some(field) = node.field("overload_mode") else { return Ok(OverloadMode::default()) };
-    match field.text()? {
-        "deny" => Ok(OverloadMode::Deny),
-        "allow" => Ok(OverloadMode::Allow),
-        other => Err(field.unknown("variant", other, &["deny", "allow"])),
-    }
-}
-
-fn header_style(node: &Node<'_>) -> Result<HeaderStyle, ConfigError> {
-    let Some(field) = node.field("headers") else { return Ok(HeaderStyle::default()) };
-    match field.text()? {
-        "ietf" => Ok(HeaderStyle::Ietf),
-        "draft03" => Ok(HeaderStyle::Draft03),
-        "off" => Ok(HeaderStyle::Off),
-        other => Err(field.unknown("variant", other, &["ietf", "draft03", "off"])),
+/// A field with one of these texts, if present.
+fn variant(
+    node: &Node<'_>,
+    name: &str,
+    known: &[&'static str],
+) -> Result<Option<&'static str>, ConfigError> {
+    let Some(field) = node.field(name) else { return Ok(None) };
+    let text = field.text()?;
+    match known.iter().find(|known| **known == text) {
+        Some(known) => Ok(Some(known)),
+        None => Err(field.unknown("variant", text, known)),
     }
 }
 
 fn denied(node: &Node<'_>) -> Result<DeniedReply, ConfigError> {
-    let mut reply = DeniedReply { status: 429, body: "rate limit exceeded".to_owned() };
-    if node.is_absent() {
-        return Ok(reply);
+    if !node.is_absent() {
+        node.object("an object with `status` or `body`", &["status", "body"], &[])?;
     }
-    node.object("an object with `status` or `body`", &["status", "body"], &[])?;
-    if let Some(status) = node.field("status") {
-        reply.status = in_range(&status, 400, 599)?;
-    }
-    if let Some(body) = node.field("body") {
-        // A gRPC client gets the body as its status message, in which a newline reads `%0A`.
-        body.text()?.trim_end_matches(['\r', '\n']).clone_into(&mut reply.body);
-    }
-    Ok(reply)
+    let status = number_or(node, "status", 429, 400, 599)?;
+    let body = node.field("body");
+    let body = body.map_or(Ok("rate limit exceeded"), |body| body.text())?;
+    // A gRPC client gets the body as its status message, in which a newline reads `%0A`.
+    Ok(DeniedReply { status, body: body.trim_end_matches(['\r', '\n']).to_owned() })
 }
 
-fn leases(node: &Node<'_>) -> Result<Leases, ConfigError> {
-    let mut leases = Leases::default();
-    if node.is_absent() {
-        return Ok(leases);
+fn lease_slots(node: &Node<'_>) -> Result<u32, ConfigError> {
+    if !node.is_absent() {
+        node.object("an object with `slots`", &["slots"], &[])?;
     }
-    node.object("an object with `slots`", &["slots"], &[])?;
-    if let Some(slots) = node.field("slots") {
-        leases.slots = in_range(&slots, 0, SLOTS_MAX)?;
-    }
-    Ok(leases)
+    number_or(node, "slots", SLOTS_DEFAULT, 0, SLOTS_MAX)
 }
 
 /// Whether an entry, or the filter as a whole, can deny.
 fn enforcement(node: &Node<'_>) -> Result<Enforcement, ConfigError> {
-    match node.flag("shadow")? {
-        Some(true) => Ok(Enforcement::Shadow),
-        Some(false) | None => Ok(Enforcement::Enforced),
-    }
+    let shadow = node.flag("shadow", false)?;
+    Ok(if shadow { Enforcement::Shadow } else { Enforcement::Enforced })
 }
 
 fn rate_limits(node: &Node<'_>, interner: &mut Interner) -> Result<Vec<RateLimit>, ConfigError> {
     let of_the_filter = enforcement(node)?;
-    let list = node.required("rate_limits")?;
-    let items = list.items()?;
-    if items.is_empty() {
-        return Err(list.error("must not be empty"));
-    }
-    let (count, max) = (items.len(), tidegate_wire::DESCRIPTORS_MAX);
-    if count > max {
-        return Err(list.error(&format!("{count} are too many (maximum {max})")));
-    }
-    let mut valid = Vec::with_capacity(count);
-    for item in &items {
+    let mut valid = Vec::new();
+    for item in &items_up_to(&node.required("rate_limits")?, tidegate_wire::DESCRIPTORS_MAX)? {
         let mut rate_limit = rate_limit::rate_limit(item, interner)?;
         if of_the_filter == Enforcement::Shadow {
             rate_limit.enforcement = Enforcement::Shadow;

@@ -46,7 +46,7 @@ fn entry_of(mut bytes: &[u8], depth: u32) -> Option<(String, Tree)> {
     Some(entry)
 }
 
-/// A `Value`: a oneof, of which the last field counts.
+/// A `Value`: a oneof, whose last field counts.
 fn tree(mut bytes: &[u8], depth: u32) -> Option<Tree> {
     let depth = depth.checked_sub(1)?;
     let mut tree = Tree::Null;

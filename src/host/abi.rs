@@ -280,36 +280,30 @@ pub(crate) fn increment_metric(metric: u32, offset: i64) -> Result<(), Status> {
     proxy_increment_metric(metric, offset).ok()
 }
 
-/// A call of a gRPC method, with `metadata` encoded by [`pairs`].
-#[derive(Debug)]
-pub(crate) struct GrpcCall<'a> {
-    pub(crate) target: &'a [u8],
-    pub(crate) service: &'a str,
-    pub(crate) method: &'a str,
-    /// Names and values.
-    pub(crate) metadata: &'a [u8],
-    pub(crate) message: &'a [u8],
-    /// Envoy ends the call after this time, with gRPC status 14.
-    pub(crate) timeout_ms: u32,
-}
-
-/// Starts a call. Its result goes to the root of the effective context, as a receive or a close.
-pub(crate) fn grpc_call(call: &GrpcCall<'_>) -> Result<u32, Status> {
+/// Starts a call, with `metadata` encoded by [`pairs`]. Its result goes to the root of the effective
+/// context, as a receive or a close. Envoy ends the call after `timeout_ms`, with gRPC status 14.
+pub(crate) fn grpc_call(
+    target: &str,
+    (service, method): (&str, &str),
+    metadata: &[u8],
+    message: &[u8],
+    timeout_ms: u32,
+) -> Result<u32, Status> {
     let mut token = 0;
-    // SAFETY: Envoy reads what `call` borrows and writes the word; all live until it returns.
+    // SAFETY: Envoy reads the slices and writes the word; all live until it returns.
     unsafe {
         proxy_grpc_call(
-            call.target.as_ptr(),
-            call.target.len(),
-            call.service.as_ptr(),
-            call.service.len(),
-            call.method.as_ptr(),
-            call.method.len(),
-            call.metadata.as_ptr(),
-            call.metadata.len(),
-            call.message.as_ptr(),
-            call.message.len(),
-            call.timeout_ms,
+            target.as_ptr(),
+            target.len(),
+            service.as_ptr(),
+            service.len(),
+            method.as_ptr(),
+            method.len(),
+            metadata.as_ptr(),
+            metadata.len(),
+            message.as_ptr(),
+            message.len(),
+            timeout_ms,
             &mut token,
         )
     }

@@ -10,43 +10,35 @@ use crate::host::stats::MetricKind;
 use std::cell::{Cell, RefCell};
 use tidegate_core::Timestamp;
 
-/// The contexts of the running callback.
-#[derive(Clone, Copy)]
-struct Contexts {
-    /// The context that Envoy called.
-    current: u32,
-    /// The context that the next host call acts on.
-    effective: u32,
-}
-
 thread_local! {
-    static CONTEXTS: Cell<Contexts> = const { Cell::new(Contexts { current: 0, effective: 0 }) };
+    /// The context that Envoy called.
+    static CURRENT: Cell<u32> = const { Cell::new(0) };
+    /// The context that the next host call acts on.
+    static EFFECTIVE: Cell<u32> = const { Cell::new(0) };
     static METRICS: RefCell<Vec<(String, u32)>> = const { RefCell::new(Vec::new()) };
     static PATH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Starts a callback; Envoy has made its context the effective one.
 pub(crate) fn enter(context: u32) {
-    CONTEXTS.with(|contexts| contexts.set(Contexts { current: context, effective: context }));
+    CURRENT.set(context);
+    EFFECTIVE.set(context);
 }
 
 /// Makes host calls act on this context; false if Envoy no longer knows it.
 fn act_on(context: u32) -> bool {
-    CONTEXTS.with(|contexts| {
-        let now = contexts.get();
-        if now.effective == context {
-            return true;
-        }
-        let set = abi::set_effective_context(context).is_ok();
-        if set {
-            contexts.set(Contexts { effective: context, ..now });
-        }
-        set
-    })
+    if EFFECTIVE.get() == context {
+        return true;
+    }
+    let set = abi::set_effective_context(context).is_ok();
+    if set {
+        EFFECTIVE.set(context);
+    }
+    set
 }
 
 fn act_on_current() -> bool {
-    act_on(CONTEXTS.with(Cell::get).current)
+    act_on(CURRENT.get())
 }
 
 /// Envoy, for one plugin.
@@ -74,7 +66,7 @@ const CREATE: u32 = u32::MAX;
 
 impl Host for Envoy {
     fn now(&self) -> Timestamp {
-        // Without a clock every lease has expired: better to ask than to spend too late.
+        // Without a clock every lease has expired: better a call than a token spent too late.
         Timestamp::from_nanos(abi::monotonic_nanos().unwrap_or(u64::MAX))
     }
 
@@ -99,15 +91,10 @@ impl Host for Envoy {
     fn call(&self, call: &Call<'_>) -> Result<CallId, Unsent> {
         let metadata = call.metadata.iter().map(|(name, value)| (*name, value.as_str()));
         let metadata = abi::pairs(metadata);
-        let sent = abi::grpc_call(&abi::GrpcCall {
-            target: call.target.as_bytes(),
-            service: tidegate_wire::RLS_SERVICE,
-            method: tidegate_wire::RLS_METHOD,
-            metadata: &metadata,
-            message: call.message,
-            // In Envoy 0 means no timeout.
-            timeout_ms: u32::try_from(call.timeout.as_millis()).unwrap_or(u32::MAX).max(1),
-        });
+        // In Envoy 0 means no timeout.
+        let timeout_ms = u32::try_from(call.timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+        let method = (tidegate_wire::RLS_SERVICE, tidegate_wire::RLS_METHOD);
+        let sent = abi::grpc_call(call.target, method, &metadata, call.message, timeout_ms);
         sent.map(CallId).map_err(|status| match status {
             abi::Status::INTERNAL_FAILURE => Unsent::FailedAtOnce,
             _ => Unsent::Refused,

@@ -16,106 +16,95 @@ pub enum MetricKind {
     Gauge,
 }
 
-/// A counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counter {
-    /// Requests allowed by local state.
-    AllowedLocal,
-    /// Requests allowed by a response that they waited for.
-    AllowedAsked,
-    /// Requests denied by local state.
-    DeniedLocal,
-    /// Requests denied by a response that they waited for.
-    DeniedAsked,
-    /// Requests allowed because the sidecar did not answer.
-    FailureAllowed,
-    /// Requests denied because the sidecar did not answer.
-    FailureDenied,
-    /// Requests allowed because of overload.
-    OverloadAllowed,
-    /// Requests denied because of overload.
-    OverloadDenied,
-    /// Requests that only shadow mode kept from being denied.
-    ShadowDenied,
-    /// Requests that local state could not decide.
-    LeaseMisses,
-    /// Leases granted.
-    LeasesGranted,
-    /// Tokens returned.
-    TokensReturned,
-    /// Writes of shared data lost to another worker.
-    Conflicts,
-    /// Calls sent.
-    Asks,
-    /// Failed calls, for any of the causes below.
-    AskErrors,
-    /// Calls that could not be sent, or whose connection failed.
-    AsksUnreachable,
-    /// Calls pending when the sidecar had answered none for a while.
-    AsksUnanswered,
-    /// Calls that ended with an unexpected status or a malformed response.
-    AsksFailed,
-    /// Calls that were not answered in time.
-    AsksLate,
-    /// Calls that the sidecar had no room for.
-    AsksShed,
-    /// Calls that the sidecar refused.
-    AsksRefused,
-    /// Calls about a counter that a stopped process holds.
-    AsksStuck,
-    /// Calls beyond Envoy's circuit breaker or the connection's limit.
-    AsksOverflowed,
-    /// Requests that found no room to wait.
-    WaitingFull,
+/// Declares metrics, each with its name, which Envoy prefixes with `wasmcustom.`.
+macro_rules! metrics {
+    ($(#[$doc:meta])* $set:ident {
+        $($(#[$of_metric:meta])* $metric:ident = $name:literal,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $set {
+            $($(#[$of_metric])* $metric,)*
+        }
+
+        impl $set {
+            pub(crate) const NAMES: [&str; [$($name),*].len()] =
+                [$(concat!("tidegate.", $name)),*];
+        }
+    };
 }
 
-/// A gauge, of which each worker has a share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gauge {
-    /// Paused requests.
-    Waiting,
-    /// Leases known to this worker.
-    LeasesHeld,
-    /// Workers that make no calls since the sidecar does not answer.
-    BreakersOpen,
+metrics! {
+    /// A counter.
+    Counter {
+        /// Requests allowed by local state.
+        AllowedLocal = "allowed_local",
+        /// Requests allowed by a response that they waited for.
+        AllowedAsked = "allowed_asked",
+        /// Requests denied by local state.
+        DeniedLocal = "denied_local",
+        /// Requests denied by a response that they waited for.
+        DeniedAsked = "denied_asked",
+        /// Requests allowed because the sidecar did not answer.
+        FailureAllowed = "failure_allowed",
+        /// Requests denied because the sidecar did not answer.
+        FailureDenied = "failure_denied",
+        /// Requests allowed because of overload.
+        OverloadAllowed = "overload_allowed",
+        /// Requests denied because of overload.
+        OverloadDenied = "overload_denied",
+        /// Requests that only shadow mode kept from being denied.
+        ShadowDenied = "shadow_denied",
+        /// Requests that local state could not decide.
+        LeaseMisses = "lease_misses",
+        /// Leases granted.
+        LeasesGranted = "leases_granted",
+        /// Tokens returned.
+        TokensReturned = "tokens_returned",
+        /// Writes of shared data lost to another worker.
+        Conflicts = "conflicts",
+        /// Calls sent.
+        Asks = "asks",
+        /// Failed calls, for any of the causes below.
+        AskErrors = "ask_errors",
+        /// Calls that could not be sent, or whose connection failed.
+        AsksUnreachable = "asks_unreachable",
+        /// Calls pending when the sidecar had answered none for a while.
+        AsksUnanswered = "asks_unanswered",
+        /// Calls that ended with an unexpected status or a malformed response.
+        AsksFailed = "asks_failed",
+        /// Calls that were not answered in time.
+        AsksLate = "asks_late",
+        /// Calls that the sidecar had no room for.
+        AsksShed = "asks_shed",
+        /// Calls that the sidecar refused.
+        AsksRefused = "asks_refused",
+        /// Calls about a counter that a stopped process holds.
+        AsksStuck = "asks_stuck",
+        /// Calls beyond Envoy's circuit breaker or the connection's limit.
+        AsksOverflowed = "asks_overflowed",
+        /// Requests that found no room to wait.
+        WaitingFull = "waiting_full",
+    }
 }
 
-/// Names in the order of [`Counter`]. Envoy prefixes them with `wasmcustom.`.
-const COUNTS: [&str; 24] = [
-    "tidegate.allowed_local",
-    "tidegate.allowed_asked",
-    "tidegate.denied_local",
-    "tidegate.denied_asked",
-    "tidegate.failure_allowed",
-    "tidegate.failure_denied",
-    "tidegate.overload_allowed",
-    "tidegate.overload_denied",
-    "tidegate.shadow_denied",
-    "tidegate.lease_misses",
-    "tidegate.leases_granted",
-    "tidegate.tokens_returned",
-    "tidegate.conflicts",
-    "tidegate.asks",
-    "tidegate.ask_errors",
-    "tidegate.asks_unreachable",
-    "tidegate.asks_unanswered",
-    "tidegate.asks_failed",
-    "tidegate.asks_late",
-    "tidegate.asks_shed",
-    "tidegate.asks_refused",
-    "tidegate.asks_stuck",
-    "tidegate.asks_overflowed",
-    "tidegate.waiting_full",
-];
-
-/// Names in the order of [`Gauge`].
-const LEVELS: [&str; 3] = ["tidegate.waiting", "tidegate.leases_held", "tidegate.breakers_open"];
+metrics! {
+    /// A gauge: each worker has a share.
+    Gauge {
+        /// Paused requests.
+        Waiting = "waiting",
+        /// Leases known to this worker.
+        LeasesHeld = "leases_held",
+        /// Workers that make no calls since the sidecar does not answer.
+        BreakersOpen = "breakers_open",
+    }
+}
 
 /// The metrics of a worker.
 #[derive(Debug, Default)]
 pub struct Stats {
-    counts: [Stat; COUNTS.len()],
-    levels: [Stat; LEVELS.len()],
+    counts: [Stat; Counter::NAMES.len()],
+    levels: [Stat; Gauge::NAMES.len()],
 }
 
 #[derive(Debug, Default)]
@@ -130,9 +119,9 @@ struct Stat {
 
 impl Stat {
     fn flush(&mut self, host: &impl Host) {
-        let failure_log = self.value.saturating_sub(self.reported);
-        if let Some(metric) = self.metric.filter(|_| failure_log != 0) {
-            host.add_to_metric(metric, failure_log);
+        let change = self.value.saturating_sub(self.reported);
+        if let Some(metric) = self.metric.filter(|_| change != 0) {
+            host.add_to_metric(metric, change);
         }
         self.reported = self.value;
     }
@@ -142,29 +131,29 @@ impl Stats {
     /// Defines the metrics in Envoy. Once in the life of a worker: each definition costs Envoy
     /// memory.
     pub fn define(&mut self, host: &impl Host) {
-        for (stat, name) in self.counts.iter_mut().zip(COUNTS) {
+        for (stat, name) in self.counts.iter_mut().zip(Counter::NAMES) {
             stat.metric = host.define_metric(MetricKind::Counter, name);
         }
-        for (stat, name) in self.levels.iter_mut().zip(LEVELS) {
+        for (stat, name) in self.levels.iter_mut().zip(Gauge::NAMES) {
             stat.metric = host.define_metric(MetricKind::Gauge, name);
         }
     }
 
     /// Adds one to a counter.
-    pub fn count(&mut self, what: Counter) {
-        self.add(what, 1);
+    pub fn count(&mut self, counter: Counter) {
+        self.add(counter, 1);
     }
 
     /// Adds to a counter.
-    pub fn add(&mut self, what: Counter, amount: u64) {
-        if let Some(count) = self.counts.get_mut(what as usize) {
+    pub fn add(&mut self, counter: Counter, amount: u64) {
+        if let Some(count) = self.counts.get_mut(counter as usize) {
             count.value = count.value.saturating_add_unsigned(amount);
         }
     }
 
     /// Sets this worker's share of a gauge.
-    pub fn set(&mut self, what: Gauge, value: i64) {
-        if let Some(level) = self.levels.get_mut(what as usize) {
+    pub fn set(&mut self, gauge: Gauge, value: i64) {
+        if let Some(level) = self.levels.get_mut(gauge as usize) {
             level.value = value;
         }
     }

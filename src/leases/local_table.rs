@@ -41,7 +41,8 @@ pub(crate) struct ReturnableTokens {
     pub(crate) lease: LeaseTokens,
 }
 
-#[derive(Debug)]
+/// Allocates at the first insertion: the virtual machine of Envoy's main thread never gets a request.
+#[derive(Debug, Default)]
 pub(crate) struct LocalTable {
     /// Apart from the records: a lookup reads two cache lines.
     keys: Vec<Option<LeaseKey>>,
@@ -51,12 +52,6 @@ pub(crate) struct LocalTable {
 }
 
 impl LocalTable {
-    /// Allocates at the first insertion: the virtual machine of Envoy's main thread never gets a
-    /// request.
-    pub(crate) fn new() -> LocalTable {
-        LocalTable { keys: Vec::new(), records: Vec::new(), watched: Vec::new() }
-    }
-
     #[cold]
     fn allocate(&mut self) {
         self.keys.resize(CAPACITY, None);
@@ -127,7 +122,7 @@ impl LocalTable {
         let index = ways.min_by_key(rank).unwrap_or(first);
         let old = self.keys.get_mut(index).and_then(|slot| slot.replace(key));
         let left = self.records.get_mut(index).map(std::mem::take).unwrap_or_default();
-        self.watch(index, Watch::No);
+        self.unwatch(index);
         let evicted = old.map(|key| live_leases(key, &left, now)).unwrap_or_default();
         (index, evicted)
     }
@@ -136,14 +131,17 @@ impl LocalTable {
         self.watched.get(index >> 6).is_some_and(|word| (word >> (index & 63)) & 1 == 1)
     }
 
-    /// Starts or stops the visits at ticks.
-    pub(crate) fn watch(&mut self, index: usize, watch: Watch) {
-        let bit = 1_u64 << (index & 63);
+    /// Starts the visits at ticks.
+    pub(crate) fn watch(&mut self, index: usize) {
         if let Some(word) = self.watched.get_mut(index >> 6) {
-            match watch {
-                Watch::Yes => *word |= bit,
-                Watch::No => *word &= !bit,
-            }
+            *word |= 1 << (index & 63);
+        }
+    }
+
+    /// Ends the visits at ticks.
+    pub(crate) fn unwatch(&mut self, index: usize) {
+        if let Some(word) = self.watched.get_mut(index >> 6) {
+            *word &= !(1 << (index & 63));
         }
     }
 
@@ -163,15 +161,6 @@ impl LocalTable {
         let index = (word_at << 6) | usize::try_from(word.trailing_zeros()).ok()?;
         Some((index, self.keys.get(index).copied().flatten()?))
     }
-}
-
-/// Whether ticks visit a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watch {
-    /// They do.
-    Yes,
-    /// They do not.
-    No,
 }
 
 fn first_place(key: LeaseKey) -> usize {
@@ -199,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_record_is_evicted_first_without_tokens() {
-        let mut local_table = LocalTable::new();
+        let mut local_table = LocalTable::default();
         let lease = LeaseTokens { id: 9, left: 3, granted: 3, expires_at: at(1_000) };
         for number in 0..8_u32 {
             let (index, evicted) = local_table.find_or_insert(key(number.into()), at(0));
@@ -228,12 +217,12 @@ mod tests {
 
     #[test]
     fn watched_records_are_found_in_order() {
-        let mut local_table = LocalTable::new();
+        let mut local_table = LocalTable::default();
         let mut indexes: Vec<usize> = [3, 64, 700]
             .into_iter()
             .map(|number| {
                 let (index, _) = local_table.find_or_insert(LeaseKey(number), at(0));
-                local_table.watch(index, Watch::Yes);
+                local_table.watch(index);
                 index
             })
             .collect();
@@ -245,7 +234,7 @@ mod tests {
             from = index + 1;
         }
         assert_eq!((found, local_table.watched()), (indexes.clone(), 3));
-        local_table.watch(indexes[1], Watch::No);
+        local_table.unwatch(indexes[1]);
         assert_eq!(local_table.watched(), 2);
         assert_eq!(local_table.next_watched(CAPACITY), None);
     }

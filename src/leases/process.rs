@@ -20,7 +20,7 @@ pub(crate) struct ProcessIdentity {
 
 impl ProcessIdentity {
     /// Adopts the identity that another worker created, or creates it. Cluster and domain are mixed
-    /// into the seed, so that two plugins share leases only if they ask the same sidecar about the
+    /// into the seed, so that two plugins share leases only if they call the same sidecar for the
     /// same domain.
     pub(crate) fn join(host: &impl Host, config: &Config) -> ProcessIdentity {
         let process = agree(host);

@@ -3,7 +3,7 @@
 //!
 //! Shared data cannot be deleted, counted or listed, so the keys are a fixed set and contain no
 //! descriptors. After repeated conflicts, or if a slot is full of leases, a change fails: the
-//! caller asks the sidecar, or keeps its tokens.
+//! caller calls the sidecar, or keeps its tokens.
 
 use super::descriptor_state::DescriptorState;
 use super::slot::Slot;
@@ -26,15 +26,11 @@ pub(crate) enum Write {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SharedTable {
-    slots: u32,
+    /// The number of slots; with 0 it stores nothing.
+    pub(crate) slots: u32,
 }
 
 impl SharedTable {
-    /// A table of this many slots; 0 stores nothing.
-    pub(crate) fn new(slots: u32) -> SharedTable {
-        SharedTable { slots }
-    }
-
     /// Changes the state of `key` by `change`, which may run several times, starts from a default
     /// state if there is none, and takes effect only if its result is returned.
     pub(crate) fn change<R>(
@@ -88,8 +84,8 @@ mod tests {
     fn the_slot_key_is_hex_and_an_empty_table_has_none() {
         let mut text = [0; KEY_BYTES];
         let key = LeaseKey(0x1_0000_beef << 64 | 7);
-        let table = SharedTable::new(0x1_0000);
+        let table = SharedTable { slots: 0x1_0000 };
         assert_eq!(table.slot_key(key, &mut text), Some("tidegate/1/0000beef"));
-        assert_eq!(SharedTable::new(0).slot_key(key, &mut text), None);
+        assert_eq!(SharedTable { slots: 0 }.slot_key(key, &mut text), None);
     }
 }

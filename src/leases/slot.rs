@@ -148,7 +148,7 @@ fn read_state(reader: &mut Reader<'_>) -> Option<DescriptorState> {
         };
     }
     Some(DescriptorState {
-        pool: TokenPool::of(leases_read),
+        pool: TokenPool { leases: leases_read },
         denied_until: reader.time()?,
         denied_hits: reader.u64()?,
         unlimited_until: reader.time()?,
@@ -239,7 +239,7 @@ mod tests {
                     limit
                 });
                 DescriptorState {
-                    pool: TokenPool::of(leases_read),
+                    pool: TokenPool { leases: leases_read },
                     denied_until: at(times[0]),
                     denied_hits: times[1],
                     unlimited_until: at(times[2]),

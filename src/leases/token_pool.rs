@@ -31,15 +31,11 @@ impl LeaseTokens {
 /// Tokens of up to [`TokenPool::LEASES_MAX`] leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TokenPool {
-    leases: [LeaseTokens; TokenPool::LEASES_MAX],
+    pub(crate) leases: [LeaseTokens; TokenPool::LEASES_MAX],
 }
 
 impl TokenPool {
-    pub(crate) fn of(leases: [LeaseTokens; TokenPool::LEASES_MAX]) -> TokenPool {
-        TokenPool { leases }
-    }
-
-    /// One that is being spent and its successor. A third can only come from workers that ask at
+    /// One that is being spent and its successor. A third can only come from workers that call at
     /// the same moment.
     pub(crate) const LEASES_MAX: usize = 2;
 

@@ -1,6 +1,6 @@
 //! IP addresses from Envoy, networks, and matchers of both.
 
-use super::header::Sense;
+use super::value::Sense;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The addresses with the same first bits.

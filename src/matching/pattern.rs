@@ -116,8 +116,8 @@ fn compiled(parsed: Hir) -> Result<NFA, String> {
     }
 }
 
-fn too_large(what: &str) -> String {
-    format!("the expression compiles to {what} (maximum {STATES_MAX} states)")
+fn too_large(size: &str) -> String {
+    format!("the expression compiles to {size} (maximum {STATES_MAX} states)")
 }
 
 impl PartialEq for Pattern {

@@ -1,40 +1,9 @@
-//! Query parameters: their extraction from a path, and matchers of them.
+//! Query parameters: their extraction from a path.
 //!
 //! The rules of Envoy's rate limit actions: the first occurrence of a name counts; a parameter
 //! without `=` has an empty value; `%41` is `A` in names and values, for any byte; `+` stays `+`.
 
-use super::text::TextMatcher;
 use std::ops::Range;
-
-/// A matcher of one query parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueryMatcher {
-    /// The test of its value.
-    pub test: QueryTest,
-}
-
-/// A test of a query parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum QueryTest {
-    /// The parameter is present.
-    Present,
-    /// The parameter is absent.
-    Absent,
-    /// The value matches; a missing parameter does not.
-    Text(TextMatcher),
-}
-
-impl QueryMatcher {
-    /// Whether a request with this value of the parameter matches.
-    #[must_use]
-    pub fn matches(&self, value: Option<&[u8]>) -> bool {
-        match &self.test {
-            QueryTest::Present => value.is_some(),
-            QueryTest::Absent => value.is_none(),
-            QueryTest::Text(text) => value.is_some_and(|value| text.matches(value)),
-        }
-    }
-}
 
 /// The configured parameters, so that one pass over a path finds all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! that a locally decided request allocates nothing. `config::encoded` has the format.
 
 use super::fact_reader::FactBuffer;
-use crate::config::encoded::{LENGTH_BYTES, append_part, entries_of};
+use crate::config::encoded::{LENGTH_BYTES, entries_of};
 use tidegate_core::{Descriptor, Hits};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -50,13 +50,6 @@ impl Descriptors {
         self.spans.clear();
         self.start = 0;
         self.has_duplicates = false;
-    }
-
-    /// Appends an entry to the unfinished descriptor.
-    pub fn entry(&mut self, key: &str, value: &str) {
-        for part in [key, value] {
-            append_part(&mut self.bytes, part);
-        }
     }
 
     /// Appends encoded bytes, such as those of a [`DescriptorRef`]: entries, or a key whose value
@@ -125,6 +118,11 @@ impl Descriptors {
         self.has_duplicates
     }
 
+    /// Whether the descriptor at `index`, of this key, occurs before it too.
+    pub(crate) fn is_repeated(&self, index: usize, key: LeaseKey) -> bool {
+        self.has_duplicates && self.spans.iter().take(index).any(|before| before.key == key)
+    }
+
     /// The descriptors in order.
     pub fn iter(&self) -> impl Iterator<Item = DescriptorRef<'_>> {
         self.spans.iter().map(|span| DescriptorRef {
@@ -164,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_the_same_however_it_is_written() {
-        let whole = finished(|descriptors| descriptors.entry("key", "value"));
+        let whole = finished(|descriptors| descriptors.append(&encoded(&["key", "value"])));
         let copied = finished(|descriptors| descriptors.append(&encoded(&["key", "value"])));
         let written = finished(|descriptors| {
             descriptors.append(&encoded(&["key"]));
@@ -190,7 +188,8 @@ mod tests {
             .iter()
             .map(|list| {
                 let entries = |descriptors: &mut Descriptors| {
-                    list.iter().for_each(|(name, value)| descriptors.entry(name, value));
+                    list.iter()
+                        .for_each(|(name, value)| descriptors.append(&encoded(&[name, value])));
                 };
                 key(&finished(entries))
             })
@@ -202,12 +201,12 @@ mod tests {
 
     #[test]
     fn a_discarded_descriptor_leaves_nothing() {
-        let mut descriptors = finished(|descriptors| descriptors.entry("a", "b"));
-        descriptors.entry("half", "done");
+        let mut descriptors = finished(|descriptors| descriptors.append(&encoded(&["a", "b"])));
+        descriptors.append(&encoded(&["half", "done"]));
         descriptors.discard_partial();
         descriptors.finish(1, 1);
         assert_eq!(descriptors.len(), 1);
-        descriptors.entry("c", "d");
+        descriptors.append(&encoded(&["c", "d"]));
         descriptors.finish(1, 5);
         let last = descriptors.iter().last().unwrap();
         assert_eq!((last.hits, entries_of(last.entries)), (5, vec![Entry::new("c", "d")]));

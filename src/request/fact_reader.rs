@@ -12,16 +12,18 @@ use std::ops::Range;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FactBuffer {
     states: Vec<FactState>,
-    /// Derived values, for the facts that have any.
-    derived: Vec<DerivedValue>,
+    /// Derived values, by fact and [`Derivation`].
+    derived: Vec<[Option<Range<usize>>; 2]>,
     bytes: Vec<u8>,
+    /// The client's address, once it was read.
+    address: Option<Option<IpAddr>>,
 }
 
-/// Derived at most once per request, since the value may be long.
-#[derive(Debug, Clone, Default)]
-struct DerivedValue {
-    text: Option<Range<usize>>,
-    short: Option<Range<usize>>,
+/// A form of a value, derived at most once per request, since the value may be long.
+#[derive(Debug, Clone, Copy)]
+enum Derivation {
+    Text,
+    Short,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,7 +36,6 @@ enum FactState {
         start: usize,
         end: usize,
     },
-    Address(IpAddr),
 }
 
 /// Memory that is kept from request to request.
@@ -55,13 +56,14 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         self.buffer.states.clear();
         self.buffer.derived.clear();
         self.buffer.bytes.clear();
+        self.buffer.address = None;
         if self.buffer.bytes.capacity() > KEPT_BYTES_MAX {
             self.buffer.bytes.shrink_to(KEPT_BYTES_MAX);
         }
         self.buffer
     }
 
-    /// The value of a fact; for an address, use [`FactReader::address`].
+    /// The value of a fact.
     pub(super) fn value(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
         self.buffer.bytes.get(range)
@@ -70,25 +72,15 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
     /// The value as UTF-8, with U+FFFD for invalid bytes.
     pub(super) fn text(&mut self, fact: &Fact) -> Option<&[u8]> {
         let range = self.range(fact)?;
-        let derived = self.derived(fact.number);
-        let text = match derived.text {
-            Some(text) => text,
-            None => {
-                let bytes = &mut self.buffer.bytes;
-                let value = bytes.get(range.clone())?;
-                // The usual case; the lossy conversion takes ten times as long.
-                let text = match std::str::from_utf8(value) {
-                    Ok(_) => range,
-                    Err(_) => {
-                        let text = String::from_utf8_lossy(value).into_owned();
-                        appended(bytes, text.as_bytes())
-                    }
-                };
-                self.keep(fact.number, DerivedValue { text: Some(text.clone()), ..derived });
-                text
+        self.derived(fact.number, Derivation::Text, |bytes| {
+            let value = bytes.get(range.clone())?;
+            // The usual case; the lossy conversion takes ten times as long.
+            if std::str::from_utf8(value).is_ok() {
+                return Some(range);
             }
-        };
-        self.buffer.bytes.get(text)
+            let text = String::from_utf8_lossy(value).into_owned();
+            Some(appended(bytes, text.as_bytes()))
+        })
     }
 
     /// The value, or `shorten` of it if it is longer than `max` bytes.
@@ -102,18 +94,28 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         if range.len() <= max {
             return self.buffer.bytes.get(range);
         }
-        let derived = self.derived(fact.number);
-        let short = match derived.short {
-            Some(short) => short,
-            None => {
-                let bytes = &mut self.buffer.bytes;
-                let short = shorten(bytes.get(range)?);
-                let short = appended(bytes, &short);
-                self.keep(fact.number, DerivedValue { short: Some(short.clone()), ..derived });
-                short
-            }
-        };
-        self.buffer.bytes.get(short)
+        self.derived(fact.number, Derivation::Short, |bytes| {
+            let short = shorten(bytes.get(range)?);
+            Some(appended(bytes, &short))
+        })
+    }
+
+    /// A value derived from a fact: by `derive`, unless it was before.
+    fn derived(
+        &mut self,
+        number: usize,
+        by: Derivation,
+        derive: impl FnOnce(&mut Vec<u8>) -> Option<Range<usize>>,
+    ) -> Option<&[u8]> {
+        let FactBuffer { derived, bytes, .. } = &mut *self.buffer;
+        if derived.len() <= number {
+            derived.resize(number.saturating_add(1), Default::default());
+        }
+        let known = derived.get_mut(number)?.get_mut(by as usize)?;
+        if known.is_none() {
+            *known = derive(bytes);
+        }
+        bytes.get(known.clone()?)
     }
 
     fn range(&mut self, fact: &Fact) -> Option<Range<usize>> {
@@ -122,7 +124,7 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         }
         match self.slot(fact.number) {
             FactState::Read { start, end } => Some(start..end),
-            FactState::NotRead | FactState::Absent | FactState::Address(_) => None,
+            FactState::NotRead | FactState::Absent => None,
         }
     }
 
@@ -162,30 +164,14 @@ impl<'a, F: RequestFacts> FactReader<'a, F> {
         bytes.extend_from_slice(&decoded);
     }
 
-    /// The value of an address fact, without its port.
-    pub(super) fn address(&mut self, fact: &Fact) -> Option<IpAddr> {
-        if let FactState::NotRead = self.slot(fact.number) {
-            let address = read(self.facts, &fact.source, ip_of).flatten();
-            self.set(fact.number, address.map_or(FactState::Absent, FactState::Address));
+    /// The client's trusted address, without its port.
+    #[inline(never)]
+    pub(super) fn address(&mut self) -> Option<IpAddr> {
+        if self.buffer.address.is_none() {
+            let address = self.facts.property(&["source", "address"], ip_of).flatten();
+            self.buffer.address = Some(address);
         }
-        match self.slot(fact.number) {
-            FactState::Address(address) => Some(address),
-            FactState::NotRead | FactState::Absent | FactState::Read { .. } => None,
-        }
-    }
-
-    fn derived(&self, number: usize) -> DerivedValue {
-        self.buffer.derived.get(number).cloned().unwrap_or_default()
-    }
-
-    fn keep(&mut self, number: usize, more: DerivedValue) {
-        let derived = &mut self.buffer.derived;
-        if derived.len() <= number {
-            derived.resize(number.saturating_add(1), DerivedValue::default());
-        }
-        if let Some(derived) = derived.get_mut(number) {
-            *derived = more;
-        }
+        self.buffer.address.flatten()
     }
 
     fn slot(&self, number: usize) -> FactState {

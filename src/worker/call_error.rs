@@ -2,8 +2,9 @@
 //! `overload_mode`.
 
 use super::replies;
-use crate::config::{Config, FailureMode, OverloadMode};
+use crate::config::{Config, UndecidedMode};
 use crate::host::Reply;
+use crate::host::stats::Counter;
 
 /// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,39 +88,19 @@ impl CallError {
         self.is_answer() || matches!(self, CallError::NotSent | CallError::Overflow)
     }
 
-    /// The cause that is counted and logged.
-    pub(crate) fn cause(self) -> Cause {
+    /// The counter of its cause; the log distinguishes the same causes.
+    pub(crate) fn counter(self) -> Counter {
         match self {
-            CallError::NotSent | CallError::Unreachable => Cause::Unreachable,
-            CallError::Silent => Cause::Silent,
-            CallError::Status(_) | CallError::Malformed => Cause::Failed,
-            CallError::Late => Cause::Late,
-            CallError::Shed => Cause::Shed,
-            CallError::Refused => Cause::Refused,
-            CallError::Stuck => Cause::Stuck,
-            CallError::Overflow => Cause::Overflow,
+            CallError::NotSent | CallError::Unreachable => Counter::AsksUnreachable,
+            CallError::Silent => Counter::AsksUnanswered,
+            CallError::Status(_) | CallError::Malformed => Counter::AsksFailed,
+            CallError::Late => Counter::AsksLate,
+            CallError::Shed => Counter::AsksShed,
+            CallError::Refused => Counter::AsksRefused,
+            CallError::Stuck => Counter::AsksStuck,
+            CallError::Overflow => Counter::AsksOverflowed,
         }
     }
-}
-
-/// The causes of undecided requests that operators can distinguish: each has a counter and a log
-/// line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
-    Unreachable,
-    Silent,
-    Failed,
-    Late,
-    Shed,
-    Refused,
-    Stuck,
-    Overflow,
-    /// Too many requests wait in this worker.
-    Full,
-}
-
-impl Cause {
-    pub(crate) const COUNT: usize = 9;
 }
 
 impl std::fmt::Display for CallError {
@@ -130,13 +111,11 @@ impl std::fmt::Display for CallError {
             CallError::Silent => f.write_str("it answers no call"),
             CallError::Status(status) => write!(f, "it answered with gRPC status {status}"),
             CallError::Malformed => f.write_str("the answer could not be read"),
-            CallError::Late => f.write_str("an answer did not come in time"),
+            CallError::Late => f.write_str("an answer came too late"),
             CallError::Shed => f.write_str("it has no room (gRPC status 8)"),
-            CallError::Refused => f.write_str("it refused an ask (gRPC status 3)"),
-            CallError::Stuck => {
-                f.write_str("a process that does not move holds a counter (gRPC status 10)")
-            }
-            CallError::Overflow => f.write_str("Envoy has too many calls to it under way"),
+            CallError::Refused => f.write_str("it refused a call (gRPC status 3)"),
+            CallError::Stuck => f.write_str("a stopped process holds a counter (gRPC status 10)"),
+            CallError::Overflow => f.write_str("Envoy has too many pending calls to it"),
         }
     }
 }
@@ -149,14 +128,13 @@ impl std::fmt::Display for CallError {
 #[must_use]
 pub(crate) fn undecided(config: &Config, why: Undecided) -> Option<Reply> {
     match why {
-        Undecided::Failure => match config.failure_mode {
-            FailureMode::Allow => None,
-            FailureMode::Deny => Some(replies::unavailable()),
-        },
-        Undecided::Overload => match config.overload_mode {
-            OverloadMode::Allow => None,
-            OverloadMode::Deny => Some(replies::overloaded()),
-        },
+        Undecided::Failure if config.failure_mode == UndecidedMode::Deny => {
+            Some(replies::unavailable())
+        }
+        Undecided::Overload if config.overload_mode == UndecidedMode::Deny => {
+            Some(replies::overloaded())
+        }
+        Undecided::Failure | Undecided::Overload => None,
     }
 }
 

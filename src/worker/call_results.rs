@@ -7,7 +7,7 @@ use crate::config::HeaderStyle;
 use crate::config::encoded::entries_of;
 use crate::host::Host;
 use crate::host::stats::Counter;
-use crate::leases::descriptor_state::LocalDecision;
+use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
 use crate::leases::limit_info::LimitInfo;
 use crate::leases::local_table::ReturnableTokens;
 use crate::leases::shared_table::Write;
@@ -201,30 +201,25 @@ impl<H: Host> Worker<H> {
             }
         }
         match (lease, status.verdict) {
-            (Some(lease), Verdict::Deny) => {
+            (Some(lease), verdict)
+                if verdict == Verdict::Deny || lease.tokens == Lease::UNLIMITED =>
+            {
+                let cache = |state: &mut DescriptorState| match verdict {
+                    Verdict::Deny => state.deny(hits, lease.valid_until, now),
+                    Verdict::Allow => state.set_unlimited(lease.valid_until, now),
+                };
                 if let Some(record) = self.local.get_mut(index) {
-                    record.state.deny(hits, lease.valid_until, now);
+                    cache(&mut record.state);
                 }
                 self.change_slot(descriptor.key, now, |slot| {
                     slot.limit = limit;
-                    slot.deny(hits, lease.valid_until, now);
                     slot.refreshing_until = Timestamp::default();
+                    cache(slot);
                     ((), Write::Store)
                 });
                 0
             }
-            (Some(lease), Verdict::Allow) if lease.tokens == Lease::UNLIMITED => {
-                if let Some(record) = self.local.get_mut(index) {
-                    record.state.set_unlimited(lease.valid_until, now);
-                }
-                self.change_slot(descriptor.key, now, |slot| {
-                    slot.limit = limit;
-                    slot.set_unlimited(lease.valid_until, now);
-                    ((), Write::Store)
-                });
-                0
-            }
-            (Some(lease), Verdict::Allow) if lease.tokens > 0 => {
+            (Some(lease), _) if lease.tokens > 0 => {
                 let kept = pending.waiting_for(descriptor.key);
                 self.store_lease(index, descriptor, lease, kept, (hits, limit), now);
                 u64::from(lease.tokens)

@@ -14,7 +14,7 @@ use crate::worker::call_error::{CallError, Undecided};
 use crate::worker::pending_calls::{LeaseWish, PendingCall, Purpose, Waiter, needed, needed_by};
 use std::time::Duration;
 use tidegate_core::{Descriptor, Hits, LeaseRequest, Request, Timestamp};
-use tidegate_wire::{encode_request, lease_ask_metadata};
+use tidegate_wire::{encode_request, lease_request_metadata};
 
 /// Envoy ends a call itself this long after its timeout, in case no tick does. Longer than any
 /// request waits, since Envoy's timers fire early in a delayed worker.
@@ -51,8 +51,7 @@ impl<H: Host> Worker<H> {
         let mut wishes = Vec::with_capacity(lacking.len());
         for (index, (descriptor, lacks)) in waiter.descriptors.iter().zip(&lacking).enumerate() {
             // One lease for a descriptor that occurs twice.
-            let again =
-                waiter.descriptors.iter().take(index).any(|before| before.key == descriptor.key);
+            let again = waiter.descriptors.is_repeated(index, descriptor.key);
             wishes.push(if *lacks && !again && self.may_be_leased(&descriptor, now) {
                 let waiting = needed_by(rest.iter(), descriptor.key);
                 LeaseWish { wanted: self.wanted(&descriptor, now), waiting }
@@ -173,7 +172,7 @@ impl<H: Host> Worker<H> {
             let proxy = self.process.proxy;
             let wanted = pending.wishes.iter().map(|wish| wish.wanted).collect();
             let waiting = pending.wishes.iter().map(|wish| wish.waiting).collect();
-            lease_ask_metadata(&LeaseRequest {
+            lease_request_metadata(&LeaseRequest {
                 call: pending.number,
                 proxy,
                 clock: now,

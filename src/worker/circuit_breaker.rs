@@ -11,12 +11,7 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(8);
 
 /// Whether the sidecar may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CircuitBreaker {
-    state: BreakerState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BreakerState {
+pub(crate) enum CircuitBreaker {
     /// It may; counts failures in a row.
     Closed { failures: u32 },
     /// It may not until then.
@@ -25,65 +20,53 @@ enum BreakerState {
     Probing { pause: Nanos },
 }
 
-/// The effect of a call's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transition {
-    /// No more calls from now on.
-    Opened,
-    /// Calls are allowed again.
-    Closed,
-    None,
-}
-
 impl CircuitBreaker {
     pub(crate) fn new() -> CircuitBreaker {
-        CircuitBreaker { state: BreakerState::Closed { failures: 0 } }
+        CircuitBreaker::Closed { failures: 0 }
     }
 
     /// Whether requests may call the sidecar.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, BreakerState::Closed { .. })
+        matches!(self, CircuitBreaker::Closed { .. })
     }
 
     /// Whether a probe is due; then it counts as pending.
     pub(crate) fn probe(&mut self, now: Timestamp) -> bool {
-        match self.state {
-            BreakerState::Open { until, pause } if now >= until => {
-                self.state = BreakerState::Probing { pause };
+        match *self {
+            CircuitBreaker::Open { until, pause } if now >= until => {
+                *self = CircuitBreaker::Probing { pause };
                 true
             }
             _ => false,
         }
     }
 
-    pub(crate) fn answered(&mut self) -> Transition {
-        let change = if self.is_closed() { Transition::None } else { Transition::Closed };
-        self.state = BreakerState::Closed { failures: 0 };
-        change
+    /// A call was answered. Returns whether this closed the breaker.
+    pub(crate) fn answered(&mut self) -> bool {
+        let was_closed = self.is_closed();
+        *self = CircuitBreaker::Closed { failures: 0 };
+        !was_closed
     }
 
-    /// A call failed. Calls that were pending when the breaker opened change nothing.
-    pub(crate) fn failed(&mut self, now: Timestamp, random: u64) -> Transition {
-        let BreakerState::Closed { failures } = &mut self.state else { return Transition::None };
+    /// A call failed. Returns whether this opened the breaker. Calls that were pending when it
+    /// opened change nothing.
+    pub(crate) fn failed(&mut self, now: Timestamp, random: u64) -> bool {
+        let CircuitBreaker::Closed { failures } = self else { return false };
         *failures = failures.saturating_add(1);
-        if *failures < FAILURES {
-            return Transition::None;
-        }
-        self.open(PAUSE_MIN, now, random);
-        Transition::Opened
+        *failures >= FAILURES && self.silent(now, random)
     }
 
-    /// The sidecar answers no call at all: opens at once.
-    pub(crate) fn silent(&mut self, now: Timestamp, random: u64) -> Transition {
-        if !self.is_closed() {
-            return Transition::None;
+    /// The sidecar answers no call at all. Returns whether this opened the breaker.
+    pub(crate) fn silent(&mut self, now: Timestamp, random: u64) -> bool {
+        let was_closed = self.is_closed();
+        if was_closed {
+            self.open(PAUSE_MIN, now, random);
         }
-        self.open(PAUSE_MIN, now, random);
-        Transition::Opened
+        was_closed
     }
 
     pub(crate) fn probe_failed(&mut self, now: Timestamp, random: u64) {
-        if let BreakerState::Probing { pause } = self.state {
+        if let CircuitBreaker::Probing { pause } = *self {
             let pause = Nanos::new(pause.as_nanos().saturating_mul(2)).min(PAUSE_MAX);
             self.open(pause, now, random);
         }
@@ -95,7 +78,7 @@ impl CircuitBreaker {
         let most = pause.as_nanos().checked_div(4).unwrap_or(0).max(1);
         let jitter = Nanos::new(random.checked_rem(most).unwrap_or(0));
         let until = now.saturating_add(pause).saturating_add(jitter);
-        self.state = BreakerState::Open { until, pause };
+        *self = CircuitBreaker::Open { until, pause };
     }
 }
 
@@ -111,15 +94,15 @@ mod tests {
     fn it_opens_after_failures_in_a_row_and_only_then() {
         let mut breaker = CircuitBreaker::new();
         for _ in 0..4 {
-            assert_eq!(breaker.failed(at(0), 0), Transition::None);
+            assert!(!breaker.failed(at(0), 0));
         }
-        assert_eq!(breaker.answered(), Transition::None);
+        assert!(!breaker.answered());
         for _ in 0..4 {
-            assert_eq!(breaker.failed(at(0), 0), Transition::None);
+            assert!(!breaker.failed(at(0), 0));
         }
         assert!(breaker.is_closed());
-        assert_eq!(breaker.failed(at(0), 0), Transition::Opened);
-        assert_eq!(breaker.failed(at(0), 0), Transition::None);
+        assert!(breaker.failed(at(0), 0));
+        assert!(!breaker.failed(at(0), 0));
         assert!(!breaker.is_closed());
     }
 
@@ -135,7 +118,7 @@ mod tests {
             now += pause;
             assert!(breaker.probe(at(now)));
             assert!(!breaker.probe(at(now)));
-            assert_eq!(breaker.failed(at(now), 0), Transition::None);
+            assert!(!breaker.failed(at(now), 0));
             breaker.probe_failed(at(now), 0);
         }
         // At most a quarter of 8 s later.
@@ -143,7 +126,7 @@ mod tests {
         breaker.probe_failed(at(now), 1_999_999_999);
         assert!(!breaker.probe(at(now + 9_999)));
         assert!(breaker.probe(at(now + 10_000)));
-        assert_eq!(breaker.answered(), Transition::Closed);
+        assert!(breaker.answered());
         assert!(breaker.is_closed());
     }
 }

@@ -5,11 +5,10 @@
 //! seconds.
 
 use super::{Outcome, Worker};
-use crate::config::{FailureMode, OverloadMode};
+use crate::config::UndecidedMode;
 use crate::host::stats::Counter;
 use crate::host::{Host, LogLevel};
-use crate::worker::call_error::{self, CallError, Cause, Undecided};
-use crate::worker::circuit_breaker::Transition;
+use crate::worker::call_error::{self, CallError, Undecided};
 use crate::worker::pending_calls::{Purpose, Requester};
 use tidegate_core::{Nanos, Timestamp};
 
@@ -19,14 +18,15 @@ const LOG_INTERVAL: Nanos = Nanos::from_secs(10);
 /// Limits log lines: a failure is not logged for each request.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
-    logged_at: [Option<Timestamp>; Cause::COUNT],
+    /// By the counter of the cause.
+    logged_at: [Option<Timestamp>; Counter::NAMES.len()],
     /// Whether an outage was logged since the last response: then its end is logged too.
     outage_logged: bool,
 }
 
 impl FailureLog {
     /// Whether a line about this cause is due; then it counts as logged.
-    fn is_due(&mut self, cause: Cause, now: Timestamp) -> bool {
+    fn is_due(&mut self, cause: Counter, now: Timestamp) -> bool {
         let Some(logged_at) = self.logged_at.get_mut(cause as usize) else { return false };
         let due = logged_at.is_none_or(|logged| now.saturating_since(logged) >= LOG_INTERVAL);
         if due {
@@ -68,14 +68,14 @@ impl<H: Host> Worker<H> {
     /// A request found no room to wait.
     pub(super) fn note_full(&mut self, now: Timestamp) {
         self.stats.count(Counter::WaitingFull);
-        if self.failure_log.is_due(Cause::Full, now) {
+        if self.failure_log.is_due(Counter::WaitingFull, now) {
             self.log_cause("too many requests wait for its answers", Undecided::Overload);
         }
     }
 
     /// The deadline of a queued request has passed.
     pub(super) fn note_late(&mut self, now: Timestamp) {
-        if self.failure_log.is_due(Cause::Late, now) {
+        if self.failure_log.is_due(Counter::AsksLate, now) {
             self.log_cause(&CallError::Late.to_string(), Undecided::Overload);
         }
     }
@@ -83,7 +83,7 @@ impl<H: Host> Worker<H> {
     pub(super) fn note_answer(&mut self) {
         self.tick_clock.answered();
         let logged = std::mem::take(&mut self.failure_log.outage_logged);
-        if self.breaker.answered() == Transition::Closed && logged {
+        if self.breaker.answered() && logged {
             let message = format!("cluster {} answers again", self.config.cluster);
             self.host.log(LogLevel::Info, &message);
         }
@@ -93,7 +93,7 @@ impl<H: Host> Worker<H> {
     pub(super) fn note_failure(&mut self, error: CallError, purpose: Purpose, now: Timestamp) {
         if purpose != Purpose::Return {
             self.stats.count(Counter::AskErrors);
-            self.stats.count(counted_as(error.cause()));
+            self.stats.count(error.counter());
         }
         if error.is_answer() {
             self.note_answer();
@@ -107,11 +107,10 @@ impl<H: Host> Worker<H> {
             Undecided::Overload => false,
             Undecided::Failure => {
                 let random = self.host.random();
-                let change = match error {
+                match error {
                     CallError::Silent => self.breaker.silent(now, random),
                     _ => self.breaker.failed(now, random),
-                };
-                change == Transition::Opened
+                }
             }
         };
         let is_news = match purpose {
@@ -119,7 +118,7 @@ impl<H: Host> Worker<H> {
             Purpose::Probe => !self.failure_log.outage_logged,
             Purpose::Refresh | Purpose::Return => opened || error.is_answer(),
         };
-        if is_news && self.failure_log.is_due(error.cause(), now) {
+        if is_news && self.failure_log.is_due(error.counter(), now) {
             self.failure_log.outage_logged |=
                 error.undecided_reason() == Undecided::Failure && !error.is_answer();
             match error {
@@ -130,38 +129,19 @@ impl<H: Host> Worker<H> {
     }
 
     fn log_cause(&self, cause: &str, why: Undecided) {
-        let effect = match (why, self.config.failure_mode, self.config.overload_mode) {
-            (Undecided::Failure, FailureMode::Allow, _) => {
-                "such requests pass unlimited (failure_mode allow)"
-            }
-            (Undecided::Failure, FailureMode::Deny, _) => {
-                "such requests get 500 (failure_mode deny)"
-            }
-            (Undecided::Overload, _, OverloadMode::Allow) => {
-                "such requests pass unlimited (overload_mode allow)"
-            }
-            (Undecided::Overload, _, OverloadMode::Deny) => {
-                "such requests get 503 (overload_mode deny)"
-            }
+        let (name, mode, status) = match why {
+            Undecided::Failure => ("failure_mode", self.config.failure_mode, 500),
+            Undecided::Overload => ("overload_mode", self.config.overload_mode, 503),
         };
-        self.log(&format!("{cause}; {effect}"));
+        self.log(&match mode {
+            UndecidedMode::Allow => {
+                format!("{cause}; such requests pass unlimited ({name} allow)")
+            }
+            UndecidedMode::Deny => format!("{cause}; such requests get {status} ({name} deny)"),
+        });
     }
 
     fn log(&self, text: &str) {
         self.host.log(LogLevel::Warn, &format!("cluster {}: {text}", self.config.cluster));
-    }
-}
-
-fn counted_as(cause: Cause) -> Counter {
-    match cause {
-        Cause::Unreachable => Counter::AsksUnreachable,
-        Cause::Silent => Counter::AsksUnanswered,
-        Cause::Failed => Counter::AsksFailed,
-        Cause::Late => Counter::AsksLate,
-        Cause::Shed => Counter::AsksShed,
-        Cause::Refused => Counter::AsksRefused,
-        Cause::Stuck => Counter::AsksStuck,
-        Cause::Overflow => Counter::AsksOverflowed,
-        Cause::Full => Counter::WaitingFull,
     }
 }

@@ -7,7 +7,7 @@
 use super::Worker;
 use crate::host::Host;
 use crate::leases::descriptor_state::{DescriptorState, LocalDecision};
-use crate::leases::local_table::{ReturnableTokens, Watch};
+use crate::leases::local_table::ReturnableTokens;
 use crate::leases::shared_table::Write;
 use crate::leases::token_pool::TokenPool;
 use crate::request::descriptors::{DescriptorRef, Descriptors};
@@ -64,21 +64,14 @@ impl<H: Host> Worker<H> {
     ) -> LocalDecision {
         let mut lacks = false;
         for (index, descriptor) in descriptors.iter().enumerate() {
-            let mut attempt = attempt;
-            if descriptors.has_duplicates()
-                && descriptors.iter().take(index).any(|before| before.key == descriptor.key)
-            {
-                attempt = Attempt::Repeated;
-            }
+            let attempt = match descriptors.is_repeated(index, descriptor.key) {
+                true => Attempt::Repeated,
+                false => attempt,
+            };
             let index = self.find_or_insert(&descriptor, now);
             indexes.push(index);
-            match self.decide_one(
-                index,
-                &descriptor,
-                needed_by_own(descriptors, &descriptor),
-                attempt,
-                now,
-            ) {
+            let hits = needed_by_own(descriptors, &descriptor);
+            match self.decide_one(index, &descriptor, hits, attempt, now) {
                 LocalDecision::Allow => {}
                 LocalDecision::Deny => return LocalDecision::Deny,
                 LocalDecision::Ask => lacks = true,
@@ -104,7 +97,7 @@ impl<H: Host> Worker<H> {
     }
 
     pub(super) fn leases(&self) -> bool {
-        self.config.leases.slots > 0
+        self.config.lease_slots > 0
     }
 
     /// Whether `hits` of this descriptor need a call.
@@ -261,7 +254,7 @@ impl<H: Host> Worker<H> {
         if record.entries.is_empty() && descriptor.entries.len() <= ENTRIES_BYTES_MAX {
             record.entries = Box::from(descriptor.entries);
         }
-        self.local.watch(index, Watch::Yes);
+        self.local.watch(index);
     }
 
     /// The index of a descriptor. The tokens of an evicted one go back to its slot.

@@ -7,7 +7,7 @@
 use super::Worker;
 use crate::host::stats::Gauge;
 use crate::host::{CallId, Host};
-use crate::leases::local_table::{CAPACITY, ReturnableTokens, Watch};
+use crate::leases::local_table::{CAPACITY, ReturnableTokens};
 use crate::leases::shared_table::Write;
 use crate::leases::token_pool::TokenPool;
 use crate::request::descriptors::LeaseKey;
@@ -100,7 +100,7 @@ impl<H: Host> Worker<H> {
             record.state.pool = TokenPool::default();
             if !visited.left {
                 record.entries = Box::default();
-                self.local.watch(index, Watch::No);
+                self.local.unwatch(index);
             }
         }
     }
@@ -122,7 +122,7 @@ impl<H: Host> Worker<H> {
                     );
                 }
             }
-            self.local.watch(index, Watch::No);
+            self.local.unwatch(index);
             next = self.local.next_watched(index);
         }
     }

@@ -285,6 +285,7 @@ impl PendingCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::encoded::encoded;
 
     fn at(tick: u64) -> Tick {
         Tick::new(tick)
@@ -293,7 +294,7 @@ mod tests {
     fn descriptors(values: &[&str]) -> Descriptors {
         let mut descriptors = Descriptors::default();
         for value in values {
-            descriptors.entry("k", value);
+            descriptors.append(&encoded(&["k", value]));
             descriptors.finish(7, 1);
         }
         descriptors

@@ -22,9 +22,6 @@ pub(crate) struct LimitStatus {
 /// The headers of a response to an allowed request.
 #[must_use]
 pub(crate) fn headers(config: &Config, limits: &[LimitStatus], now: Timestamp) -> Vec<Header> {
-    if config.headers == HeaderStyle::Off {
-        return Vec::new();
-    }
     limit_headers(config.headers, &policies(limits, now))
 }
 
@@ -65,14 +62,9 @@ pub(super) fn limit_headers(style: HeaderStyle, policies: &[Policy<'_>]) -> Vec<
 
 /// The reply to a request that is over a limit.
 pub(super) fn denied(config: &Config, policies: &[Policy<'_>]) -> Reply {
-    let denying = policies.iter().filter(|policy| policy.verdict == Verdict::Deny);
+    let denying = policies.iter().rev().filter(|policy| policy.verdict == Verdict::Deny);
     // The longest wait of all denying limits: before it, at least one of them still denies.
-    let longest =
-        denying.reduce(
-            |longest, policy| {
-                if policy.reset_secs > longest.reset_secs { policy } else { longest }
-            },
-        );
+    let longest = denying.max_by_key(|policy| policy.reset_secs);
     let retry_after = longest.map_or(0, |policy| policy.reset_secs).max(1);
     let mut headers = vec![
         ("retry-after", retry_after.to_string()),

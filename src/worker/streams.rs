@@ -70,13 +70,14 @@ impl Hasher for IdHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::encoded::encoded;
 
     #[test]
     fn keys_keep_their_number_and_order() {
         for count in 0..7_u64 {
             let mut descriptors = Descriptors::default();
             for number in 0..count {
-                descriptors.entry("k", &number.to_string());
+                descriptors.append(&encoded(&["k", &number.to_string()]));
                 descriptors.finish(7, 1);
             }
             let expected: Vec<LeaseKey> =

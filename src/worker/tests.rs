@@ -6,7 +6,7 @@ mod schedules;
 mod world;
 
 use super::HeadersStatus;
-use crate::config::{FailureMode, HeaderStyle};
+use crate::config::{HeaderStyle, UndecidedMode};
 use crate::host::StreamId;
 use crate::worker::call_error::CallError;
 use crate::worker::pending_calls::CALLS_MAX;
@@ -393,15 +393,15 @@ fn refusals_do_not_open_the_breaker() {
 /// could call about any other counter.
 #[test]
 fn a_stuck_counter_follows_failure_mode_and_opens_no_breaker() {
-    for mode in [FailureMode::Allow, FailureMode::Deny] {
+    for mode in [UndecidedMode::Allow, UndecidedMode::Deny] {
         let mut authority = Authority::default();
         let mut envoy = Envoy::with(1, |config| config.failure_mode = mode);
         for _ in 0..20 {
             let (stream, step) = envoy.request(0, &[("9", 1)]);
             assert_eq!((step, fail_all(&mut envoy, CallError::Stuck)), (HeadersStatus::Pause, 1));
             let (allowed, denied) = match mode {
-                FailureMode::Allow => (vec![stream.0], vec![]),
-                FailureMode::Deny => (vec![], vec![(stream.0, 500)]),
+                UndecidedMode::Allow => (vec![stream.0], vec![]),
+                UndecidedMode::Deny => (vec![], vec![(stream.0, 500)]),
             };
             assert_eq!((resumed(&envoy), replied(&envoy)), (allowed, denied));
         }
@@ -410,7 +410,7 @@ fn a_stuck_counter_follows_failure_mode_and_opens_no_breaker() {
         assert_eq!(resumed(&envoy), [stream.0], "others are asked about as ever");
         let logs = std::mem::take(&mut envoy.world_mut().logs);
         assert_eq!(logs.len(), 1, "{logs:?}");
-        assert!(logs[0].contains("a process that does not move holds a counter"), "{logs:?}");
+        assert!(logs[0].contains("a stopped process holds a counter"), "{logs:?}");
         assert!(logs[0].contains("failure_mode"), "{logs:?}");
     }
 }

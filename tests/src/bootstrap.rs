@@ -14,7 +14,7 @@ pub enum Filter<'a> {
     Tidegate(&'a str),
     /// Another Wasm module, without a configuration.
     Wasm(&'a Path),
-    /// Envoy's own local rate limit filter: one token bucket with so many tokens a second.
+    /// Envoy's own local rate limit filter: one token bucket with this many tokens a second.
     NativeLocal {
         /// Tokens a second, and as many at once.
         tokens: u32,

@@ -19,7 +19,7 @@ const GIVEN_UP: Duration = Duration::from_secs(30);
 pub enum Protocol {
     /// One connection for each request.
     Http1,
-    /// Over so many connections, as streams.
+    /// Over this many connections, as streams.
     Http2 {
         /// The connections.
         connections: u64,
@@ -42,7 +42,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// Requests of one client, told in the header `x-client`, over HTTP/2.
+    /// Requests of one client, named in the header `x-client`, over HTTP/2.
     #[must_use]
     pub fn of_one_client(target: SocketAddr, client: &str, requests: u64) -> Burst {
         let client = client.as_bytes().to_vec();

@@ -67,7 +67,7 @@ impl Envoy {
         self.stat(&format!("{PREFIX}{name}")).await
     }
 
-    /// What the filter has decided, as far as its workers have told: they do so at ticks.
+    /// The filter's decisions, as far as its workers have reported them: they do so at ticks.
     ///
     /// # Errors
     /// When it has not defined its stats.
@@ -87,7 +87,7 @@ impl Envoy {
         })
     }
 
-    /// Waits until the filter has told of at least so many decisions in all.
+    /// Waits until the filter has reported at least this many decisions in all.
     ///
     /// # Errors
     /// When it does not.

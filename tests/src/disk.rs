@@ -14,7 +14,7 @@ pub struct Disk(PathBuf);
 pub struct Frozen<'a>(&'a Disk);
 
 impl Disk {
-    /// One of so many bytes at `directory`, which is made, in a file beside it.
+    /// A disk of this many bytes, mounted at the new `directory`, in a file beside it.
     ///
     /// # Errors
     /// When we may not, or the machine has no loop devices.

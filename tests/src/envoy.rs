@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use tokio::process::Command;
 
-/// What each Envoy is told that it is part of.
+/// The service cluster that each Envoy belongs to.
 pub const SERVICE_CLUSTER: &str = "edge";
 
 /// A running Envoy.

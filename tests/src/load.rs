@@ -1,4 +1,4 @@
-//! HTTP load over many connections, every request of which is accounted for.
+//! HTTP load over many connections; every request is accounted for.
 //!
 //! Closed loop: each connection sends its next request when the last one is answered. Open loop:
 //! requests are due at a fixed rate, whatever becomes of those before; a request that waits for a free
@@ -43,7 +43,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Closed-loop load over 16 connections, all as one client, told in the header `x-client`.
+    /// Closed-loop load over 16 connections, all as one client, named in the header `x-client`.
     #[must_use]
     pub fn of_one_client(targets: Vec<SocketAddr>, client: &str, requests: u64) -> Load {
         let client = client.as_bytes().to_vec();
@@ -129,7 +129,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The longest latency that is told apart; longer ones count as this.
+    /// The longest latency that is recorded; longer ones count as this.
     const LONGEST: Duration = Duration::from_secs(100);
 
     pub(crate) fn new() -> anyhow::Result<Outcome> {

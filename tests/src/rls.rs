@@ -62,6 +62,33 @@ impl Rls {
     }
 }
 
+/// Lets all clients ask at once about one entry, each so often; returns the number of allowed calls.
+///
+/// # Errors
+/// As [`Rls::call`].
+pub async fn allowed_at_once(
+    clients: Vec<Rls>,
+    calls: u32,
+    entry: (&'static str, &'static str),
+) -> anyhow::Result<u32> {
+    let mut callers = tokio::task::JoinSet::new();
+    for rls in clients {
+        callers.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..calls {
+                let answer = rls.ask(&[entry]).await?;
+                allowed += u32::from(answer.overall_code() == Code::Ok);
+            }
+            anyhow::Ok(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(caller) = callers.join_next().await {
+        allowed += caller??;
+    }
+    Ok(allowed)
+}
+
 /// A request about descriptors of one entry each.
 #[must_use]
 pub fn request(domain: &str, about: &[(&str, &str)]) -> RateLimitRequest {

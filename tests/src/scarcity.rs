@@ -41,7 +41,7 @@ fn name() -> String {
 pub struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
-    /// A group with a limit of so many bytes, below the highest that this machine has.
+    /// A group with a limit of this many bytes, below the highest that this machine has.
     ///
     /// # Errors
     /// When the machine has none, or we may not.
@@ -102,7 +102,7 @@ impl Drop for MemoryGroup {
 pub struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// One of so many bytes at `directory`, which is made.
+    /// One of this many bytes, mounted at the new `directory`.
     ///
     /// # Errors
     /// When we may not.

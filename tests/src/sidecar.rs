@@ -7,9 +7,10 @@ use anyhow::Context;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 use tokio::process::Command;
 
-/// Limits for tests of a door: one key without a limit, and one with a hundred an hour.
+/// Limits for tests of an endpoint: one key without a limit, and one with a hundred an hour.
 pub const FREE_AND_COUNTED: &str = "\
 domain: test
 descriptors:
@@ -19,12 +20,23 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 100 }
 ";
 
+/// A directory with a limits file, and the path of the file.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn home(limits: &str) -> anyhow::Result<(TempDir, PathBuf)> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("limits.yaml");
+    std::fs::write(&path, limits)?;
+    Ok((dir, path))
+}
+
 /// A sidecar and what it takes to start it again.
 #[derive(Debug)]
 pub struct Sidecar {
     /// The process.
     pub process: Process,
-    /// Its HTTP door.
+    /// Its HTTP endpoint.
     pub http: SocketAddr,
     dir: PathBuf,
     limits: PathBuf,
@@ -79,23 +91,23 @@ impl Sidecar {
         Ok(Sidecar { process, http, dir, limits, flags })
     }
 
-    /// Where its gRPC door is: a Unix socket, which keeps its name over a restart.
+    /// The Unix socket of its gRPC endpoint, which keeps its name over a restart.
     #[must_use]
     pub fn socket(dir: &Path) -> PathBuf {
         dir.join("tidegate.sock")
     }
 
-    /// Where a door listens by TCP, as its log says.
+    /// The TCP address of an endpoint, from the log.
     ///
     /// # Errors
-    /// When it has no such door.
-    pub fn tcp(&self, door: &str) -> anyhow::Result<SocketAddr> {
+    /// When it has no such endpoint.
+    pub fn tcp(&self, endpoint: &str) -> anyhow::Result<SocketAddr> {
         let log = self.process.log();
-        let address = addresses(&log, door).iter().find_map(|address| address.parse().ok());
-        address.with_context(|| format!("no TCP door {door:?} in the log:\n{log}"))
+        let address = addresses(&log, endpoint).iter().find_map(|address| address.parse().ok());
+        address.with_context(|| format!("no TCP endpoint {endpoint:?} in the log:\n{log}"))
     }
 
-    /// Starts one on [`FREE_AND_COUNTED`] with a gRPC door at a TCP port too, and gives that port.
+    /// Starts one on [`FREE_AND_COUNTED`] with its gRPC endpoint at a TCP port too, and returns that port.
     ///
     /// # Errors
     /// As [`Sidecar::start`].
@@ -153,31 +165,38 @@ async fn start_by(
         .arg(dir.join("data"))
         .arg("--grpc")
         .arg(format!("unix:{}", Sidecar::socket(dir).display()));
+    start_until_ready(command, name, dir, "http").await
+}
+
+/// Starts a service by this command, waits until it is ready, and returns the address of an endpoint.
+///
+/// # Errors
+/// When it ends instead; the error has its log.
+pub async fn start_until_ready(
+    command: Command,
+    name: &str,
+    dir: &Path,
+    endpoint: &str,
+) -> anyhow::Result<(Process, SocketAddr)> {
     let mut process = Process::start(command, name, dir)?;
     let ready = wait::until("the sidecar to be ready", async || {
         if let Err(ended) = process.check_running() {
             return Some(Err(ended));
         }
-        http_of_ready(&process.log()).map(Ok)
+        let log = process.log();
+        let is_ready = events(&log).any(|event| event["fields"]["message"] == "ready");
+        let address = addresses(&log, endpoint).first().and_then(|address| address.parse().ok());
+        address.filter(|_| is_ready).map(Ok)
     });
-    let http = ready.await?.context("the sidecar did not start")?;
-    Ok((process, http))
+    let address = ready.await?.context("the sidecar did not start")?;
+    Ok((process, address))
 }
 
-/// The address of the HTTP door, from the log of a sidecar that is ready.
-fn http_of_ready(log: &str) -> Option<SocketAddr> {
-    let is_ready = events(log).any(|event| event["fields"]["message"] == "ready");
-    if !is_ready {
-        return None;
-    }
-    addresses(log, "http").first()?.parse().ok()
-}
-
-/// Where this door is, as a log says.
-fn addresses(log: &str, door: &str) -> Vec<String> {
+/// The addresses of this endpoint in a log.
+fn addresses(log: &str, endpoint: &str) -> Vec<String> {
     let fields = events(log).map(|event| event["fields"].clone());
-    let of_door = fields.filter(|fields| fields["door"] == door);
-    of_door.filter_map(|fields| Some(fields["address"].as_str()?.to_owned())).collect()
+    let of_endpoint = fields.filter(|fields| fields["door"] == endpoint);
+    of_endpoint.filter_map(|fields| Some(fields["address"].as_str()?.to_owned())).collect()
 }
 
 fn events(log: &str) -> impl Iterator<Item = Value> {

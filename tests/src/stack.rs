@@ -29,7 +29,7 @@ pub struct Plan<'a> {
     pub before: Before,
     /// How many calls to the sidecar Envoy lets be under way at once.
     pub calls_max: u32,
-    /// The sidecar's flags besides doors, limits and data.
+    /// The sidecar's flags besides endpoints, limits and data.
     pub flags: &'a [&'a str],
 }
 
@@ -114,7 +114,7 @@ impl Stack {
         Client::connect(self.envoy.address).await?.get(path, headers).await
     }
 
-    /// Sends one GET as `client`, told in the header `x-client`.
+    /// Sends one GET as `client`, named in the header `x-client`.
     ///
     /// # Errors
     /// When the connection breaks.

@@ -9,6 +9,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Long enough for any start or recovery on a busy machine; only a failure waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The window of most limits in the tests.
+pub const HOUR: Duration = Duration::from_secs(3_600);
+
 /// Looks until `look` finds something.
 ///
 /// # Errors

@@ -16,7 +16,6 @@ use tidegate_tests::plugin::{limits, plugin};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const HOUR: Duration = Duration::from_secs(3_600);
 /// What the traffic of one test needs at most, on a busy machine.
 const ROOM: Duration = Duration::from_secs(50);
 
@@ -44,7 +43,7 @@ async fn start(plugin: &str, workers: u32) -> anyhow::Result<Stack> {
     let limits = limits(&format!("{{ unit: hour, requests_per_unit: {LIMIT} }}"));
     let (routes, filter) = (routes(), Filter::Tidegate(plugin));
     let stack = Plan { workers, routes: &routes, ..Plan::new(&limits, filter) }.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     Ok(stack)
 }
 

@@ -17,7 +17,6 @@ use tidegate_tests::plugin::plugin;
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const HOUR: Duration = Duration::from_secs(3_600);
 /// What the traffic of one test needs at most, on a busy machine.
 const ROOM: Duration = Duration::from_secs(50);
 const LIMIT: u32 = 50;
@@ -78,7 +77,7 @@ impl Attack {
     }
 }
 
-/// The default timeout of 20 ms; and expressions of paths as routes have them, of which none matches.
+/// The default timeout of 20 ms; and expressions of paths as routes have them; none matches.
 fn expressions() -> Value {
     const EXPRESSIONS: [&str; 8] = [
         "/.*/orders/[0-9]+",
@@ -111,7 +110,7 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
     let filter = Filter::Tidegate(&plugin);
     let plan = Plan { workers, routes: &routes, ..Plan::new(LIMITS, filter) };
     let stack = Arc::new(plan.start().await?);
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let (over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let attacking = tokio::spawn({
         let (stack, over, rounds) = (stack.clone(), over.clone(), rounds.clone());
@@ -154,10 +153,10 @@ async fn too_many_calls_for_envoy_open_no_limit() -> anyhow::Result<()> {
     let plugin = plugin().to_string();
     let plan = Plan { calls_max: 2, ..Plan::new(LIMITS, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let outcome = Attack::NewKeys.burst(&stack, 0).run().await?;
     ensure!(outcome.of(200) == 2_000, "{:?}, {} broken", outcome.statuses, outcome.broken);
-    stack.logged("Envoy has too many calls to it under way; requests wait for their turn").await?;
+    stack.logged("Envoy has too many pending calls to it; requests wait for their turn").await?;
     let overflowed = stack.envoy.filter_stat("asks_overflowed").await?;
     let failed = stack.envoy.filter_stat("failure_allowed").await?;
     ensure!(overflowed > 0 && failed == 0, "{overflowed} calls too many, {failed} let pass");

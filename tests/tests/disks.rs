@@ -1,5 +1,5 @@
 //! Disks that stand still, and data directories that somebody moves: requests are decided all the same, and
-//! everybody is told.
+//! it is reported.
 
 use anyhow::{Context, ensure};
 use std::os::unix::fs::symlink;

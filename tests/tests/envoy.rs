@@ -12,7 +12,6 @@ use tidegate_tests::stack::Stack;
 use tidegate_tests::{artifacts, wait};
 
 const FIVE_AN_HOUR: &str = "{ name: five, unit: hour, requests_per_unit: 5 }";
-const HOUR: Duration = Duration::from_secs(3_600);
 const MINUTE: Duration = Duration::from_secs(60);
 /// What the traffic of one test needs at most, on a busy machine.
 const ROOM: Duration = Duration::from_secs(30);
@@ -64,7 +63,7 @@ async fn a_window_rolls_over() -> anyhow::Result<()> {
 #[tokio::test]
 async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyhow::Result<()> {
     let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let first = stack.send(b"a").await?;
     ensure!(first.header("ratelimit-policy") == Some("\"five\";q=5;w=3600"), "{first:?}");
     let state = first.header("ratelimit").context("a RateLimit header")?;
@@ -76,7 +75,7 @@ async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyho
     ensure!(denied.status == 429 && denied.body == "rate limit exceeded", "{denied:?}");
     ensure!(denied.header("x-envoy-ratelimited") == Some("true"), "{denied:?}");
     let retry_after: u64 = denied.header("retry-after").context("Retry-After")?.parse()?;
-    let left = wait::left_in_window(HOUR).as_secs();
+    let left = wait::left_in_window(wait::HOUR).as_secs();
     ensure!((left..=left + 2).contains(&retry_after), "{retry_after} s, but {left} s are left");
     let state = denied.header("ratelimit").context("a RateLimit header")?;
     ensure!(state == format!("\"five\";r=0;t={retry_after}"), "{state}");
@@ -104,7 +103,7 @@ async fn an_address_is_limited_as_envoy_trusts_it() -> anyhow::Result<()> {
     ]);
     let plugin = plugin_with("/rate_limits", json!([{"actions": actions}]));
     let stack = start(limits, &plugin, 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let mut client = Client::connect(stack.envoy.address).await?;
     for (forwarded, status) in [
         (None, 200),
@@ -126,7 +125,7 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
     for (mode, status) in [("allow", 200), ("deny", 500)] {
         let plugin = plugin_with("/failure_mode", json!(mode));
         let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         ensure!(stack.send_many("a", 6).await? == tally(5, 1));
         stack.sidecar.kill().await?;
         let known = stack.send(b"a").await?;
@@ -157,7 +156,7 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
         let mut plugin: Value = serde_json::from_str(&plugin_with("/failure_mode", json!(mode)))?;
         plugin["sidecar"]["timeout_ms"] = json!(300);
         let stack = start(&limits(FIVE_AN_HOUR), &plugin.to_string(), 1).await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         // The first asks open the connection and warm the pages up.
         wait::until("an answer in time", async || {
             let reply = stack.send(b"warm").await.ok()?;
@@ -186,7 +185,7 @@ async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Res
 #[tokio::test]
 async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<()> {
     let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     ensure!(stack.send_many("warm", 1).await? == tally(1, 0));
     stack.sidecar.process.freeze().await?;
     let waiting = tokio::spawn({
@@ -211,7 +210,7 @@ async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<
 async fn a_kill_of_the_sidecar_loses_no_count() -> anyhow::Result<()> {
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 2).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     // One hit between any two kills, and still five in all.
     for hit in 1..=5 {
         ensure!(stack.send_many("a", 1).await? == tally(1, 0), "hit {hit}");
@@ -277,7 +276,7 @@ async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyho
 #[tokio::test]
 async fn header_bytes_that_are_not_utf8_do_not_harm_the_worker() -> anyhow::Result<()> {
     let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let mut client = Client::connect(stack.envoy.address).await?;
     // Every byte that HTTP/1.1 lets through, alone and in bulk.
     for byte in (0x21..=0xffu8).filter(|byte| *byte != 0x7f) {
@@ -309,7 +308,7 @@ async fn a_header_as_long_as_envoy_lets_through_is_limited_all_the_same() -> any
     let plugin = plugin_with("/rate_limits", json!(many));
     let limits = limits("{ unit: hour, requests_per_unit: 16 }");
     let stack = start(&limits, &plugin, 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let long = vec![0xe9; 45_000];
     // Eight descriptors that are the same charge one counter eight times.
     for status in [200, 200, 429] {

@@ -9,7 +9,6 @@ use tidegate_tests::plugin::{limits, plugin, plugin_with};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const HOUR: Duration = Duration::from_secs(3_600);
 /// What the traffic of one test needs at most, on a busy machine.
 const ROOM: Duration = Duration::from_secs(30);
 
@@ -228,7 +227,7 @@ fn rows_of_recipes() -> Vec<Row> {
     ]
 }
 
-/// Rows say who they are in an entry of their own, so that none takes the limit of another.
+/// Each row has an entry with its name, so that none takes the limit of another.
 fn marked(mut row: Row) -> Row {
     let mark = json!({"generic_key": {"descriptor_key": "row", "descriptor_value": row.name}});
     let actions = row.recipe["actions"].as_array_mut().expect("a recipe has actions");
@@ -285,7 +284,7 @@ async fn every_action_makes_the_descriptor_that_envoys_filter_would() -> anyhow:
         ..Plan::new(&limits, Filter::Tidegate(&plugin))
     };
     let stack = plan.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let mut wrong = Vec::new();
     for row in &rows {
         let reply = send(&stack, row.request).await?;
@@ -310,7 +309,7 @@ async fn costing(hits_addend: Value) -> anyhow::Result<Stack> {
     let plugin = plugin.to_string();
     let limits = limits("{ unit: hour, requests_per_unit: 10 }");
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     Ok(stack)
 }
 
@@ -340,7 +339,7 @@ async fn denials_are_repeated_in_envoy_with_all_that_they_say() -> anyhow::Resul
         let plugin = plugin_with("/headers", json!(style));
         let limits = limits("{ name: two, unit: hour, requests_per_unit: 2 }");
         let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         ensure!(stack.send_many("a", 3).await?.denied == 1);
         let mut replies = Vec::new();
         for _ in 0..20 {
@@ -353,7 +352,7 @@ async fn denials_are_repeated_in_envoy_with_all_that_they_say() -> anyhow::Resul
             ensure!(reply.body == "rate limit exceeded", "{reply:?}");
             let retry_after = reply.header("retry-after").context("Retry-After")?;
             let retry_after: u64 = retry_after.parse()?;
-            let left = wait::left_in_window(HOUR).as_secs();
+            let left = wait::left_in_window(wait::HOUR).as_secs();
             // The replies were all sent within a moment.
             let expected = left..=left + ROOM.as_secs();
             ensure!(expected.contains(&retry_after), "{retry_after} s, but {left} s are left");
@@ -370,7 +369,7 @@ async fn shadow_counts_and_never_denies() -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 3 }");
     let plugin = plugin_with("/shadow", json!(true));
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let mut sent = 0;
     wait::until("a denial that is not carried out", async || {
         let some = stack.send_many("a", 10).await.ok()?;
@@ -400,7 +399,7 @@ async fn one_recipe_in_shadow_leaves_the_others_enforced() -> anyhow::Result<()>
     }));
     let plugin = plugin.to_string();
     let stack = Stack::start(limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     for client in ["a", "b"] {
         let sent = stack.send_many(client, 8).await?;
         ensure!((sent.allowed, sent.denied) == (5, 3), "{client}: {sent:?}");

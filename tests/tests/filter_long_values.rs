@@ -46,7 +46,7 @@ fn of_expression(regex: &str) -> Value {
     of_header(&json!({"safe_regex": {"regex": regex}}))
 }
 
-/// The most instructions a request took of three that are alike, the first of which is the first of its worker.
+/// The most instructions of three equal requests; the first one is the first of its worker.
 fn cost(plugin: &Value, name: &str, value: &mut dyn FnMut() -> Vec<u8>) -> u64 {
     let mut host = started(plugin);
     allow_all(&mut host);

@@ -180,10 +180,10 @@ fn every_failure_of_an_ask_ends_in_failure_mode() {
 #[test]
 fn what_clients_can_bring_about_never_ends_in_failure_mode() {
     let causes = [
-        (3, "", "it refused an ask (gRPC status 3)", "asks_refused"),
-        (4, "", "an answer did not come in time", "asks_late"),
+        (3, "", "it refused a call (gRPC status 3)", "asks_refused"),
+        (4, "", "an answer came too late", "asks_late"),
         (8, "overloaded", "it has no room (gRPC status 8)", "asks_shed"),
-        (14, "upstream request timeout", "an answer did not come in time", "asks_late"),
+        (14, "upstream request timeout", "an answer came too late", "asks_late"),
     ];
     for (overload_mode, effect) in [("deny", "get 503"), ("allow", "pass unlimited")] {
         for (status, message, cause, counter) in causes {
@@ -511,7 +511,7 @@ fn an_ask_that_envoy_cannot_send_ends_in_failure_mode() {
 }
 
 /// Envoy fails calls at once that are too many for the cluster's circuit breaker. That counted as a sidecar
-/// that is gone: clients who brought it about passed, and opened the breaker for all others.
+/// that is gone: clients that caused it passed, and opened the breaker for all others.
 #[test]
 fn calls_that_are_too_many_for_envoy_wait_for_their_turn() {
     let overflow =

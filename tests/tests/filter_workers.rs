@@ -36,7 +36,7 @@ fn passes(host: &mut Host) -> bool {
     passed
 }
 
-/// Sends a request that is asked about, and leases so many tokens beside.
+/// Sends a request that needs a call, and leases this many tokens beside.
 fn leases(host: &mut Host, tokens: u32, millis: u64) -> (ContextId, GrpcCall) {
     let request = host.request(&USER);
     assert_eq!(*host.outcome(request), Outcome::Paused);
@@ -67,7 +67,7 @@ fn what_one_of_them_is_denied_the_other_denies_without_asking() {
         let reply = workers[1].local_reply(request);
         assert_eq!((reply.status, workers[1].grpc_calls_in_flight()), (429, 0));
     }
-    // As long as it was told, and no longer.
+    // For the granted time, and no longer.
     workers[1].advance(Duration::from_secs(10));
     let request = workers[1].request(&USER);
     assert_eq!(*workers[1].outcome(request), Outcome::Paused);

@@ -1,4 +1,4 @@
-//! The RLS door, asked by gRPC's JavaScript implementation, which has the HTTP/2 of Node: a client that shares no
+//! The RLS endpoint, asked by gRPC's JavaScript implementation, which has the HTTP/2 of Node: a client that shares no
 //! code with it, nor with that of tests/tests/python_client.rs. What is asked is in tests/clients/grpc_js.
 
 use anyhow::{Context, ensure};

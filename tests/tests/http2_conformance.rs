@@ -1,4 +1,4 @@
-//! The gRPC door, held to RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC over HTTP/2, section by section, by a
+//! The gRPC endpoint, held to RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC over HTTP/2, section by section, by a
 //! client that shares no code with it: the packages h2, hpack and hyperframe for Python. The cases, and the
 //! deliberate deviations, are in tests/clients/http2.
 

@@ -13,7 +13,6 @@ use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3_600);
 /// What the traffic of one test needs at most, on a busy machine.
 const ROOM: Duration = Duration::from_secs(30);
 
@@ -36,7 +35,7 @@ async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Resul
     Ok(())
 }
 
-/// What all Envoys say of their decisions, for who reads of a failure.
+/// The decisions of all Envoys, for the message of a failure.
 async fn told(stack: &Stack) -> anyhow::Result<String> {
     let mut told = String::new();
     for envoy in std::iter::once(&stack.envoy).chain(&stack.others) {
@@ -63,7 +62,7 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
         let limits = limits(&format!("{{ algorithm: {algorithm}, period: 1h, requests: 600 }}"));
         let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
         let stack = plan.start().await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         let load = Load::of_one_client(stack.addresses(), "a", 6_000);
         let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
         let (allowed, denied) = (outcome.of(200), outcome.of(429));
@@ -105,7 +104,7 @@ async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> 
 const RATE: f64 = 5_000.0;
 const RATE_OF_ONE: f64 = 50.0;
 
-/// Sends so many requests of so many clients at [`RATE`], of which a slow machine makes less.
+/// Sends this many requests of this many clients at [`RATE`]; a slow machine sends fewer.
 async fn steady(
     stack: &Stack,
     clients: u64,
@@ -124,7 +123,7 @@ async fn under_steady_traffic_99_of_100_decisions_are_local() -> anyhow::Result<
     let plugin = plugin().to_string();
     let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let driven = |outcome: &Outcome| outcome.sent() as f64 / outcome.took.as_secs_f64();
     let (first, _) = steady(&stack, 100, 5_000).await?;
     // A machine that makes less has fewer clients, so that each still sends about as much.
@@ -144,7 +143,7 @@ async fn who_waits_for_one_key_is_decided_by_few_asks() -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 40 }");
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     ensure!(stack.send_many("warm", 1).await?.allowed == 1);
     // The stats come at ticks: the ask of the request before has to be among them.
     stack.envoy.decisions_of(1).await?;
@@ -170,7 +169,7 @@ async fn with_no_slots_every_request_asks() -> anyhow::Result<()> {
     let plugin = plugin_with("/leases", json!({"slots": 0}));
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let sent = stack.send_many("a", 300).await?;
     ensure!(sent.allowed == 300, "{sent:?}");
     let decisions = stack.envoy.decisions_of(300).await?;
@@ -184,7 +183,7 @@ async fn what_one_envoy_does_not_spend_another_can() -> anyhow::Result<()> {
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { envoys: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let second = stack.others[0].address;
     // Enough for the first to lease ahead; then nothing more comes.
     let first = Load::of_one_client(vec![stack.envoy.address], "a", 400);

@@ -10,7 +10,6 @@ use tidegate_tests::plugin::{limits, plugin, plugin_with};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const HOUR: Duration = Duration::from_secs(3_600);
 /// What the traffic of one test needs at most, on a busy machine.
 const ROOM: Duration = Duration::from_secs(50);
 const THOUSAND_AN_HOUR: &str = "{ unit: hour, requests_per_unit: 1000 }";
@@ -41,7 +40,7 @@ async fn a_kill_of_the_sidecar_under_load_neither_loses_nor_adds_tokens() -> any
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let mut stack = plan.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 20_000);
     let load = Load { connections: 32, pace: Pace::Open(2_500.0), ..load }.start();
     served(&stack, 300).await?;
@@ -63,7 +62,7 @@ async fn a_kill_of_an_envoy_adds_no_tokens_and_the_other_goes_on() -> anyhow::Re
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let mut stack = plan.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 10_000);
     let load = Load { connections: 32, pace: Pace::Open(2_000.0), ..load }.start();
     served(&stack, 200).await?;
@@ -106,14 +105,14 @@ async fn while_the_sidecar_stands_still_failure_mode_rules_and_the_breaker_opens
             2,
         )
         .await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         wait::until("an answer in time", async || {
             stack.send(b"warm").await.ok()?.header("ratelimit").map(|_| ())
         })
         .await?;
         ensure!(breakers_open(&stack).await == Some(0), "no breaker is open at first");
         stack.sidecar.process.freeze().await?;
-        // Clients of which nothing is known yet, so that each would have to be asked about.
+        // Clients without local state, so that each needs a call.
         let outcome = Load::of_clients(stack.addresses(), "frozen", 400, 400).run().await?;
         ensure!(outcome.of(status) == 400, "failure_mode {mode}: {:?}", outcome.statuses);
         wait::until("the breakers of both workers to open", async || {
@@ -139,7 +138,7 @@ async fn without_a_sidecar_leases_are_honoured_until_they_end() -> anyhow::Resul
     let limits = limits("{ unit: hour, requests_per_unit: 100000 }");
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let mut stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 2_000);
     let load = Load { pace: Pace::Open(1_000.0), ..load }.run().await?;
     ensure!(load.of(200) == 2_000, "{:?}", load.statuses);
@@ -160,7 +159,7 @@ async fn clients_that_give_up_while_they_wait_leave_nothing_behind() -> anyhow::
         1,
     )
     .await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     ensure!(stack.send_many("warm", 1).await?.allowed == 1);
     stack.sidecar.process.freeze().await?;
     let address = stack.envoy.address;
@@ -179,7 +178,7 @@ async fn clients_that_give_up_while_they_wait_leave_nothing_behind() -> anyhow::
     stack.sidecar.process.thaw()?;
     let after = stack.send_many("a", 6).await?;
     ensure!((after.allowed, after.denied) == (5, 1), "{after:?}");
-    // Nobody who had gone was sent on.
+    // No request that had ended was sent on.
     let seen = stack.upstream.served();
     ensure!(seen == 6, "{seen} reached the upstream");
     Ok(())

@@ -24,7 +24,6 @@ descriptors:
     shadow_mode: true
     rate_limit: { unit: hour, requests_per_unit: 1 }
 ";
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(60);
 
 /// One descriptor of the header `x-<key>`, under that key.
@@ -38,7 +37,7 @@ async fn started(filter: &Value, host: &Value, flags: &[&str]) -> anyhow::Result
     let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
     let plan = Plan { flags: &flags, ..Plan::new(LIMITS, filter) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     Ok(stack)
 }
 
@@ -77,7 +76,7 @@ fn told<'r>(reply: &'r Reply, names: &[&'r str]) -> Vec<&'r str> {
 fn secs(reply: &Reply, name: &str) -> anyhow::Result<u64> {
     let text = reply.header(name).with_context(|| format!("no {name} in {reply:?}"))?;
     let secs = text.rsplit("t=").next().unwrap_or(text).parse()?;
-    let left = wait::left_in_window(HOUR).as_secs();
+    let left = wait::left_in_window(wait::HOUR).as_secs();
     ensure!((left..=left + 5).contains(&secs), "{name}: {secs}, but {left} s are left");
     Ok(secs)
 }
@@ -275,7 +274,7 @@ async fn on_directory(dir: &Path, rate_limits: &Value) -> anyhow::Result<Stack> 
     let filter = Filter::Native { domain: "shop", rate_limits };
     let config = bootstrap(&Setup::new(filter, &socket, upstream.address))?.to_string();
     let envoy = start_envoy(&config, own.path(), 1).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let others = Vec::new();
     Ok(Stack { envoy, others, sidecar, upstream, dir: own })
 }

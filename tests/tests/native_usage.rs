@@ -10,7 +10,6 @@ use tidegate_tests::client::Reply;
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(60);
 
 const TOKENS: &str = "\
@@ -58,7 +57,7 @@ async fn started(
     let filter = Filter::NativeWith { domain: "shop", filter: &filter, host };
     let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
     let stack = Plan { flags: &flags, ..Plan::new(limits, filter) }.start().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     Ok(stack)
 }
 
@@ -66,7 +65,7 @@ async fn started(
 async fn served(stack: &Stack, headers: &[(&str, &[u8])], cost: f64) -> anyhow::Result<Reply> {
     let before = stack.metric("tidegate_total_hits_total").await?;
     let reply = stack.get("/", headers).await?;
-    // A peek is counted nowhere; a request that was denied is not debited.
+    // A peek is not counted; a denied request is not debited.
     if reply.status == 200 {
         let what = format!("the debit of {reply:?}");
         let after = async || {

@@ -1,4 +1,4 @@
-//! The RLS door, asked by a client that shares no code with it: gRPC's own implementation in Python, with
+//! The RLS endpoint, asked by a client that shares no code with it: gRPC's own implementation in Python, with
 //! Envoy's own messages. What is asked is in tests/clients/rls_client.py.
 
 use anyhow::ensure;

@@ -165,7 +165,7 @@ async fn the_limits_of_one_descriptor_are_taken_from_together_or_not_at_all() ->
         limits,
         &[],
         &[
-            // The one with least left is told.
+            // The one with least left is reported.
             ("user=a", "OK: OK 2/3 (bucket)"),
             ("2x user=a", "OK: OK 0/3 (bucket)"),
             ("user=a", "OVER: OVER 0/3 (bucket)"),
@@ -259,7 +259,7 @@ fn spans(all: &[Admitted]) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The most that may be admitted in a closed span of so many nanoseconds.
+/// The most that may be admitted in a closed span of this many nanoseconds.
 fn most(key: &str, span: u64) -> u64 {
     // What one window, the one at the other end, and all between them admit.
     let windows = span / PERIOD + 2;

@@ -14,7 +14,7 @@ fn now() -> anyhow::Result<u64> {
     Ok(u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?)
 }
 
-/// Asks until no window turned meanwhile, and checks that the time told is the time to the end of
+/// Calls until no window ended meanwhile, and checks that the reported time is the time to the end of
 /// the window, in whole seconds, rounded up. `end_of` is where the window of a time ends.
 async fn check_reset(
     service: &Service,
@@ -37,7 +37,7 @@ async fn check_reset(
     }
 }
 
-/// Windows of so many seconds, of which one ends `offset` seconds after the Unix epoch.
+/// Windows of this many seconds; one ends `offset` seconds after the Unix epoch.
 fn aligned(secs: u64, offset: u64) -> impl Fn(u64) -> u64 {
     let (period, offset) = (secs * NANOS, offset * NANOS);
     move |at| (at - offset) / period * period + offset + period
@@ -182,7 +182,7 @@ async fn hits_are_counted_by_rule_and_by_what_came_of_them() -> anyhow::Result<(
             // Peeks and refunds are not hits.
             "k=y +0",
             "k=y -1",
-            // In one go, of which two are near.
+            // In one call; two of them are near.
             "10x k=own",
             "3x k=w1",
             "2x seen=x",

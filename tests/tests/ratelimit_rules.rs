@@ -1,7 +1,7 @@
 //! Which rule a descriptor meets, and which counter: domains, depth, exact values, wildcards, keys
 //! alone, shared thresholds, and the matchers beyond those of envoyproxy/ratelimit.
 //!
-//! Limits are told apart by their numbers: what is left after a first hit names the rule that was met.
+//! Limits are distinguished by their numbers: what is left after a first hit names the rule that was met.
 
 use tidegate_tests::service::{Service, check};
 

@@ -13,12 +13,11 @@ use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{client, wait};
 use tidegate_wire::rls::{Code, RateLimitResponse};
 
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(30);
-/// How changes are found: told by the system, or by looking alone.
+/// How changes are found: by events of the system, or by polling alone.
 const WATCHES: [&str; 2] = ["on", "poll"];
 
-/// Limits with so many requests per hour, for the keys `client` and `other`.
+/// Limits with this many requests per hour, for the keys `client` and `other`.
 fn limits(domain: &str, requests: u32) -> String {
     format!(
         "domain: {domain}\ndescriptors:\n  - key: client\n    rate_limit: {{ unit: hour, \
@@ -46,7 +45,7 @@ impl Home {
         let limits = dir.path().join("etc").join(path);
         let flags = ["--capacity", "1000", "--watch", watch];
         let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         Ok(Home { dir, sidecar })
     }
 
@@ -206,7 +205,7 @@ async fn bad_limits_are_told_once_and_the_old_ones_stay_in_force() -> anyhow::Re
         ensure!(client::get(home.sidecar.http, "/healthcheck").await?.status == 200);
         ensure!(home.metric("config_load_success_total").await? == 1);
 
-        // A reload that follows proves that it was looked in between, and nothing told again.
+        // A later reload proves that the file was checked in between, and nothing was logged again.
         write(home.etc(".new"), limits("d", 10))?;
         rename(home.etc(".new"), home.etc("limits.yaml"))?;
         home.loads(2).await?;
@@ -236,7 +235,7 @@ async fn limits_without_nodes_for_them_are_refused() -> anyhow::Result<()> {
     let flags = ["--capacity", "1000", "--wide-capacity", "0"];
     let sidecar = Sidecar::start_with(dir.path(), &path, &flags).await?;
     let home = Home { dir, sidecar };
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let wide = "unit: hour, algorithm: sliding_buckets,";
     write(&path, limits("d", 3).replacen("unit: hour,", wide, 1))?;
     home.is_metric("config_current", 0).await?;
@@ -274,7 +273,7 @@ async fn without_a_watch_only_sighup_reads_the_limits() -> anyhow::Result<()> {
     home.sidecar.process.signal(Signal::HUP)?;
     home.loads(2).await?;
     home.is_left(8).await?;
-    // Asked for, the limits are read whether they changed or not, and mistakes are told each time.
+    // On a signal the limits are read whether they changed or not, and mistakes are logged each time.
     home.sidecar.process.signal(Signal::HUP)?;
     home.loads(3).await?;
     home.logged("nothing that affects callers").await?;
@@ -293,7 +292,7 @@ async fn without_a_watch_only_sighup_reads_the_limits() -> anyhow::Result<()> {
 }
 
 /// A FIFO among the limits held up its reader for ever: there was no reload from then on, nor an
-/// error, as opening one waits for somebody who writes to it. A device that never ends would fill
+/// error, as opening one waits for a writer. A device that never ends would fill
 /// the memory.
 #[tokio::test]
 async fn what_is_no_file_does_not_hold_up_a_reload() -> anyhow::Result<()> {

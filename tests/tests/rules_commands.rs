@@ -36,7 +36,6 @@ descriptors:
   - key: free
     rate_limit: { unlimited: true }
 ";
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(30);
 
 /// A directory of limits files, in which commands run.
@@ -260,7 +259,7 @@ async fn explain_reads_counters_under_a_live_sidecar_and_takes_nothing() -> anyh
     let home = Home::new()?;
     let limits = home.path("limits.yaml");
     let _sidecar = Sidecar::start(home.0.path(), &limits).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     let user = [("app", "web"), ("user", "17")];
     ensure!(ask(&home, &user).await? == Code::Ok);
     for _ in 0..2 {

@@ -16,7 +16,7 @@ use tidegate_wire::rls::Code;
 
 const MIB: u64 = 1 << 20;
 
-/// A directory with limits, and with a tmpfs of so many bytes for counters.
+/// A directory with limits, and with a tmpfs of this many bytes for counters.
 struct Home {
     // Before the directory: the tmpfs is mounted in it.
     _memory: Tmpfs,

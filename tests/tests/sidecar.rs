@@ -1,14 +1,14 @@
-//! The sidecar from outside: its command line, its doors, its signals.
+//! The sidecar from outside: its command line, its endpoints, its signals.
 
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::process::Process;
-use tidegate_tests::rls::{Rls, request};
-use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::rls::{Rls, allowed_at_once, request};
+use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, client, memory, wait};
 use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
@@ -29,21 +29,12 @@ descriptors:
   - key: free
     rate_limit: { unlimited: true }
 ";
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(30);
-
-/// A directory with a limits file.
-fn home(limits: &str) -> anyhow::Result<(TempDir, PathBuf)> {
-    let dir = TempDir::new()?;
-    let path = dir.path().join("limits.yaml");
-    std::fs::write(&path, limits)?;
-    Ok((dir, path))
-}
 
 async fn started(limits: &str) -> anyhow::Result<(TempDir, Sidecar)> {
     let (dir, limits) = home(limits)?;
     let sidecar = Sidecar::start(dir.path(), &limits).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     Ok((dir, sidecar))
 }
 
@@ -62,7 +53,7 @@ async fn a_limit_is_counted_down_and_told() -> anyhow::Result<()> {
     let limit = first.statuses[0].current_limit.as_ref().context("a limit")?;
     ensure!((limit.requests_per_unit, limit.unit, limit.name.as_str()) == (3, 3, "per-client"));
     let reset = first.statuses[0].duration_until_reset.context("a time")?.seconds;
-    let left = i64::try_from(wait::left_in_window(HOUR).as_secs())?;
+    let left = i64::try_from(wait::left_in_window(wait::HOUR).as_secs())?;
     ensure!((left..=left + 2).contains(&reset), "{reset} s, but {left} s are left");
 
     rls.ask(&[("client", "a")]).await?;
@@ -174,22 +165,11 @@ async fn requests_without_meaning_are_refused_and_the_sidecar_lives_on() -> anyh
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_at_once_get_exactly_the_limit() -> anyhow::Result<()> {
     let (dir, _sidecar) = started(LIMITS).await?;
-    let mut callers = tokio::task::JoinSet::new();
+    let mut clients = Vec::new();
     for _ in 0..8 {
-        let rls = Rls::at(dir.path()).await?;
-        callers.spawn(async move {
-            let mut allowed = 0;
-            for _ in 0..100 {
-                let answer = rls.ask(&[("many", "x")]).await?;
-                allowed += u32::from(answer.overall_code() == Code::Ok);
-            }
-            anyhow::Ok(allowed)
-        });
+        clients.push(Rls::at(dir.path()).await?);
     }
-    let mut allowed = 0;
-    while let Some(caller) = callers.join_next().await {
-        allowed += caller??;
-    }
+    let allowed = allowed_at_once(clients, 100, ("many", "x")).await?;
     ensure!(allowed == 300, "{allowed} of 800");
     Ok(())
 }
@@ -271,7 +251,7 @@ async fn draining_is_told_and_a_second_signal_cuts_it_short() -> anyhow::Result<
 }
 
 #[tokio::test]
-async fn tcp_and_unix_doors_share_the_counters() -> anyhow::Result<()> {
+async fn tcp_and_unix_endpoints_share_the_counters() -> anyhow::Result<()> {
     let (dir, limits) = home(LIMITS)?;
     let socket = Sidecar::socket(dir.path());
     let mut command = Command::new(artifacts::sidecar()?);
@@ -294,7 +274,7 @@ async fn tcp_and_unix_doors_share_the_counters() -> anyhow::Result<()> {
         .arg("--data-dir")
         .arg(dir.path().join("data"));
     let mut process = Process::start(command, "sidecar", dir.path())?;
-    let tcp = wait::until("both doors", async || {
+    let tcp = wait::until("both endpoints", async || {
         let log = process.log();
         let (_, after) = log.split_once("address=\"127.0.0.1:")?;
         let port: u16 = after.split('"').next()?.parse().ok()?;
@@ -303,9 +283,9 @@ async fn tcp_and_unix_doors_share_the_counters() -> anyhow::Result<()> {
     .await?;
     let tcp = Endpoint::from_shared(format!("http://127.0.0.1:{tcp}"))?.connect().await?;
     let (tcp, unix) = (Rls(tcp), Rls::at(dir.path()).await?);
-    wait::for_room_in_window(HOUR, ROOM).await?;
-    for (door, remaining) in [(&tcp, 2), (&unix, 1), (&tcp, 0)] {
-        let answer = door.ask(&[("client", "a")]).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    for (client, remaining) in [(&tcp, 2), (&unix, 1), (&tcp, 0)] {
+        let answer = client.ask(&[("client", "a")]).await?;
         ensure!(summary(&answer) == (Code::Ok, vec![(Code::Ok, remaining)]), "{answer:?}");
     }
     ensure!(process.stop().await?.success());
@@ -384,8 +364,8 @@ async fn sidecars_share_a_data_directory() -> anyhow::Result<()> {
     let (old, new) = (Rls::at(dir.path()).await?, Rls::at(other.path()).await?);
     let mut allowed = 0;
     for _ in 0..100 {
-        for door in [&old, &new] {
-            let answer = door.ask(&[("many", "a")]).await?;
+        for client in [&old, &new] {
+            let answer = client.ask(&[("many", "a")]).await?;
             allowed += u32::from(answer.overall_code() == Code::Ok);
         }
     }
@@ -406,11 +386,11 @@ async fn sidecars_share_a_data_directory() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks about one counter so many times, and counts how often it was allowed.
-async fn drain(door: &Rls, times: u32) -> anyhow::Result<u32> {
+/// Makes this many calls about one counter, and counts the allowed ones.
+async fn drain(client: &Rls, times: u32) -> anyhow::Result<u32> {
     let mut allowed = 0;
     for _ in 0..times {
-        allowed += u32::from(door.ask(&[("many", "a")]).await?.overall_code() == Code::Ok);
+        allowed += u32::from(client.ask(&[("many", "a")]).await?.overall_code() == Code::Ok);
     }
     Ok(allowed)
 }
@@ -430,7 +410,7 @@ async fn a_full_store_refuses_new_counters_or_forgets_those_that_expire_soonest(
         let (dir, limits) = home(LIMITS)?;
         let flags = ["--geometry", "1x1x1", "--eviction", policy];
         let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
-        wait::for_room_in_window(HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, ROOM).await?;
         let rls = Rls::at(dir.path()).await?;
         for _ in 0..3 {
             ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == Code::Ok);

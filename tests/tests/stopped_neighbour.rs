@@ -1,5 +1,5 @@
 //! A process that stops beside sidecars, with a counter in its hands: that counter is not decided, all others
-//! are, everybody is told, and all is well as soon as the process goes on or is killed.
+//! are, health checks report it, and all is well as soon as the process goes on or is killed.
 
 use anyhow::{Context, ensure};
 use prost::Message;
@@ -91,7 +91,7 @@ impl Drop for Stopped {
 struct Three {
     dirs: [TempDir; 3],
     sidecars: Vec<Sidecar>,
-    doors: Vec<Rls>,
+    clients: Vec<Rls>,
 }
 
 impl Three {
@@ -99,7 +99,7 @@ impl Three {
         let dirs = [TempDir::new()?, TempDir::new()?, TempDir::new()?];
         let data = dirs[0].path().join("data");
         std::fs::create_dir(&data)?;
-        let (mut sidecars, mut doors) = (Vec::new(), Vec::new());
+        let (mut sidecars, mut clients) = (Vec::new(), Vec::new());
         for (dir, workers) in dirs.iter().zip(["0", "2", "0"]) {
             if !dir.path().join("data").exists() {
                 symlink(&data, dir.path().join("data"))?;
@@ -108,9 +108,9 @@ impl Three {
             std::fs::write(&limits, LIMITS)?;
             let flags = ["--capacity", "100000", "--workers", workers];
             sidecars.push(Sidecar::start_with(dir.path(), &limits, &flags).await?);
-            doors.push(Rls::at(dir.path()).await?);
+            clients.push(Rls::at(dir.path()).await?);
         }
-        Ok(Three { dirs, sidecars, doors })
+        Ok(Three { dirs, sidecars, clients })
     }
 
     fn data(&self) -> PathBuf {
@@ -176,12 +176,12 @@ async fn until_decided(rls: &Rls, key: &str) -> anyhow::Result<()> {
 
 async fn story(test: &str, is_killed: bool) -> anyhow::Result<()> {
     let three = Three::start().await?;
-    until_decided(&three.doors[0], "held").await?;
+    until_decided(&three.clients[0], "held").await?;
     let mut child = Stopped::start(test, &three.data()).await?;
     let pid = child.0.id();
     let workers = three.sidecars[1].process.children()?;
 
-    for rls in &three.doors {
+    for rls in &three.clients {
         let began = Instant::now();
         for _ in 0..REQUESTS {
             let status = rls.ask(&[("lots", "held")]).await.expect_err("no decision");
@@ -239,7 +239,7 @@ async fn story(test: &str, is_killed: bool) -> anyhow::Result<()> {
     let well = three.all_say(since, "OK").await?;
     println!("well after {well:?}");
     ensure!(well < WELL_MAX, "{well:?}");
-    for rls in &three.doors {
+    for rls in &three.clients {
         until_decided(rls, "held").await?;
     }
     ensure!(three.all_log(says).await? == [1, 1, 1]);
@@ -268,7 +268,7 @@ async fn a_stopped_process_holds_up_its_counter_alone_until_it_is_killed() -> an
     story("a_stopped_process_holds_up_its_counter_alone_until_it_is_killed", true).await
 }
 
-/// Health is told by itself, also where nobody asks about the counter.
+/// Health is reported without any call about the counter.
 #[tokio::test]
 async fn a_stopped_process_is_told_of_within_two_seconds_though_nobody_waits_for_it()
 -> anyhow::Result<()> {
@@ -277,7 +277,7 @@ async fn a_stopped_process_is_told_of_within_two_seconds_though_nobody_waits_for
         stop_inside(Path::new(&data));
     }
     let three = Three::start().await?;
-    until_decided(&three.doors[0], "held").await?;
+    until_decided(&three.clients[0], "held").await?;
     let mut child = Stopped::start(test, &three.data()).await?;
     let wanted = format!("degraded: process {} (", child.0.id());
     let told = three.all_say(Instant::now(), &wanted).await?;

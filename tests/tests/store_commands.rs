@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
 use tidegate_tests::rls::{Rls, parse};
 use tidegate_tests::service::Service;
-use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, memory, wait};
 use tidegate_wire::rls::Code;
 use tokio::io::AsyncReadExt;
@@ -31,7 +31,6 @@ descriptors:
   - key: free
     rate_limit: { unlimited: true }
 ";
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(30);
 /// A state word that is nowhere else in a file.
 const MARK: u64 = 0x1122_3344_5566_7788;
@@ -41,9 +40,7 @@ struct Home(TempDir);
 
 impl Home {
     fn new() -> anyhow::Result<Home> {
-        let dir = TempDir::new()?;
-        std::fs::write(dir.path().join("limits.yaml"), LIMITS)?;
-        Ok(Home(dir))
+        Ok(Home(home(LIMITS)?.0))
     }
 
     /// With data that a sidecar made, which runs no more.
@@ -272,7 +269,7 @@ async fn an_inspection_tells_and_draws_what_there_is() -> anyhow::Result<()> {
 async fn a_descriptor_names_the_counter_of_a_running_sidecar() -> anyhow::Result<()> {
     let home = Home::new()?;
     let _sidecar = home.serve().await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     for remaining in [2, 1] {
         ensure!(ask(&home, &[("client", "a")]).await? == (Code::Ok, remaining));
     }
@@ -537,7 +534,7 @@ async fn a_reader_that_has_read_enough_is_no_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As another user where the tests run as root, whom no permission holds up.
+/// As another user where the tests run as root, since permissions do not stop root.
 #[tokio::test]
 async fn permission_to_read_is_enough_for_a_look() -> anyhow::Result<()> {
     let home = Home::at_rest().await?;

@@ -3,14 +3,14 @@
 use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, getpgid};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tempfile::TempDir;
 use tidegate_tests::process::{lives, signal};
-use tidegate_tests::rls::{Rls, request};
-use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::rls::{Rls, allowed_at_once, request};
+use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, client, wait};
 use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
@@ -38,16 +38,8 @@ fn flags<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&FLAGS[..], more].concat()
 }
 
-/// A directory with a limits file.
-fn home() -> anyhow::Result<(TempDir, PathBuf)> {
-    let dir = TempDir::new()?;
-    let path = dir.path().join("limits.yaml");
-    std::fs::write(&path, LIMITS)?;
-    Ok((dir, path))
-}
-
 async fn started(more: &[&str]) -> anyhow::Result<(TempDir, Sidecar)> {
-    let (dir, limits) = home()?;
+    let (dir, limits) = home(LIMITS)?;
     let sidecar = Sidecar::start_with(dir.path(), &limits, &flags(more)).await?;
     Ok((dir, sidecar))
 }
@@ -76,7 +68,7 @@ async fn metric(http: SocketAddr, series: &str) -> anyhow::Result<Option<u64>> {
 
 const ANSWERED: &str = "tidegate_answers_total{code=\"ok\"}";
 
-/// Clients that ask without end, each about one key, until told to stop.
+/// Clients that call without end, each about one key, until they are stopped.
 struct Load {
     clients: JoinSet<anyhow::Result<()>>,
     told: Arc<Told>,
@@ -103,7 +95,7 @@ impl Load {
         Load { clients: JoinSet::new(), told: Arc::default() }
     }
 
-    /// Adds clients of one door.
+    /// Adds clients of one endpoint.
     fn add(&mut self, count: usize, connections: Connections, uri: &str) -> anyhow::Result<()> {
         let endpoint = Endpoint::from_shared(uri.to_owned())?;
         for _ in 0..count {
@@ -113,7 +105,7 @@ impl Load {
                     if let Err(error) = told.ask_over_one(&endpoint, connections).await {
                         told.failed.fetch_add(1, Ordering::Relaxed);
                         *told.last.lock().unwrap() = Some(format!("{error:?}"));
-                        // Or a door that is not there would be knocked at without end.
+                        // Else clients of an endpoint that is gone would retry without end.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -127,7 +119,7 @@ impl Load {
         self.told.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more calls were answered.
+    /// Waits until this many more calls were answered.
     async fn goes_on(&self, more: u64) -> anyhow::Result<()> {
         let from = self.acknowledged();
         wait::until("the load to go on", async || {
@@ -199,22 +191,11 @@ fn unix(dir: &Path) -> String {
 async fn workers_share_one_limit_exactly() -> anyhow::Result<()> {
     let (dir, sidecar) = started(&["--workers", "3"]).await?;
     let tcp = sidecar.tcp("grpc")?;
-    let mut callers = JoinSet::new();
-    for number in 0..16 {
-        let rls = if number % 2 == 0 { Rls::at(dir.path()).await? } else { over_tcp(tcp).await? };
-        callers.spawn(async move {
-            let mut allowed = 0;
-            for _ in 0..50 {
-                let answer = rls.ask(&[("few", "x")]).await?;
-                allowed += u32::from(answer.overall_code() == Code::Ok);
-            }
-            anyhow::Ok(allowed)
-        });
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.extend([Rls::at(dir.path()).await?, over_tcp(tcp).await?]);
     }
-    let mut allowed = 0;
-    while let Some(caller) = callers.join_next().await {
-        allowed += caller??;
-    }
+    let allowed = allowed_at_once(clients, 50, ("few", "x")).await?;
     ensure!(allowed == 300, "{allowed} of 800");
     // What each of them counted is added up.
     ensure!(metric(sidecar.http, ANSWERED).await? == Some(300));
@@ -224,7 +205,7 @@ async fn workers_share_one_limit_exactly() -> anyhow::Result<()> {
         let found = metric(sidecar.http, &series).await?;
         ensure!(found == Some(expected), "{series}: {found:?}");
     }
-    // What all of them share is told once.
+    // Shared state is reported once.
     ensure!(metric(sidecar.http, "tidegate_config_load_success_total").await? == Some(1));
     ensure!(metric(sidecar.http, "tidegate_config_current").await? == Some(1));
     ensure!(metric(sidecar.http, "tidegate_store_created_total").await? == Some(1));
@@ -494,7 +475,7 @@ fn sharing_listener() -> anyhow::Result<std::net::TcpListener> {
 
 #[tokio::test]
 async fn a_port_that_is_taken_is_never_shared() -> anyhow::Result<()> {
-    let (dir, _) = home()?;
+    let (dir, _) = home(LIMITS)?;
     let listener = sharing_listener()?;
     let taken = listener.local_addr()?.to_string();
     for workers in ["0", "2"] {
@@ -515,15 +496,15 @@ async fn a_port_that_is_taken_is_never_shared() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mistakes_are_told_once_and_flags_are_checked() -> anyhow::Result<()> {
-    let (dir, limits) = home()?;
-    let door = ["--grpc", "127.0.0.1:0", "--workers"];
-    let (code, said) = serve_ends(dir.path(), &[&door[..], &["31"]].concat()).await?;
+    let (dir, limits) = home(LIMITS)?;
+    let grpc = ["--grpc", "127.0.0.1:0", "--workers"];
+    let (code, said) = serve_ends(dir.path(), &[&grpc[..], &["31"]].concat()).await?;
     ensure!(code == Some(2) && said.contains("31 is not in 0..=30"), "{code:?}: {said}");
     std::fs::write(&limits, LIMITS.replace("unit: year", "unit: eon"))?;
-    let (code, said) = serve_ends(dir.path(), &[&door[..], &["3"]].concat()).await?;
+    let (code, said) = serve_ends(dir.path(), &[&grpc[..], &["3"]].concat()).await?;
     ensure!(code == Some(1) && said.matches("unknown unit").count() == 2, "{code:?}: {said}");
     std::fs::write(&limits, LIMITS)?;
-    let (code, said) = serve_ends(dir.path(), &[&door[..2], &["--as-worker"]].concat()).await?;
+    let (code, said) = serve_ends(dir.path(), &[&grpc[..2], &["--as-worker"]].concat()).await?;
     ensure!(
         code == Some(1) && said.contains("--as-worker is only for the supervisor"),
         "{code:?}: {said}"
@@ -558,7 +539,7 @@ async fn all_workers_read_the_limits_again_on_sighup() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One that was about to serve when all were told to read the limits was not told, and without a watch kept
+/// One that was about to serve when all got the signal to read the limits did not get it, and without a watch kept
 /// those that it had begun with.
 #[tokio::test]
 async fn a_worker_that_starts_during_a_reload_reads_the_limits_too() -> anyhow::Result<()> {
@@ -612,7 +593,7 @@ async fn a_worker_starts_again_on_the_limits_in_force() -> anyhow::Result<()> {
         std::fs::write(&limits, LIMITS.replace("300", limit))?;
         wait::until("the limit", async || (remaining().await.ok()? == expected).then_some(()))
             .await?;
-        // By both processes, of which the lowest is told.
+        // By both processes; the lowest is reported.
         current(1).await?;
         std::fs::write(&limits, LIMITS.replace("year", "eon"))?;
         current(0).await?;
@@ -674,7 +655,7 @@ async fn without_a_worker_the_health_check_fails() -> anyhow::Result<()> {
     .await
 }
 
-/// From one to several processes, to more, to fewer, and back, under load on both doors.
+/// From one to several processes, to more, to fewer, and back, under load on both endpoints.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_fails_while_new_processes_take_over() -> anyhow::Result<()> {
     let (dir, mut old) = started(&["--workers", "0"]).await?;
@@ -785,7 +766,7 @@ async fn a_takeover_that_fails_leaves_the_old_process_serving() -> anyhow::Resul
     Ok(())
 }
 
-/// The old process removed the file of its Unix socket when it was told to end while a new one that had the
+/// The old process removed the file of its Unix socket when it got the signal to end while a new one that had the
 /// socket by then got ready: nobody could reach that any more.
 #[tokio::test]
 async fn who_is_stopped_in_a_takeover_leaves_the_socket_to_the_new_process() -> anyhow::Result<()> {

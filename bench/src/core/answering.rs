@@ -7,7 +7,7 @@ use anyhow::Context;
 use std::fmt::Write;
 use tidegate_authority::{Authority, open_standalone};
 use tidegate_core::{Descriptor, Entry, Hits, LeaseRequest, Nanos, Request, Timestamp};
-use tidegate_wire::{RequestReader, encode_answer, encode_request, lease_ask_metadata};
+use tidegate_wire::{RequestReader, encode_answer, encode_request, lease_request_metadata};
 
 const DOMAIN: &str = "shop";
 /// Each pick moves on by this many keys, so that all keys are equally frequent.
@@ -98,7 +98,7 @@ impl Calls {
                     wanted: vec![50],
                     waiting: vec![0],
                 };
-                let words = lease_ask_metadata(&ask);
+                let words = lease_request_metadata(&ask);
                 let value_of = |name| {
                     let found = words.iter().find(|(known, _)| *known == name);
                     found.map(|(_, value)| value.as_bytes())

@@ -3,7 +3,7 @@
 use crate::authority::Authority;
 use tidegate_core::{Answer, Descriptor, Direction, Request, Timestamp};
 use tidegate_store::UpdateError;
-use tidegate_wire::{RequestReader, WireError, lease_ask_from, returned_from};
+use tidegate_wire::{RequestReader, WireError, lease_request_from, returned_from};
 
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ impl Authority {
             let answer = self.return_tokens(request, &back, now())?;
             return Ok((request, answer));
         }
-        let answer = match lease_ask_from(descriptors, &value_of)? {
+        let answer = match lease_request_from(descriptors, &value_of)? {
             Some(ask) => self.decide_leasing(request, &ask, now())?,
             None => self.decide(request, now())?,
         };

@@ -15,6 +15,22 @@ impl Broken {
     pub(crate) const fn new(code: ErrorCode, reason: &'static str) -> Broken {
         Broken { code: code as u32, reason }
     }
+
+    pub(crate) const fn protocol(reason: &'static str) -> Broken {
+        Broken::new(ErrorCode::Protocol, reason)
+    }
+
+    pub(crate) const fn frame_size(reason: &'static str) -> Broken {
+        Broken::new(ErrorCode::FrameSize, reason)
+    }
+
+    pub(crate) const fn flow_control(reason: &'static str) -> Broken {
+        Broken::new(ErrorCode::FlowControl, reason)
+    }
+
+    pub(crate) const fn excess(reason: &'static str) -> Broken {
+        Broken::new(ErrorCode::EnhanceYourCalm, reason)
+    }
 }
 
 /// The error codes of RFC 9113, section 7, that this crate sends.

@@ -129,7 +129,7 @@ impl Connection {
         self.next_stream += 2;
         let outgoing = &mut self.link.outgoing;
         self.fields.write(id, self.link.header_table_size, outgoing.output.buffer());
-        let new = || Stream { body: Body::new(), response: Response::new() };
+        let new = || Stream { body: Body::new(), response: Response::default() };
         let mut stream = self.streams.spare(new);
         stream.body.renew(self.link.initial_window);
         stream.response.renew();
@@ -205,26 +205,20 @@ impl Connection {
             Event::Done | Event::Pong(_) => Ok(()),
             Event::Stream => {
                 if head.stream.is_multiple_of(2) || head.stream >= self.next_stream {
-                    let reason = "a frame for a stream that was never begun";
-                    return Err(Broken::new(ErrorCode::Protocol, reason));
+                    return Err(Broken::protocol("a frame for a stream that was never begun"));
                 }
-                match head.kind {
-                    frame::DATA => self.data(head, payload, ended),
-                    frame::HEADERS => {
-                        let block = frame::header_block(head, payload)?;
-                        if head.has(frame::END_HEADERS) {
-                            self.block(head, block, ended)
-                        } else {
-                            self.block_part(head, block, ended)
-                        }
-                    }
-                    _ => self.block_part(head, payload, ended),
+                if head.kind == frame::DATA {
+                    return self.data(head, payload, ended);
+                }
+                match self.link.take_block(head, payload, Duration::ZERO)? {
+                    Some((begun, block)) => self.block(begun, &block, ended),
+                    None => Ok(()),
                 }
             }
             Event::Window { stream: 0, .. } => {
                 while let Some(id) = self.link.outgoing.next() {
                     if let Some(stream) = self.streams.get(id) {
-                        stream.body.take_turn();
+                        stream.body.leave_queue();
                         self.send_waiting(id);
                     }
                 }
@@ -265,26 +259,10 @@ impl Connection {
         let progress = stream.response.data(head, data, ANSWER_BYTES_MAX);
         self.buffered_bytes += stream.response.buffered_bytes() - before;
         if self.buffered_bytes > BUFFERED_BYTES_MAX {
-            let reason = "too many partial answers";
-            return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
+            return Err(Broken::excess("too many partial answers"));
         }
         self.settle(head.stream, progress, ended);
         Ok(())
-    }
-
-    fn block_part(
-        &mut self,
-        head: Head,
-        part: &[u8],
-        ended: &mut impl FnMut(u32, Ended<'_>),
-    ) -> Result<(), Broken> {
-        if part.is_empty() {
-            self.link.spend_budget()?;
-        }
-        match self.link.blocks.take(head, part, Duration::ZERO)? {
-            Some((begun, block)) => self.block(begun, &block, ended),
-            None => Ok(()),
-        }
     }
 
     /// A whole header block. `head` is the frame that began it.
@@ -315,38 +293,30 @@ impl Connection {
         match progress {
             Progress::Going | Progress::Informed => {}
             Progress::Ended => self.end(id, Cause::Response, ended),
-            Progress::Malformed => {
-                self.link.reset(id, ErrorCode::Protocol);
-                self.end(id, Cause::Reset(ErrorCode::Protocol as u32), ended);
-            }
+            Progress::Malformed => self.fail(id, ErrorCode::Protocol, ended),
         }
     }
 
-    fn window_update(&mut self, id: u32, increment: u32, ended: &mut impl FnMut(u32, Ended<'_>)) {
-        let Some(stream) = self.streams.get(id) else { return };
-        let code = if increment == 0 {
-            ErrorCode::Protocol
-        } else if !stream.body.change_window(i64::from(increment)) {
-            ErrorCode::FlowControl
-        } else {
-            self.send_waiting(id);
-            return;
-        };
+    /// Ends a call that violated the protocol.
+    fn fail(&mut self, id: u32, code: ErrorCode, ended: &mut impl FnMut(u32, Ended<'_>)) {
         self.link.reset(id, code);
         self.end(id, Cause::Reset(code as u32), ended);
     }
 
-    fn change_windows(&mut self, change: i64) -> Result<(), Broken> {
-        let mut waiting = Vec::new();
-        for (id, stream) in self.streams.iter_mut() {
-            if !stream.body.change_window(change) {
-                let reason = "INITIAL_WINDOW_SIZE makes a window larger than 2^31-1";
-                return Err(Broken::new(ErrorCode::FlowControl, reason));
-            }
-            if !stream.body.is_empty() {
-                waiting.push(id);
-            }
+    fn window_update(&mut self, id: u32, increment: u32, ended: &mut impl FnMut(u32, Ended<'_>)) {
+        let Some(stream) = self.streams.get(id) else { return };
+        match stream.body.open(increment) {
+            Ok(()) => self.send_waiting(id),
+            Err(code) => self.fail(id, code, ended),
         }
+    }
+
+    fn change_windows(&mut self, change: i64) -> Result<(), Broken> {
+        for (_, stream) in self.streams.iter_mut() {
+            stream.body.change_initial_window(change)?;
+        }
+        let waiting = self.streams.iter().filter(|(_, stream)| !stream.body.is_empty());
+        let waiting: Vec<u32> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
             self.send_waiting(id);
         }

@@ -1,6 +1,6 @@
 //! Frames (RFC 9113, sections 4 and 6): heads, flags, padding and settings. Independent of streams.
 
-use crate::broken::{Broken, ErrorCode};
+use crate::broken::Broken;
 
 /// The first bytes of a client.
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -106,7 +106,7 @@ pub(crate) fn cut(input: &[u8]) -> Result<Option<Cut<'_>>, Broken> {
     let Some((&head, rest)) = input.split_first_chunk() else { return Ok(None) };
     let head = Head::parse(head);
     if head.length > PAYLOAD_BYTES_MAX {
-        return Err(Broken::new(ErrorCode::FrameSize, "a frame is larger than agreed"));
+        return Err(Broken::frame_size("a frame is larger than agreed"));
     }
     Ok(rest.split_at_checked(head.length).map(|(payload, rest)| (head, payload, rest)))
 }
@@ -136,7 +136,7 @@ pub(crate) fn unpad(head: Head, payload: &[u8]) -> Result<&[u8], Broken> {
     let unpadded = payload
         .split_first()
         .and_then(|(&padding, rest)| rest.get(..rest.len().checked_sub(usize::from(padding))?));
-    unpadded.ok_or(Broken::new(ErrorCode::Protocol, "padding is larger than its frame"))
+    unpadded.ok_or(Broken::protocol("padding is larger than its frame"))
 }
 
 /// The payload of a HEADERS frame without padding and priority.
@@ -147,17 +147,15 @@ pub(crate) fn header_block(head: Head, payload: &[u8]) -> Result<&[u8], Broken> 
         return Ok(block);
     }
     // Priorities are deprecated (section 5.3.2), and skipped without checks.
-    let (_, block) = block
-        .split_first_chunk::<5>()
-        .ok_or(Broken::new(ErrorCode::FrameSize, "a HEADERS frame is too short"))?;
+    let (_, block) =
+        block.split_first_chunk::<5>().ok_or(Broken::frame_size("a HEADERS frame is too short"))?;
     Ok(block)
 }
 
 /// A payload of exactly four bytes.
 pub(crate) fn word(payload: &[u8]) -> Result<u32, Broken> {
-    let bytes: [u8; 4] = payload
-        .try_into()
-        .map_err(|_| Broken::new(ErrorCode::FrameSize, "a frame must have 4 bytes"))?;
+    let bytes: [u8; 4] =
+        payload.try_into().map_err(|_| Broken::frame_size("a frame must have 4 bytes"))?;
     Ok(u32::from_be_bytes(bytes))
 }
 
@@ -176,23 +174,22 @@ impl Settings {
     pub(crate) fn parse(payload: &[u8]) -> Result<Settings, Broken> {
         let (chunks, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
-            return Err(Broken::new(ErrorCode::FrameSize, "a SETTINGS frame is cut off"));
+            return Err(Broken::frame_size("a SETTINGS frame is cut off"));
         }
         let mut settings = Settings::default();
         for &[i0, i1, v0, v1, v2, v3] in chunks {
             let value = u32::from_be_bytes([v0, v1, v2, v3]);
             match u16::from_be_bytes([i0, i1]) {
                 1 => settings.header_table_size = Some(value),
-                2 if value > 1 => return Err(invalid("ENABLE_PUSH is neither 0 nor 1")),
+                2 if value > 1 => return Err(Broken::protocol("ENABLE_PUSH is neither 0 nor 1")),
                 2 => settings.enable_push = Some(value),
                 3 => settings.concurrent_streams_max = Some(value),
                 4 if value > STREAM_ID_MAX => {
-                    let reason = "INITIAL_WINDOW_SIZE is beyond 2^31-1";
-                    return Err(Broken::new(ErrorCode::FlowControl, reason));
+                    return Err(Broken::flow_control("INITIAL_WINDOW_SIZE is beyond 2^31-1"));
                 }
                 4 => settings.initial_window_size = Some(value),
                 5 if !(PAYLOAD_BYTES_MAX as u32..=PAYLOAD_BYTES_LIMIT).contains(&value) => {
-                    return Err(invalid("MAX_FRAME_SIZE is below 2^14 or beyond 2^24-1"));
+                    return Err(Broken::protocol("MAX_FRAME_SIZE is below 2^14 or beyond 2^24-1"));
                 }
                 5 => settings.frame_size_max = Some(value),
                 _ => {}
@@ -202,16 +199,28 @@ impl Settings {
     }
 }
 
-fn invalid(reason: &'static str) -> Broken {
-    Broken::new(ErrorCode::Protocol, reason)
-}
-
 /// Appends a SETTINGS frame with these pairs.
 pub(crate) fn write_settings(settings: &[(u16, u32)], output: &mut Vec<u8>) {
     output.extend_from_slice(&head(settings.len() * 6, SETTINGS, 0, 0));
     for (identifier, value) in settings {
         output.extend_from_slice(&identifier.to_be_bytes());
         output.extend_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Appends a HEADERS frame with the block that `write` appends.
+pub(crate) fn write_headers(
+    stream: u32,
+    flags: u8,
+    output: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = output.len();
+    output.extend_from_slice(&[0; HEAD_BYTES]);
+    write(output);
+    let length = output.len() - start - HEAD_BYTES;
+    if let Some(place) = output.get_mut(start..start + HEAD_BYTES) {
+        place.copy_from_slice(&head(length, HEADERS, flags, stream));
     }
 }
 

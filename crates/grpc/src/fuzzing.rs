@@ -2,17 +2,11 @@
 
 use crate::hpack;
 
-/// The decoder of header blocks that connections use.
+/// The decoder of header blocks that connections use, with a table of the default size.
 #[derive(Debug)]
 pub struct BlockDecoder(hpack::Decoder);
 
 impl BlockDecoder {
-    /// A decoder with a table of the default size.
-    #[must_use]
-    pub fn new() -> BlockDecoder {
-        BlockDecoder(hpack::Decoder::new(hpack::TABLE_SIZE_INITIAL))
-    }
-
     /// Decodes one whole block. Passes on each name and value, and whether HTTP allows their bytes, until the
     /// fields exceed `list_bytes_max` together. False if the block is invalid.
     pub fn decode(
@@ -30,6 +24,6 @@ impl BlockDecoder {
 
 impl Default for BlockDecoder {
     fn default() -> Self {
-        BlockDecoder::new()
+        BlockDecoder(hpack::Decoder::new(hpack::TABLE_SIZE_INITIAL))
     }
 }

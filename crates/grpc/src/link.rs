@@ -1,10 +1,11 @@
 //! The part of a connection that client and server share: settings, pings, windows, header blocks, and the
 //! budget for useless work.
 //!
-//! The budget bounds work that leads nowhere: empty frames, pings, resets, answers far larger than their
-//! messages. Answered calls refill it, and so does time. So a client that makes calls never exhausts it, nor
-//! does an idle connection that is pinged for years.
+//! Useless are empty frames, pings, resets, and answers far larger than their messages. Answered calls refill
+//! the budget, and so does time. So a client that makes calls never exhausts it, nor does an idle connection
+//! that is pinged for years.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::broken::{Broken, ErrorCode};
@@ -54,12 +55,8 @@ pub(crate) enum Event {
     Leaving { last_stream: u32 },
 }
 
-/// Whether the peer's first SETTINGS have arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Preface {
-    Awaited,
-    Seen,
-}
+/// The frame that began a header block, and the block.
+pub(crate) type Block<'a> = (Head, Cow<'a, [u8]>);
 
 /// The state of a connection apart from its streams.
 #[derive(Debug)]
@@ -74,7 +71,8 @@ pub(crate) struct Link {
     pub(crate) header_table_size: usize,
     /// Frames received.
     pub(crate) frames: u64,
-    preface: Preface,
+    /// Whether the peer's first SETTINGS have arrived.
+    pub(crate) has_preface: bool,
     budget: u32,
     is_overdrawn: bool,
     /// The time up to which the budget was refilled.
@@ -94,16 +92,11 @@ impl Link {
             concurrent_streams_max,
             header_table_size: TABLE_SIZE_INITIAL,
             frames: 0,
-            preface: Preface::Awaited,
+            has_preface: false,
             budget: BUDGET_MAX,
             is_overdrawn: false,
             refilled: Duration::ZERO,
         }
-    }
-
-    /// Whether the peer's first SETTINGS have arrived.
-    pub(crate) fn has_preface(&self) -> bool {
-        self.preface == Preface::Seen
     }
 
     /// Bytes of memory, by capacity.
@@ -141,8 +134,8 @@ impl Link {
     pub(crate) fn take(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
         self.frames += 1;
         self.blocks.check(head)?;
-        if self.preface == Preface::Awaited && head.kind != frame::SETTINGS {
-            return Err(protocol("the first frame is not SETTINGS"));
+        if !self.has_preface && head.kind != frame::SETTINGS {
+            return Err(Broken::protocol("the first frame is not SETTINGS"));
         }
         match head.kind {
             frame::DATA | frame::HEADERS | frame::CONTINUATION if head.stream != 0 => {
@@ -157,7 +150,7 @@ impl Link {
                 let increment = frame::word(payload)? & frame::STREAM_ID_MAX;
                 if head.stream == 0 {
                     if increment == 0 {
-                        return Err(protocol("the connection's window is opened by 0"));
+                        return Err(Broken::protocol("the connection's window is opened by 0"));
                     }
                     self.outgoing.open(increment)?;
                 }
@@ -166,10 +159,7 @@ impl Link {
             frame::PRIORITY if head.stream != 0 => {
                 self.spend_budget()?;
                 if payload.len() != 5 {
-                    return Err(Broken::new(
-                        ErrorCode::FrameSize,
-                        "a PRIORITY frame must have 5 bytes",
-                    ));
+                    return Err(Broken::frame_size("a PRIORITY frame must have 5 bytes"));
                 }
                 Ok(Event::Done)
             }
@@ -178,35 +168,57 @@ impl Link {
             frame::GOAWAY if head.stream == 0 => {
                 self.spend_budget()?;
                 let last_stream = payload.first_chunk().filter(|_| payload.len() >= 8);
-                let last_stream = last_stream
-                    .ok_or(Broken::new(ErrorCode::FrameSize, "a GOAWAY frame is too short"))?;
+                let last_stream =
+                    last_stream.ok_or(Broken::frame_size("a GOAWAY frame is too short"))?;
                 let last_stream = u32::from_be_bytes(*last_stream) & frame::STREAM_ID_MAX;
                 Ok(Event::Leaving { last_stream })
             }
-            frame::PUSH_PROMISE => Err(protocol("PUSH_PROMISE is not allowed")),
-            ..=frame::CONTINUATION => Err(protocol("a frame is on stream 0 or should be")),
+            frame::PUSH_PROMISE => Err(Broken::protocol("PUSH_PROMISE is not allowed")),
+            ..=frame::CONTINUATION => Err(Broken::protocol("a frame is on stream 0 or should be")),
             _ => self.spend_budget().map(|()| Event::Done),
         }
+    }
+
+    /// Takes a HEADERS or CONTINUATION frame. Returns the header block that it completes, and the frame that
+    /// began the block.
+    #[inline]
+    pub(crate) fn take_block<'a>(
+        &mut self,
+        head: Head,
+        payload: &'a [u8],
+        now: Duration,
+    ) -> Result<Option<Block<'a>>, Broken> {
+        let part = match head.kind {
+            frame::HEADERS => frame::header_block(head, payload)?,
+            _ => payload,
+        };
+        if head.kind == frame::HEADERS && head.has(frame::END_HEADERS) {
+            return Ok(Some((head, Cow::Borrowed(part))));
+        }
+        if head.kind == frame::CONTINUATION && part.is_empty() {
+            self.spend_budget()?;
+        }
+        let whole = self.blocks.take(head, part, now)?;
+        Ok(whole.map(|(begun, block)| (begun, Cow::Owned(block))))
     }
 
     fn settings(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
         self.spend_budget()?;
         if head.has(frame::ACK) {
             if !payload.is_empty() {
-                let reason = "an acknowledgement of settings is not empty";
-                return Err(Broken::new(ErrorCode::FrameSize, reason));
+                return Err(Broken::frame_size("an acknowledgement of settings is not empty"));
             }
-            if self.preface == Preface::Awaited {
-                return Err(protocol("the first SETTINGS frame is an acknowledgement"));
+            if !self.has_preface {
+                return Err(Broken::protocol("the first SETTINGS frame is an acknowledgement"));
             }
             return Ok(Event::Done);
         }
         let settings = Settings::parse(payload)?;
         self.check_unread()?;
-        if self.preface == Preface::Awaited {
+        if !self.has_preface {
             // Limits that are absent from the first SETTINGS are infinite.
             self.concurrent_streams_max = u32::MAX;
-            self.preface = Preface::Seen;
+            self.has_preface = true;
         }
         self.outgoing.output.buffer().extend_from_slice(&frame::head(
             0,
@@ -232,9 +244,8 @@ impl Link {
     }
 
     fn ping(&mut self, head: Head, payload: &[u8]) -> Result<Event, Broken> {
-        let payload: [u8; 8] = payload
-            .try_into()
-            .map_err(|_| Broken::new(ErrorCode::FrameSize, "a PING frame must have 8 bytes"))?;
+        let payload: [u8; 8] =
+            payload.try_into().map_err(|_| Broken::frame_size("a PING frame must have 8 bytes"))?;
         if head.has(frame::ACK) {
             self.spend_budget()?;
             return Ok(Event::Pong(payload));
@@ -248,8 +259,7 @@ impl Link {
     /// Fails for a peer that requests replies without reading them.
     fn check_unread(&self) -> Result<(), Broken> {
         if self.outgoing.output.len() > UNREAD_BYTES_MAX {
-            let reason = "the peer requests replies and does not read them";
-            return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
+            return Err(Broken::excess("the peer requests replies and does not read them"));
         }
         Ok(())
     }
@@ -258,10 +268,7 @@ impl Link {
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) -> Result<(), Broken> {
         if !self.window.take(bytes) {
-            return Err(Broken::new(
-                ErrorCode::FlowControl,
-                "the connection's window was exceeded",
-            ));
+            return Err(Broken::flow_control("the connection's window was exceeded"));
         }
         if let Some(increment) = self.window.replenish() {
             let buffer = self.outgoing.output.buffer();
@@ -279,10 +286,8 @@ impl Link {
     /// Charges work that equals this many useless frames.
     pub(crate) fn spend_budget_for(&mut self, frames: usize) -> Result<(), Broken> {
         let frames = u32::try_from(frames).unwrap_or(u32::MAX);
-        self.budget = self
-            .budget
-            .checked_sub(frames)
-            .ok_or(Broken::new(ErrorCode::EnhanceYourCalm, "too many useless frames"))?;
+        self.budget =
+            self.budget.checked_sub(frames).ok_or(Broken::excess("too many useless frames"))?;
         Ok(())
     }
 
@@ -310,8 +315,7 @@ impl Link {
     #[inline]
     pub(crate) fn check_answers(&self) -> Result<(), Broken> {
         if self.is_overdrawn {
-            let reason = "the answers are far larger than the client's messages";
-            return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
+            return Err(Broken::excess("the answers are far larger than the client's messages"));
         }
         Ok(())
     }
@@ -332,10 +336,6 @@ impl Link {
         let buffer = self.outgoing.output.buffer();
         frame::write_goaway(last_stream, broken.code, broken.reason, buffer);
     }
-}
-
-fn protocol(reason: &'static str) -> Broken {
-    Broken::new(ErrorCode::Protocol, reason)
 }
 
 /// A receive window.
@@ -395,10 +395,10 @@ impl Blocks {
     fn check(&self, head: Head) -> Result<(), Broken> {
         match self.begun {
             None if head.kind == frame::CONTINUATION => {
-                Err(protocol("a CONTINUATION frame continues nothing"))
+                Err(Broken::protocol("a CONTINUATION frame continues nothing"))
             }
             Some(begun) if head.kind != frame::CONTINUATION || head.stream != begun.stream => {
-                Err(protocol("a header block is interrupted"))
+                Err(Broken::protocol("a header block is interrupted"))
             }
             _ => Ok(()),
         }
@@ -417,8 +417,7 @@ impl Blocks {
         }
         let begun = *self.begun.get_or_insert(head);
         if self.bytes.len() + part.len() > self.bytes_max {
-            let reason = "a header block is larger than allowed";
-            return Err(Broken::new(ErrorCode::EnhanceYourCalm, reason));
+            return Err(Broken::excess("a header block is larger than allowed"));
         }
         self.bytes.extend_from_slice(part);
         if !head.has(frame::END_HEADERS) {

@@ -86,10 +86,7 @@ impl Outgoing {
     pub(crate) fn open(&mut self, increment: u32) -> Result<(), Broken> {
         self.window += i64::from(increment);
         if self.window > WINDOW_MAX {
-            return Err(Broken::new(
-                ErrorCode::FlowControl,
-                "the connection's window is beyond 2^31-1",
-            ));
+            return Err(Broken::flow_control("the connection's window is beyond 2^31-1"));
         }
         Ok(())
     }
@@ -101,17 +98,10 @@ impl Outgoing {
 
     fn forget(&mut self, body: &Body, stream: u32) {
         self.waiting_bytes -= body.len();
-        if body.turn == Turn::Queued {
+        if body.is_queued {
             self.queue.retain(|queued| *queued != stream);
         }
     }
-}
-
-/// Whether a body is queued for the connection's window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    None,
-    Queued,
 }
 
 /// Bytes of a stream that wait for a window.
@@ -120,14 +110,15 @@ pub(crate) struct Body {
     window: i64,
     bytes: Vec<u8>,
     sent: usize,
-    turn: Turn,
+    /// Whether it is queued for the connection's window.
+    is_queued: bool,
     /// Memory of this body that [`Outgoing`] includes.
     counted: usize,
 }
 
 impl Body {
     pub(crate) fn new() -> Body {
-        Body { window: 0, bytes: Vec::new(), sent: 0, turn: Turn::None, counted: 0 }
+        Body { window: 0, bytes: Vec::new(), sent: 0, is_queued: false, counted: 0 }
     }
 
     /// Bytes of memory, by capacity.
@@ -144,15 +135,15 @@ impl Body {
     /// Prepares it for a new stream with this window.
     pub(crate) fn renew(&mut self, window: i64) {
         self.window = window;
-        self.turn = Turn::None;
+        self.is_queued = false;
     }
 
     /// Drops the waiting bytes.
     pub(crate) fn clear(&mut self, stream: u32, outgoing: &mut Outgoing) {
-        if !self.is_empty() || self.turn == Turn::Queued {
+        if !self.is_empty() || self.is_queued {
             outgoing.forget(self, stream);
         }
-        self.turn = Turn::None;
+        self.is_queued = false;
         if self.bytes.capacity() > 0 {
             release(&mut self.bytes);
             self.sent = 0;
@@ -169,11 +160,23 @@ impl Body {
         self.sent == self.bytes.len()
     }
 
-    /// Changes the window, by a window update or by settings. False if it becomes larger than allowed.
-    #[must_use]
-    pub(crate) fn change_window(&mut self, change: i64) -> bool {
+    /// Opens the window by a window update. Fails with the error of the stream.
+    pub(crate) fn open(&mut self, increment: u32) -> Result<(), ErrorCode> {
+        if increment == 0 {
+            return Err(ErrorCode::Protocol);
+        }
+        self.window += i64::from(increment);
+        if self.window > WINDOW_MAX { Err(ErrorCode::FlowControl) } else { Ok(()) }
+    }
+
+    /// Changes the window by a new INITIAL_WINDOW_SIZE.
+    pub(crate) fn change_initial_window(&mut self, change: i64) -> Result<(), Broken> {
         self.window += change;
-        self.window <= WINDOW_MAX
+        if self.window > WINDOW_MAX {
+            let reason = "INITIAL_WINDOW_SIZE makes a window larger than 2^31-1";
+            return Err(Broken::flow_control(reason));
+        }
+        Ok(())
     }
 
     /// Claims this many bytes of both windows if they may be sent now in one DATA frame.
@@ -199,8 +202,8 @@ impl Body {
     }
 
     /// Its stream was taken from the queue.
-    pub(crate) fn take_turn(&mut self) {
-        self.turn = Turn::None;
+    pub(crate) fn leave_queue(&mut self) {
+        self.is_queued = false;
     }
 
     /// Sends what the windows allow, the last frame with `last_flags`. Returns the number of frames.
@@ -227,8 +230,8 @@ impl Body {
             release(&mut self.bytes);
             self.sent = 0;
             self.count(self.bytes.capacity(), outgoing);
-        } else if self.window > 0 && self.turn == Turn::None {
-            self.turn = Turn::Queued;
+        } else if self.window > 0 && !self.is_queued {
+            self.is_queued = true;
             outgoing.queue.push_back(stream);
         }
         frames

@@ -149,7 +149,7 @@ impl Connection {
             link,
             shared: Shared::new(limits, window),
             streams: Streams::new(),
-            recent: Recent::new(),
+            recent: Recent::default(),
             phase: Phase::Open,
             preface_bytes: 0,
             partial: Vec::new(),
@@ -186,7 +186,7 @@ impl Connection {
     /// Whether the client's preface and first SETTINGS have arrived.
     #[must_use]
     pub fn has_preface(&self) -> bool {
-        self.link.has_preface()
+        self.link.has_preface
     }
 
     /// Bytes to write to the client.
@@ -238,13 +238,7 @@ impl Connection {
         if self.shared.staying == 0 || matches!(self.phase, Phase::Broken(_)) {
             return;
         }
-        let watchers = self.streams.iter_mut().filter(|(_, stream)| stream.is_watching());
-        let watchers: Vec<u32> = watchers.map(|(id, _)| id).collect();
-        for id in watchers {
-            let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.notify(message, self.shared.now, &mut self.link);
-            self.settle(id, fate);
-        }
+        self.for_each(Stream::is_watching, |stream, now, link| stream.notify(message, now, link));
     }
 
     fn take(
@@ -264,7 +258,7 @@ impl Connection {
         }
         let (arrived, rest) = input.split_at(wanted.len().min(input.len()));
         if !wanted.starts_with(arrived) {
-            return Err(Broken::new(ErrorCode::Protocol, "the client does not speak HTTP/2"));
+            return Err(Broken::protocol("the client does not speak HTTP/2"));
         }
         self.preface_bytes += arrived.len();
         Ok(rest)
@@ -288,8 +282,7 @@ impl Connection {
             Event::Windows(change) => self.change_windows(change),
             Event::Reset { stream, .. } => {
                 if self.is_idle(stream) {
-                    let reason = "a reset of a stream that was never begun";
-                    return Err(Broken::new(ErrorCode::Protocol, reason));
+                    return Err(Broken::protocol("a reset of a stream that was never begun"));
                 }
                 self.close(stream);
                 Ok(())
@@ -333,8 +326,7 @@ impl Connection {
     /// DATA or trailers for a stream that is not open: useless if this side closed it, an error otherwise.
     fn frame_on_closed(&mut self, stream: u32) -> Result<(), Broken> {
         if self.is_idle(stream) {
-            let reason = "a frame for a stream that was never begun";
-            return Err(Broken::new(ErrorCode::Protocol, reason));
+            return Err(Broken::protocol("a frame for a stream that was never begun"));
         }
         if stream <= self.closed_early_max {
             return self.link.spend_budget();
@@ -349,16 +341,12 @@ impl Connection {
 
     fn window_update(&mut self, id: u32, increment: u32) -> Result<(), Broken> {
         if self.is_idle(id) {
-            let reason = "a window update for a stream that was never begun";
-            return Err(Broken::new(ErrorCode::Protocol, reason));
+            return Err(Broken::protocol("a window update for a stream that was never begun"));
         }
         let Some(stream) = self.streams.get(id) else { return Ok(()) };
-        let fate = if increment == 0 {
-            Fate::Failed(ErrorCode::Protocol)
-        } else if !stream.body.change_window(i64::from(increment)) {
-            Fate::Failed(ErrorCode::FlowControl)
-        } else {
-            stream.send_waiting(&mut self.link)
+        let fate = match stream.body.open(increment) {
+            Ok(()) => stream.send_waiting(&mut self.link),
+            Err(code) => Fate::Failed(code),
         };
         self.settle(id, fate);
         Ok(())
@@ -370,20 +358,12 @@ impl Connection {
         }
         // Each stream is work, and a normal client changes its windows once or twice.
         self.link.spend_budget_for(self.streams.len() / STREAMS_PER_UNIT)?;
-        let mut waiting = Vec::new();
-        for (id, stream) in self.streams.iter_mut() {
-            if !stream.body.change_window(change) {
-                let reason = "INITIAL_WINDOW_SIZE makes a window larger than 2^31-1";
-                return Err(Broken::new(ErrorCode::FlowControl, reason));
-            }
-            if change > 0 && !stream.body.is_empty() {
-                waiting.push(id);
-            }
+        for (_, stream) in self.streams.iter_mut() {
+            stream.body.change_initial_window(change)?;
         }
-        for id in waiting {
-            let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.send_waiting(&mut self.link);
-            self.settle(id, fate);
+        if change > 0 {
+            let is_waiting = |stream: &Stream| !stream.body.is_empty();
+            self.for_each(is_waiting, |stream, _, link| stream.send_waiting(link));
         }
         Ok(())
     }
@@ -392,7 +372,7 @@ impl Connection {
     fn send_waiting(&mut self) {
         while let Some(id) = self.link.outgoing.next() {
             let Some(stream) = self.streams.get(id) else { continue };
-            stream.body.take_turn();
+            stream.body.leave_queue();
             let fate = stream.send_waiting(&mut self.link);
             self.settle(id, fate);
         }
@@ -403,12 +383,22 @@ impl Connection {
         self.phase = Phase::Closed(self.last_stream);
         let buffer = self.link.outgoing.output.buffer();
         frame::write_goaway(self.last_stream, ErrorCode::NoError as u32, "", buffer);
-        let staying = self.streams.iter_mut().filter(|(_, stream)| stream.is_staying());
-        let staying: Vec<u32> = staying.map(|(id, _)| id).collect();
-        for id in staying {
+        self.for_each(Stream::is_staying, |stream, _, link| {
+            stream.refuse(Code::Unavailable, "the server is shutting down", link)
+        });
+    }
+
+    /// Does `act` to each stream that meets `condition`, and settles its fate.
+    fn for_each(
+        &mut self,
+        condition: impl Fn(&Stream) -> bool,
+        mut act: impl FnMut(&mut Stream, Duration, &mut Link) -> Fate,
+    ) {
+        let streams = self.streams.iter().filter(|(_, stream)| condition(stream));
+        let ids: Vec<u32> = streams.map(|(id, _)| id).collect();
+        for id in ids {
             let Some(stream) = self.streams.get(id) else { continue };
-            let status = Status::new(Code::Unavailable, "the server is shutting down");
-            let fate = stream.end(Some(status), &mut self.link);
+            let fate = act(stream, self.shared.now, &mut self.link);
             self.settle(id, fate);
         }
     }

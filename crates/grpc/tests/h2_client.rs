@@ -6,6 +6,7 @@ use bytes::Bytes;
 use common::{Echo, LIMITS};
 use h2::client::{Builder, SendRequest};
 use tidegate_grpc::server::{Connection, Limits};
+use tidegate_grpc::{Code, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 /// Serves until the client closes.
@@ -22,6 +23,12 @@ async fn serve(mut stream: DuplexStream, limits: Limits, read_bytes: usize) -> E
             return service;
         }
         connection.receive(&buffer[..read], &mut service).unwrap();
+        // After the read that brought them, the last one first; an empty message is refused.
+        while let Some((id, message)) = service.pending.pop() {
+            let is_refused = message.is_empty();
+            let refused = || Status::new(Code::ResourceExhausted, "later");
+            connection.answer(id, if is_refused { Err(refused()) } else { Ok(&message) });
+        }
     }
 }
 
@@ -148,6 +155,39 @@ async fn many_streams_at_once() {
         })
         .collect();
     for call in calls {
+        call.await.unwrap();
+    }
+}
+
+/// Two thousand concurrent calls. Every tenth is refused, and the client gives up every fifth, some of them
+/// before their answer.
+#[tokio::test]
+async fn answers_that_are_handed_in_later() {
+    let mut builder = Builder::new();
+    builder.initial_window_size(500).initial_max_send_streams(2_000);
+    let limits = Limits { streams_max: 4_000, header_bytes_max: 1 << 20, ..LIMITS };
+    let send = connected(&builder, limits, 9_000).await;
+    let calls: Vec<_> = (0..2_000_usize)
+        .map(|turn| {
+            let send = send.clone();
+            let call = tokio::spawn(async move {
+                let message = vec![turn as u8; turn % 10 * 90];
+                let (answer, status, text) = call(send, "/test.Echo/Later", &[&message], 9).await;
+                let expected = match message.as_slice() {
+                    [] => (Vec::new(), "8", "later"),
+                    message => (envelope(message).to_vec(), "0", ""),
+                };
+                assert_eq!((answer, status.as_str(), text.as_str()), expected);
+            });
+            (turn, call)
+        })
+        .collect();
+    // Answered after the first calls have begun.
+    let (answer, ..) = call(send, "/a/b", &[b"x"], 1).await;
+    assert_eq!(answer, envelope(b"x"));
+    let (given_up, rest): (Vec<_>, Vec<_>) = calls.into_iter().partition(|(turn, _)| turn % 5 == 3);
+    given_up.iter().for_each(|(_, call)| call.abort());
+    for (_, call) in rest {
         call.await.unwrap();
     }
 }

@@ -13,7 +13,7 @@ use tidegate_core::{
     Answer, Direction, Hits, Lease, LeaseRequest, LeaseReturn, Nanos, Request, Timestamp, Verdict,
 };
 use tidegate_limits::{SameDomain, load};
-use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, rls};
+use tidegate_wire::{lease_request_from, request_from_wire, response_to_wire, rls};
 
 /// gRPC status: no room for a counter.
 const EXHAUSTED: u32 = 8;
@@ -105,7 +105,7 @@ impl Sidecar {
         let now = state.timestamp(scenario);
         let message = rls::RateLimitRequest::decode(call.message.as_slice()).ok()?;
         let request = request_from_wire(message).ok()?;
-        let ask = lease_ask_from(call.about.len(), |name| value_of(&call.metadata, name));
+        let ask = lease_request_from(call.about.len(), |name| value_of(&call.metadata, name));
         let ask = match ask {
             Ok(ask) => ask,
             Err(error) => {

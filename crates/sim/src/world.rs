@@ -135,7 +135,7 @@ impl World {
         for index in 0..self.scenario.workers {
             let worker = proxy * self.scenario.workers + index;
             let mut config = Config::from_envoy(self.config.as_bytes())?;
-            config.leases.slots = self.scenario.slots;
+            config.lease_slots = self.scenario.slots;
             let own = Weak::clone(&self.own);
             let host = SimHost {
                 scenario: Rc::clone(&self.scenario),

@@ -24,7 +24,7 @@ pub const CLUSTER_NAME_BYTES_MAX: usize = 125;
 /// [`CLUSTER_NAME_BYTES_MAX`].
 ///
 /// Envoy also accepts a bare cluster name, but first tries to parse it as this message: a name whose bytes
-/// happen to parse would send the callout nowhere. The serialized form is never ambiguous. It is a string, as
+/// happen to parse would be a target that does not exist. The serialized form is never ambiguous. It is a string, as
 /// proxy-wasm hosts take one: tags and lengths below 0x80 are ASCII, and the name is UTF-8.
 #[must_use]
 pub fn grpc_service_of_cluster(cluster: &str) -> Option<String> {

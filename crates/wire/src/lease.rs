@@ -26,15 +26,15 @@ const IDS: &str = "16 hex digits for each descriptor";
 
 /// The metadata of a lease request.
 #[must_use]
-pub fn lease_ask_metadata(ask: &LeaseRequest) -> Vec<(&'static str, String)> {
+pub fn lease_request_metadata(request: &LeaseRequest) -> Vec<(&'static str, String)> {
     let mut metadata = vec![
-        (LEASE, list(&ask.wanted, u64::to_string)),
-        (CALL, hex(&ask.call)),
-        (PROXY, hex(&ask.proxy)),
-        (CLOCK, ask.clock.as_nanos().to_string()),
+        (LEASE, list(&request.wanted, u64::to_string)),
+        (CALL, hex(&request.call)),
+        (PROXY, hex(&request.proxy)),
+        (CLOCK, request.clock.as_nanos().to_string()),
     ];
-    if ask.waiting.iter().any(|waiting| *waiting > 0) {
-        metadata.push((WAITING, list(&ask.waiting, u64::to_string)));
+    if request.waiting.iter().any(|waiting| *waiting > 0) {
+        metadata.push((WAITING, list(&request.waiting, u64::to_string)));
     }
     metadata
 }
@@ -44,7 +44,7 @@ pub fn lease_ask_metadata(ask: &LeaseRequest) -> Vec<(&'static str, String)> {
 ///
 /// # Errors
 /// When a value is malformed.
-pub fn lease_ask_from<'a>(
+pub fn lease_request_from<'a>(
     descriptors: usize,
     value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
 ) -> Result<Option<LeaseRequest>, WireError> {

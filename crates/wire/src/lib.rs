@@ -13,7 +13,7 @@ pub mod rls;
 mod writer;
 
 pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};
-pub use lease::{lease_ask_from, lease_ask_metadata, returned_from, returned_metadata};
+pub use lease::{lease_request_from, lease_request_metadata, returned_from, returned_metadata};
 pub use mapping::{
     DESCRIPTORS_MAX, ENTRIES_MAX, WireError, decode_answer, encode_request, request_from_wire,
     response_to_wire,

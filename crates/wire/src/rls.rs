@@ -24,7 +24,7 @@ pub struct RateLimitDescriptor {
     /// A limit that overrides the configured one.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// Hits that this descriptor costs; 0 asks without taking.
+    /// Hits that this descriptor costs; 0 checks without charging.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
     /// Returns hits instead of taking them.

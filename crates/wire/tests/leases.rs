@@ -9,8 +9,8 @@ use tidegate_core::{
 };
 use tidegate_wire::rls::{Code, DescriptorStatus, Quota, RateLimitResponse};
 use tidegate_wire::{
-    WireError, decode_answer, lease_ask_from, lease_ask_metadata, response_to_wire, returned_from,
-    returned_metadata,
+    WireError, decode_answer, lease_request_from, lease_request_metadata, response_to_wire,
+    returned_from, returned_metadata,
 };
 
 type Metadata = Vec<(&'static str, Vec<u8>)>;
@@ -20,7 +20,7 @@ fn written(metadata: Vec<(&'static str, String)>) -> Metadata {
 }
 
 fn ask_from(descriptors: usize, metadata: &Metadata) -> Result<Option<LeaseRequest>, WireError> {
-    lease_ask_from(descriptors, |name| value_of(metadata, name))
+    lease_request_from(descriptors, |name| value_of(metadata, name))
 }
 
 fn return_from(descriptors: usize, metadata: &Metadata) -> Result<Option<LeaseReturn>, WireError> {
@@ -57,9 +57,13 @@ fn an_ask_has_these_words() {
         ("tidegate-clock", "1234"),
         ("tidegate-waiting", "0,3"),
     ];
-    assert_eq!(lease_ask_metadata(&ask), expected.map(|(name, value)| (name, value.to_owned())));
+    assert_eq!(
+        lease_request_metadata(&ask),
+        expected.map(|(name, value)| (name, value.to_owned()))
+    );
     let nobody_waits = LeaseRequest { waiting: vec![0, 0], ..ask };
-    let names: Vec<_> = lease_ask_metadata(&nobody_waits).iter().map(|(name, _)| *name).collect();
+    let names: Vec<_> =
+        lease_request_metadata(&nobody_waits).iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["tidegate-lease", "tidegate-call", "tidegate-proxy", "tidegate-clock"]);
     let returned = [
         ("tidegate-return", "0000000000000001,ffffffffffffffff".to_owned()),
@@ -80,7 +84,7 @@ fn asks_and_returns_survive_the_wire() {
             let call = proxy ^ clock;
             let ask =
                 LeaseRequest { call, proxy, clock: Timestamp::from_nanos(clock), wanted, waiting };
-            let metadata = written(lease_ask_metadata(&ask));
+            let metadata = written(lease_request_metadata(&ask));
             prop_assert_eq!(ask_from(descriptors, &metadata), Ok(Some(ask)));
             prop_assert_eq!(return_from(descriptors, &metadata), Ok(None));
             let metadata = written(returned_metadata(call, &ids));

@@ -59,7 +59,7 @@ fn run(input: &[u8]) {
     let blocks = blocks(input);
     let bytes = blocks.iter().map(Vec::len).sum();
     WORK.check(bytes, || {
-        let mut decoder = BlockDecoder::new();
+        let mut decoder = BlockDecoder::default();
         let mut sizes = 0_usize;
         let _ = blocks.iter().all(|block| {
             decoder
@@ -67,7 +67,7 @@ fn run(input: &[u8]) {
         });
         sizes
     });
-    let (mut ours, mut theirs) = (BlockDecoder::new(), H2::new());
+    let (mut ours, mut theirs) = (BlockDecoder::default(), H2::new());
     for block in &blocks {
         let (mut fields, mut size) = (Vec::new(), 0);
         let is_decoded = ours.decode(block, usize::MAX, |name, value, is_valid| {

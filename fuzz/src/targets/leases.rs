@@ -8,7 +8,7 @@ use crate::work::Bound;
 use std::time::Duration;
 use tidegate_core::{LeaseRequest, Timestamp};
 use tidegate_wire::{
-    DESCRIPTORS_MAX, lease_ask_from, lease_ask_metadata, returned_from, returned_metadata,
+    DESCRIPTORS_MAX, lease_request_from, lease_request_metadata, returned_from, returned_metadata,
 };
 
 pub(super) const TARGET: Target = Target { name: "leases", run, seeds };
@@ -39,7 +39,7 @@ fn run(input: &[u8]) {
     };
     let meter = Meter::begin();
     let (ask, returned) = WORK.check(bytes, || {
-        (lease_ask_from(descriptors, value_of), returned_from(descriptors, value_of))
+        (lease_request_from(descriptors, value_of), returned_from(descriptors, value_of))
     });
     let allowed = 8_192 + 64 * descriptors + 16 * bytes;
     assert!(meter.peak() <= allowed, "{} bytes for {bytes}", meter.peak());
@@ -47,8 +47,8 @@ fn run(input: &[u8]) {
         Ok(None) => assert_eq!(value_of("tidegate-lease"), None),
         Ok(Some(ask)) => {
             assert_eq!((ask.wanted.len(), ask.waiting.len()), (descriptors, descriptors));
-            let metadata = lease_ask_metadata(&ask);
-            assert_eq!(lease_ask_from(descriptors, find(&metadata)), Ok(Some(ask)));
+            let metadata = lease_request_metadata(&ask);
+            assert_eq!(lease_request_from(descriptors, find(&metadata)), Ok(Some(ask)));
         }
         Err(error) => assert!(error.to_string().len() < MESSAGE_BYTES_MAX, "{error}"),
     }
@@ -88,8 +88,8 @@ fn seeds() -> Vec<Vec<u8>> {
         waiting,
     };
     vec![
-        seed(1, &lease_ask_metadata(&ask(vec![50], vec![0]))),
-        seed(3, &lease_ask_metadata(&ask(vec![50, 0, u64::MAX], vec![1, 2, 3]))),
+        seed(1, &lease_request_metadata(&ask(vec![50], vec![0]))),
+        seed(3, &lease_request_metadata(&ask(vec![50, 0, u64::MAX], vec![1, 2, 3]))),
         seed(2, &returned_metadata(u64::MAX, &[1, u64::MAX])),
         seed(2, &[("tidegate-lease", "5, 6".into()), ("tidegate-clock", "x".into())]),
         seed(0, &[]),

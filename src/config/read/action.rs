@@ -1,6 +1,6 @@
 //! The actions, with the field names of Envoy's route configuration.
 
-use super::checks::{empty, header_name, in_range, literal, not_empty, some_items, when_absent};
+use super::checks::{empty, header_name, literal, not_empty, number_or, some_items, when_absent};
 use super::matcher::{address_matcher, header_matcher, query_matcher, sense};
 use super::metadata::metadata;
 use crate::config::ConfigError;
@@ -33,17 +33,15 @@ pub(super) fn action(node: &Node<'_>, interner: &mut Interner) -> Result<Action,
         "query_parameters" => query_parameters(&of, interner),
         "remote_address" => {
             empty(&of)?;
-            let key = Encoded::key("remote_address");
-            Ok(Action::Address { key, address: interner.address() })
+            Ok(Action::Address { key: Encoded::key("remote_address") })
         }
-        "masked_remote_address" => masked_remote_address(&of, interner),
-        "remote_address_match" => remote_address_match(&of, interner),
+        "masked_remote_address" => masked_remote_address(&of),
+        "remote_address_match" => remote_address_match(&of),
         "generic_key" => {
             of.object("an object with `descriptor_value`", &CONSTANT, &[])?;
             Ok(Action::Constant(constant(&of, "generic_key")?))
         }
-        "header_value_match" => header_value_match(&of, interner),
-        "query_parameter_value_match" => query_parameter_value_match(&of, interner),
+        "header_value_match" | "query_parameter_value_match" => value_match(name, &of, interner),
         "metadata" => metadata(&of, interner),
         "source_cluster" => property(&of, name, interner, &["xds", "node", "cluster"]),
         _ => property(&of, name, interner, &["xds", "cluster_name"]),
@@ -109,55 +107,45 @@ fn query_parameters(node: &Node<'_>, interner: &mut Interner) -> Result<Action, 
     })
 }
 
-fn masked_remote_address(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
+fn masked_remote_address(node: &Node<'_>) -> Result<Action, ConfigError> {
     let fields = ["v4_prefix_mask_len", "v6_prefix_mask_len"];
     node.object("an object with the lengths of prefixes", &fields, &[])?;
-    let length = |field: &str, max: u32| match node.field(field) {
-        Some(length) => in_range(&length, 0, u64::from(max)),
-        None => Ok(max),
-    };
     Ok(Action::Network {
         key: Encoded::key("masked_remote_address"),
-        address: interner.address(),
-        v4_prefix_mask_len: length("v4_prefix_mask_len", 32)?,
-        v6_prefix_mask_len: length("v6_prefix_mask_len", 128)?,
+        v4_prefix_mask_len: number_or(node, "v4_prefix_mask_len", 32, 0, 32)?,
+        v6_prefix_mask_len: number_or(node, "v6_prefix_mask_len", 128, 0, 128)?,
     })
 }
 
-fn remote_address_match(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
+fn remote_address_match(node: &Node<'_>) -> Result<Action, ConfigError> {
     let fields = ["descriptor_value", "descriptor_key", "default_value", "address_matcher"];
     node.object("an object with `address_matcher`", &fields, &[])?;
     Ok(Action::AddressMatch {
         entry: constant(node, "remote_address_match")?,
-        address: interner.address(),
         matcher: address_matcher(&node.required("address_matcher")?)?,
     })
 }
 
-fn header_value_match(node: &Node<'_>, interner: &mut Interner) -> Result<Action, ConfigError> {
-    let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", "headers"];
-    node.object("an object with `descriptor_value` and `headers`", &fields, &[])?;
-    let entry = constant(node, "header_match")?;
-    let mut matchers = Vec::new();
-    for item in &some_items(&node.required("headers")?)? {
-        matchers.push(header_matcher(item, interner)?);
-    }
-    let sense = sense(node.flag("expect_match")? == Some(false));
-    Ok(Action::HeaderMatch { entry, matchers, sense })
-}
-
-fn query_parameter_value_match(
+/// `header_value_match` or `query_parameter_value_match`.
+fn value_match(
+    name: &str,
     node: &Node<'_>,
     interner: &mut Interner,
 ) -> Result<Action, ConfigError> {
-    let fields =
-        ["descriptor_value", "descriptor_key", "default_value", "expect_match", "query_parameters"];
-    node.object("an object with `descriptor_value` and `query_parameters`", &fields, &[])?;
-    let entry = constant(node, "query_match")?;
+    let of_headers = name == "header_value_match";
+    let (key_default, list) = match of_headers {
+        true => ("header_match", "headers"),
+        false => ("query_match", "query_parameters"),
+    };
+    let fields = ["descriptor_value", "descriptor_key", "default_value", "expect_match", list];
+    node.object(&format!("an object with `descriptor_value` and `{list}`"), &fields, &[])?;
+    let entry = constant(node, key_default)?;
     let mut matchers = Vec::new();
-    for item in &some_items(&node.required("query_parameters")?)? {
-        matchers.push(query_matcher(item, interner)?);
+    for item in &some_items(&node.required(list)?)? {
+        matchers.push(match of_headers {
+            true => header_matcher(item, interner)?,
+            false => query_matcher(item, interner)?,
+        });
     }
-    let sense = sense(node.flag("expect_match")? == Some(false));
-    Ok(Action::QueryMatch { entry, matchers, sense })
+    Ok(Action::ValueMatch { entry, matchers, sense: sense(!node.flag("expect_match", true)?) })
 }

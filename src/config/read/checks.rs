@@ -11,10 +11,8 @@ pub(super) fn empty(node: &Node<'_>) -> Result<(), ConfigError> {
 
 /// The meaning of `skip_if_absent`.
 pub(super) fn when_absent(node: &Node<'_>) -> Result<WhenAbsent, ConfigError> {
-    match node.flag("skip_if_absent")? {
-        Some(true) => Ok(WhenAbsent::SkipEntry),
-        Some(false) | None => Ok(WhenAbsent::DropDescriptor),
-    }
+    let skip = node.flag("skip_if_absent", false)?;
+    Ok(if skip { WhenAbsent::SkipEntry } else { WhenAbsent::DropDescriptor })
 }
 
 /// A text of at least one character.
@@ -34,6 +32,30 @@ pub(super) fn some_items<'a>(node: &'a Node<'a>) -> Result<Vec<Node<'a>>, Config
         return Err(node.error("must not be empty"));
     }
     Ok(items)
+}
+
+/// The items of a list of 1 to `max` items.
+pub(super) fn items_up_to<'a>(
+    node: &'a Node<'a>,
+    max: usize,
+) -> Result<Vec<Node<'a>>, ConfigError> {
+    let items = some_items(node)?;
+    match items.len() {
+        count if count > max => Err(node.error(&format!("{count} are too many (maximum {max})"))),
+        _ => Ok(items),
+    }
+}
+
+/// A field from `min` to `max`, or its default.
+#[inline(never)]
+pub(super) fn number_or(
+    node: &Node<'_>,
+    name: &str,
+    default: u32,
+    min: u64,
+    max: u64,
+) -> Result<u32, ConfigError> {
+    node.field(name).map_or(Ok(default), |number| in_range(&number, min, max))
 }
 
 /// A number from `min` to `max` that fits into `u32`.

@@ -1,44 +1,25 @@
 //! The matchers of headers, query parameters and addresses, with the field names of Envoy's
 //! configuration.
 
-use super::checks::{empty, header_name, in_range, not_empty, some_items, whole_number};
+use super::checks::{empty, header_name, not_empty, number_or, some_items, whole_number};
 use crate::config::ConfigError;
 use crate::config::interner::Interner;
 use crate::config::node::Node;
 use crate::config::rate_limit::Fact;
 use crate::config::unsupported::OF_A_TEXT;
 use crate::matching::address::{AddressMatcher, Network, bits_of};
-use crate::matching::header::{HeaderMatcher, HeaderTest, Sense, WhenMissing};
-use crate::matching::query::{QueryMatcher, QueryTest};
 use crate::matching::text::{Case, Needle, TextMatcher};
+use crate::matching::value::{Sense, ValueMatcher, ValueTest, WhenMissing};
 use std::net::IpAddr;
 
 pub(super) fn sense(inverted: bool) -> Sense {
     if inverted { Sense::Inverted } else { Sense::Plain }
 }
 
-/// The value of `invert_match`.
-fn inverted(node: &Node<'_>) -> Result<Sense, ConfigError> {
-    Ok(sense(node.flag("invert_match")? == Some(true)))
-}
-
-/// The present one of these fields, if any.
-fn at_most_one<'a>(
-    node: &'a Node<'a>,
-    tests: &[&'a str],
-    what: &str,
-) -> Result<Option<(&'a str, Node<'a>)>, ConfigError> {
-    match node.fields(tests).as_slice() {
-        [] => Ok(None),
-        [test] => Ok(Some(*test)),
-        _ => Err(node.error(&format!("expected at most one of the {what}"))),
-    }
-}
-
 pub(super) fn header_matcher(
     node: &Node<'_>,
     interner: &mut Interner,
-) -> Result<(Fact, HeaderMatcher), ConfigError> {
+) -> Result<(Fact, ValueMatcher), ConfigError> {
     let fields = [
         "string_match",
         "present_match",
@@ -55,79 +36,80 @@ pub(super) fn header_matcher(
     node.object("an object with `name`", &fields, &[])?;
     let [tests @ .., _, _, _] = &fields;
     let name = header_name(&node.required("name")?)?;
-    let when_missing = match node.flag("treat_missing_header_as_empty")? {
-        Some(true) => WhenMissing::Empty,
-        Some(false) | None => WhenMissing::NoMatch,
+    let when_missing = match node.flag("treat_missing_header_as_empty", false)? {
+        true => WhenMissing::Empty,
+        false => WhenMissing::NoMatch,
     };
-    let test = match at_most_one(node, tests, "tests of the header")? {
-        Some((name, test)) => header_test(node, name, &test, interner)?,
-        None => HeaderTest::Present,
-    };
-    let sense = inverted(node)?;
-    Ok((interner.header(&name), HeaderMatcher { test, sense, when_missing }))
-}
-
-fn header_test(
-    matcher: &Node<'_>,
-    name: &str,
-    test: &Node<'_>,
-    interner: &mut Interner,
-) -> Result<HeaderTest, ConfigError> {
-    let case = Case::Sensitive;
-    let text = match name {
-        "string_match" => text_matcher(test, interner)?,
-        "present_match" => {
-            return Ok(match matcher.flag(name)? {
-                Some(true) => HeaderTest::Present,
-                Some(false) | None => HeaderTest::Absent,
-            });
-        }
-        "range_match" => {
-            test.object("an object with `start` and `end`", &["start", "end"], &[])?;
-            let bound = |name| test.field(name).map_or(Ok(0), |bound| whole_number(&bound));
-            return Ok(HeaderTest::Range(bound("start")?, bound("end")?));
-        }
-        // In Envoy, an empty text in this deprecated field matches any value.
-        "exact_match" if test.text()?.is_empty() => return Ok(HeaderTest::AnyValue),
-        "exact_match" => TextMatcher::Exact(test.text()?.to_owned(), case),
-        "prefix_match" => TextMatcher::Prefix(not_empty(test)?.to_owned(), case),
-        "suffix_match" => TextMatcher::Suffix(not_empty(test)?.to_owned(), case),
-        "contains_match" => TextMatcher::Contains(Needle::new(not_empty(test)?, case).into()),
-        _ => safe_regex(test, interner)?,
-    };
-    Ok(HeaderTest::Text(text))
+    let test = value_test(node, tests, "header", interner)?;
+    let sense = sense(node.flag("invert_match", false)?);
+    Ok((interner.header(&name), ValueMatcher { test, sense, when_missing }))
 }
 
 pub(super) fn query_matcher(
     node: &Node<'_>,
     interner: &mut Interner,
-) -> Result<(Fact, QueryMatcher), ConfigError> {
+) -> Result<(Fact, ValueMatcher), ConfigError> {
     node.object("an object with `name`", &["name", "string_match", "present_match"], &[])?;
     let parameter = interner.parameter(not_empty(&node.required("name")?)?);
-    let tests = ["string_match", "present_match"];
-    let test = match at_most_one(node, &tests, "tests of the parameter")? {
-        Some(("string_match", test)) => QueryTest::Text(text_matcher(&test, interner)?),
-        Some(_) if node.flag("present_match")? == Some(false) => QueryTest::Absent,
-        Some(_) | None => QueryTest::Present,
+    let test = value_test(node, &["string_match", "present_match"], "parameter", interner)?;
+    let (sense, when_missing) = (Sense::Plain, WhenMissing::NoMatch);
+    Ok((parameter, ValueMatcher { test, sense, when_missing }))
+}
+
+/// The present one of these tests. Without any, the value must be present.
+fn value_test(
+    node: &Node<'_>,
+    tests: &[&str],
+    subject: &str,
+    interner: &mut Interner,
+) -> Result<ValueTest, ConfigError> {
+    let present = node.fields(tests);
+    let (name, test) = match present.as_slice() {
+        [] => return Ok(ValueTest::Present),
+        [test] => test,
+        _ => {
+            return Err(node.error(&format!("expected at most one of the tests of the {subject}")));
+        }
     };
-    Ok((parameter, QueryMatcher { test }))
+    Ok(match *name {
+        "string_match" => ValueTest::Text(text_matcher(test, interner)?),
+        "present_match" if node.flag(name, false)? => ValueTest::Present,
+        "present_match" => ValueTest::Absent,
+        "range_match" => {
+            test.object("an object with `start` and `end`", &["start", "end"], &[])?;
+            let bound = |name| test.field(name).map_or(Ok(0), |bound| whole_number(&bound));
+            ValueTest::Range(bound("start")?, bound("end")?)
+        }
+        // In Envoy, an empty text in this deprecated field matches any value.
+        "exact_match" if test.text()?.is_empty() => ValueTest::AnyValue,
+        name => {
+            let name = name.trim_end_matches("_match");
+            ValueTest::Text(text_test(name, test, Case::Sensitive, interner)?)
+        }
+    })
 }
 
 fn text_matcher(node: &Node<'_>, interner: &mut Interner) -> Result<TextMatcher, ConfigError> {
     let fields = ["exact", "prefix", "suffix", "contains", "safe_regex", "ignore_case"];
     node.object("an object with one test of a text", &fields, &OF_A_TEXT)?;
     let [tests @ .., _] = &fields;
-    let case = match node.flag("ignore_case")? {
-        Some(true) => Case::Ignored,
-        Some(false) | None => Case::Sensitive,
-    };
+    let ignore_case = node.flag("ignore_case", false)?;
     let (name, test) = node.one_of(tests)?;
+    text_test(name, &test, if ignore_case { Case::Ignored } else { Case::Sensitive }, interner)
+}
+
+fn text_test(
+    name: &str,
+    test: &Node<'_>,
+    case: Case,
+    interner: &mut Interner,
+) -> Result<TextMatcher, ConfigError> {
     Ok(match name {
         "exact" => TextMatcher::Exact(test.text()?.to_owned(), case),
-        "prefix" => TextMatcher::Prefix(not_empty(&test)?.to_owned(), case),
-        "suffix" => TextMatcher::Suffix(not_empty(&test)?.to_owned(), case),
-        "contains" => TextMatcher::Contains(Needle::new(not_empty(&test)?, case).into()),
-        _ => safe_regex(&test, interner)?,
+        "prefix" => TextMatcher::Prefix(not_empty(test)?.to_owned(), case),
+        "suffix" => TextMatcher::Suffix(not_empty(test)?.to_owned(), case),
+        "contains" => TextMatcher::Contains(Needle::new(not_empty(test)?, case).into()),
+        _ => safe_regex(test, interner)?,
     })
 }
 
@@ -152,11 +134,8 @@ pub(super) fn address_matcher(node: &Node<'_>) -> Result<AddressMatcher, ConfigE
         let text = prefix.text()?;
         let address: IpAddr =
             text.parse().map_err(|_| prefix.error(&format!("{text:?} is not an IP address")))?;
-        let prefix_len = match range.field("prefix_len") {
-            Some(prefix_len) => in_range(&prefix_len, 0, bits_of(address).into())?,
-            None => 0,
-        };
+        let prefix_len = number_or(range, "prefix_len", 0, 0, bits_of(address).into())?;
         networks.push(Network::new(address, prefix_len));
     }
-    Ok(AddressMatcher { networks, sense: inverted(node)? })
+    Ok(AddressMatcher { networks, sense: sense(node.flag("invert_match", false)?) })
 }

@@ -1,7 +1,7 @@
 //! One entry of `rate_limits`: its actions, its cost, and its conditions.
 
 use super::action::action;
-use super::checks::{as_header_name, header_name, in_range, not_empty, some_items};
+use super::checks::{as_header_name, header_name, in_range, items_up_to, not_empty};
 use super::enforcement;
 use super::metadata::{ROUTE_ENTRY, metadata_key};
 use crate::config::ConfigError;
@@ -21,14 +21,8 @@ pub(super) fn rate_limit(
         Some(hits) => hits_addend(&hits, interner)?,
         None => HitsAddend::Number(1),
     };
-    let list = node.required("actions")?;
-    let items = some_items(&list)?;
-    let (count, max) = (items.len(), tidegate_wire::ENTRIES_MAX);
-    if count > max {
-        return Err(list.error(&format!("{count} are too many (maximum {max})")));
-    }
-    let mut actions = Vec::with_capacity(count);
-    for item in &items {
+    let mut actions = Vec::new();
+    for item in &items_up_to(&node.required("actions")?, tidegate_wire::ENTRIES_MAX)? {
         actions.push(action(item, interner)?);
     }
     Ok(RateLimit { enforcement: enforcement(node)?, conditions, hits, actions })

@@ -221,27 +221,19 @@ impl<'a> Parser<'a> {
 
     /// A repetition, if there is one. Braces that are not a repetition are literal.
     fn count(&mut self) -> Result<Option<Count>, String> {
-        let before = self.rest;
-        let (min, max) = match self.next() {
-            Some('*') => (0, None),
-            Some('+') => (1, None),
-            Some('?') => (0, Some(1)),
-            Some('{') => {
-                if let Some(count) = self.until("}").and_then(counts) {
-                    if count.max.is_some_and(|max| max < count.min) {
-                        return Err("the maximum of a repetition is below its minimum".to_owned());
-                    }
-                    return Ok(Some(count));
-                }
-                self.rest = before;
-                return Ok(None);
+        for (text, min, max) in [("*", 0, None), ("+", 1, None), ("?", 0, Some(1))] {
+            if self.eat(text) {
+                return Ok(Some(Count { min, max }));
             }
-            _ => {
-                self.rest = before;
-                return Ok(None);
-            }
-        };
-        Ok(Some(Count { min, max }))
+        }
+        let braces = self.rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let count = braces.and_then(|(text, rest)| Some((counts(text)?, rest)));
+        let Some((count, rest)) = count else { return Ok(None) };
+        self.rest = rest;
+        if count.max.is_some_and(|max| max < count.min) {
+            return Err("the maximum of a repetition is below its minimum".to_owned());
+        }
+        Ok(Some(count))
     }
 
     /// At a backslash outside of a class.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{
     Answer, Charge, Lease, LeaseRequest, LeaseReturn, LimitView, Nanos, Status, Timestamp, Verdict,
 };
-use tidegate_wire::{lease_ask_from, request_from_wire, response_to_wire, returned_from, rls};
+use tidegate_wire::{lease_request_from, request_from_wire, response_to_wire, returned_from, rls};
 
 const WINDOW: u64 = 1_000 * MILLI;
 const TTL: u64 = 2_000 * MILLI;
@@ -43,7 +43,7 @@ impl Authority {
         let value_of = |name: &'static str| call.metadata(name).map(str::as_bytes);
         let count = request.descriptors.len();
         let returned = returned_from(count, value_of).unwrap();
-        let pending = lease_ask_from(count, value_of).unwrap();
+        let pending = lease_request_from(count, value_of).unwrap();
         let needs: Vec<(String, u64)> = request
             .descriptors
             .iter()

@@ -1,7 +1,8 @@
 //! An Envoy with several workers and a manual clock: calls are recorded, and nothing happens by
 //! itself.
 
-use crate::config::{Config, DeniedReply, FailureMode, HeaderStyle, Leases};
+use crate::config::encoded::encoded;
+use crate::config::{Config, DeniedReply, HeaderStyle, UndecidedMode};
 use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::host::{Header, Reply};
@@ -176,7 +177,7 @@ impl Envoy {
     /// With this many workers and slots, at 1,000 s. It denies undecided requests, so that requests
     /// that pass were allowed.
     pub(super) fn new(workers: usize, slots: u32) -> Envoy {
-        Envoy::with(workers, |config| config.leases.slots = slots)
+        Envoy::with(workers, |config| config.lease_slots = slots)
     }
 
     pub(super) fn with(workers: usize, change: impl Fn(&mut Config)) -> Envoy {
@@ -202,7 +203,7 @@ impl Envoy {
     pub(super) fn descriptors(&self, worker: usize, needs: Needs<'_>) -> Descriptors {
         let mut descriptors = Descriptors::default();
         for (name, hits) in needs {
-            descriptors.entry("k", name);
+            descriptors.append(&encoded(&["k", name]));
             descriptors.finish(self.workers[worker].process.seed, *hits);
         }
         descriptors
@@ -255,11 +256,11 @@ impl Envoy {
 
 fn config() -> Config {
     Config {
-        failure_mode: FailureMode::Deny,
+        failure_mode: UndecidedMode::Deny,
         timeout: Duration::from_millis(TIMEOUT_MS),
         headers: HeaderStyle::Off,
         denied: DeniedReply { status: 429, body: String::new() },
-        leases: Leases { slots: 64 },
+        lease_slots: 64,
         ..Config::from_envoy(
             br#"{"domain": "d", "sidecar": {"cluster": "c"},
                 "rate_limits": [{"actions": [{"remote_address": {}}]}]}"#,

@@ -81,7 +81,7 @@ def until_answered(stream):
 
 
 def until_bytes(stream, count):
-    """A step that waits until exactly so many bytes of an answer's body have come, and no more are on their way."""
+    """A step that waits until exactly this many bytes of an answer's body have come, and no more are on their way."""
 
     def step(peer):
         peer.settle()

@@ -1,4 +1,4 @@
-"""RFC 9113, section 10.5: frames that lead nowhere, without end. A server bears some, and then ends the connection.
+"""RFC 9113, section 10.5: useless frames without end. A server bears some, and then ends the connection.
 
 Each flood is sent in bursts that are read out, so that it is never the unread answers that end it.
 """

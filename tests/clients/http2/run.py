@@ -1,4 +1,4 @@
-"""Holds the gRPC door to RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC over HTTP/2, by a client that shares no
+"""Holds the gRPC endpoint to RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC over HTTP/2, by a client that shares no
 code with it: frames by hyperframe, header compression by hpack, whole calls by h2.
 
 Usage: run.py TARGET [SECTION...], such as `run.py 127.0.0.1:8081 6.9 10.5`

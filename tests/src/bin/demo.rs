@@ -147,7 +147,7 @@ async fn drive_and_judge(dir: &Path) -> anyhow::Result<()> {
 enum Expect {
     /// So many allowed.
     Exactly(u32),
-    /// A burst of so many, and a token for each second that the sending took.
+    /// A burst of this many, and a token for each second that the sending took.
     Bucket(u32),
 }
 

@@ -1,4 +1,4 @@
-//! Frames that lead nowhere, without end, and thousands of connections that say next to nothing: the first are
+//! Useless frames without end, and thousands of connections that say next to nothing: the first are
 //! ended, the others have an end, and a bystander is answered all the while.
 
 use crate::frames::{

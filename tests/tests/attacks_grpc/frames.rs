@@ -29,7 +29,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// What it says, as far as that is text. The door sends its strings plainly.
+    /// What it says, as far as that is text. The endpoint sends its strings plainly.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.payload).into_owned()
     }

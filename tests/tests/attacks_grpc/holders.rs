@@ -20,7 +20,7 @@ async fn silent(served: &Served, bytes: usize) -> anyhow::Result<Peer> {
 
 /// Symptom: 38 connections that had sent parts of messages and fell silent held all that may be held. A client
 /// of messages of 300 KB failed 323 times of 323, each time with its connection. Cause: what had begun had no
-/// end, and who came last made room.
+/// end, and the last to come made room.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_holders_do_not_starve_honest_clients() -> anyhow::Result<()> {
     let served = Served::start().await?;

@@ -1,4 +1,4 @@
-//! Attacks on the gRPC door of a real sidecar, by raw sockets: floods, header bombs, silent holders, thousands
+//! Attacks on the gRPC endpoint of a real sidecar, by raw sockets: floods, header bombs, silent holders, thousands
 //! of connections. Judged by the sidecar's processor time beside plain traffic of the same length in the same
 //! run, by its memory beside idle polite connections, and by a bystander whose every call is answered.
 
@@ -19,7 +19,7 @@ use tidegate_wire::rls::Code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A sidecar with its gRPC door at a TCP port and at a Unix socket.
+/// A sidecar with its gRPC endpoint at a TCP port and at a Unix socket.
 struct Served {
     dir: TempDir,
     sidecar: Sidecar,
@@ -66,12 +66,12 @@ impl Served {
 /// A connection, frame by frame.
 struct Peer {
     stream: TcpStream,
-    /// What the door said and nobody looked at.
+    /// What the endpoint said and nobody looked at.
     said: Vec<u8>,
 }
 
 impl Peer {
-    /// Sends these bytes, and takes meanwhile what the door says: else it would stop to read.
+    /// Sends these bytes, and takes meanwhile what the endpoint says: else it would stop to read.
     async fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let (mut reader, mut writer) = self.stream.split();
         let reading = async {
@@ -128,7 +128,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads to the end, and says why the door closed.
+    /// Reads to the end, and says why the endpoint closed.
     async fn reason(&mut self) -> anyhow::Result<String> {
         let mut reason = None;
         while let Some(frame) = self.next().await? {

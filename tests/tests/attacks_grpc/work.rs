@@ -23,7 +23,7 @@ async fn cost(
     Ok((served.sidecar.process.cpu_time()?.saturating_sub(before), bytes))
 }
 
-/// Blocks of 32 KB, of which each two bytes name an entry of 4 KB: put into the table again, or not.
+/// Blocks of 32 KB whose every two bytes name an entry of 4 KB: put into the table again, or not.
 fn bombs(index: u8) -> impl Iterator<Item = Vec<u8>> {
     (0..64_u32).map(move |turn| {
         let mut block = frames::kept(&[b'n'; 4060], b"");
@@ -59,7 +59,7 @@ async fn header_bombs_cost_no_more_than_plain_headers() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of each kind of attack so many bytes.
+/// Bytes of each kind of attack.
 const BYTES: usize = 2 << 20;
 
 type Attack = (&'static str, Vec<u8>, fn(u32) -> Vec<u8>);

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 const NANOS_MAX: f64 = 50.0;
 /// Enough that a clock that ticks each 10 ms tells 5 ns a byte from none.
 const BYTES: usize = 8 << 20;
-/// Floods come over so many connections at once.
+/// Floods come over this many connections at once.
 const CONNECTIONS: usize = 8;
 
 /// Floods are measured one after the other.
@@ -35,7 +35,7 @@ async fn cost(served: &Served, to: SocketAddr, request: &[u8]) -> anyhow::Result
     Ok(used.as_nanos() as f64 / sent as f64)
 }
 
-/// Sends a request so many times, reads what comes, and connects again where it is closed.
+/// Sends a request this many times, reads the answers, and connects again after each close.
 async fn flood(to: SocketAddr, request: &[u8], times: usize) -> anyhow::Result<usize> {
     let mut sent = 0;
     while sent < times {
@@ -44,7 +44,7 @@ async fn flood(to: SocketAddr, request: &[u8], times: usize) -> anyhow::Result<u
             let mut buffer = vec![0; 1 << 16];
             while read.read(&mut buffer).await.is_ok_and(|bytes| bytes > 0) {}
         });
-        // At least one, so that a door that closes at once makes an end.
+        // At least one, so that an endpoint that closes at once makes an end.
         loop {
             sent += 1;
             if write.write_all(request).await.is_err() || sent >= times {
@@ -102,7 +102,7 @@ async fn compare(
 const ASK: &str = r#"{"domain":"test","descriptors":[{"entries":[{"key":"client","value":"a"}]}]}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_heads_to_the_http_door_are_dear() -> anyhow::Result<()> {
+async fn no_heads_to_the_http_endpoint_are_dear() -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     let served = Served::start().await?;
     let headers: String =
@@ -126,7 +126,7 @@ async fn no_heads_to_the_http_door_are_dear() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_bodies_to_the_http_door_are_dear() -> anyhow::Result<()> {
+async fn no_bodies_to_the_http_endpoint_are_dear() -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     let served = Served::start().await?;
     let json = |body: String| post("/json", "", &body);
@@ -168,7 +168,7 @@ async fn no_bodies_to_the_http_door_are_dear() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_bytes_to_the_frs_door_are_dear() -> anyhow::Result<()> {
+async fn no_bytes_to_the_frs_endpoint_are_dear() -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     let served = Served::start().await?;
     let command = "x-frs-command: Query\r\n";

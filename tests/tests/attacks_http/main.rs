@@ -1,4 +1,4 @@
-//! The HTTP and FRS doors under attack, on raw sockets against a real sidecar: thousands of clients that hold
+//! The HTTP and FRS endpoints under attack, on raw sockets against a real sidecar: thousands of clients that hold
 //! connections and do little, and floods of bytes that are dear to read. Judged by whether others are
 //! answered meanwhile, by memory, and by CPU beside valid traffic in the same run.
 
@@ -22,7 +22,7 @@ descriptors:
 ";
 const MAP: &str = "<map><business id='login' max='1000000000' interval='1h'/></map>";
 
-/// A sidecar whose HTTP and FRS doors listen on loopback.
+/// A sidecar whose HTTP and FRS endpoints listen on loopback.
 struct Served {
     sidecar: Sidecar,
     http: SocketAddr,
@@ -44,11 +44,11 @@ impl Served {
         Ok(Served { sidecar, http, frs, _dir: dir })
     }
 
-    /// The value of a metric of this door.
-    async fn metric(&self, name: &str, door: &str) -> anyhow::Result<u64> {
+    /// The value of a metric of this endpoint.
+    async fn metric(&self, name: &str, endpoint: &str) -> anyhow::Result<u64> {
         let page = get(self.http, "/metrics").await?;
         let page = String::from_utf8(page.body.into())?;
-        let series = format!("{name}{{door=\"{door}\"}} ");
+        let series = format!("{name}{{door=\"{endpoint}\"}} ");
         let value = page.lines().find_map(|line| line.strip_prefix(&series));
         Ok(value.map_or(Ok(0), str::parse)?)
     }
@@ -64,7 +64,7 @@ fn allow_files() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for what an honest client asks. A door that is held makes it wait for a minute.
+/// Waits for what an honest client asks. An endpoint that is held makes it wait for a minute.
 async fn in_time<T>(
     what: &str,
     asked: impl Future<Output = anyhow::Result<T>>,

@@ -14,12 +14,12 @@ use tokio::task::{JoinHandle, JoinSet};
 const HEALTH: &str = "GET /healthcheck HTTP/1.1\r\nhost: x\r\n\r\n";
 const FRS_BODY: &str = "<frs><item business='login' key='honest'/></frs>";
 
-/// A door that accepts nobody any more keeps clients waiting once its backlog is full.
+/// An endpoint that accepts nobody any more keeps clients waiting once its backlog is full.
 async fn connected(to: SocketAddr) -> anyhow::Result<TcpStream> {
     in_time("a connection", async { Ok(TcpStream::connect(to).await?) }).await
 }
 
-/// Connects so many clients, each of which sends this and reads nothing.
+/// Connects this many clients; each sends this and reads nothing.
 async fn holders(to: SocketAddr, count: usize, says: &[u8]) -> anyhow::Result<Vec<TcpStream>> {
     let mut all = Vec::with_capacity(count);
     for _ in 0..count {
@@ -54,7 +54,7 @@ fn dribblers(to: SocketAddr, count: usize) -> JoinHandle<()> {
     })
 }
 
-/// Clients that ask for page after page and read nothing, until the door takes no more.
+/// Clients that ask for page after page and read nothing, until the endpoint takes no more.
 async fn deaf(to: SocketAddr, count: usize, asks: &str) -> anyhow::Result<Vec<TcpStream>> {
     let many = asks.repeat(200);
     let mut all = Vec::with_capacity(count);
@@ -124,7 +124,7 @@ async fn a_health_check_is_answered_beside_any_number_of_slow_clients() -> anyho
     Ok(())
 }
 
-/// The door that decides: callers are served, and hear of each of their items, while others only hold on.
+/// The endpoint that decides: callers are served, and hear of each of their items, while others only hold on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frs_callers_are_served_beside_any_number_of_silent_holders() -> anyhow::Result<()> {
     let served = Served::start().await?;
@@ -142,7 +142,7 @@ async fn frs_callers_are_served_beside_any_number_of_silent_holders() -> anyhow:
         held.push(holders(to, 700, half_body.as_bytes()).await?);
         held.push(holders(to, 300, large.as_bytes()).await?);
         for index in 0..20 {
-            // Clients that come all at once may be told to try again, but never cut off.
+            // Clients that come all at once may get 503, but are never cut off.
             let body = format!("{}{FRS_BODY}", " ".repeat(index * 10_000));
             let asked = async || {
                 let command = [("x-frs-command", &b"Update"[..])];

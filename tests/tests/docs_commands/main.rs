@@ -25,7 +25,6 @@ use tidegate_tests::{artifacts, wait};
 /// What pages serve at: the defaults of the sidecar, and the ports of `envoy/standalone`.
 const PORTS: [u16; 6] = [8080, 8081, 8090, 9901, 10000, 10080];
 /// Examples limit by the hour; none may straddle the end of one.
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(40);
 
 /// Runs the blocks of a page, and compares what they print.
@@ -34,7 +33,7 @@ async fn run(page: &Page) -> anyhow::Result<()> {
         PORTS.iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).then_some(())
     })
     .await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     Session::new()?.run(page).await.with_context(|| page.path.clone())
 }
 

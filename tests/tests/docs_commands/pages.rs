@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use tidegate_tests::artifacts;
 
-/// Tested by `frs_door.rs`, which runs its commands against a service of its own.
+/// Tested by `frs_endpoint.rs`, which runs its commands against a service of its own.
 const TESTED_ELSEWHERE: &str = "docs/reference/frs.md";
 
 /// Whether a block is run, and how it has to end.

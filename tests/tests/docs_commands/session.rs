@@ -141,7 +141,7 @@ fn script(blocks: &[&Block], dir: &Path) -> String {
     script
 }
 
-/// Waits until the processes of a group are gone that were told to end; else kills them.
+/// Waits until the processes of a group have ended after their signal; else kills them.
 async fn be_gone(group: Pid) -> anyhow::Result<()> {
     let group_id = group.as_raw_nonzero().to_string();
     let is_alive = |process: std::fs::DirEntry| {

@@ -306,7 +306,7 @@ impl Host {
         self.try_response_headers(context, headers).map(|_| ())
     }
 
-    /// Envoy gives the number of a call that it never told of.
+    /// Envoy reports the number of a call that it never returned.
     fn close_unbegun(&mut self, root: ContextId) -> Result<(), Trap> {
         let (status, message) = self.state().grpc.fails_with.clone();
         let token = self.state().grpc.token_next;
@@ -392,7 +392,7 @@ impl Host {
         }
     }
 
-    /// Takes a call out of flight, and returns the root context that its end is told to.
+    /// Takes a call out of flight, and returns the root context that gets its end.
     #[track_caller]
     fn land(&mut self, token: Token) -> ContextId {
         self.assert_serving();

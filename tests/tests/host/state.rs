@@ -129,7 +129,7 @@ pub(super) struct Metrics {
 /// gRPC calls: those a test has yet to look at, and those yet to be answered.
 pub(super) struct Grpc {
     pub(super) started: Vec<GrpcCall>,
-    /// Each with the root context that its end is told to.
+    /// Each with the root context that gets its end.
     pub(super) in_flight: BTreeMap<u32, ContextId>,
     pub(super) token_next: u32,
     /// The message of the status that a call has just ended with.
@@ -144,7 +144,7 @@ pub(super) struct Grpc {
 pub(super) enum Deferred {
     /// A stream goes on, or is answered.
     Respond(ContextId),
-    /// The plugin is told why a call failed that was never begun.
+    /// The plugin gets the cause of a call that was never begun.
     Close(ContextId),
 }
 

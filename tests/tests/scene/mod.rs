@@ -35,7 +35,7 @@ pub(crate) const ON_WAKE: &[&str] = &["proxy_enqueue_shared_queue", "proxy_deque
 /// Envoy may fail a call inside of another callback, so what follows may have to wait for a turn.
 pub(crate) const ON_CLOSE: &[&str] =
     &["proxy_get_status", "proxy_enqueue_shared_queue", "proxy_dequeue_shared_queue"];
-/// What is told is told as it stands then.
+/// Reports show the state at that time.
 pub(crate) const ON_RESPONSE: &[&str] = &["clock_time_get", "proxy_add_header_map_value"];
 
 pub(crate) fn allow(host: &mut Host, calls: &[&'static str]) {
@@ -132,7 +132,7 @@ pub(crate) fn bytes_of(verdict: Verdict, statuses: Vec<Status>) -> Vec<u8> {
     response_to_wire(&Answer { verdict, statuses, metadata: None }).encode_to_vec()
 }
 
-/// The answer to the ask for one descriptor, with a lease of so many tokens, or of nothing, for so long.
+/// The answer to a call for one descriptor, with a lease of this many tokens, or none, for this time.
 pub(crate) fn leased(verdict: Verdict, call: &GrpcCall, tokens: u32, millis: u64) -> Vec<u8> {
     let valid_until = Timestamp::from_nanos(clock_of(call) + millis * 1_000_000);
     let mut status = status(verdict, "", 9, 30);

@@ -1,6 +1,6 @@
 //! The header block of the client's requests, encoded in advance.
 
-use crate::frame::{self, END_HEADERS, HEAD_BYTES, HEADERS};
+use crate::frame::{self, END_HEADERS};
 use crate::hpack::encode::{Indexing, indexed, literal, size_update};
 use crate::hpack::{ENTRY_OVERHEAD, TABLE_SIZE_INITIAL};
 
@@ -12,7 +12,7 @@ const DYNAMIC: usize = 62;
 enum Held {
     Nothing,
     All,
-    /// The server requested a table smaller than the default, and was told that none is used.
+    /// The server requested a table smaller than the default, and got a size update to 0.
     Never,
 }
 
@@ -57,9 +57,7 @@ impl Fields {
 
     /// Appends the HEADERS frame of a call. `table_size` is the size that the server allows.
     pub(super) fn write(&mut self, stream: u32, table_size: usize, output: &mut Vec<u8>) {
-        let start = output.len();
-        output.extend_from_slice(&[0; HEAD_BYTES]);
-        match self.held {
+        frame::write_headers(stream, END_HEADERS, output, |output| match self.held {
             _ if table_size < TABLE_SIZE_INITIAL && self.held != Held::Never => {
                 self.held = Held::Never;
                 size_update(0, output);
@@ -71,11 +69,6 @@ impl Fields {
                 output.extend_from_slice(&self.adding);
             }
             Held::Nothing | Held::Never => output.extend_from_slice(&self.plain),
-        }
-        let length = output.len() - start - HEAD_BYTES;
-        let head = frame::head(length, HEADERS, END_HEADERS, stream);
-        if let Some(place) = output.get_mut(start..start + HEAD_BYTES) {
-            place.copy_from_slice(&head);
-        }
+        });
     }
 }

@@ -25,7 +25,7 @@ enum Fault {
 }
 
 /// A response. Reused by later calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Response {
     /// The HTTP status; 0 before the headers.
     http_status: u16,
@@ -46,16 +46,6 @@ struct Block {
 }
 
 impl Response {
-    pub(super) fn new() -> Response {
-        Response {
-            http_status: 0,
-            grpc_status: None,
-            grpc_message: Vec::new(),
-            message: Vec::new(),
-            fault: None,
-        }
-    }
-
     /// Clears it for the next call.
     pub(super) fn renew(&mut self) {
         self.http_status = 0;

@@ -18,7 +18,7 @@ const RECENT_REQUEST_BYTES_MAX: usize = 2 * 1024;
 
 /// The last block that left the decoder's table unchanged. Clients that index their fields send the same
 /// bytes for each call; they mean the same until the table changes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Recent {
     block: Vec<u8>,
     changes: u64,
@@ -26,10 +26,6 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    pub(super) fn new() -> Recent {
-        Recent { block: Vec::new(), changes: 0, request: Request::new() }
-    }
-
     /// The memory that it has.
     #[inline]
     pub(super) fn capacity_bytes(&self) -> usize {
@@ -39,25 +35,10 @@ impl Recent {
 
 impl Connection {
     pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Broken> {
-        if head.kind == frame::CONTINUATION {
-            if payload.is_empty() {
-                self.link.spend_budget()?;
-            }
-            return self.block_part(head, payload);
+        if head.kind == frame::HEADERS && head.stream.is_multiple_of(2) {
+            return Err(Broken::protocol("a client's stream has an even number"));
         }
-        if head.stream.is_multiple_of(2) {
-            return Err(Broken::new(ErrorCode::Protocol, "a client's stream has an even number"));
-        }
-        let block = frame::header_block(head, payload)?;
-        if head.has(frame::END_HEADERS) {
-            self.block(head, block)
-        } else {
-            self.block_part(head, block)
-        }
-    }
-
-    fn block_part(&mut self, head: Head, part: &[u8]) -> Result<(), Broken> {
-        match self.link.blocks.take(head, part, self.shared.now)? {
+        match self.link.take_block(head, payload, self.shared.now)? {
             Some((begun, block)) => self.block(begun, &block),
             None => Ok(()),
         }
@@ -73,8 +54,7 @@ impl Connection {
                 .map_err(undecodable)?;
         let Some(stream) = self.streams.get(head.stream) else {
             if head.stream > self.closed_early_max && head.stream < self.last_stream {
-                let reason = "a stream's number is lower than the one before";
-                return Err(Broken::new(ErrorCode::Protocol, reason));
+                return Err(Broken::protocol("a stream's number is lower than the one before"));
             }
             return self.frame_on_closed(head.stream);
         };

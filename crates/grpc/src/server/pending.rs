@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::Status;
 
 use super::shared::Shared;
+use super::stream::Stream;
 use super::{Connection, Phase};
 
 /// Names a call within its connection.
@@ -56,14 +57,8 @@ impl Connection {
     /// Ends pending calls that were asked before `then`, with this status. Their answers are dropped later.
     pub fn end_pending(&mut self, then: Duration, status: &Status) {
         self.shared.abandoned.retain(|(_, since)| *since >= then);
-        let pending =
-            self.streams.iter().filter_map(|(id, stream)| Some((id, stream.pending_since()?)));
-        let late: Vec<u32> = pending.filter(|(_, since)| *since < then).map(|(id, _)| id).collect();
-        for id in late {
-            let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.answer(Err(status.clone()), self.shared.now, &mut self.link);
-            self.settle(id, fate);
-        }
+        let is_late = |stream: &Stream| stream.pending_since().is_some_and(|since| since < then);
+        self.for_each(is_late, |stream, now, link| stream.answer(Err(status.clone()), now, link));
     }
 
     /// Streams that count against the limit.

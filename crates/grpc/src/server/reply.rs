@@ -20,7 +20,7 @@ const OK_BLOCK: &[u8; 15] = b"\x00\x0bgrpc-status\x010";
 #[inline]
 pub(super) fn headers(stream: u32, outgoing: &mut Outgoing) {
     if outgoing.begins_blocks() {
-        return block(stream, END_HEADERS, outgoing, |buffer| {
+        return frame::write_headers(stream, END_HEADERS, outgoing.output.buffer(), |buffer| {
             size_update(0, buffer);
             buffer.extend_from_slice(HEADERS_BLOCK);
         });
@@ -120,23 +120,12 @@ pub(super) fn http_status(stream: u32, status: [u8; 3], outgoing: &mut Outgoing)
 /// The last block of a stream, which may be the connection's first block.
 fn last_block(stream: u32, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<u8>)) {
     let is_first = outgoing.begins_blocks();
-    block(stream, END_HEADERS | END_STREAM, outgoing, |buffer| {
+    // Every block fits into one frame: statuses are bounded.
+    let flags = END_HEADERS | END_STREAM;
+    frame::write_headers(stream, flags, outgoing.output.buffer(), |buffer| {
         if is_first {
             size_update(0, buffer);
         }
         write(buffer);
     });
-}
-
-/// A block in one frame. Every block fits: statuses are bounded.
-fn block(stream: u32, flags: u8, outgoing: &mut Outgoing, write: impl FnOnce(&mut Vec<u8>)) {
-    let buffer = outgoing.output.buffer();
-    let start = buffer.len();
-    buffer.extend_from_slice(&[0; HEAD_BYTES]);
-    write(buffer);
-    let length = buffer.len() - start - HEAD_BYTES;
-    let head = frame::head(length, frame::HEADERS, flags, stream);
-    if let Some(place) = buffer.get_mut(start..start + HEAD_BYTES) {
-        place.copy_from_slice(&head);
-    }
 }

@@ -17,8 +17,9 @@ pub(crate) enum Fault {
 }
 
 /// The encoding of compressed messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Encoding {
+    #[default]
     Identity,
     Other,
 }
@@ -35,7 +36,7 @@ mod once {
 }
 
 /// The parsed header block of a request. Reused by later requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) path: Vec<u8>,
     pub(crate) metadata: Metadata,
@@ -46,25 +47,14 @@ pub(crate) struct Request {
     content_type: ContentType,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum ContentType {
     Grpc,
+    #[default]
     Other,
 }
 
 impl Request {
-    pub(crate) fn new() -> Request {
-        Request {
-            path: Vec::new(),
-            metadata: Metadata::default(),
-            content_length: None,
-            encoding: Encoding::Identity,
-            fault: None,
-            seen: 0,
-            content_type: ContentType::Other,
-        }
-    }
-
     /// Decodes a header block. A malformed request does not stop the decoding, as later blocks depend on the
     /// decoder's table.
     pub(crate) fn read(

@@ -1,5 +1,6 @@
 //! One call: cuts its messages, asks the service, and sends or queues the answers.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::broken::ErrorCode;
@@ -112,7 +113,7 @@ impl Capacity for Stream {
 impl Stream {
     pub(super) fn new() -> Stream {
         Stream {
-            request: Request::new(),
+            request: Request::default(),
             body: Body::new(),
             id: 0,
             begun: Vec::new(),
@@ -338,6 +339,15 @@ impl Stream {
         self.end_with(status, Advice::None, link)
     }
 
+    pub(super) fn refuse(
+        &mut self,
+        code: Code,
+        message: impl Into<Cow<'static, str>>,
+        link: &mut Link,
+    ) -> Fate {
+        self.end(Some(Status::new(code, message)), link)
+    }
+
     /// Sends what the windows allow, then a waiting end.
     pub(super) fn send_waiting(&mut self, link: &mut Link) -> Fate {
         let frames = self.body.pump(self.id, 0, &mut link.outgoing);
@@ -355,12 +365,10 @@ impl Stream {
             return Fate::Open;
         }
         if !self.begun.is_empty() {
-            return self.end(Some(Status::new(Code::Internal, "a message is cut off")), link);
+            return self.refuse(Code::Internal, "a message is cut off", link);
         }
         match self.response {
-            Response::Awaited => {
-                self.end(Some(Status::new(Code::Internal, "the call has no message")), link)
-            }
+            Response::Awaited => self.refuse(Code::Internal, "the call has no message", link),
             Response::Pending(_) => Fate::Open,
             _ if self.role != Role::Caller => Fate::Open,
             _ => self.end(None, link),
@@ -378,8 +386,7 @@ impl Stream {
         let bytes_max = shared.limits.message_bytes_max;
         loop {
             if self.messages == Messages::Enough && !data.is_empty() {
-                let status = Status::new(Code::Unimplemented, "the method takes one message");
-                return self.end(Some(status), link);
+                return self.refuse(Code::Unimplemented, "the method takes one message", link);
             }
             let fate = if self.begun.is_empty() {
                 match message::cut(data, bytes_max) {
@@ -430,12 +437,12 @@ impl Stream {
             return Fate::Open;
         }
         let reason = "too many partial messages on this connection";
-        self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
+        self.refuse(Code::ResourceExhausted, reason, link)
     }
 
     fn refuse_large(&mut self, bytes_max: usize, link: &mut Link) -> Fate {
         let message = format!("a message is larger than {bytes_max} bytes");
-        self.end(Some(Status::new(Code::ResourceExhausted, message)), link)
+        self.refuse(Code::ResourceExhausted, message, link)
     }
 
     /// Asks the service about a message.
@@ -490,8 +497,7 @@ impl Stream {
     }
 
     fn refuse_unread(&mut self, link: &mut Link) -> Fate {
-        let reason = "the client does not read its answers";
-        self.end(Some(Status::new(Code::ResourceExhausted, reason)), link)
+        self.refuse(Code::ResourceExhausted, "the client does not read its answers", link)
     }
 
     /// Keeps the call open after the client has ended its side.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::Status;
-use crate::broken::{Broken, ErrorCode};
+use crate::broken::Broken;
 
 use super::headers::Recent;
 use super::stream::Stream;
@@ -59,13 +59,7 @@ impl Connection {
     /// Ends calls with a message or an answer that began before `then` and is unfinished, with this status.
     pub fn end_unfinished_calls(&mut self, then: Duration, status: &Status) {
         let is_late = |stream: &Stream| stream.unfinished_since().is_some_and(|since| since < then);
-        let late = self.streams.iter().filter(|(_, stream)| is_late(stream));
-        let late: Vec<u32> = late.map(|(id, _)| id).collect();
-        for id in late {
-            let Some(stream) = self.streams.get(id) else { continue };
-            let fate = stream.give_up(status.clone(), &mut self.link);
-            self.settle(id, fate);
-        }
+        self.for_each(is_late, |stream, _, link| stream.give_up(status.clone(), link));
     }
 
     /// As [`Connection::end_unfinished_calls`]. Ends the connection instead if an unfinished frame or header
@@ -80,7 +74,7 @@ impl Connection {
         let is_partial = !self.partial.is_empty() && self.partial_since < then;
         if is_partial || self.link.blocks.begun_since().is_some_and(|since| since < then) {
             let reason = "a frame or header block has been unfinished for too long";
-            let broken = Broken::new(ErrorCode::EnhanceYourCalm, reason);
+            let broken = Broken::excess(reason);
             self.fail(broken);
             return Err(broken);
         }
@@ -92,7 +86,7 @@ impl Connection {
     pub fn trim(&mut self) {
         self.link.shrink();
         self.shared.shrink();
-        self.recent = Recent::new();
+        self.recent = Recent::default();
         self.partial.shrink_to_fit();
         self.streams.shrink();
         for (_, stream) in self.streams.iter_mut() {

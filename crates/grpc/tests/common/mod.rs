@@ -1,7 +1,7 @@
 //! A service for tests of connections, and limits.
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
 
-use tidegate_grpc::server::{Call, Limits, Outcome, Service};
+use tidegate_grpc::server::{Call, CallId, Limits, Outcome, Service};
 use tidegate_grpc::{Code, Status, client, server};
 
 pub(crate) const LIMITS: Limits = Limits {
@@ -11,13 +11,15 @@ pub(crate) const LIMITS: Limits = Limits {
     buffered_bytes_max: 4 << 20,
 };
 
-/// Answers by path: an echo, a multiple of it, a refusal, a watch.
+/// Answers by path: an echo, a multiple of it, a refusal, a watch, an answer that is handed in later.
 #[derive(Debug, Default)]
 pub(crate) struct Echo {
     /// The path and the message of every request.
     pub(crate) asked: Vec<(String, Vec<u8>)>,
     /// The metadata `x-test` of the last request.
     pub(crate) metadata: Option<Vec<u8>>,
+    /// Pending calls and their messages.
+    pub(crate) pending: Vec<(CallId, Vec<u8>)>,
 }
 
 impl Service for Echo {
@@ -29,6 +31,10 @@ impl Service for Echo {
                 Outcome::Refused(Status::new(Code::ResourceExhausted, "too much, 100 %"))
             }
             "/test.Echo/Watch" => Outcome::Watched,
+            "/test.Echo/Later" => {
+                self.pending.push((call.id, call.message.to_vec()));
+                Outcome::Later
+            }
             "/test.Echo/Large" => {
                 let times: u32 = String::from_utf8_lossy(call.message).parse().unwrap();
                 answer.resize(times as usize, b'x');

@@ -11,65 +11,33 @@ const BUFFER_VM_CONFIGURATION: u32 = 6;
 const BUFFER_PLUGIN_CONFIGURATION: u32 = 7;
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap("env", "proxy_log", |c: Caller<'_, State>, level: u32, p: u32, n: u32| {
-        enter(c, "proxy_log", |call| log(call, level, p, n))
-    })?;
-    linker.func_wrap("env", "proxy_get_log_level", |c: Caller<'_, State>, out: u32| {
-        enter(c, "proxy_get_log_level", |call| {
+    host_calls! { linker,
+        fn proxy_log(call, level: u32, p: u32, n: u32) {
+            log(call, level, p, n)
+        }
+        fn proxy_get_log_level(call, out: u32) {
             let level = call.state().log_level as u32;
             call.write_u32(out, level).map(|()| Status::Ok)
-        })
-    })?;
-    linker.func_wrap(
-        "env",
-        "proxy_get_current_time_nanoseconds",
-        |c: Caller<'_, State>, out: u32| {
-            enter(c, "proxy_get_current_time_nanoseconds", |call| {
-                let now = call.state().clock.wall_ns;
-                call.write_u64(out, now).map(|()| Status::Ok)
-            })
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_get_buffer_bytes",
-        |c: Caller<'_, State>, kind: u32, start: u32, max: u32, data: u32, size: u32| {
-            enter(c, "proxy_get_buffer_bytes", |call| {
-                buffer_bytes(call, kind, (start, max), (data, size))
-            })
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_get_property",
-        |c: Caller<'_, State>, path: u32, path_size: u32, data: u32, size: u32| {
-            enter(c, "proxy_get_property", |call| property(call, (path, path_size), (data, size)))
-        },
-    )?;
-    link_shared_data(linker)
-}
-
-fn link_shared_data(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        "env",
-        "proxy_get_shared_data",
-        |c: Caller<'_, State>, key: u32, key_size: u32, data: u32, size: u32, cas: u32| {
-            enter(c, "proxy_get_shared_data", |call| {
-                shared_data(call, (key, key_size), (data, size), cas)
-            })
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_set_shared_data",
-        |c: Caller<'_, State>, key: u32, key_size: u32, data: u32, size: u32, cas: u32| {
-            enter(c, "proxy_set_shared_data", |call| {
-                let key = call.read(key, key_size)?;
-                let value = call.read(data, size)?;
-                Ok(call.state().shared_data.set(key, &value, cas))
-            })
-        },
-    )?;
+        }
+        fn proxy_get_current_time_nanoseconds(call, out: u32) {
+            let now = call.state().clock.wall_ns;
+            call.write_u64(out, now).map(|()| Status::Ok)
+        }
+        fn proxy_get_buffer_bytes(call, kind: u32, start: u32, max: u32, data: u32, size: u32) {
+            buffer_bytes(call, kind, (start, max), (data, size))
+        }
+        fn proxy_get_property(call, path: u32, path_size: u32, data: u32, size: u32) {
+            property(call, (path, path_size), (data, size))
+        }
+        fn proxy_get_shared_data(call, key: u32, key_size: u32, data: u32, size: u32, cas: u32) {
+            shared_data(call, (key, key_size), (data, size), cas)
+        }
+        fn proxy_set_shared_data(call, key: u32, key_size: u32, data: u32, size: u32, cas: u32) {
+            let key = call.read(key, key_size)?;
+            let value = call.read(data, size)?;
+            Ok(call.state().shared_data.set(key, &value, cas))
+        }
+    }
     Ok(())
 }
 

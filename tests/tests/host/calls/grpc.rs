@@ -20,22 +20,12 @@ struct Arguments {
 }
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        "env",
-        "proxy_grpc_call",
-        |c: Caller<'_, State>,
-         cluster: u32,
-         cluster_size: u32,
-         service: u32,
-         service_size: u32,
-         method: u32,
-         method_size: u32,
-         metadata: u32,
-         metadata_size: u32,
-         message: u32,
-         message_size: u32,
-         timeout_ms: u32,
-         token_out: u32| {
+    host_calls! { linker,
+        fn proxy_grpc_call(
+            call, cluster: u32, cluster_size: u32, service: u32, service_size: u32, method: u32,
+            method_size: u32, metadata: u32, metadata_size: u32, message: u32, message_size: u32,
+            timeout_ms: u32, token_out: u32
+        ) {
             let arguments = Arguments {
                 cluster: (cluster, cluster_size),
                 service: (service, service_size),
@@ -44,28 +34,20 @@ pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
                 message: (message, message_size),
                 timeout_ms,
             };
-            enter(c, "proxy_grpc_call", |call| start(call, &arguments, token_out))
-        },
-    )?;
-    linker.func_wrap("env", "proxy_grpc_cancel", |c: Caller<'_, State>, token: u32| {
-        enter(c, "proxy_grpc_cancel", |call| {
+            start(call, &arguments, token_out)
+        }
+        fn proxy_grpc_cancel(call, token: u32) {
             let known = call.state().grpc.in_flight.remove(&token).is_some();
             Ok(if known { Status::Ok } else { Status::NotFound })
-        })
-    })?;
-    linker.func_wrap(
-        "env",
-        "proxy_get_status",
-        |c: Caller<'_, State>, code_out: u32, data: u32, size: u32| {
-            enter(c, "proxy_get_status", |call| {
-                let closed = call.state().grpc.closed_with.clone();
-                let (code, message) = closed.unwrap_or_default();
-                call.write_u32(code_out, code)?;
-                call.give(message.as_bytes(), data, size)?;
-                Ok(Status::Ok)
-            })
-        },
-    )?;
+        }
+        fn proxy_get_status(call, code_out: u32, data: u32, size: u32) {
+            let closed = call.state().grpc.closed_with.clone();
+            let (code, message) = closed.unwrap_or_default();
+            call.write_u32(code_out, code)?;
+            call.give(message.as_bytes(), data, size)?;
+            Ok(Status::Ok)
+        }
+    }
     Ok(())
 }
 

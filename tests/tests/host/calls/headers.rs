@@ -17,40 +17,26 @@ const MAP_RESPONSE_HEADERS: u32 = 2;
 type Change = fn(&mut Headers, &[u8], &[u8]) -> Result<(), String>;
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        "env",
-        "proxy_get_header_map_value",
-        |c: Caller<'_, State>, map: u32, name: u32, name_size: u32, data: u32, size: u32| {
-            enter(c, "proxy_get_header_map_value", |call| {
-                value(call, map, (name, name_size), (data, size))
-            })
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_get_header_map_pairs",
-        |c: Caller<'_, State>, map: u32, data: u32, size: u32| {
-            enter(c, "proxy_get_header_map_pairs", |call| pairs(call, map, data, size))
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_add_header_map_value",
-        |c: Caller<'_, State>, map: u32, name: u32, name_size: u32, data: u32, size: u32| {
-            enter(c, "proxy_add_header_map_value", |call| {
-                change(call, map, (name, name_size), (data, size), Headers::add)
-            })
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_replace_header_map_value",
-        |c: Caller<'_, State>, map: u32, name: u32, name_size: u32, data: u32, size: u32| {
-            enter(c, "proxy_replace_header_map_value", |call| {
-                change(call, map, (name, name_size), (data, size), Headers::replace)
-            })
-        },
-    )?;
+    host_calls! { linker,
+        fn proxy_get_header_map_value(
+            call, map: u32, name: u32, name_size: u32, data: u32, size: u32
+        ) {
+            value(call, map, (name, name_size), (data, size))
+        }
+        fn proxy_get_header_map_pairs(call, map: u32, data: u32, size: u32) {
+            pairs(call, map, data, size)
+        }
+        fn proxy_add_header_map_value(
+            call, map: u32, name: u32, name_size: u32, data: u32, size: u32
+        ) {
+            change(call, map, (name, name_size), (data, size), Headers::add)
+        }
+        fn proxy_replace_header_map_value(
+            call, map: u32, name: u32, name_size: u32, data: u32, size: u32
+        ) {
+            change(call, map, (name, name_size), (data, size), Headers::replace)
+        }
+    }
     Ok(())
 }
 

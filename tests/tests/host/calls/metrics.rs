@@ -14,27 +14,17 @@ const KIND_MASK: u32 = 3;
 const ID_STEP: u32 = KIND_MASK + 1;
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        "env",
-        "proxy_define_metric",
-        |c: Caller<'_, State>, kind: u32, name: u32, name_size: u32, id_out: u32| {
-            enter(c, "proxy_define_metric", |call| define(call, kind, (name, name_size), id_out))
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_increment_metric",
-        |c: Caller<'_, State>, id: u32, offset: i64| {
-            enter(c, "proxy_increment_metric", |call| Ok(increment(call, id, offset)))
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_record_metric",
-        |c: Caller<'_, State>, id: u32, value: u64| {
-            enter(c, "proxy_record_metric", |call| Ok(record(call, id, value)))
-        },
-    )?;
+    host_calls! { linker,
+        fn proxy_define_metric(call, kind: u32, name: u32, name_size: u32, id_out: u32) {
+            define(call, kind, (name, name_size), id_out)
+        }
+        fn proxy_increment_metric(call, id: u32, offset: i64) {
+            Ok(increment(call, id, offset))
+        }
+        fn proxy_record_metric(call, id: u32, value: u64) {
+            Ok(record(call, id, value))
+        }
+    }
     Ok(())
 }
 

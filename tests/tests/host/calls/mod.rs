@@ -7,6 +7,19 @@ use wasmtime::{Linker, Result};
 
 use super::state::State;
 
+/// Links host calls, each under the name of its function.
+macro_rules! host_calls {
+    ($linker:ident, $(fn $name:ident($call:ident $(, $argument:ident: $type:ty)*) $body:block)*) => {
+        $($linker.func_wrap(
+            "env",
+            stringify!($name),
+            |caller: Caller<'_, State> $(, $argument: $type)*| {
+                enter(caller, stringify!($name), |$call| $body)
+            },
+        )?;)*
+    };
+}
+
 mod data;
 mod grpc;
 mod headers;

@@ -8,27 +8,17 @@ use super::super::state::{Queue, State};
 use super::super::types::Status;
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        "env",
-        "proxy_register_shared_queue",
-        |c: Caller<'_, State>, name: u32, name_size: u32, out: u32| {
-            enter(c, "proxy_register_shared_queue", |call| register(call, (name, name_size), out))
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_enqueue_shared_queue",
-        |c: Caller<'_, State>, queue: u32, value: u32, value_size: u32| {
-            enter(c, "proxy_enqueue_shared_queue", |call| enqueue(call, queue, (value, value_size)))
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_dequeue_shared_queue",
-        |c: Caller<'_, State>, queue: u32, data: u32, size: u32| {
-            enter(c, "proxy_dequeue_shared_queue", |call| dequeue(call, queue, (data, size)))
-        },
-    )?;
+    host_calls! { linker,
+        fn proxy_register_shared_queue(call, name: u32, name_size: u32, out: u32) {
+            register(call, (name, name_size), out)
+        }
+        fn proxy_enqueue_shared_queue(call, queue: u32, value: u32, value_size: u32) {
+            enqueue(call, queue, (value, value_size))
+        }
+        fn proxy_dequeue_shared_queue(call, queue: u32, data: u32, size: u32) {
+            dequeue(call, queue, (data, size))
+        }
+    }
     Ok(())
 }
 

@@ -16,53 +16,32 @@ const STREAM_REQUEST: u32 = 0;
 type Span = (u32, u32);
 
 pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(
-        "env",
-        "proxy_set_effective_context",
-        |c: Caller<'_, State>, context: u32| {
-            enter(c, "proxy_set_effective_context", |call| {
-                Ok(set_effective_context(call, ContextId(context)))
-            })
-        },
-    )?;
-    linker.func_wrap(
-        "env",
-        "proxy_set_tick_period_milliseconds",
-        |c: Caller<'_, State>, period_ms: u32| {
-            enter(c, "proxy_set_tick_period_milliseconds", |call| {
-                let root = call.state().active_root();
-                call.state().tick_periods_ms.insert(root, period_ms);
-                Ok(Status::Ok)
-            })
-        },
-    )?;
-    linker.func_wrap("env", "proxy_continue_stream", |c: Caller<'_, State>, kind: u32| {
-        enter(c, "proxy_continue_stream", |call| resume(call, kind))
-    })?;
-    linker.func_wrap(
-        "env",
-        "proxy_send_local_response",
-        |c: Caller<'_, State>,
-         status: u32,
-         details: u32,
-         details_size: u32,
-         body: u32,
-         body_size: u32,
-         headers: u32,
-         headers_size: u32,
-         grpc_status: i32| {
-            enter(c, "proxy_send_local_response", |call| {
-                let reply = read_reply(
-                    call,
-                    (status, grpc_status),
-                    (details, details_size),
-                    (body, body_size),
-                    (headers, headers_size),
-                )?;
-                send(call, reply)
-            })
-        },
-    )?;
+    host_calls! { linker,
+        fn proxy_set_effective_context(call, context: u32) {
+            Ok(set_effective_context(call, ContextId(context)))
+        }
+        fn proxy_set_tick_period_milliseconds(call, period_ms: u32) {
+            let root = call.state().active_root();
+            call.state().tick_periods_ms.insert(root, period_ms);
+            Ok(Status::Ok)
+        }
+        fn proxy_continue_stream(call, kind: u32) {
+            resume(call, kind)
+        }
+        fn proxy_send_local_response(
+            call, status: u32, details: u32, details_size: u32, body: u32, body_size: u32,
+            headers: u32, headers_size: u32, grpc_status: i32
+        ) {
+            let reply = read_reply(
+                call,
+                (status, grpc_status),
+                (details, details_size),
+                (body, body_size),
+                (headers, headers_size),
+            )?;
+            send(call, reply)
+        }
+    }
     Ok(())
 }
 

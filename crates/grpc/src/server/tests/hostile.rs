@@ -236,7 +236,7 @@ fn header_bombs() {
 }
 
 #[test]
-fn floods_that_lead_nowhere() {
+fn floods_of_useless_frames() {
     check_flood(|stream| [headers(stream, 0), reset(stream)].concat(), CALM);
     check_flood(|_| settings(&[]), CALM);
     check_flood(|_| settings(&[(4, 100), (4, 200)]), CALM);

@@ -83,7 +83,7 @@ async fn those_who_watch_the_health_are_told_that_the_store_is_lost() -> anyhow:
     ensure!(told.message().await?.context("a message")?.status == SERVING);
     let nodes = memory::of(&served.dir.path().join("data"))?.join("narrow-000.tide");
     std::fs::OpenOptions::new().write(true).open(nodes)?.set_len(4096)?;
-    // The first who needs what is gone finds it out.
+    // The first caller that needs it finds out that it is gone.
     let rls = Rls(served.channel().await?);
     rls.ask(&[("counted", "a")]).await.expect_err("an answer without its counter");
     ensure!(told.message().await?.context("a message")?.status == NOT_SERVING);
@@ -98,7 +98,7 @@ async fn those_who_watch_the_health_are_told_of_a_stop_before_it() -> anyhow::Re
     ensure!(told.message().await?.context("a message")?.status == SERVING);
     served.sidecar.process.signal(Signal::TERM)?;
     ensure!(told.message().await?.context("a message")?.status == NOT_SERVING);
-    // Nobody waits for those who watch.
+    // No shutdown waits for watchers.
     ensure!(served.sidecar.process.wait().await?.success());
     let log = served.sidecar.process.log();
     ensure!(!log.contains("cut off"), "{log}");

@@ -1,4 +1,4 @@
-//! The HTTP door from outside: `/json`, `/rlconfig`, headers about limits, what a hostile client gets, and
+//! The HTTP endpoint from outside: `/json`, `/rlconfig`, headers about limits, what a hostile client gets, and
 //! the environment of an envoyproxy/ratelimit deployment.
 
 use anyhow::{Context, ensure};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tidegate_tests::client::{Client, Reply, get, send};
 use tidegate_tests::process::Process;
 use tidegate_tests::rls::Rls;
-use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,16 +35,13 @@ descriptors:
   - key: free
     rate_limit: { unlimited: true }
 ";
-const HOUR: Duration = Duration::from_secs(3_600);
 const ROOM: Duration = Duration::from_secs(30);
 
 async fn started(flags: &[&str]) -> anyhow::Result<(TempDir, Sidecar)> {
-    let dir = TempDir::new()?;
-    let path = dir.path().join("limits.yaml");
-    std::fs::write(&path, LIMITS)?;
+    let (dir, path) = home(LIMITS)?;
     let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
     let sidecar = Sidecar::start_with(dir.path(), &path, &flags).await?;
-    wait::for_room_in_window(HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, ROOM).await?;
     Ok((dir, sidecar))
 }
 
@@ -61,7 +58,7 @@ fn body(reply: &Reply) -> anyhow::Result<Value> {
     serde_json::from_slice(&reply.body).with_context(|| format!("{reply:?}"))
 }
 
-/// An answer without its times, each of which must be one of an hour.
+/// An answer without its times, which must all be within an hour.
 fn timeless(reply: &Reply) -> anyhow::Result<Value> {
     let mut answer = body(reply)?;
     for status in answer["statuses"].as_array_mut().context("no statuses")? {
@@ -238,7 +235,7 @@ async fn hostile_connections_harm_no_others() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Symptom: clients that held all places of the door, and asked nothing, kept health checks waiting for a
+/// Symptom: clients that held all places of the endpoint, and asked nothing, kept health checks waiting for a
 /// minute. Cause: a place was free again only when its client's time was up. Thousands are in `attacks_http`.
 #[tokio::test]
 async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result<()> {
@@ -251,7 +248,7 @@ async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result
         asked.len()
     );
     under_way.write_all(head.as_bytes()).await?;
-    // Then the door has the head, and waits for the body.
+    // Then the endpoint has the head, and waits for the body.
     let mut told = [0; 25];
     tokio::time::timeout(wait::PATIENCE, under_way.read_exact(&mut told)).await??;
     ensure!(told.starts_with(b"HTTP/1.1 100 Continue"), "{}", told.escape_ascii());
@@ -274,9 +271,9 @@ async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result
     Ok(())
 }
 
-/// Symptom: clients that posted large requests held up all others, calls by gRPC among them, and were never
-/// told that it was too much. Cause: bodies were read and decided by the threads that serve connections,
-/// and nobody counted that work.
+/// Symptom: clients that posted large requests held up all others, calls by gRPC among them, and never
+/// got 503. Cause: bodies were read and decided by the threads that serve connections, and that work was not
+/// counted.
 #[tokio::test]
 async fn beyond_capacity_large_requests_are_shed_and_nothing_else_breaks() -> anyhow::Result<()> {
     let (_dir, sidecar) = started(&[]).await?;
@@ -307,8 +304,8 @@ async fn beyond_capacity_large_requests_are_shed_and_nothing_else_breaks() -> an
     ensure!(0 < shed && shed < 64 * 4, "{shed} were shed");
     let page = get(sidecar.http, "/metrics").await?.body;
     let page = String::from_utf8(page.into())?;
-    let told = format!("tidegate_shed_total{{door=\"http\"}} {shed}\n");
-    ensure!(page.contains(&told), "{shed} were shed: {page}");
+    let counted = format!("tidegate_shed_total{{door=\"http\"}} {shed}\n");
+    ensure!(page.contains(&counted), "{shed} were shed: {page}");
     for _ in 0..100 {
         ensure!(post(sidecar.http, ask("none", "after")).await?.status == 200);
     }
@@ -404,8 +401,10 @@ async fn the_environment_of_envoyproxy_ratelimit_is_enough_to_start() -> anyhow:
     about("USE_STATSD", "WARN", "scrape /metrics")?;
     about("GRPC_UDS", "INFO", "--grpc unix:")?;
     about("SHADOW_MODE", "INFO", "--shadow-mode true")?;
-    let http =
-        events.iter().find(|event| event["fields"]["door"] == "http").context("no HTTP door")?;
+    let http = events
+        .iter()
+        .find(|event| event["fields"]["door"] == "http")
+        .context("no HTTP endpoint")?;
     let address = http["fields"]["address"].as_str().context("no address")?;
     ensure!(address.starts_with("127.0.0.1:"), "beyond loopback without being told: {address}");
     Ok(())

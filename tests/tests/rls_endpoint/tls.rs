@@ -1,4 +1,4 @@
-//! TLS: whom the door takes, and certificates that change.
+//! TLS: accepted and refused clients, and certificates that change.
 
 use crate::Served;
 use anyhow::{Context, ensure};
@@ -62,7 +62,7 @@ fn uri(name: &str) -> anyhow::Result<SanType> {
     Ok(SanType::URI(name.try_into()?))
 }
 
-/// A directory with the door's certificate, its key, and an authority of clients.
+/// A directory with the endpoint's certificate, its key, and an authority of clients.
 struct Files {
     dir: TempDir,
     authority: Authority,
@@ -182,7 +182,7 @@ async fn new_certificates_are_taken_up_and_bad_ones_are_not() -> anyhow::Result<
     files.put(&next.sign(dns("localhost")?)?)?;
     wait::until("the new certificate", async || ask(&served, &next.pem, None).await.ok()).await?;
     ensure!(ask(&served, &files.authority.pem, None).await.is_err(), "the old one is still there");
-    // The certificate may have been seen once before its key; each mistake is told once.
+    // The certificate may have been seen once before its key; each mistake is logged once.
     ensure!(log().matches("no certificate in PEM").count() == 1, "{}", log());
     Ok(())
 }

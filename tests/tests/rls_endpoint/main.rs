@@ -1,4 +1,4 @@
-//! The gRPC door from outside, beyond rate limit calls: its other services, TLS, and peers of all kinds.
+//! The gRPC endpoint from outside, beyond rate limit calls: its other services, TLS, and peers of all kinds.
 
 mod frames;
 mod peers;
@@ -12,7 +12,7 @@ use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
 use tonic::transport::{Channel, Endpoint};
 
-/// A sidecar with its gRPC door at a TCP port and at a Unix socket.
+/// A sidecar with its gRPC endpoint at a TCP port and at a Unix socket.
 struct Served {
     dir: TempDir,
     sidecar: Sidecar,
@@ -30,7 +30,7 @@ impl Served {
         Ok(Endpoint::from_shared(format!("http://{}", self.tcp))?.connect().await?)
     }
 
-    /// Fails when the door does not answer others any more.
+    /// Fails when the endpoint does not answer others any more.
     async fn check_alive(&self) -> anyhow::Result<()> {
         Rls::at(self.dir.path()).await?.ask(&[("free", "a")]).await?;
         Ok(())

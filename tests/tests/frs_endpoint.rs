@@ -1,5 +1,5 @@
-//! The FRS door from outside: the story of its algorithm, several items and windows, what it refuses,
-//! who is cut off, and that docs/reference/frs.md and docs/reference/frs.xsd say what it does.
+//! The FRS endpoint from outside: the story of its algorithm, several items and windows, what it refuses,
+//! which clients are cut off, and that docs/reference/frs.md and docs/reference/frs.xsd say what it does.
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
 use tidegate_tests::process::Process;
+use tidegate_tests::sidecar::start_until_ready;
 use tidegate_tests::{artifacts, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -29,21 +30,21 @@ const MAP: &str = "\
   <business id='wide' max-per-day='1000000'/>
 </map>";
 
-/// A running sidecar with an FRS door on loopback.
-struct Door {
+/// A running sidecar with an FRS endpoint on loopback.
+struct Endpoint {
     process: Process,
     address: SocketAddr,
     dir: TempDir,
     flags: Vec<String>,
 }
 
-impl Door {
-    async fn open(map: &str, flags: &[&str]) -> anyhow::Result<Door> {
+impl Endpoint {
+    async fn open(map: &str, flags: &[&str]) -> anyhow::Result<Endpoint> {
         let dir = TempDir::new()?;
         std::fs::write(dir.path().join("map.xml"), map)?;
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let (process, address) = start(dir.path(), &flags).await?;
-        Ok(Door { process, address, dir, flags })
+        Ok(Endpoint { process, address, dir, flags })
     }
 
     async fn restart(&mut self) -> anyhow::Result<()> {
@@ -64,25 +65,7 @@ async fn start(dir: &Path, flags: &[String]) -> anyhow::Result<(Process, SocketA
     if !flags.iter().any(|flag| flag == "--srv") {
         command.args(["--frs", "127.0.0.1:0", "--capacity", "20000"]);
     }
-    let mut process = Process::start(command, "sidecar", dir)?;
-    let ready = wait::until("the sidecar to be ready", async || {
-        if let Err(ended) = process.check_running() {
-            return Some(Err(ended));
-        }
-        address_of_ready(&process.log()).map(Ok)
-    });
-    let address = ready.await?.context("the sidecar did not start")?;
-    Ok((process, address))
-}
-
-fn address_of_ready(log: &str) -> Option<SocketAddr> {
-    let events: Vec<Value> =
-        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let fields = || events.iter().map(|event| &event["fields"]);
-    if !fields().any(|fields| fields["message"] == "ready") {
-        return None;
-    }
-    fields().find(|fields| fields["door"] == "frs")?["address"].as_str()?.parse().ok()
+    start_until_ready(command, "sidecar", dir, "frs").await
 }
 
 /// One connection.
@@ -176,8 +159,8 @@ fn period(count: u64, remaining: u64) -> Vec<(String, u64, u64)> {
 /// refused, and the count stays; when the interval is over, the next is a first use again.
 #[tokio::test]
 async fn the_limit_algorithm_of_the_frs() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
-    let mut client = door.client().await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
+    let mut client = endpoint.client().await?;
     let fresh = client.ask("Query", "short", "a").await?;
     ensure!((fresh.verdict.as_str(), &fresh.windows) == ("allow", &period(0, 3)), "{fresh:?}");
     let first = client.ask("Update", "short", "a").await?;
@@ -196,7 +179,7 @@ async fn the_limit_algorithm_of_the_frs() -> anyhow::Result<()> {
     let other = client.ask("Query", "short", "b").await?;
     ensure!(other.verdict == "allow", "{other:?}");
     wait::until("the window to be over", async || {
-        let mut client = door.client().await.ok()?;
+        let mut client = endpoint.client().await.ok()?;
         let looked = client.ask("Query", "short", "a").await.ok()?;
         (looked.verdict == "allow").then_some(())
     })
@@ -209,8 +192,8 @@ async fn the_limit_algorithm_of_the_frs() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn items_of_one_body_are_answered_in_order_and_on_their_own() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
-    let mut client = door.client().await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
+    let mut client = endpoint.client().await?;
     let three = body(&[("login", "a"), ("nothing", "a"), ("login", "a")]);
     let reply = client.post("ACQUIRE", three).await?;
     let verdicts: Vec<(String, usize)> =
@@ -235,12 +218,12 @@ async fn items_of_one_body_are_answered_in_order_and_on_their_own() -> anyhow::R
 /// only one of the two is ever full.
 #[tokio::test]
 async fn items_are_decided_as_one_where_the_body_says_so() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
     let as_one = |items: &[(&str, &str)]| body(items).replace("<frs>", "<frs items='all-or-none'>");
     let mut callers = JoinSet::new();
     for caller in 0..16 {
-        let mut client = door.client().await?;
-        // Both orders, since who locks them in the order of the body would wait for ever.
+        let mut client = endpoint.client().await?;
+        // Both orders: locking them in the order of the body would deadlock.
         let mut both = [("login", "one"), ("wide", "one")];
         both.rotate_left(caller % 2);
         let asked = as_one(&both);
@@ -261,12 +244,12 @@ async fn items_are_decided_as_one_where_the_body_says_so() -> anyhow::Result<()>
         allowed += caller??;
     }
     ensure!(allowed == 80, "{allowed} were allowed");
-    let mut client = door.client().await?;
+    let mut client = endpoint.client().await?;
     let windows = client.ask("Find", "wide", "one").await?.windows;
     ensure!(windows == [("day".to_owned(), 80, 999_920)], "{windows:?}");
 
     let verdicts = async |command: &str, asked: String| {
-        let reply = door.client().await?.post(command, asked).await?;
+        let reply = endpoint.client().await?.post(command, asked).await?;
         let verdicts = items(&reply.body).into_iter().map(|item| item.verdict);
         anyhow::Ok((reply.status, verdicts.collect::<Vec<String>>(), reply.body))
     };
@@ -301,10 +284,10 @@ async fn items_are_decided_as_one_where_the_body_says_so() -> anyhow::Result<()>
 /// The minute has 80, the period 100: exactly 80 pass, and the period counts no more than these.
 #[tokio::test]
 async fn acquisitions_take_from_all_windows_or_from_none() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
     let mut callers = JoinSet::new();
     for _ in 0..16 {
-        let mut client = door.client().await?;
+        let mut client = endpoint.client().await?;
         callers.spawn(async move {
             let mut allowed = 0;
             for _ in 0..20 {
@@ -319,7 +302,7 @@ async fn acquisitions_take_from_all_windows_or_from_none() -> anyhow::Result<()>
         allowed += caller??;
     }
     ensure!(allowed == 80, "{allowed} were allowed");
-    let windows = door.client().await?.ask("Find", "login", "all").await?.windows;
+    let windows = endpoint.client().await?.ask("Find", "login", "all").await?.windows;
     ensure!(
         windows == [("period".to_owned(), 80, 20), ("minute".to_owned(), 80, 0)],
         "{windows:?}"
@@ -329,19 +312,19 @@ async fn acquisitions_take_from_all_windows_or_from_none() -> anyhow::Result<()>
 
 #[tokio::test]
 async fn counts_outlive_a_kill_and_limits_change_while_serving() -> anyhow::Result<()> {
-    let mut door = Door::open(MAP, &[]).await?;
-    door.client().await?.ask("Update", "login", "a").await?;
-    door.process.kill().await?;
-    door.restart().await?;
-    let mut client = door.client().await?;
+    let mut endpoint = Endpoint::open(MAP, &[]).await?;
+    endpoint.client().await?.ask("Update", "login", "a").await?;
+    endpoint.process.kill().await?;
+    endpoint.restart().await?;
+    let mut client = endpoint.client().await?;
     let windows = client.ask("Find", "login", "a").await?.windows;
     ensure!(windows == [("period".to_owned(), 1, 99), ("minute".to_owned(), 1, 79)], "{windows:?}");
-    let next = door.dir.path().join("next");
+    let next = endpoint.dir.path().join("next");
     std::fs::write(&next, "<map><business id='login' max='5' interval='1h'/></map>")?;
-    std::fs::rename(&next, door.dir.path().join("map.xml"))?;
-    door.process.signal(Signal::HUP)?;
+    std::fs::rename(&next, endpoint.dir.path().join("map.xml"))?;
+    endpoint.process.signal(Signal::HUP)?;
     wait::until("the changed map to be in force", async || {
-        let mut client = door.client().await.ok()?;
+        let mut client = endpoint.client().await.ok()?;
         let windows = client.ask("Query", "login", "a").await.ok()?.windows;
         (windows == period(1, 4)).then_some(())
     })
@@ -357,8 +340,8 @@ fn raw(command: &str, body: &str) -> String {
 
 #[tokio::test]
 async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
-    let mut stream = TcpStream::connect(door.address).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
+    let mut stream = TcpStream::connect(endpoint.address).await?;
     let one = body(&[("wide", "p")]);
     let asked = [raw("Update", &one), raw("Update", &one), raw("Query", &one)].concat();
     stream.write_all(asked.as_bytes()).await?;
@@ -382,11 +365,11 @@ async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Resul
 
 /// With the library's option to gather the answers of pipelined requests, one was held back as long as
 /// there was anything to read: a client that had sent the beginning of its next request waited for ever,
-/// and one that had sent garbage was never told.
+/// and one that had sent garbage got no answer.
 #[tokio::test]
 async fn an_answer_does_not_wait_for_the_rest_of_the_next_request() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
-    let mut stream = TcpStream::connect(door.address).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
+    let mut stream = TcpStream::connect(endpoint.address).await?;
     let one = raw("Update", &body(&[("wide", "h")]));
     let (begin, rest) = one.split_at(40);
     stream.write_all([one.as_str(), begin].concat().as_bytes()).await?;
@@ -406,7 +389,7 @@ async fn an_answer_does_not_wait_for_the_rest_of_the_next_request() -> anyhow::R
     Ok(())
 }
 
-/// Bodies of those who mean harm, or mean well and slip; with the code that each is answered with.
+/// Malicious and mistaken bodies, each with the code of its answer.
 fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     let item = |attributes: &str| format!("<frs><item {attributes}/></frs>").into_bytes();
     let laughs = "<?xml version='1.0'?><!DOCTYPE lolz [<!ENTITY lol 'lol'><!ENTITY lol2 \
@@ -445,8 +428,8 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
 
 #[tokio::test]
 async fn hostile_bodies_are_refused_and_the_connection_goes_on() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
-    let mut client = door.client().await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
+    let mut client = endpoint.client().await?;
     for (code, body) in hostile() {
         let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
         let reply = client.post("Query", body).await?;
@@ -495,14 +478,14 @@ fn refused() -> Vec<Refused> {
 
 #[tokio::test]
 async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
     for (method, path, headers, length, status, code) in refused() {
         let mut request = Request::builder().method(method.clone()).uri(path).header("host", "f");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::from(vec![b' '; length])))?;
-        let reply = door.client().await?.send(request).await?;
+        let reply = endpoint.client().await?.send(request).await?;
         let found = (reply.status, attribute(&reply.body, "code"));
         ensure!(found == (status, Some(code)), "{method} {path} {headers:?}: {}", reply.body);
         if status == 405 {
@@ -514,7 +497,7 @@ async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()
         ("NONSENSE\r\n\r\n", "HTTP/1.1 400 "),
         ("\x16\x03\x01\x02\x00\x01\x00", "HTTP/1.1 400 "),
     ] {
-        let mut stream = TcpStream::connect(door.address).await?;
+        let mut stream = TcpStream::connect(endpoint.address).await?;
         stream.write_all(asked.as_bytes()).await?;
         stream.shutdown().await?;
         let mut answer = String::new();
@@ -522,7 +505,7 @@ async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()
         ensure!(answer.starts_with(expected), "{asked:?}: {answer:?}");
     }
     // A body in chunks is as good as one in a piece.
-    let mut stream = TcpStream::connect(door.address).await?;
+    let mut stream = TcpStream::connect(endpoint.address).await?;
     let body = body(&[("login", "c")]);
     let (first, second) = body.split_at(10);
     let chunked = format!(
@@ -545,14 +528,14 @@ async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()
 #[tokio::test]
 async fn clients_that_fall_behind_are_cut_off() -> anyhow::Result<()> {
     let flags = ["--frs-request-timeout", "200ms", "--frs-idle-timeout", "300ms"];
-    let door = Door::open(MAP, &flags).await?;
+    let endpoint = Endpoint::open(MAP, &flags).await?;
     let one = raw("Query", &body(&[("login", "s")]));
     let half_head = &one[..30];
     let half_body = &one[..one.len() - 5];
     for (what, asked, answers) in
         [("idle", "", 0), ("a head", half_head, 0), ("a body", half_body, 0), ("a pause", &one, 1)]
     {
-        let mut stream = TcpStream::connect(door.address).await?;
+        let mut stream = TcpStream::connect(endpoint.address).await?;
         stream.write_all(asked.as_bytes()).await?;
         let mut answer = String::new();
         let read = stream.read_to_string(&mut answer);
@@ -567,13 +550,13 @@ async fn clients_that_fall_behind_are_cut_off() -> anyhow::Result<()> {
 /// The client that asked last keeps its connection, and a newcomer is served.
 #[tokio::test]
 async fn a_newcomer_takes_the_place_of_the_client_that_has_waited_longest() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &["--frs-connections", "2"]).await?;
-    let (mut first, mut second) = (door.client().await?, door.client().await?);
+    let endpoint = Endpoint::open(MAP, &["--frs-connections", "2"]).await?;
+    let (mut first, mut second) = (endpoint.client().await?, endpoint.client().await?);
     first.ask("Query", "login", "a").await?;
     second.ask("Query", "login", "a").await?;
-    // Right after the others it is told to try again.
+    // Right after the others it gets 503 and tries again.
     let third = wait::until("a place", async || {
-        let mut client = door.client().await.ok()?;
+        let mut client = endpoint.client().await.ok()?;
         let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
         (reply.status == 200).then_some(client)
     });
@@ -585,19 +568,19 @@ async fn a_newcomer_takes_the_place_of_the_client_that_has_waited_longest() -> a
 }
 
 /// Symptom: of many clients at once that found no place, some were cut off without a word. Cause: only 64
-/// could be told at a time, and nobody waited for its turn. Now those beyond them wait to be accepted; one
+/// could get their answer at a time, and the rest did not wait. Now those beyond them wait to be accepted; one
 /// that says nothing keeps them waiting for a second at most, and gives way itself.
 #[tokio::test]
 async fn however_many_clients_come_at_once_all_of_them_are_served_in_the_end() -> anyhow::Result<()>
 {
-    let door = Door::open(MAP, &["--frs-connections", "1"]).await?;
+    let endpoint = Endpoint::open(MAP, &["--frs-connections", "1"]).await?;
     let mut silent = Vec::new();
     for _ in 0..65 {
-        silent.push(TcpStream::connect(door.address).await?);
+        silent.push(TcpStream::connect(endpoint.address).await?);
     }
     let mut callers = JoinSet::new();
     for _ in 0..200 {
-        let address = door.address;
+        let address = endpoint.address;
         callers.spawn(async move {
             loop {
                 let Ok(mut client) = Client::connect(address).await else { continue };
@@ -629,20 +612,20 @@ async fn however_many_clients_come_at_once_all_of_them_are_served_in_the_end() -
 /// memory of one that does not.
 #[tokio::test]
 async fn bodies_on_their_way_are_bounded_together_and_give_way() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
     let head =
         "POST /frs HTTP/1.1\r\nHost: f\r\nX-FRS-Command: Query\r\nContent-Length: 262144\r\n\r\n";
     let begun = [head.as_bytes(), &[b' '; 200_000]].concat();
     let mut streams = Vec::new();
     for _ in 0..300 {
-        let mut stream = TcpStream::connect(door.address).await?;
+        let mut stream = TcpStream::connect(endpoint.address).await?;
         // It may be refused before all is written.
         let _ = stream.write_all(&begun).await;
         streams.push(stream);
     }
     // More work may wait for a moment than can be done in time.
     wait::until("a small body to be answered", async || {
-        let mut client = door.client().await.ok()?;
+        let mut client = endpoint.client().await.ok()?;
         let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
         (reply.status == 200).then_some(())
     })
@@ -650,26 +633,26 @@ async fn bodies_on_their_way_are_bounded_together_and_give_way() -> anyhow::Resu
     let large = body(&[("login", "a"); 256]);
     for _ in 0..20 {
         wait::until("a large body to have room", async || {
-            let mut client = door.client().await.ok()?;
+            let mut client = endpoint.client().await.ok()?;
             let reply = client.post("Query", large.clone()).await.ok()?;
             (reply.status == 200).then_some(())
         })
         .await?;
     }
-    let resident = door.process.resident_bytes()?;
+    let resident = endpoint.process.resident_bytes()?;
     ensure!(resident < 256 << 20, "{resident} bytes are resident");
     Ok(())
 }
 
-/// More large bodies at once than can be answered in time: some are shed, and told so; none is lost or
+/// More large bodies at once than can be answered in time: some are shed with an answer; none is lost or
 /// half done; right after all is as before.
 #[tokio::test]
 async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
     let mut callers = JoinSet::new();
     let is_shed = Arc::new(AtomicBool::new(false));
     for _ in 0..64 {
-        let mut client = door.client().await?;
+        let mut client = endpoint.client().await?;
         let is_shed = is_shed.clone();
         callers.spawn(async move {
             let (mut counted, mut shed) = (0, 0);
@@ -700,7 +683,7 @@ async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::
         (counted, shed) = (counted + more, shed + refused);
     }
     ensure!(counted > 0 && shed > 0, "{counted} counted, {shed} shed");
-    let mut client = door.client().await?;
+    let mut client = endpoint.client().await?;
     let windows = client.ask("Find", "wide", "all").await?.windows;
     ensure!(windows == [("day".to_owned(), counted, 1_000_000 - counted)], "{windows:?}");
     for _ in 0..100 {
@@ -715,11 +698,11 @@ async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
     let dir = TempDir::new()?;
     let path = dir.path().join("srv.xml");
     std::fs::write(&path, "<srv workers='2' host='127.0.0.1' port='0'/>")?;
-    let door = Door::open(MAP, &["--srv", &path.display().to_string()]).await?;
-    ensure!(door.process.children()?.len() == 2, "{}", door.process.log());
+    let endpoint = Endpoint::open(MAP, &["--srv", &path.display().to_string()]).await?;
+    ensure!(endpoint.process.children()?.len() == 2, "{}", endpoint.process.log());
     let mut callers = JoinSet::new();
     for _ in 0..10 {
-        let mut client = door.client().await?;
+        let mut client = endpoint.client().await?;
         callers.spawn(async move {
             let mut allowed = 0;
             for _ in 0..20 {
@@ -734,7 +717,7 @@ async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
         allowed += caller??;
     }
     ensure!(allowed == 80, "{allowed} were allowed");
-    let windows = door.client().await?.ask("Find", "login", "shared").await?.windows;
+    let windows = endpoint.client().await?.ask("Find", "login", "shared").await?.windows;
     ensure!(
         windows == [("period".to_owned(), 80, 20), ("minute".to_owned(), 80, 0)],
         "{windows:?}"
@@ -746,18 +729,18 @@ async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
 /// request under way were closed at once, though one might have just been made, or be about to ask again.
 #[tokio::test]
 async fn who_asks_while_the_door_stops_is_answered_and_told_that_it_closes() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &[]).await?;
-    let mut resting = TcpStream::connect(door.address).await?;
+    let endpoint = Endpoint::open(MAP, &[]).await?;
+    let mut resting = TcpStream::connect(endpoint.address).await?;
     let asked = raw("Query", &body(&[("login", "a")]));
     resting.write_all(asked.as_bytes()).await?;
     let mut begin = [0; 15];
     tokio::time::timeout(wait::PATIENCE, resting.read_exact(&mut begin)).await??;
     ensure!(&begin == b"HTTP/1.1 200 OK", "{}", begin.escape_ascii());
-    let fresh = TcpStream::connect(door.address).await?;
-    // Those who connected before it are accepted by the time that it is answered.
-    door.client().await?.ask("Query", "login", "a").await?;
-    door.process.signal(Signal::TERM)?;
-    wait::until("the drain", async || door.process.log().contains("draining").then_some(()))
+    let fresh = TcpStream::connect(endpoint.address).await?;
+    // Clients that connected before it are accepted before it is answered.
+    endpoint.client().await?.ask("Query", "login", "a").await?;
+    endpoint.process.signal(Signal::TERM)?;
+    wait::until("the drain", async || endpoint.process.log().contains("draining").then_some(()))
         .await?;
     for mut stream in [resting, fresh] {
         stream.write_all(asked.as_bytes()).await?;
@@ -771,18 +754,18 @@ async fn who_asks_while_the_door_stops_is_answered_and_told_that_it_closes() -> 
 
 #[tokio::test]
 async fn a_request_under_way_is_answered_before_the_end() -> anyhow::Result<()> {
-    let mut door = Door::open(MAP, &[]).await?;
-    let mut idle = TcpStream::connect(door.address).await?;
-    let mut stream = TcpStream::connect(door.address).await?;
+    let mut endpoint = Endpoint::open(MAP, &[]).await?;
+    let mut idle = TcpStream::connect(endpoint.address).await?;
+    let mut stream = TcpStream::connect(endpoint.address).await?;
     let asked = raw("Update", &body(&[("login", "d")]));
     let (begin, rest) = asked.split_at(asked.len() - 9);
     let expecting = begin.replace("Host: f\r\n", "Host: f\r\nExpect: 100-continue\r\n");
     stream.write_all(expecting.as_bytes()).await?;
-    // Then the door has the head, and waits for the body.
+    // Then the endpoint has the head, and waits for the body.
     let mut buffer = [0; 25];
     tokio::time::timeout(wait::PATIENCE, stream.read_exact(&mut buffer)).await??;
     ensure!(buffer.starts_with(b"HTTP/1.1 100 Continue"));
-    door.process.signal(Signal::TERM)?;
+    endpoint.process.signal(Signal::TERM)?;
     let mut nothing = Vec::new();
     tokio::time::timeout(wait::PATIENCE, idle.read_to_end(&mut nothing)).await??;
     ensure!(nothing.is_empty());
@@ -794,7 +777,7 @@ async fn a_request_under_way_is_answered_before_the_end() -> anyhow::Result<()> 
         "{answer}"
     );
     ensure!(answer.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");
-    ensure!(door.process.wait().await?.success(), "{}", door.process.log());
+    ensure!(endpoint.process.wait().await?.success(), "{}", endpoint.process.log());
     Ok(())
 }
 
@@ -807,8 +790,8 @@ async fn srv_xml_says_where_to_listen_unless_a_flag_does() -> anyhow::Result<()>
         &path,
         "<srv host='127.0.0.1' port='0' self-update='03:00' timezone='+08:00'/>",
     )?;
-    let door = Door::open(MAP, &["--srv", &srv]).await?;
-    door.client().await?.ask("Query", "login", "a").await?;
+    let endpoint = Endpoint::open(MAP, &["--srv", &srv]).await?;
+    endpoint.client().await?.ask("Query", "login", "a").await?;
 
     std::fs::write(&path, "<srv port='x'\n  self-update='3'/>")?;
     let mut command = Command::new(artifacts::sidecar()?);
@@ -823,9 +806,9 @@ async fn srv_xml_says_where_to_listen_unless_a_flag_does() -> anyhow::Result<()>
 }
 
 /// What `store inspect` says of the narrow nodes: files, key-nodes and chain.
-async fn geometry(door: &Door) -> anyhow::Result<[u64; 3]> {
+async fn geometry(endpoint: &Endpoint) -> anyhow::Result<[u64; 3]> {
     let mut command = Command::new(artifacts::sidecar()?);
-    command.args(["store", "inspect", "--json"]).arg(door.dir.path().join("data"));
+    command.args(["store", "inspect", "--json"]).arg(endpoint.dir.path().join("data"));
     let ran = run(command).await?;
     let told: Value = serde_json::from_str(&ran.out).context(ran.out.clone())?;
     let narrow = told["classes"]
@@ -845,30 +828,30 @@ async fn srv_xml_sizes_the_cluster() -> anyhow::Result<()> {
     let srv = |cluster: &str| format!("<srv host='127.0.0.1' port='0' {cluster}/>");
     std::fs::write(&path, srv("files='3' key-nodes='70' chain='9'"))?;
     let flags = ["--srv", &path.display().to_string()];
-    let mut door = Door::open(MAP, &flags).await?;
-    door.client().await?.ask("Update", "login", "a").await?;
-    ensure!(geometry(&door).await? == [3, 70, 9], "{}", door.process.log());
+    let mut endpoint = Endpoint::open(MAP, &flags).await?;
+    endpoint.client().await?.ask("Update", "login", "a").await?;
+    ensure!(geometry(&endpoint).await? == [3, 70, 9], "{}", endpoint.process.log());
     let kept = "the data directory keeps the geometry that it was created with";
-    ensure!(!door.process.log().contains(kept), "{}", door.process.log());
+    ensure!(!endpoint.process.log().contains(kept), "{}", endpoint.process.log());
 
     std::fs::write(&path, srv("files='1' key-nodes='90' chain='7'"))?;
-    door.process.kill().await?;
-    door.restart().await?;
-    ensure!(geometry(&door).await? == [3, 70, 9], "{}", door.process.log());
-    let windows = door.client().await?.ask("Find", "login", "a").await?.windows;
+    endpoint.process.kill().await?;
+    endpoint.restart().await?;
+    ensure!(geometry(&endpoint).await? == [3, 70, 9], "{}", endpoint.process.log());
+    let windows = endpoint.client().await?.ask("Find", "login", "a").await?.windows;
     ensure!(windows.first().is_some_and(|(_, count, _)| *count == 1), "{windows:?}");
-    let log = door.process.log();
+    let log = endpoint.process.log();
     let told = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut told = told.filter(|event| event["fields"]["message"] == kept);
     let told = told.next_back().context(log.clone())?;
     let (found, asked) = (&told["fields"]["found"], &told["fields"]["asked"]);
     ensure!(told["level"] == "WARN" && found == "3x70x9" && asked == "1x90x7", "{told}");
-    drop(door);
+    drop(endpoint);
 
-    let door = Door::open(MAP, &[&flags[..], &["--geometry", "2x60x5"]].concat()).await?;
-    ensure!(geometry(&door).await? == [2, 60, 5], "{}", door.process.log());
-    let door = Door::open(MAP, &[&flags[..], &["--capacity", "1000"]].concat()).await?;
-    ensure!(geometry(&door).await? != [1, 90, 7], "{}", door.process.log());
+    let endpoint = Endpoint::open(MAP, &[&flags[..], &["--geometry", "2x60x5"]].concat()).await?;
+    ensure!(geometry(&endpoint).await? == [2, 60, 5], "{}", endpoint.process.log());
+    let endpoint = Endpoint::open(MAP, &[&flags[..], &["--capacity", "1000"]].concat()).await?;
+    ensure!(geometry(&endpoint).await? != [1, 90, 7], "{}", endpoint.process.log());
     Ok(())
 }
 
@@ -951,12 +934,13 @@ async fn be_there(program: &str, package: &str) -> anyhow::Result<()> {
 async fn the_examples_of_the_documentation_are_true() -> anyhow::Result<()> {
     be_there("curl", "curl").await?;
     let map = blocks("xml")?.into_iter().find(|block| block.contains("<map>"));
-    let door = Door::open(&map.context("no map.xml in docs/reference/frs.md")?, &[]).await?;
+    let endpoint =
+        Endpoint::open(&map.context("no map.xml in docs/reference/frs.md")?, &[]).await?;
     let mut examples = 0;
     for block in blocks("console")? {
         for example in block.split("$ ").skip(1) {
             let (line, expected) = example.split_once('\n').context("a command without answer")?;
-            let line = line.replace("127.0.0.1:8090", &door.address.to_string());
+            let line = line.replace("127.0.0.1:8090", &endpoint.address.to_string());
             let mut command = Command::new("sh");
             command.arg("-c").arg(&line);
             let ran = run(command).await?;
@@ -993,8 +977,8 @@ async fn be_valid(documents: &[String]) -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn requests_and_answers_are_as_the_schema_says() -> anyhow::Result<()> {
-    let door = Door::open(MAP, &["--frs-connections", "3"]).await?;
-    let mut client = door.client().await?;
+    let endpoint = Endpoint::open(MAP, &["--frs-connections", "3"]).await?;
+    let mut client = endpoint.client().await?;
     let item = |inner: &str| {
         format!(
             "<frs><item business='login' key='&lt;\"&amp;é'>{inner}</item><item business='no' key='k'>{inner}</item></frs>"
@@ -1039,14 +1023,14 @@ async fn requests_and_answers_are_as_the_schema_says() -> anyhow::Result<()> {
         }
         let request = request.body(Full::new(Bytes::from(vec![b' '; length])))?;
         let reply = wait::until("a place", async || {
-            let reply = door.client().await.ok()?.send(request.clone()).await.ok()?;
+            let reply = endpoint.client().await.ok()?.send(request.clone()).await.ok()?;
             (reply.status != 503).then_some(reply)
         });
         documents.push(reply.await?.body);
     }
     let mut held = Vec::new();
-    let full = wait::until("the door to be full", async || {
-        let mut client = door.client().await.ok()?;
+    let full = wait::until("the endpoint to be full", async || {
+        let mut client = endpoint.client().await.ok()?;
         let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
         held.push(client);
         (reply.status == 503).then_some(reply)

@@ -1,4 +1,4 @@
-//! Peers that are silent, slow, too many, too old or no peers at all; and the door's end.
+//! Peers that are silent, slow, too many, too old or no peers at all; and the endpoint's end.
 
 use crate::Served;
 use crate::frames::{self, DATA, GOAWAY, HEADERS};
@@ -11,7 +11,7 @@ use tidegate_tests::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Reads what a connection still says, until the door closes it.
+/// Reads what a connection still says, until the endpoint closes it.
 async fn rest(mut stream: impl AsyncReadExt + Unpin) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // How it ends is the same here: a close with something unread is a reset.
@@ -88,7 +88,7 @@ async fn as_many_files_may_be_open_as_the_system_allows() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// It asks on and on and reads no answer: first the door stops to read, then it closes.
+/// It asks on and on and reads no answer: first the endpoint stops to read, then it closes.
 #[tokio::test]
 async fn a_peer_that_reads_no_answers_is_closed() -> anyhow::Result<()> {
     let served = Served::start(&[]).await?;
@@ -111,7 +111,7 @@ async fn a_peer_that_reads_no_answers_is_closed() -> anyhow::Result<()> {
     served.check_alive().await
 }
 
-/// The system asks after peers of whom nothing was heard for a while.
+/// The system probes silent peers (TCP keepalive).
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn half_open_connections_are_asked_after() -> anyhow::Result<()> {
@@ -136,7 +136,7 @@ async fn connections_beyond_the_bound_are_closed_at_once() -> anyhow::Result<()>
     let first = Rls(served.channel().await?);
     first.ask(&[("free", "a")]).await?;
     served.check_alive().await?;
-    // Until the door has seen that the one of the check is gone.
+    // Until the endpoint has seen that the one of the check is gone.
     let second = wait::until("room for a second connection", async || {
         let second = Rls(served.channel().await.ok()?);
         second.ask(&[("free", "a")]).await.is_ok().then_some(second)
@@ -188,7 +188,7 @@ async fn a_stop_answers_what_is_under_way_and_takes_nothing_new() -> anyhow::Res
     served.sidecar.process.signal(Signal::TERM)?;
     until_said(&mut stream, &mut said, |kinds| kinds.iter().any(|(kind, _)| *kind == GOAWAY))
         .await?;
-    ensure!(TcpStream::connect(served.tcp).await.is_err(), "the door is still open");
+    ensure!(TcpStream::connect(served.tcp).await.is_err(), "the endpoint is still open");
     stream.write_all(&frames::message(1)).await?;
     said.extend(rest(stream).await?);
     let answer: Vec<u8> = frames::kinds(&said)

@@ -1,33 +1,34 @@
-//! Matchers of a request header, as in Envoy's `HeaderMatcher`.
+//! Matchers of a header or a query parameter, as in Envoy's `HeaderMatcher` and
+//! `QueryParameterMatcher`.
 //!
 //! They see only the first value of a repeated header, like the keys of descriptors. Envoy joins
 //! the values with commas here, so that appending a second value would evade an exact match.
 
 use super::text::TextMatcher;
 
-/// A matcher of one header.
+/// A matcher of one header or query parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeaderMatcher {
+pub struct ValueMatcher {
     /// The test of its value.
-    pub test: HeaderTest,
+    pub test: ValueTest,
     /// Whether the result is inverted (`invert_match`).
     pub sense: Sense,
-    /// The treatment of a missing header.
+    /// The treatment of a missing value.
     pub when_missing: WhenMissing,
 }
 
-/// A test of a header.
+/// A test of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HeaderTest {
-    /// The header is present.
+pub enum ValueTest {
+    /// It is present.
     Present,
-    /// The header is absent.
+    /// It is absent.
     Absent,
-    /// The header has any value; unlike presence, this never holds for a missing header.
+    /// Any value; unlike presence, this never holds for a missing value.
     AnyValue,
-    /// The value matches.
+    /// It matches.
     Text(TextMatcher),
-    /// The value is an integer, from the first number and below the second.
+    /// It is an integer, from the first number and below the second.
     Range(i64, i64),
 }
 
@@ -51,7 +52,7 @@ impl Sense {
     }
 }
 
-/// The treatment of a missing header in a test of its value.
+/// The treatment of a missing value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenMissing {
     /// No match, even if inverted.
@@ -60,8 +61,8 @@ pub enum WhenMissing {
     Empty,
 }
 
-impl HeaderMatcher {
-    /// Whether a request with this value of the header matches.
+impl ValueMatcher {
+    /// Whether a request with this value matches.
     #[must_use]
     pub fn matches(&self, value: Option<&[u8]>) -> bool {
         let value = match self.when_missing {
@@ -69,15 +70,15 @@ impl HeaderMatcher {
             WhenMissing::Empty => Some(value.unwrap_or_default()),
         };
         let answer = match (&self.test, value) {
-            (HeaderTest::Present, value) => value.is_some(),
-            (HeaderTest::Absent, value) => value.is_none(),
+            (ValueTest::Present, value) => value.is_some(),
+            (ValueTest::Absent, value) => value.is_none(),
             // A missing value never matches, even inverted.
-            (HeaderTest::AnyValue | HeaderTest::Text(_) | HeaderTest::Range(..), None) => {
+            (ValueTest::AnyValue | ValueTest::Text(_) | ValueTest::Range(..), None) => {
                 return false;
             }
-            (HeaderTest::AnyValue, Some(_)) => true,
-            (HeaderTest::Text(text), Some(value)) => text.matches(value),
-            (HeaderTest::Range(start, end), Some(value)) => {
+            (ValueTest::AnyValue, Some(_)) => true,
+            (ValueTest::Text(text), Some(value)) => text.matches(value),
+            (ValueTest::Range(start, end), Some(value)) => {
                 let text = std::str::from_utf8(value).ok();
                 let number = text.and_then(|text| text.trim_ascii().parse::<i64>().ok());
                 number.is_some_and(|number| (*start..*end).contains(&number))
