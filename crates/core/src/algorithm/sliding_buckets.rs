@@ -22,8 +22,11 @@
 
 mod last;
 
-use super::{DailyReset, is_forced_hit, taken};
-use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
+use super::daily_reset::{DailyReset, Resettable};
+use super::{is_forced_hit, taken};
+use crate::decision::{Decision, Outcome};
+use crate::rate::{Period, QuotaError, Rate, checked_period};
+use crate::state::WIDE_WORDS;
 use crate::units::{Charge, Nanos, Timestamp};
 use last::{record, record_in_newest};
 use std::ops::Range;
@@ -40,7 +43,7 @@ pub struct SlidingBuckets {
     period: Nanos,
     /// The width of a bucket in ns.
     width: u64,
-    reset: Option<DailyReset>,
+    pub(crate) reset: Option<DailyReset>,
 }
 
 /// The ring at the time of a charge.
@@ -72,53 +75,18 @@ impl SlidingBuckets {
         self
     }
 
-    /// When all hits are forgotten each day.
-    #[must_use]
-    pub fn reset(&self) -> Option<&DailyReset> {
-        self.reset.as_ref()
+    pub(crate) fn rate(&self) -> Rate {
+        let requests = self.requests;
+        Rate { requests, period: Period::Span(self.period), capacity: requests }
     }
 
-    /// Hits per period.
-    #[must_use]
-    pub fn requests(&self) -> u32 {
-        self.requests
-    }
-
-    /// The period.
-    #[must_use]
-    pub fn period(&self) -> Period {
-        Period::Span(self.period)
-    }
-
-    /// The most that can be left.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.requests
-    }
-
-    pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
-        let state: &mut [u64; WIDE_WORDS] =
-            state.first_chunk_mut().expect("a ring has its whole state");
+    pub(crate) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+        let state = state.first_chunk_mut().expect("a ring has its whole state");
         // A constant number of places makes the remainders cheap.
         if self.period < DAY {
             self.decide_in::<61>(state, charge, now)
         } else {
             self.decide_in::<25>(state, charge, now)
-        }
-    }
-
-    /// [`decide`](Self::decide) without the shortcut for the common case.
-    pub(super) fn decide_without_shortcut(
-        &self,
-        state: &mut [u64],
-        charge: Charge,
-        now: Timestamp,
-    ) -> Decision {
-        let state = state.first_chunk_mut().expect("a ring has its whole state");
-        let number = now.as_nanos() / self.width;
-        match self.period < DAY {
-            true => self.decide_any::<61>(state, charge, number, now),
-            false => self.decide_any::<25>(state, charge, number, now),
         }
     }
 
@@ -129,10 +97,11 @@ impl SlidingBuckets {
     fn take<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],
-        hits: u64,
+        charge: Charge,
         number: u64,
         now: u64,
     ) -> Option<Decision> {
+        let hits = charge.taken()?;
         let passed = number.checked_sub(state[0].checked_sub(1)?)?;
         let filling = place::<PLACES>(number);
         if hits == 0 || passed > 8 || passed > filling as u64 {
@@ -176,12 +145,8 @@ impl SlidingBuckets {
         now: Timestamp,
     ) -> Decision {
         let number = now.as_nanos() / self.width;
-        if let Charge::Take(hits) | Charge::Force(hits) = charge
-            && let Some(decision) = self.take::<PLACES>(state, hits.get(), number, now.as_nanos())
-        {
-            return decision;
-        }
-        self.decide_any::<PLACES>(state, charge, number, now)
+        let common = self.take::<PLACES>(state, charge, number, now.as_nanos());
+        common.unwrap_or_else(|| self.decide_any::<PLACES>(state, charge, number, now))
     }
 
     #[inline(never)]
@@ -222,12 +187,9 @@ impl SlidingBuckets {
         let reset_at = if left < limit { fits_at(left + 1) } else { self.full_at(None, now) };
         let needed = charge.hits().needed();
         Decision {
-            outcome: if allowed {
-                Outcome::Allow
-            } else {
-                let retry_at = if needed == left + 1 { reset_at } else { fits_at(needed) };
-                Outcome::Deny { retry_after: retry_at.saturating_since(now) }
-            },
+            outcome: Outcome::new(allowed, now, || {
+                if needed == left + 1 { reset_at } else { fits_at(needed) }
+            }),
             remaining: left,
             reset_at,
             keep_until: ring
@@ -265,17 +227,6 @@ impl SlidingBuckets {
         left_at.unwrap_or(now)
     }
 
-    /// The end of the bucket that counts a charge at `now`; the same before and after the charge.
-    pub(crate) fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
-        let state = state.first_chunk().expect("a ring has its whole state");
-        let number = now.as_nanos() / self.width;
-        let ring = match self.period < DAY {
-            true => Ring::seen::<61>(state, number),
-            false => Ring::seen::<25>(state, number),
-        };
-        self.begins(ring.number.saturating_add(1))
-    }
-
     #[inline]
     fn expires<const PLACES: u64>(&self, number: u64) -> Timestamp {
         self.begins(number.saturating_add(PLACES))
@@ -284,6 +235,26 @@ impl SlidingBuckets {
     #[inline]
     fn begins(&self, number: u64) -> Timestamp {
         Timestamp::from_nanos(number.saturating_mul(self.width))
+    }
+}
+
+impl Resettable for SlidingBuckets {
+    fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+        self.decide(state, charge, now)
+    }
+
+    fn last_hit(&self, state: &[u64]) -> Option<u64> {
+        self.last_hit(state.first_chunk().expect("a ring has its whole state"))
+    }
+
+    fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        let state = state.first_chunk().expect("a ring has its whole state");
+        let number = now.as_nanos() / self.width;
+        let ring = match self.period < DAY {
+            true => Ring::seen::<61>(state, number),
+            false => Ring::seen::<25>(state, number),
+        };
+        self.begins(ring.number.saturating_add(1))
     }
 }
 
