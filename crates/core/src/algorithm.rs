@@ -2,7 +2,7 @@
 //!
 //! All share one contract. An allow takes the hits; a deny takes nothing. A peek (zero hits) answers for
 //! one hit and takes nothing, although it may write: a bucket that does not start full must remember the
-//! start of its refill. A refund returns at most what the counter holds, no matter who took it and when. A
+//! start of its refill. A refund returns at most the hits that the counter holds, whatever their origin. A
 //! clock that steps back never returns hits. Each algorithm must agree with a slow, obvious twin in
 //! `tests/slow_*`.
 //!

@@ -121,4 +121,3 @@ pub(crate) fn checked_period(period: Nanos) -> Result<Nanos, QuotaError> {
         Ok(period)
     }
 }
-

@@ -126,14 +126,14 @@ impl SlidingBuckets {
         state[1] = used;
         // With steady traffic, the bucket at the next place is the first to leave.
         let oldest = if filling + 1 == PLACES as usize { 0 } else { filling + 1 };
-        let age = match count(state, oldest) {
-            0 => age_of::<PLACES>(state, number, PLACES, 1),
+        let distance = match count(state, oldest) {
+            0 => distance_to_leave::<PLACES>(state, number, PLACES, 1),
             _ => 0,
         };
         Some(Decision {
             outcome: Outcome::Allow,
             remaining: left,
-            reset_at: self.begins(number + 1 + age),
+            reset_at: self.begins(number + 1 + distance),
             keep_until: self.begins(number.saturating_add(PLACES)),
         })
     }
@@ -213,9 +213,9 @@ impl SlidingBuckets {
         };
         let excess = ring.used.saturating_sub(others);
         let live = PLACES.saturating_sub(ring.number - ring.newest);
-        let age = age_of::<PLACES>(state, ring.number, live, excess);
+        let distance = distance_to_leave::<PLACES>(state, ring.number, live, excess);
         // The oldest bucket leaves when the filling one ends.
-        self.begins(ring.number.saturating_add(1).saturating_add(age))
+        self.begins(ring.number.saturating_add(1).saturating_add(distance))
     }
 
     /// When no hits count any more: when the newest hits have left, if there are any. A limit of zero is
@@ -354,8 +354,8 @@ fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u6
     of(places::<PLACES>(number, PLACES - passed))
 }
 
-/// The places of the oldest `live` buckets while the bucket `number` is filling, oldest first: two ranges,
-/// the second of which starts over at place 0.
+/// The places of the oldest `live` buckets while the bucket `number` is filling, oldest first: two ranges;
+/// the second starts over at place 0.
 #[inline]
 fn places<const PLACES: u64>(number: u64, live: u64) -> [Range<usize>; 2] {
     // The next bucket will take the place of the oldest.
@@ -396,9 +396,9 @@ fn pairs(places: Range<usize>) -> (Range<usize>, [Option<usize>; 2]) {
     (whole.start.min(whole.end)..whole.end, [first, last])
 }
 
-/// How much older than the oldest of the `live` buckets the bucket is with which `excess` hits have left.
-/// The newest if there are fewer hits, because the total is corrupt.
-fn age_of<const PLACES: u64>(
+/// Finds the bucket that must leave for `excess` hits to be gone. Returns how far it is from the oldest of
+/// the `live` buckets. The newest if there are fewer hits, because the total is corrupt.
+fn distance_to_leave<const PLACES: u64>(
     state: &[u64; WIDE_WORDS],
     number: u64,
     live: u64,

@@ -14,8 +14,8 @@
 //!
 //! Clock steps: each hit counts at its own time stamp, and hits later than now are counted too. So steps
 //! back need no care: for any time stamps in any order, no window of S seconds of time stamps has more than
-//! the limit. The exception is what the root no longer holds: it records the newest hour with hits that it
-//! had to drop. A charge that needs that hour, or whose own hour is older than the ring, is denied until
+//! the limit. The exception is hours that the root no longer holds: it records the newest dropped hour
+//! with hits. A charge that needs that hour, or whose own hour is older than the ring, is denied until
 //! the count is known again. So a clock that was far ahead when it counted a hit causes denials until it
 //! gets within reach of that hit.
 //!
