@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::entry::{Entry, nanos, secs_down};
-use crate::error::{OpenError, UpdateError};
+use crate::error::{OpenError, OpenFailure, UpdateError};
 use crate::format::node::{STATE, expires_secs, key_of};
 use crate::format::{Access, Class, Geometry, Key, Role, StoredKey, io_error};
 use crate::memory::sync::get;
@@ -70,7 +70,7 @@ impl View {
         match fs::metadata(&cluster) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(OpenError::NoCluster { path: dir.to_owned() });
+                return Err(OpenFailure::NoCluster.at(dir));
             }
             Err(error) => return Err(io_error("look for the directory", &cluster)(error)),
         }

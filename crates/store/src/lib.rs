@@ -32,7 +32,7 @@ mod writers;
 
 pub use cluster::Cluster;
 pub use entry::{Entries, Entry, EntryMut, Room};
-pub use error::{OpenError, UpdateError};
+pub use error::{OpenError, OpenFailure, UpdateError};
 pub use format::{
     CHAIN_MAX, Class, Geometry, GeometryError, Hashed, Key, Parts, STATE_WORDS_MAX,
     STATE_WORDS_NARROW, STATE_WORDS_WIDE, StoredKey,

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenFailure};
 use crate::format::{Access, ClusterInfo, Role, files, io_error};
 use crate::memory::Memory;
 use crate::memory::control::PROCESSES_MAX;
@@ -122,7 +122,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         is_new = true;
     }
     let snapshot = Snapshot::open(&cluster, Access::Write)?;
-    let elsewhere = || OpenError::ServedElsewhere { path: dir.to_owned() };
+    let elsewhere = || OpenFailure::ServedElsewhere.at(dir);
     let lock_error =
         |error| io_error("lock the file", &cluster.join(Role::Control.file_name()))(error);
     let found = segment::find(&snapshot, Access::Write)?;
@@ -150,7 +150,7 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         .map(|(process, _)| recover(&memory, *process))
         .fold(Recovered::default(), Recovered::and);
     let Some((process, claim)) = free.drain(..).next() else {
-        return Err(OpenError::TooManyProcesses { path: dir.to_owned(), max: PROCESSES_MAX });
+        return Err(OpenFailure::TooManyProcesses { max: PROCESSES_MAX }.at(dir));
     };
     let writers = Writers::join(&memory, liveness, claim, process);
     if let Ok(held) = writers.acquire(&memory) {
@@ -211,7 +211,7 @@ fn create_directory(dir: &Path) -> Result<(), OpenError> {
 /// Opens the lock file, creating it if needed. Never waits, as opening a FIFO would.
 fn open_lock_file(path: &Path) -> Result<File, OpenError> {
     let is_other = |metadata: fs::Metadata| !metadata.is_file();
-    let not_a_file = || OpenError::NotAFile { path: path.to_owned() };
+    let not_a_file = || OpenFailure::NotAFile.at(path);
     // Checked before opening, which has side effects on some devices.
     if fs::metadata(path).is_ok_and(is_other) {
         return Err(not_a_file());
@@ -239,11 +239,17 @@ fn acquire_open_lock(dir: &Path) -> Result<File, OpenError> {
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(io_error("lock the file", &path)(error)),
         }
-        if since.elapsed() >= OPEN_WAIT_MAX {
-            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
-        }
-        thread::sleep(OPEN_PAUSE);
+        pause(since, &path)?;
     }
+}
+
+/// Pauses before another attempt, unless `since` is too long ago.
+fn pause(since: Instant, path: &Path) -> Result<(), OpenError> {
+    if since.elapsed() >= OPEN_WAIT_MAX {
+        return Err(OpenFailure::Timeout { seconds: OPEN_WAIT_MAX.as_secs() }.at(path));
+    }
+    thread::sleep(OPEN_PAUSE);
+    Ok(())
 }
 
 /// The process numbers that this process could claim.
@@ -254,7 +260,7 @@ struct FreeProcesses {
 }
 
 /// Claims the numbers of all processes that are not alive. Waits while a process killed during a restoration
-/// still exists: what it left must be restored again first.
+/// still exists: its leftovers must be restored again first.
 fn claim_processes(
     memory_dir: &Path,
     memory: &Memory,
@@ -273,11 +279,8 @@ fn claim_processes(
         if processes.is_alone || !restore::is_being_restored(memory) {
             return Ok(processes);
         }
-        if since.elapsed() >= OPEN_WAIT_MAX {
-            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
-        }
         drop(processes);
-        thread::sleep(OPEN_PAUSE);
+        pause(since, &path)?;
     }
 }
 

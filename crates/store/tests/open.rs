@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tidegate_store::{
-    Class, Cluster, Entry, Eviction, Hashed, OpenError, Options, StoredKey, UpdateError, View,
+    Class, Cluster, Entry, Eviction, Hashed, OpenFailure, Options, StoredKey, UpdateError, View,
 };
 
 use common::child::{Child, command, leave, role, say};
@@ -367,12 +367,7 @@ fn a_missing_file_is_not_made_again() {
             damage(dir.path());
             let error = Cluster::open(dir.path(), &options()).unwrap_err();
             let (path, cluster) = (file(dir.path(), name), dir.path().join("cluster"));
-            let message = format!(
-                "{}: the file is missing; restore it, or move the whole directory {} away to start \
-                 with empty counters",
-                path.display(),
-                cluster.display()
-            );
+            let message = format!("{}: the file is missing; {RESTORE}", path.display());
             assert_eq!(error.to_string(), message);
             // Trying again does not help.
             Cluster::open(dir.path(), &options()).unwrap_err();
@@ -590,7 +585,7 @@ fn a_file_cut_short_under_an_open_cluster_is_noticed() {
             assert_eq!(count(&cluster, 1), Err(UpdateError::DataLoss));
             // Processes that open it now learn that it is served by a process that they cannot join.
             let error = Cluster::open(dir.path(), &options()).unwrap_err();
-            assert!(matches!(error, OpenError::ServedElsewhere { .. }), "{error}");
+            assert!(matches!(error.failure, OpenFailure::ServedElsewhere), "{error}");
             drop(cluster);
             assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
         }
@@ -794,7 +789,7 @@ fn memory_that_cannot_be_seen_is_not_made_a_second_time() {
     let (pointer, hidden) = (file(dir.path(), "memory"), file(dir.path(), "hidden"));
     fs::rename(&pointer, &hidden).unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err();
-    assert!(matches!(error, OpenError::ServedElsewhere { .. }), "{error}");
+    assert!(matches!(error.failure, OpenFailure::ServedElsewhere), "{error}");
     let text = "already served by a process whose shared memory is not reachable from here";
     assert!(error.to_string().starts_with(&format!("{}: {text}", dir.path().display())), "{error}");
     let view = View::open(dir.path()).unwrap();
@@ -840,7 +835,7 @@ fn a_pipe_is_no_file() {
         fs::remove_file(file(dir.path(), name)).unwrap();
         assert!(Command::new("mkfifo").arg(file(dir.path(), name)).status().unwrap().success());
         let error = Cluster::open(dir.path(), &options()).unwrap_err();
-        assert!(matches!(error, OpenError::NotAFile { .. }), "{error}");
+        assert!(matches!(error.failure, OpenFailure::NotAFile), "{error}");
     }
 }
 
@@ -850,7 +845,7 @@ fn a_directory_on_a_disk_is_no_place_for_memory() {
     let options = Options { memory_dir: Some(disk.path().to_owned()), ..options() };
     let opened = Cluster::open(dir.path(), &options);
     match opened {
-        Err(error @ OpenError::NotInMemory { .. }) => {
+        Err(error) if matches!(error.failure, OpenFailure::NotInMemory) => {
             let text = "is not on a tmpfs, so counters there would wait for a disk; choose a \
                         directory on a tmpfs, such as /dev/shm";
             assert_eq!(error.to_string(), format!("{}: {text}", disk.path().display()));
@@ -873,7 +868,7 @@ fn a_limit_on_files_is_no_surprise() {
     let in_memory = |dir: &Path| Options { memory_dir: Some(dir.join("memory")), ..options() };
     if let Some((_, dir)) = role() {
         let error = Cluster::open(&dir, &in_memory(&dir)).unwrap_err();
-        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        assert!(matches!(error.failure, OpenFailure::NoSpace { .. }), "{error:?}");
         say(&error.to_string());
         leave();
     }
@@ -902,7 +897,7 @@ fn a_full_disk_is_no_surprise() {
     const TEST: &str = "a_full_disk_is_no_surprise";
     if let Some((_, dir)) = role() {
         let error = Cluster::open(&dir, &narrow(4000, 35)).unwrap_err();
-        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        assert!(matches!(error.failure, OpenFailure::NoSpace { .. }), "{error:?}");
         let path = dir.join("cluster.new").join(FILES[1]);
         let text = "cannot reserve 16388096 bytes: No space left on device (os error 28); free some \
                     space, ";
@@ -928,7 +923,7 @@ fn a_full_disk_is_no_surprise() {
         image.write_snapshot(&dir);
         fill_disk(&dir.join("other"));
         let error = Cluster::open(&dir, &options()).unwrap_err();
-        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        assert!(matches!(error.failure, OpenFailure::NoSpace { .. }), "{error:?}");
         assert!(Image::of_snapshot(&dir) == image);
         fs::remove_file(dir.join("other")).unwrap();
         assert_eq!(count(&open(&dir), 59), Ok(2));
@@ -938,7 +933,7 @@ fn a_full_disk_is_no_surprise() {
         let other = directory();
         fill_disk(&dir.join("other"));
         let error = Cluster::open(other.path(), &in_memory).unwrap_err();
-        assert!(matches!(error, OpenError::NoSpace { .. }), "{error:?}");
+        assert!(matches!(error.failure, OpenFailure::NoSpace { .. }), "{error:?}");
         assert_eq!(tree(&dir).into_keys().filter(|path| is_memory(path)).count(), 0);
         fs::remove_file(dir.join("other")).unwrap();
         say("done");

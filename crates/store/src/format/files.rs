@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenFailure};
 use crate::format::{Class, ClusterInfo, Geometry, HEADER_BYTES, Role, Storage, header};
 
 /// Whether a file or a mapping may be changed.
@@ -71,9 +71,9 @@ pub(crate) fn create(
 pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return Err(OpenError::NotAFile { path: path.to_owned() }),
+        Ok(_) => return Err(OpenFailure::NotAFile.at(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::Missing { path: path.to_owned() });
+            return Err(OpenFailure::Missing.at(path));
         }
         Err(source) => return Err(io_error("look for the file", path)(source)),
     }
@@ -94,7 +94,7 @@ pub(crate) fn read_header(
     let found = file.metadata().map_err(io_error("read the length", path))?.len();
     if found < HEADER_BYTES as u64 {
         let expected = HEADER_BYTES as u64;
-        return Err(OpenError::TooShort { path: path.to_owned(), found, expected });
+        return Err(OpenFailure::TooShort { found, expected }.at(path));
     }
     let mut bytes = [0; HEADER_BYTES];
     file.read_exact_at(&mut bytes, 0).map_err(io_error("read the header", path))?;
@@ -111,7 +111,7 @@ pub(crate) fn check_header(
     if read_header(file, storage, role, path)? == *info {
         return Ok(());
     }
-    Err(OpenError::WrongFile { path: path.to_owned(), what: "a file of another cluster" })
+    Err(OpenFailure::WrongFile { actual: "a file of another cluster" }.at(path))
 }
 
 pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<(), OpenError> {
@@ -119,13 +119,13 @@ pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<()
     if found == expected {
         return Ok(());
     }
-    Err(OpenError::Length { path: path.to_owned(), found, expected })
+    Err(OpenFailure::Length { found, expected }.at(path))
 }
 
 /// Reserves space for the first `bytes` bytes of the file, and changes none of them.
 pub(crate) fn allocate(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
     retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
-        .map_err(|errno| OpenError::NoSpace { path: path.to_owned(), bytes, source: errno.into() })
+        .map_err(|errno| OpenFailure::NoSpace { bytes, source: errno.into() }.at(path))
 }
 
 pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
@@ -145,7 +145,7 @@ pub(crate) fn remove(dir: &Path) -> Result<(), OpenError> {
 }
 
 pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
-    move |source| OpenError::Io { action, path: path.to_owned(), source }
+    move |source| OpenFailure::Io { action, source }.at(path)
 }
 
 /// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenFailure};
 use crate::format::{
     Access, ClusterInfo, FilesInUse, Geometry, Role, Storage, WORD_BYTES, files, io_error,
 };
@@ -51,7 +51,7 @@ pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment
     }
     let mapped = match map(&pointer.memory, &snapshot.info, access) {
         Ok(mapped) => mapped,
-        Err(error @ OpenError::Io { .. }) => return Err(error),
+        Err(error @ OpenError { failure: OpenFailure::Io { .. }, .. }) => return Err(error),
         // Incomplete, or of another cluster.
         Err(_) => return Ok(None),
     };
@@ -208,7 +208,7 @@ fn require_tmpfs(dir: &Path) -> Result<(), OpenError> {
     if [TMPFS, RAMFS].contains(&(found.f_type as i64)) {
         return Ok(());
     }
-    Err(OpenError::NotInMemory { path: dir.to_owned() })
+    Err(OpenFailure::NotInMemory.at(dir))
 }
 
 #[cfg(not(target_os = "linux"))]
