@@ -20,7 +20,7 @@ use crate::entry::{Entry, EntryMut, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
 use crate::format::node::{NARROW_WORDS, STATE, expires_secs};
 use crate::format::{Class, Geometry, Key, StoredKey};
-use crate::inspect::Occupancy;
+use crate::inspect::{Occupancy, facts};
 use crate::memory::control::clock_words;
 use crate::memory::region::prefetch;
 use crate::memory::sync::{get, put, swap_if};
@@ -157,30 +157,6 @@ impl Cluster {
             put(valid_for, after[1]);
         }
         is_replaced
-    }
-
-    /// The random seed of this cluster, for hashing keys. Never changes.
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.memory.seed()
-    }
-
-    /// The geometry of a class of nodes, if the cluster has it.
-    #[must_use]
-    pub fn geometry(&self, class: Class) -> Option<Geometry> {
-        self.memory.info.geometry(class)
-    }
-
-    /// Counts since the cluster was created, over all processes.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats::of(&self.memory.control)
-    }
-
-    /// How full a class is, from every head, or from an even sample of a large class.
-    #[must_use]
-    pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
-        Some(Occupancy::of(self.memory.class(class)?))
     }
 
     /// Copies what changed since the last pass to the snapshot in the data directory, and waits until it is
@@ -337,18 +313,10 @@ impl Cluster {
     ///
     /// If the cluster is unusable, or another writer holds the lock.
     pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
-        // Read-only: takes the lock, but writes no node and allocates none.
-        let lookup = self.lookup(key)?;
-        let held = self.acquire()?;
-        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
-        let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
-            transaction.find(key, &lookup, secs_down(now))
+        let entry = self.with_node(key, now, |_, Change { key_slot, .. }| {
+            key_slot.is_live().then(|| entry_at(key_slot.key_node, key_slot.slot))
         })?;
-        let live = key_slot.filter(|key_slot| key_slot.is_live());
-        let entry = live.map(|key_slot| entry_at(key_slot.key_node, key_slot.slot));
-        drop(transaction);
-        self.check_intact()?;
-        Ok(entry)
+        Ok(entry.flatten())
     }
 
     /// Creates the entry of a key that has none. Returns whether it did. Missing state words are zero.
@@ -381,20 +349,32 @@ impl Cluster {
     ///
     /// If the cluster is unusable, or another writer holds the lock.
     pub fn erase<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<bool, UpdateError> {
+        let was_live = self.with_node(key, now, |transaction, erasure| {
+            transaction.commit(std::iter::once(erasure));
+            erasure.key_slot.is_live()
+        })?;
+        Ok(was_live.unwrap_or(false))
+    }
+
+    /// Calls `act` with the erasure of the key's node, live or expired, if there is one. Its locks are held
+    /// meanwhile.
+    fn with_node<'a, K: Key + ?Sized, T>(
+        &'a self,
+        key: &K,
+        now: u64,
+        act: impl FnOnce(&mut Transaction<'a>, Change<'a, 'static>) -> T,
+    ) -> Result<Option<T>, UpdateError> {
         let lookup = self.lookup(key)?;
-        let now_secs = secs_down(now);
         let held = self.acquire()?;
         let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
         let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
-            transaction.find(key, &lookup, now_secs)
+            transaction.find(key, &lookup, secs_down(now))
         })?;
-        if let Some(key_slot) = key_slot {
-            let change = Change { key_slot, home: lookup.home, image: None };
-            transaction.commit(std::iter::once(change));
-        }
+        let erasure = key_slot.map(|key_slot| Change { key_slot, home: lookup.home, image: None });
+        let answer = erasure.map(|erasure| act(&mut transaction, erasure));
         drop(transaction);
         self.check_intact()?;
-        Ok(key_slot.is_some_and(|key_slot| key_slot.is_live()))
+        Ok(answer)
     }
 
     /// Visits every node, expired ones included, one key-node after the other. May miss an entry that is
@@ -465,9 +445,8 @@ impl Cluster {
     }
 
     fn key_nodes(&self) -> impl Iterator<Item = (&ClassMemory, KeyNode<'_>)> {
-        self.memory
-            .classes()
-            .flat_map(|class| class.key_nodes().map(move |key_node| (class, key_node)))
+        let of_class = |class| ClassMemory::key_nodes(class).map(move |key_node| (class, key_node));
+        self.memory.classes().flat_map(of_class)
     }
 
     /// Runs `act` with one key-node locked, retrying for `wait_max`.
@@ -497,6 +476,8 @@ impl Cluster {
         }
     }
 }
+
+facts!(Cluster);
 
 impl Drop for Cluster {
     fn drop(&mut self) {

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use crate::entry::{Entry, nanos, secs_down};
 use crate::error::{OpenError, OpenFailure, UpdateError};
 use crate::format::node::{STATE, expires_secs, key_of};
-use crate::format::{Access, Class, Geometry, Key, Role, StoredKey, io_error};
+use crate::format::{Access, Class, FileSet, Geometry, Key, Role, StoredKey, io_error};
 use crate::memory::sync::get;
 use crate::memory::{KeyNode, Memory};
-use crate::open::segment::{self, MemoryFiles, Segment};
+use crate::open::segment::{self, Segment};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::{Stats, restore};
 
@@ -54,7 +54,7 @@ pub struct View {
     memory: Memory,
     snapshot: Snapshot,
     /// The memory files; none if this is a view of the snapshot.
-    live: Option<MemoryFiles>,
+    live: Option<FileSet>,
     /// The file, key-node and offset of each torn or damaged copy in the snapshot.
     damaged: Vec<(Role, u64, u64)>,
 }
@@ -79,7 +79,7 @@ impl View {
         if let Some(Segment { memory, files }) = segment::find(&snapshot, Access::Read)? {
             return Ok(Self { memory, snapshot, live: Some(files), damaged });
         }
-        let read_error = || io_error("read the snapshot", snapshot.dir());
+        let read_error = || io_error("read the snapshot", &snapshot.files.dir);
         let memory = segment::anonymous(snapshot.info).map_err(read_error())?;
         let load = snapshot.load(&memory, |role, key_node, at| damaged.push((role, key_node, at)));
         load.map_err(read_error())?;
@@ -88,34 +88,10 @@ impl View {
         Ok(Self { memory, snapshot, live: None, damaged })
     }
 
-    /// See [`Cluster::seed`](crate::Cluster::seed).
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.memory.seed()
-    }
-
-    /// See [`Cluster::geometry`](crate::Cluster::geometry).
-    #[must_use]
-    pub fn geometry(&self, class: Class) -> Option<Geometry> {
-        self.memory.info.geometry(class)
-    }
-
-    /// See [`Cluster::stats`](crate::Cluster::stats).
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats::of(&self.memory.control)
-    }
-
-    /// See [`Cluster::occupancy`](crate::Cluster::occupancy).
-    #[must_use]
-    pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
-        Some(Occupancy::of(self.memory.class(class)?))
-    }
-
     /// All files of the snapshot, the control file first.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        self.snapshot.paths().map(Path::to_owned).collect()
+        self.snapshot.files.paths().map(Path::to_owned).collect()
     }
 
     /// All files of the memory, the control file first. None if this is a view of the snapshot.
@@ -138,16 +114,16 @@ impl View {
     /// Names the file that is gone, replaced, or of another length.
     pub fn check_files(&self) -> io::Result<()> {
         if let Some(files) = &self.live {
-            files.check(&self.memory, Access::Read)?;
+            segment::check(files, &self.memory, Access::Read)?;
         }
-        self.snapshot.check()
+        self.snapshot.files.check()
     }
 
     /// The processes recorded in the cluster: those that have it open, and those that were killed and not yet
     /// recovered.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        let processes = |files: &MemoryFiles| survey::processes(&self.memory, files.control());
+        let processes = |files: &FileSet| survey::processes(&self.memory, files.control());
         self.live.as_ref().map(processes).unwrap_or_default()
     }
 
@@ -155,7 +131,7 @@ impl View {
     /// locked. Takes 50 ms if any lock is held.
     #[must_use]
     pub fn holders(&self) -> Vec<LockHolder> {
-        let holders = |files: &MemoryFiles| survey::holders(&self.memory, files.control());
+        let holders = |files: &FileSet| survey::holders(&self.memory, files.control());
         self.live.as_ref().map(holders).unwrap_or_default()
     }
 
@@ -253,10 +229,43 @@ impl View {
     }
 }
 
+/// The facts that a cluster and a view of it know alike, from their `memory`.
+macro_rules! facts {
+    ($holder:ty) => {
+        impl $holder {
+            /// The random seed of this cluster, for hashing keys. Never changes.
+            #[must_use]
+            pub fn seed(&self) -> u64 {
+                self.memory.seed()
+            }
+
+            /// The geometry of a class of nodes, if the cluster has it.
+            #[must_use]
+            pub fn geometry(&self, class: Class) -> Option<Geometry> {
+                self.memory.info.geometry(class)
+            }
+
+            /// Counts since the cluster was created, over all processes.
+            #[must_use]
+            pub fn stats(&self) -> Stats {
+                Stats::of(&self.memory.control)
+            }
+
+            /// How full a class is, from every head, or from an even sample of a large class.
+            #[must_use]
+            pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
+                Some(Occupancy::of(self.memory.class(class)?))
+            }
+        }
+    };
+}
+pub(crate) use facts;
+facts!(View);
+
 impl fmt::Debug for View {
     /// Omits the seed: readers of a log must not learn how to aim keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("dir", &self.snapshot.dir()).finish_non_exhaustive()
+        f.debug_struct("View").field("dir", &&self.snapshot.files.dir).finish_non_exhaustive()
     }
 }
 

@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 
 use crate::error::{OpenError, OpenFailure};
-use crate::format::{Access, ClusterInfo, Role, files, io_error};
+use crate::format::{Access, ClusterInfo, FileSet, Role, files, io_error};
 use crate::memory::Memory;
 use crate::memory::control::PROCESSES_MAX;
 use crate::options::{Options, default_memory_dir};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::liveness::{LivenessLock, LivenessLocks};
-use crate::writers::recovery::{Recovered, recover};
+use crate::writers::recovery::recover;
 use crate::writers::{Writers, restore};
 use segment::Segment;
 
@@ -54,7 +54,7 @@ pub(crate) struct Opened {
 #[derive(Debug)]
 pub(crate) struct ClusterFiles {
     pub(crate) snapshot: Snapshot,
-    memory: segment::MemoryFiles,
+    memory: FileSet,
     /// Whether this process created the memory.
     pub(crate) created_memory: bool,
     dir: path::PathBuf,
@@ -64,12 +64,12 @@ impl ClusterFiles {
     /// Whether the files are unchanged. A fault in the memory poisons it.
     pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
         self.check_memory(memory)?;
-        self.snapshot.check()
+        self.snapshot.files.check()
     }
 
     /// The same for the memory alone.
     pub(crate) fn check_memory(&self, memory: &Memory) -> io::Result<()> {
-        self.memory.check(memory, Access::Write)
+        segment::check(&self.memory, memory, Access::Write)
     }
 
     /// Removes the memory if no other process has it and `save` has put everything into the snapshot. Does
@@ -97,8 +97,8 @@ impl ClusterFiles {
             return;
         }
         // If the directory was moved, its pointer stays and points nowhere, which is as good as none.
-        if self.snapshot.check().is_ok() {
-            let _ = pointer::clear(self.snapshot.dir());
+        if self.snapshot.files.check().is_ok() {
+            let _ = pointer::clear(&self.snapshot.files.dir);
         }
         // Leftovers are replaced by the next process, which may already be creating its memory.
         let _ = files::remove(&self.memory.dir);
@@ -140,15 +140,12 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let Segment { memory, files } = segment;
     let control = files.control().try_clone().map_err(io_error("open the file", &files.dir))?;
     let liveness = LivenessLocks::File(Arc::new(control));
-    let FreeProcesses { mut free, is_alone } = claim_processes(&files.dir, &memory, &liveness)?;
-    if is_alone {
+    let mut free = claim_processes(&files.dir, &memory, &liveness)?;
+    if is_alone(&free) {
         restore::restore(&memory);
-        snapshot.resume(&memory).map_err(io_error("read the snapshot", snapshot.dir()))?;
+        snapshot.resume(&memory).map_err(io_error("read the snapshot", &snapshot.files.dir))?;
     }
-    let recovered = free
-        .iter()
-        .map(|(process, _)| recover(&memory, *process))
-        .fold(Recovered::default(), Recovered::and);
+    let recovered = recover(&memory, free.iter().map(|(process, _)| *process));
     let Some((process, claim)) = free.drain(..).next() else {
         return Err(OpenFailure::TooManyProcesses { max: PROCESSES_MAX }.at(dir));
     };
@@ -188,7 +185,7 @@ fn create_memory(
     let segment = segment::create(snapshot, &memory_dir)?;
     let load = || if is_new { Ok(()) } else { snapshot.load(&segment.memory, |_, _, _| {}) };
     let filled = load()
-        .map_err(io_error("read the snapshot", snapshot.dir()))
+        .map_err(io_error("read the snapshot", &snapshot.files.dir))
         .and_then(|()| segment.publish(snapshot));
     if let Err(error) = filled {
         let _ = files::remove(&segment.files.dir);
@@ -252,36 +249,32 @@ fn pause(since: Instant, path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The process numbers that this process could claim.
-struct FreeProcesses {
-    /// The numbers without a live process, with their liveness locks.
-    free: Vec<(u32, LivenessLock)>,
-    is_alone: bool,
-}
-
 /// Claims the numbers of all processes that are not alive. Waits while a process killed during a restoration
 /// still exists: its leftovers must be restored again first.
 fn claim_processes(
     memory_dir: &Path,
     memory: &Memory,
     liveness: &LivenessLocks,
-) -> Result<FreeProcesses, OpenError> {
+) -> Result<Vec<(u32, LivenessLock)>, OpenError> {
     let since = Instant::now();
     loop {
-        let mut processes = FreeProcesses { free: Vec::new(), is_alone: true };
+        let mut free = Vec::new();
         let path = memory_dir.join(Role::Control.file_name());
         for process in 0..PROCESSES_MAX {
-            match liveness.try_acquire(process).map_err(io_error("lock the file", &path))? {
-                Some(claim) => processes.free.push((process, claim)),
-                None => processes.is_alone = false,
-            }
+            let claim = liveness.try_acquire(process).map_err(io_error("lock the file", &path))?;
+            free.extend(claim.map(|claim| (process, claim)));
         }
-        if processes.is_alone || !restore::is_being_restored(memory) {
-            return Ok(processes);
+        if is_alone(&free) || !restore::is_being_restored(memory) {
+            return Ok(free);
         }
-        drop(processes);
+        drop(free);
         pause(since, &path)?;
     }
+}
+
+/// Whether no other process has the cluster open, given the claims of this one.
+fn is_alone(claims: &[(u32, LivenessLock)]) -> bool {
+    claims.len() == PROCESSES_MAX as usize
 }
 
 fn new_info(options: &Options) -> Result<ClusterInfo, OpenError> {

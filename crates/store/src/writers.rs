@@ -1,7 +1,7 @@
 //! The writers of a cluster: which threads may write, how they exclude each other, and recovery after a death.
 //!
 //! Owns the writer slots of this process, and the decisions that another process is dead or stuck. A thread holds a
-//! slot for one update or one batch. It waits for a lock only while it holds none. Does not know what is written.
+//! slot for one update or one batch. It waits for a lock only while it holds none. Does not know the content of nodes.
 
 pub(crate) mod backoff;
 pub(crate) mod byte_lock;
@@ -270,7 +270,7 @@ impl Writers {
         let Ok(_recovering) = self.recovering.try_lock() else { return };
         // If the lock cannot be queried, the process counts as alive.
         let Ok(Some(claim)) = self.liveness.try_acquire(process) else { return };
-        let recovered = recover_then_release(claim, || recover(memory, process));
+        let recovered = recover_then_release(claim, || recover(memory, [process]));
         if let Some(writer) = writer.or(held.as_ref().map(|held| &held.writer)) {
             recovered.count(writer);
         }

@@ -39,6 +39,8 @@ impl Cluster {
         UpdateError::NoClass { key: key.stored(self.seed()), class: key.class() }
     }
 
+    /// Updates one key. The fast path of nearly all updates is for a live narrow node, contiguous, at home, with
+    /// the lock free.
     #[inline]
     pub(super) fn update_one<'a, K: Key + ?Sized, T>(
         &'a self,
@@ -48,28 +50,8 @@ impl Cluster {
         now_secs: u32,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        match self.update_fast(held, key, lookup, now_secs, decide) {
-            Ok(answer) => {
-                self.check_intact()?;
-                Ok(answer)
-            }
-            Err(decide) => self.update_slow(held, key, lookup, now_secs, decide),
-        }
-    }
-
-    /// The fast path of nearly all updates: a live narrow node, contiguous, at home, with the lock free.
-    /// Returns `decide` if the node is another one; then [`Cluster::update_slow`] does the same.
-    #[inline(always)]
-    fn update_fast<'a, K: Key + ?Sized, T, D: FnOnce(EntryMut<'_>) -> T>(
-        &'a self,
-        held: &HeldSlot<'a>,
-        key: &K,
-        lookup: &Lookup<'a>,
-        now_secs: u32,
-        decide: D,
-    ) -> Result<T, D> {
         let Some(mut live) = self.find_live_at_home(held, key, lookup, now_secs) else {
-            return Err(decide);
+            return self.update_slow(held, key, lookup, now_secs, decide);
         };
         let answer = decide(EntryMut {
             state: &mut live.image[STATE..NARROW_WORDS - 1],
@@ -77,7 +59,7 @@ impl Cluster {
             is_new: false,
             room: Room::Available,
         });
-        self.write_back(live, now_secs);
+        self.write_back(live, now_secs)?;
         Ok(answer)
     }
 
@@ -101,7 +83,7 @@ impl Cluster {
     }
 
     #[inline(always)]
-    fn write_back(&self, live: LiveNode<'_>, now_secs: u32) {
+    fn write_back(&self, live: LiveNode<'_>, now_secs: u32) -> Result<(), UpdateError> {
         let LiveNode { lock, slot, words, mut image, expires_at } = live;
         let expires = secs_up(expires_at);
         if is_worth_keeping(&image, expires, now_secs) {
@@ -110,6 +92,8 @@ impl Cluster {
         } else {
             lock.erase(&self.memory, slot);
         }
+        drop(lock);
+        self.check_intact()
     }
 
     #[cold]
@@ -261,7 +245,7 @@ impl Cluster {
         UpdateError::Full { key, class, nodes: lookup.nodes() }
     }
 
-    /// Completes the image of a node, and decides what to do with it.
+    /// Completes the image of a node, and decides whether to write it.
     #[inline]
     fn outcome(
         &self,
@@ -304,8 +288,7 @@ impl Cluster {
             let held = self.acquire()?;
             if let Some(mut live) = self.find_live_at_home(&held, key, &lookup, now_secs) {
                 let answer = live.decide(decide);
-                self.write_back(live, now_secs);
-                self.check_intact()?;
+                self.write_back(live, now_secs)?;
                 return Ok(answer);
             }
         }
@@ -458,7 +441,7 @@ pub(super) fn prefetch_single(lookup: &Lookup<'_>) {
 #[inline]
 pub(super) fn prefetch_tagged(lookup: &Lookup<'_>) {
     let (key_node, layout) = (lookup.home, lookup.home.layout());
-    if let Some(slot) = key_node.find_by_tag(&lookup.stored) {
+    if let Some(slot) = key_node.first_tagged(lookup.stored.tag(), |_| true) {
         let at = layout.node_at(slot);
         if at.stride == 1 {
             prefetch_run(key_node.words(), at.first, layout.node_words);

@@ -101,27 +101,6 @@ pub(crate) fn read_header(
     header::decode(&bytes, storage, role, path)
 }
 
-/// As [`read_header`], for a file of the cluster `info`.
-pub(crate) fn check_header(
-    file: &File,
-    info: &ClusterInfo,
-    (storage, role): (Storage, Role),
-    path: &Path,
-) -> Result<(), OpenError> {
-    if read_header(file, storage, role, path)? == *info {
-        return Ok(());
-    }
-    Err(OpenFailure::WrongFile { actual: "a file of another cluster" }.at(path))
-}
-
-pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<(), OpenError> {
-    let found = file.metadata().map_err(io_error("read the length", path))?.len();
-    if found == expected {
-        return Ok(());
-    }
-    Err(OpenFailure::Length { found, expected }.at(path))
-}
-
 /// Reserves space for the first `bytes` bytes of the file, and changes none of them.
 pub(crate) fn allocate(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
     retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
@@ -148,53 +127,103 @@ pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
     move |source| OpenFailure::Io { action, source }.at(path)
 }
 
-/// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that
-/// the file was truncated or punched, and that data is gone.
-pub(crate) fn is_whole(file: &File, bytes: u64) -> bool {
-    let is_all = |found: fs::Metadata| {
-        found.len() == bytes && (cfg!(not(target_os = "linux")) || 512 * found.blocks() >= bytes)
-    };
-    file.metadata().is_ok_and(is_all)
-}
-
-/// The files in use, so that a replaced file is noticed.
-#[derive(Debug, Default)]
-pub(crate) struct FilesInUse(Vec<FileInUse>);
-
+/// The open files of a cluster in one directory, the control file first.
 #[derive(Debug)]
-struct FileInUse {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-    bytes: u64,
+pub(crate) struct FileSet {
+    pub(crate) dir: PathBuf,
+    files: Vec<OpenFile>,
+    /// How many node files are narrow.
+    narrow: usize,
 }
 
-impl FilesInUse {
-    pub(crate) fn add(&mut self, file: &File, path: PathBuf) -> Result<(), OpenError> {
-        let metadata = file.metadata().map_err(io_error("read the length", &path))?;
-        let (device, inode) = (metadata.dev(), metadata.ino());
-        self.0.push(FileInUse { path, device, inode, bytes: metadata.len() });
-        Ok(())
+/// An open file with its expected length.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+}
+
+impl OpenFile {
+    /// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that
+    /// the file was truncated or punched, and that data is gone.
+    pub(crate) fn is_whole(&self) -> bool {
+        let is_all = |found: fs::Metadata| {
+            let has_holes = cfg!(target_os = "linux") && 512 * found.blocks() < self.bytes;
+            found.len() == self.bytes && !has_holes
+        };
+        self.file.metadata().is_ok_and(is_all)
+    }
+}
+
+impl FileSet {
+    /// Opens the files of the cluster `info` in `dir`, and checks their headers and lengths.
+    pub(crate) fn open(
+        dir: &Path,
+        info: &ClusterInfo,
+        storage: Storage,
+        access: Access,
+        bytes: impl Fn(Role) -> u64,
+    ) -> Result<Self, OpenError> {
+        let open = |role: Role| {
+            let path = dir.join(role.file_name());
+            let file = open(&path, access)?;
+            if read_header(&file, storage, role, &path)? != *info {
+                return Err(
+                    OpenFailure::WrongFile { actual: "a file of another cluster" }.at(&path)
+                );
+            }
+            let found = file.metadata().map_err(io_error("read the length", &path))?.len();
+            let expected = bytes(role);
+            if found != expected {
+                return Err(OpenFailure::Length { found, expected }.at(&path));
+            }
+            Ok(OpenFile { file, path, bytes: expected })
+        };
+        let files = roles(info).map(open).collect::<Result<_, _>>()?;
+        Ok(Self { dir: dir.to_owned(), files, narrow: info.narrow.files() as usize })
     }
 
+    pub(crate) fn control(&self) -> &File {
+        &self.files[0].file
+    }
+
+    /// All files, the control file first.
+    pub(crate) fn all(&self) -> &[OpenFile] {
+        &self.files
+    }
+
+    /// The node files of a class.
+    pub(crate) fn nodes(&self, class: Class) -> &[OpenFile] {
+        let (narrow, wide) = self.files[1..].split_at(self.narrow);
+        match class {
+            Class::Narrow => narrow,
+            Class::Wide => wide,
+        }
+    }
+
+    /// All paths, that of the control file first.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(|file| file.path.as_path())
+        self.files.iter().map(|file| file.path.as_path())
     }
 
     /// Whether every file is still in place and has the same length.
     pub(crate) fn check(&self) -> io::Result<()> {
-        for file in &self.0 {
-            let path = file.path.display();
-            let metadata = fs::metadata(&file.path).map_err(|error| {
-                io::Error::new(error.kind(), format!("{path}: the file in use is gone: {error}"))
+        for OpenFile { file, path, bytes } in &self.files {
+            let opened = file.metadata()?;
+            let metadata = fs::metadata(path).map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("{}: the file in use is gone: {error}", path.display()),
+                )
             })?;
-            if (metadata.dev(), metadata.ino()) != (file.device, file.inode) {
+            let path = path.display();
+            if (metadata.dev(), metadata.ino()) != (opened.dev(), opened.ino()) {
                 let text = format!("{path}: another file is in the place of the one in use");
                 return Err(io::Error::other(text));
             }
-            if metadata.len() != file.bytes {
-                let (found, expected) = (metadata.len(), file.bytes);
-                let text = format!("{path}: found {found} bytes, expected {expected}");
+            if metadata.len() != *bytes {
+                let text = format!("{path}: found {} bytes, expected {bytes}", metadata.len());
                 return Err(io::Error::other(text));
             }
         }

@@ -129,7 +129,7 @@ impl Geometry {
             }
         }
         let geometry = Self { files, key_nodes, chain, state_words };
-        let bytes = geometry.total_bytes_checked().unwrap_or(u64::MAX);
+        let bytes = geometry.total_bytes();
         if bytes > TOTAL_BYTES_MAX {
             return Err(GeometryError::Total { bytes, max: TOTAL_BYTES_MAX });
         }
@@ -238,7 +238,8 @@ impl Geometry {
     /// The size of a memory file in bytes: its header, its key-nodes, and for each a word about its snapshot copy.
     #[must_use]
     pub const fn file_bytes(&self) -> u64 {
-        HEADER_BYTES as u64 + (self.key_node_bytes() + WORD_BYTES) * self.key_nodes
+        let key_nodes = (self.key_node_bytes() + WORD_BYTES).saturating_mul(self.key_nodes);
+        key_nodes.saturating_add(HEADER_BYTES as u64)
     }
 
     /// The size of a snapshot file in bytes: its header, and two copies of each key-node.
@@ -250,12 +251,7 @@ impl Geometry {
     /// The size of all memory files in bytes.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
-        self.file_bytes() * self.files as u64
-    }
-
-    fn total_bytes_checked(&self) -> Option<u64> {
-        let of_file = (self.key_node_bytes() + WORD_BYTES).checked_mul(self.key_nodes)?;
-        of_file.checked_add(HEADER_BYTES as u64)?.checked_mul(u64::from(self.files))
+        self.file_bytes().saturating_mul(self.files as u64)
     }
 
     /// The number of words of a node.

@@ -43,34 +43,35 @@ impl FlawKind {
         FlawKind::WriterSlot,
     ];
 
-    /// The name of the kind.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    /// The name of the kind, and its meaning.
+    const fn words(self) -> (&'static str, &'static str) {
         match self {
-            FlawKind::Torn => "torn",
-            FlawKind::Foreign => "foreign",
-            FlawKind::Duplicate => "duplicate",
-            FlawKind::Unreachable => "unreachable",
-            FlawKind::Late => "late",
-            FlawKind::Lock => "lock",
-            FlawKind::WriterSlot => "writer",
+            FlawKind::Torn => ("torn", "the check of the node does not match its words"),
+            FlawKind::Foreign => {
+                ("foreign", "the key of the node belongs elsewhere, or its tag is another key's")
+            }
+            FlawKind::Duplicate => ("duplicate", "another valid node has the same key"),
+            FlawKind::Unreachable => {
+                ("unreachable", "the key's home has no displaced keys, so it is not found")
+            }
+            FlawKind::Late => ("late", "the head says that no node here expires that early"),
+            FlawKind::Lock => ("lock", "the key-node is locked, but no process holds the lock"),
+            FlawKind::WriterSlot => {
+                ("writer", "the writer slot belongs to a process that cannot exist")
+            }
         }
     }
 
-    /// What the kind means.
+    /// The name of the kind.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The meaning of the kind.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
-        match self {
-            FlawKind::Torn => "the check of the node does not match its words",
-            FlawKind::Foreign => {
-                "the key of the node belongs elsewhere, or its tag is another key's"
-            }
-            FlawKind::Duplicate => "another valid node has the same key",
-            FlawKind::Unreachable => "the key's home has no displaced keys, so it is not found",
-            FlawKind::Late => "the head says that no node here expires that early",
-            FlawKind::Lock => "the key-node is locked, but no process holds the lock",
-            FlawKind::WriterSlot => "the writer slot belongs to a process that cannot exist",
-        }
+        self.words().1
     }
 }
 

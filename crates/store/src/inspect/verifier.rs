@@ -1,7 +1,7 @@
 //! The verification of a whole cluster from outside.
 //!
-//! Checks nodes as [`crate::writers::restore`] does, and also heads, locks and writer slots. Rechecks what a
-//! concurrent write may have caused. Repairs nothing.
+//! Checks nodes as [`crate::writers::restore`] does, and also heads, locks and writer slots. Rechecks flaws
+//! that a concurrent write may have caused. Repairs nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ impl Verifier<'_> {
     /// The torn or damaged copies of a snapshot.
     fn copies(&mut self) {
         for (role, key_node, offset) in &self.view.damaged {
-            let file = self.view.snapshot.dir().join(role.file_name());
+            let file = self.view.snapshot.files.dir.join(role.file_name());
             let key_node = (*role != Role::Control).then_some(*key_node);
             let (kind, offset) = (FlawKind::Torn, *offset);
             self.findings.add(Flaw { kind, file, offset, key_node, slot: None, key: None });
@@ -82,7 +82,7 @@ impl Verifier<'_> {
         let name = Role::Nodes { class: class.class, file: at.file as u32 }.file_name();
         match self.memory_dir() {
             Some(dir) => (dir.join(name), at.first as u64 * WORD_BYTES),
-            None => (self.view.snapshot.dir().join(name), snapshot::copy_offset(class, number)),
+            None => (self.view.snapshot.files.dir.join(name), snapshot::copy_offset(class, number)),
         }
     }
 
@@ -101,17 +101,19 @@ impl Verifier<'_> {
             let owner = writer.owner();
             match process_of(owner) {
                 None if owner == 0 => {}
-                None => self.findings.add(Flaw {
-                    kind: FlawKind::WriterSlot,
-                    file: self
-                        .memory_dir()
-                        .unwrap_or(Path::new(""))
-                        .join(Role::Control.file_name()),
-                    offset: writer.offset(),
-                    key_node: None,
-                    slot: None,
-                    key: None,
-                }),
+                None => {
+                    let dir = self.memory_dir().unwrap_or(Path::new(""));
+                    let (kind, file) = (FlawKind::WriterSlot, dir.join(Role::Control.file_name()));
+                    let offset = writer.offset();
+                    self.findings.add(Flaw {
+                        kind,
+                        file,
+                        offset,
+                        key_node: None,
+                        slot: None,
+                        key: None,
+                    });
+                }
                 Some(process) => {
                     self.findings.writer_slots_left += u64::from(!self.is_alive(process));
                 }
@@ -138,7 +140,8 @@ impl Verifier<'_> {
                 Reading::Free => continue,
                 Reading::Sound => self.flaw_among_others(class, key_node, slot, image),
                 Reading::Pending => None,
-                Reading::Flawed(flaw) => Some(kind_of(flaw)),
+                Reading::Flawed(NodeFlaw::Torn) => Some(FlawKind::Torn),
+                Reading::Flawed(NodeFlaw::Foreign) => Some(FlawKind::Foreign),
             };
             self.findings.nodes += 1;
             self.findings.pending += u64::from(reading == Reading::Pending);
@@ -226,21 +229,7 @@ impl Verifier<'_> {
     ) {
         let (file, start) = self.location(class, id.number);
         let word = slot.map_or(0, |slot| class.layout.node_at(slot).first);
-        self.findings.add(Flaw {
-            kind,
-            file,
-            offset: start + word as u64 * WORD_BYTES,
-            key_node: Some(id.number),
-            slot,
-            key,
-        });
-    }
-}
-
-fn kind_of(flaw: NodeFlaw) -> FlawKind {
-    match flaw {
-        NodeFlaw::Torn => FlawKind::Torn,
-        NodeFlaw::Foreign => FlawKind::Foreign,
-        NodeFlaw::Duplicate => FlawKind::Duplicate,
+        let (offset, key_node) = (start + word as u64 * WORD_BYTES, Some(id.number));
+        self.findings.add(Flaw { kind, file, offset, key_node, slot, key });
     }
 }

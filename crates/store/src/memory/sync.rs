@@ -33,6 +33,13 @@ pub(crate) fn put(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
 }
 
+/// Stores a word unless it has the value, so that the pages of a healthy cluster stay clean.
+pub(crate) fn put_if_different(word: &AtomicU64, value: u64) {
+    if get(word) != value {
+        put(word, value);
+    }
+}
+
 /// Stores a word if it still has the value `current`; otherwise returns the value found.
 #[inline]
 pub(crate) fn swap_if(word: &AtomicU64, current: u64, value: u64) -> Result<(), u64> {

@@ -86,14 +86,14 @@ impl Snapshot {
         let words = class.layout.key_node_words;
         let batch = (BUFFER_BYTES / (8 * words)).max(1) as u64;
         let mut buffers = [0, 1].map(|_| vec![0_u64; words * batch as usize]);
-        for (file, opened) in self.files(class.class).iter().enumerate() {
+        for (file, opened) in self.files.nodes(class.class).iter().enumerate() {
             let role = Role::Nodes { class: class.class, file: file as u32 };
             let mut first = 0;
             while first < geometry.key_nodes() {
                 let count = batch.min(geometry.key_nodes() - first) as usize;
                 for (position, copies) in (0..).zip(&mut buffers) {
                     let bytes = cast_slice_mut(&mut copies[..count * words]);
-                    opened.read_exact_at(bytes, offset(&geometry, position, first))?;
+                    opened.file.read_exact_at(bytes, offset(&geometry, position, first))?;
                 }
                 for index in 0..count {
                     let in_file = first + index as u64;
@@ -140,7 +140,8 @@ impl Snapshot {
     ) -> io::Result<Option<(u64, Checkpoint)>> {
         let mut checkpoints = [[0_u64; CHECKPOINT_WORDS]; 2];
         for (position, checkpoint) in (1..).zip(&mut checkpoints) {
-            self.control
+            self.files
+                .control()
                 .read_exact_at(cast_slice_mut(checkpoint), position * HEADER_BYTES as u64)?;
         }
         let seed = self.info.seed;
