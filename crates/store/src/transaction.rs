@@ -11,7 +11,7 @@ pub(crate) mod commit;
 pub(crate) mod placement;
 
 pub(crate) use commit::{Change, HomeLock, is_worth_keeping};
-pub(crate) use placement::{NoSlot, free_expired};
+pub(crate) use placement::free_expired;
 
 use smallvec::SmallVec;
 
@@ -178,8 +178,9 @@ impl<'a> Transaction<'a> {
         self.writer.clear_locks();
     }
 
-    pub(crate) fn count(&self, count: Count) {
-        self.writer.count(count, 1);
+    /// Counts an update that found no room.
+    pub(crate) fn count_refused(&self) {
+        self.writer.count(Count::Refused, 1);
     }
 
     /// Finds the node of a key whose home is locked.

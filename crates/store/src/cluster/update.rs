@@ -14,10 +14,10 @@ use crate::memory::KeyNode;
 use crate::memory::region::{prefetch, prefetch_run};
 use crate::memory::sync::{AtomicU64, get};
 use crate::transaction::{
-    Change, HomeLock, KeySlot, Lookup, NoSlot, Occupant, Transaction, WouldBlock, is_worth_keeping,
+    Change, HomeLock, KeySlot, Lookup, Occupant, Transaction, WouldBlock, is_worth_keeping,
 };
+use crate::writers::HeldSlot;
 use crate::writers::slot::{JOURNAL_WORDS, KEYS_MAX};
-use crate::writers::{Count, HeldSlot};
 
 /// Updates of up to this many keys do not allocate. Few requests meet more limits.
 const KEYS_INLINE: usize = 4;
@@ -106,21 +106,16 @@ impl Cluster {
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
         let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
+        let freed_until = self.freed_until(now_secs);
         let key_slot = lock_one(&mut transaction, lookup, |transaction| {
             match transaction.find(key, lookup, now_secs)? {
                 Some(key_slot) => Ok(Some(key_slot)),
-                None => self.allocate(transaction, lookup, now_secs),
+                None => transaction.allocate(lookup, freed_until, self.eviction),
             }
         })?;
         let Some(key_slot) = key_slot else { return Err(self.full(&transaction, lookup)) };
-        let (mut narrow, mut wide) = ([0; NARROW_WORDS], Vec::new());
         let words = lookup.class.layout.node_words;
-        let image: &mut [u64] = if words == NARROW_WORDS {
-            &mut narrow
-        } else {
-            wide.resize(words, 0);
-            &mut wide
-        };
+        let image = &mut SmallVec::<[u64; NARROW_WORDS]>::from_elem(0, words)[..];
         let (is_new, mut expires_at) = self.load(Some(&key_slot), &lookup.stored, image)?;
         let state = &mut image[STATE..words - 1];
         let answer = decide(EntryMut {
@@ -187,32 +182,18 @@ impl Cluster {
                 found[first]
             });
         }
+        let freed_until = self.freed_until(now_secs);
         let mut key_slots = KeySlots::with_capacity(keys.len());
         for (index, (lookup, found)) in lookups.iter().zip(found).enumerate() {
             let first = entries[index].first;
             let key_slot = match found {
                 Some(key_slot) => Some(key_slot),
                 None if first < index => key_slots[first],
-                None => self.allocate(transaction, lookup, now_secs)?,
+                None => transaction.allocate(lookup, freed_until, self.eviction)?,
             };
             key_slots.push(key_slot);
         }
         Ok(key_slots)
-    }
-
-    /// Allocates a slot for a key that has none; none if there is no room.
-    #[cold]
-    fn allocate<'a>(
-        &self,
-        transaction: &mut Transaction<'a>,
-        lookup: &Lookup<'a>,
-        now_secs: u32,
-    ) -> Result<Option<KeySlot<'a>>, WouldBlock<'a>> {
-        match transaction.allocate(lookup, self.freed_until(now_secs), self.eviction) {
-            Ok(key_slot) => Ok(Some(key_slot)),
-            Err(NoSlot::WouldBlock(blocked)) => Err(blocked),
-            Err(NoSlot::Full) => Ok(None),
-        }
     }
 
     /// Fills in the image of the node before the update. Returns whether the key is new, and its expiry. A
@@ -240,7 +221,7 @@ impl Cluster {
     /// The error for a key to be written that has no slot.
     #[cold]
     fn full(&self, transaction: &Transaction<'_>, lookup: &Lookup<'_>) -> UpdateError {
-        transaction.count(Count::Refused);
+        transaction.count_refused();
         let (key, class) = (lookup.stored, lookup.home.id.class);
         UpdateError::Full { key, class, nodes: lookup.nodes() }
     }

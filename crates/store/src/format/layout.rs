@@ -75,7 +75,9 @@ impl Layout {
     /// The home of a key: its estimate scaled to the files, and the remainder scaled to the key-nodes of a file.
     #[inline]
     pub(crate) const fn home(&self, stored: &StoredKey) -> KeyNodeAt {
-        self.scale(stored.estimate)
+        let in_files = stored.estimate as u128 * self.geometry.files() as u128;
+        let (file, index) = ((in_files >> 64) as u64, in_files as u64);
+        self.key_node_of(file, ((index as u128 * self.geometry.key_nodes() as u128) >> 64) as u64)
     }
 
     /// The alternate of a key, for when its home is crowded: never the home, unless that is the only key-node.
@@ -106,13 +108,6 @@ impl Layout {
         // Slot 0 is in line 1, behind the head.
         let next = ((first_choice + 1) ^ 1).saturating_sub(1);
         if next < self.primary_slots { next } else { first_choice }
-    }
-
-    #[inline]
-    const fn scale(&self, estimate: u64) -> KeyNodeAt {
-        let in_files = estimate as u128 * self.geometry.files() as u128;
-        let (file, index) = ((in_files >> 64) as u64, in_files as u64);
-        self.key_node_of(file, ((index as u128 * self.geometry.key_nodes() as u128) >> 64) as u64)
     }
 
     #[inline]

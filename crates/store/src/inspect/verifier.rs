@@ -19,7 +19,7 @@ use crate::writers::slot::process_of;
 
 use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
-use super::reader::{Attempts, Reader, Reading};
+use super::reader::{Reader, Reading};
 
 /// How many key-nodes are checked between two reports of progress: about a millisecond's worth.
 const PROGRESS_INTERVAL: u64 = 1024;
@@ -118,7 +118,7 @@ impl Verifier<'_> {
                     self.findings.writer_slots_left += u64::from(!self.is_alive(process));
                 }
             }
-            let mut attempts = Attempts::default();
+            let mut attempts = 0;
             while writer.committed() != 0 {
                 if !self.reader.retry(&mut attempts) {
                     self.findings.updates_pending += 1;
@@ -191,7 +191,7 @@ impl Verifier<'_> {
     }
 
     fn lock_state(&mut self, key_node: KeyNode<'_>) -> LockState {
-        let mut attempts = Attempts::default();
+        let mut attempts = 0;
         loop {
             let state = self.lock_state_now(key_node);
             // The other states may be a glimpse of a process that is joining or leaving.

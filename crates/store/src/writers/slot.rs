@@ -1,11 +1,11 @@
-//! Writer slots: what an updating thread keeps in the control file, so that its death does no harm.
+//! Writer slots: the records of updating threads in the control file, so that the death of one does no harm.
 //!
 //! A slot has three parts. The list of locks is written before a lock is taken, so that recovery finds them.
 //! The journal receives the new nodes of an update before any node is touched. Once the journal is committed,
 //! the update counts, and recovery completes it (docs/internals/store-format.md, "Updates"). The counts are statistics.
 //! One thread at a time writes to a slot; only the record of a stall is written by others.
 //!
-//! Owns these words and their order. Does not know which process is alive, nor what is in a node.
+//! Owns these words and their order. Does not know which process is alive, nor the content of nodes.
 
 use crate::format::{KeyNodeId, RECORD_WORDS_BESIDES_IMAGE, Record, WORD_BYTES};
 use crate::memory::Region;
@@ -224,8 +224,8 @@ impl<'a> WriterSlot<'a> {
         }
     }
 
-    pub(crate) fn counted(&self, count: usize) -> u64 {
-        get(&self.words[COUNTS + count])
+    pub(crate) fn counted(&self, count: Count) -> u64 {
+        get(&self.words[COUNTS + count as usize])
     }
 
     /// Sets a count, in a cluster that no other process has yet.
