@@ -1,6 +1,6 @@
 //! The operations of a cluster.
 //!
-//! Owns what callers do with keys and entries. Every operation that changes something is a [`Transaction`]
+//! Owns the operations on keys and entries. Every operation that changes something is a [`Transaction`]
 //! over the key-nodes of its keys: all or nothing for other threads, other processes and after a kill. Where
 //! nodes are and how they are written is elsewhere.
 
@@ -135,8 +135,8 @@ impl Cluster {
         now_secs.min(self.trusted_secs.load(Ordering::Relaxed))
     }
 
-    /// Two words in which the processes of this cluster keep what they know about the clock: a value, and
-    /// what it is valid for. Initially zero; the cluster does not interpret them.
+    /// Two words in which the processes of this cluster keep their knowledge of the clock: a value, and the mark
+    /// of its validity. Initially zero; the cluster does not interpret them.
     #[must_use]
     pub fn clock_words(&self) -> [u64; 2] {
         clock_words(&self.memory.control).map(get)
@@ -145,7 +145,7 @@ impl Cluster {
     /// Replaces [`Cluster::clock_words`], unless another process has replaced the value since it was
     /// `before`. Returns whether it did.
     ///
-    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is valid for nothing.
+    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is never valid.
     pub fn replace_clock_words(&self, before: [u64; 2], after: [u64; 2]) -> bool {
         let [value, valid_for] = clock_words(&self.memory.control);
         let is_other = before[1] != after[1];
@@ -159,7 +159,7 @@ impl Cluster {
         is_replaced
     }
 
-    /// Copies what changed since the last pass to the snapshot in the data directory, and waits until it is
+    /// Copies the changes since the last pass to the snapshot in the data directory, and waits until they are
     /// on disk. Returns nothing if another process is doing so.
     ///
     /// This guards only against the end of the machine; a kill loses nothing anyway. Updates proceed
@@ -502,7 +502,6 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// A copy of the entry of a node.
 fn entry_at(key_node: KeyNode<'_>, slot: u32) -> Entry {
     let mut image: SmallVec<[u64; NARROW_WORDS]> =
         SmallVec::from_elem(0, key_node.layout().node_words);

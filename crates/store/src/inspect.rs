@@ -1,6 +1,6 @@
 //! Views: reading a cluster from outside, live or at rest, without changing it.
 //!
-//! Owns what operators ask about a cluster. Everything is read without a lock, while others write at full
+//! Owns the answers to operators' questions. Everything is read without a lock, while others write at full
 //! speed; [`reader`] explains why no half-written node is believed.
 //!
 //! Invariant: writes nothing, joins nothing, blocks no writer. The mapping is read-only.
@@ -218,7 +218,7 @@ impl View {
     /// Checks every node, head, lock and writer slot, and every copy of a snapshot. Entries are live or expired at
     /// `now`. Calls `progress` from time to time with the number of checked key-nodes and their total.
     ///
-    /// If a process restores the cluster at the same time, flaws may be what it is about to repair;
+    /// If a process restores the cluster at the same time, it may be about to repair the flaws;
     /// [`Findings::is_being_restored`] reports that.
     #[must_use]
     pub fn verify(&self, now: u64, progress: impl FnMut(u64, u64)) -> Findings {
@@ -269,7 +269,6 @@ impl fmt::Debug for View {
     }
 }
 
-/// The entry in an image of a node.
 fn entry_of(image: &[u64]) -> Entry {
     let last = image.len() - 1;
     Entry::new(&image[STATE..last], nanos(expires_secs(image[last])))

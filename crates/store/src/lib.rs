@@ -9,8 +9,8 @@
 //! - A key is any type with an index estimate and a comparison: see [`Key`].
 //! - [`View`] reads a cluster, live or at rest, and changes nothing.
 //!
-//! Imports point one way, from the bottom: `format` (what the bytes mean), `memory` (mapped words), `writers` (who
-//! may write, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on disk), `open`
+//! Imports point one way, from the bottom: `format` (the meaning of the bytes), `memory` (mapped words), `writers`
+//! (locks, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on disk), `open`
 //! (how a cluster comes into being), `inspect` (reading without locks), `cluster` (the operations).
 //!
 //! Invariant: all unsafe code is in `memory/region.rs`, `memory/sigbus.rs` and `writers/byte_lock.rs`.

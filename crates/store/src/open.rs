@@ -38,7 +38,7 @@ const CLUSTER_NEW: &str = "cluster.new";
 const OPEN_LOCK: &str = "cluster.lock";
 
 /// Opening a cluster takes about a second per GiB read from disk.
-const OPEN_WAIT_MAX: Duration = Duration::from_secs(60);
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const OPEN_PAUSE: Duration = Duration::from_millis(5);
 /// How often a leaving process tries the lock.
 const LEAVE_TRIES: u32 = 40;
@@ -303,3 +303,6 @@ fn create_snapshot(dir: &Path, info: &ClusterInfo) -> Result<(), OpenError> {
     // The rename is durable once the directory is.
     files::sync_directory(dir)
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests;

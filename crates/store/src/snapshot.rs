@@ -27,7 +27,6 @@ use crate::writers::byte_lock;
 pub(crate) use copy::copy_offset;
 pub use pass::SyncReport;
 
-/// The directory of the snapshot in the data directory.
 pub(crate) const SNAPSHOT_DIR: &str = "cluster";
 /// The control file: a header and two checkpoints.
 const CONTROL_BYTES: u64 = 3 * HEADER_BYTES as u64;
@@ -35,7 +34,6 @@ const CONTROL_BYTES: u64 = 3 * HEADER_BYTES as u64;
 /// open, one for the process that makes a pass.
 const USERS_BYTE: u64 = CONTROL_BYTES;
 const PASS_BYTE: u64 = CONTROL_BYTES + 1;
-/// The snapshot of a cluster, opened.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) info: ClusterInfo,
@@ -56,7 +54,6 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Opens the files in `dir`.
     pub(crate) fn open(dir: &Path, access: Access) -> Result<Self, OpenError> {
         let path = dir.join(Role::Control.file_name());
         let control = files::open(&path, access)?;
@@ -109,7 +106,6 @@ impl Snapshot {
     }
 }
 
-/// The length of a snapshot file.
 fn file_bytes(info: &ClusterInfo, role: Role) -> u64 {
     files::length(info, role, CONTROL_BYTES, Geometry::snapshot_file_bytes)
 }

@@ -66,7 +66,7 @@ impl KeySlot<'_> {
     }
 }
 
-/// What the slot holds before the update.
+/// The content of the slot before the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupant {
     /// The key's own live node.
@@ -88,7 +88,6 @@ struct LockedKeyNode<'a> {
     reserved: Slots,
 }
 
-/// A transaction that has not ended.
 pub(crate) struct Transaction<'a> {
     memory: &'a Memory,
     writers: &'a Writers,
@@ -168,7 +167,6 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Releases all locks.
     #[inline]
     pub(crate) fn unlock_all(&mut self) {
         for locked in &self.locked {

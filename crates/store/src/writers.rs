@@ -57,7 +57,6 @@ struct PooledSlot {
     number: AtomicU64,
 }
 
-/// A writer slot held by this thread.
 pub(crate) struct HeldSlot<'a> {
     pub(crate) writer: WriterSlot<'a>,
     slot: &'a PooledSlot,
@@ -93,7 +92,6 @@ impl Writers {
         }
     }
 
-    /// Acquires a writer slot for this thread.
     #[inline]
     pub(crate) fn acquire<'a>(&'a self, memory: &'a Memory) -> Result<HeldSlot<'a>, UpdateError> {
         match self.try_acquire(memory) {
@@ -224,7 +222,6 @@ impl Writers {
         })
     }
 
-    /// How long the threads of this process have waited, in total.
     pub(crate) fn blocked_time(&self) -> Duration {
         self.blocked.total()
     }
@@ -276,7 +273,6 @@ impl Writers {
         }
     }
 
-    /// The liveness locks of all processes.
     pub(crate) fn liveness(&self) -> &LivenessLocks {
         &self.liveness
     }
@@ -296,7 +292,6 @@ fn holder_process(memory: &Memory, holder: u64) -> Option<u32> {
     WriterSlot::of_lock(&memory.control, holder)?.process()
 }
 
-/// The error for a lock that stayed held.
 fn busy(memory: &Memory, holder: u64, stalled_for: Duration) -> UpdateError {
     let pid =
         holder_process(memory, holder).map_or(0, |process| get(pid_word(&memory.control, process)));

@@ -426,7 +426,7 @@ fn a_cluster_in_the_making_is_made_again() {
     fs::write(dir.path().join("cluster.new"), "precious").unwrap();
     let error = Cluster::open(dir.path(), &options()).unwrap_err().to_string();
     let path = dir.path().join("cluster.new");
-    let expected = format!("{}: cannot remove what is left over: ", path.display());
+    let expected = format!("{}: cannot remove the leftovers: ", path.display());
     assert!(error.starts_with(&expected), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     assert!(!dir.path().join("cluster").exists());
@@ -528,18 +528,6 @@ fn an_unfinished_restoration_is_waited_for() {
         let words = Image::read(dir.path());
         assert_eq!(words.get(CONTROL, RESTORING), 0);
     });
-}
-
-#[test]
-#[ignore = "waits for a minute"]
-fn a_lock_that_stays_held_is_reported() {
-    let (dir, _) = good();
-    let path = dir.path().join("cluster.lock");
-    let lock = OpenOptions::new().write(true).open(&path).unwrap();
-    lock.lock().unwrap();
-    let error = Cluster::open(dir.path(), &options()).unwrap_err();
-    let text = "another process has been opening this cluster for 60 s; wait for it, or stop it";
-    assert_eq!(error.to_string(), format!("{}: {text}", path.display()));
 }
 
 /// A file of the memory is truncated under an open cluster: an error, and no signal ends the process. That

@@ -1,7 +1,7 @@
 //! The files of a cluster, in memory and on disk: creating them, opening them, checking their headers,
 //! noticing changes from outside.
 //!
-//! Owns what both kinds have in common. Which files there are is in [`crate::open::segment`] and
+//! Owns the common part of both kinds. Which files there are is in [`crate::open::segment`] and
 //! [`crate::snapshot`], the order of opening in [`crate::open`]. Never changes a file that it refuses.
 
 use std::fs::{self, File, OpenOptions};
@@ -84,7 +84,6 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
         .map_err(io_error("open the file", path))
 }
 
-/// Reads and checks the header.
 pub(crate) fn read_header(
     file: &File,
     storage: Storage,
@@ -117,7 +116,7 @@ pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
 pub(crate) fn remove(dir: &Path) -> Result<(), OpenError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove what is left over", dir)(error))
+            Err(io_error("remove the leftovers", dir)(error))
         }
         _ => Ok(()),
     }
@@ -193,7 +192,6 @@ impl FileSet {
         &self.files
     }
 
-    /// The node files of a class.
     pub(crate) fn nodes(&self, class: Class) -> &[OpenFile] {
         let (narrow, wide) = self.files[1..].split_at(self.narrow);
         match class {

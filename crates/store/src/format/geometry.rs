@@ -7,7 +7,6 @@
 //! a line. So each *primary* slot has a line to itself, and the last words of seven lines make up one *spread* node.
 //! A spread node takes seven cache misses instead of one, so spread nodes are allocated last.
 
-/// The size of a word in bytes.
 pub(crate) const WORD_BYTES: u64 = 8;
 /// State words of a narrow node.
 pub const STATE_WORDS_NARROW: u32 = 4;
@@ -24,12 +23,11 @@ const CHAIN_NARROW: u32 = 35;
 const CHAIN_WIDE: u32 = 28;
 /// The target size of a file when the number of files is not given.
 const FILE_BYTES_WANTED: u64 = 1 << 30;
-/// The largest cluster: 64 TiB, well below what a process can map.
+/// The largest cluster: 64 TiB, well below the address space of a process.
 const TOTAL_BYTES_MAX: u64 = 1 << 46;
 /// The maximum number of files; each takes a mapping.
 pub(super) const FILES_MAX: u32 = 128;
 
-/// Words of a cache line.
 pub(super) const LINE_WORDS: u32 = 8;
 /// Words of a head: one line (docs/internals/store-format.md, "Key-node").
 pub(crate) const HEAD_WORDS: usize = 8;
@@ -254,7 +252,6 @@ impl Geometry {
         self.file_bytes().saturating_mul(self.files as u64)
     }
 
-    /// The number of words of a node.
     pub(super) const fn node_words(&self) -> usize {
         NODE_WORDS_BESIDES_STATE + self.state_words as usize
     }

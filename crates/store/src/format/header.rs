@@ -1,4 +1,4 @@
-//! The header of every file of a cluster: what the file is, which cluster it belongs to, and its geometry.
+//! The header of every file of a cluster: the role of the file, its cluster, and its geometry.
 //!
 //! Owns the encoding (docs/internals/store-format.md, "Header") and the check of a header from outside. Pure: bytes in,
 //! bytes or an error out. Never repairs a header.
@@ -25,7 +25,7 @@ const NARROW: usize = 8;
 const WIDE: usize = 12;
 const CHECKSUM: usize = HEADER_BYTES / 8 - 1;
 
-/// What the headers of all files of a cluster have in common.
+/// The common part of the headers of all files of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
     /// Random: distinguishes the files of one cluster from those of another.
@@ -54,7 +54,6 @@ pub(crate) enum Storage {
     Snapshot = 1,
 }
 
-/// The role of a file in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Control,
@@ -70,7 +69,6 @@ impl Role {
         }
     }
 
-    /// The name of the file in its directory.
     pub(crate) fn file_name(self) -> String {
         match self {
             Self::Control => "control.tide".to_owned(),

@@ -16,7 +16,6 @@ pub(crate) struct Layout {
     has_spread_nodes: bool,
 }
 
-/// The position of a key-node in its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyNodeAt {
     /// Counted over all files.
@@ -37,7 +36,6 @@ impl Layout {
         }
     }
 
-    /// The position of a node's words within its key-node.
     #[inline]
     pub(crate) const fn node_at(&self, slot: u32) -> NodeAt {
         let (slot, primary_slots) = (slot as usize, self.primary_slots as usize);
@@ -54,7 +52,6 @@ impl Layout {
         }
     }
 
-    /// The position of a key-node, given its number over all files.
     pub(crate) const fn key_node(&self, number: u64) -> KeyNodeAt {
         let (file, index) = self.file_and_index(number);
         self.key_node_of(file as u64, index)

@@ -1,5 +1,4 @@
-//! The findings of a verification: what is sound, what is flawed and where, and what a killed process left
-//! for recovery.
+//! The findings of a verification: sound nodes, flaws and their positions, and leftovers of killed processes.
 //!
 //! Owns the words for it. Reads no memory: see [`super::verifier`].
 
@@ -8,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::format::StoredKey;
 
-/// Further flaws are counted but not kept: nobody reads them, and a file of random bytes has millions.
+/// Further flaws are counted but not kept: a file of random bytes has millions, too many to read.
 const FLAWS_KEPT: usize = 1000;
 
 /// A kind of flaw.
@@ -127,8 +126,8 @@ pub struct Findings {
     pub locks_left: u64,
     /// Writer slots of dead processes. The next process that opens the cluster frees them.
     pub writer_slots_left: u64,
-    /// Whether a process restored the cluster meanwhile, or was killed doing so. Flaws may be what it is
-    /// about to repair.
+    /// Whether a process restored the cluster meanwhile, or was killed doing so. It may be about to repair the
+    /// flaws.
     pub is_being_restored: bool,
     /// The number of flaws of each kind, in the order of [`FlawKind::ALL`].
     counts: [u64; FlawKind::ALL.len()],

@@ -27,7 +27,6 @@ const PAUSES_MAX: u32 = 400;
 /// stopped writers use it up.
 const PAUSES_TOTAL: u32 = 2_000;
 
-/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     Free,

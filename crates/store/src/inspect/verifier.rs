@@ -24,7 +24,6 @@ use super::reader::{Reader, Reading};
 /// How many key-nodes are checked between two reports of progress: about a millisecond's worth.
 const PROGRESS_INTERVAL: u64 = 1024;
 
-/// A verification in progress.
 pub(super) struct Verifier<'a> {
     pub(super) view: &'a View,
     pub(super) memory: &'a Memory,
@@ -33,7 +32,6 @@ pub(super) struct Verifier<'a> {
     pub(super) findings: Findings,
 }
 
-/// The state of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockState {
     Free,
@@ -76,7 +74,6 @@ impl Verifier<'_> {
         }
     }
 
-    /// The file and the byte offset of a key-node.
     fn location(&self, class: &ClassMemory, number: u64) -> (PathBuf, u64) {
         let at = class.layout.key_node(number);
         let name = Role::Nodes { class: class.class, file: at.file as u32 }.file_name();

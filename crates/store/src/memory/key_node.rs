@@ -63,7 +63,6 @@ impl Iterator for Slots {
     }
 }
 
-/// A key-node: its id, its words and their layout.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyNode<'a> {
     pub(crate) id: KeyNodeId,
@@ -166,7 +165,6 @@ impl<'a> KeyNode<'a> {
         None
     }
 
-    /// The slots without a node.
     #[inline]
     pub(crate) fn free(&self) -> Slots {
         self.tagged(0)
@@ -180,7 +178,6 @@ impl<'a> KeyNode<'a> {
         Slots(taken.fold(0, |slots, (slot, _)| slots | 1 << slot))
     }
 
-    /// The slots with a node.
     #[inline]
     pub(crate) fn occupied(&self) -> Slots {
         Slots(self.all_slots() & !self.free().0)
@@ -256,7 +253,6 @@ impl<'a> KeyNode<'a> {
         Some((slot?, node?))
     }
 
-    /// The key of a node.
     #[inline]
     pub(crate) fn stored(&self, slot: u32) -> StoredKey {
         let at = self.layout.node_at(slot);

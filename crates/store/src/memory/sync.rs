@@ -2,7 +2,7 @@
 //!
 //! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests, a thread can
 //! be killed before a chosen write (`kill`), which stands for a `kill -9` between two instructions, or halted before
-//! one (`halt`), which stands for preemption. Does not know what the words mean.
+//! one (`halt`), which stands for preemption. Does not know their meaning.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64;
@@ -14,7 +14,6 @@ pub(crate) use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::fence;
 
-/// Loads a word.
 #[inline]
 pub(crate) fn get(word: &AtomicU64) -> u64 {
     // Relaxed: the lock of the key-node orders this with the writes of others.
@@ -111,7 +110,7 @@ pub(crate) mod halt {
     use std::cell::RefCell;
     use std::sync::mpsc::{Receiver, Sender};
 
-    /// Where a thread halts, how it reports that, and how it is told to continue.
+    /// Where a thread halts, how it reports that, and the signal to continue.
     pub(crate) struct Halt {
         pub(crate) writes_left: u64,
         pub(crate) halted: Sender<()>,

@@ -22,7 +22,6 @@ use crate::memory::{ClassMemory, Memory, Region};
 use crate::open::pointer::Pointer;
 use crate::snapshot::Snapshot;
 
-/// The memory of a cluster, mapped.
 pub(crate) struct Segment {
     pub(crate) memory: Memory,
     pub(crate) files: FileSet,
@@ -140,7 +139,6 @@ fn directory_name(snapshot: &Snapshot) -> Result<String, OpenError> {
     Ok(format!("tidegate-{:032x}", xxh3_128(bytemuck::cast_slice(&words))))
 }
 
-/// Maps all files in `dir`.
 fn map(dir: &Path, info: &ClusterInfo, access: Access) -> Result<Segment, OpenError> {
     let bytes = |role| file_bytes(info, role);
     let files = FileSet::open(dir, info, Storage::Memory, access, bytes)?;
@@ -165,7 +163,6 @@ fn boot_hash() -> u64 {
     if id.is_empty() { 0 } else { xxh3_64(&id).max(1) }
 }
 
-/// Random words from the operating system.
 pub(crate) fn random<const WORDS: usize>() -> Result<[u64; WORDS], OpenError> {
     let path = Path::new("/dev/urandom");
     let mut words = [0; WORDS];

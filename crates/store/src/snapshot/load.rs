@@ -20,7 +20,6 @@ use crate::writers::{Count, WriterSlot};
 /// By how many passes a directory copied while being written can be ahead of its checkpoint.
 const PASSES_AHEAD_MAX: u64 = 1 << 32;
 
-/// What a snapshot contains.
 #[derive(Clone, Copy, Default)]
 struct Loaded {
     /// The latest pass of any copy.
@@ -74,7 +73,6 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Puts the copies of one class into memory.
     fn load_class(
         &self,
         class: &ClassMemory,

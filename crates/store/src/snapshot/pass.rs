@@ -34,7 +34,7 @@ pub struct SyncReport {
 }
 
 impl Snapshot {
-    /// Makes a pass: copies what changed since the last one. `with_lock` runs its argument under the lock of
+    /// Makes a pass: copies the changes since the last one. `with_lock` runs its argument under the lock of
     /// a key-node, and returns whether it got the lock.
     ///
     /// Waits for another thread that makes a pass; returns nothing if another process makes one.

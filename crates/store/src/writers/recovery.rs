@@ -11,7 +11,7 @@ use crate::writers::lock::release_dead;
 use crate::writers::slot::owner_word;
 use crate::writers::{Count, WriterSlot};
 
-/// What the recovery of dead processes did.
+/// The work that a recovery of dead processes did.
 #[derive(Clone, Copy, Default)]
 #[must_use = "it is to be counted"]
 pub(crate) struct Recovered {

@@ -70,11 +70,9 @@ pub(crate) enum Count {
 }
 
 impl Count {
-    /// How many counts there are.
     pub(crate) const KINDS: usize = Self::Completed as usize + 1;
 }
 
-/// One writer slot.
 #[derive(Clone, Copy)]
 pub(crate) struct WriterSlot<'a> {
     words: &'a [AtomicU64],
@@ -193,7 +191,6 @@ impl<'a> WriterSlot<'a> {
         self.words[LOCKS..][..count].iter().map(|word| KeyNodeId::from_word(get(word)))
     }
 
-    /// Starts an empty journal.
     #[inline]
     pub(crate) fn journal(&self) -> Journal<'a> {
         Journal { words: self.words, len: 0 }
@@ -210,12 +207,10 @@ impl<'a> WriterSlot<'a> {
         put(&self.words[COMMITTED], 0);
     }
 
-    /// Copies the committed journal.
     pub(crate) fn committed_words(&self) -> Vec<u64> {
         self.words[JOURNAL..][..self.committed()].iter().map(get).collect()
     }
 
-    /// Adds to a count.
     #[inline]
     pub(crate) fn count(&self, count: Count, by: u64) {
         if by != 0 {
@@ -234,7 +229,6 @@ impl<'a> WriterSlot<'a> {
     }
 }
 
-/// A journal that is being written.
 pub(crate) struct Journal<'a> {
     words: &'a [AtomicU64],
     len: usize,
