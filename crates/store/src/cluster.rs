@@ -43,10 +43,11 @@ const MAINTENANCE_PAUSE: Duration = Duration::from_millis(1);
 /// An open cluster. Threads share one; each process opens its own.
 pub struct Cluster {
     memory: Arc<Memory>,
+    /// None in tests over memory without files. Dropped before `writers`: a process that counts as dead must
+    /// not hold the lock on the snapshot, or the next one to open the cluster takes it for served elsewhere.
+    files: Option<ClusterFiles>,
     writers: Writers,
     eviction: Eviction,
-    /// None in tests over memory without files.
-    files: Option<ClusterFiles>,
     /// See [`Cluster::trust_clock_until`].
     trusted_secs: AtomicU32,
     opened: Instant,

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::entry::{Entry, nanos, secs_down};
 use crate::error::{OpenError, OpenFailure, UpdateError};
+use crate::format::files::if_found;
 use crate::format::node::{STATE, expires_secs, key_of};
 use crate::format::{Access, Class, FileSet, Geometry, Key, Role, StoredKey, io_error};
 use crate::memory::sync::get;
@@ -67,12 +68,8 @@ impl View {
     /// If there is no cluster of this format, or the system refuses an operation.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let cluster = dir.join(SNAPSHOT_DIR);
-        match fs::metadata(&cluster) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(OpenFailure::NoCluster.at(dir));
-            }
-            Err(error) => return Err(io_error("look for the directory", &cluster)(error)),
+        if if_found(fs::metadata(&cluster), "look for the directory", &cluster)?.is_none() {
+            return Err(OpenFailure::NoCluster.at(dir));
         }
         let snapshot = Snapshot::open(&cluster, Access::Read)?;
         let mut damaged = Vec::new();

@@ -93,15 +93,16 @@ impl ClusterFiles {
         let mut others = (0..PROCESSES_MAX).map(|process| liveness.try_acquire(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
         // A poisoned memory is of no use.
-        if !is_alone || !(memory.is_lost() || save()) {
-            return;
+        if is_alone && (memory.is_lost() || save()) {
+            // If the directory was moved, its pointer stays and points nowhere, which is as good as none.
+            if self.snapshot.files.check().is_ok() {
+                let _ = pointer::clear(&self.snapshot.files.dir);
+            }
+            // Leftovers are replaced by the next process, which may already be creating its memory.
+            let _ = files::remove(&self.memory.dir);
         }
-        // If the directory was moved, its pointer stays and points nowhere, which is as good as none.
-        if self.snapshot.files.check().is_ok() {
-            let _ = pointer::clear(&self.snapshot.files.dir);
-        }
-        // Leftovers are replaced by the next process, which may already be creating its memory.
-        let _ = files::remove(&self.memory.dir);
+        // Before another process can remove the memory, after which this lock would mean that the cluster is
+        // served elsewhere.
         self.snapshot.unlock();
     }
 }
@@ -113,13 +114,10 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     create_directory(dir)?;
     let _lock = acquire_open_lock(dir)?;
     let cluster = dir.join(SNAPSHOT_DIR);
-    let mut is_new = false;
-    if let Err(error) = fs::symlink_metadata(&cluster) {
-        if error.kind() != io::ErrorKind::NotFound {
-            return Err(io_error("look for the directory", &cluster)(error));
-        }
+    let found = fs::symlink_metadata(&cluster);
+    let is_new = files::if_found(found, "look for the directory", &cluster)?.is_none();
+    if is_new {
         create_snapshot(dir, &new_info(options)?)?;
-        is_new = true;
     }
     let snapshot = Snapshot::open(&cluster, Access::Write)?;
     let elsewhere = || OpenFailure::ServedElsewhere.at(dir);
@@ -182,16 +180,8 @@ fn create_memory(
     let memory_dir = options.memory_dir.clone().unwrap_or_else(default_memory_dir);
     let memory_dir =
         path::absolute(&memory_dir).map_err(io_error("make sense of the path", &memory_dir))?;
-    let segment = segment::create(snapshot, &memory_dir)?;
-    let load = || if is_new { Ok(()) } else { snapshot.load(&segment.memory, |_, _, _| {}) };
-    let filled = load()
-        .map_err(io_error("read the snapshot", &snapshot.files.dir))
-        .and_then(|()| segment.publish(snapshot));
-    if let Err(error) = filled {
-        let _ = files::remove(&segment.files.dir);
-        return Err(error);
-    }
-    Ok(segment)
+    let fill = |memory: &_| if is_new { Ok(()) } else { snapshot.load(memory, |_, _, _| {}) };
+    segment::create(snapshot, &memory_dir, fill)
 }
 
 fn create_directory(dir: &Path) -> Result<(), OpenError> {
@@ -286,20 +276,12 @@ fn new_info(options: &Options) -> Result<ClusterInfo, OpenError> {
 /// Creates the snapshot in `dir`, atomically for all observers.
 fn create_snapshot(dir: &Path, info: &ClusterInfo) -> Result<(), OpenError> {
     let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(SNAPSHOT_DIR));
-    files::remove(&new)?;
-    fs::create_dir(&new).map_err(io_error("create the directory", &new))?;
-    let create = || {
+    files::create_directory(&new, 0o777, || {
         Snapshot::create(&new, info)?;
         pointer::clear(&new).map_err(io_error("make room for the pointer to memory", &new))?;
         files::sync_directory(&new)?;
         fs::rename(&new, &cluster).map_err(io_error("rename the new cluster", &cluster))
-    };
-    let created = create();
-    if created.is_err() {
-        // Best effort, so that a full disk does not stay full; the first error is returned.
-        let _ = files::remove(&new);
-    }
-    created?;
+    })?;
     // The rename is durable once the directory is.
     files::sync_directory(dir)
 }

@@ -20,7 +20,10 @@ use tidegate_store::{
 use common::child::{Child, command, leave, role, say};
 use common::format::{CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, layouts, memory_dir};
 use common::random::Random;
-use common::{Directory, SECOND, directory, file, geometry, memory_file, narrow, narrow_and_wide};
+use common::{
+    Directory, SECOND, directory, file, geometry, memory_file, narrow, narrow_and_wide,
+    until_decided,
+};
 
 const FILES: [&str; 4] = [CONTROL, "narrow-000.tide", "narrow-001.tide", "wide-000.tide"];
 const LONG: Duration = Duration::from_secs(10);
@@ -241,7 +244,7 @@ fn a_damaged_header_is_refused() {
             let path = file(dir.path(), name);
             let message = format!(
                 "{}: the header is damaged: found checksum {found:#018x}, expected \
-                 {expected:#018x}; restore the file, or move its directory away to start \
+                 {expected:#018x}; restore the whole file, or move its directory away to start \
                  with empty counters",
                 path.display()
             );
@@ -803,7 +806,8 @@ fn opening_and_leaving_never_report_elsewhere() {
             let dir = dir.path();
             scope.spawn(move || {
                 for _ in 0..60 {
-                    count(&open(dir), thread).unwrap();
+                    let cluster = open(dir);
+                    until_decided(|| count(&cluster, thread)).unwrap();
                 }
             });
         }

@@ -97,11 +97,10 @@ impl SlidingBuckets {
     fn take<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],
-        charge: Charge,
+        hits: u64,
         number: u64,
         now: u64,
     ) -> Option<Decision> {
-        let hits = charge.taken()?;
         let passed = number.checked_sub(state[0].checked_sub(1)?)?;
         let filling = place::<PLACES>(number);
         if hits == 0 || passed > 8 || passed > filling as u64 {
@@ -145,8 +144,12 @@ impl SlidingBuckets {
         now: Timestamp,
     ) -> Decision {
         let number = now.as_nanos() / self.width;
-        let common = self.take::<PLACES>(state, charge, number, now.as_nanos());
-        common.unwrap_or_else(|| self.decide_any::<PLACES>(state, charge, number, now))
+        if let Some(hits) = charge.taken()
+            && let Some(decision) = self.take::<PLACES>(state, hits, number, now.as_nanos())
+        {
+            return decision;
+        }
+        self.decide_any::<PLACES>(state, charge, number, now)
     }
 
     #[inline(never)]
@@ -240,7 +243,13 @@ impl SlidingBuckets {
 
 impl Resettable for SlidingBuckets {
     fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
-        self.decide(state, charge, now)
+        let state = state.first_chunk_mut().expect("a ring has its whole state");
+        let number = now.as_nanos() / self.width;
+        // Without the shortcut for the common case.
+        match self.period < DAY {
+            true => self.decide_any::<61>(state, charge, number, now),
+            false => self.decide_any::<25>(state, charge, number, now),
+        }
     }
 
     fn last_hit(&self, state: &[u64]) -> Option<u64> {

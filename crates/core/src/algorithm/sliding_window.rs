@@ -76,15 +76,18 @@ impl SlidingWindow {
 
     #[inline]
     pub(crate) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        let common = self.take(state, charge, now.as_nanos());
-        common.unwrap_or_else(|| self.decide_any(state, charge, now))
+        if let Some(hits) = charge.taken()
+            && let Some(decision) = self.take(state, hits, now.as_nanos())
+        {
+            return decision;
+        }
+        self.decide_any(state, charge, now)
     }
 
     /// The common case, in one word and few instructions: the hits fit into the current window. Decides
     /// like [`decide_any`](Self::decide_any); none in all other cases.
     #[inline]
-    fn take(&self, state: &mut [u64; 4], charge: Charge, now: u64) -> Option<Decision> {
-        let hits = charge.taken()?;
+    fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
         let [start, current, previous, _] = *state;
         let period = self.period.as_nanos();
         let elapsed = now.checked_sub(start)?;

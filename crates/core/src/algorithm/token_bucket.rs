@@ -98,8 +98,12 @@ impl TokenBucket {
 
     #[inline]
     pub(crate) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        let common = self.take(state, charge, now.as_nanos());
-        common.unwrap_or_else(|| self.decide_any(state, charge, now))
+        if let Some(hits) = charge.taken()
+            && let Some(decision) = self.take(state, hits, now.as_nanos())
+        {
+            return decision;
+        }
+        self.decide_any(state, charge, now)
     }
 
     #[inline(never)]
@@ -114,8 +118,7 @@ impl TokenBucket {
     /// The common case, in one word and few instructions: the hits fit into a bucket in use, and the clock
     /// goes forward. Decides like [`decide_in`](Self::decide_in); none in all other cases.
     #[inline]
-    fn take(&self, state: &mut [u64; 4], charge: Charge, now: u64) -> Option<Decision> {
-        let hits = charge.taken()?;
+    fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
         let [last, low, high, _] = *state;
         if last == 0 || high != 0 || hits == 0 {
             return None;

@@ -4,9 +4,9 @@
 //! Owns the common part of both kinds. Which files there are is in [`crate::open::segment`] and
 //! [`crate::snapshot`], the order of opening in [`crate::open`]. Never changes a file that it refuses.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -69,13 +69,10 @@ pub(crate) fn create(
 
 /// Opens a regular file. Refuses anything else, such as a pipe, without waiting for it.
 pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return Err(OpenFailure::NotAFile.at(path)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenFailure::Missing.at(path));
-        }
-        Err(source) => return Err(io_error("look for the file", path)(source)),
+    match if_found(fs::metadata(path), "look for the file", path)? {
+        None => return Err(OpenFailure::Missing.at(path)),
+        Some(metadata) if !metadata.is_file() => return Err(OpenFailure::NotAFile.at(path)),
+        Some(_) => {}
     }
     OpenOptions::new()
         .read(true)
@@ -112,13 +109,37 @@ pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
         .map_err(io_error("write the directory to the disk", dir))
 }
 
+/// Creates a directory, in place of a leftover, and fills it. Removes it if that fails.
+pub(crate) fn create_directory<T>(
+    dir: &Path,
+    mode: u32,
+    fill: impl FnOnce() -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    remove(dir)?;
+    DirBuilder::new().mode(mode).create(dir).map_err(io_error("create the directory", dir))?;
+    let filled = fill();
+    if filled.is_err() {
+        // Best effort, so that a full disk does not stay full; the first error is returned.
+        let _ = remove(dir);
+    }
+    filled
+}
+
 /// Removes a directory and its content, if it exists.
 pub(crate) fn remove(dir: &Path) -> Result<(), OpenError> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove the leftovers", dir)(error))
-        }
-        _ => Ok(()),
+    if_found(fs::remove_dir_all(dir), "remove the leftovers", dir).map(drop)
+}
+
+/// The result of an operation on a file, unless there is no such file.
+pub(crate) fn if_found<T>(
+    result: io::Result<T>,
+    action: &'static str,
+    path: &Path,
+) -> Result<Option<T>, OpenError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error(action, path)(error)),
     }
 }
 

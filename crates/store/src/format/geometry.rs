@@ -65,15 +65,13 @@ impl Class {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// A number is out of range.
-    #[error("{what} {found} is not allowed ({min} to {max})")]
+    /// A number is zero or too large.
+    #[error("{what} {found} is not allowed (1 to {max})")]
     Range {
         /// The name of the number.
         what: &'static str,
         /// Its value.
         found: u64,
-        /// The smallest allowed value.
-        min: u64,
         /// The largest allowed value.
         max: u64,
     },
@@ -123,7 +121,7 @@ impl Geometry {
             ("number of state words", u64::from(state_words), u64::from(STATE_WORDS_MAX)),
         ] {
             if !(1..=max).contains(&found) {
-                return Err(GeometryError::Range { what, found, min: 1, max });
+                return Err(GeometryError::Range { what, found, max });
             }
         }
         let geometry = Self { files, key_nodes, chain, state_words };
@@ -170,7 +168,7 @@ impl Geometry {
         }
         let max = TOTAL_BYTES_MAX / WORD_BYTES;
         if !(1..=max).contains(&capacity) {
-            return Err(GeometryError::Range { what: "capacity", found: capacity, min: 1, max });
+            return Err(GeometryError::Range { what: "capacity", found: capacity, max });
         }
         let nodes = (capacity as f64 / load).ceil() as u64;
         let key_nodes = nodes.div_ceil(u64::from(chain));

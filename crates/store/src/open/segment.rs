@@ -4,9 +4,9 @@
 //! another. Owns its creation and lookup. Refuses memory that was changed from outside or not filled completely.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -54,17 +54,16 @@ pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment
     Ok(is_current.then_some(mapped))
 }
 
-/// Creates memory for a snapshot, all zeros. The caller holds [`Snapshot::try_lock_exclusive`], fills the
-/// memory, and then calls [`Segment::publish`].
-pub(crate) fn create(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, OpenError> {
+/// Creates memory for a snapshot, has zeros filled by `fill`, and publishes it. The caller holds
+/// [`Snapshot::try_lock_exclusive`].
+pub(crate) fn create(
+    snapshot: &Snapshot,
+    memory_dir: &Path,
+    fill: impl FnOnce(&Memory) -> io::Result<()>,
+) -> Result<Segment, OpenError> {
     require_tmpfs(memory_dir)?;
     let dir = memory_dir.join(directory_name(snapshot)?);
-    files::remove(&dir)?;
-    let create = || {
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&dir)
-            .map_err(io_error("create the directory", &dir))?;
+    files::create_directory(&dir, 0o700, || {
         snapshot.give_to_owner(&dir)?;
         for role in files::roles(&snapshot.info) {
             let bytes = file_bytes(&snapshot.info, role);
@@ -74,14 +73,10 @@ pub(crate) fn create(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, 
         let created = map(&dir, &snapshot.info, Access::Write)?;
         let [random] = random()?;
         mark(&created.memory, random);
+        fill(&created.memory).map_err(io_error("read the snapshot", &snapshot.files.dir))?;
+        created.publish(snapshot)?;
         Ok(created)
-    };
-    let created = create();
-    if created.is_err() {
-        // Best effort, so that a full tmpfs does not stay full; the first error is returned.
-        let _ = files::remove(&dir);
-    }
-    created
+    })
 }
 
 /// Writes the mark into all locks of new memory.
@@ -96,7 +91,7 @@ fn mark(memory: &Memory, random: u64) {
 
 impl Segment {
     /// From now on, other processes find it.
-    pub(crate) fn publish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
+    fn publish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
         let [nonce] = random()?;
         let control = &self.memory.control;
         put(word(control, BOOT), boot_hash());

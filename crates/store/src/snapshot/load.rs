@@ -1,5 +1,6 @@
 //! Loading: from the snapshot to memory. Decides which copies are valid, and notices missing ones.
 
+use std::array;
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -96,12 +97,9 @@ impl Snapshot {
                 for index in 0..count {
                     let in_file = first + index as u64;
                     let number = file as u64 * geometry.key_nodes() + in_file;
-                    let copies =
-                        buffers.each_mut().map(|copies| &mut copies[index * words..][..words]);
-                    let mut position = 0..;
-                    let statuses = copies.map(|copy| {
-                        let position = position.next().unwrap_or(0);
-                        status_of(copy, seed_at(self.info.seed, class, number, position))
+                    let statuses = array::from_fn(|position| {
+                        let copy = &mut buffers[position][index * words..][..words];
+                        status_of(copy, seed_at(self.info.seed, class, number, position as u32))
                     });
                     let mut is_newest = true;
                     for (position, found) in (0..).zip(&statuses) {
@@ -143,9 +141,8 @@ impl Snapshot {
                 .read_exact_at(cast_slice_mut(checkpoint), position * HEADER_BYTES as u64)?;
         }
         let seed = self.info.seed;
-        let mut position = 0..;
-        let passes = checkpoints.each_mut().map(|checkpoint| {
-            match status_of(checkpoint, seed ^ position.next().unwrap_or(0)) {
+        let passes = array::from_fn(|position| {
+            match status_of(&mut checkpoints[position], seed ^ position as u64) {
                 CopyStatus::Empty => Some(0),
                 CopyStatus::Whole(pass) => Some(pass),
                 CopyStatus::Damaged => None,
