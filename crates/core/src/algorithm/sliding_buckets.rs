@@ -80,6 +80,7 @@ impl SlidingBuckets {
         Rate { requests, period: Period::Span(self.period), capacity: requests }
     }
 
+    #[inline(always)]
     pub(crate) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
         let state = state.first_chunk_mut().expect("a ring has its whole state");
         // A constant number of places makes the remainders cheap.
@@ -93,7 +94,7 @@ impl SlidingBuckets {
     /// The common case in few instructions: the hits fit, and the bucket that is filling is the newest or
     /// follows soon after it, before the ring wraps around. Decides like [`decide_any`](Self::decide_any);
     /// none in all other cases.
-    #[inline]
+    #[inline(always)]
     fn take<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],
@@ -137,6 +138,7 @@ impl SlidingBuckets {
         })
     }
 
+    #[inline(always)]
     fn decide_in<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],

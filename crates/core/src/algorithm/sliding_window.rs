@@ -74,7 +74,7 @@ impl SlidingWindow {
         Rate { requests, period: Period::Span(self.period), capacity: requests }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
         if let Some(hits) = charge.taken()
             && let Some(decision) = self.take(state, hits, now.as_nanos())
@@ -86,7 +86,7 @@ impl SlidingWindow {
 
     /// The common case, in one word and few instructions: the hits fit into the current window. Decides
     /// like [`decide_any`](Self::decide_any); none in all other cases.
-    #[inline]
+    #[inline(always)]
     fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
         let [start, current, previous, _] = *state;
         let period = self.period.as_nanos();
