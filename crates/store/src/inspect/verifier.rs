@@ -32,16 +32,6 @@ pub(super) struct Verifier<'a> {
     pub(super) findings: Findings,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LockState {
-    Free,
-    Held,
-    /// Held by a dead process.
-    Orphaned,
-    /// Held by no possible writer slot.
-    Invalid,
-}
-
 impl Verifier<'_> {
     /// Checks everything; see [`super::View::verify`].
     pub(super) fn run(mut self, mut progress: impl FnMut(u64, u64)) -> Findings {
@@ -126,11 +116,7 @@ impl Verifier<'_> {
     }
 
     fn key_node(&mut self, class: &ClassMemory, key_node: KeyNode<'_>, image: &mut [u64]) {
-        match self.lock_state(key_node) {
-            LockState::Free | LockState::Held => {}
-            LockState::Orphaned => self.findings.locks_left += 1,
-            LockState::Invalid => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
-        }
+        self.lock(class, key_node);
         for slot in key_node.occupied() {
             let reading = self.reader.read(key_node, slot, image);
             let flaw = match reading {
@@ -187,32 +173,26 @@ impl Verifier<'_> {
         None
     }
 
-    fn lock_state(&mut self, key_node: KeyNode<'_>) -> LockState {
-        let mut attempts = 0;
+    /// Checks whether a live process holds the lock, if it is held.
+    fn lock(&mut self, class: &ClassMemory, key_node: KeyNode<'_>) {
+        let (control, mut attempts) = (&self.memory.control, 0);
         loop {
-            let state = self.lock_state_now(key_node);
-            // The other states may be a glimpse of a process that is joining or leaving.
-            if matches!(state, LockState::Free | LockState::Held)
-                || !self.reader.retry(&mut attempts)
-            {
-                return state;
+            let word = get(key_node.lock());
+            // A holder lists the lock in its slot before it takes it.
+            let holder = WriterSlot::of_lock(control, word)
+                .filter(|writer| writer.locks().any(|listed| listed == key_node.id))
+                .and_then(|writer| writer.process());
+            let is_alive = holder.is_some_and(|process| self.is_alive(process));
+            if is_alive || word == unlocked_word(control) {
+                return;
             }
-        }
-    }
-
-    fn lock_state_now(&self, key_node: KeyNode<'_>) -> LockState {
-        let control = &self.memory.control;
-        let word = get(key_node.lock());
-        if word == unlocked_word(control) {
-            return LockState::Free;
-        }
-        // A holder lists the lock in its slot before it takes it.
-        let writer = WriterSlot::of_lock(control, word)
-            .filter(|writer| writer.locks().any(|listed| listed == key_node.id));
-        match writer.and_then(|writer| writer.process()) {
-            None => LockState::Invalid,
-            Some(process) if self.is_alive(process) => LockState::Held,
-            Some(_) => LockState::Orphaned,
+            // This may be a glimpse of a process that is joining or leaving.
+            if !self.reader.retry(&mut attempts) {
+                return match holder {
+                    Some(_) => self.findings.locks_left += 1,
+                    None => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
+                };
+            }
         }
     }
 
