@@ -94,7 +94,7 @@ impl SlidingBuckets {
     /// The common case in few instructions: the hits fit, and the bucket that is filling is the newest or
     /// follows soon after it, before the ring wraps around. Decides like [`decide_any`](Self::decide_any);
     /// none in all other cases.
-    #[inline(always)]
+    #[inline]
     fn take<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],
@@ -138,7 +138,7 @@ impl SlidingBuckets {
         })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn decide_in<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],
