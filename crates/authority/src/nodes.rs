@@ -416,8 +416,8 @@ fn set(
     let state = &mut words[ask.state.clone()];
     let open = open_window(window, state, now);
     let count = match change.count {
-        Some(count) if count > window.capacity() => {
-            let most = window.capacity();
+        Some(count) if count > ask.quota.capacity() => {
+            let most = ask.quota.capacity();
             return Err(NodeError::CountAboveLimit { name: of(), count, most });
         }
         Some(count) => count.into(),

@@ -2,7 +2,7 @@
 //!
 //! All share one contract. An allow takes the hits; a deny takes nothing. A peek (zero hits) answers for
 //! one hit and takes nothing, although it may write: a bucket that does not start full must remember the
-//! start of its refill. A refund returns at most what the counter holds, no matter who took it and when. A
+//! start of its refill. A refund returns at most the hits that the counter holds, whatever their origin. A
 //! clock that steps back never returns hits. Each algorithm must agree with a slow, obvious twin in
 //! `tests/slow_*`.
 //!
@@ -36,47 +36,7 @@ pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 pub use zone::Zone;
 
-use crate::quota::{Decision, Outcome, Quota};
-use crate::units::{Charge, Hits, Nanos, Timestamp};
-
-/// Decides one charge against one counter. `state` has the words of the parts of [`Quota::parts`] at `now`,
-/// one after the other, each of [`Quota::state_size`]. A state of zeros is a counter that was never used.
-///
-/// # Panics
-/// If `state` is shorter than that.
-pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
-    let mut decision = match quota {
-        Quota::FixedWindow(window) => match window.reset() {
-            None => window.decide(narrow(state), charge, now),
-            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
-                window.decide(narrow(state), charge, now)
-            }),
-        },
-        Quota::FirstHitWindow(window) => window.decide(narrow(state), charge, now),
-        Quota::TokenBucket(bucket) => bucket.decide(narrow(state), charge, now),
-        Quota::SlidingWindow(window) => match window.reset() {
-            None => window.decide(narrow(state), charge, now),
-            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
-                window.decide_any(narrow(state), charge, now)
-            }),
-        },
-        Quota::SlidingBuckets(buckets) => match buckets.reset() {
-            None => buckets.decide(state, charge, now),
-            Some(reset) => daily_reset::decide(reset, quota, state, now, |state| {
-                buckets.decide_without_shortcut(state, charge, now)
-            }),
-        },
-        Quota::SlidingExact(exact) => exact.decide(state, charge, now),
-    };
-    if let Outcome::Deny { retry_after } = &mut decision.outcome
-        && *retry_after == Nanos::ZERO
-    {
-        // The hits never fit, although the counter is full. A client must not be told to retry at once, for
-        // ever.
-        *retry_after = quota.period().nominal();
-    }
-    decision
-}
+use crate::units::{Charge, Hits};
 
 /// The hits to count for a counter that recovers over time: all if they fit. A forced charge that does not
 /// fit counts at most `capacity`, and nothing if nothing is left.
@@ -92,8 +52,4 @@ fn taken(charge: Charge, left: u64, capacity: u64) -> u64 {
 /// Whether these hits have happened even if the counter does not count them.
 fn is_forced_hit(charge: Charge) -> bool {
     matches!(charge, Charge::Force(hits) if hits != Hits::PEEK)
-}
-
-fn narrow(state: &mut [u64]) -> &mut [u64; 4] {
-    state.first_chunk_mut().expect("a narrow state has four words")
 }

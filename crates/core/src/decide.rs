@@ -1,13 +1,48 @@
-//! Decides several limits as one: all have room and are charged, or none is.
+//! Decides one limit, or several as one: all have room and are charged, or none is.
 //!
 //! The caller holds the states and their locks during the call. Several checks may share a state, for
 //! example if a request has the same descriptor twice; each then sees the hits that the earlier ones took.
 
-use crate::algorithm::decide;
+use crate::algorithm::daily_reset;
 use crate::answer::Verdict;
-use crate::quota::{Decision, Outcome, Quota};
-use crate::units::{Charge, Timestamp};
+use crate::decision::{Decision, Outcome};
+use crate::quota::Quota;
+use crate::state::narrow_mut;
+use crate::units::{Charge, Nanos, Timestamp};
 use std::ops::Range;
+
+/// Decides one charge against one counter. `state` has the words of the parts of [`Quota::parts`] at `now`,
+/// one after the other, each of [`Quota::state_size`]. A state of zeros is a counter that was never used.
+///
+/// # Panics
+/// If `state` is shorter than that.
+pub fn decide(state: &mut [u64], quota: &Quota, charge: Charge, now: Timestamp) -> Decision {
+    let mut decision = match quota {
+        Quota::FixedWindow(window) => match &window.reset {
+            None => window.decide(narrow_mut(state), charge, now),
+            Some(reset) => daily_reset::decide(window, reset, state, charge, now),
+        },
+        Quota::FirstHitWindow(window) => window.decide(narrow_mut(state), charge, now),
+        Quota::TokenBucket(bucket) => bucket.decide(narrow_mut(state), charge, now),
+        Quota::SlidingWindow(window) => match &window.reset {
+            None => window.decide(narrow_mut(state), charge, now),
+            Some(reset) => daily_reset::decide(window, reset, state, charge, now),
+        },
+        Quota::SlidingBuckets(buckets) => match &buckets.reset {
+            None => buckets.decide(state, charge, now),
+            Some(reset) => daily_reset::decide(buckets, reset, state, charge, now),
+        },
+        Quota::SlidingExact(exact) => exact.decide(state, charge, now),
+    };
+    if let Outcome::Deny { retry_after } = &mut decision.outcome
+        && *retry_after == Nanos::ZERO
+    {
+        // The hits never fit, although the counter is full. Without a wait, a client would retry at once,
+        // for ever.
+        *retry_after = quota.period().nominal();
+    }
+    decision
+}
 
 /// Whether a rule denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,7 +11,8 @@
 //! own.
 
 use crate::descriptor::Entry;
-use crate::quota::{Period, Quota};
+use crate::quota::Quota;
+use crate::rate::Period;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// The hash that finds a counter.

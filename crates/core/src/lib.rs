@@ -19,22 +19,28 @@
 mod algorithm;
 mod answer;
 mod decide;
+mod decision;
 mod descriptor;
 mod key;
 mod lease;
 mod metadata;
 mod quota;
+mod rate;
+mod state;
 mod units;
 
 pub use algorithm::{
     Alignment, DailyReset, FirstHitWindow, FixedWindow, OpenWindow, SlidingBuckets, SlidingExact,
-    SlidingWindow, TokenBucket, Zone, decide,
+    SlidingWindow, TokenBucket, Zone,
 };
 pub use answer::{Answer, LimitView, Status, Verdict};
-pub use decide::{Decisions, DeniedHits, Enforcement, LimitCheck, decide_all, verdict};
+pub use decide::{Decisions, DeniedHits, Enforcement, LimitCheck, decide, decide_all, verdict};
+pub use decision::{Decision, Outcome};
 pub use descriptor::{Descriptor, Direction, Entry, LimitOverride, Request};
 pub use key::{CounterKey, Identity, KeyHash, fingerprint};
 pub use lease::{Demand, Lease, LeaseRequest, LeaseReturn, lease_tokens};
 pub use metadata::Value;
-pub use quota::{Decision, Outcome, Parts, Period, Quota, QuotaError, StateSize};
+pub use quota::Quota;
+pub use rate::{Period, QuotaError};
+pub use state::{Parts, StateSize};
 pub use units::{Charge, Hits, Nanos, Timestamp, Unit};

@@ -33,7 +33,7 @@ impl Nanos {
         self.0
     }
 
-    /// Whole seconds, rounded up: a client that is told to wait must not return early.
+    /// Whole seconds, rounded up, so that a waiting client does not return early.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SEC)
@@ -129,6 +129,15 @@ impl Charge {
     pub const PEEK: Charge = Charge::Take(Hits::PEEK);
     /// Takes one hit.
     pub const ONE: Charge = Charge::Take(Hits::ONE);
+
+    /// The number of hits to take; none for a refund.
+    #[inline]
+    pub(crate) const fn taken(self) -> Option<u64> {
+        match self {
+            Charge::Take(hits) | Charge::Force(hits) => Some(hits.get()),
+            Charge::Refund(_) => None,
+        }
+    }
 
     /// The number of hits, taken or returned.
     #[must_use]

@@ -377,7 +377,7 @@ fn invalid_numbers_are_refused() {
     assert_eq!(FixedWindow::calendar(1, 121), Err(QuotaError::Months(121)));
     let day = Nanos::from_secs(DAY as u64);
     assert_eq!(DailyReset::new(day, &Zone::utc()), Err(QuotaError::ResetAfterDay(day)));
-    assert_eq!(fixed(10).with_borrow(3).unwrap().capacity(), 13);
+    assert_eq!(Quota::FixedWindow(fixed(10).with_borrow(3).unwrap()).capacity(), 13);
 }
 
 // Boundaries of windows.

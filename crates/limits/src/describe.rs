@@ -72,7 +72,7 @@ pub fn reset(quota: &Quota) -> Option<String> {
 /// The tokens that a bucket can hold; none for other algorithms.
 pub fn burst(quota: &Quota) -> Option<u32> {
     match quota {
-        Quota::TokenBucket(bucket) => Some(bucket.burst()),
+        Quota::TokenBucket(_) => Some(quota.capacity()),
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! The operations of a cluster.
 //!
-//! Owns what callers do with keys and entries. Every operation that changes something is a [`Transaction`]
+//! Owns the operations on keys and entries. Every operation that changes something is a [`Transaction`]
 //! over the key-nodes of its keys: all or nothing for other threads, other processes and after a kill. Where
 //! nodes are and how they are written is elsewhere.
 
@@ -20,7 +20,7 @@ use crate::entry::{Entry, EntryMut, nanos, secs_down};
 use crate::error::{OpenError, UpdateError};
 use crate::format::node::{NARROW_WORDS, STATE, expires_secs};
 use crate::format::{Class, Geometry, Key, StoredKey};
-use crate::inspect::Occupancy;
+use crate::inspect::{Occupancy, facts};
 use crate::memory::control::clock_words;
 use crate::memory::region::prefetch;
 use crate::memory::sync::{get, put, swap_if};
@@ -43,10 +43,11 @@ const MAINTENANCE_PAUSE: Duration = Duration::from_millis(1);
 /// An open cluster. Threads share one; each process opens its own.
 pub struct Cluster {
     memory: Arc<Memory>,
+    /// None in tests over memory without files. Dropped before `writers`: a process that counts as dead must
+    /// not hold the lock on the snapshot, or the next one to open the cluster takes it for served elsewhere.
+    files: Option<ClusterFiles>,
     writers: Writers,
     eviction: Eviction,
-    /// None in tests over memory without files.
-    files: Option<ClusterFiles>,
     /// See [`Cluster::trust_clock_until`].
     trusted_secs: AtomicU32,
     opened: Instant,
@@ -135,8 +136,8 @@ impl Cluster {
         now_secs.min(self.trusted_secs.load(Ordering::Relaxed))
     }
 
-    /// Two words in which the processes of this cluster keep what they know about the clock: a value, and
-    /// what it is valid for. Initially zero; the cluster does not interpret them.
+    /// Two words in which the processes of this cluster keep their knowledge of the clock: a value, and the mark
+    /// of its validity. Initially zero; the cluster does not interpret them.
     #[must_use]
     pub fn clock_words(&self) -> [u64; 2] {
         clock_words(&self.memory.control).map(get)
@@ -145,7 +146,7 @@ impl Cluster {
     /// Replaces [`Cluster::clock_words`], unless another process has replaced the value since it was
     /// `before`. Returns whether it did.
     ///
-    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is valid for nothing.
+    /// A kill in the middle leaves the old words, the new words, or a second word of 0, which is never valid.
     pub fn replace_clock_words(&self, before: [u64; 2], after: [u64; 2]) -> bool {
         let [value, valid_for] = clock_words(&self.memory.control);
         let is_other = before[1] != after[1];
@@ -159,31 +160,7 @@ impl Cluster {
         is_replaced
     }
 
-    /// The random seed of this cluster, for hashing keys. Never changes.
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.memory.seed()
-    }
-
-    /// The geometry of a class of nodes, if the cluster has it.
-    #[must_use]
-    pub fn geometry(&self, class: Class) -> Option<Geometry> {
-        self.memory.info.geometry(class)
-    }
-
-    /// Counts since the cluster was created, over all processes.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats::of(&self.memory.control)
-    }
-
-    /// How full a class is, from every head, or from an even sample of a large class.
-    #[must_use]
-    pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
-        Some(Occupancy::of(self.memory.class(class)?))
-    }
-
-    /// Copies what changed since the last pass to the snapshot in the data directory, and waits until it is
+    /// Copies the changes since the last pass to the snapshot in the data directory, and waits until they are
     /// on disk. Returns nothing if another process is doing so.
     ///
     /// This guards only against the end of the machine; a kill loses nothing anyway. Updates proceed
@@ -337,18 +314,10 @@ impl Cluster {
     ///
     /// If the cluster is unusable, or another writer holds the lock.
     pub fn find<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<Option<Entry>, UpdateError> {
-        // Read-only: takes the lock, but writes no node and allocates none.
-        let lookup = self.lookup(key)?;
-        let held = self.acquire()?;
-        let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
-        let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
-            transaction.find(key, &lookup, secs_down(now))
+        let entry = self.with_node(key, now, |_, Change { key_slot, .. }| {
+            key_slot.is_live().then(|| entry_at(key_slot.key_node, key_slot.slot))
         })?;
-        let live = key_slot.filter(|key_slot| key_slot.is_live());
-        let entry = live.map(|key_slot| entry_at(key_slot.key_node, key_slot.slot));
-        drop(transaction);
-        self.check_intact()?;
-        Ok(entry)
+        Ok(entry.flatten())
     }
 
     /// Creates the entry of a key that has none. Returns whether it did. Missing state words are zero.
@@ -381,20 +350,32 @@ impl Cluster {
     ///
     /// If the cluster is unusable, or another writer holds the lock.
     pub fn erase<K: Key + ?Sized>(&self, key: &K, now: u64) -> Result<bool, UpdateError> {
+        let was_live = self.with_node(key, now, |transaction, erasure| {
+            transaction.commit(std::iter::once(erasure));
+            erasure.key_slot.is_live()
+        })?;
+        Ok(was_live.unwrap_or(false))
+    }
+
+    /// Calls `act` with the erasure of the key's node, live or expired, if there is one. Its locks are held
+    /// meanwhile.
+    fn with_node<'a, K: Key + ?Sized, T>(
+        &'a self,
+        key: &K,
+        now: u64,
+        act: impl FnOnce(&mut Transaction<'a>, Change<'a, 'static>) -> T,
+    ) -> Result<Option<T>, UpdateError> {
         let lookup = self.lookup(key)?;
-        let now_secs = secs_down(now);
         let held = self.acquire()?;
         let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
         let key_slot = lock_one(&mut transaction, &lookup, |transaction| {
-            transaction.find(key, &lookup, now_secs)
+            transaction.find(key, &lookup, secs_down(now))
         })?;
-        if let Some(key_slot) = key_slot {
-            let change = Change { key_slot, home: lookup.home, image: None };
-            transaction.commit(std::iter::once(change));
-        }
+        let erasure = key_slot.map(|key_slot| Change { key_slot, home: lookup.home, image: None });
+        let answer = erasure.map(|erasure| act(&mut transaction, erasure));
         drop(transaction);
         self.check_intact()?;
-        Ok(key_slot.is_some_and(|key_slot| key_slot.is_live()))
+        Ok(answer)
     }
 
     /// Visits every node, expired ones included, one key-node after the other. May miss an entry that is
@@ -465,9 +446,8 @@ impl Cluster {
     }
 
     fn key_nodes(&self) -> impl Iterator<Item = (&ClassMemory, KeyNode<'_>)> {
-        self.memory
-            .classes()
-            .flat_map(|class| class.key_nodes().map(move |key_node| (class, key_node)))
+        let of_class = |class| ClassMemory::key_nodes(class).map(move |key_node| (class, key_node));
+        self.memory.classes().flat_map(of_class)
     }
 
     /// Runs `act` with one key-node locked, retrying for `wait_max`.
@@ -498,6 +478,8 @@ impl Cluster {
     }
 }
 
+facts!(Cluster);
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(files) = &self.files {
@@ -521,7 +503,6 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// A copy of the entry of a node.
 fn entry_at(key_node: KeyNode<'_>, slot: u32) -> Entry {
     let mut image: SmallVec<[u64; NARROW_WORDS]> =
         SmallVec::from_elem(0, key_node.layout().node_words);

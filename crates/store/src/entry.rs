@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 
 use crate::format::node::STATE;
 
-/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
 /// The entry of a key, to read and change.
@@ -92,7 +91,7 @@ pub(crate) struct PendingEntry {
     pub(crate) outcome: Outcome,
 }
 
-/// What an update does to the node of a key.
+/// The effect of an update on the node of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Outcome {
     #[default]

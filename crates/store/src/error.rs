@@ -1,118 +1,91 @@
-//! The two error enums of the crate: one for opening a cluster, one for updating it.
+//! The errors of opening a cluster and of updating it.
 //!
-//! Every message names the file or key, what was found and what was expected. For a refused file it also says
-//! what an operator can do. A refused file is never written to.
+//! Every message names the file or key, and the found and expected values. For a refused file it also advises
+//! the operator. A refused file is never written to.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::format::{Class, GeometryError, StoredKey};
 
-/// Why a cluster could not be opened. Existing files are unchanged.
+/// A cluster could not be opened. Existing files are unchanged.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {failure}", path.display())]
+pub struct OpenError {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// The failure.
+    pub failure: OpenFailure,
+}
+
+/// The advice for a damaged file.
+const RESTORE: &str =
+    "restore the whole file, or move its directory away to start with empty counters";
+
+/// Why a cluster could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
-    /// Another process holds the lock for opening the cluster, and did not release it in time.
+pub enum OpenFailure {
+    /// Another process holds this lock file, and did not release it in time.
     #[error(
-        "{}: another process has been opening this cluster for {seconds} s; wait for it, or stop it",
-        path.display()
+        "another process has been opening this cluster for {seconds} s; wait for it, or stop it"
     )]
-    OpenTimeout {
-        /// The lock file.
-        path: PathBuf,
+    Timeout {
         /// How long this process waited.
         seconds: u64,
     },
     /// The maximum number of processes already have the cluster open.
-    #[error(
-        "{}: {max} processes have this cluster open, the maximum; stop one of them",
-        path.display()
-    )]
+    #[error("{max} processes have this cluster open, the maximum; stop one of them")]
     TooManyProcesses {
-        /// The directory.
-        path: PathBuf,
         /// The maximum number of processes.
         max: u32,
     },
     /// Processes have the cluster open whose memory this process cannot see: in another container, or on
     /// another machine.
     #[error(
-        "{}: already served by a process whose shared memory is not reachable from here (another \
+        "already served by a process whose shared memory is not reachable from here (another \
          container, another machine, or memory that was changed from outside); stop it, or let both \
-         see one memory directory",
-        path.display()
+         see one memory directory"
     )]
-    ServedElsewhere {
-        /// The directory.
-        path: PathBuf,
-    },
+    ServedElsewhere,
     /// The memory directory is not on a tmpfs.
     #[error(
-        "{}: is not on a tmpfs, so counters there would wait for a disk; choose a directory on a \
-         tmpfs, such as /dev/shm",
-        path.display()
+        "is not on a tmpfs, so counters there would wait for a disk; choose a directory on a \
+         tmpfs, such as /dev/shm"
     )]
-    NotInMemory {
-        /// The directory.
-        path: PathBuf,
-    },
+    NotInMemory,
     /// The operating system refused an operation.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("cannot {action}: {source}")]
     Io {
         /// The operation that failed.
         action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
     },
     /// A view was opened where no cluster is.
-    #[error("{}: there is no cluster here; `tidegate serve --data-dir` makes one", path.display())]
-    NoCluster {
-        /// The directory.
-        path: PathBuf,
-    },
+    #[error("there is no cluster here; `tidegate serve --data-dir` makes one")]
+    NoCluster,
     /// The space of a file could not be reserved: a full disk, a quota, or a file system without `fallocate`.
-    /// An existing file needs space only where it has holes.
+    /// An existing file needs space only where it has holes; a file that was being created has been removed.
     #[error(
-        "{}: cannot reserve {bytes} bytes: {source}; free some space, choose a directory on \
-         another file system, or lower the capacity if the cluster is a new one",
-        path.display()
+        "cannot reserve {bytes} bytes: {source}; free some space, choose a directory on \
+         another file system, or lower the capacity if the cluster is a new one"
     )]
     NoSpace {
-        /// The file. A file that was being created has been removed.
-        path: PathBuf,
         /// The requested size.
         bytes: u64,
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The path of a file holds something that is not a regular file.
-    #[error("{}: not a regular file; move it away", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    /// Something that is not a regular file has the name of a file.
+    #[error("not a regular file; move it away")]
+    NotAFile,
     /// A file of the cluster is missing.
-    #[error(
-        "{}: the file is missing; restore it, or move the whole directory {} away to start with \
-         empty counters",
-        path.display(),
-        path.parent().unwrap_or(path).display()
-    )]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("the file is missing; {}", RESTORE)]
+    Missing,
     /// The file is shorter than a header.
-    #[error(
-        "{}: found {found} bytes, expected at least the {expected} bytes of a header; restore the \
-         whole file, or move its directory away to start with empty counters",
-        path.display()
-    )]
+    #[error("found {found} bytes, expected at least the {expected} bytes of a header; {}", RESTORE)]
     TooShort {
-        /// The refused file.
-        path: PathBuf,
         /// Its length in bytes.
         found: u64,
         /// The length of a header in bytes.
@@ -120,13 +93,10 @@ pub enum OpenError {
     },
     /// The file does not start with the magic of a counter file.
     #[error(
-        "{}: not a counter file: found {found:02x?} at its start, expected {expected:02x?}; move \
-         it away, or choose another directory",
-        path.display()
+        "not a counter file: found {found:02x?} at its start, expected {expected:02x?}; move \
+         it away, or choose another directory"
     )]
     NotACounterFile {
-        /// The refused file.
-        path: PathBuf,
         /// Its first bytes.
         found: [u8; 8],
         /// The first bytes of a counter file.
@@ -134,13 +104,10 @@ pub enum OpenError {
     },
     /// The file has a format version that this version of the crate does not read.
     #[error(
-        "{}: found format version {found}, expected {expected}; use the release that wrote it, or \
-         move its directory away to start with empty counters",
-        path.display()
+        "found format version {found}, expected {expected}; use the release that wrote it, or \
+         move its directory away to start with empty counters"
     )]
     FormatVersion {
-        /// The refused file.
-        path: PathBuf,
         /// The version in its header.
         found: u64,
         /// The version that this crate reads and writes.
@@ -148,13 +115,10 @@ pub enum OpenError {
     },
     /// The header was damaged after it was written.
     #[error(
-        "{}: the header is damaged: found checksum {found:#018x}, expected {expected:#018x}; \
-         restore the file, or move its directory away to start with empty counters",
-        path.display()
+        "the header is damaged: found checksum {found:#018x}, expected {expected:#018x}; {}",
+        RESTORE
     )]
     Checksum {
-        /// The refused file.
-        path: PathBuf,
         /// The checksum in the header.
         found: u64,
         /// The checksum computed from the header.
@@ -162,38 +126,34 @@ pub enum OpenError {
     },
     /// The file is valid, but belongs elsewhere.
     #[error(
-        "{}: is {what}; put back the file that was here, or move its directory away to \
-         start with empty counters",
-        path.display()
+        "is {actual}; put back the file that was here, or move its directory away to start with \
+         empty counters"
     )]
     WrongFile {
-        /// The refused file.
-        path: PathBuf,
         /// A description of the file.
-        what: &'static str,
+        actual: &'static str,
     },
     /// The header is valid, but describes a geometry that this crate does not use.
-    #[error("{}: {source}; use the release that wrote it", path.display())]
-    Geometry {
-        /// The refused file.
-        path: PathBuf,
-        /// The number that is out of range, and its range.
-        source: GeometryError,
-    },
+    #[error("{0}; use the release that wrote it")]
+    Geometry(GeometryError),
     /// The file is shorter or longer than its header says.
     #[error(
-        "{}: found {found} bytes, expected the {expected} bytes that its header describes; restore \
-         the whole file, or move its directory away to start with empty counters",
-        path.display()
+        "found {found} bytes, expected the {expected} bytes that its header describes; {}",
+        RESTORE
     )]
     Length {
-        /// The refused file.
-        path: PathBuf,
         /// Its length in bytes.
         found: u64,
         /// The length in bytes that its header describes.
         expected: u64,
     },
+}
+
+impl OpenFailure {
+    /// The error for the file or directory `path`.
+    pub(crate) fn at(self, path: &Path) -> OpenError {
+        OpenError { path: path.to_owned(), failure: self }
+    }
 }
 
 /// Why an update failed. No entry has changed, except possibly after [`UpdateError::DataLoss`].

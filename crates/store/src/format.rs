@@ -11,7 +11,7 @@ pub(crate) mod key;
 pub(crate) mod layout;
 pub(crate) mod node;
 
-pub(crate) use files::{Access, FilesInUse, io_error};
+pub(crate) use files::{Access, FileSet, io_error};
 pub use geometry::{
     CHAIN_MAX, Class, Geometry, GeometryError, STATE_WORDS_MAX, STATE_WORDS_NARROW,
     STATE_WORDS_WIDE,

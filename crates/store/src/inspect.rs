@@ -1,6 +1,6 @@
 //! Views: reading a cluster from outside, live or at rest, without changing it.
 //!
-//! Owns what operators ask about a cluster. Everything is read without a lock, while others write at full
+//! Owns the answers to operators' questions. Everything is read without a lock, while others write at full
 //! speed; [`reader`] explains why no half-written node is believed.
 //!
 //! Invariant: writes nothing, joins nothing, blocks no writer. The mapping is read-only.
@@ -17,12 +17,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::entry::{Entry, nanos, secs_down};
-use crate::error::{OpenError, UpdateError};
+use crate::error::{OpenError, OpenFailure, UpdateError};
+use crate::format::files::if_found;
 use crate::format::node::{STATE, expires_secs, key_of};
-use crate::format::{Access, Class, Geometry, Key, Role, StoredKey, io_error};
+use crate::format::{Access, Class, FileSet, Geometry, Key, Role, StoredKey, io_error};
 use crate::memory::sync::get;
 use crate::memory::{KeyNode, Memory};
-use crate::open::segment::{self, MemoryFiles, Segment};
+use crate::open::segment::{self, Segment};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::{Stats, restore};
 
@@ -54,7 +55,7 @@ pub struct View {
     memory: Memory,
     snapshot: Snapshot,
     /// The memory files; none if this is a view of the snapshot.
-    live: Option<MemoryFiles>,
+    live: Option<FileSet>,
     /// The file, key-node and offset of each torn or damaged copy in the snapshot.
     damaged: Vec<(Role, u64, u64)>,
 }
@@ -67,19 +68,15 @@ impl View {
     /// If there is no cluster of this format, or the system refuses an operation.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let cluster = dir.join(SNAPSHOT_DIR);
-        match fs::metadata(&cluster) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(OpenError::NoCluster { path: dir.to_owned() });
-            }
-            Err(error) => return Err(io_error("look for the directory", &cluster)(error)),
+        if if_found(fs::metadata(&cluster), "look for the directory", &cluster)?.is_none() {
+            return Err(OpenFailure::NoCluster.at(dir));
         }
         let snapshot = Snapshot::open(&cluster, Access::Read)?;
         let mut damaged = Vec::new();
         if let Some(Segment { memory, files }) = segment::find(&snapshot, Access::Read)? {
             return Ok(Self { memory, snapshot, live: Some(files), damaged });
         }
-        let read_error = || io_error("read the snapshot", snapshot.dir());
+        let read_error = || io_error("read the snapshot", &snapshot.files.dir);
         let memory = segment::anonymous(snapshot.info).map_err(read_error())?;
         let load = snapshot.load(&memory, |role, key_node, at| damaged.push((role, key_node, at)));
         load.map_err(read_error())?;
@@ -88,34 +85,10 @@ impl View {
         Ok(Self { memory, snapshot, live: None, damaged })
     }
 
-    /// See [`Cluster::seed`](crate::Cluster::seed).
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.memory.seed()
-    }
-
-    /// See [`Cluster::geometry`](crate::Cluster::geometry).
-    #[must_use]
-    pub fn geometry(&self, class: Class) -> Option<Geometry> {
-        self.memory.info.geometry(class)
-    }
-
-    /// See [`Cluster::stats`](crate::Cluster::stats).
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats::of(&self.memory.control)
-    }
-
-    /// See [`Cluster::occupancy`](crate::Cluster::occupancy).
-    #[must_use]
-    pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
-        Some(Occupancy::of(self.memory.class(class)?))
-    }
-
     /// All files of the snapshot, the control file first.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        self.snapshot.paths().map(Path::to_owned).collect()
+        self.snapshot.files.paths().map(Path::to_owned).collect()
     }
 
     /// All files of the memory, the control file first. None if this is a view of the snapshot.
@@ -138,16 +111,16 @@ impl View {
     /// Names the file that is gone, replaced, or of another length.
     pub fn check_files(&self) -> io::Result<()> {
         if let Some(files) = &self.live {
-            files.check(&self.memory, Access::Read)?;
+            segment::check(files, &self.memory, Access::Read)?;
         }
-        self.snapshot.check()
+        self.snapshot.files.check()
     }
 
     /// The processes recorded in the cluster: those that have it open, and those that were killed and not yet
     /// recovered.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
-        let processes = |files: &MemoryFiles| survey::processes(&self.memory, files.control());
+        let processes = |files: &FileSet| survey::processes(&self.memory, files.control());
         self.live.as_ref().map(processes).unwrap_or_default()
     }
 
@@ -155,7 +128,7 @@ impl View {
     /// locked. Takes 50 ms if any lock is held.
     #[must_use]
     pub fn holders(&self) -> Vec<LockHolder> {
-        let holders = |files: &MemoryFiles| survey::holders(&self.memory, files.control());
+        let holders = |files: &FileSet| survey::holders(&self.memory, files.control());
         self.live.as_ref().map(holders).unwrap_or_default()
     }
 
@@ -242,7 +215,7 @@ impl View {
     /// Checks every node, head, lock and writer slot, and every copy of a snapshot. Entries are live or expired at
     /// `now`. Calls `progress` from time to time with the number of checked key-nodes and their total.
     ///
-    /// If a process restores the cluster at the same time, flaws may be what it is about to repair;
+    /// If a process restores the cluster at the same time, it may be about to repair the flaws;
     /// [`Findings::is_being_restored`] reports that.
     #[must_use]
     pub fn verify(&self, now: u64, progress: impl FnMut(u64, u64)) -> Findings {
@@ -253,14 +226,46 @@ impl View {
     }
 }
 
+/// The facts that a cluster and a view of it know alike, from their `memory`.
+macro_rules! facts {
+    ($holder:ty) => {
+        impl $holder {
+            /// The random seed of this cluster, for hashing keys. Never changes.
+            #[must_use]
+            pub fn seed(&self) -> u64 {
+                self.memory.seed()
+            }
+
+            /// The geometry of a class of nodes, if the cluster has it.
+            #[must_use]
+            pub fn geometry(&self, class: Class) -> Option<Geometry> {
+                self.memory.info.geometry(class)
+            }
+
+            /// Counts since the cluster was created, over all processes.
+            #[must_use]
+            pub fn stats(&self) -> Stats {
+                Stats::of(&self.memory.control)
+            }
+
+            /// How full a class is, from every head, or from an even sample of a large class.
+            #[must_use]
+            pub fn occupancy(&self, class: Class) -> Option<Occupancy> {
+                Some(Occupancy::of(self.memory.class(class)?))
+            }
+        }
+    };
+}
+pub(crate) use facts;
+facts!(View);
+
 impl fmt::Debug for View {
     /// Omits the seed: readers of a log must not learn how to aim keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("dir", &self.snapshot.dir()).finish_non_exhaustive()
+        f.debug_struct("View").field("dir", &&self.snapshot.files.dir).finish_non_exhaustive()
     }
 }
 
-/// The entry in an image of a node.
 fn entry_of(image: &[u64]) -> Entry {
     let last = image.len() - 1;
     Entry::new(&image[STATE..last], nanos(expires_secs(image[last])))

@@ -9,8 +9,8 @@
 //! - A key is any type with an index estimate and a comparison: see [`Key`].
 //! - [`View`] reads a cluster, live or at rest, and changes nothing.
 //!
-//! Imports point one way, from the bottom: `format` (what the bytes mean), `memory` (mapped words), `writers` (who
-//! may write, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on disk), `open`
+//! Imports point one way, from the bottom: `format` (the meaning of the bytes), `memory` (mapped words), `writers`
+//! (locks, and recovery after a death), `transaction` (one atomic change), `snapshot` (the copy on disk), `open`
 //! (how a cluster comes into being), `inspect` (reading without locks), `cluster` (the operations).
 //!
 //! Invariant: all unsafe code is in `memory/region.rs`, `memory/sigbus.rs` and `writers/byte_lock.rs`.
@@ -32,7 +32,7 @@ mod writers;
 
 pub use cluster::Cluster;
 pub use entry::{Entries, Entry, EntryMut, Room};
-pub use error::{OpenError, UpdateError};
+pub use error::{OpenError, OpenFailure, UpdateError};
 pub use format::{
     CHAIN_MAX, Class, Geometry, GeometryError, Hashed, Key, Parts, STATE_WORDS_MAX,
     STATE_WORDS_NARROW, STATE_WORDS_WIDE, StoredKey,

@@ -39,13 +39,11 @@ impl ClassMemory {
         self.key_node_at(self.layout.key_node(number))
     }
 
-    /// See [`Layout::home`].
     #[inline]
     pub(crate) fn home(&self, stored: &StoredKey) -> KeyNode<'_> {
         self.key_node_at(self.layout.home(stored))
     }
 
-    /// See [`Layout::alternate`].
     #[inline]
     pub(crate) fn alternate(&self, stored: &StoredKey) -> KeyNode<'_> {
         self.key_node_at(self.layout.alternate(stored))
@@ -100,7 +98,6 @@ impl Memory {
         Ok(Self { info, control, narrow, wide, is_poisoned: AtomicBool::new(false) })
     }
 
-    /// The seed of the cluster.
     #[inline]
     pub(crate) fn seed(&self) -> u64 {
         self.info.seed
@@ -118,14 +115,12 @@ impl Memory {
         Class::ALL.into_iter().filter_map(|class| self.class(class))
     }
 
-    /// A key-node, if it exists.
     pub(crate) fn key_node(&self, id: KeyNodeId) -> Option<KeyNode<'_>> {
         let class = self.class(id.class)?;
         let total = class.layout.geometry.key_nodes_total();
         (id.number < total).then(|| class.key_node(id.number))
     }
 
-    /// See [`Region::use_large_pages`].
     pub(crate) fn use_large_pages(&self) {
         self.classes().flat_map(|class| &class.files).for_each(Region::use_large_pages);
     }

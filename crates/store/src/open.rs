@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use crate::error::OpenError;
-use crate::format::{Access, ClusterInfo, Role, files, io_error};
+use crate::error::{OpenError, OpenFailure};
+use crate::format::{Access, ClusterInfo, FileSet, Role, files, io_error};
 use crate::memory::Memory;
 use crate::memory::control::PROCESSES_MAX;
 use crate::options::{Options, default_memory_dir};
 use crate::snapshot::{SNAPSHOT_DIR, Snapshot};
 use crate::writers::liveness::{LivenessLock, LivenessLocks};
-use crate::writers::recovery::{Recovered, recover};
+use crate::writers::recovery::recover;
 use crate::writers::{Writers, restore};
 use segment::Segment;
 
@@ -38,7 +38,7 @@ const CLUSTER_NEW: &str = "cluster.new";
 const OPEN_LOCK: &str = "cluster.lock";
 
 /// Opening a cluster takes about a second per GiB read from disk.
-const OPEN_WAIT_MAX: Duration = Duration::from_secs(60);
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const OPEN_PAUSE: Duration = Duration::from_millis(5);
 /// How often a leaving process tries the lock.
 const LEAVE_TRIES: u32 = 40;
@@ -54,7 +54,7 @@ pub(crate) struct Opened {
 #[derive(Debug)]
 pub(crate) struct ClusterFiles {
     pub(crate) snapshot: Snapshot,
-    memory: segment::MemoryFiles,
+    memory: FileSet,
     /// Whether this process created the memory.
     pub(crate) created_memory: bool,
     dir: path::PathBuf,
@@ -64,12 +64,12 @@ impl ClusterFiles {
     /// Whether the files are unchanged. A fault in the memory poisons it.
     pub(crate) fn check(&self, memory: &Memory) -> io::Result<()> {
         self.check_memory(memory)?;
-        self.snapshot.check()
+        self.snapshot.files.check()
     }
 
     /// The same for the memory alone.
     pub(crate) fn check_memory(&self, memory: &Memory) -> io::Result<()> {
-        self.memory.check(memory, Access::Write)
+        segment::check(&self.memory, memory, Access::Write)
     }
 
     /// Removes the memory if no other process has it and `save` has put everything into the snapshot. Does
@@ -93,15 +93,16 @@ impl ClusterFiles {
         let mut others = (0..PROCESSES_MAX).map(|process| liveness.try_acquire(process));
         let is_alone = others.all(|other| matches!(other, Ok(Some(_))));
         // A poisoned memory is of no use.
-        if !is_alone || !(memory.is_lost() || save()) {
-            return;
+        if is_alone && (memory.is_lost() || save()) {
+            // If the directory was moved, its pointer stays and points nowhere, which is as good as none.
+            if self.snapshot.files.check().is_ok() {
+                let _ = pointer::clear(&self.snapshot.files.dir);
+            }
+            // Leftovers are replaced by the next process, which may already be creating its memory.
+            let _ = files::remove(&self.memory.dir);
         }
-        // If the directory was moved, its pointer stays and points nowhere, which is as good as none.
-        if self.snapshot.check().is_ok() {
-            let _ = pointer::clear(self.snapshot.dir());
-        }
-        // Leftovers are replaced by the next process, which may already be creating its memory.
-        let _ = files::remove(&self.memory.dir);
+        // Before another process can remove the memory, after which this lock would mean that the cluster is
+        // served elsewhere.
         self.snapshot.unlock();
     }
 }
@@ -113,16 +114,13 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     create_directory(dir)?;
     let _lock = acquire_open_lock(dir)?;
     let cluster = dir.join(SNAPSHOT_DIR);
-    let mut is_new = false;
-    if let Err(error) = fs::symlink_metadata(&cluster) {
-        if error.kind() != io::ErrorKind::NotFound {
-            return Err(io_error("look for the directory", &cluster)(error));
-        }
+    let found = fs::symlink_metadata(&cluster);
+    let is_new = files::if_found(found, "look for the directory", &cluster)?.is_none();
+    if is_new {
         create_snapshot(dir, &new_info(options)?)?;
-        is_new = true;
     }
     let snapshot = Snapshot::open(&cluster, Access::Write)?;
-    let elsewhere = || OpenError::ServedElsewhere { path: dir.to_owned() };
+    let elsewhere = || OpenFailure::ServedElsewhere.at(dir);
     let lock_error =
         |error| io_error("lock the file", &cluster.join(Role::Control.file_name()))(error);
     let found = segment::find(&snapshot, Access::Write)?;
@@ -140,17 +138,14 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let Segment { memory, files } = segment;
     let control = files.control().try_clone().map_err(io_error("open the file", &files.dir))?;
     let liveness = LivenessLocks::File(Arc::new(control));
-    let FreeProcesses { mut free, is_alone } = claim_processes(&files.dir, &memory, &liveness)?;
-    if is_alone {
+    let mut free = claim_processes(&files.dir, &memory, &liveness)?;
+    if is_alone(&free) {
         restore::restore(&memory);
-        snapshot.resume(&memory).map_err(io_error("read the snapshot", snapshot.dir()))?;
+        snapshot.resume(&memory).map_err(io_error("read the snapshot", &snapshot.files.dir))?;
     }
-    let recovered = free
-        .iter()
-        .map(|(process, _)| recover(&memory, *process))
-        .fold(Recovered::default(), Recovered::and);
+    let recovered = recover(&memory, free.iter().map(|(process, _)| *process));
     let Some((process, claim)) = free.drain(..).next() else {
-        return Err(OpenError::TooManyProcesses { path: dir.to_owned(), max: PROCESSES_MAX });
+        return Err(OpenFailure::TooManyProcesses { max: PROCESSES_MAX }.at(dir));
     };
     let writers = Writers::join(&memory, liveness, claim, process);
     if let Ok(held) = writers.acquire(&memory) {
@@ -185,16 +180,8 @@ fn create_memory(
     let memory_dir = options.memory_dir.clone().unwrap_or_else(default_memory_dir);
     let memory_dir =
         path::absolute(&memory_dir).map_err(io_error("make sense of the path", &memory_dir))?;
-    let segment = segment::create(snapshot, &memory_dir)?;
-    let load = || if is_new { Ok(()) } else { snapshot.load(&segment.memory, |_, _, _| {}) };
-    let filled = load()
-        .map_err(io_error("read the snapshot", snapshot.dir()))
-        .and_then(|()| segment.publish(snapshot));
-    if let Err(error) = filled {
-        let _ = files::remove(&segment.files.dir);
-        return Err(error);
-    }
-    Ok(segment)
+    let fill = |memory: &_| if is_new { Ok(()) } else { snapshot.load(memory, |_, _, _| {}) };
+    segment::create(snapshot, &memory_dir, fill)
 }
 
 fn create_directory(dir: &Path) -> Result<(), OpenError> {
@@ -211,7 +198,7 @@ fn create_directory(dir: &Path) -> Result<(), OpenError> {
 /// Opens the lock file, creating it if needed. Never waits, as opening a FIFO would.
 fn open_lock_file(path: &Path) -> Result<File, OpenError> {
     let is_other = |metadata: fs::Metadata| !metadata.is_file();
-    let not_a_file = || OpenError::NotAFile { path: path.to_owned() };
+    let not_a_file = || OpenFailure::NotAFile.at(path);
     // Checked before opening, which has side effects on some devices.
     if fs::metadata(path).is_ok_and(is_other) {
         return Err(not_a_file());
@@ -239,46 +226,45 @@ fn acquire_open_lock(dir: &Path) -> Result<File, OpenError> {
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(io_error("lock the file", &path)(error)),
         }
-        if since.elapsed() >= OPEN_WAIT_MAX {
-            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
-        }
-        thread::sleep(OPEN_PAUSE);
+        pause(since, &path)?;
     }
 }
 
-/// The process numbers that this process could claim.
-struct FreeProcesses {
-    /// The numbers without a live process, with their liveness locks.
-    free: Vec<(u32, LivenessLock)>,
-    is_alone: bool,
+/// Pauses before another attempt, unless `since` is too long ago.
+fn pause(since: Instant, path: &Path) -> Result<(), OpenError> {
+    if since.elapsed() >= OPEN_WAIT_MAX {
+        return Err(OpenFailure::Timeout { seconds: OPEN_WAIT_MAX.as_secs() }.at(path));
+    }
+    thread::sleep(OPEN_PAUSE);
+    Ok(())
 }
 
 /// Claims the numbers of all processes that are not alive. Waits while a process killed during a restoration
-/// still exists: what it left must be restored again first.
+/// still exists: its leftovers must be restored again first.
 fn claim_processes(
     memory_dir: &Path,
     memory: &Memory,
     liveness: &LivenessLocks,
-) -> Result<FreeProcesses, OpenError> {
+) -> Result<Vec<(u32, LivenessLock)>, OpenError> {
     let since = Instant::now();
     loop {
-        let mut processes = FreeProcesses { free: Vec::new(), is_alone: true };
+        let mut free = Vec::new();
         let path = memory_dir.join(Role::Control.file_name());
         for process in 0..PROCESSES_MAX {
-            match liveness.try_acquire(process).map_err(io_error("lock the file", &path))? {
-                Some(claim) => processes.free.push((process, claim)),
-                None => processes.is_alone = false,
-            }
+            let claim = liveness.try_acquire(process).map_err(io_error("lock the file", &path))?;
+            free.extend(claim.map(|claim| (process, claim)));
         }
-        if processes.is_alone || !restore::is_being_restored(memory) {
-            return Ok(processes);
+        if is_alone(&free) || !restore::is_being_restored(memory) {
+            return Ok(free);
         }
-        if since.elapsed() >= OPEN_WAIT_MAX {
-            return Err(OpenError::OpenTimeout { path, seconds: OPEN_WAIT_MAX.as_secs() });
-        }
-        drop(processes);
-        thread::sleep(OPEN_PAUSE);
+        drop(free);
+        pause(since, &path)?;
     }
+}
+
+/// Whether no other process has the cluster open, given the claims of this one.
+fn is_alone(claims: &[(u32, LivenessLock)]) -> bool {
+    claims.len() == PROCESSES_MAX as usize
 }
 
 fn new_info(options: &Options) -> Result<ClusterInfo, OpenError> {
@@ -290,20 +276,15 @@ fn new_info(options: &Options) -> Result<ClusterInfo, OpenError> {
 /// Creates the snapshot in `dir`, atomically for all observers.
 fn create_snapshot(dir: &Path, info: &ClusterInfo) -> Result<(), OpenError> {
     let (new, cluster) = (dir.join(CLUSTER_NEW), dir.join(SNAPSHOT_DIR));
-    files::remove(&new)?;
-    fs::create_dir(&new).map_err(io_error("create the directory", &new))?;
-    let create = || {
+    files::create_directory(&new, 0o777, || {
         Snapshot::create(&new, info)?;
         pointer::clear(&new).map_err(io_error("make room for the pointer to memory", &new))?;
         files::sync_directory(&new)?;
         fs::rename(&new, &cluster).map_err(io_error("rename the new cluster", &cluster))
-    };
-    let created = create();
-    if created.is_err() {
-        // Best effort, so that a full disk does not stay full; the first error is returned.
-        let _ = files::remove(&new);
-    }
-    created?;
+    })?;
     // The rename is durable once the directory is.
     files::sync_directory(dir)
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests;

@@ -56,15 +56,9 @@ impl Default for Options {
     /// Room for 2^20 narrow and 2^12 wide keys at a load of 0.8: files of 77 MB and 1.5 MB, and a control
     /// file of 8 MiB.
     fn default() -> Self {
-        let of = |geometry: Result<Geometry, _>| match geometry {
-            Ok(geometry) => geometry,
-            Err(error) => unreachable!("these numbers are in range: {error}"),
-        };
-        Self {
-            narrow: of(Geometry::by_capacity(1 << 20, 0.8)),
-            wide: Some(of(Geometry::wide_by_capacity(1 << 12, 0.8, STATE_WORDS_WIDE))),
-            eviction: Eviction::Refuse,
-            memory_dir: None,
-        }
+        let in_range = "the numbers are in range";
+        let wide = Geometry::wide_by_capacity(1 << 12, 0.8, STATE_WORDS_WIDE).expect(in_range);
+        let narrow = Geometry::by_capacity(1 << 20, 0.8).expect(in_range);
+        Self { wide: Some(wide), ..Self::narrow(narrow) }
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod commit;
 pub(crate) mod placement;
 
 pub(crate) use commit::{Change, HomeLock, is_worth_keeping};
-pub(crate) use placement::{NoSlot, free_expired};
+pub(crate) use placement::free_expired;
 
 use smallvec::SmallVec;
 
@@ -66,7 +66,7 @@ impl KeySlot<'_> {
     }
 }
 
-/// What the slot holds before the update.
+/// The content of the slot before the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupant {
     /// The key's own live node.
@@ -88,7 +88,6 @@ struct LockedKeyNode<'a> {
     reserved: Slots,
 }
 
-/// A transaction that has not ended.
 pub(crate) struct Transaction<'a> {
     memory: &'a Memory,
     writers: &'a Writers,
@@ -168,7 +167,6 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Releases all locks.
     #[inline]
     pub(crate) fn unlock_all(&mut self) {
         for locked in &self.locked {
@@ -178,8 +176,9 @@ impl<'a> Transaction<'a> {
         self.writer.clear_locks();
     }
 
-    pub(crate) fn count(&self, count: Count) {
-        self.writer.count(count, 1);
+    /// Counts an update that found no room.
+    pub(crate) fn count_refused(&self) {
+        self.writer.count(Count::Refused, 1);
     }
 
     /// Finds the node of a key whose home is locked.

@@ -1,7 +1,7 @@
 //! The writers of a cluster: which threads may write, how they exclude each other, and recovery after a death.
 //!
 //! Owns the writer slots of this process, and the decisions that another process is dead or stuck. A thread holds a
-//! slot for one update or one batch. It waits for a lock only while it holds none. Does not know what is written.
+//! slot for one update or one batch. It waits for a lock only while it holds none. Does not know the content of nodes.
 
 pub(crate) mod backoff;
 pub(crate) mod byte_lock;
@@ -57,7 +57,6 @@ struct PooledSlot {
     number: AtomicU64,
 }
 
-/// A writer slot held by this thread.
 pub(crate) struct HeldSlot<'a> {
     pub(crate) writer: WriterSlot<'a>,
     slot: &'a PooledSlot,
@@ -93,7 +92,6 @@ impl Writers {
         }
     }
 
-    /// Acquires a writer slot for this thread.
     #[inline]
     pub(crate) fn acquire<'a>(&'a self, memory: &'a Memory) -> Result<HeldSlot<'a>, UpdateError> {
         match self.try_acquire(memory) {
@@ -224,7 +222,6 @@ impl Writers {
         })
     }
 
-    /// How long the threads of this process have waited, in total.
     pub(crate) fn blocked_time(&self) -> Duration {
         self.blocked.total()
     }
@@ -270,13 +267,12 @@ impl Writers {
         let Ok(_recovering) = self.recovering.try_lock() else { return };
         // If the lock cannot be queried, the process counts as alive.
         let Ok(Some(claim)) = self.liveness.try_acquire(process) else { return };
-        let recovered = recover_then_release(claim, || recover(memory, process));
+        let recovered = recover_then_release(claim, || recover(memory, [process]));
         if let Some(writer) = writer.or(held.as_ref().map(|held| &held.writer)) {
             recovered.count(writer);
         }
     }
 
-    /// The liveness locks of all processes.
     pub(crate) fn liveness(&self) -> &LivenessLocks {
         &self.liveness
     }
@@ -296,7 +292,6 @@ fn holder_process(memory: &Memory, holder: u64) -> Option<u32> {
     WriterSlot::of_lock(&memory.control, holder)?.process()
 }
 
-/// The error for a lock that stayed held.
 fn busy(memory: &Memory, holder: u64, stalled_for: Duration) -> UpdateError {
     let pid =
         holder_process(memory, holder).map_or(0, |process| get(pid_word(&memory.control, process)));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tidegate_store::{
-    Class, Cluster, Entries, Entry, EntryMut, Hashed, OpenError, Options, StoredKey, UpdateError,
+    Class, Cluster, Entries, Entry, EntryMut, Hashed, OpenFailure, Options, StoredKey, UpdateError,
 };
 
 use common::child::{Child, hear, leave, raise, role, say};
@@ -146,7 +146,7 @@ fn a_process_too_many_is_refused() {
     }
     for _ in 0..2 {
         let error = Cluster::open(dir.path(), &options).unwrap_err();
-        assert!(matches!(error, OpenError::TooManyProcesses { .. }), "{error:?}");
+        assert!(matches!(error.failure, OpenFailure::TooManyProcesses { .. }), "{error:?}");
         let text = "64 processes have this cluster open, the maximum; stop one of them";
         assert_eq!(error.to_string(), format!("{}: {text}", dir.path().display()));
     }

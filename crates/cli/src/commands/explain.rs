@@ -20,7 +20,7 @@ use tidegate_core::{Descriptor, Enforcement, Entry, Hits, Quota, Request, Timest
 use tidegate_limits::lookup::Trace;
 use tidegate_limits::{self as rules, Loaded};
 use tidegate_limits::{Limit, Rules};
-use tidegate_store::{Hashed, OpenError, View};
+use tidegate_store::{Hashed, OpenFailure, View};
 
 pub(crate) fn run(options: &ExplainOptions) -> ExitCode {
     let mut out = Output::new();
@@ -57,7 +57,7 @@ fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
     let explanation = match &options.data_dir {
         Some(dir) => match View::open(dir) {
             Ok(view) => Explanation::live(&rules, &request, &view, now)?,
-            Err(OpenError::NoCluster { .. }) => {
+            Err(error) if matches!(error.failure, OpenFailure::NoCluster) => {
                 Explanation::fresh(&rules, &request, Counters::NoneYet(dir), now)
             }
             Err(error) => return Err(error.into()),

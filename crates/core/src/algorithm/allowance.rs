@@ -8,7 +8,8 @@
 //! Forced hits beyond that are an overdraft: the window is over, and its end forgets them. They are counted
 //! so that a refund in the same window can return them.
 
-use crate::quota::{Decision, Outcome, QuotaError};
+use crate::decision::{Decision, Outcome};
+use crate::rate::{Period, QuotaError, Rate};
 use crate::units::{Charge, Hits, Timestamp};
 
 /// The requests of a window, and the hits that it may borrow from later windows.
@@ -64,12 +65,12 @@ impl Allowance {
         Ok(Allowance { borrow, ..self })
     }
 
-    pub(super) fn requests(self) -> u32 {
-        self.requests
+    pub(super) fn rate(self, period: Period) -> Rate {
+        Rate { requests: self.requests, period, capacity: self.capacity() }
     }
 
     /// The most that one window admits. Cannot overflow, as [`Self::with_borrow`] has checked.
-    pub(super) fn capacity(self) -> u32 {
+    fn capacity(self) -> u32 {
         self.requests + self.borrow
     }
 
@@ -117,12 +118,8 @@ impl Allowance {
         opens: impl Fn(u64) -> Timestamp,
     ) -> Decision {
         let Charged { charge, fits, count } = charged;
-        let outcome = if fits {
-            Outcome::Allow
-        } else {
-            let fitting = opens(self.windows_until_fit(count, charge.hits()));
-            Outcome::Deny { retry_after: fitting.saturating_since(now) }
-        };
+        let outcome =
+            Outcome::new(fits, now, || opens(self.windows_until_fit(count, charge.hits())));
         let count = count.min(self.capacity().into());
         Decision {
             outcome,

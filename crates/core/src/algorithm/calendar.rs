@@ -37,7 +37,7 @@ pub(super) struct Window {
 /// How the clock is divided into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Periods in nanoseconds, one of which starts at the reading `origin`.
+    /// Periods of equal length in nanoseconds, counted from the reading `origin`.
     Fixed { period: u64, origin: i128 },
     /// Numbers of months, counted from January 1970.
     Months(u32),

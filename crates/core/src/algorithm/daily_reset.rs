@@ -17,8 +17,10 @@
 
 use super::calendar::{Cut, LocalWindows};
 use super::zone::Zone;
-use crate::quota::{Decision, Outcome, Quota, QuotaError, WIDE_WORDS};
-use crate::units::{Nanos, Timestamp};
+use crate::decision::{Decision, Outcome};
+use crate::rate::QuotaError;
+use crate::state::WIDE_WORDS;
+use crate::units::{Charge, Nanos, Timestamp};
 
 /// A time of day by a local clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,27 +62,38 @@ impl DailyReset {
     }
 }
 
-/// Decides for a window with a reset. `plain` decides on a state without regard to resets.
+/// A window whose hits a reset can forget. None of these functions regards resets.
+pub(crate) trait Resettable {
+    fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision;
+
+    /// When the last hit came; the start of its window if no time was recorded.
+    fn last_hit(&self, state: &[u64]) -> Option<u64>;
+
+    /// The end of the window or bucket that counts a charge at `now`; the same before and after the charge.
+    fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp;
+}
+
+/// Decides for a window with a reset.
 #[cold]
 #[inline(never)]
-pub(super) fn decide(
+pub(crate) fn decide(
+    window: &dyn Resettable,
     reset: &DailyReset,
-    quota: &Quota,
     state: &mut [u64],
+    charge: Charge,
     now: Timestamp,
-    plain: impl Fn(&mut [u64]) -> Decision,
 ) -> Decision {
-    let (decision, last) = if is_over(reset, quota.recorded_hit(state), now) {
+    let (decision, last) = if is_over(reset, window.last_hit(state), now) {
         let mut new = [0; WIDE_WORDS];
-        let new = &mut new[..quota.state_size().words()];
-        let decision = plain(new);
+        let new = &mut new[..state.len().min(WIDE_WORDS)];
+        let decision = window.decide(new, charge, now);
         if new.iter().any(|word| *word != 0) {
             state[..new.len()].copy_from_slice(new);
         }
-        (decision, quota.recorded_hit(new))
+        (decision, window.last_hit(new))
     } else {
-        let decision = plain(state);
-        (decision, quota.recorded_hit(state))
+        let decision = window.decide(state, charge, now);
+        (decision, window.last_hit(state))
     };
     let end = next(reset, last.unwrap_or(0), now);
     Decision {
@@ -96,20 +109,19 @@ pub(super) fn decide(
     }
 }
 
-/// [`Quota::spendable_until`] for a window with a reset. `until` computes it for a state without regard to
-/// resets.
+/// Until when hits charged at `now` may be spent.
 pub(crate) fn spendable_until(
-    reset: &DailyReset,
-    quota: &Quota,
+    window: &dyn Resettable,
+    reset: Option<&DailyReset>,
     state: &[u64],
     now: Timestamp,
-    until: impl Fn(&[u64]) -> Timestamp,
 ) -> Timestamp {
-    let last = quota.recorded_hit(state);
+    let Some(reset) = reset else { return window.spendable_until(state, now) };
+    let last = window.last_hit(state);
     if is_over(reset, last, now) {
-        return until(&[0; WIDE_WORDS]).min(next(reset, 0, now));
+        return window.spendable_until(&[0; WIDE_WORDS], now).min(next(reset, 0, now));
     }
-    until(state).min(next(reset, last.unwrap_or(0), now))
+    window.spendable_until(state, now).min(next(reset, last.unwrap_or(0), now))
 }
 
 /// Whether a reset came after the last hit.

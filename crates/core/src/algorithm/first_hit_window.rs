@@ -21,7 +21,8 @@
 
 use super::allowance::{Allowance, Overdraft};
 use super::daily_reset::DailyReset;
-use crate::quota::{Decision, Period, QuotaError, checked_period};
+use crate::decision::Decision;
+use crate::rate::{Period, QuotaError, Rate, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 
 /// The numbers of a first-hit window.
@@ -29,7 +30,7 @@ use crate::units::{Charge, Nanos, Timestamp};
 pub struct FirstHitWindow {
     allowance: Allowance,
     period: Nanos,
-    reset: Option<DailyReset>,
+    pub(crate) reset: Option<DailyReset>,
 }
 
 /// An open window.
@@ -93,30 +94,6 @@ impl FirstHitWindow {
         self
     }
 
-    /// When windows end each day at the latest.
-    #[must_use]
-    pub fn reset(&self) -> Option<&DailyReset> {
-        self.reset.as_ref()
-    }
-
-    /// Hits per window.
-    #[must_use]
-    pub fn requests(&self) -> u32 {
-        self.allowance.requests()
-    }
-
-    /// The length of a window.
-    #[must_use]
-    pub fn period(&self) -> Period {
-        Period::Span(self.period)
-    }
-
-    /// The most that can be left: the requests of a window plus what it may borrow.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.allowance.capacity()
-    }
-
     /// The window that is open at `now`; none if the counter was never used or its window is over.
     #[must_use]
     pub fn open_window(&self, state: &[u64; 4], now: Timestamp) -> Option<OpenWindow> {
@@ -137,7 +114,11 @@ impl FirstHitWindow {
         [start, count, last.as_nanos().max(start), 0]
     }
 
-    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+    pub(crate) fn rate(&self) -> Rate {
+        self.allowance.rate(Period::Span(self.period))
+    }
+
+    pub(crate) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
         let hit_at = now.as_nanos().max(1);
         let current = self.current(state, hit_at);
         let charged = self.allowance.charge(current.count, charge);

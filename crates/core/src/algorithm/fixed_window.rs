@@ -21,9 +21,11 @@
 
 use super::allowance::{Allowance, Overdraft};
 use super::calendar::{Cut, LocalWindows, Window};
-use super::daily_reset::DailyReset;
+use super::daily_reset::{DailyReset, Resettable};
 use super::zone::Zone;
-use crate::quota::{Decision, Period, QuotaError, checked_period};
+use crate::decision::Decision;
+use crate::rate::{Period, QuotaError, Rate, checked_period};
+use crate::state::{narrow, narrow_mut};
 use crate::units::{Charge, Nanos, Timestamp};
 
 /// The numbers of a fixed window.
@@ -32,7 +34,7 @@ pub struct FixedWindow {
     allowance: Allowance,
     period: Period,
     windows: Windows,
-    reset: Option<DailyReset>,
+    pub(crate) reset: Option<DailyReset>,
 }
 
 /// The boundaries of windows.
@@ -134,31 +136,11 @@ impl FixedWindow {
         self
     }
 
-    /// When all hits are forgotten each day.
-    #[must_use]
-    pub fn reset(&self) -> Option<&DailyReset> {
-        self.reset.as_ref()
+    pub(crate) fn rate(&self) -> Rate {
+        self.allowance.rate(self.period)
     }
 
-    /// Hits per window.
-    #[must_use]
-    pub fn requests(&self) -> u32 {
-        self.allowance.requests()
-    }
-
-    /// The length of a window.
-    #[must_use]
-    pub fn period(&self) -> Period {
-        self.period
-    }
-
-    /// The most that can be left: the requests of a window plus what it may borrow.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.allowance.capacity()
-    }
-
-    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+    pub(crate) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
         let [start, count, last, _] = *state;
         let window = self.windows.window(now.as_nanos().max(start));
         let held = if start >= window.start {
@@ -178,15 +160,19 @@ impl FixedWindow {
             Timestamp::from_nanos(opening)
         })
     }
+}
 
-    /// When the last hit was counted; the start of its window if not recorded.
-    pub(crate) fn last_hit(state: &[u64; 4]) -> Option<u64> {
-        let [start, _, last, _] = *state;
+impl Resettable for FixedWindow {
+    fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+        self.decide(narrow_mut(state), charge, now)
+    }
+
+    fn last_hit(&self, state: &[u64]) -> Option<u64> {
+        let [start, _, last, _] = *narrow(state);
         Some(if last > 0 { last } else { start }).filter(|last| *last > 0)
     }
 
-    /// The end of the window that counts a charge at `now`; the same before and after the charge.
-    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
+    fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(self.windows.window(now.as_nanos().max(state[0])).end)
     }
 }

@@ -22,8 +22,11 @@
 
 mod last;
 
-use super::{DailyReset, is_forced_hit, taken};
-use crate::quota::{Decision, Outcome, Period, QuotaError, WIDE_WORDS, checked_period};
+use super::daily_reset::{DailyReset, Resettable};
+use super::{is_forced_hit, taken};
+use crate::decision::{Decision, Outcome};
+use crate::rate::{Period, QuotaError, Rate, checked_period};
+use crate::state::WIDE_WORDS;
 use crate::units::{Charge, Nanos, Timestamp};
 use last::{record, record_in_newest};
 use std::ops::Range;
@@ -40,7 +43,7 @@ pub struct SlidingBuckets {
     period: Nanos,
     /// The width of a bucket in ns.
     width: u64,
-    reset: Option<DailyReset>,
+    pub(crate) reset: Option<DailyReset>,
 }
 
 /// The ring at the time of a charge.
@@ -72,53 +75,19 @@ impl SlidingBuckets {
         self
     }
 
-    /// When all hits are forgotten each day.
-    #[must_use]
-    pub fn reset(&self) -> Option<&DailyReset> {
-        self.reset.as_ref()
+    pub(crate) fn rate(&self) -> Rate {
+        let requests = self.requests;
+        Rate { requests, period: Period::Span(self.period), capacity: requests }
     }
 
-    /// Hits per period.
-    #[must_use]
-    pub fn requests(&self) -> u32 {
-        self.requests
-    }
-
-    /// The period.
-    #[must_use]
-    pub fn period(&self) -> Period {
-        Period::Span(self.period)
-    }
-
-    /// The most that can be left.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.requests
-    }
-
-    pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
-        let state: &mut [u64; WIDE_WORDS] =
-            state.first_chunk_mut().expect("a ring has its whole state");
+    #[inline(always)]
+    pub(crate) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+        let state = state.first_chunk_mut().expect("a ring has its whole state");
         // A constant number of places makes the remainders cheap.
         if self.period < DAY {
             self.decide_in::<61>(state, charge, now)
         } else {
             self.decide_in::<25>(state, charge, now)
-        }
-    }
-
-    /// [`decide`](Self::decide) without the shortcut for the common case.
-    pub(super) fn decide_without_shortcut(
-        &self,
-        state: &mut [u64],
-        charge: Charge,
-        now: Timestamp,
-    ) -> Decision {
-        let state = state.first_chunk_mut().expect("a ring has its whole state");
-        let number = now.as_nanos() / self.width;
-        match self.period < DAY {
-            true => self.decide_any::<61>(state, charge, number, now),
-            false => self.decide_any::<25>(state, charge, number, now),
         }
     }
 
@@ -157,18 +126,19 @@ impl SlidingBuckets {
         state[1] = used;
         // With steady traffic, the bucket at the next place is the first to leave.
         let oldest = if filling + 1 == PLACES as usize { 0 } else { filling + 1 };
-        let age = match count(state, oldest) {
-            0 => age_of::<PLACES>(state, number, PLACES, 1),
+        let distance = match count(state, oldest) {
+            0 => distance_to_leave::<PLACES>(state, number, PLACES, 1),
             _ => 0,
         };
         Some(Decision {
             outcome: Outcome::Allow,
             remaining: left,
-            reset_at: self.begins(number + 1 + age),
+            reset_at: self.begins(number + 1 + distance),
             keep_until: self.begins(number.saturating_add(PLACES)),
         })
     }
 
+    #[inline(never)]
     fn decide_in<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],
@@ -176,8 +146,8 @@ impl SlidingBuckets {
         now: Timestamp,
     ) -> Decision {
         let number = now.as_nanos() / self.width;
-        if let Charge::Take(hits) | Charge::Force(hits) = charge
-            && let Some(decision) = self.take::<PLACES>(state, hits.get(), number, now.as_nanos())
+        if let Some(hits) = charge.taken()
+            && let Some(decision) = self.take::<PLACES>(state, hits, number, now.as_nanos())
         {
             return decision;
         }
@@ -222,12 +192,9 @@ impl SlidingBuckets {
         let reset_at = if left < limit { fits_at(left + 1) } else { self.full_at(None, now) };
         let needed = charge.hits().needed();
         Decision {
-            outcome: if allowed {
-                Outcome::Allow
-            } else {
-                let retry_at = if needed == left + 1 { reset_at } else { fits_at(needed) };
-                Outcome::Deny { retry_after: retry_at.saturating_since(now) }
-            },
+            outcome: Outcome::new(allowed, now, || {
+                if needed == left + 1 { reset_at } else { fits_at(needed) }
+            }),
             remaining: left,
             reset_at,
             keep_until: ring
@@ -251,9 +218,9 @@ impl SlidingBuckets {
         };
         let excess = ring.used.saturating_sub(others);
         let live = PLACES.saturating_sub(ring.number - ring.newest);
-        let age = age_of::<PLACES>(state, ring.number, live, excess);
+        let distance = distance_to_leave::<PLACES>(state, ring.number, live, excess);
         // The oldest bucket leaves when the filling one ends.
-        self.begins(ring.number.saturating_add(1).saturating_add(age))
+        self.begins(ring.number.saturating_add(1).saturating_add(distance))
     }
 
     /// When no hits count any more: when the newest hits have left, if there are any. A limit of zero is
@@ -265,17 +232,6 @@ impl SlidingBuckets {
         left_at.unwrap_or(now)
     }
 
-    /// The end of the bucket that counts a charge at `now`; the same before and after the charge.
-    pub(crate) fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
-        let state = state.first_chunk().expect("a ring has its whole state");
-        let number = now.as_nanos() / self.width;
-        let ring = match self.period < DAY {
-            true => Ring::seen::<61>(state, number),
-            false => Ring::seen::<25>(state, number),
-        };
-        self.begins(ring.number.saturating_add(1))
-    }
-
     #[inline]
     fn expires<const PLACES: u64>(&self, number: u64) -> Timestamp {
         self.begins(number.saturating_add(PLACES))
@@ -284,6 +240,32 @@ impl SlidingBuckets {
     #[inline]
     fn begins(&self, number: u64) -> Timestamp {
         Timestamp::from_nanos(number.saturating_mul(self.width))
+    }
+}
+
+impl Resettable for SlidingBuckets {
+    fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+        let state = state.first_chunk_mut().expect("a ring has its whole state");
+        let number = now.as_nanos() / self.width;
+        // Without the shortcut for the common case.
+        match self.period < DAY {
+            true => self.decide_any::<61>(state, charge, number, now),
+            false => self.decide_any::<25>(state, charge, number, now),
+        }
+    }
+
+    fn last_hit(&self, state: &[u64]) -> Option<u64> {
+        self.last_hit(state.first_chunk().expect("a ring has its whole state"))
+    }
+
+    fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        let state = state.first_chunk().expect("a ring has its whole state");
+        let number = now.as_nanos() / self.width;
+        let ring = match self.period < DAY {
+            true => Ring::seen::<61>(state, number),
+            false => Ring::seen::<25>(state, number),
+        };
+        self.begins(ring.number.saturating_add(1))
     }
 }
 
@@ -383,8 +365,8 @@ fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u6
     of(places::<PLACES>(number, PLACES - passed))
 }
 
-/// The places of the oldest `live` buckets while the bucket `number` is filling, oldest first: two ranges,
-/// the second of which starts over at place 0.
+/// The places of the oldest `live` buckets while the bucket `number` is filling, oldest first: two ranges;
+/// the second starts over at place 0.
 #[inline]
 fn places<const PLACES: u64>(number: u64, live: u64) -> [Range<usize>; 2] {
     // The next bucket will take the place of the oldest.
@@ -425,9 +407,9 @@ fn pairs(places: Range<usize>) -> (Range<usize>, [Option<usize>; 2]) {
     (whole.start.min(whole.end)..whole.end, [first, last])
 }
 
-/// How much older than the oldest of the `live` buckets the bucket is with which `excess` hits have left.
-/// The newest if there are fewer hits, because the total is corrupt.
-fn age_of<const PLACES: u64>(
+/// Finds the bucket that must leave for `excess` hits to be gone. Returns how far it is from the oldest of
+/// the `live` buckets. The newest if there are fewer hits, because the total is corrupt.
+fn distance_to_leave<const PLACES: u64>(
     state: &[u64; WIDE_WORDS],
     number: u64,
     live: u64,

@@ -14,8 +14,8 @@
 //!
 //! Clock steps: each hit counts at its own time stamp, and hits later than now are counted too. So steps
 //! back need no care: for any time stamps in any order, no window of S seconds of time stamps has more than
-//! the limit. The exception is what the root no longer holds: it records the newest hour with hits that it
-//! had to drop. A charge that needs that hour, or whose own hour is older than the ring, is denied until
+//! the limit. The exception is hours that the root no longer holds: it records the newest dropped hour
+//! with hits. A charge that needs that hour, or whose own hour is older than the ring, is denied until
 //! the count is known again. So a clock that was far ahead when it counted a hit causes denials until it
 //! gets within reach of that hit.
 //!
@@ -41,7 +41,9 @@ mod reset;
 
 use super::sliding_buckets::{count, put};
 use super::{DailyReset, is_forced_hit, taken};
-use crate::quota::{Decision, Outcome, Parts, Period, QuotaError, WIDE_WORDS, checked_period};
+use crate::decision::{Decision, Outcome};
+use crate::rate::{Period, QuotaError, Rate, checked_period};
+use crate::state::{Parts, WIDE_WORDS};
 use crate::units::{Charge, Nanos, Timestamp};
 use reset::last_reset;
 
@@ -61,7 +63,7 @@ const SECONDS: u64 = 2 << 62;
 pub struct SlidingExact {
     requests: u32,
     period: Nanos,
-    reset: Option<DailyReset>,
+    pub(crate) reset: Option<DailyReset>,
 }
 
 /// A second with its minute and hour.
@@ -127,28 +129,9 @@ impl SlidingExact {
         self
     }
 
-    /// When all hits are forgotten each day.
-    #[must_use]
-    pub fn reset(&self) -> Option<&DailyReset> {
-        self.reset.as_ref()
-    }
-
-    /// Hits per period.
-    #[must_use]
-    pub fn requests(&self) -> u32 {
-        self.requests
-    }
-
-    /// The period.
-    #[must_use]
-    pub fn period(&self) -> Period {
-        Period::Span(self.period)
-    }
-
-    /// The most that can be left.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.requests
+    pub(crate) fn rate(&self) -> Rate {
+        let requests = self.requests;
+        Rate { requests, period: Period::Span(self.period), capacity: requests }
     }
 
     fn secs(&self) -> u64 {
@@ -166,7 +149,7 @@ impl SlidingExact {
         (Moment::of(second), Moment::of(oldest))
     }
 
-    pub(super) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+    pub(crate) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
         let (moment, oldest) = self.span(now);
         let reset = self.reset.as_ref();
         let mut levels = Levels { state, now: moment, oldest, secs: self.secs(), reset };
@@ -205,12 +188,7 @@ impl SlidingExact {
             None => self.full_at(&levels, used, now),
         };
         Decision {
-            outcome: if allowed {
-                Outcome::Allow
-            } else {
-                let retry_after = fits_at(charge.hits().needed()).saturating_since(now);
-                Outcome::Deny { retry_after }
-            },
+            outcome: Outcome::new(allowed, now, || fits_at(charge.hits().needed())),
             remaining: left,
             reset_at: if left < limit { fits_at(left + 1) } else { self.full_at(&levels, 0, now) },
             keep_until: levels.keep_until(now),
@@ -226,10 +204,7 @@ impl SlidingExact {
             reset_at
         };
         Decision {
-            outcome: match charge {
-                Charge::Refund(_) => Outcome::Allow,
-                _ => Outcome::Deny { retry_after: retry_at.saturating_since(now) },
-            },
+            outcome: Outcome::new(matches!(charge, Charge::Refund(_)), now, || retry_at),
             remaining: 0,
             reset_at,
             keep_until: levels.keep_until(now),

@@ -29,8 +29,11 @@
 //! last of these charges, at c ≤ e, the window had counted at most `Q − ceil(p × (P − c) / P)` ≤ `Q −
 //! ceil(p × (P − e) / P)`; and the `p` hits before it were spent in their own window.
 
-use super::{DailyReset, is_forced_hit, taken};
-use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
+use super::daily_reset::{DailyReset, Resettable};
+use super::{is_forced_hit, taken};
+use crate::decision::{Decision, Outcome};
+use crate::rate::{Period, QuotaError, Rate, checked_period};
+use crate::state::{narrow, narrow_mut};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::num::NonZeroU64;
 
@@ -39,7 +42,7 @@ use std::num::NonZeroU64;
 pub struct SlidingWindow {
     requests: u32,
     period: Nanos,
-    reset: Option<DailyReset>,
+    pub(crate) reset: Option<DailyReset>,
 }
 
 /// The two counters, advanced to the time of the charge.
@@ -66,34 +69,15 @@ impl SlidingWindow {
         self
     }
 
-    /// When all hits are forgotten each day.
-    #[must_use]
-    pub fn reset(&self) -> Option<&DailyReset> {
-        self.reset.as_ref()
+    pub(crate) fn rate(&self) -> Rate {
+        let requests = self.requests;
+        Rate { requests, period: Period::Span(self.period), capacity: requests }
     }
 
-    /// Hits per period.
-    #[must_use]
-    pub fn requests(&self) -> u32 {
-        self.requests
-    }
-
-    /// The period.
-    #[must_use]
-    pub fn period(&self) -> Period {
-        Period::Span(self.period)
-    }
-
-    /// The most that can be left.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.requests
-    }
-
-    #[inline]
-    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) | Charge::Force(hits) = charge
-            && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
+    #[inline(always)]
+    pub(crate) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+        if let Some(hits) = charge.taken()
+            && let Some(decision) = self.take(state, hits, now.as_nanos())
         {
             return decision;
         }
@@ -102,7 +86,7 @@ impl SlidingWindow {
 
     /// The common case, in one word and few instructions: the hits fit into the current window. Decides
     /// like [`decide_any`](Self::decide_any); none in all other cases.
-    #[inline]
+    #[inline(always)]
     fn take(&self, state: &mut [u64; 4], hits: u64, now: u64) -> Option<Decision> {
         let [start, current, previous, _] = *state;
         let period = self.period.as_nanos();
@@ -136,12 +120,7 @@ impl SlidingWindow {
     }
 
     #[inline(never)]
-    pub(super) fn decide_any(
-        &self,
-        state: &mut [u64; 4],
-        charge: Charge,
-        now: Timestamp,
-    ) -> Decision {
+    fn decide_any(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
         let mut window = self.advanced(state, now.as_nanos());
         let before = self.left(&window, now);
         let mut left = before;
@@ -172,12 +151,9 @@ impl SlidingWindow {
             }
         };
         Decision {
-            outcome: if allowed {
-                Outcome::Allow
-            } else {
-                let fits_at = self.fits_at(&window, charge.hits().needed(), now);
-                Outcome::Deny { retry_after: fits_at.saturating_since(now) }
-            },
+            outcome: Outcome::new(allowed, now, || {
+                self.fits_at(&window, charge.hits().needed(), now)
+            }),
             remaining: left,
             reset_at: if left < u64::from(self.requests) {
                 self.fits_at(&window, left + 1, now)
@@ -186,18 +162,6 @@ impl SlidingWindow {
             },
             keep_until: self.empty_at(&window, now),
         }
-    }
-
-    /// When the last hit came; the start of its window if not recorded.
-    pub(crate) fn last_hit(state: &[u64; 4]) -> Option<u64> {
-        let [start, current, previous, last] = *state;
-        Some(if last > 0 { last } else { start }).filter(|_| start > 0 && current | previous > 0)
-    }
-
-    /// The end of the window that counts a charge at `now`; the same before and after the charge.
-    pub(crate) fn spendable_until(&self, state: &[u64; 4], now: Timestamp) -> Timestamp {
-        let start = self.advanced(state, now.as_nanos()).start;
-        Timestamp::from_nanos(start).saturating_add(self.period)
     }
 
     /// The window at `now`. Counters without hits are as good as new.
@@ -265,6 +229,22 @@ impl SlidingWindow {
             _ => 2,
         };
         Timestamp::from_nanos(window.start.saturating_add(periods * self.period.as_nanos()))
+    }
+}
+
+impl Resettable for SlidingWindow {
+    fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
+        self.decide_any(narrow_mut(state), charge, now)
+    }
+
+    fn last_hit(&self, state: &[u64]) -> Option<u64> {
+        let [start, current, previous, last] = *narrow(state);
+        Some(if last > 0 { last } else { start }).filter(|_| start > 0 && current | previous > 0)
+    }
+
+    fn spendable_until(&self, state: &[u64], now: Timestamp) -> Timestamp {
+        let start = self.advanced(narrow(state), now.as_nanos()).start;
+        Timestamp::from_nanos(start).saturating_add(self.period)
     }
 }
 

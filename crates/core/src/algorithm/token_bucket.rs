@@ -8,7 +8,7 @@
 //!
 //! State words: `last` (ns since the epoch of the last take or refund, or of the first use of a bucket that
 //! does not start full; at least 1), and the credits at that time as two words, low first. A refund fills
-//! up to the burst: a bucket knows how empty it is, but not who emptied it.
+//! up to the burst, whatever hits emptied the bucket.
 //!
 //! A forced charge of more than there is leaves a debt of at most a burst less one token: the bucket is
 //! empty, and `last` is ahead by the time that the debt takes to refill, rounded up to a nanosecond. A
@@ -25,14 +25,15 @@
 //! - Returnable tokens and the bucket's tokens are together at most the burst. Charges and returns turn one
 //!   into the other, and while any tokens are returnable, their number falls by at least as much as
 //!   refills.
-//! - Let x be the time `ttl` before the span. All tokens spent in the span were held since after x. The
-//!   tokens held since after x, those in the bucket, and the returnable ones of those held since before x
-//!   were together at most the burst at x, and grow by what refills in T + ttl.
+//! - Let x be the time `ttl` before the span. All tokens spent in the span were charged after x. Add up the
+//!   tokens charged after x, the bucket's tokens, and the returnable tokens of earlier charges: at x the sum
+//!   is at most the burst, and until the end of the span it grows at most by the refill of T + ttl.
 //!
 //! Source: the leaky bucket as a meter, in its lazily refilled form.
 
 use super::taken;
-use crate::quota::{Decision, Outcome, Period, QuotaError, checked_period};
+use crate::decision::{Decision, Outcome};
+use crate::rate::{Period, QuotaError, Rate, checked_period};
 use crate::units::{Charge, Nanos, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -71,28 +72,9 @@ impl TokenBucket {
         Ok(TokenBucket { requests, period, burst, initial, capacity, grace })
     }
 
-    /// Tokens refilled per period.
-    #[must_use]
-    pub fn requests(&self) -> u32 {
-        self.requests.get()
-    }
-
-    /// The period in which `requests` tokens refill.
-    #[must_use]
-    pub fn period(&self) -> Period {
-        Period::Span(self.period)
-    }
-
-    /// Tokens that the bucket can hold.
-    #[must_use]
-    pub fn burst(&self) -> u32 {
-        self.burst
-    }
-
-    /// The most that can be left: the burst.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.burst
+    pub(crate) fn rate(&self) -> Rate {
+        let (requests, period) = (self.requests.get(), Period::Span(self.period));
+        Rate { requests, period, capacity: self.burst }
     }
 
     /// The time that the bucket uses at `now`.
@@ -115,9 +97,9 @@ impl TokenBucket {
     }
 
     #[inline]
-    pub(super) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
-        if let Charge::Take(hits) | Charge::Force(hits) = charge
-            && let Some(decision) = self.take(state, hits.get(), now.as_nanos())
+    pub(crate) fn decide(&self, state: &mut [u64; 4], charge: Charge, now: Timestamp) -> Decision {
+        if let Some(hits) = charge.taken()
+            && let Some(decision) = self.take(state, hits, now.as_nanos())
         {
             return decision;
         }
@@ -209,12 +191,8 @@ impl TokenBucket {
         };
         let whole = after.divided(period).low();
         Decision {
-            outcome: if allowed {
-                Outcome::Allow
-            } else {
-                // A charge above the burst can never fit: the client waits until the bucket is full.
-                Outcome::Deny { retry_after: holds_at(needed).saturating_since(now) }
-            },
+            // A charge above the burst can never fit: the client waits until the bucket is full.
+            outcome: Outcome::new(allowed, now, || holds_at(needed)),
             remaining: whole,
             reset_at: holds_at(C::of_tokens(whole + 1, period)),
             keep_until: holds_at(capacity).saturating_add(self.grace),

@@ -82,11 +82,11 @@ fn amount(limit: &Limit) -> String {
 /// True if windows begin at other times than in UTC.
 fn is_in_a_time_zone(quota: &Quota) -> bool {
     let Quota::FixedWindow(window) = quota else { return false };
-    let plain = match window.period() {
-        Period::Span(span) => FixedWindow::new(window.requests(), span),
-        Period::Months(months) => FixedWindow::calendar(window.requests(), months),
+    let plain = match quota.period() {
+        Period::Span(span) => FixedWindow::new(quota.requests(), span),
+        Period::Months(months) => FixedWindow::calendar(quota.requests(), months),
     };
-    let borrow = window.capacity().saturating_sub(window.requests());
+    let borrow = quota.capacity().saturating_sub(quota.requests());
     plain.and_then(|plain| plain.with_borrow(borrow)).is_ok_and(|plain| plain != *window)
 }
 

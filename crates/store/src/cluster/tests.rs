@@ -274,7 +274,7 @@ fn a_kill_in_the_middle_of_a_recovery_does_no_harm() {
             let cleaner = heap.open(1, case.eviction);
             kill::before_write(recovering, || {
                 let _life = claim_of(&heap, 0);
-                let _ = recover(&heap.memory, 0);
+                let _ = recover(&heap.memory, [0]);
             });
             heap.kill_process(1, cleaner);
             let story = format!("killed before write {writes}, recovery before {recovering}");

@@ -14,10 +14,10 @@ use crate::memory::KeyNode;
 use crate::memory::region::{prefetch, prefetch_run};
 use crate::memory::sync::{AtomicU64, get};
 use crate::transaction::{
-    Change, HomeLock, KeySlot, Lookup, NoSlot, Occupant, Transaction, WouldBlock, is_worth_keeping,
+    Change, HomeLock, KeySlot, Lookup, Occupant, Transaction, WouldBlock, is_worth_keeping,
 };
+use crate::writers::HeldSlot;
 use crate::writers::slot::{JOURNAL_WORDS, KEYS_MAX};
-use crate::writers::{Count, HeldSlot};
 
 /// Updates of up to this many keys do not allocate. Few requests meet more limits.
 const KEYS_INLINE: usize = 4;
@@ -39,6 +39,8 @@ impl Cluster {
         UpdateError::NoClass { key: key.stored(self.seed()), class: key.class() }
     }
 
+    /// Updates one key. The fast path of nearly all updates is for a live narrow node, contiguous, at home, with
+    /// the lock free.
     #[inline]
     pub(super) fn update_one<'a, K: Key + ?Sized, T>(
         &'a self,
@@ -48,28 +50,8 @@ impl Cluster {
         now_secs: u32,
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
-        match self.update_fast(held, key, lookup, now_secs, decide) {
-            Ok(answer) => {
-                self.check_intact()?;
-                Ok(answer)
-            }
-            Err(decide) => self.update_slow(held, key, lookup, now_secs, decide),
-        }
-    }
-
-    /// The fast path of nearly all updates: a live narrow node, contiguous, at home, with the lock free.
-    /// Returns `decide` if the node is another one; then [`Cluster::update_slow`] does the same.
-    #[inline(always)]
-    fn update_fast<'a, K: Key + ?Sized, T, D: FnOnce(EntryMut<'_>) -> T>(
-        &'a self,
-        held: &HeldSlot<'a>,
-        key: &K,
-        lookup: &Lookup<'a>,
-        now_secs: u32,
-        decide: D,
-    ) -> Result<T, D> {
         let Some(mut live) = self.find_live_at_home(held, key, lookup, now_secs) else {
-            return Err(decide);
+            return self.update_slow(held, key, lookup, now_secs, decide);
         };
         let answer = decide(EntryMut {
             state: &mut live.image[STATE..NARROW_WORDS - 1],
@@ -77,7 +59,7 @@ impl Cluster {
             is_new: false,
             room: Room::Available,
         });
-        self.write_back(live, now_secs);
+        self.write_back(live, now_secs)?;
         Ok(answer)
     }
 
@@ -101,7 +83,7 @@ impl Cluster {
     }
 
     #[inline(always)]
-    fn write_back(&self, live: LiveNode<'_>, now_secs: u32) {
+    fn write_back(&self, live: LiveNode<'_>, now_secs: u32) -> Result<(), UpdateError> {
         let LiveNode { lock, slot, words, mut image, expires_at } = live;
         let expires = secs_up(expires_at);
         if is_worth_keeping(&image, expires, now_secs) {
@@ -110,6 +92,8 @@ impl Cluster {
         } else {
             lock.erase(&self.memory, slot);
         }
+        drop(lock);
+        self.check_intact()
     }
 
     #[cold]
@@ -122,21 +106,16 @@ impl Cluster {
         decide: impl FnOnce(EntryMut<'_>) -> T,
     ) -> Result<T, UpdateError> {
         let mut transaction = Transaction::new(&self.memory, &self.writers, held.writer);
+        let freed_until = self.freed_until(now_secs);
         let key_slot = lock_one(&mut transaction, lookup, |transaction| {
             match transaction.find(key, lookup, now_secs)? {
                 Some(key_slot) => Ok(Some(key_slot)),
-                None => self.allocate(transaction, lookup, now_secs),
+                None => transaction.allocate(lookup, freed_until, self.eviction),
             }
         })?;
         let Some(key_slot) = key_slot else { return Err(self.full(&transaction, lookup)) };
-        let (mut narrow, mut wide) = ([0; NARROW_WORDS], Vec::new());
         let words = lookup.class.layout.node_words;
-        let image: &mut [u64] = if words == NARROW_WORDS {
-            &mut narrow
-        } else {
-            wide.resize(words, 0);
-            &mut wide
-        };
+        let image = &mut SmallVec::<[u64; NARROW_WORDS]>::from_elem(0, words)[..];
         let (is_new, mut expires_at) = self.load(Some(&key_slot), &lookup.stored, image)?;
         let state = &mut image[STATE..words - 1];
         let answer = decide(EntryMut {
@@ -203,32 +182,18 @@ impl Cluster {
                 found[first]
             });
         }
+        let freed_until = self.freed_until(now_secs);
         let mut key_slots = KeySlots::with_capacity(keys.len());
         for (index, (lookup, found)) in lookups.iter().zip(found).enumerate() {
             let first = entries[index].first;
             let key_slot = match found {
                 Some(key_slot) => Some(key_slot),
                 None if first < index => key_slots[first],
-                None => self.allocate(transaction, lookup, now_secs)?,
+                None => transaction.allocate(lookup, freed_until, self.eviction)?,
             };
             key_slots.push(key_slot);
         }
         Ok(key_slots)
-    }
-
-    /// Allocates a slot for a key that has none; none if there is no room.
-    #[cold]
-    fn allocate<'a>(
-        &self,
-        transaction: &mut Transaction<'a>,
-        lookup: &Lookup<'a>,
-        now_secs: u32,
-    ) -> Result<Option<KeySlot<'a>>, WouldBlock<'a>> {
-        match transaction.allocate(lookup, self.freed_until(now_secs), self.eviction) {
-            Ok(key_slot) => Ok(Some(key_slot)),
-            Err(NoSlot::WouldBlock(blocked)) => Err(blocked),
-            Err(NoSlot::Full) => Ok(None),
-        }
     }
 
     /// Fills in the image of the node before the update. Returns whether the key is new, and its expiry. A
@@ -256,12 +221,12 @@ impl Cluster {
     /// The error for a key to be written that has no slot.
     #[cold]
     fn full(&self, transaction: &Transaction<'_>, lookup: &Lookup<'_>) -> UpdateError {
-        transaction.count(Count::Refused);
+        transaction.count_refused();
         let (key, class) = (lookup.stored, lookup.home.id.class);
         UpdateError::Full { key, class, nodes: lookup.nodes() }
     }
 
-    /// Completes the image of a node, and decides what to do with it.
+    /// Completes the image of a node, and decides whether to write it.
     #[inline]
     fn outcome(
         &self,
@@ -304,8 +269,7 @@ impl Cluster {
             let held = self.acquire()?;
             if let Some(mut live) = self.find_live_at_home(&held, key, &lookup, now_secs) {
                 let answer = live.decide(decide);
-                self.write_back(live, now_secs);
-                self.check_intact()?;
+                self.write_back(live, now_secs)?;
                 return Ok(answer);
             }
         }
@@ -458,7 +422,7 @@ pub(super) fn prefetch_single(lookup: &Lookup<'_>) {
 #[inline]
 pub(super) fn prefetch_tagged(lookup: &Lookup<'_>) {
     let (key_node, layout) = (lookup.home, lookup.home.layout());
-    if let Some(slot) = key_node.find_by_tag(&lookup.stored) {
+    if let Some(slot) = key_node.first_tagged(lookup.stored.tag(), |_| true) {
         let at = layout.node_at(slot);
         if at.stride == 1 {
             prefetch_run(key_node.words(), at.first, layout.node_words);

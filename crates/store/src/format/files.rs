@@ -1,18 +1,18 @@
 //! The files of a cluster, in memory and on disk: creating them, opening them, checking their headers,
 //! noticing changes from outside.
 //!
-//! Owns what both kinds have in common. Which files there are is in [`crate::open::segment`] and
+//! Owns the common part of both kinds. Which files there are is in [`crate::open::segment`] and
 //! [`crate::snapshot`], the order of opening in [`crate::open`]. Never changes a file that it refuses.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenFailure};
 use crate::format::{Class, ClusterInfo, Geometry, HEADER_BYTES, Role, Storage, header};
 
 /// Whether a file or a mapping may be changed.
@@ -69,13 +69,10 @@ pub(crate) fn create(
 
 /// Opens a regular file. Refuses anything else, such as a pipe, without waiting for it.
 pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return Err(OpenError::NotAFile { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::Missing { path: path.to_owned() });
-        }
-        Err(source) => return Err(io_error("look for the file", path)(source)),
+    match if_found(fs::metadata(path), "look for the file", path)? {
+        None => return Err(OpenFailure::Missing.at(path)),
+        Some(metadata) if !metadata.is_file() => return Err(OpenFailure::NotAFile.at(path)),
+        Some(_) => {}
     }
     OpenOptions::new()
         .read(true)
@@ -84,7 +81,6 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<File, OpenError> {
         .map_err(io_error("open the file", path))
 }
 
-/// Reads and checks the header.
 pub(crate) fn read_header(
     file: &File,
     storage: Storage,
@@ -94,38 +90,17 @@ pub(crate) fn read_header(
     let found = file.metadata().map_err(io_error("read the length", path))?.len();
     if found < HEADER_BYTES as u64 {
         let expected = HEADER_BYTES as u64;
-        return Err(OpenError::TooShort { path: path.to_owned(), found, expected });
+        return Err(OpenFailure::TooShort { found, expected }.at(path));
     }
     let mut bytes = [0; HEADER_BYTES];
     file.read_exact_at(&mut bytes, 0).map_err(io_error("read the header", path))?;
     header::decode(&bytes, storage, role, path)
 }
 
-/// As [`read_header`], for a file of the cluster `info`.
-pub(crate) fn check_header(
-    file: &File,
-    info: &ClusterInfo,
-    (storage, role): (Storage, Role),
-    path: &Path,
-) -> Result<(), OpenError> {
-    if read_header(file, storage, role, path)? == *info {
-        return Ok(());
-    }
-    Err(OpenError::WrongFile { path: path.to_owned(), what: "a file of another cluster" })
-}
-
-pub(crate) fn check_length(file: &File, expected: u64, path: &Path) -> Result<(), OpenError> {
-    let found = file.metadata().map_err(io_error("read the length", path))?.len();
-    if found == expected {
-        return Ok(());
-    }
-    Err(OpenError::Length { path: path.to_owned(), found, expected })
-}
-
 /// Reserves space for the first `bytes` bytes of the file, and changes none of them.
 pub(crate) fn allocate(file: &File, bytes: u64, path: &Path) -> Result<(), OpenError> {
     retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, bytes))
-        .map_err(|errno| OpenError::NoSpace { path: path.to_owned(), bytes, source: errno.into() })
+        .map_err(|errno| OpenFailure::NoSpace { bytes, source: errno.into() }.at(path))
 }
 
 pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
@@ -134,67 +109,140 @@ pub(crate) fn sync_directory(dir: &Path) -> Result<(), OpenError> {
         .map_err(io_error("write the directory to the disk", dir))
 }
 
+/// Creates a directory, in place of a leftover, and fills it. Removes it if that fails.
+pub(crate) fn create_directory<T>(
+    dir: &Path,
+    mode: u32,
+    fill: impl FnOnce() -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    remove(dir)?;
+    DirBuilder::new().mode(mode).create(dir).map_err(io_error("create the directory", dir))?;
+    let filled = fill();
+    if filled.is_err() {
+        // Best effort, so that a full disk does not stay full; the first error is returned.
+        let _ = remove(dir);
+    }
+    filled
+}
+
 /// Removes a directory and its content, if it exists.
 pub(crate) fn remove(dir: &Path) -> Result<(), OpenError> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove what is left over", dir)(error))
-        }
-        _ => Ok(()),
+    if_found(fs::remove_dir_all(dir), "remove the leftovers", dir).map(drop)
+}
+
+/// The result of an operation on a file, unless there is no such file.
+pub(crate) fn if_found<T>(
+    result: io::Result<T>,
+    action: &'static str,
+    path: &Path,
+) -> Result<Option<T>, OpenError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error(action, path)(error)),
     }
 }
 
 pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
-    move |source| OpenError::Io { action, path: path.to_owned(), source }
+    move |source| OpenFailure::Io { action, source }.at(path)
 }
 
-/// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that
-/// the file was truncated or punched, and that data is gone.
-pub(crate) fn is_whole(file: &File, bytes: u64) -> bool {
-    let is_all = |found: fs::Metadata| {
-        found.len() == bytes && (cfg!(not(target_os = "linux")) || 512 * found.blocks() >= bytes)
-    };
-    file.metadata().is_ok_and(is_all)
-}
-
-/// The files in use, so that a replaced file is noticed.
-#[derive(Debug, Default)]
-pub(crate) struct FilesInUse(Vec<FileInUse>);
-
+/// The open files of a cluster in one directory, the control file first.
 #[derive(Debug)]
-struct FileInUse {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-    bytes: u64,
+pub(crate) struct FileSet {
+    pub(crate) dir: PathBuf,
+    files: Vec<OpenFile>,
+    /// How many node files are narrow.
+    narrow: usize,
 }
 
-impl FilesInUse {
-    pub(crate) fn add(&mut self, file: &File, path: PathBuf) -> Result<(), OpenError> {
-        let metadata = file.metadata().map_err(io_error("read the length", &path))?;
-        let (device, inode) = (metadata.dev(), metadata.ino());
-        self.0.push(FileInUse { path, device, inode, bytes: metadata.len() });
-        Ok(())
+/// An open file with its expected length.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+}
+
+impl OpenFile {
+    /// Whether all of a memory file is there. Its space was reserved, so a hole or a missing end means that
+    /// the file was truncated or punched, and that data is gone.
+    pub(crate) fn is_whole(&self) -> bool {
+        let is_all = |found: fs::Metadata| {
+            let has_holes = cfg!(target_os = "linux") && 512 * found.blocks() < self.bytes;
+            found.len() == self.bytes && !has_holes
+        };
+        self.file.metadata().is_ok_and(is_all)
+    }
+}
+
+impl FileSet {
+    /// Opens the files of the cluster `info` in `dir`, and checks their headers and lengths.
+    pub(crate) fn open(
+        dir: &Path,
+        info: &ClusterInfo,
+        storage: Storage,
+        access: Access,
+        bytes: impl Fn(Role) -> u64,
+    ) -> Result<Self, OpenError> {
+        let open = |role: Role| {
+            let path = dir.join(role.file_name());
+            let file = open(&path, access)?;
+            if read_header(&file, storage, role, &path)? != *info {
+                return Err(
+                    OpenFailure::WrongFile { actual: "a file of another cluster" }.at(&path)
+                );
+            }
+            let found = file.metadata().map_err(io_error("read the length", &path))?.len();
+            let expected = bytes(role);
+            if found != expected {
+                return Err(OpenFailure::Length { found, expected }.at(&path));
+            }
+            Ok(OpenFile { file, path, bytes: expected })
+        };
+        let files = roles(info).map(open).collect::<Result<_, _>>()?;
+        Ok(Self { dir: dir.to_owned(), files, narrow: info.narrow.files() as usize })
     }
 
+    pub(crate) fn control(&self) -> &File {
+        &self.files[0].file
+    }
+
+    /// All files, the control file first.
+    pub(crate) fn all(&self) -> &[OpenFile] {
+        &self.files
+    }
+
+    pub(crate) fn nodes(&self, class: Class) -> &[OpenFile] {
+        let (narrow, wide) = self.files[1..].split_at(self.narrow);
+        match class {
+            Class::Narrow => narrow,
+            Class::Wide => wide,
+        }
+    }
+
+    /// All paths, that of the control file first.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(|file| file.path.as_path())
+        self.files.iter().map(|file| file.path.as_path())
     }
 
     /// Whether every file is still in place and has the same length.
     pub(crate) fn check(&self) -> io::Result<()> {
-        for file in &self.0 {
-            let path = file.path.display();
-            let metadata = fs::metadata(&file.path).map_err(|error| {
-                io::Error::new(error.kind(), format!("{path}: the file in use is gone: {error}"))
+        for OpenFile { file, path, bytes } in &self.files {
+            let opened = file.metadata()?;
+            let metadata = fs::metadata(path).map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("{}: the file in use is gone: {error}", path.display()),
+                )
             })?;
-            if (metadata.dev(), metadata.ino()) != (file.device, file.inode) {
+            let path = path.display();
+            if (metadata.dev(), metadata.ino()) != (opened.dev(), opened.ino()) {
                 let text = format!("{path}: another file is in the place of the one in use");
                 return Err(io::Error::other(text));
             }
-            if metadata.len() != file.bytes {
-                let (found, expected) = (metadata.len(), file.bytes);
-                let text = format!("{path}: found {found} bytes, expected {expected}");
+            if metadata.len() != *bytes {
+                let text = format!("{path}: found {} bytes, expected {bytes}", metadata.len());
                 return Err(io::Error::other(text));
             }
         }

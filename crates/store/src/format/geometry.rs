@@ -7,7 +7,6 @@
 //! a line. So each *primary* slot has a line to itself, and the last words of seven lines make up one *spread* node.
 //! A spread node takes seven cache misses instead of one, so spread nodes are allocated last.
 
-/// The size of a word in bytes.
 pub(crate) const WORD_BYTES: u64 = 8;
 /// State words of a narrow node.
 pub const STATE_WORDS_NARROW: u32 = 4;
@@ -24,12 +23,11 @@ const CHAIN_NARROW: u32 = 35;
 const CHAIN_WIDE: u32 = 28;
 /// The target size of a file when the number of files is not given.
 const FILE_BYTES_WANTED: u64 = 1 << 30;
-/// The largest cluster: 64 TiB, well below what a process can map.
+/// The largest cluster: 64 TiB, well below the address space of a process.
 const TOTAL_BYTES_MAX: u64 = 1 << 46;
 /// The maximum number of files; each takes a mapping.
 pub(super) const FILES_MAX: u32 = 128;
 
-/// Words of a cache line.
 pub(super) const LINE_WORDS: u32 = 8;
 /// Words of a head: one line (docs/internals/store-format.md, "Key-node").
 pub(crate) const HEAD_WORDS: usize = 8;
@@ -67,15 +65,13 @@ impl Class {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// A number is out of range.
-    #[error("{what} {found} is not allowed ({min} to {max})")]
+    /// A number is zero or too large.
+    #[error("{what} {found} is not allowed (1 to {max})")]
     Range {
         /// The name of the number.
         what: &'static str,
         /// Its value.
         found: u64,
-        /// The smallest allowed value.
-        min: u64,
         /// The largest allowed value.
         max: u64,
     },
@@ -125,11 +121,11 @@ impl Geometry {
             ("number of state words", u64::from(state_words), u64::from(STATE_WORDS_MAX)),
         ] {
             if !(1..=max).contains(&found) {
-                return Err(GeometryError::Range { what, found, min: 1, max });
+                return Err(GeometryError::Range { what, found, max });
             }
         }
         let geometry = Self { files, key_nodes, chain, state_words };
-        let bytes = geometry.total_bytes_checked().unwrap_or(u64::MAX);
+        let bytes = geometry.total_bytes();
         if bytes > TOTAL_BYTES_MAX {
             return Err(GeometryError::Total { bytes, max: TOTAL_BYTES_MAX });
         }
@@ -172,7 +168,7 @@ impl Geometry {
         }
         let max = TOTAL_BYTES_MAX / WORD_BYTES;
         if !(1..=max).contains(&capacity) {
-            return Err(GeometryError::Range { what: "capacity", found: capacity, min: 1, max });
+            return Err(GeometryError::Range { what: "capacity", found: capacity, max });
         }
         let nodes = (capacity as f64 / load).ceil() as u64;
         let key_nodes = nodes.div_ceil(u64::from(chain));
@@ -238,7 +234,8 @@ impl Geometry {
     /// The size of a memory file in bytes: its header, its key-nodes, and for each a word about its snapshot copy.
     #[must_use]
     pub const fn file_bytes(&self) -> u64 {
-        HEADER_BYTES as u64 + (self.key_node_bytes() + WORD_BYTES) * self.key_nodes
+        let key_nodes = (self.key_node_bytes() + WORD_BYTES).saturating_mul(self.key_nodes);
+        key_nodes.saturating_add(HEADER_BYTES as u64)
     }
 
     /// The size of a snapshot file in bytes: its header, and two copies of each key-node.
@@ -250,15 +247,9 @@ impl Geometry {
     /// The size of all memory files in bytes.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
-        self.file_bytes() * self.files as u64
+        self.file_bytes().saturating_mul(self.files as u64)
     }
 
-    fn total_bytes_checked(&self) -> Option<u64> {
-        let of_file = (self.key_node_bytes() + WORD_BYTES).checked_mul(self.key_nodes)?;
-        of_file.checked_add(HEADER_BYTES as u64)?.checked_mul(u64::from(self.files))
-    }
-
-    /// The number of words of a node.
     pub(super) const fn node_words(&self) -> usize {
         NODE_WORDS_BESIDES_STATE + self.state_words as usize
     }

@@ -1,4 +1,4 @@
-//! The header of every file of a cluster: what the file is, which cluster it belongs to, and its geometry.
+//! The header of every file of a cluster: the role of the file, its cluster, and its geometry.
 //!
 //! Owns the encoding (docs/internals/store-format.md, "Header") and the check of a header from outside. Pure: bytes in,
 //! bytes or an error out. Never repairs a header.
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenFailure};
 use crate::format::{Class, Geometry, HEADER_BYTES};
 
 const MAGIC: [u8; 8] = *b"TIDEGATE";
@@ -25,7 +25,7 @@ const NARROW: usize = 8;
 const WIDE: usize = 12;
 const CHECKSUM: usize = HEADER_BYTES / 8 - 1;
 
-/// What the headers of all files of a cluster have in common.
+/// The common part of the headers of all files of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
     /// Random: distinguishes the files of one cluster from those of another.
@@ -54,7 +54,6 @@ pub(crate) enum Storage {
     Snapshot = 1,
 }
 
-/// The role of a file in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Control,
@@ -70,7 +69,6 @@ impl Role {
         }
     }
 
-    /// The name of the file in its directory.
     pub(crate) fn file_name(self) -> String {
         match self {
             Self::Control => "control.tide".to_owned(),
@@ -117,29 +115,28 @@ pub(crate) fn decode(
 ) -> Result<ClusterInfo, OpenError> {
     let (words, _) = bytes.as_chunks::<8>();
     let word = |index: usize| u64::from_le_bytes(words[index]);
-    let path = || path.to_owned();
     if words[0] != MAGIC {
-        return Err(OpenError::NotACounterFile { path: path(), found: words[0], expected: MAGIC });
+        return Err(OpenFailure::NotACounterFile { found: words[0], expected: MAGIC }.at(path));
     }
     if word(VERSION) != FORMAT_VERSION {
         let (found, expected) = (word(VERSION), FORMAT_VERSION);
-        return Err(OpenError::FormatVersion { path: path(), found, expected });
+        return Err(OpenFailure::FormatVersion { found, expected }.at(path));
     }
     let (found, expected) = (word(CHECKSUM), checksum(bytes));
     if found != expected {
-        return Err(OpenError::Checksum { path: path(), found, expected });
+        return Err(OpenFailure::Checksum { found, expected }.at(path));
     }
     if (word(ROLE), word(FILE)) != role.words() {
-        return Err(OpenError::WrongFile { path: path(), what: "another file of a cluster" });
+        return Err(OpenFailure::WrongFile { actual: "another file of a cluster" }.at(path));
     }
     if word(STORAGE) != storage as u64 {
-        let what = "a file of the same name from elsewhere: memory is no snapshot";
-        return Err(OpenError::WrongFile { path: path(), what });
+        let actual = "a file of the same name from elsewhere: memory is no snapshot";
+        return Err(OpenFailure::WrongFile { actual }.at(path));
     }
     let geometry = |at: usize| {
         let small = |index: usize| u32::try_from(word(index)).unwrap_or(u32::MAX);
         Geometry::by_count(small(at), word(at + 1), small(at + 2), small(at + 3))
-            .map_err(|source| OpenError::Geometry { path: path(), source })
+            .map_err(|error| OpenFailure::Geometry(error).at(path))
     };
     Ok(ClusterInfo {
         cluster: u128::from(word(CLUSTER_HIGH)) << 64 | u128::from(word(CLUSTER_LOW)),

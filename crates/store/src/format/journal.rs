@@ -9,7 +9,6 @@ const ERASE_BIT: u64 = 1 << 62;
 /// Words of a record besides the image of the node.
 pub(crate) const RECORD_WORDS_BESIDES_IMAGE: usize = 2;
 
-/// The change of one node.
 pub(crate) struct Record<'a> {
     pub(crate) id: KeyNodeId,
     pub(crate) slot: u32,

@@ -1,4 +1,4 @@
-//! Keys, and what a node stores of them.
+//! Keys, and their stored form in a node.
 //!
 //! A key type provides an *index estimate* (a number that says where to look) and a *comparison* (whether a
 //! node found there is the right one). As nodes have a fixed size, they store two words of a key: the
@@ -65,13 +65,13 @@ impl fmt::Display for StoredKey {
 /// assert!(card("Ada Lovelace").compare(&other, &one));
 /// ```
 pub trait Key {
-    /// What a node of a cluster with this seed stores of the key.
+    /// The stored form of the key in a cluster with this seed.
     ///
     /// The estimate determines where the key lives. So it must be a hash that depends on the seed, or else an
     /// attacker could aim many keys at one chain, and it must be uniform over all 64 bits.
     fn stored(&self, seed: u64) -> StoredKey;
 
-    /// Whether `found`, stored in a node, is this key. `own` is what a node would store of this key.
+    /// Whether `found`, stored in a node, is this key. `own` is the stored form of this key.
     ///
     /// Keys that compare equal must have equal estimates.
     #[inline]

@@ -16,7 +16,6 @@ pub(crate) struct Layout {
     has_spread_nodes: bool,
 }
 
-/// The position of a key-node in its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyNodeAt {
     /// Counted over all files.
@@ -37,7 +36,6 @@ impl Layout {
         }
     }
 
-    /// The position of a node's words within its key-node.
     #[inline]
     pub(crate) const fn node_at(&self, slot: u32) -> NodeAt {
         let (slot, primary_slots) = (slot as usize, self.primary_slots as usize);
@@ -54,7 +52,6 @@ impl Layout {
         }
     }
 
-    /// The position of a key-node, given its number over all files.
     pub(crate) const fn key_node(&self, number: u64) -> KeyNodeAt {
         let (file, index) = self.file_and_index(number);
         self.key_node_of(file as u64, index)
@@ -75,7 +72,9 @@ impl Layout {
     /// The home of a key: its estimate scaled to the files, and the remainder scaled to the key-nodes of a file.
     #[inline]
     pub(crate) const fn home(&self, stored: &StoredKey) -> KeyNodeAt {
-        self.scale(stored.estimate)
+        let in_files = stored.estimate as u128 * self.geometry.files() as u128;
+        let (file, index) = ((in_files >> 64) as u64, in_files as u64);
+        self.key_node_of(file, ((index as u128 * self.geometry.key_nodes() as u128) >> 64) as u64)
     }
 
     /// The alternate of a key, for when its home is crowded: never the home, unless that is the only key-node.
@@ -106,13 +105,6 @@ impl Layout {
         // Slot 0 is in line 1, behind the head.
         let next = ((first_choice + 1) ^ 1).saturating_sub(1);
         if next < self.primary_slots { next } else { first_choice }
-    }
-
-    #[inline]
-    const fn scale(&self, estimate: u64) -> KeyNodeAt {
-        let in_files = estimate as u128 * self.geometry.files() as u128;
-        let (file, index) = ((in_files >> 64) as u64, in_files as u64);
-        self.key_node_of(file, ((index as u128 * self.geometry.key_nodes() as u128) >> 64) as u64)
     }
 
     #[inline]

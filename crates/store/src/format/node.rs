@@ -11,16 +11,13 @@ use crate::format::StoredKey;
 pub(crate) const ESTIMATE: usize = 0;
 pub(crate) const IDENTITY: usize = 1;
 pub(crate) const STATE: usize = 2;
-/// Words of a narrow node.
 pub(crate) const NARROW_WORDS: usize = 7;
 
-/// The key in an image of a node.
 #[inline]
 pub(crate) const fn key_of(image: &[u64]) -> StoredKey {
     StoredKey { estimate: image[ESTIMATE], identity: image[IDENTITY] }
 }
 
-/// The second at which a node with this tail expires.
 #[inline]
 pub(crate) const fn expires_secs(tail: u64) -> u32 {
     (tail >> 32) as u32

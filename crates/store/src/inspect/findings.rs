@@ -1,5 +1,4 @@
-//! The findings of a verification: what is sound, what is flawed and where, and what a killed process left
-//! for recovery.
+//! The findings of a verification: sound nodes, flaws and their positions, and leftovers of killed processes.
 //!
 //! Owns the words for it. Reads no memory: see [`super::verifier`].
 
@@ -8,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::format::StoredKey;
 
-/// Further flaws are counted but not kept: nobody reads them, and a file of random bytes has millions.
+/// Further flaws are counted but not kept: a file of random bytes has millions, too many to read.
 const FLAWS_KEPT: usize = 1000;
 
 /// A kind of flaw.
@@ -43,34 +42,35 @@ impl FlawKind {
         FlawKind::WriterSlot,
     ];
 
-    /// The name of the kind.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    /// The name of the kind, and its meaning.
+    const fn words(self) -> (&'static str, &'static str) {
         match self {
-            FlawKind::Torn => "torn",
-            FlawKind::Foreign => "foreign",
-            FlawKind::Duplicate => "duplicate",
-            FlawKind::Unreachable => "unreachable",
-            FlawKind::Late => "late",
-            FlawKind::Lock => "lock",
-            FlawKind::WriterSlot => "writer",
+            FlawKind::Torn => ("torn", "the check of the node does not match its words"),
+            FlawKind::Foreign => {
+                ("foreign", "the key of the node belongs elsewhere, or its tag is another key's")
+            }
+            FlawKind::Duplicate => ("duplicate", "another valid node has the same key"),
+            FlawKind::Unreachable => {
+                ("unreachable", "the key's home has no displaced keys, so it is not found")
+            }
+            FlawKind::Late => ("late", "the head says that no node here expires that early"),
+            FlawKind::Lock => ("lock", "the key-node is locked, but no process holds the lock"),
+            FlawKind::WriterSlot => {
+                ("writer", "the writer slot belongs to a process that cannot exist")
+            }
         }
     }
 
-    /// What the kind means.
+    /// The name of the kind.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The meaning of the kind.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
-        match self {
-            FlawKind::Torn => "the check of the node does not match its words",
-            FlawKind::Foreign => {
-                "the key of the node belongs elsewhere, or its tag is another key's"
-            }
-            FlawKind::Duplicate => "another valid node has the same key",
-            FlawKind::Unreachable => "the key's home has no displaced keys, so it is not found",
-            FlawKind::Late => "the head says that no node here expires that early",
-            FlawKind::Lock => "the key-node is locked, but no process holds the lock",
-            FlawKind::WriterSlot => "the writer slot belongs to a process that cannot exist",
-        }
+        self.words().1
     }
 }
 
@@ -126,8 +126,8 @@ pub struct Findings {
     pub locks_left: u64,
     /// Writer slots of dead processes. The next process that opens the cluster frees them.
     pub writer_slots_left: u64,
-    /// Whether a process restored the cluster meanwhile, or was killed doing so. Flaws may be what it is
-    /// about to repair.
+    /// Whether a process restored the cluster meanwhile, or was killed doing so. It may be about to repair the
+    /// flaws.
     pub is_being_restored: bool,
     /// The number of flaws of each kind, in the order of [`FlawKind::ALL`].
     counts: [u64; FlawKind::ALL.len()],

@@ -3,7 +3,7 @@
 //! A node is believed once it passes its check and is in the right place. Writers change a node only while
 //! they hold the lock of its key-node, and after committing their journal. So a failing node is flawed if the
 //! lock was free while it was read. Otherwise it is read again. If that does not help, as the writer was
-//! killed or stopped, the writer's journal contains what the node will be.
+//! killed or stopped, the writer's journal contains the new node.
 //!
 //! Owns the retries, which are bounded for each node and for a whole pass. Writes nothing.
 
@@ -27,7 +27,6 @@ const PAUSES_MAX: u32 = 400;
 /// stopped writers use it up.
 const PAUSES_TOTAL: u32 = 2_000;
 
-/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     Free,
@@ -51,13 +50,6 @@ pub(super) struct Reader<'a> {
     pauses_left: u32,
 }
 
-/// How often something was attempted.
-#[derive(Default)]
-pub(super) struct Attempts {
-    attempts: u32,
-    pauses: u32,
-}
-
 /// The words of a head that change whenever a node of the key-node is written.
 #[derive(PartialEq, Eq)]
 struct Version {
@@ -69,14 +61,14 @@ impl Version {
     /// The version before reading nodes.
     fn begin_read(key_node: KeyNode<'_>) -> Self {
         let version = Self::now(key_node);
-        // Acquire: what is read below is no older than the version.
+        // Acquire: later reads are no older than the version.
         fence(Ordering::Acquire);
         version
     }
 
     /// Whether the lock was free and nothing was written since.
     fn is_unchanged(&self, key_node: KeyNode<'_>) -> bool {
-        // Acquire: what was read above is no newer than the version below.
+        // Acquire: earlier reads are no newer than the version below.
         fence(Ordering::Acquire);
         self.lock as u32 == 0 && *self == Self::now(key_node)
     }
@@ -94,17 +86,16 @@ impl<'a> Reader<'a> {
         Self { memory, pauses_left: PAUSES_TOTAL }
     }
 
-    /// Whether to try again, after a short wait.
-    pub(super) fn retry(&mut self, attempts: &mut Attempts) -> bool {
-        attempts.attempts += 1;
-        if attempts.attempts <= SPINS_MAX {
+    /// Whether to try again, after a short wait. Counts the attempts.
+    pub(super) fn retry(&mut self, attempts: &mut u32) -> bool {
+        *attempts += 1;
+        if *attempts <= SPINS_MAX {
             std::hint::spin_loop();
             return true;
         }
-        if attempts.pauses == PAUSES_MAX || self.pauses_left == 0 {
+        if *attempts > SPINS_MAX + PAUSES_MAX || self.pauses_left == 0 {
             return false;
         }
-        attempts.pauses += 1;
         self.pauses_left -= 1;
         thread::sleep(PAUSE);
         true
@@ -112,7 +103,7 @@ impl<'a> Reader<'a> {
 
     /// Copies the node in a slot to `image`, which has the length of a node, and checks it.
     pub(super) fn read(&mut self, key_node: KeyNode<'_>, slot: u32, image: &mut [u64]) -> Reading {
-        let mut attempts = Attempts::default();
+        let mut attempts = 0;
         loop {
             let version = Version::begin_read(key_node);
             let reading = self.read_once(key_node, slot, image);
@@ -151,7 +142,7 @@ impl<'a> Reader<'a> {
         if key_node.tag(slot) == 0 { Reading::Free } else { Reading::Flawed(flaw) }
     }
 
-    /// Copies what the journal of the lock's holder has for a slot. Returns whether that is a valid node.
+    /// Copies the node that the journal of the lock's holder has for a slot. Returns whether it is valid.
     fn read_pending(&self, key_node: KeyNode<'_>, slot: u32, image: &mut [u64]) -> bool {
         let control = &self.memory.control;
         let Some(holder) = WriterSlot::of_lock(control, get(key_node.lock())) else { return false };
@@ -177,7 +168,7 @@ impl<'a> Reader<'a> {
         image: &[u64],
         is_wrong: impl Fn() -> bool,
     ) -> bool {
-        let mut attempts = Attempts::default();
+        let mut attempts = 0;
         let is_there = || key_node.tag(slot) != 0 && key_node.equals(slot, image);
         loop {
             let version = Version::begin_read(key_node);

@@ -38,7 +38,6 @@ pub struct Process {
     pub is_alive: bool,
 }
 
-/// The processes recorded in a control file.
 pub(super) fn processes(memory: &Memory, control_file: &File) -> Vec<Process> {
     let owners: Vec<u64> = WriterSlot::all(&memory.control).map(|writer| writer.owner()).collect();
     let process = |number| {
@@ -165,7 +164,6 @@ pub struct RangeStats {
 }
 
 impl RangeStats {
-    /// All key-nodes in `count` ranges.
     pub(super) fn all_of(class: &ClassMemory, count: u64) -> Vec<Self> {
         let total = class.layout.geometry.key_nodes_total();
         let count = count.clamp(1, total);

@@ -1,7 +1,7 @@
 //! The verification of a whole cluster from outside.
 //!
-//! Checks nodes as [`crate::writers::restore`] does, and also heads, locks and writer slots. Rechecks what a
-//! concurrent write may have caused. Repairs nothing.
+//! Checks nodes as [`crate::writers::restore`] does, and also heads, locks and writer slots. Rechecks flaws
+//! that a concurrent write may have caused. Repairs nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -19,29 +19,17 @@ use crate::writers::slot::process_of;
 
 use super::View;
 use super::findings::{Findings, Flaw, FlawKind};
-use super::reader::{Attempts, Reader, Reading};
+use super::reader::{Reader, Reading};
 
 /// How many key-nodes are checked between two reports of progress: about a millisecond's worth.
 const PROGRESS_INTERVAL: u64 = 1024;
 
-/// A verification in progress.
 pub(super) struct Verifier<'a> {
     pub(super) view: &'a View,
     pub(super) memory: &'a Memory,
     pub(super) now_secs: u32,
     pub(super) reader: Reader<'a>,
     pub(super) findings: Findings,
-}
-
-/// The state of a lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LockState {
-    Free,
-    Held,
-    /// Held by a dead process.
-    Orphaned,
-    /// Held by no possible writer slot.
-    Invalid,
 }
 
 impl Verifier<'_> {
@@ -69,20 +57,19 @@ impl Verifier<'_> {
     /// The torn or damaged copies of a snapshot.
     fn copies(&mut self) {
         for (role, key_node, offset) in &self.view.damaged {
-            let file = self.view.snapshot.dir().join(role.file_name());
+            let file = self.view.snapshot.files.dir.join(role.file_name());
             let key_node = (*role != Role::Control).then_some(*key_node);
             let (kind, offset) = (FlawKind::Torn, *offset);
             self.findings.add(Flaw { kind, file, offset, key_node, slot: None, key: None });
         }
     }
 
-    /// The file and the byte offset of a key-node.
     fn location(&self, class: &ClassMemory, number: u64) -> (PathBuf, u64) {
         let at = class.layout.key_node(number);
         let name = Role::Nodes { class: class.class, file: at.file as u32 }.file_name();
         match self.memory_dir() {
             Some(dir) => (dir.join(name), at.first as u64 * WORD_BYTES),
-            None => (self.view.snapshot.dir().join(name), snapshot::copy_offset(class, number)),
+            None => (self.view.snapshot.files.dir.join(name), snapshot::copy_offset(class, number)),
         }
     }
 
@@ -101,22 +88,24 @@ impl Verifier<'_> {
             let owner = writer.owner();
             match process_of(owner) {
                 None if owner == 0 => {}
-                None => self.findings.add(Flaw {
-                    kind: FlawKind::WriterSlot,
-                    file: self
-                        .memory_dir()
-                        .unwrap_or(Path::new(""))
-                        .join(Role::Control.file_name()),
-                    offset: writer.offset(),
-                    key_node: None,
-                    slot: None,
-                    key: None,
-                }),
+                None => {
+                    let dir = self.memory_dir().unwrap_or(Path::new(""));
+                    let (kind, file) = (FlawKind::WriterSlot, dir.join(Role::Control.file_name()));
+                    let offset = writer.offset();
+                    self.findings.add(Flaw {
+                        kind,
+                        file,
+                        offset,
+                        key_node: None,
+                        slot: None,
+                        key: None,
+                    });
+                }
                 Some(process) => {
                     self.findings.writer_slots_left += u64::from(!self.is_alive(process));
                 }
             }
-            let mut attempts = Attempts::default();
+            let mut attempts = 0;
             while writer.committed() != 0 {
                 if !self.reader.retry(&mut attempts) {
                     self.findings.updates_pending += 1;
@@ -127,18 +116,15 @@ impl Verifier<'_> {
     }
 
     fn key_node(&mut self, class: &ClassMemory, key_node: KeyNode<'_>, image: &mut [u64]) {
-        match self.lock_state(key_node) {
-            LockState::Free | LockState::Held => {}
-            LockState::Orphaned => self.findings.locks_left += 1,
-            LockState::Invalid => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
-        }
+        self.lock(class, key_node);
         for slot in key_node.occupied() {
             let reading = self.reader.read(key_node, slot, image);
             let flaw = match reading {
                 Reading::Free => continue,
                 Reading::Sound => self.flaw_among_others(class, key_node, slot, image),
                 Reading::Pending => None,
-                Reading::Flawed(flaw) => Some(kind_of(flaw)),
+                Reading::Flawed(NodeFlaw::Torn) => Some(FlawKind::Torn),
+                Reading::Flawed(NodeFlaw::Foreign) => Some(FlawKind::Foreign),
             };
             self.findings.nodes += 1;
             self.findings.pending += u64::from(reading == Reading::Pending);
@@ -187,32 +173,26 @@ impl Verifier<'_> {
         None
     }
 
-    fn lock_state(&mut self, key_node: KeyNode<'_>) -> LockState {
-        let mut attempts = Attempts::default();
+    /// Checks whether a live process holds the lock, if it is held.
+    fn lock(&mut self, class: &ClassMemory, key_node: KeyNode<'_>) {
+        let (control, mut attempts) = (&self.memory.control, 0);
         loop {
-            let state = self.lock_state_now(key_node);
-            // The other states may be a glimpse of a process that is joining or leaving.
-            if matches!(state, LockState::Free | LockState::Held)
-                || !self.reader.retry(&mut attempts)
-            {
-                return state;
+            let word = get(key_node.lock());
+            // A holder lists the lock in its slot before it takes it.
+            let holder = WriterSlot::of_lock(control, word)
+                .filter(|writer| writer.locks().any(|listed| listed == key_node.id))
+                .and_then(|writer| writer.process());
+            let is_alive = holder.is_some_and(|process| self.is_alive(process));
+            if is_alive || word == unlocked_word(control) {
+                return;
             }
-        }
-    }
-
-    fn lock_state_now(&self, key_node: KeyNode<'_>) -> LockState {
-        let control = &self.memory.control;
-        let word = get(key_node.lock());
-        if word == unlocked_word(control) {
-            return LockState::Free;
-        }
-        // A holder lists the lock in its slot before it takes it.
-        let writer = WriterSlot::of_lock(control, word)
-            .filter(|writer| writer.locks().any(|listed| listed == key_node.id));
-        match writer.and_then(|writer| writer.process()) {
-            None => LockState::Invalid,
-            Some(process) if self.is_alive(process) => LockState::Held,
-            Some(_) => LockState::Orphaned,
+            // This may be a glimpse of a process that is joining or leaving.
+            if !self.reader.retry(&mut attempts) {
+                return match holder {
+                    Some(_) => self.findings.locks_left += 1,
+                    None => self.flaw(FlawKind::Lock, class, key_node.id, None, None),
+                };
+            }
         }
     }
 
@@ -226,21 +206,7 @@ impl Verifier<'_> {
     ) {
         let (file, start) = self.location(class, id.number);
         let word = slot.map_or(0, |slot| class.layout.node_at(slot).first);
-        self.findings.add(Flaw {
-            kind,
-            file,
-            offset: start + word as u64 * WORD_BYTES,
-            key_node: Some(id.number),
-            slot,
-            key,
-        });
-    }
-}
-
-fn kind_of(flaw: NodeFlaw) -> FlawKind {
-    match flaw {
-        NodeFlaw::Torn => FlawKind::Torn,
-        NodeFlaw::Foreign => FlawKind::Foreign,
-        NodeFlaw::Duplicate => FlawKind::Duplicate,
+        let (offset, key_node) = (start + word as u64 * WORD_BYTES, Some(id.number));
+        self.findings.add(Flaw { kind, file, offset, key_node, slot, key });
     }
 }

@@ -26,7 +26,7 @@ const PROCESSES: usize = 512;
 pub(crate) const RESTORING: usize = PROCESSES + 64;
 /// Identifies the boot of the machine during which the memory was created.
 pub(crate) const BOOT: usize = RESTORING + 1;
-/// What the processes know about the clock; not interpreted here.
+/// The processes' knowledge of the clock; not interpreted here.
 const CLOCK: usize = BOOT + 1;
 /// A random number that distinguishes this memory from earlier ones of the cluster; set once it is filled.
 pub(crate) const NONCE: usize = RESTORING + 16;
@@ -37,13 +37,10 @@ pub(crate) const PASS: usize = NONCE + 2;
 /// The mark of this memory, in the high half; ignore the low half. All its locks contain the mark, so that a lost or
 /// replaced page is noticed as soon as a lock there is needed.
 pub(crate) const MARK: usize = NONCE + 3;
-/// The first writer slot.
 pub(crate) const WRITERS: usize = 1024;
 /// 32 KiB per slot, 8 MiB in total; only used pages take memory.
 pub(crate) const WRITER_WORDS: usize = if cfg!(loom) { 64 } else { 4096 };
-/// The number of words of the control file.
 pub(crate) const CONTROL_WORDS: usize = WRITERS + WRITERS_MAX as usize * WRITER_WORDS;
-/// The size of the control file in bytes.
 pub(crate) const CONTROL_BYTES: u64 = CONTROL_WORDS as u64 * WORD_BYTES;
 
 /// The half of a lock word that holds the mark.
@@ -67,7 +64,7 @@ pub(crate) fn unlocked_word(control: &Region) -> u64 {
     unlocked(get(word(control, MARK)))
 }
 
-/// Two words for what the processes know about the clock.
+/// See [`crate::Cluster::clock_words`].
 pub(crate) fn clock_words(control: &Region) -> [&AtomicU64; 2] {
     [CLOCK, CLOCK + 1].map(|index| word(control, index))
 }

@@ -1,7 +1,7 @@
 //! One key-node in memory: a head of one cache line, and its chain of nodes.
 //!
 //! Owns the meaning of the words (docs/internals/store-format.md, "Key-node"). Takes no lock: the caller holds the one
-//! in the head, or wants only a hint. Does not decide where a key goes or what is evicted.
+//! in the head, or wants only a hint. Does not choose the slot of a key, nor a node to evict.
 
 use bytemuck::cast_slice;
 
@@ -63,7 +63,6 @@ impl Iterator for Slots {
     }
 }
 
-/// A key-node: its id, its words and their layout.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyNode<'a> {
     pub(crate) id: KeyNodeId,
@@ -151,7 +150,7 @@ impl<'a> KeyNode<'a> {
     /// The first slot with this tag for which `is_it` holds. Faster than [`KeyNode::tagged`] if that is
     /// nearly always the first one.
     #[inline]
-    fn first_tagged(&self, tag: u8, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn first_tagged(&self, tag: u8, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         for (index, word) in self.tags().iter().enumerate() {
             let mut equal = equal_bytes(get(word), tag);
             while equal != 0 {
@@ -166,13 +165,6 @@ impl<'a> KeyNode<'a> {
         None
     }
 
-    /// The slot of a key, guessed from the tags alone. A hint.
-    #[inline]
-    pub(crate) fn find_by_tag(&self, stored: &StoredKey) -> Option<u32> {
-        self.first_tagged(stored.tag(), |_| true)
-    }
-
-    /// The slots without a node.
     #[inline]
     pub(crate) fn free(&self) -> Slots {
         self.tagged(0)
@@ -186,7 +178,6 @@ impl<'a> KeyNode<'a> {
         Slots(taken.fold(0, |slots, (slot, _)| slots | 1 << slot))
     }
 
-    /// The slots with a node.
     #[inline]
     pub(crate) fn occupied(&self) -> Slots {
         Slots(self.all_slots() & !self.free().0)
@@ -262,7 +253,6 @@ impl<'a> KeyNode<'a> {
         Some((slot?, node?))
     }
 
-    /// The key of a node.
     #[inline]
     pub(crate) fn stored(&self, slot: u32) -> StoredKey {
         let at = self.layout.node_at(slot);

@@ -2,7 +2,7 @@
 //!
 //! Owns the mappings. Memory that another process also maps must not be reached through references to plain
 //! data. So this module alone turns pointers into references to atomics. Bounds are checked once for each
-//! slice handed out. Does not know what the words mean.
+//! slice handed out. Does not know the meaning of the words.
 //!
 //! Truncating a mapped file does not kill the process: see [`crate::memory::sigbus`].
 #![allow(unsafe_code)]
@@ -122,7 +122,6 @@ impl Region {
     }
 }
 
-/// The size of a large page.
 const LARGE_PAGE: usize = 2 << 20;
 
 /// A mapped file, aligned for large pages, inside a reserved range of addresses.
@@ -162,7 +161,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the reserved range, and what is mapped in it, belong to this mapping alone.
+        // SAFETY: the reserved range, and all mappings in it, belong to this mapping alone.
         unsafe { libc::munmap(self.reserved, self.reserved_bytes) };
     }
 }

@@ -16,8 +16,8 @@
 //! mappings (65530 on Linux), and once they are used up, the next missing page kills the process after all.
 //!
 //! Not guarded against: a system call with a pointer into the range (it fails with EFAULT), and a handler
-//! that is installed later and does not pass on what it does not know. Miri and loom have no signals, so
-//! nothing is guarded there.
+//! that is installed later and does not pass on foreign signals. Miri and loom have no signals, so nothing is
+//! guarded there.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -44,7 +44,7 @@ static UNGUARDED: Range = Range::new();
 /// Held while a range is registered. Contains the context once the handler is installed.
 static REGISTRATION: Mutex<Option<&Context>> = Mutex::new(None);
 
-/// What the handler needs, set before it is installed.
+/// Set before the handler is installed.
 static CONTEXT: OnceLock<Context> = OnceLock::new();
 
 /// A guarded range. Dropping this ends the guarding; drop it before unmapping.
@@ -170,15 +170,14 @@ fn install() -> io::Result<&'static Context> {
         sa_flags: flags | libc::SA_SIGINFO | libc::SA_ONSTACK,
         ..context.previous
     };
-    // SAFETY: `on_sigbus` has the signature that SA_SIGINFO requires, does only what a signal handler may do,
-    // and passes on signals that are not its own.
+    // SAFETY: `on_sigbus` has the signature that SA_SIGINFO requires, is async-signal-safe, and passes on signals
+    // that are not its own.
     match unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } {
         0 => Ok(context),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The current SIGBUS action.
 fn present_action() -> io::Result<libc::sigaction> {
     let mut action = MaybeUninit::uninit();
     // SAFETY: without a new action this only writes the current one, into memory of the right size.
@@ -228,7 +227,6 @@ fn recover(fault: &libc::siginfo_t, page_bytes: usize) -> bool {
     map_zeros(address.map_addr(|address| address & !(page_bytes - 1)), page_bytes)
 }
 
-/// Maps zeros over a page of a guarded range.
 fn map_zeros(page: *mut c_void, page_bytes: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

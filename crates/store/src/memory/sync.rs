@@ -2,7 +2,7 @@
 //!
 //! Under `cfg(loom)` the atomics are loom's, so that the lock protocol can be explored. In unit tests, a thread can
 //! be killed before a chosen write (`kill`), which stands for a `kill -9` between two instructions, or halted before
-//! one (`halt`), which stands for preemption. Does not know what the words mean.
+//! one (`halt`), which stands for preemption. Does not know their meaning.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64;
@@ -14,7 +14,6 @@ pub(crate) use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::fence;
 
-/// Loads a word.
 #[inline]
 pub(crate) fn get(word: &AtomicU64) -> u64 {
     // Relaxed: the lock of the key-node orders this with the writes of others.
@@ -31,6 +30,13 @@ pub(crate) fn put(word: &AtomicU64, value: u64) {
     // Release: pairs with the Acquire of the next lock holder. Also, a kill leaves exactly the first k writes
     // of an update, for some k, since neither compiler nor processor moves an earlier write below this one.
     word.store(value, Ordering::Release);
+}
+
+/// Stores a word unless it has the value, so that the pages of a healthy cluster stay clean.
+pub(crate) fn put_if_different(word: &AtomicU64, value: u64) {
+    if get(word) != value {
+        put(word, value);
+    }
 }
 
 /// Stores a word if it still has the value `current`; otherwise returns the value found.
@@ -104,7 +110,7 @@ pub(crate) mod halt {
     use std::cell::RefCell;
     use std::sync::mpsc::{Receiver, Sender};
 
-    /// Where a thread halts, how it reports that, and how it is told to continue.
+    /// Where a thread halts, how it reports that, and the signal to continue.
     pub(crate) struct Halt {
         pub(crate) writes_left: u64,
         pub(crate) halted: Sender<()>,

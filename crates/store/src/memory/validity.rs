@@ -7,15 +7,13 @@ use super::sync::get;
 use super::{ClassMemory, KeyNode};
 use crate::format::node::{expires_secs, is_sealed, key_of};
 
-/// Why a node is invalid.
+/// Why a node is invalid by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeFlaw {
     /// The check does not match the words.
     Torn,
     /// The key belongs in other key-nodes, or the tag is not the key's.
     Foreign,
-    /// Another valid node, which wins, has the same key.
-    Duplicate,
 }
 
 /// Checks the image of a node by itself.

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenFailure};
 use crate::format::io_error;
 
 const POINTER: &str = "memory";
@@ -43,7 +43,7 @@ impl Pointer {
         let mut line = format!("{:016x} ", self.nonce).into_bytes();
         line.extend_from_slice(self.memory.as_os_str().as_bytes());
         if line.len() >= POINTER_BYTES || line.contains(&b'\n') {
-            return Err(OpenError::NotInMemory { path: self.memory.clone() });
+            return Err(OpenFailure::NotInMemory.at(&self.memory));
         }
         write_line(&path, line).map_err(io_error("note where the memory is", &path))?;
         Ok(path)

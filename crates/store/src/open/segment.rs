@@ -4,16 +4,17 @@
 //! another. Owns its creation and lookup. Refuses memory that was changed from outside or not filled completely.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::error::OpenError;
+use crate::error::{OpenError, OpenFailure};
+use crate::format::files::OpenFile;
 use crate::format::{
-    Access, ClusterInfo, FilesInUse, Geometry, Role, Storage, WORD_BYTES, files, io_error,
+    Access, ClusterInfo, FileSet, Geometry, Role, Storage, WORD_BYTES, files, io_error,
 };
 use crate::memory::control::{BOOT, CONTROL_BYTES, MARK, NONCE, POISONED, word};
 use crate::memory::sync::{get, put};
@@ -21,37 +22,27 @@ use crate::memory::{ClassMemory, Memory, Region};
 use crate::open::pointer::Pointer;
 use crate::snapshot::Snapshot;
 
-/// The memory of a cluster, mapped.
 pub(crate) struct Segment {
     pub(crate) memory: Memory,
-    pub(crate) files: MemoryFiles,
-}
-
-/// The files of a mapped memory.
-#[derive(Debug)]
-pub(crate) struct MemoryFiles {
-    pub(crate) dir: PathBuf,
-    /// Each file with its expected length.
-    opened: Vec<(File, u64)>,
-    in_use: FilesInUse,
+    pub(crate) files: FileSet,
 }
 
 /// Maps the memory of a snapshot, if there is a valid one.
 pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment>, OpenError> {
-    let Some(pointer) = Pointer::read(snapshot.dir()) else { return Ok(None) };
+    let Some(pointer) = Pointer::read(&snapshot.files.dir) else { return Ok(None) };
     // In a copied directory, the pointer names the memory of the original.
     if pointer.memory.file_name() != Some(OsStr::new(&directory_name(snapshot)?)) {
         return Ok(None);
     }
     let own = |path: &Path| fs::symlink_metadata(path).map(|found| found.uid());
-    // All users may write to memory directories. Ignore what another user put there.
+    // All users may write to memory directories. Ignore files of other users.
     let Ok(owner) = own(&pointer.memory) else { return Ok(None) };
-    if snapshot.paths().next().and_then(|path| own(path).ok()) != Some(owner) {
+    if snapshot.files.paths().next().and_then(|path| own(path).ok()) != Some(owner) {
         return Ok(None);
     }
     let mapped = match map(&pointer.memory, &snapshot.info, access) {
         Ok(mapped) => mapped,
-        Err(error @ OpenError::Io { .. }) => return Err(error),
+        Err(error @ OpenError { failure: OpenFailure::Io { .. }, .. }) => return Err(error),
         // Incomplete, or of another cluster.
         Err(_) => return Ok(None),
     };
@@ -59,21 +50,20 @@ pub(crate) fn find(snapshot: &Snapshot, access: Access) -> Result<Option<Segment
     let is_current = get(word(control, NONCE)) == pointer.nonce
         && get(word(control, BOOT)) == boot_hash()
         && get(word(control, POISONED)) == 0
-        && mapped.files.are_whole();
+        && are_whole(&mapped.files);
     Ok(is_current.then_some(mapped))
 }
 
-/// Creates memory for a snapshot, all zeros. The caller holds [`Snapshot::try_lock_exclusive`], fills the
-/// memory, and then calls [`Segment::publish`].
-pub(crate) fn create(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, OpenError> {
+/// Creates memory for a snapshot, has zeros filled by `fill`, and publishes it. The caller holds
+/// [`Snapshot::try_lock_exclusive`].
+pub(crate) fn create(
+    snapshot: &Snapshot,
+    memory_dir: &Path,
+    fill: impl FnOnce(&Memory) -> io::Result<()>,
+) -> Result<Segment, OpenError> {
     require_tmpfs(memory_dir)?;
     let dir = memory_dir.join(directory_name(snapshot)?);
-    files::remove(&dir)?;
-    let create = || {
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&dir)
-            .map_err(io_error("create the directory", &dir))?;
+    files::create_directory(&dir, 0o700, || {
         snapshot.give_to_owner(&dir)?;
         for role in files::roles(&snapshot.info) {
             let bytes = file_bytes(&snapshot.info, role);
@@ -83,19 +73,15 @@ pub(crate) fn create(snapshot: &Snapshot, memory_dir: &Path) -> Result<Segment, 
         let created = map(&dir, &snapshot.info, Access::Write)?;
         let [random] = random()?;
         mark(&created.memory, random);
+        fill(&created.memory).map_err(io_error("read the snapshot", &snapshot.files.dir))?;
+        created.publish(snapshot)?;
         Ok(created)
-    };
-    let created = create();
-    if created.is_err() {
-        // Best effort, so that a full tmpfs does not stay full; the first error is returned.
-        let _ = files::remove(&dir);
-    }
-    created
+    })
 }
 
 /// Writes the mark into all locks of new memory.
 fn mark(memory: &Memory, random: u64) {
-    // Never 0, which is what a lost page contains.
+    // Never 0, as a lost page contains zeros.
     let mark = (random | 1) << 32;
     put(word(&memory.control, MARK), mark);
     for key_node in memory.classes().flat_map(ClassMemory::key_nodes) {
@@ -105,44 +91,32 @@ fn mark(memory: &Memory, random: u64) {
 
 impl Segment {
     /// From now on, other processes find it.
-    pub(crate) fn publish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
+    fn publish(&self, snapshot: &Snapshot) -> Result<(), OpenError> {
         let [nonce] = random()?;
         let control = &self.memory.control;
         put(word(control, BOOT), boot_hash());
         put(word(control, NONCE), nonce);
         let pointer = Pointer { memory: self.files.dir.clone(), nonce };
-        snapshot.give_to_owner(&pointer.write(snapshot.dir())?)
+        snapshot.give_to_owner(&pointer.write(&snapshot.files.dir)?)
     }
 }
 
-impl MemoryFiles {
-    /// The control file, whose bytes are the liveness locks.
-    pub(crate) fn control(&self) -> &File {
-        &self.opened[0].0
-    }
+fn are_whole(files: &FileSet) -> bool {
+    files.all().iter().all(OpenFile::is_whole)
+}
 
-    /// All files, the control file first.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.in_use.paths()
-    }
-
-    fn are_whole(&self) -> bool {
-        self.opened.iter().all(|(file, bytes)| files::is_whole(file, *bytes))
-    }
-
-    /// Whether the files are as they were created. If data is gone, poisons the memory for all processes, unless the
-    /// access is read-only. Removed or replaced files live on in the processes that have them open.
-    pub(crate) fn check(&self, memory: &Memory, access: Access) -> io::Result<()> {
-        let is_poisoned = memory.is_lost() || get(word(&memory.control, POISONED)) != 0;
-        if is_poisoned || !self.are_whole() {
-            if access == Access::Write {
-                memory.poison();
-            }
-            let text = "a file in memory was cut short, or has a hole, and counters are gone";
-            return Err(io::Error::other(format!("{}: {text}", self.dir.display())));
+/// Whether the files are as they were created. If data is gone, poisons the memory for all processes, unless the
+/// access is read-only. Removed or replaced files live on in the processes that have them open.
+pub(crate) fn check(files: &FileSet, memory: &Memory, access: Access) -> io::Result<()> {
+    let is_poisoned = memory.is_lost() || get(word(&memory.control, POISONED)) != 0;
+    if is_poisoned || !are_whole(files) {
+        if access == Access::Write {
+            memory.poison();
         }
-        self.in_use.check()
+        let text = "a file in memory was cut short, or has a hole, and counters are gone";
+        return Err(io::Error::other(format!("{}: {text}", files.dir.display())));
     }
+    files.check()
 }
 
 /// Memory of this process alone, for viewing a snapshot.
@@ -153,29 +127,25 @@ pub(crate) fn anonymous(info: ClusterInfo) -> io::Result<Memory> {
 
 /// The directory name for a snapshot's memory. A copy of the snapshot has another one.
 fn directory_name(snapshot: &Snapshot) -> Result<String, OpenError> {
-    let found = snapshot.control().metadata();
-    let found = found.map_err(io_error("look at the file", snapshot.dir()))?;
+    let found = snapshot.files.control().metadata();
+    let found = found.map_err(io_error("look at the file", &snapshot.files.dir))?;
     let cluster = snapshot.info.cluster;
     let words = [cluster as u64, (cluster >> 64) as u64, found.dev(), found.ino()];
     Ok(format!("tidegate-{:032x}", xxh3_128(bytemuck::cast_slice(&words))))
 }
 
-/// Maps all files in `dir`.
 fn map(dir: &Path, info: &ClusterInfo, access: Access) -> Result<Segment, OpenError> {
-    let (mut in_use, mut opened) = (FilesInUse::default(), Vec::new());
+    let bytes = |role| file_bytes(info, role);
+    let files = FileSet::open(dir, info, Storage::Memory, access, bytes)?;
+    // The roles come in the order of the files.
+    let mut in_order = files.all().iter();
     let memory = Memory::new(*info, |role| {
-        let path = dir.join(role.file_name());
-        let file = files::open(&path, access)?;
-        files::check_header(&file, info, (Storage::Memory, role), &path)?;
-        let bytes = file_bytes(info, role);
-        files::check_length(&file, bytes, &path)?;
-        let region = Region::map(&file, (bytes / WORD_BYTES) as usize, access)
-            .map_err(io_error("map the file", &path))?;
-        in_use.add(&file, path)?;
-        opened.push((file, bytes));
-        Ok(region)
+        let words = (file_bytes(info, role) / WORD_BYTES) as usize;
+        let OpenFile { file, path, .. } =
+            in_order.next().ok_or_else(|| OpenFailure::Missing.at(dir))?;
+        Region::map(file, words, access).map_err(io_error("map the file", path))
     })?;
-    Ok(Segment { memory, files: MemoryFiles { dir: dir.to_owned(), opened, in_use } })
+    Ok(Segment { memory, files })
 }
 
 fn file_bytes(info: &ClusterInfo, role: Role) -> u64 {
@@ -188,7 +158,6 @@ fn boot_hash() -> u64 {
     if id.is_empty() { 0 } else { xxh3_64(&id).max(1) }
 }
 
-/// Random words from the operating system.
 pub(crate) fn random<const WORDS: usize>() -> Result<[u64; WORDS], OpenError> {
     let path = Path::new("/dev/urandom");
     let mut words = [0; WORDS];
@@ -208,7 +177,7 @@ fn require_tmpfs(dir: &Path) -> Result<(), OpenError> {
     if [TMPFS, RAMFS].contains(&(found.f_type as i64)) {
         return Ok(());
     }
-    Err(OpenError::NotInMemory { path: dir.to_owned() })
+    Err(OpenFailure::NotInMemory.at(dir))
 }
 
 #[cfg(not(target_os = "linux"))]

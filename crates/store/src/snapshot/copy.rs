@@ -19,7 +19,7 @@ pub(super) const CHECKSUM: usize = 1;
 pub(super) const COUNTS: usize = 2;
 /// In a checkpoint: the number of key-nodes that have a copy.
 pub(super) const COPIES: usize = COUNTS + Count::KINDS;
-/// In a checkpoint: what processes know about the clock of this boot.
+/// In a checkpoint: the clock words of this boot.
 pub(super) const CLOCK: usize = COPIES + 1;
 /// How often a copy is tried while others change the key-node, before it is locked.
 const TRIES: u32 = if cfg!(loom) { 1 } else { 20 };
@@ -46,7 +46,6 @@ impl CopyState {
         u64::from(position) << 32 | u64::from(self.changes)
     }
 
-    /// Where the next copy goes.
     pub(super) fn next_position(self) -> u32 {
         self.position.map_or(0, |position| 1 - position)
     }
@@ -82,7 +81,6 @@ pub(super) fn seed_at(seed: u64, class: &ClassMemory, number: u64, position: u32
     seed ^ at.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Checks a copy or a checkpoint.
 pub(super) fn status_of(words: &mut [u64], seed: u64) -> CopyStatus {
     if words.iter().all(|word| *word == 0) {
         return CopyStatus::Empty;

@@ -1,5 +1,6 @@
 //! Loading: from the snapshot to memory. Decides which copies are valid, and notices missing ones.
 
+use std::array;
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -20,7 +21,6 @@ use crate::writers::{Count, WriterSlot};
 /// By how many passes a directory copied while being written can be ahead of its checkpoint.
 const PASSES_AHEAD_MAX: u64 = 1 << 32;
 
-/// What a snapshot contains.
 #[derive(Clone, Copy, Default)]
 struct Loaded {
     /// The latest pass of any copy.
@@ -74,7 +74,6 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Puts the copies of one class into memory.
     fn load_class(
         &self,
         class: &ClassMemory,
@@ -86,24 +85,21 @@ impl Snapshot {
         let words = class.layout.key_node_words;
         let batch = (BUFFER_BYTES / (8 * words)).max(1) as u64;
         let mut buffers = [0, 1].map(|_| vec![0_u64; words * batch as usize]);
-        for (file, opened) in self.files(class.class).iter().enumerate() {
+        for (file, opened) in self.files.nodes(class.class).iter().enumerate() {
             let role = Role::Nodes { class: class.class, file: file as u32 };
             let mut first = 0;
             while first < geometry.key_nodes() {
                 let count = batch.min(geometry.key_nodes() - first) as usize;
                 for (position, copies) in (0..).zip(&mut buffers) {
                     let bytes = cast_slice_mut(&mut copies[..count * words]);
-                    opened.read_exact_at(bytes, offset(&geometry, position, first))?;
+                    opened.file.read_exact_at(bytes, offset(&geometry, position, first))?;
                 }
                 for index in 0..count {
                     let in_file = first + index as u64;
                     let number = file as u64 * geometry.key_nodes() + in_file;
-                    let copies =
-                        buffers.each_mut().map(|copies| &mut copies[index * words..][..words]);
-                    let mut position = 0..;
-                    let statuses = copies.map(|copy| {
-                        let position = position.next().unwrap_or(0);
-                        status_of(copy, seed_at(self.info.seed, class, number, position))
+                    let statuses = array::from_fn(|position| {
+                        let copy = &mut buffers[position][index * words..][..words];
+                        status_of(copy, seed_at(self.info.seed, class, number, position as u32))
                     });
                     let mut is_newest = true;
                     for (position, found) in (0..).zip(&statuses) {
@@ -140,13 +136,13 @@ impl Snapshot {
     ) -> io::Result<Option<(u64, Checkpoint)>> {
         let mut checkpoints = [[0_u64; CHECKPOINT_WORDS]; 2];
         for (position, checkpoint) in (1..).zip(&mut checkpoints) {
-            self.control
+            self.files
+                .control()
                 .read_exact_at(cast_slice_mut(checkpoint), position * HEADER_BYTES as u64)?;
         }
         let seed = self.info.seed;
-        let mut position = 0..;
-        let passes = checkpoints.each_mut().map(|checkpoint| {
-            match status_of(checkpoint, seed ^ position.next().unwrap_or(0)) {
+        let passes = array::from_fn(|position| {
+            match status_of(&mut checkpoints[position], seed ^ position as u64) {
                 CopyStatus::Empty => Some(0),
                 CopyStatus::Whole(pass) => Some(pass),
                 CopyStatus::Damaged => None,

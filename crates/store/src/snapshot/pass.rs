@@ -2,7 +2,6 @@
 //!
 //! Reads memory without locks, unless a key-node is never at rest. Nothing counts before the checkpoint is written.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::PoisonError;
@@ -15,6 +14,7 @@ use super::copy::{
 };
 use super::{PASS_BYTE, Snapshot};
 use crate::format::HEADER_BYTES;
+use crate::format::files::OpenFile;
 use crate::format::node::is_sealed;
 use crate::memory::control::{self, clock_words, unlocked, unlocked_word};
 use crate::memory::sync::{get, put};
@@ -34,7 +34,7 @@ pub struct SyncReport {
 }
 
 impl Snapshot {
-    /// Makes a pass: copies what changed since the last one. `with_lock` runs its argument under the lock of
+    /// Makes a pass: copies the changes since the last one. `with_lock` runs its argument under the lock of
     /// a key-node, and returns whether it got the lock.
     ///
     /// Waits for another thread that makes a pass; returns nothing if another process makes one.
@@ -45,11 +45,11 @@ impl Snapshot {
         check_memory: impl Fn() -> io::Result<()>,
     ) -> io::Result<Option<SyncReport>> {
         let _pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
-        if !byte_lock::try_lock(&self.control, PASS_BYTE)? {
+        if !byte_lock::try_lock(self.files.control(), PASS_BYTE)? {
             return Ok(None);
         }
         let report = self.run_pass(memory, &mut with_lock, check_memory);
-        byte_lock::unlock(&self.control, PASS_BYTE);
+        byte_lock::unlock(self.files.control(), PASS_BYTE);
         report.map(Some)
     }
 
@@ -60,8 +60,7 @@ impl Snapshot {
         check_memory: impl Fn() -> io::Result<()>,
     ) -> io::Result<SyncReport> {
         let Some(pass) = get(control::word(&memory.control, control::PASS)).checked_add(1) else {
-            let text = "the number of the last pass was damaged in memory";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            return Err(damaged("the number of the last pass"));
         };
         let (mut synced, mut done, mut copies) = (SyncReport::default(), Vec::new(), 0);
         for class in memory.classes() {
@@ -94,7 +93,11 @@ impl Snapshot {
                     if to == position || copy_state.position.is_none() {
                         let at = offset(&class.layout.geometry, to, index);
                         stamp(&mut image, pass, seed_at(self.info.seed, class, number, to));
-                        buffer.write(self.files(class.class), (file, at), cast_slice(&image))?;
+                        buffer.write(
+                            self.files.nodes(class.class),
+                            (file, at),
+                            cast_slice(&image),
+                        )?;
                     }
                 }
                 copies += u64::from(copy_state.position.is_none());
@@ -102,7 +105,7 @@ impl Snapshot {
                 synced.copied += 1;
             }
             for buffer in &mut buffers {
-                buffer.flush(self.files(class.class))?;
+                buffer.flush(self.files.nodes(class.class))?;
             }
         }
         let counts = Stats::of(&memory.control).named().map(|(_, count)| count);
@@ -114,8 +117,8 @@ impl Snapshot {
         if done.is_empty() && last.is_some_and(is_recorded) {
             return Ok(synced);
         }
-        for file in self.narrow.iter().chain(&self.wide) {
-            file.sync_data()?;
+        for nodes in &self.files.all()[1..] {
+            nodes.file.sync_data()?;
         }
         // Copies are worthless if the memory was replaced meanwhile.
         check_memory()?;
@@ -128,11 +131,12 @@ impl Snapshot {
         for position in 0..2 {
             if last.is_none_or(|(of_last, _)| of_last != position) {
                 stamp(&mut checkpoint, pass, self.info.seed ^ position);
-                self.control
+                self.files
+                    .control()
                     .write_all_at(cast_slice(&checkpoint), (1 + position) * HEADER_BYTES as u64)?;
             }
         }
-        self.control.sync_data()?;
+        self.files.control().sync_data()?;
         for (class, number, copy_state) in done {
             put(class.copy_state(number), copy_state.to_word());
         }
@@ -145,8 +149,7 @@ impl Snapshot {
 fn check_nodes(key_node: KeyNode<'_>, image: &[u64], (mark, seed): (u64, u64)) -> io::Result<()> {
     let (class, number) = (key_node.id.class.name(), key_node.id.number);
     if unlocked(get(key_node.lock())) != mark {
-        let text = format!("{class} key-node {number} was damaged in memory");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        return Err(damaged(&format!("{class} key-node {number}")));
     }
     let layout = key_node.layout();
     let mut node = vec![0; layout.node_words];
@@ -156,11 +159,14 @@ fn check_nodes(key_node: KeyNode<'_>, image: &[u64], (mark, seed): (u64, u64)) -
             *to = *from;
         }
         if !is_sealed(&mut node, seed) {
-            let text = format!("node {slot} of {class} key-node {number} was damaged in memory");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            return Err(damaged(&format!("node {slot} of {class} key-node {number}")));
         }
     }
     Ok(())
+}
+
+fn damaged(part: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{part} was damaged in memory"))
 }
 
 /// Adjacent copies of a file, written in one go.
@@ -172,7 +178,12 @@ struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    fn write(&mut self, files: &[File], (file, at): (usize, u64), bytes: &[u8]) -> io::Result<()> {
+    fn write(
+        &mut self,
+        files: &[OpenFile],
+        (file, at): (usize, u64),
+        bytes: &[u8],
+    ) -> io::Result<()> {
         let follows = file == self.file && at == self.at + self.bytes.len() as u64;
         if !follows || self.bytes.len() >= BUFFER_BYTES {
             self.flush(files)?;
@@ -182,9 +193,9 @@ impl WriteBuffer {
         Ok(())
     }
 
-    fn flush(&mut self, files: &[File]) -> io::Result<()> {
+    fn flush(&mut self, files: &[OpenFile]) -> io::Result<()> {
         if !self.bytes.is_empty() {
-            files[self.file].write_all_at(&self.bytes, self.at)?;
+            files[self.file].file.write_all_at(&self.bytes, self.at)?;
             self.bytes.clear();
         }
         Ok(())

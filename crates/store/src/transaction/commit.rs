@@ -82,7 +82,6 @@ pub(crate) struct HomeLock<'a> {
 }
 
 impl<'a> HomeLock<'a> {
-    /// Locks the home of a key if the lock is free.
     #[inline]
     pub(crate) fn try_acquire(writer: WriterSlot<'a>, home: KeyNode<'a>) -> Option<Self> {
         writer.list_lock(0, home.id);
@@ -114,7 +113,6 @@ impl<'a> HomeLock<'a> {
         self.writer.clear_journal();
     }
 
-    /// Frees the slot of a live node.
     #[cold]
     pub(crate) fn erase(&self, memory: &'a Memory, slot: u32) {
         let key_slot = KeySlot { key_node: self.home, slot, occupant: Occupant::Live };

@@ -1,4 +1,4 @@
-//! Where a new key goes, and what is evicted for it.
+//! The placement of new keys, and the evictions for it.
 //!
 //! Owns the search for a slot (docs/internals/store-format.md, "A slot for a new key"). Writes nothing except to free
 //! expired nodes.
@@ -11,21 +11,16 @@ use crate::memory::{ClassMemory, KeyNode, Slots};
 use crate::options::Eviction;
 use crate::writers::Count;
 
-/// Why there is no slot.
-pub(crate) enum NoSlot<'a> {
-    WouldBlock(WouldBlock<'a>),
-    Full,
-}
-
 impl<'a> Transaction<'a> {
-    /// Finds a slot for a key that has no node. All keys of the transaction have been looked up before. Does
-    /// not free nodes that expire after `until_secs`.
+    /// Finds a slot for a key that has no node; none if there is no room. All keys of the transaction have been
+    /// looked up before. Does not free nodes that expire after `until_secs`.
+    #[cold]
     pub(crate) fn allocate(
         &mut self,
         lookup: &Lookup<'a>,
         until_secs: u32,
         eviction: Eviction,
-    ) -> Result<KeySlot<'a>, NoSlot<'a>> {
+    ) -> Result<Option<KeySlot<'a>>, WouldBlock<'a>> {
         let (home, class, layout) = (lookup.home, lookup.class, &lookup.class.layout);
         let (primary_slots, chain) = (layout.primary_slots, layout.geometry.chain());
         let mut in_home = self.occupied(home).len();
@@ -33,33 +28,31 @@ impl<'a> Transaction<'a> {
             in_home = self.occupied(home).len();
         }
         if in_home < primary_slots {
-            return Ok(self.reserve(self.free_slot(home, &lookup.stored)));
+            return Ok(Some(self.reserve_free(home, &lookup.stored)));
         }
         // While home has room, the alternate is of use only if it has more.
         if let Some(other) = lookup.alternate()
             && (in_home == chain || other.occupied().len() < in_home)
         {
-            self.try_lock_unless_held(other).map_err(NoSlot::WouldBlock)?;
+            self.try_lock_unless_held(other)?;
             let mut in_other = self.occupied(other).len();
             if in_other == chain && self.free_expired(class, other, until_secs) {
                 in_other = self.occupied(other).len();
             }
             if in_other < in_home {
-                return Ok(self.reserve(self.free_slot(other, &lookup.stored)));
+                return Ok(Some(self.reserve_free(other, &lookup.stored)));
             }
         }
         if in_home < chain {
-            return Ok(self.reserve(self.free_slot(home, &lookup.stored)));
+            return Ok(Some(self.reserve_free(home, &lookup.stored)));
         }
-        match eviction {
-            Eviction::Refuse => Err(NoSlot::Full),
-            Eviction::EvictSoonestExpiry => {
-                let candidates = home.occupied().without(self.reserved(home));
-                let soonest = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
-                let slot = soonest.ok_or(NoSlot::Full)?;
-                Ok(self.reserve(KeySlot { key_node: home, slot, occupant: Occupant::Victim }))
-            }
-        }
+        let candidates = match eviction {
+            Eviction::Refuse => Slots::default(),
+            Eviction::EvictSoonestExpiry => home.occupied().without(self.reserved(home)),
+        };
+        let victim = candidates.min_by_key(|&slot| expires_secs(home.tail(slot)));
+        let occupant = Occupant::Victim;
+        Ok(victim.map(|slot| self.reserve(KeySlot { key_node: home, slot, occupant })))
     }
 
     /// The slots that have a node or are reserved.
@@ -67,15 +60,16 @@ impl<'a> Transaction<'a> {
         Slots(key_node.occupied().0 | self.reserved(key_node).0)
     }
 
-    /// A free slot; the caller has checked that there is one. Prefers the two that are prefetched before the
-    /// tags are known, then the lowest.
-    fn free_slot(&self, key_node: KeyNode<'a>, stored: &StoredKey) -> KeySlot<'a> {
+    /// Reserves a free slot; the caller has checked that there is one. Prefers the two that are prefetched before
+    /// the tags are known, then the lowest.
+    fn reserve_free(&mut self, key_node: KeyNode<'a>, stored: &StoredKey) -> KeySlot<'a> {
         let free = key_node.free().without(self.reserved(key_node));
         let layout = key_node.layout();
         let first_choice = layout.first_choice(stored);
         let choices = [first_choice, layout.second_choice(first_choice)];
         let choice = choices.into_iter().find(|&slot| free.contains(slot));
-        KeySlot { key_node, slot: choice.or(free.first()).unwrap_or(0), occupant: Occupant::Free }
+        let slot = choice.or(free.first()).unwrap_or(0);
+        self.reserve(KeySlot { key_node, slot, occupant: Occupant::Free })
     }
 
     /// Frees the nodes that have expired by then, unless the hint rules that out. Returns whether it freed any.

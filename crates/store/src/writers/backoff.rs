@@ -46,7 +46,6 @@ pub fn blocked_in_this_thread() -> Duration {
 pub(crate) struct BlockedTime(AtomicU64);
 
 impl BlockedTime {
-    /// Adds the duration of `wait`.
     pub(crate) fn count<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let waited = wait();
@@ -83,7 +82,6 @@ pub(crate) enum Deadline {
 }
 
 impl Backoff {
-    /// Pauses briefly.
     pub(crate) fn pause(&mut self) -> Deadline {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= WAIT_MAX && self.rounds >= POLLS_MIN {

@@ -11,23 +11,13 @@ use std::os::fd::AsRawFd;
 
 /// Locks a byte exclusively, unless another open file has locked it. Never waits.
 pub(crate) fn try_lock(file: &File, byte: u64) -> io::Result<bool> {
-    granted(set(file, byte, libc::F_WRLCK as libc::c_short))
-}
-
-fn granted(set: io::Result<()>) -> io::Result<bool> {
-    match set {
-        Ok(()) => Ok(true),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-            _ => Err(error),
-        },
-    }
+    set(file, byte, libc::F_WRLCK as libc::c_short)
 }
 
 /// Locks a byte shared, unless another open file has locked it exclusively. Turns an exclusive lock of this
 /// open file into a shared one. Never waits.
 pub(crate) fn try_lock_shared(file: &File, byte: u64) -> io::Result<bool> {
-    granted(set(file, byte, libc::F_RDLCK as libc::c_short))
+    set(file, byte, libc::F_RDLCK as libc::c_short)
 }
 
 /// Whether another open file has locked a byte. Acquires nothing; read access suffices.
@@ -45,13 +35,16 @@ pub(crate) fn unlock(file: &File, byte: u64) {
     let _ = set(file, byte, libc::F_UNLCK as libc::c_short);
 }
 
-fn set(file: &File, byte: u64, kind: libc::c_short) -> io::Result<()> {
+/// Sets the lock of a byte. Returns whether the kernel granted it.
+fn set(file: &File, byte: u64, kind: libc::c_short) -> io::Result<bool> {
     let lock = lock_of(byte, kind)?;
     // SAFETY: the descriptor is open as long as `file`, and the kernel only reads the lock.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
     }
+    let error = io::Error::last_os_error();
+    let is_taken = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES));
+    if is_taken { Ok(false) } else { Err(error) }
 }
 
 /// The description of one byte for the kernel.

@@ -2,7 +2,7 @@
 //!
 //! The kernel releases the lock when its holder dies, however it dies. So acquiring another process's lock
 //! proves that it is dead, and makes the acquirer the only one to recover it. The lock is on the mapped file,
-//! not on a name that could be removed or reused. Owns these locks; does not know what recovery does.
+//! not on a name that could be removed or reused. Owns these locks; knows nothing of recovery.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,6 @@ use std::sync::Arc;
 use crate::memory::control::CONTROL_BYTES;
 use crate::writers::byte_lock;
 
-/// The liveness locks of all processes.
 pub(crate) enum LivenessLocks {
     /// Bytes of this control file, opened by this process.
     File(Arc<File>),

@@ -5,13 +5,13 @@
 use crate::format::node::is_sealed;
 use crate::format::{Record, read_journal};
 use crate::memory::control::pid_word;
-use crate::memory::sync::{get, put};
+use crate::memory::sync::put_if_different;
 use crate::memory::{KeyNode, Memory};
 use crate::writers::lock::release_dead;
 use crate::writers::slot::owner_word;
 use crate::writers::{Count, WriterSlot};
 
-/// What the recovery of dead processes did.
+/// The work that a recovery of dead processes did.
 #[derive(Clone, Copy, Default)]
 #[must_use = "it is to be counted"]
 pub(crate) struct Recovered {
@@ -20,10 +20,6 @@ pub(crate) struct Recovered {
 }
 
 impl Recovered {
-    pub(crate) const fn and(self, other: Self) -> Self {
-        Self { writers: self.writers + other.writers, completed: self.completed + other.completed }
-    }
-
     /// Adds it to the counts of `writer`.
     pub(crate) fn count(self, writer: &WriterSlot<'_>) {
         writer.count(Count::Recovered, self.writers);
@@ -31,25 +27,23 @@ impl Recovered {
     }
 }
 
-/// Recovers process number `process`, which is dead. The caller holds its liveness lock.
+/// Recovers processes, which are dead. The caller holds their liveness locks.
 ///
 /// Idempotent: can be repeated after a kill in the middle.
-pub(crate) fn recover(memory: &Memory, process: u32) -> Recovered {
-    let owner = owner_word(process);
+pub(crate) fn recover(memory: &Memory, processes: impl IntoIterator<Item = u32>) -> Recovered {
     let mut recovered = Recovered::default();
-    for dead in WriterSlot::all(&memory.control).filter(|dead| dead.owner() == owner) {
-        recovered.completed += u64::from(complete(memory, &dead));
-        for id in dead.locks() {
-            if let Some(key_node) = memory.key_node(id) {
+    for process in processes {
+        let owner = owner_word(process);
+        for dead in WriterSlot::all(&memory.control).filter(|dead| dead.owner() == owner) {
+            recovered.completed += u64::from(complete(memory, &dead));
+            for key_node in dead.locks().filter_map(|id| memory.key_node(id)) {
                 release_dead(key_node.lock(), dead.lock_word());
             }
+            dead.clear_locks();
+            dead.release();
+            recovered.writers += 1;
         }
-        dead.clear_locks();
-        dead.release();
-        recovered.writers += 1;
-    }
-    if get(pid_word(&memory.control, process)) != 0 {
-        put(pid_word(&memory.control, process), 0);
+        put_if_different(pid_word(&memory.control, process), 0);
     }
     recovered
 }

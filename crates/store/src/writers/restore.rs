@@ -1,12 +1,12 @@
 //! Restoration of a whole cluster that no other process has open, whatever happened to its files.
 //!
-//! Completes what was committed, frees all locks, drops invalid nodes ([`crate::memory::validity`]), and
+//! Completes committed updates, frees all locks, drops invalid nodes ([`crate::memory::validity`]), and
 //! recounts the displaced keys. Bounded by the size of the files, whatever bytes are in them.
 
 use crate::format::StoredKey;
 use crate::format::node::{expires_secs, key_of};
 use crate::memory::control::{PROCESSES_MAX, RESTORING, unlocked, word};
-use crate::memory::sync::{AtomicU64, get, put};
+use crate::memory::sync::{get, put, put_if_different};
 use crate::memory::validity::{NodeFlaw, check_node, is_duplicate};
 use crate::memory::{ClassMemory, KeyNode, Memory};
 use crate::writers::recovery::recover;
@@ -21,9 +21,7 @@ pub(crate) fn is_being_restored(memory: &Memory) -> bool {
 pub(crate) fn restore(memory: &Memory) {
     put(word(&memory.control, RESTORING), 1);
     let counts = WriterSlot::new(&memory.control, 0);
-    for process in 0..PROCESSES_MAX {
-        recover(memory, process).count(&counts);
-    }
+    recover(memory, 0..PROCESSES_MAX).count(&counts);
     for writer in WriterSlot::all(&memory.control) {
         // Its owner cannot exist: the file was damaged.
         if writer.owner() != 0 || writer.committed() != 0 {
@@ -57,11 +55,11 @@ fn restore_class(class: &ClassMemory, seed: u64, counts: &WriterSlot<'_>) {
             }
             key_node.read(slot, &mut image);
             if is_duplicate(class, number, slot, &image, seed) {
-                drop_node(key_node, slot, NodeFlaw::Duplicate, counts);
+                drop_node(key_node, slot, Count::DroppedDuplicate, counts);
                 continue;
             }
             if let Some(double) = find_stored(home, &key) {
-                drop_node(home, double, NodeFlaw::Duplicate, counts);
+                drop_node(home, double, Count::DroppedDuplicate, counts);
             }
             put(home.displaced(), get(home.displaced()) + 1);
         }
@@ -92,7 +90,8 @@ fn restore_key_node(
                 has_displaced |= class.layout.home(&key_of(image)).number != key_node.id.number;
                 earliest_expiry = earliest_expiry.min(expires_secs(image[image.len() - 1]));
             }
-            Err(flaw) => drop_node(key_node, slot, flaw, counts),
+            Err(NodeFlaw::Torn) => drop_node(key_node, slot, Count::DroppedTorn, counts),
+            Err(NodeFlaw::Foreign) => drop_node(key_node, slot, Count::DroppedForeign, counts),
         }
     }
     if key_node.earliest_expiry() > earliest_expiry {
@@ -120,7 +119,7 @@ fn drop_duplicates(
             for slot in key_node.tagged(tag) {
                 key_node.read(slot, image);
                 if is_duplicate(class, key_node.id.number, slot, image, seed) {
-                    drop_node(key_node, slot, NodeFlaw::Duplicate, counts);
+                    drop_node(key_node, slot, Count::DroppedDuplicate, counts);
                 }
             }
         }
@@ -132,20 +131,8 @@ fn find_stored(key_node: KeyNode<'_>, key: &StoredKey) -> Option<u32> {
     key_node.tagged(key.tag()).find(|&slot| key_node.stored(slot) == *key)
 }
 
-fn drop_node(key_node: KeyNode<'_>, slot: u32, flaw: NodeFlaw, counts: &WriterSlot<'_>) {
+fn drop_node(key_node: KeyNode<'_>, slot: u32, count: Count, counts: &WriterSlot<'_>) {
     key_node.set_tag(slot, 0);
     key_node.mark_changed();
-    let count = match flaw {
-        NodeFlaw::Torn => Count::DroppedTorn,
-        NodeFlaw::Foreign => Count::DroppedForeign,
-        NodeFlaw::Duplicate => Count::DroppedDuplicate,
-    };
     counts.count(count, 1);
-}
-
-/// Sets a word unless it has the value, so that the pages of a healthy cluster stay clean.
-fn put_if_different(word: &AtomicU64, value: u64) {
-    if get(word) != value {
-        put(word, value);
-    }
 }

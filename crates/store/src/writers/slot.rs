@@ -1,11 +1,11 @@
-//! Writer slots: what an updating thread keeps in the control file, so that its death does no harm.
+//! Writer slots: the records of updating threads in the control file, so that the death of one does no harm.
 //!
 //! A slot has three parts. The list of locks is written before a lock is taken, so that recovery finds them.
 //! The journal receives the new nodes of an update before any node is touched. Once the journal is committed,
 //! the update counts, and recovery completes it (docs/internals/store-format.md, "Updates"). The counts are statistics.
 //! One thread at a time writes to a slot; only the record of a stall is written by others.
 //!
-//! Owns these words and their order. Does not know which process is alive, nor what is in a node.
+//! Owns these words and their order. Does not know which process is alive, nor the content of nodes.
 
 use crate::format::{KeyNodeId, RECORD_WORDS_BESIDES_IMAGE, Record, WORD_BYTES};
 use crate::memory::Region;
@@ -70,11 +70,9 @@ pub(crate) enum Count {
 }
 
 impl Count {
-    /// How many counts there are.
     pub(crate) const KINDS: usize = Self::Completed as usize + 1;
 }
 
-/// One writer slot.
 #[derive(Clone, Copy)]
 pub(crate) struct WriterSlot<'a> {
     words: &'a [AtomicU64],
@@ -193,7 +191,6 @@ impl<'a> WriterSlot<'a> {
         self.words[LOCKS..][..count].iter().map(|word| KeyNodeId::from_word(get(word)))
     }
 
-    /// Starts an empty journal.
     #[inline]
     pub(crate) fn journal(&self) -> Journal<'a> {
         Journal { words: self.words, len: 0 }
@@ -210,12 +207,10 @@ impl<'a> WriterSlot<'a> {
         put(&self.words[COMMITTED], 0);
     }
 
-    /// Copies the committed journal.
     pub(crate) fn committed_words(&self) -> Vec<u64> {
         self.words[JOURNAL..][..self.committed()].iter().map(get).collect()
     }
 
-    /// Adds to a count.
     #[inline]
     pub(crate) fn count(&self, count: Count, by: u64) {
         if by != 0 {
@@ -224,8 +219,8 @@ impl<'a> WriterSlot<'a> {
         }
     }
 
-    pub(crate) fn counted(&self, count: usize) -> u64 {
-        get(&self.words[COUNTS + count])
+    pub(crate) fn counted(&self, count: Count) -> u64 {
+        get(&self.words[COUNTS + count as usize])
     }
 
     /// Sets a count, in a cluster that no other process has yet.
@@ -234,7 +229,6 @@ impl<'a> WriterSlot<'a> {
     }
 }
 
-/// A journal that is being written.
 pub(crate) struct Journal<'a> {
     words: &'a [AtomicU64],
     len: usize,

@@ -36,13 +36,10 @@ pub struct Stats {
 
 impl Stats {
     pub(crate) fn of(control: &Region) -> Self {
-        let mut counts = [0_u64; Count::KINDS];
-        for writer in WriterSlot::all(control) {
-            for (index, count) in counts.iter_mut().enumerate() {
-                *count = count.wrapping_add(writer.counted(index));
-            }
-        }
-        let of = |count: Count| counts[count as usize];
+        let of = |count: Count| {
+            WriterSlot::all(control)
+                .fold(0_u64, |sum, writer| sum.wrapping_add(writer.counted(count)))
+        };
         Self {
             updates: of(Count::Updates),
             created: of(Count::Created),

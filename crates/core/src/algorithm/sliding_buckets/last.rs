@@ -15,8 +15,7 @@ const MILLISECOND: u64 = 1_000_000;
 
 impl SlidingBuckets {
     /// When the last hit came; the start of its bucket if not recorded.
-    pub(crate) fn last_hit(&self, state: &[u64]) -> Option<u64> {
-        let state: &[u64; WIDE_WORDS] = state.first_chunk().expect("a ring has its whole state");
+    pub(super) fn last_hit(&self, state: &[u64; WIDE_WORDS]) -> Option<u64> {
         let newest = state[0].checked_sub(1).filter(|_| state[1] > 0)?;
         let noted = if self.period < DAY { self.milliseconds(state, newest) } else { state[WORD] };
         Some(if noted > 0 { noted } else { self.begins(newest).as_nanos() })

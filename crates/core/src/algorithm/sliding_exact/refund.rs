@@ -1,27 +1,23 @@
-//! Refunds to an exact window: from the minutes of which the parts of a decision have all levels.
+//! Refunds to an exact window: from the current and the oldest minute, because a decision has only the
+//! seconds of these.
 
 use super::{HOURS, Levels, Moment, Part, SATURATED, WIDE_WORDS, count, put};
 
 impl Levels<'_> {
-    /// Returns up to `hits` of the hits that count. The result is their number.
-    pub(super) fn refund(&mut self, hits: u64) -> u64 {
-        let (now, oldest) = (self.now, self.oldest);
+    /// Returns up to `hits` of the hits that count.
+    pub(super) fn refund(&mut self, hits: u64) {
+        let (now, oldest, seconds) = (self.now, self.oldest, self.seconds_now());
         let from_oldest = (oldest.second % 60) as usize;
-        if now.minute == oldest.minute {
-            return self.refund_minute(
-                Self::MINUTES_NOW,
-                self.seconds_now(),
-                now,
-                from_oldest,
-                hits,
-            );
+        let from = if now.minute == oldest.minute { from_oldest } else { 0 };
+        let given = self.refund_minute(Self::MINUTES_NOW, seconds, now, from, hits);
+        if now.minute != oldest.minute {
+            let (minutes, seconds) = (self.minutes_oldest(), self.seconds_oldest());
+            self.refund_minute(minutes, seconds, oldest, from_oldest, hits - given);
         }
-        let given = self.refund_minute(Self::MINUTES_NOW, self.seconds_now(), now, 0, hits);
-        let (minutes, seconds) = (self.minutes_oldest(), self.seconds_oldest());
-        given + self.refund_minute(minutes, seconds, oldest, from_oldest, hits - given)
     }
 
-    /// Returns hits of one minute on all levels, from its last second down to the place `from`.
+    /// Returns hits of one minute on all levels, from its last second down to the place `from`, and their
+    /// number.
     fn refund_minute(
         &mut self,
         minutes: Part,
@@ -37,9 +33,6 @@ impl Levels<'_> {
         let given = hits.min(most);
         let mut rest = given;
         for place in (from..60).rev() {
-            if rest == 0 {
-                break;
-            }
             rest -= subtract(self.words_mut(seconds), place, rest);
         }
         if given > 0 {

@@ -15,7 +15,7 @@ const WAITER: u32 = 1;
 fn successor(heap: &Heap) -> Option<Cluster> {
     let locks = LivenessLocks::Flags(heap.flags.clone());
     let claim = locks.try_acquire(DEAD).unwrap()?;
-    let _ = recover(&heap.memory, DEAD);
+    let _ = recover(&heap.memory, [DEAD]);
     let writers = Writers::join(&heap.memory, locks, claim, DEAD);
     let memory = heap.memory.clone();
     Some(Cluster::over(memory, writers, Eviction::Refuse, None))

@@ -39,7 +39,7 @@ fn a_completed_update_corrects_the_hint_in_the_head() {
             victim.update(&key(1), NOW, brief).unwrap();
         });
         heap.kill_process(0, victim);
-        let _ = recover(&heap.memory, 0);
+        let _ = recover(&heap.memory, [0]);
         let cluster = heap.open(0, Eviction::Refuse);
         for number in 2..9 {
             cluster.update(&key(number), NOW, |entry| add(entry, 1)).unwrap();
