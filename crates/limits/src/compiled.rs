@@ -18,8 +18,9 @@ mod wildcard;
 
 pub use cidr::{Cidr, CidrError};
 pub use matcher::{Matcher, MatcherError};
-pub use tree::{Child, DomainRules, Lookup, Match, RuleNode, Rules, Step};
+pub use tree::{Child, Lookup, Match, RuleNode, Rules, Step};
 
+use std::mem::discriminant;
 use tidegate_core::{DeniedHits, Enforcement, Quota, Value};
 
 /// A configured limit.
@@ -34,7 +35,7 @@ pub struct Limit {
     pub label: String,
     /// The compiled rate.
     pub quota: Quota,
-    /// What becomes of denied hits.
+    /// Whether denied hits count.
     pub denied: DeniedHits,
     /// Names of limits that do not apply to requests that meet this one.
     pub replaces: Vec<String>,
@@ -69,6 +70,16 @@ pub enum RuleKind {
         /// Names of limits that do not apply to requests that meet this rule.
         replaces: Vec<String>,
     },
+}
+
+impl Limit {
+    /// Whether both limits use the same counter for the same caller. Paths do not matter, as they are no part of
+    /// a counter's identity.
+    pub(crate) fn has_counter_of(&self, other: &Limit) -> bool {
+        discriminant(&self.quota) == discriminant(&other.quota)
+            && self.quota.period() == other.quota.period()
+            && self.label == other.label
+    }
 }
 
 impl Rule {

@@ -26,13 +26,13 @@ pub fn period(period: Period) -> String {
 
 /// A duration; exact for all lengths that people configure.
 pub fn time(length: Nanos) -> String {
-    let is_told_by_two_units = |secs: u64| match secs {
+    let fits_two_units = |secs: u64| match secs {
         0..3_600 => true,
         3_600..86_400 => secs.is_multiple_of(60),
         _ => secs.is_multiple_of(3_600),
     };
     let secs = length.as_nanos() / SECOND;
-    if length.as_nanos().is_multiple_of(SECOND) && is_told_by_two_units(secs) {
+    if length.as_nanos().is_multiple_of(SECOND) && fits_two_units(secs) {
         span(secs)
     } else {
         length.to_string()
@@ -105,9 +105,9 @@ pub fn numbers(quota: &Quota) -> String {
 }
 
 /// A number with its noun: `1 limit`, `2,000 limits`.
-pub fn count(count: usize, noun: &str) -> String {
+pub fn count(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", grouped(count as u64))
+    format!("{} {noun}{plural}", grouped(count))
 }
 
 /// At most `most` names: `a, b and 3 more`.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_where_they_say_something() {
+    fn only_numbers_that_differ_from_their_defaults_are_shown() {
         let hour = Nanos::from_secs(3_600);
         let window = FixedWindow::new(1_000, hour).unwrap();
         let bucket = |initial| Quota::TokenBucket(TokenBucket::new(5, hour, 9, initial).unwrap());

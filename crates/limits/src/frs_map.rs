@@ -9,7 +9,7 @@ use crate::diagnostic::{Diagnostic, Position};
 use crate::duration;
 use crate::loader::Loader;
 use crate::path::escaped;
-use crate::text::{or_list, quoted, suggestion};
+use crate::text::{listed, quoted, suggestion};
 use crate::time_of_day;
 use crate::zone::Zones;
 use std::path::Path;
@@ -70,8 +70,7 @@ impl MapReader<'_> {
     }
 
     fn error(&mut self, at: usize, message: impl Into<String>) {
-        let (file, position) = (self.file.to_path_buf(), Some(self.position_of(at)));
-        self.errors.push(Diagnostic { file, position, message: message.into() });
+        self.errors.push(Diagnostic::new(&self.file, self.position_of(at), message));
     }
 
     fn unknown(&mut self, attribute: &Attribute<'_>, element: &str, known: &[&str]) {
@@ -103,8 +102,8 @@ pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let mut map = MapReader { text, file, errors: Vec::new(), at: 0, position };
     if let Err(mistake) = read_map(loader, &mut map) {
         // The parser may be anywhere in the text.
-        let (file, position) = (map.file.to_path_buf(), Some(xml::position(text, mistake.at)));
-        map.errors.push(Diagnostic { file, position, message: mistake.message });
+        let position = xml::position(text, mistake.at);
+        map.errors.push(Diagnostic::new(&map.file, position, mistake.message));
     }
     map.errors.sort_by_key(|error| error.position);
     loader.errors.append(&mut map.errors);
@@ -215,7 +214,8 @@ fn read_business(
         (true, false) => map.error(element.at, "`max` needs an `interval`, such as 1h"),
         (false, true) => map.error(element.at, "`interval` needs a `max`"),
         (false, false) if !has("max-per-minute") && !has("max-per-day") => {
-            let known = or_list(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
+            let known =
+                listed("or", &["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
             map.error(element.at, format!("a business needs a limit: {known}"));
         }
         _ => {}
@@ -248,7 +248,7 @@ fn read_numbers(element: &Element<'_>, map: &mut MapReader<'_>) -> Numbers {
             "interval" => match interval(&attribute.value) {
                 Some(interval) => numbers.interval = Some((interval, attribute.value_at)),
                 None => {
-                    let units = or_list(&["ms", "s", "m", "h", "d", "w"]);
+                    let units = listed("or", &["ms", "s", "m", "h", "d", "w"]);
                     let expected = format!("seconds, or a number and {units}, such as 1h");
                     map.wrong(attribute, &expected);
                 }
@@ -308,7 +308,7 @@ fn insert(
     path: &str,
     limits: Vec<Limit>,
 ) {
-    let node = loader.rules.domain_mut(domain).root_mut();
+    let node = loader.rules.root_mut(domain);
     let inserted = node.insert("business", &Matcher::Exact(id.to_owned()), None);
     let below = inserted.and_then(|node| node.insert("key", &Matcher::Any, None));
     let Ok(node) = below else {

@@ -24,8 +24,8 @@ mod yaml;
 mod zone;
 
 pub use compiled::{
-    Child, Cidr, CidrError, DomainRules, Limit, Lookup, Match, Matcher, MatcherError, Rule,
-    RuleKind, RuleNode, Rules, Step,
+    Child, Cidr, CidrError, Limit, Lookup, Match, Matcher, MatcherError, Rule, RuleKind, RuleNode,
+    Rules, Step,
 };
 pub use diagnostic::{Diagnostic, LoadErrors, Position};
 pub use files::{Pipes, Source, SourceFile, each_file, limits_files};

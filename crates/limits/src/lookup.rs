@@ -6,7 +6,7 @@ mod near;
 use crate::compiled::{Lookup, Matcher, Rule, RuleNode, Rules, Step};
 use crate::describe::some_of;
 use crate::path::{segment, spelling, unescaped};
-use near::nearest;
+use near::suggestion;
 use std::collections::BTreeSet;
 use tidegate_core::Entry;
 
@@ -132,21 +132,15 @@ impl<'a> Trace<'a> {
         }
         if !step.keys.contains(&key.as_str()) {
             let keys = some_of(step.keys.iter().copied(), NAMES_MAX);
-            let mut hint = format!("no rule has the key {key:?} here; the keys are {keys}");
-            if let Some(meant) = nearest(key, step.keys.iter().copied()) {
-                hint += &format!(" (did you mean {meant}?)");
-            }
-            return vec![hint];
+            let meant = suggestion(key, step.keys.iter().copied());
+            return vec![format!("no rule has the key {key:?} here; the keys are {keys}{meant}")];
         }
         let mut hint = format!("no rule has the value {value:?} for {key} here, nor {key} alone");
         if !level.values.is_empty() {
             let values = some_of(level.values.iter().map(String::as_str), NAMES_MAX);
             hint += &format!("; the values are {values}");
         }
-        if let Some(meant) = nearest(value, level.values.iter().map(String::as_str)) {
-            hint += &format!(" (did you mean {meant}?)");
-        }
-        vec![hint]
+        vec![hint + &suggestion(value, level.values.iter().map(String::as_str))]
     }
 }
 
@@ -163,12 +157,9 @@ fn too_short(keys: &[&str]) -> String {
 
 fn unknown_domain(rules: &Rules, domain: &str) -> Vec<String> {
     let names = rules.domain_names();
-    let mut hint = format!("no file has the domain {domain:?}; there is ");
-    hint += &some_of(names.iter().copied(), NAMES_MAX);
-    if let Some(meant) = nearest(domain, names.into_iter()) {
-        hint += &format!(" (did you mean {meant}?)");
-    }
-    vec![hint]
+    let known = some_of(names.iter().copied(), NAMES_MAX);
+    let meant = suggestion(domain, names.into_iter());
+    vec![format!("no file has the domain {domain:?}; there is {known}{meant}")]
 }
 
 /// The values that have branches for this key below a node.
@@ -182,41 +173,27 @@ fn values_of(node: &RuleNode, key: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::compiled::RuleKind;
+    use crate::tests::{exact, rules_at};
     use tidegate_core::Enforcement;
 
-    /// An unlimited rule at each of these paths.
-    fn rules(paths: &[&[(&str, Matcher)]]) -> Rules {
-        let mut rules = Rules::default();
-        for levels in paths {
-            let mut path = "d".to_owned();
-            let mut node = rules.domain_mut("d").root_mut();
-            for (key, matcher) in *levels {
-                path = format!("{path}/{}", segment(key, matcher));
-                // The first rule creates the nodes that it shares with others.
-                node = node.insert(key, matcher, None).unwrap();
-            }
-            node.set_rule(Rule {
-                path,
-                kind: RuleKind::Unlimited { name: None, replaces: Vec::new() },
-                enforcement: Enforcement::Enforce,
-                metric_values: Vec::new(),
-                metadata: None,
-            });
+    fn unlimited(path: String) -> Rule {
+        Rule {
+            path,
+            kind: RuleKind::Unlimited { name: None, replaces: Vec::new() },
+            enforcement: Enforcement::Enforce,
+            metric_values: Vec::new(),
+            metadata: None,
         }
-        rules
-    }
-
-    fn exact(value: &str) -> Matcher {
-        Matcher::Exact(value.to_owned())
     }
 
     fn shop() -> Rules {
-        rules(&[
+        let paths: [&[(&str, Matcher)]; 4] = [
             &[("app", exact("web")), ("user", Matcher::Any)],
             &[("app", exact("cli"))],
             &[("app", Matcher::Prefix("t".to_owned())), ("user", exact("vip"))],
             &[("client", Matcher::Any)],
-        ])
+        ];
+        rules_at(&paths, unlimited)
     }
 
     #[track_caller]
@@ -280,7 +257,7 @@ mod tests {
     #[test]
     fn lookup_does_not_backtrack_to_the_key_alone() {
         let mut rules = Rules::default();
-        let root = rules.domain_mut("d").root_mut();
+        let root = rules.root_mut("d");
         let mut any = root.insert("app", &Matcher::Any, None).unwrap();
         for key in ["b", "x"] {
             any = any.insert(key, &Matcher::Any, None).unwrap();

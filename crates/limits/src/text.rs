@@ -34,20 +34,11 @@ pub(super) fn suggestion(word: &str, known: &[&str]) -> Cow<'static, str> {
     }
 }
 
-/// `a, b and c`.
-pub(super) fn and_list(words: &[&str]) -> String {
+/// `a, b and c`, or with another conjunction.
+pub(super) fn listed(conjunction: &str, words: &[&str]) -> String {
     match words {
         [] => String::new(),
         [only] => (*only).to_owned(),
-        [most @ .., last] => format!("{} and {last}", most.join(", ")),
-    }
-}
-
-/// `a, b or c`.
-pub(super) fn or_list(words: &[&str]) -> String {
-    match words {
-        [] => String::new(),
-        [only] => (*only).to_owned(),
-        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+        [most @ .., last] => format!("{} {conjunction} {last}", most.join(", ")),
     }
 }

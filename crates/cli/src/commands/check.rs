@@ -121,7 +121,7 @@ fn check_srv(
         for error in &errors {
             writeln!(out, "{error}")?;
         }
-        writeln!(out, "{} in the srv.xml", count(errors.len(), "error"))?;
+        writeln!(out, "{} in the srv.xml", count(errors.len() as u64, "error"))?;
     }
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -132,17 +132,18 @@ fn or_nothing(text: &str) -> &str {
 
 fn summary(rules: Option<&Rules>, errors: usize, warnings: usize, is_strict: bool) -> String {
     let Some(rules) = rules else {
-        return format!("{} in the limits", count(errors, "error"));
+        return format!("{} in the limits", count(errors as u64, "error"));
     };
     let names = rules.domain_names();
-    let limits = count(rules.limits().len(), "limit");
-    let found = format!("{limits} in {} ({})", count(names.len(), "domain"), names.join(", "));
+    let limits = count(rules.limits().len() as u64, "limit");
+    let found =
+        format!("{limits} in {} ({})", count(names.len() as u64, "domain"), names.join(", "));
     match (warnings, is_strict) {
         (0, _) => format!("ok: {found}"),
         (_, true) => {
-            format!("{} in the limits, errors with --strict", count(warnings, "warning"))
+            format!("{} in the limits, errors with --strict", count(warnings as u64, "warning"))
         }
-        (_, false) => format!("ok: {found}; {}", count(warnings, "warning")),
+        (_, false) => format!("ok: {found}; {}", count(warnings as u64, "warning")),
     }
 }
 
@@ -211,7 +212,8 @@ fn change_json(change: &Change) -> Value {
 
 fn print_changes(changes: &Changes, new: &Snapshot, out: &mut Output) -> io::Result<()> {
     if changes.is_empty() {
-        let (limits, domains) = (count(new.limits(), "limit"), count(new.domains(), "domain"));
+        let (limits, domains) =
+            (count(new.limits() as u64, "limit"), count(new.domains() as u64, "domain"));
         return writeln!(out, "no change for anybody: {limits} in {domains}");
     }
     for change in &changes.0 {

@@ -95,16 +95,14 @@ impl Cidr {
         Ok((address, Cidr { network: address, bits: before + length }.cut(before + length)))
     }
 
-    /// The first address of the range, IPv4 as its IPv6 mapping.
-    #[must_use]
-    pub fn network(self) -> u128 {
-        self.network
+    /// This range and all that contain it. An IPv6 range contains no IPv4 address.
+    pub(crate) fn wider(self) -> impl Iterator<Item = Cidr> {
+        (self.bits_min()..=self.bits).map(move |bits| self.cut(bits))
     }
 
-    /// The number of leading bits, of 128, that an address must share.
-    #[must_use]
-    pub fn bits(self) -> u8 {
-        self.bits
+    /// The length of the widest range of its family.
+    fn bits_min(self) -> u8 {
+        if self.is_ipv4() { MAPPED_BITS } else { 0 }
     }
 
     fn is_ipv4(self) -> bool {
@@ -167,7 +165,7 @@ impl Ranges {
             return limit;
         }
         let Some(value) = Cidr::of_value(value) else { return limit };
-        let least = if value.is_ipv4() { MAPPED_BITS } else { 0 };
+        let least = value.bits_min();
         let mut best = limit;
         for &(bits, first) in &self.lengths {
             if first >= best {

@@ -40,7 +40,7 @@ impl Matcher {
     /// Refuses expressions that do not compile.
     pub(super) fn check(&self) -> Result<(), MatcherError> {
         match self {
-            Matcher::Regex(expression) => regexes::check(expression),
+            Matcher::Regex(expression) => regexes::check(expression).map_err(MatcherError::Regex),
             _ => Ok(()),
         }
     }

@@ -171,33 +171,7 @@ impl Patterns {
     }
 
     fn index(&self) -> &Index {
-        let matchers = || self.branches.iter().map(|branch| &branch.matcher);
-        self.index.get_or_init(|| Index::new(matchers()))
-    }
-}
-
-/// The rules of one domain.
-#[derive(Debug)]
-pub struct DomainRules {
-    name: String,
-    root: RuleNode,
-}
-
-impl DomainRules {
-    /// A domain without rules.
-    pub fn new(name: impl Into<String>) -> Self {
-        DomainRules { name: name.into(), root: RuleNode::default() }
-    }
-
-    /// The domain's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The root of the tree, to add rules to.
-    pub fn root_mut(&mut self) -> &mut RuleNode {
-        &mut self.root
+        self.index.get_or_init(|| Index::new(self.branches.iter().map(|branch| &branch.matcher)))
     }
 }
 
@@ -239,13 +213,14 @@ pub struct Step<'a> {
 /// All rules, by domain.
 #[derive(Debug, Default)]
 pub struct Rules {
-    domains: Map<String, DomainRules>,
+    /// The root of each domain's tree.
+    domains: Map<String, RuleNode>,
 }
 
 impl Rules {
-    /// The domain of this name, created if missing.
-    pub fn domain_mut(&mut self, name: &str) -> &mut DomainRules {
-        self.domains.entry(name.to_owned()).or_insert_with(|| DomainRules::new(name))
+    /// The root of a domain's tree, to add rules to. The domain is created if missing.
+    pub fn root_mut(&mut self, domain: &str) -> &mut RuleNode {
+        self.domains.entry(domain.to_owned()).or_default()
     }
 
     /// Whether a file configures this domain.
@@ -257,7 +232,7 @@ impl Rules {
     /// The root of a domain's tree.
     #[must_use]
     pub fn root(&self, domain: &str) -> Option<&RuleNode> {
-        self.domains.get(domain).map(|domain| &domain.root)
+        self.domains.get(domain)
     }
 
     /// Builds the indexes of all patterns. Otherwise the first request that needs an index waits for it.
@@ -272,9 +247,8 @@ impl Rules {
     /// The rule for a descriptor's entries.
     #[must_use]
     pub fn find(&self, domain: &str, entries: &[Entry]) -> Lookup<'_> {
-        let Some(domain) = self.domains.get(domain) else { return Lookup::UnknownDomain };
+        let Some(mut node) = self.domains.get(domain) else { return Lookup::UnknownDomain };
         let work = Work::default();
-        let mut node = &domain.root;
         let mut shared = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
             let Some(branch) = node.branch(entry, &work) else { return Lookup::NoRule };
@@ -294,7 +268,7 @@ impl Rules {
     #[must_use]
     pub fn steps(&self, domain: &str, entries: &[Entry]) -> Option<Vec<Step<'_>>> {
         let work = Work::default();
-        let mut node = Some(&self.domains.get(domain)?.root);
+        let mut node = Some(self.domains.get(domain)?);
         let mut steps = Vec::with_capacity(entries.len());
         for entry in entries {
             let Some(before) = node else { break };
@@ -338,6 +312,6 @@ impl Rules {
     }
 
     fn nodes(&self) -> impl Iterator<Item = &RuleNode> {
-        self.domains.values().flat_map(|domain| domain.root.nodes())
+        self.domains.values().flat_map(RuleNode::nodes)
     }
 }
