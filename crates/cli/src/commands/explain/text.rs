@@ -105,8 +105,9 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
         writeln!(out, "    replaces {names} where the request meets both")?;
     }
     writeln!(out, "    counter  {}", identity(of, limit))?;
-    if let Counters::Live { seed } = of.counters {
-        let keys: Vec<String> = limit.keys.iter().map(|key| key.stored(seed).to_string()).collect();
+    if let Counters::Live(view) = &of.counters {
+        let keys: Vec<String> =
+            limit.keys.iter().map(|key| key.stored(view.seed()).to_string()).collect();
         writeln!(out, "    key      {}", keys.join("\n             "))?;
         writeln!(out, "    now      {}{}", state(limit), reset(of, limit))?;
     }
@@ -190,7 +191,7 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
             }
         }
     }
-    match of.counters {
+    match &of.counters {
         Counters::Fresh if !of.limits.is_empty() => {
             writeln!(out, "(with fresh counters; --data-dir DIR uses the live ones)")
         }

@@ -3,8 +3,8 @@
 //! A descriptor is looked up as in a request: the rules find its limit, and the authority computes the key of the
 //! counter.
 
-use super::UsageError;
 use crate::arguments::store::KeyOptions;
+use crate::commands::UsageError;
 use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
 use tidegate_authority::clock;
