@@ -7,6 +7,7 @@ pub(crate) mod store;
 
 use crate::output::Output;
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The exit code of clap for a mistake on the command line, and of diff(1) for an error.
@@ -30,7 +31,7 @@ pub(crate) fn with_output(
 ) -> anyhow::Result<ExitCode> {
     let mut out = Output::new();
     let result = command(&mut out);
-    let flushed = out.finish();
+    let flushed = out.flush();
     let code = result?;
     flushed?;
     Ok(code)

@@ -6,8 +6,8 @@
 //! set the boot clock, and it runs while the machine is suspended.
 //!
 //! At each update, about once a second:
-//! - The first update after a boot takes the system clock as the anchor, as nothing tells how long the machine
-//!   was off. A clock behind the last time known from before the boot is no anchor; that time is kept instead.
+//! - The first update after a boot takes the system clock as the anchor, since the time that the machine was
+//!   off is unknown. A clock behind the last time known from before the boot is no anchor; that time is kept instead.
 //! - Trusted time follows a system clock within [`TOLERANCE`], by at most a second each [`PACE`].
 //! - A clock further off, ahead or behind, is not followed until it has been off to that side for
 //!   [`PATIENCE`]. Then trusted time moves by the smallest deviation in that time.

@@ -9,7 +9,7 @@ use crate::diagnostic::{Diagnostic, Position};
 use crate::duration;
 use crate::loader::Loader;
 use crate::path::escaped;
-use crate::text::{listed, quoted, suggestion};
+use crate::text::{listed, quoted, suggestion, whole_number};
 use crate::time_of_day;
 use crate::zone::Zones;
 use std::path::Path;
@@ -86,8 +86,7 @@ impl MapReader<'_> {
     }
 
     fn number(&mut self, attribute: &Attribute<'_>) -> Option<u32> {
-        let is_plain = attribute.value.bytes().all(|byte| byte.is_ascii_digit());
-        let number = attribute.value.parse().ok().filter(|_| is_plain);
+        let number = whole_number(&attribute.value);
         if number.is_none() {
             self.wrong(attribute, "a whole number from 0 to 4294967295");
         }
@@ -130,8 +129,7 @@ fn read_map(loader: &mut Loader, map: &mut MapReader<'_>) -> Result<(), XmlError
         }
         read_reset(&root, &mut settings, &mut loader.cross_file.zones, map);
         let claimed = loader.claim_domain(&domain, &map.file).map_err(|message| {
-            let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
-            map.error(attribute.map_or(root.at, |attribute| attribute.value_at), message);
+            map.error(root.attribute("domain").map_or(root.at, |domain| domain.value_at), message);
         });
         while let Event::Open(element) = document.next_event()? {
             map.advance(element.at);
@@ -151,8 +149,7 @@ fn read_reset(
     zones: &mut Zones,
     map: &mut MapReader<'_>,
 ) {
-    let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
-    let (reset, timezone) = (attribute("reset"), attribute("timezone"));
+    let (reset, timezone) = (element.attribute("reset"), element.attribute("timezone"));
     if let Some(timezone) = timezone {
         settings.zone = Some(timezone.value.clone().into_owned());
     }
@@ -209,7 +206,7 @@ fn read_business(
     let numbers = read_numbers(element, map);
     let mut settings = settings.clone();
     read_reset(element, &mut settings, &mut loader.cross_file.zones, map);
-    let has = |name| element.attributes.iter().any(|attribute| attribute.name == name);
+    let has = |name| element.attribute(name).is_some();
     match (has("max"), has("interval")) {
         (true, false) => map.error(element.at, "`max` needs an `interval`, such as 1h"),
         (false, true) => map.error(element.at, "`interval` needs a `max`"),

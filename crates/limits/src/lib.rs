@@ -32,6 +32,7 @@ pub use files::{Pipes, Source, SourceFile, each_file, limits_files};
 pub use load::{load, load_source};
 pub use loader::{Defaults, Loaded, SameDomain};
 pub use path::{escaped, unescaped};
+pub use text::whole_number;
 pub use zone::daily_reset;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Formats words for messages: quotes, lists, suggestions.
 
 use std::borrow::Cow;
+use std::str::FromStr;
 
 /// The beginning of a word that is too long for a message.
 pub(super) fn shortened(word: &str) -> Cow<'_, str> {
@@ -41,4 +42,10 @@ pub(super) fn listed(conjunction: &str, words: &[&str]) -> String {
         [only] => (*only).to_owned(),
         [most @ .., last] => format!("{} {conjunction} {last}", most.join(", ")),
     }
+}
+
+/// A number of digits alone: unlike `parse`, it refuses a sign.
+pub fn whole_number<N: FromStr>(digits: &str) -> Option<N> {
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_plain)
 }

@@ -1,4 +1,4 @@
-//! The parts that each serving process has: the authority, its limits, and the endpoints that ask it.
+//! The parts that each serving process has: the authority, its limits, and the endpoints in front of it.
 
 use crate::Settings;
 use crate::endpoints::DecisionServices;

@@ -242,6 +242,10 @@ impl<'a> Document<'a> {
 }
 
 impl<'a> Element<'a> {
+    pub fn attribute(&self, name: &str) -> Option<&Attribute<'a>> {
+        self.attributes.iter().find(|attribute| attribute.name == name)
+    }
+
     /// The error of an unknown element.
     pub fn refuse(&self, expected: &str) -> XmlError {
         let message = format!("unknown element {}; expected {expected}", quoted(self.name));

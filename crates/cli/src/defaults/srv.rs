@@ -6,10 +6,12 @@
 
 use super::{FlagDefault, SERVE};
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use tidegate_data_dir::NodeCounts;
-use tidegate_limits::{Diagnostic, daily_reset};
+use tidegate_limits::{Diagnostic, daily_reset, whole_number};
 use tidegate_process::WORKERS_MAX;
 use tidegate_store::GeometryError;
 use tidegate_xml::{self as xml, Attribute, Document, Element, Event, XmlError};
@@ -137,7 +139,7 @@ impl Srv {
 
     /// Checks attributes that need others.
     fn check(&self, element: &Element<'_>) -> Result<(), XmlError> {
-        let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
+        let attribute = |name| element.attribute(name);
         let (given, missing): (Vec<&str>, Vec<&str>) =
             CLUSTER.into_iter().partition(|name| attribute(*name).is_some());
         if let Some(first) = given.first().copied().and_then(attribute) {
@@ -196,15 +198,11 @@ impl Srv {
     }
 }
 
-fn number<N: TryFrom<u64> + Into<u64> + Copy>(
+fn number<N: FromStr + PartialOrd + Display + Copy>(
     attribute: &Attribute<'_>,
     most: N,
 ) -> Result<N, XmlError> {
-    let value = &*attribute.value;
-    let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
-    let number = value.parse::<u64>().ok().filter(|number| is_plain && *number <= most.into());
-    let number = number.and_then(|number| N::try_from(number).ok());
-    let most: u64 = most.into();
+    let number = whole_number(&attribute.value).filter(|number| *number <= most);
     number.ok_or_else(|| attribute.wrong(&format!("a whole number from 0 to {most}")))
 }
 

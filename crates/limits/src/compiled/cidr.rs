@@ -5,6 +5,7 @@
 
 use super::hash::Map;
 use super::search::{Rank, Work};
+use crate::text::whole_number;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -119,9 +120,8 @@ impl Cidr {
 
 /// A number from 0 to `max`, only of digits and without leading zeros.
 fn bits(text: &str, max: u8) -> Option<u8> {
-    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let plain = plain && (text == "0" || !text.starts_with('0'));
-    text.parse().ok().filter(|bits| plain && *bits <= max)
+    let is_plain = text == "0" || !text.starts_with('0');
+    whole_number(text).filter(|bits| is_plain && *bits <= max)
 }
 
 impl fmt::Display for Cidr {

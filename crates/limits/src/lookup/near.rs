@@ -4,7 +4,7 @@ use crate::compiled::{Lookup, Rules};
 use crate::describe::key_values;
 use tidegate_core::Entry;
 
-/// The most entries of which all orders are tried: 5! are 120 lookups.
+/// Up to this many entries, all orders are tried: 5! are 120 lookups.
 const ORDERS_MAX: usize = 5;
 
 /// ` (did you mean …?)` if a name is near enough, otherwise nothing.

@@ -4,7 +4,7 @@ use super::context::Diagnostics;
 use super::document::Node;
 use super::fields::Fields;
 use crate::duration;
-use crate::text::{listed, quoted, suggestion};
+use crate::text::{listed, quoted, suggestion, whole_number};
 use tidegate_core::{Period, Unit};
 
 /// Reads `period` or `unit`. With a `timezone`, the units month and year are those of the calendar.
@@ -65,10 +65,7 @@ fn read_period(
 
 /// A duration, or calendar months and years such as `3mo` and `1y`.
 fn parse(text: &str) -> Option<Period> {
-    let months = |digits: &str, each: u32| {
-        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<u32>().ok().filter(|_| plain)?.checked_mul(each)
-    };
+    let months = |digits, each| whole_number::<u32>(digits)?.checked_mul(each);
     if let Some(digits) = text.strip_suffix("mo") {
         return months(digits, 1).map(Period::Months);
     }

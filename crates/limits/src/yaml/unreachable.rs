@@ -15,9 +15,9 @@ pub(super) struct SeenPatterns(HashMap<String, KeyPatterns>);
 
 #[derive(Default)]
 struct KeyPatterns {
-    /// Prefixes of which all values are matched.
+    /// Prefixes whose values all match an earlier pattern.
     prefixes: HashMap<String, Position>,
-    /// Ranges of which all addresses are matched.
+    /// Ranges whose addresses all match an earlier pattern.
     ranges: HashMap<Cidr, Position>,
     any: Option<Position>,
 }

@@ -158,8 +158,8 @@ fn says(of: &Explanation<'_>, limit: &Previewed) -> String {
             };
         }
         Outcome::Deny { .. } if !of.can_ever(limit) => {
-            let (asked, most) = (grouped(of.request.hits.needed()), limit.limit.quota.capacity());
-            format!("{asked} hits never fit: it allows at most {}", grouped(most.into()))
+            let (needed, most) = (grouped(of.request.hits.needed()), limit.limit.quota.capacity());
+            format!("{needed} hits never fit: it allows at most {}", grouped(most.into()))
         }
         Outcome::Deny { retry_after } => format!("try again in {}", wait(retry_after)),
     };

@@ -136,8 +136,8 @@ pub(crate) fn parse_entry(text: &str) -> Result<Entry, UsageError> {
     }
 }
 
-pub(crate) fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, UsageError> {
-    match (asked, &rules.domain_names()[..]) {
+pub(crate) fn domain_of(rules: &Rules, given: Option<String>) -> Result<String, UsageError> {
+    match (given, &rules.domain_names()[..]) {
         (Some(domain), _) => Ok(domain),
         (None, [only]) => Ok((*only).to_owned()),
         (None, names) => {
