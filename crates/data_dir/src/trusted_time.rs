@@ -77,6 +77,12 @@ impl Anchor {
         let time = self.time(clocks.uptime);
         clocks.wall.checked_signed_diff(time).unwrap_or(i64::MAX)
     }
+
+    /// The untrusted lead of the system clock in seconds; 0 while it is trusted.
+    fn ahead_secs(self, clocks: Clocks) -> u64 {
+        let lead = self.lead(clocks);
+        if lead > TOLERANCE { lead.unsigned_abs() } else { 0 }
+    }
 }
 
 /// The result of [`Tracker::update`].
@@ -112,11 +118,10 @@ impl Tracker {
             return self.first_of_boot(words, clocks);
         };
         let anchor = self.moved(anchor, clocks);
-        let ahead = Some(anchor.lead(clocks)).filter(|lead| *lead > TOLERANCE).unwrap_or(0);
         Update {
             words: anchor.words(clocks.boot),
             trusted_secs: to_u32_secs(anchor.time(clocks.uptime) + SLACK),
-            ahead_secs: ahead.unsigned_abs(),
+            ahead_secs: anchor.ahead_secs(clocks),
         }
     }
 
@@ -164,8 +169,7 @@ impl Tracker {
 
 /// The untrusted lead of the system clock in seconds; 0 while it is trusted.
 pub(super) fn ahead_secs(words: [u64; 2], clocks: Clocks) -> u64 {
-    let lead = anchor_of_boot(words, clocks.boot).map_or(0, |anchor| anchor.lead(clocks));
-    if lead > TOLERANCE { lead.unsigned_abs() } else { 0 }
+    anchor_of_boot(words, clocks.boot).map_or(0, |anchor| anchor.ahead_secs(clocks))
 }
 
 /// The shared words that make the system clock the trusted time.

@@ -111,7 +111,7 @@ pub(crate) struct SweepOptions {
     pub(crate) trust_clock: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, PartialEq, Eq, Args)]
 pub(crate) struct KeyOptions {
     /// Key: 32 hex digits, u64:NUMBER or text:STRING; with --limits, KEY=VALUE for each entry
     #[arg(value_name = "KEY", required = true)]

@@ -33,7 +33,7 @@ pub(crate) fn run(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<
             eprintln!("{errors}");
             anyhow!("nothing can be explained until {} has no mistake", options.limits.display())
         })?;
-    let domain = domain_of(&rules, options.domain.clone())?;
+    let domain = domain_of(&rules, options.domain.as_ref())?;
     let request = Request { domain, descriptors, hits: Hits::new(options.hits) };
     let now = clock::now();
     let opened = match &options.data_dir {

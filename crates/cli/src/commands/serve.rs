@@ -16,9 +16,8 @@ use tidegate_store::Eviction;
 /// Serves until a signal stops it. `notices` are about the environment.
 pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<()> {
     let settings = settings(options);
-    let feed = feed_settings(options);
     let open_feed: &OpenFeed<'_> = &|copy, observer| {
-        let feed = feed.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        let feed = &feed_settings(options)?;
         let (feed, rules) = match copy {
             None => FileFeed::open(feed, observer)?,
             Some(file) => FileFeed::from_copy(feed, observer, file)?,
