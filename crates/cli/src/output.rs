@@ -3,7 +3,6 @@
 use serde_json::Value;
 use std::io::{self, BufWriter, ErrorKind, Stdout, Write};
 
-/// Buffered standard output.
 pub(crate) struct Output {
     stdout: BufWriter<Stdout>,
     is_closed: bool,

@@ -15,7 +15,6 @@ const UNLIMITED: u64 = 1 << 60;
 /// A limit of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Limit {
-    /// The file with the limit.
     pub file: PathBuf,
     pub bytes: u64,
     /// Memory in use that cannot be reclaimed: pages of files on disk can, those of a tmpfs cannot.

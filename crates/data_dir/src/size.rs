@@ -30,7 +30,6 @@ pub(super) struct MemoryBudget {
     reserved: u64,
 }
 
-/// The default number of counters, and the reason for it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DefaultSize {
     pub(super) capacity: u64,

@@ -85,10 +85,8 @@ impl Anchor {
     }
 }
 
-/// The result of [`Tracker::update`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Update {
-    /// The new shared words.
     pub(super) words: [u64; 2],
     /// Counters that expire by this second have expired, if the system clock agrees.
     pub(super) trusted_secs: u32,

@@ -33,7 +33,6 @@ pub struct Limit {
     pub path: String,
     /// Distinguishes its counters from those of the rule's other limits; empty for a single limit.
     pub label: String,
-    /// The compiled rate.
     pub quota: Quota,
     /// Whether denied hits count.
     pub denied: DeniedHits,
@@ -47,7 +46,6 @@ pub struct Rule {
     /// The domain, the keys and the matched values, such as `shop/app/user=vip`. In each part `%`, `/`, `=`
     /// and `#` are percent-encoded.
     pub path: String,
-    /// How much it allows.
     pub kind: RuleKind,
     /// Whether it denies, or only reports.
     pub enforcement: Enforcement,
@@ -64,12 +62,7 @@ pub enum RuleKind {
     /// These limits; never empty.
     Limits(Vec<Limit>),
     /// An explicit "no limit here".
-    Unlimited {
-        /// The operator's name for it.
-        name: Option<String>,
-        /// Names of limits that do not apply to requests that meet this rule.
-        replaces: Vec<String>,
-    },
+    Unlimited { name: Option<String>, replaces: Vec<String> },
 }
 
 impl Limit {

@@ -1,6 +1,7 @@
 //! Descriptions of limits, for commands and logs.
 
-use tidegate_core::{Charge, Entry, Nanos, Period, Quota, Timestamp, decide};
+use jiff::Timestamp;
+use tidegate_core::{Charge, Entry, Nanos, Period, Quota, decide};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -81,7 +82,7 @@ pub fn burst(quota: &Quota) -> Option<u32> {
 pub fn initial(quota: &Quota) -> Option<u64> {
     burst(quota)?;
     let mut unused = vec![0; quota.state_size().words()];
-    Some(decide(&mut unused, quota, Charge::PEEK, Timestamp::from_secs(1)).remaining)
+    Some(decide(&mut unused, quota, Charge::PEEK, tidegate_core::Timestamp::from_secs(1)).remaining)
 }
 
 /// The rate, and the numbers that differ from their defaults: `1,000 per minute, burst 200, initial 100`.
@@ -124,6 +125,12 @@ pub fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: usize) -
 pub fn key_values(entries: &[Entry]) -> String {
     let arguments = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
     arguments.collect::<Vec<_>>().join(" ")
+}
+
+/// The date and time of day of a moment in seconds since 1970: `2024-02-29 12:00:00 UTC`.
+pub fn utc(secs: u64) -> String {
+    let moment = i64::try_from(secs).ok().and_then(|secs| Timestamp::from_second(secs).ok());
+    moment.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// A duration in its two largest units.
@@ -211,6 +218,22 @@ mod tests {
             (count(1, "limit"), count(2_000, "limit")),
             ("1 limit".into(), "2,000 limits".into())
         );
+    }
+
+    #[test]
+    fn moments_are_dates() {
+        for (secs, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_709_208_000, "2024-02-29 12:00:00 UTC"),
+            (1_767_225_599, "2025-12-31 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+            (4_294_967_295, "2106-02-07 06:28:15 UTC"),
+        ] {
+            assert_eq!(utc(secs), text);
+        }
     }
 
     #[test]

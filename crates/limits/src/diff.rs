@@ -37,7 +37,6 @@ pub enum ChangeKind {
     Changed,
 }
 
-/// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The path of a rule or limit, or a domain.
@@ -78,12 +77,10 @@ impl Snapshot {
         }
     }
 
-    /// The number of limits.
     pub fn limits(&self) -> usize {
         self.rules.values().map(|rule| rule.limits().len()).sum()
     }
 
-    /// The number of domains.
     pub fn domains(&self) -> usize {
         self.domains.len()
     }

@@ -94,7 +94,6 @@ impl MapReader<'_> {
     }
 }
 
-/// Reads one file.
 pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (file, position) = (file.into(), (1, 1));
@@ -179,7 +178,6 @@ fn read_reset(
     }
 }
 
-/// The limits of a `<business>`.
 #[derive(Default)]
 struct Numbers {
     id: Option<String>,

@@ -67,7 +67,6 @@ pub(crate) struct CrossFile {
     pub(crate) replaced: Vec<Replaced>,
 }
 
-/// A name in `replaces`.
 pub(crate) struct Replaced {
     pub(crate) domain: Arc<str>,
     pub(crate) name: String,

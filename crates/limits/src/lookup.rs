@@ -65,7 +65,6 @@ impl<'a> Trace<'a> {
         trace
     }
 
-    /// The rule that applies.
     pub fn rule(&self) -> Option<&'a Rule> {
         self.rule
     }

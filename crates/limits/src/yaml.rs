@@ -27,7 +27,6 @@ use std::sync::Arc;
 
 const FILE: Keys = Keys { map: "a limits file", known: &["domain", "descriptors", "count_denied"] };
 
-/// Reads one more file.
 pub(crate) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let root = match document::parse(text) {
         Ok(root) => root,

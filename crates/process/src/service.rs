@@ -87,7 +87,6 @@ impl Service {
     }
 }
 
-/// The metrics counted by this process.
 #[derive(Clone)]
 pub(crate) struct ProcessMetrics {
     metrics: Metrics,

@@ -136,7 +136,6 @@ impl RuleMetrics {
         RuleCounters { limits, unlimited, overrides, metrics: self.clone() }
     }
 
-    /// The counters of one name.
     fn series(&self, name: &str) -> LimitCounters {
         let name = name.to_owned();
         let of = |family: &CounterFamily<String>| family.counter(&name);

@@ -74,18 +74,15 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// A step through a document.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "matched at once, and never stored")]
 pub enum Event<'a> {
     Open(Element<'a>),
     /// The end of the innermost open element.
     Close,
-    /// The end of the document.
     End,
 }
 
-/// The start tag of an element.
 #[derive(Debug)]
 pub struct Element<'a> {
     pub name: &'a str,

@@ -66,7 +66,6 @@ pub(crate) struct Notices {
 }
 
 impl RatelimitEnv {
-    /// Reads an environment.
     pub(crate) fn read(value_of: impl Fn(&'static str) -> Option<OsString>) -> RatelimitEnv {
         let mut environment = RatelimitEnv::default();
         let mut set = HashMap::new();

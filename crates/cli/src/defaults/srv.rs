@@ -83,7 +83,6 @@ pub(crate) fn is_srv(bytes: &[u8]) -> bool {
     matches!(document.next_event(), Ok(Event::Open(root)) if root.name == "srv")
 }
 
-/// Parses the bytes of `file`.
 pub(crate) fn parse(file: &Path, bytes: &[u8]) -> Result<Srv, Vec<Diagnostic>> {
     let placed = |text: &str, mistake: XmlError| {
         Diagnostic::new(file, xml::position(text, mistake.at), mistake.message)

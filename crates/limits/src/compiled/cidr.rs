@@ -16,7 +16,6 @@ const MAPPED: u128 = 0xffff << 32;
 /// The longest text of a range: 45 bytes of address (`INET6_ADDRSTRLEN` less its end) and `/128`.
 const TEXT_LEN_MAX: usize = 45 + 4;
 
-/// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     /// The first address; the bits after the first `bits` are zero.
@@ -44,12 +43,7 @@ pub enum CidrError {
     },
     /// The address lies inside the range instead of being its first.
     #[error("{text:?} is an address inside a range: write {network} for the range")]
-    HostBits {
-        /// The range as written.
-        text: String,
-        /// The range meant.
-        network: Cidr,
-    },
+    HostBits { text: String, network: Cidr },
 }
 
 impl Cidr {

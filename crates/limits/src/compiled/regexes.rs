@@ -146,7 +146,6 @@ impl Regexes {
         }
     }
 
-    /// The lowest rank.
     pub(super) fn rank_min(&self) -> Rank {
         self.rank_min
     }

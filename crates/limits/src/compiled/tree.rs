@@ -44,9 +44,7 @@ struct Branch {
 /// A child of a node, and the branch that leads to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Child<'a> {
-    /// The key of the branch.
     pub key: &'a str,
-    /// The values that the branch matches.
     pub matcher: &'a Matcher,
     /// The text that replaces all its values in counters' identities, if the values share counters.
     pub share: Option<&'a str>,
@@ -100,7 +98,6 @@ impl RuleNode {
         Ok(&mut branch.node)
     }
 
-    /// Sets the rule that ends here.
     pub fn set_rule(&mut self, rule: Rule) {
         self.rule = Some(Arc::new(rule));
     }
@@ -175,21 +172,18 @@ impl Patterns {
     }
 }
 
-/// The result of looking up a descriptor.
 #[derive(Debug, PartialEq)]
 pub enum Lookup<'a> {
     /// No file configures this domain.
     UnknownDomain,
     /// No rule ends where the descriptor does.
     NoRule,
-    /// This rule applies.
     Rule(Match<'a>),
 }
 
 /// A rule that applies to a descriptor.
 #[derive(Debug, PartialEq)]
 pub struct Match<'a> {
-    /// The rule.
     pub rule: &'a Arc<Rule>,
     /// The entries whose values share counters, in order, each with the text that replaces the value in
     /// the counter's identity. Mostly empty.

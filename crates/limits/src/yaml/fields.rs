@@ -119,7 +119,6 @@ impl<'a> Fields<'a> {
         !self.has(key) && self.entry(key).is_some()
     }
 
-    /// A string.
     pub(super) fn text(&self, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<String> {
         text(self.value(key)?, key, diagnostics)
     }
@@ -140,7 +139,6 @@ impl<'a> Fields<'a> {
         self.truth(key, diagnostics).unwrap_or(false)
     }
 
-    /// A boolean, if present.
     pub(super) fn truth(&self, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<bool> {
         let node = self.value(key)?;
         match &node.content {

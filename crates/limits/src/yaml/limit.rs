@@ -60,7 +60,6 @@ pub(super) fn read_rate_limit(
     Some(RuleKind::Limits(vec![Limit { name, path, label, quota, denied, replaces }]))
 }
 
-/// Several limits of a descriptor.
 pub(super) fn read_limits(
     limits: &[Node],
     path: &str,

@@ -10,10 +10,8 @@ use crate::text::listed;
 
 const MATCH: Keys = Keys { map: "a match", known: &["prefix", "cidr", "regex"] };
 
-/// The most ranges in one `cidr`.
 const RANGES_MAX: usize = 1_000;
 
-/// A descriptor's matcher.
 pub(super) struct Matching {
     pub(super) matcher: Matcher,
     /// The text that replaces all values, if they share counters.

@@ -37,7 +37,6 @@ pub(crate) enum Phase {
     Starting,
     Serving,
     Draining,
-    /// Workers are killed.
     Killing,
 }
 

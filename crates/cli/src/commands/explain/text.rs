@@ -2,13 +2,12 @@
 
 use super::{Counters, Explanation, capacity, more_at, used};
 use crate::output::Output;
-use crate::time::utc;
 use std::io::{self, Write};
 use tidegate_authority::Previewed;
 use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
 use tidegate_limits::describe::key_values;
 use tidegate_limits::describe::{algorithm, numbers, some_of};
-use tidegate_limits::describe::{grouped, span};
+use tidegate_limits::describe::{grouped, span, utc};
 use tidegate_limits::lookup::Trace;
 use tidegate_limits::unescaped;
 use tidegate_limits::{Matcher, Rule, RuleKind};

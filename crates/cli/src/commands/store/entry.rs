@@ -4,7 +4,7 @@ use super::key::{KeyArgument, ResolvedKey};
 use super::{check_whole, join};
 use crate::arguments::store::{Expiry, GetOptions, KeyOptions, SetOptions};
 use crate::output::Output;
-use crate::time::{from_now, utc};
+use crate::time::from_now;
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_core::{Charge, Period, Timestamp};
 use tidegate_limits::Limit;
-use tidegate_limits::describe::{grouped, span};
+use tidegate_limits::describe::{grouped, span, utc};
 use tidegate_store::{Class, Entry, View};
 
 const SECOND: u64 = 1_000_000_000;

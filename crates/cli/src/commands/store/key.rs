@@ -61,7 +61,6 @@ impl ResolvedKey {
         }
     }
 
-    /// The key in a class of nodes.
     pub(crate) fn within(&self, class: Class) -> Hashed {
         Hashed { hash: self.stored.bits(), class }
     }

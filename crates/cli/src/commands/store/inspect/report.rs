@@ -8,7 +8,6 @@ use tidegate_store::{
     Class, EntryCounts, Geometry, LockHolder, Occupancy, Process, RangeStats, Stats, View,
 };
 
-/// The whole report.
 pub(super) struct Inspection {
     pub(super) dir: String,
     pub(super) source: CounterSource,
