@@ -18,7 +18,7 @@ mod wildcard;
 
 pub use cidr::{Cidr, CidrError};
 pub use matcher::{Matcher, MatcherError};
-pub use tree::{Child, Lookup, Match, RuleNode, Rules, Step};
+pub use tree::{Child, Lookup, Match, RuleNode, Rules};
 
 use std::mem::discriminant;
 use tidegate_core::{DeniedHits, Enforcement, Quota, Value};

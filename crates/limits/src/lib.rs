@@ -25,7 +25,7 @@ mod zone;
 
 pub use compiled::{
     Child, Cidr, CidrError, Limit, Lookup, Match, Matcher, MatcherError, Rule, RuleKind, RuleNode,
-    Rules, Step,
+    Rules,
 };
 pub use diagnostic::{Diagnostic, LoadErrors, Position};
 pub use files::{Pipes, Source, SourceFile, each_file, limits_files};

@@ -60,20 +60,31 @@ impl RuleNode {
 
     /// The direct children, in no particular order.
     pub fn children(&self) -> impl Iterator<Item = Child<'_>> {
-        self.keys.iter().flat_map(|(key, branches)| {
-            branches.all().map(|branch| Child {
-                key,
-                matcher: &branch.matcher,
-                share: branch.share.as_deref(),
-                node: &branch.node,
-            })
-        })
+        self.keys.iter().flat_map(|(key, branches)| branches.all().map(|branch| branch.child(key)))
+    }
+
+    /// The keys of the children, sorted.
+    #[must_use]
+    pub fn keys(&self) -> Vec<&str> {
+        let mut keys: Vec<&str> = self.keys.keys().map(|key| &**key).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// The child that matches this entry.
     #[must_use]
-    pub fn next(&self, entry: &Entry) -> Option<&RuleNode> {
-        self.branch(entry, &Work::default()).map(|branch| &branch.node)
+    pub fn next(&self, entry: &Entry) -> Option<Child<'_>> {
+        let (key, branches) = self.keys.get_key_value(entry.key.as_str())?;
+        branches.branch(&entry.value, &Work::default()).map(|branch| branch.child(key))
+    }
+
+    /// The number of comparisons of [`RuleNode::next`]: hashed texts, bytes of literals, passes of expressions.
+    /// Shows that a lookup does not grow with the rules.
+    #[must_use]
+    pub fn compared(&self, entry: &Entry) -> usize {
+        let work = Work::default();
+        self.branch(entry, &work);
+        work.get()
     }
 
     /// Adds a child for `key` and the values of `matcher`. With `share`, all these values share counters,
@@ -114,6 +125,12 @@ impl RuleNode {
             open.extend(node.keys.values().flat_map(Branches::all).map(|branch| &branch.node));
             Some(node)
         })
+    }
+}
+
+impl Branch {
+    fn child<'a>(&'a self, key: &'a str) -> Child<'a> {
+        Child { key, matcher: &self.matcher, share: self.share.as_deref(), node: &self.node }
     }
 }
 
@@ -190,20 +207,6 @@ pub struct Match<'a> {
     pub shared: Vec<(usize, &'a str)>,
 }
 
-/// One level of a lookup, for explaining it.
-#[derive(Debug, PartialEq)]
-pub struct Step<'a> {
-    /// The matcher of the entry's branch; none if no branch matches, which ends the lookup.
-    pub matched: Option<&'a Matcher>,
-    /// The rule that ends at this level.
-    pub rule: Option<&'a Arc<Rule>>,
-    /// The keys of the branches that the entry could have taken, sorted.
-    pub keys: Vec<&'a str>,
-    /// The number of comparisons: hashed texts, bytes of literals, passes of expressions. Shows that a
-    /// lookup does not grow with the rules.
-    pub compared: usize,
-}
-
 /// All rules, by domain.
 #[derive(Debug, Default)]
 pub struct Rules {
@@ -255,29 +258,6 @@ impl Rules {
             Some(rule) => Lookup::Rule(Match { rule, shared }),
             None => Lookup::NoRule,
         }
-    }
-
-    /// The path of [`Rules::find`]: one step per entry, up to the first without a matching branch. None if
-    /// the domain is unknown.
-    #[must_use]
-    pub fn steps(&self, domain: &str, entries: &[Entry]) -> Option<Vec<Step<'_>>> {
-        let work = Work::default();
-        let mut node = Some(self.domains.get(domain)?);
-        let mut steps = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let Some(before) = node else { break };
-            let mut keys: Vec<&str> = before.keys.keys().map(|key| &**key).collect();
-            keys.sort_unstable();
-            let branch = before.branch(entry, &work);
-            node = branch.map(|branch| &branch.node);
-            steps.push(Step {
-                matched: branch.map(|branch| &branch.matcher),
-                rule: node.and_then(|node| node.rule.as_ref()),
-                keys,
-                compared: work.take(),
-            });
-        }
-        Some(steps)
     }
 
     /// The names of the domains, sorted.

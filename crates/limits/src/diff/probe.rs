@@ -117,7 +117,8 @@ fn sample(path: &TreePath<'_>) -> Option<Vec<Entry>> {
     let mut node = path.root;
     for Level { child, .. } in &path.levels {
         let tries = values_of(child.matcher).into_iter().map(|value| Entry::new(child.key, value));
-        let leads = |entry: &Entry| node.next(entry).is_some_and(|next| ptr::eq(next, child.node));
+        let leads =
+            |entry: &Entry| node.next(entry).is_some_and(|next| ptr::eq(next.node, child.node));
         entries.push(tries.into_iter().find(leads)?);
         node = child.node;
     }
