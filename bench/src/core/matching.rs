@@ -69,7 +69,7 @@ pub(super) fn subjects(sizes: &[u32]) -> Vec<Subject> {
 impl Way {
     fn work(&self, size: u32, answers: Answers) -> anyhow::Result<Box<dyn Work>> {
         let mut rules = Rules::default();
-        let root = rules.domain_mut(DOMAIN).root_mut();
+        let root = rules.root_mut(DOMAIN);
         let region = root.insert("region", &Matcher::Exact("eu".to_owned()), None)?;
         for number in 0..size {
             region.insert("tenant", &(self.matcher)(number)?, None)?.set_rule(rule(number)?);

@@ -5,6 +5,7 @@ mod frs;
 mod load;
 mod replies;
 pub(crate) mod store;
+mod times;
 mod workers;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -13,13 +14,12 @@ pub(crate) use frs::FrsOptions;
 pub(crate) use load::LoadArguments;
 pub(crate) use replies::ReplyOptions;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
 use store::StoreCommand;
-use tidegate_core::{DeniedHits, Nanos};
+use tidegate_core::DeniedHits;
 use tidegate_data_dir::NodeCounts;
-use tidegate_limits::{Defaults, SameDomain, duration};
+use tidegate_limits::{Defaults, SameDomain};
 use tidegate_servers::Address;
+use times::OrOff;
 pub(crate) use workers::WorkerOptions;
 
 const AFTER_HELP: &str = "\
@@ -152,8 +152,14 @@ pub(crate) struct ServeOptions {
     pub(crate) dynamic_metadata: bool,
 
     /// How long a proxy may hold leased tokens: 10ms to 60s; off disables leases
-    #[arg(long, value_name = "TIME", env = "TIDEGATE_LEASE_TTL", default_value = "2s")]
-    pub(crate) lease_ttl: LeaseTtl,
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TIDEGATE_LEASE_TTL",
+        default_value = "2s",
+        value_parser = times::lease_ttl
+    )]
+    pub(crate) lease_ttl: OrOff,
 
     /// What to log, to standard error: error, warn, info, debug, or directives such as info,h2=debug
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG", default_value = "info")]
@@ -197,8 +203,14 @@ pub(crate) struct StoreOptions {
     pub(crate) eviction: EvictionPolicy,
 
     /// Interval of snapshots to disk, which matter only after a loss of power: 500ms, 5s, 1m or off
-    #[arg(long, value_name = "TIME", env = "TIDEGATE_SYNC_INTERVAL", default_value = "5s")]
-    pub(crate) sync_interval: SyncInterval,
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TIDEGATE_SYNC_INTERVAL",
+        default_value = "5s",
+        value_parser = times::sync_interval
+    )]
+    pub(crate) sync_interval: OrOff,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -209,43 +221,6 @@ pub(crate) enum EvictionPolicy {
     /// short-lived counters, including the sender's own
     #[value(alias = "evict-oldest")]
     EvictSoonestExpiry,
-}
-
-/// Interval of snapshots; `None` is off.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SyncInterval(pub(crate) Option<Duration>);
-
-impl FromStr for SyncInterval {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(SyncInterval(None));
-        }
-        let period = duration::parse(text).filter(|period| period.as_nanos() >= 10_000_000);
-        let period = period.ok_or("expected a time of at least 10ms, such as 500ms, 5s, or off")?;
-        Ok(SyncInterval(Some(Duration::from_nanos(period.as_nanos()))))
-    }
-}
-
-/// The longest lease; `None` is off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeaseTtl(pub(crate) Option<Nanos>);
-
-impl FromStr for LeaseTtl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(LeaseTtl(None));
-        }
-        // A shorter lease would expire before the answer arrives; a longer one would lose more tokens to a
-        // dead proxy until their window ends.
-        let range = Nanos::new(10_000_000)..=Nanos::from_secs(60);
-        let ttl = duration::parse(text).filter(|ttl| range.contains(ttl));
-        let ttl = ttl.ok_or("expected a time from 10ms to 60s, such as 500ms or 2s, or off")?;
-        Ok(LeaseTtl(Some(ttl)))
-    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -276,6 +251,25 @@ pub(crate) fn denied(is_counted: bool) -> DeniedHits {
     if is_counted { DeniedHits::Count } else { DeniedHits::Ignore }
 }
 
+/// How a command other than `serve` reads limits.
+#[derive(Debug, Args)]
+pub(crate) struct ReadOptions {
+    /// Allow several files to define one domain, and merge their rules
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
+    merge_domains: bool,
+
+    /// Read the limits as a service with --count-denied
+    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
+    count_denied: bool,
+}
+
+impl ReadOptions {
+    /// Defaults for limits.
+    pub(crate) fn defaults(&self) -> Defaults {
+        defaults(self.merge_domains, self.count_denied)
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
     /// Limits file (YAML, one domain, or the map.xml of an FRS), a directory of them, or the srv.xml of an FRS
@@ -295,24 +289,12 @@ pub(crate) struct CheckOptions {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Allow several files to define one domain, and merge their rules
-    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
-    pub(crate) merge_domains: bool,
-
-    /// Read the limits as a service with --count-denied
-    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
-    pub(crate) count_denied: bool,
+    #[command(flatten)]
+    pub(crate) read: ReadOptions,
 
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-impl CheckOptions {
-    /// Defaults for limits.
-    pub(crate) fn defaults(&self) -> Defaults {
-        defaults(self.merge_domains, self.count_denied)
-    }
 }
 
 #[derive(Debug, Args)]
@@ -341,46 +323,10 @@ pub(crate) struct ExplainOptions {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) hits: u64,
 
-    /// Allow several files to define one domain, and merge their rules
-    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS")]
-    pub(crate) merge_domains: bool,
-
-    /// Read the limits as a service with --count-denied
-    #[arg(long, env = "TIDEGATE_COUNT_DENIED")]
-    pub(crate) count_denied: bool,
+    #[command(flatten)]
+    pub(crate) read: ReadOptions,
 
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-impl ExplainOptions {
-    /// Defaults for limits.
-    pub(crate) fn defaults(&self) -> Defaults {
-        defaults(self.merge_domains, self.count_denied)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_lasts_from_ten_milliseconds_to_a_minute() {
-        let error = "expected a time from 10ms to 60s, such as 500ms or 2s, or off";
-        let table = [
-            ("off", Ok(LeaseTtl(None))),
-            ("2s", Ok(LeaseTtl(Some(Nanos::from_secs(2))))),
-            ("10ms", Ok(LeaseTtl(Some(Nanos::new(10_000_000))))),
-            ("1m", Ok(LeaseTtl(Some(Nanos::from_secs(60))))),
-            ("9ms", Err(error.to_owned())),
-            ("61s", Err(error.to_owned())),
-            ("0", Err(error.to_owned())),
-            ("", Err(error.to_owned())),
-            ("2", Err(error.to_owned())),
-        ];
-        for (text, expected) in table {
-            assert_eq!(text.parse::<LeaseTtl>(), expected, "for {text:?}");
-        }
-    }
 }

@@ -95,6 +95,7 @@ fn drop_default_geometry(options: &mut ServeOptions, serve: &ArgMatches) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     /// The options of `serve`, required ones included, and the notices.
     pub(super) fn serve_options(
@@ -113,7 +114,7 @@ mod tests {
     /// One flag with a value in each source that can have it.
     #[test]
     fn the_first_source_with_a_value_wins() {
-        let srv = srv::parse(b"<srv port='1' workers='2'/>").unwrap();
+        let srv = srv::parse(Path::new("srv.xml"), b"<srv port='1' workers='2'/>").unwrap();
         let environment = RatelimitEnv::read(|name| (name == "GRPC_PORT").then(|| "3".into()));
         let (none, empty) = (Srv::default(), RatelimitEnv::default());
         let limits = ["--limits", "l"];

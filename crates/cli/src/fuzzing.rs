@@ -3,7 +3,7 @@
 use crate::defaults::srv;
 use std::path::Path;
 use tidegate_limits::Rules;
-use tidegate_limits::{self as rules, SameDomain, Source};
+use tidegate_limits::{self as rules, Diagnostic, SameDomain, Source};
 use tidegate_xml::{self as xml, Document, ErrorKind};
 
 /// Line and column, and the message.
@@ -42,12 +42,9 @@ pub fn limits(name: &str, bytes: &[u8]) -> Result<(Rules, Vec<Mistake>), Vec<Mis
     let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
     let parts = [part(name.as_bytes()), part(bytes)].concat();
     let source = Source::from_bytes(Path::new(name), &parts);
-    let message = |errors: Vec<rules::Diagnostic>| {
-        errors.into_iter().map(|error| (error.position, error.message)).collect::<Vec<Mistake>>()
-    };
     match rules::load_source(&source.ok_or_else(Vec::new)?, SameDomain::Refuse) {
-        Ok(loaded) => Ok((loaded.rules, message(loaded.warnings))),
-        Err(errors) => Err(message(errors.0)),
+        Ok(loaded) => Ok((loaded.rules, without_file(loaded.warnings))),
+        Err(errors) => Err(without_file(errors.0)),
     }
 }
 
@@ -56,10 +53,11 @@ pub fn limits(name: &str, bytes: &[u8]) -> Result<(Rules, Vec<Mistake>), Vec<Mis
 /// # Errors
 /// Every mistake.
 pub fn srv(bytes: &[u8]) -> Result<Vec<(&'static str, String)>, Vec<Mistake>> {
-    let message = |mistakes: Vec<((u64, u64), String)>| {
-        mistakes.into_iter().map(|(place, message)| (Some(place), message)).collect::<Vec<_>>()
-    };
-    srv::parse(bytes)
+    srv::parse(Path::new("srv.xml"), bytes)
         .map(|srv| srv.flags().into_iter().map(|flag| (flag.id, flag.value)).collect())
-        .map_err(message)
+        .map_err(without_file)
+}
+
+fn without_file(all: Vec<Diagnostic>) -> Vec<Mistake> {
+    all.into_iter().map(|one| (one.position, one.message)).collect()
 }

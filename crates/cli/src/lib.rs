@@ -13,7 +13,7 @@ mod output;
 mod time;
 
 use arguments::Command;
-use commands::{check, explain, serve, store};
+use commands::{check, exit_code, explain, serve, store, with_output};
 use std::process::ExitCode;
 
 /// Runs the program. Exit code 2 means a mistake on the command line or in the environment.
@@ -23,21 +23,16 @@ pub fn run() -> ExitCode {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
-    let result = match cli.command {
-        Command::Serve(options) => serve::run(&options, &notices),
-        Command::Check(options) => return check::run(&options),
-        Command::Explain(options) => return explain::run(&options),
-        Command::Store(command) => return store::run(&command),
+    match cli.command {
+        Command::Serve(options) => {
+            exit_code(serve::run(&options, &notices).map(|()| ExitCode::SUCCESS), 1)
+        }
+        Command::Check(options) => check::run(&options),
+        Command::Explain(options) => exit_code(with_output(|out| explain::run(&options, out)), 1),
+        Command::Store(command) => exit_code(with_output(|out| store::run(&command, out)), 1),
         Command::Load(arguments) => {
             let (options, output) = arguments.split();
-            return tidegate_load::run(&options, &output);
-        }
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tidegate: {error:#}");
-            ExitCode::FAILURE
+            tidegate_load::run(&options, &output)
         }
     }
 }

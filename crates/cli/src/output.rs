@@ -3,24 +3,21 @@
 use serde_json::Value;
 use std::io::{self, BufWriter, ErrorKind, Stdout, Write};
 
-/// Buffered standard output.
-pub(crate) struct Output(BufWriter<Pipe>);
-
-struct Pipe {
-    stdout: Stdout,
+pub(crate) struct Output {
+    stdout: BufWriter<Stdout>,
     is_closed: bool,
 }
 
 impl Output {
     pub(crate) fn new() -> Output {
         // A system call for each line would take most of the time of an export.
-        let pipe = Pipe { stdout: io::stdout(), is_closed: false };
-        Output(BufWriter::with_capacity(1 << 16, pipe))
+        let stdout = BufWriter::with_capacity(1 << 16, io::stdout());
+        Output { stdout, is_closed: false }
     }
 
     /// Whether the reader has closed the pipe.
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.get_ref().is_closed
+        self.is_closed
     }
 
     /// Prints a document, indented.
@@ -28,22 +25,6 @@ impl Output {
         writeln!(self, "{document:#}")
     }
 
-    pub(crate) fn finish(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl Pipe {
     /// Turns a broken pipe into success; all later output is dropped.
     fn ignore_closed<T>(&mut self, result: io::Result<T>, otherwise: T) -> io::Result<T> {
         match result {
@@ -59,7 +40,7 @@ impl Pipe {
     }
 }
 
-impl Write for Pipe {
+impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.is_closed {
             return Ok(bytes.len());

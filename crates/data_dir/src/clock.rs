@@ -17,7 +17,7 @@ pub struct ClockMonitor {
 }
 
 impl ClockMonitor {
-    /// Reads the clocks, and tells the store the trusted time. Returns by how many seconds the system clock is
+    /// Reads the clocks, and sets the trusted time of the store. Returns by how many seconds the system clock is
     /// ahead of it; 0 while the clock is trusted.
     pub fn check(&mut self, store: &Cluster) -> u64 {
         let words = store.clock_words();

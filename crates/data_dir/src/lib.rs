@@ -47,14 +47,14 @@ pub fn open(settings: &Settings, workers: u32) -> anyhow::Result<Cluster> {
     for (class, asked) in [(Class::Narrow, Some(options.narrow)), (Class::Wide, options.wide)] {
         let [found, asked] = [store.geometry(class), asked]
             .map(|geometry| geometry.map_or(0, |geometry| geometry.nodes()));
-        // Nobody asked for the default size.
+        // The default size is no setting.
         if found < asked && !(class == Class::Narrow && has_default_size(settings)) {
             let class = class.name();
             tracing::warn!(
                 class,
                 found,
                 asked,
-                "the data directory has fewer nodes than asked for"
+                "the data directory has fewer nodes than configured"
             );
         }
     }
@@ -67,7 +67,7 @@ fn has_default_size(settings: &Settings) -> bool {
     settings.capacity.is_none() && settings.geometry.is_none()
 }
 
-/// Warns if the directory has other counts of files, key-nodes and chain than asked for.
+/// Warns if the directory has other counts of files, key-nodes and chain than configured.
 fn warn_of_geometry(settings: &Settings, store: &Cluster) {
     let (Some(asked), Some(found)) = (settings.geometry, store.geometry(Class::Narrow)) else {
         return;

@@ -12,7 +12,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 /// Between checks of the files and the clock: a few system calls each.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Between checks for stuck lock holders: reads of the seats, some microseconds each.
+/// Between checks for stuck lock holders: reads of the writer slots, some microseconds each.
 const STUCK_INTERVAL: Duration = Duration::from_millis(250);
 /// Only a holder that has been stuck for this long is reported. A busy machine lets a runnable one wait for some
 /// milliseconds. With two checks a quarter of a second apart, a stuck holder is known within a second.

@@ -15,7 +15,6 @@ const UNLIMITED: u64 = 1 << 60;
 /// A limit of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Limit {
-    /// The file with the limit.
     pub file: PathBuf,
     pub bytes: u64,
     /// Memory in use that cannot be reclaimed: pages of files on disk can, those of a tmpfs cannot.
@@ -148,9 +147,9 @@ fn limit_v2(directory: &Path) -> Option<Limit> {
     let limits = ["memory.max", "memory.high"].map(|name| directory.join(name));
     let limits = limits.into_iter().filter_map(|file| Some((number(&file)?, file)));
     let (bytes, file) = limits.min()?;
-    let used = number(&directory.join("memory.current"))?;
     let cached = cached(directory, ["inactive_file", "active_file"]);
-    Some(Limit { file, bytes, used: used.saturating_sub(cached) })
+    let used = number(&directory.join("memory.current"))?.saturating_sub(cached);
+    Some(Limit { file, bytes, used })
 }
 
 fn limit_v1(directory: &Path, is_own: bool) -> Option<Limit> {
@@ -161,9 +160,9 @@ fn limit_v1(directory: &Path, is_own: bool) -> Option<Limit> {
     }
     let file = directory.join("memory.limit_in_bytes");
     let bytes = number(&file)?;
-    let used = number(&directory.join("memory.usage_in_bytes"))?;
     let cached = cached(directory, ["total_inactive_file", "total_active_file"]);
-    Some(Limit { file, bytes, used: used.saturating_sub(cached) })
+    let used = number(&directory.join("memory.usage_in_bytes"))?.saturating_sub(cached);
+    Some(Limit { file, bytes, used })
 }
 
 /// A number of bytes; none for "no limit".

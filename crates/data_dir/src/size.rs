@@ -6,7 +6,6 @@
 use crate::Settings;
 use crate::memory_limits::{self, FileSystem, Limit};
 use anyhow::{Context, bail};
-use std::fmt;
 use std::path::Path;
 use tidegate_store::{Geometry, Options, STATE_WORDS_WIDE};
 
@@ -31,7 +30,6 @@ pub(super) struct MemoryBudget {
     reserved: u64,
 }
 
-/// The default number of counters, and the reason for it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DefaultSize {
     pub(super) capacity: u64,
@@ -51,12 +49,17 @@ impl MemoryBudget {
         MemoryBudget { limits, files, reserved }
     }
 
+    /// Bytes that counters may still use of a limit.
+    fn left(&self, limit: &Limit) -> u64 {
+        limit.left().saturating_sub(self.reserved)
+    }
+
     /// Fails if files of this many bytes do not fit.
     pub(super) fn check(&self, bytes: u64, options: &Settings) -> anyhow::Result<()> {
         if let Some(limit) = self.limits.first()
-            && bytes > limit.left().saturating_sub(self.reserved)
+            && let left = self.left(limit)
+            && bytes > left
         {
-            let left = limit.left().saturating_sub(self.reserved);
             bail!(
                 "the counters need {}, and {} are left for them: the memory limit {} is {}, of which \
                  {} are in use and {} are reserved for the processes; {}, or raise the limit to {}",
@@ -93,8 +96,10 @@ impl MemoryBudget {
                 limit.bytes / 3,
                 format!("a third of the memory limit, {}", mib(limit.bytes)),
             ));
-            let left = limit.left().saturating_sub(self.reserved);
-            bounds.push((left, format!("what is left of the memory limit, {}", mib(limit.bytes))));
+            bounds.push((
+                self.left(limit),
+                format!("what is left of the memory limit, {}", mib(limit.bytes)),
+            ));
         }
         if let Some(FileSystem { directory, free }) = &self.files {
             let directory = directory.display();
@@ -173,22 +178,17 @@ fn advice(options: &Settings, bytes: u64) -> String {
     }
 }
 
-/// A size in messages, in tenths of a MiB.
-pub(super) struct Mib(u64);
-
-pub(super) fn mib(bytes: u64) -> Mib {
-    // Rounded down: never report more than is left.
-    Mib(bytes * 10 / (1 << 20))
+/// A size in messages, rounded down: never report more than is left.
+pub(super) fn mib(bytes: u64) -> String {
+    tenths_of_mib(bytes * 10 / (1 << 20))
 }
 
-fn mib_up(bytes: u64) -> Mib {
-    Mib(bytes.div_ceil(1 << 20) * 10)
+fn mib_up(bytes: u64) -> String {
+    tenths_of_mib(bytes.div_ceil(1 << 20) * 10)
 }
 
-impl fmt::Display for Mib {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{} MiB", self.0 / 10, self.0 % 10)
-    }
+fn tenths_of_mib(tenths: u64) -> String {
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! set the boot clock, and it runs while the machine is suspended.
 //!
 //! At each update, about once a second:
-//! - The first update after a boot takes the system clock as the anchor, as nothing tells how long the machine
-//!   was off. A clock behind the last time known from before the boot is no anchor; that time is kept instead.
+//! - The first update after a boot takes the system clock as the anchor, since the time that the machine was
+//!   off is unknown. A clock behind the last time known from before the boot is no anchor; that time is kept instead.
 //! - Trusted time follows a system clock within [`TOLERANCE`], by at most a second each [`PACE`].
 //! - A clock further off, ahead or behind, is not followed until it has been off to that side for
 //!   [`PATIENCE`]. Then trusted time moves by the smallest deviation in that time.
@@ -77,12 +77,16 @@ impl Anchor {
         let time = self.time(clocks.uptime);
         clocks.wall.checked_signed_diff(time).unwrap_or(i64::MAX)
     }
+
+    /// The untrusted lead of the system clock in seconds; 0 while it is trusted.
+    fn ahead_secs(self, clocks: Clocks) -> u64 {
+        let lead = self.lead(clocks);
+        if lead > TOLERANCE { lead.unsigned_abs() } else { 0 }
+    }
 }
 
-/// The result of [`Tracker::update`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Update {
-    /// The new shared words.
     pub(super) words: [u64; 2],
     /// Counters that expire by this second have expired, if the system clock agrees.
     pub(super) trusted_secs: u32,
@@ -112,11 +116,10 @@ impl Tracker {
             return self.first_of_boot(words, clocks);
         };
         let anchor = self.moved(anchor, clocks);
-        let ahead = Some(anchor.lead(clocks)).filter(|lead| *lead > TOLERANCE).unwrap_or(0);
         Update {
             words: anchor.words(clocks.boot),
             trusted_secs: to_u32_secs(anchor.time(clocks.uptime) + SLACK),
-            ahead_secs: ahead.unsigned_abs(),
+            ahead_secs: anchor.ahead_secs(clocks),
         }
     }
 
@@ -164,8 +167,7 @@ impl Tracker {
 
 /// The untrusted lead of the system clock in seconds; 0 while it is trusted.
 pub(super) fn ahead_secs(words: [u64; 2], clocks: Clocks) -> u64 {
-    let lead = anchor_of_boot(words, clocks.boot).map_or(0, |anchor| anchor.lead(clocks));
-    if lead > TOLERANCE { lead.unsigned_abs() } else { 0 }
+    anchor_of_boot(words, clocks.boot).map_or(0, |anchor| anchor.ahead_secs(clocks))
 }
 
 /// The shared words that make the system clock the trusted time.

@@ -61,7 +61,7 @@ pub struct Settings {
 /// The reason for a check of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trigger {
-    /// An operator asked: reload in any case.
+    /// A request of an operator: reload in any case.
     Request,
     /// A possible change: reload if the fingerprint differs.
     Change,

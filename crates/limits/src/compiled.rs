@@ -18,8 +18,9 @@ mod wildcard;
 
 pub use cidr::{Cidr, CidrError};
 pub use matcher::{Matcher, MatcherError};
-pub use tree::{Child, DomainRules, Lookup, Match, RuleNode, Rules, Step};
+pub use tree::{Child, Lookup, Match, RuleNode, Rules};
 
+use std::mem::discriminant;
 use tidegate_core::{DeniedHits, Enforcement, Quota, Value};
 
 /// A configured limit.
@@ -32,9 +33,8 @@ pub struct Limit {
     pub path: String,
     /// Distinguishes its counters from those of the rule's other limits; empty for a single limit.
     pub label: String,
-    /// The compiled rate.
     pub quota: Quota,
-    /// What becomes of denied hits.
+    /// Whether denied hits count.
     pub denied: DeniedHits,
     /// Names of limits that do not apply to requests that meet this one.
     pub replaces: Vec<String>,
@@ -46,7 +46,6 @@ pub struct Rule {
     /// The domain, the keys and the matched values, such as `shop/app/user=vip`. In each part `%`, `/`, `=`
     /// and `#` are percent-encoded.
     pub path: String,
-    /// How much it allows.
     pub kind: RuleKind,
     /// Whether it denies, or only reports.
     pub enforcement: Enforcement,
@@ -63,12 +62,17 @@ pub enum RuleKind {
     /// These limits; never empty.
     Limits(Vec<Limit>),
     /// An explicit "no limit here".
-    Unlimited {
-        /// The operator's name for it.
-        name: Option<String>,
-        /// Names of limits that do not apply to requests that meet this rule.
-        replaces: Vec<String>,
-    },
+    Unlimited { name: Option<String>, replaces: Vec<String> },
+}
+
+impl Limit {
+    /// Whether both limits use the same counter for the same caller. Paths do not matter, as they are no part of
+    /// a counter's identity.
+    pub(crate) fn has_counter_of(&self, other: &Limit) -> bool {
+        discriminant(&self.quota) == discriminant(&other.quota)
+            && self.quota.period() == other.quota.period()
+            && self.label == other.label
+    }
 }
 
 impl Rule {

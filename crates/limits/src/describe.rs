@@ -1,6 +1,7 @@
 //! Descriptions of limits, for commands and logs.
 
-use tidegate_core::{Charge, Entry, Nanos, Period, Quota, Timestamp, decide};
+use jiff::Timestamp;
+use tidegate_core::{Charge, Entry, Nanos, Period, Quota, decide};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -26,13 +27,13 @@ pub fn period(period: Period) -> String {
 
 /// A duration; exact for all lengths that people configure.
 pub fn time(length: Nanos) -> String {
-    let is_told_by_two_units = |secs: u64| match secs {
+    let fits_two_units = |secs: u64| match secs {
         0..3_600 => true,
         3_600..86_400 => secs.is_multiple_of(60),
         _ => secs.is_multiple_of(3_600),
     };
     let secs = length.as_nanos() / SECOND;
-    if length.as_nanos().is_multiple_of(SECOND) && is_told_by_two_units(secs) {
+    if length.as_nanos().is_multiple_of(SECOND) && fits_two_units(secs) {
         span(secs)
     } else {
         length.to_string()
@@ -81,7 +82,7 @@ pub fn burst(quota: &Quota) -> Option<u32> {
 pub fn initial(quota: &Quota) -> Option<u64> {
     burst(quota)?;
     let mut unused = vec![0; quota.state_size().words()];
-    Some(decide(&mut unused, quota, Charge::PEEK, Timestamp::from_secs(1)).remaining)
+    Some(decide(&mut unused, quota, Charge::PEEK, tidegate_core::Timestamp::from_secs(1)).remaining)
 }
 
 /// The rate, and the numbers that differ from their defaults: `1,000 per minute, burst 200, initial 100`.
@@ -105,9 +106,9 @@ pub fn numbers(quota: &Quota) -> String {
 }
 
 /// A number with its noun: `1 limit`, `2,000 limits`.
-pub fn count(count: usize, noun: &str) -> String {
+pub fn count(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", grouped(count as u64))
+    format!("{} {noun}{plural}", grouped(count))
 }
 
 /// At most `most` names: `a, b and 3 more`.
@@ -124,6 +125,12 @@ pub fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: usize) -
 pub fn key_values(entries: &[Entry]) -> String {
     let arguments = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
     arguments.collect::<Vec<_>>().join(" ")
+}
+
+/// The date and time of day of a moment in seconds since 1970: `2024-02-29 12:00:00 UTC`.
+pub fn utc(secs: u64) -> String {
+    let moment = i64::try_from(secs).ok().and_then(|secs| Timestamp::from_second(secs).ok());
+    moment.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// A duration in its two largest units.
@@ -178,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_where_they_say_something() {
+    fn only_numbers_that_differ_from_their_defaults_are_shown() {
         let hour = Nanos::from_secs(3_600);
         let window = FixedWindow::new(1_000, hour).unwrap();
         let bucket = |initial| Quota::TokenBucket(TokenBucket::new(5, hour, 9, initial).unwrap());
@@ -211,6 +218,22 @@ mod tests {
             (count(1, "limit"), count(2_000, "limit")),
             ("1 limit".into(), "2,000 limits".into())
         );
+    }
+
+    #[test]
+    fn moments_are_dates() {
+        for (secs, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_709_208_000, "2024-02-29 12:00:00 UTC"),
+            (1_767_225_599, "2025-12-31 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+            (4_294_967_295, "2106-02-07 06:28:15 UTC"),
+        ] {
+            assert_eq!(utc(secs), text);
+        }
     }
 
     #[test]

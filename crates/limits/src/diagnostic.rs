@@ -1,7 +1,8 @@
 //! Errors and warnings about limits files, each with its position.
 
+use crate::describe::count;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Line and column, both from 1.
 pub type Position = (u64, u64);
@@ -16,6 +17,14 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    pub fn new(
+        file: &Path,
+        position: impl Into<Option<Position>>,
+        message: impl Into<String>,
+    ) -> Diagnostic {
+        Diagnostic { file: file.to_owned(), position: position.into(), message: message.into() }
+    }
+
     /// `file:line:column`, a form that editors open.
     pub fn location(&self) -> String {
         let file = self.file.display();
@@ -41,8 +50,7 @@ impl fmt::Display for LoadErrors {
         for error in &self.0 {
             writeln!(f, "{error}")?;
         }
-        let count = self.0.len();
-        write!(f, "{count} {} in the limits", if count == 1 { "error" } else { "errors" })
+        write!(f, "{} in the limits", count(self.0.len() as u64, "error"))
     }
 }
 

@@ -37,7 +37,6 @@ pub enum ChangeKind {
     Changed,
 }
 
-/// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The path of a rule or limit, or a domain.
@@ -53,6 +52,17 @@ pub struct Change {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes(pub Vec<Change>);
 
+impl Change {
+    fn new(
+        path: &str,
+        kind: ChangeKind,
+        what: impl Into<String>,
+        means: impl Into<String>,
+    ) -> Change {
+        Change { path: path.to_owned(), kind, what: what.into(), means: means.into() }
+    }
+}
+
 impl Snapshot {
     pub fn of(rules: &Rules) -> Snapshot {
         Snapshot::with(rules, &tree_paths::all(rules))
@@ -67,12 +77,10 @@ impl Snapshot {
         }
     }
 
-    /// The number of limits.
     pub fn limits(&self) -> usize {
         self.rules.values().map(|rule| rule.limits().len()).sum()
     }
 
-    /// The number of domains.
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
@@ -153,12 +161,8 @@ fn share_change(new: &Snapshot, path: &str, rules: Vec<&str>) -> Change {
         _ => ("share_threshold off", "each value of the pattern has a counter of its own now; "),
     };
     let rules = some_of(rules.into_iter(), NAMES_MAX);
-    Change {
-        path: path.to_owned(),
-        kind: ChangeKind::Changed,
-        what: what.to_owned(),
-        means: format!("{means}counts of {rules} start anew"),
-    }
+    let means = format!("{means}counts of {rules} start anew");
+    Change::new(path, ChangeKind::Changed, what, means)
 }
 
 fn domain_change(domain: &str, kind: ChangeKind) -> Change {
@@ -166,7 +170,7 @@ fn domain_change(domain: &str, kind: ChangeKind) -> Change {
         ChangeKind::Removed => ("domain removed", "requests of this domain meet no limit any more"),
         _ => ("domain added", "requests of this domain are looked up among its rules now"),
     };
-    Change { path: escaped(domain), kind, what: what.to_owned(), means: means.to_owned() }
+    Change::new(&escaped(domain), kind, what, means)
 }
 
 fn added(rule: &Rule, before: Option<Counterpart<'_>>) -> Change {
@@ -180,7 +184,7 @@ fn added(rule: &Rule, before: Option<Counterpart<'_>>) -> Change {
     if let Some(Counterpart { rule: before, kept }) = before {
         means += &format!("; they met {} ({}) before{kept}", before.path, describe(before));
     }
-    Change { path: rule.path.clone(), kind: ChangeKind::Added, what: describe(rule), means }
+    Change::new(&rule.path, ChangeKind::Added, describe(rule), means)
 }
 
 fn removed(rule: &Rule, after: Option<Counterpart<'_>>) -> Change {
@@ -195,7 +199,7 @@ fn removed(rule: &Rule, after: Option<Counterpart<'_>>) -> Change {
         }
         (None, RuleKind::Limits(_)) => format!("callers matching {path} are no longer limited"),
     };
-    Change { path: path.clone(), kind: ChangeKind::Removed, what: describe(rule), means }
+    Change::new(path, ChangeKind::Removed, describe(rule), means)
 }
 
 /// A short description of a rule's limits.
@@ -216,10 +220,10 @@ pub fn describe(rule: &Rule) -> String {
 
 /// The changes of a rule that both sides have.
 fn rule_changes(old: &Rule, new: &Rule, sharing: Sharing, changes: &mut Vec<Change>) {
-    let mut change = |what: String, means: String| {
-        changes.push(Change { path: new.path.clone(), kind: ChangeKind::Changed, what, means });
-    };
     let path = &new.path;
+    let mut change = |what: String, means: String| {
+        changes.push(Change::new(path, ChangeKind::Changed, what, means));
+    };
     if old.enforcement != new.enforcement {
         let means = match new.enforcement {
             Enforcement::Enforce => "are denied over the limit now",

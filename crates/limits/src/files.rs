@@ -26,7 +26,7 @@ pub enum Pipes {
 /// The limits at a path, read once.
 #[derive(Debug)]
 pub struct Source {
-    pub(super) path: PathBuf,
+    path: PathBuf,
     /// The files, or why they cannot be listed.
     files: Result<Vec<SourceFile>, String>,
 }
@@ -188,12 +188,10 @@ fn be_file(kind: FileType) -> Result<(), String> {
 
 /// The text of a file.
 pub(super) fn text(file: &SourceFile) -> Result<&str, Diagnostic> {
-    let error = |position, message| Diagnostic { file: file.path.clone(), position, message };
-    let bytes = file.bytes.as_ref().map_err(|cause| error(None, cause.clone()))?;
+    let bytes = file.bytes.as_ref().map_err(|cause| Diagnostic::new(&file.path, None, cause))?;
     std::str::from_utf8(bytes).map_err(|cause| {
         let before = String::from_utf8_lossy(&bytes[..cause.valid_up_to()]);
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let lines = before.matches('\n').count() as u64 + 1;
-        error(Some((lines, line.chars().count() as u64 + 1)), "this is not UTF-8".to_owned())
+        let position = tidegate_xml::position(&before, before.len());
+        Diagnostic::new(&file.path, position, "this is not UTF-8")
     })
 }

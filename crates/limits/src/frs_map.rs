@@ -9,7 +9,7 @@ use crate::diagnostic::{Diagnostic, Position};
 use crate::duration;
 use crate::loader::Loader;
 use crate::path::escaped;
-use crate::text::{or_list, quoted, suggestion};
+use crate::text::{listed, quoted, suggestion, whole_number};
 use crate::time_of_day;
 use crate::zone::Zones;
 use std::path::Path;
@@ -70,8 +70,7 @@ impl MapReader<'_> {
     }
 
     fn error(&mut self, at: usize, message: impl Into<String>) {
-        let (file, position) = (self.file.to_path_buf(), Some(self.position_of(at)));
-        self.errors.push(Diagnostic { file, position, message: message.into() });
+        self.errors.push(Diagnostic::new(&self.file, self.position_of(at), message));
     }
 
     fn unknown(&mut self, attribute: &Attribute<'_>, element: &str, known: &[&str]) {
@@ -87,8 +86,7 @@ impl MapReader<'_> {
     }
 
     fn number(&mut self, attribute: &Attribute<'_>) -> Option<u32> {
-        let is_plain = attribute.value.bytes().all(|byte| byte.is_ascii_digit());
-        let number = attribute.value.parse().ok().filter(|_| is_plain);
+        let number = whole_number(&attribute.value);
         if number.is_none() {
             self.wrong(attribute, "a whole number from 0 to 4294967295");
         }
@@ -96,15 +94,14 @@ impl MapReader<'_> {
     }
 }
 
-/// Reads one file.
 pub(super) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (file, position) = (file.into(), (1, 1));
     let mut map = MapReader { text, file, errors: Vec::new(), at: 0, position };
     if let Err(mistake) = read_map(loader, &mut map) {
         // The parser may be anywhere in the text.
-        let (file, position) = (map.file.to_path_buf(), Some(xml::position(text, mistake.at)));
-        map.errors.push(Diagnostic { file, position, message: mistake.message });
+        let position = xml::position(text, mistake.at);
+        map.errors.push(Diagnostic::new(&map.file, position, mistake.message));
     }
     map.errors.sort_by_key(|error| error.position);
     loader.errors.append(&mut map.errors);
@@ -131,8 +128,7 @@ fn read_map(loader: &mut Loader, map: &mut MapReader<'_>) -> Result<(), XmlError
         }
         read_reset(&root, &mut settings, &mut loader.cross_file.zones, map);
         let claimed = loader.claim_domain(&domain, &map.file).map_err(|message| {
-            let attribute = root.attributes.iter().find(|attribute| attribute.name == "domain");
-            map.error(attribute.map_or(root.at, |attribute| attribute.value_at), message);
+            map.error(root.attribute("domain").map_or(root.at, |domain| domain.value_at), message);
         });
         while let Event::Open(element) = document.next_event()? {
             map.advance(element.at);
@@ -152,8 +148,7 @@ fn read_reset(
     zones: &mut Zones,
     map: &mut MapReader<'_>,
 ) {
-    let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
-    let (reset, timezone) = (attribute("reset"), attribute("timezone"));
+    let (reset, timezone) = (element.attribute("reset"), element.attribute("timezone"));
     if let Some(timezone) = timezone {
         settings.zone = Some(timezone.value.clone().into_owned());
     }
@@ -183,7 +178,6 @@ fn read_reset(
     }
 }
 
-/// The limits of a `<business>`.
 #[derive(Default)]
 struct Numbers {
     id: Option<String>,
@@ -210,12 +204,13 @@ fn read_business(
     let numbers = read_numbers(element, map);
     let mut settings = settings.clone();
     read_reset(element, &mut settings, &mut loader.cross_file.zones, map);
-    let has = |name| element.attributes.iter().any(|attribute| attribute.name == name);
+    let has = |name| element.attribute(name).is_some();
     match (has("max"), has("interval")) {
         (true, false) => map.error(element.at, "`max` needs an `interval`, such as 1h"),
         (false, true) => map.error(element.at, "`interval` needs a `max`"),
         (false, false) if !has("max-per-minute") && !has("max-per-day") => {
-            let known = or_list(&["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
+            let known =
+                listed("or", &["`max` with `interval`", "`max-per-minute`", "`max-per-day`"]);
             map.error(element.at, format!("a business needs a limit: {known}"));
         }
         _ => {}
@@ -248,7 +243,7 @@ fn read_numbers(element: &Element<'_>, map: &mut MapReader<'_>) -> Numbers {
             "interval" => match interval(&attribute.value) {
                 Some(interval) => numbers.interval = Some((interval, attribute.value_at)),
                 None => {
-                    let units = or_list(&["ms", "s", "m", "h", "d", "w"]);
+                    let units = listed("or", &["ms", "s", "m", "h", "d", "w"]);
                     let expected = format!("seconds, or a number and {units}, such as 1h");
                     map.wrong(attribute, &expected);
                 }
@@ -308,7 +303,7 @@ fn insert(
     path: &str,
     limits: Vec<Limit>,
 ) {
-    let node = loader.rules.domain_mut(domain).root_mut();
+    let node = loader.rules.root_mut(domain);
     let inserted = node.insert("business", &Matcher::Exact(id.to_owned()), None);
     let below = inserted.and_then(|node| node.insert("key", &Matcher::Any, None));
     let Ok(node) = below else {

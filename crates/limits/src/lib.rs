@@ -24,14 +24,15 @@ mod yaml;
 mod zone;
 
 pub use compiled::{
-    Child, Cidr, CidrError, DomainRules, Limit, Lookup, Match, Matcher, MatcherError, Rule,
-    RuleKind, RuleNode, Rules, Step,
+    Child, Cidr, CidrError, Limit, Lookup, Match, Matcher, MatcherError, Rule, RuleKind, RuleNode,
+    Rules,
 };
 pub use diagnostic::{Diagnostic, LoadErrors, Position};
 pub use files::{Pipes, Source, SourceFile, each_file, limits_files};
 pub use load::{load, load_source};
 pub use loader::{Defaults, Loaded, SameDomain};
 pub use path::{escaped, unescaped};
+pub use text::whole_number;
 pub use zone::daily_reset;
 
 #[cfg(test)]

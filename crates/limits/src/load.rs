@@ -15,10 +15,8 @@ pub fn load(path: &Path, defaults: impl Into<Defaults>) -> Result<Loaded, LoadEr
 
 /// Loads files that have been read already, and touches no others.
 pub fn load_source(source: &Source, defaults: impl Into<Defaults>) -> Result<Loaded, LoadErrors> {
-    let whole = |message: &str| {
-        let (file, message) = (source.path.clone(), message.to_owned());
-        Err(LoadErrors(vec![Diagnostic { file, position: None, message }]))
-    };
+    let whole =
+        |message: &str| Err(LoadErrors(vec![Diagnostic::new(source.path(), None, message)]));
     let files = match source.files() {
         Ok([]) => return whole("no *.yaml, *.yml or *.xml file in this directory"),
         Ok(files) => files,

@@ -67,7 +67,6 @@ pub(crate) struct CrossFile {
     pub(crate) replaced: Vec<Replaced>,
 }
 
-/// A name in `replaces`.
 pub(crate) struct Replaced {
     pub(crate) domain: Arc<str>,
     pub(crate) name: String,
@@ -106,7 +105,7 @@ impl Loader {
             return Err(format!("domain {domain} is already defined by {other}"));
         }
         self.files.entry(domain.to_owned()).or_insert_with(|| file.to_owned());
-        self.rules.domain_mut(domain);
+        self.rules.root_mut(domain);
         Ok(())
     }
 
@@ -122,8 +121,7 @@ impl Loader {
             }
             let (domain, name) = (quoted(&domain), quoted(&name));
             let message = format!("`replaces`: no limit of domain {domain} has the name {name}");
-            let (file, position) = (file.to_path_buf(), Some(position));
-            self.warnings.push(Diagnostic { file, position, message });
+            self.warnings.push(Diagnostic::new(&file, position, message));
         }
         // Otherwise the first requests would wait for the indexes.
         self.rules.build_indexes();

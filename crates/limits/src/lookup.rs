@@ -3,10 +3,10 @@
 
 mod near;
 
-use crate::compiled::{Lookup, Matcher, Rule, RuleNode, Rules, Step};
+use crate::compiled::{Matcher, Rule, RuleNode, Rules};
 use crate::describe::some_of;
 use crate::path::{segment, spelling, unescaped};
-use near::nearest;
+use near::suggestion;
 use std::collections::BTreeSet;
 use tidegate_core::Entry;
 
@@ -38,34 +38,31 @@ pub struct Level<'a> {
 impl<'a> Trace<'a> {
     pub fn of(rules: &'a Rules, domain: &str, entries: &'a [Entry]) -> Trace<'a> {
         let mut trace = Trace { entries, ..Trace::default() };
-        // The step of one more entry shows the keys below the last node.
-        let extended = [entries, &[Entry::new("", "")]].concat();
-        let (Some(root), Some(steps)) = (rules.root(domain), rules.steps(domain, &extended)) else {
+        let Some(root) = rules.root(domain) else {
             trace.hints = unknown_domain(rules, domain);
             return trace;
         };
-        let mut node = Some(root);
-        for (entry, step) in entries.iter().zip(&steps) {
-            let values = node.map_or_else(Vec::new, |node| values_of(node, &entry.key));
-            let rule = step.rule.map(|rule| rule.path.as_str());
-            trace.levels.push(Level { entry, matched: step.matched, rule, values });
-            node = node.and_then(|node| node.next(entry));
+        let (mut node, mut is_matched) = (root, true);
+        for (index, entry) in entries.iter().enumerate() {
+            let child = node.next(entry);
+            let (matched, values) = (child.map(|child| child.matcher), values_of(node, &entry.key));
+            let rule = child.and_then(|child| child.node.rule()).map(|rule| rule.path.as_str());
+            trace.levels.push(Level { entry, matched, rule, values });
+            is_matched = child.is_some();
+            let Some(child) = child else { break };
+            trace.shared.extend(child.share.map(|text| (index, text)));
+            node = child.node;
         }
-        match rules.find(domain, entries) {
-            Lookup::Rule(found) => {
-                trace.rule = Some(found.rule);
-                trace.shared = found.shared;
-            }
-            Lookup::NoRule | Lookup::UnknownDomain => {
-                trace.hints = trace.why_no_rule(&steps);
-                trace.hints.extend(trace.captured(root));
-                trace.hints.extend(near::others(rules, domain, entries));
-            }
+        trace.rule = node.rule().map(|rule| &**rule).filter(|_| is_matched);
+        if trace.rule.is_none() {
+            let keys = node.keys();
+            trace.hints = if is_matched { vec![too_short(&keys)] } else { trace.unmatched(&keys) };
+            trace.hints.extend(trace.captured(root));
+            trace.hints.extend(near::others(rules, domain, entries));
         }
         trace
     }
 
-    /// The rule that applies.
     pub fn rule(&self) -> Option<&'a Rule> {
         self.rule
     }
@@ -73,20 +70,6 @@ impl<'a> Trace<'a> {
     /// The text that replaces the value of this entry in the identity of the counter.
     pub fn shared_as(&self, entry: usize) -> Option<&'a str> {
         self.shared.iter().find(|(index, _)| *index == entry).map(|(_, text)| *text)
-    }
-
-    fn why_no_rule(&self, steps: &[Step<'_>]) -> Vec<String> {
-        let last = self
-            .levels
-            .iter()
-            .zip(steps)
-            .enumerate()
-            .rfind(|(_, (_, step))| step.matched.is_none());
-        match (last, steps.last()) {
-            (Some((index, (level, step))), _) => self.unmatched(index, level, step),
-            (None, Some(beyond)) => vec![too_short(&beyond.keys)],
-            (None, None) => Vec::new(),
-        }
     }
 
     /// A hint if a value or pattern captured an entry, but only the key alone leads on. Lookup does not
@@ -101,7 +84,9 @@ impl<'a> Trace<'a> {
             let any = children.find(|child| child.key == key && child.matcher == &Matcher::Any);
             let mut rest = self.levels[index + 1..].iter();
             let leads_on = any
-                .and_then(|any| rest.try_fold(any.node, |node, level| node.next(level.entry)))
+                .and_then(|any| {
+                    rest.try_fold(any.node, |node, level| Some(node.next(level.entry)?.node))
+                })
                 .is_some();
             let captor = level.matched.filter(|matched| leads_on && *matched != &Matcher::Any);
             if let Some(captor) = captor {
@@ -111,42 +96,37 @@ impl<'a> Trace<'a> {
                     segment(key, captor)
                 ));
             }
-            node = node.next(level.entry)?;
+            node = node.next(level.entry)?.node;
         }
         hint
     }
 
-    /// Why an entry did not match.
-    fn unmatched(&self, index: usize, level: &Level<'_>, step: &Step<'_>) -> Vec<String> {
+    /// Why the last entry did not match, where these keys were expected.
+    fn unmatched(&self, keys: &[&str]) -> Vec<String> {
+        let Some((level, before)) = self.levels.split_last() else { return Vec::new() };
         let Entry { key, value } = level.entry;
-        if step.keys.is_empty() {
+        if keys.is_empty() {
             let mut hints = vec![format!(
                 "no rule goes on here, and a descriptor must end where its rule ends: this one is \
                  too \
                  long from {key}={value} on"
             )];
-            if let Some(rule) = index.checked_sub(1).and_then(|before| self.levels[before].rule) {
+            if let Some(rule) = before.last().and_then(|level| level.rule) {
                 hints.push(format!("{rule} applies to a descriptor that ends before {key}"));
             }
             return hints;
         }
-        if !step.keys.contains(&key.as_str()) {
-            let keys = some_of(step.keys.iter().copied(), NAMES_MAX);
-            let mut hint = format!("no rule has the key {key:?} here; the keys are {keys}");
-            if let Some(meant) = nearest(key, step.keys.iter().copied()) {
-                hint += &format!(" (did you mean {meant}?)");
-            }
-            return vec![hint];
+        if !keys.contains(&key.as_str()) {
+            let meant = suggestion(key, keys.iter().copied());
+            let keys = some_of(keys.iter().copied(), NAMES_MAX);
+            return vec![format!("no rule has the key {key:?} here; the keys are {keys}{meant}")];
         }
         let mut hint = format!("no rule has the value {value:?} for {key} here, nor {key} alone");
         if !level.values.is_empty() {
             let values = some_of(level.values.iter().map(String::as_str), NAMES_MAX);
             hint += &format!("; the values are {values}");
         }
-        if let Some(meant) = nearest(value, level.values.iter().map(String::as_str)) {
-            hint += &format!(" (did you mean {meant}?)");
-        }
-        vec![hint]
+        vec![hint + &suggestion(value, level.values.iter().map(String::as_str))]
     }
 }
 
@@ -163,12 +143,9 @@ fn too_short(keys: &[&str]) -> String {
 
 fn unknown_domain(rules: &Rules, domain: &str) -> Vec<String> {
     let names = rules.domain_names();
-    let mut hint = format!("no file has the domain {domain:?}; there is ");
-    hint += &some_of(names.iter().copied(), NAMES_MAX);
-    if let Some(meant) = nearest(domain, names.into_iter()) {
-        hint += &format!(" (did you mean {meant}?)");
-    }
-    vec![hint]
+    let known = some_of(names.iter().copied(), NAMES_MAX);
+    let meant = suggestion(domain, names.into_iter());
+    vec![format!("no file has the domain {domain:?}; there is {known}{meant}")]
 }
 
 /// The values that have branches for this key below a node.
@@ -182,41 +159,27 @@ fn values_of(node: &RuleNode, key: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::compiled::RuleKind;
+    use crate::tests::{exact, rules_at};
     use tidegate_core::Enforcement;
 
-    /// An unlimited rule at each of these paths.
-    fn rules(paths: &[&[(&str, Matcher)]]) -> Rules {
-        let mut rules = Rules::default();
-        for levels in paths {
-            let mut path = "d".to_owned();
-            let mut node = rules.domain_mut("d").root_mut();
-            for (key, matcher) in *levels {
-                path = format!("{path}/{}", segment(key, matcher));
-                // The first rule creates the nodes that it shares with others.
-                node = node.insert(key, matcher, None).unwrap();
-            }
-            node.set_rule(Rule {
-                path,
-                kind: RuleKind::Unlimited { name: None, replaces: Vec::new() },
-                enforcement: Enforcement::Enforce,
-                metric_values: Vec::new(),
-                metadata: None,
-            });
+    fn unlimited(path: String) -> Rule {
+        Rule {
+            path,
+            kind: RuleKind::Unlimited { name: None, replaces: Vec::new() },
+            enforcement: Enforcement::Enforce,
+            metric_values: Vec::new(),
+            metadata: None,
         }
-        rules
-    }
-
-    fn exact(value: &str) -> Matcher {
-        Matcher::Exact(value.to_owned())
     }
 
     fn shop() -> Rules {
-        rules(&[
+        let paths: [&[(&str, Matcher)]; 4] = [
             &[("app", exact("web")), ("user", Matcher::Any)],
             &[("app", exact("cli"))],
             &[("app", Matcher::Prefix("t".to_owned())), ("user", exact("vip"))],
             &[("client", Matcher::Any)],
-        ])
+        ];
+        rules_at(&paths, unlimited)
     }
 
     #[track_caller]
@@ -280,7 +243,7 @@ mod tests {
     #[test]
     fn lookup_does_not_backtrack_to_the_key_alone() {
         let mut rules = Rules::default();
-        let root = rules.domain_mut("d").root_mut();
+        let root = rules.root_mut("d");
         let mut any = root.insert("app", &Matcher::Any, None).unwrap();
         for key in ["b", "x"] {
             any = any.insert(key, &Matcher::Any, None).unwrap();

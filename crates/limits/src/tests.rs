@@ -11,7 +11,8 @@ mod matching;
 mod warnings;
 
 use super::{Diagnostic, Loaded, SameDomain, load};
-use crate::{Limit, Lookup, Rule, RuleKind, Rules};
+use crate::path::segment;
+use crate::{Limit, Lookup, Matcher, Rule, RuleKind, Rules};
 use std::path::Path;
 use tempfile::TempDir;
 use tidegate_core::{Entry, FixedWindow, Nanos, Quota, TokenBucket};
@@ -82,6 +83,14 @@ fn check_errors(text: &str, messages: &[&str]) {
     assert_eq!(errors, messages, "for\n{text}");
 }
 
+/// Asserts that each text, put into a file by `file`, has the error next to it.
+#[track_caller]
+fn check_each_error(file: impl Fn(&str) -> String, table: &[(&str, &str)]) {
+    for (text, message) in table {
+        check_error(&file(text), message);
+    }
+}
+
 /// Asserts that a file loads with just these warnings.
 #[track_caller]
 fn check_warnings(text: &str, messages: &[&str]) {
@@ -101,6 +110,26 @@ fn rule<'a>(rules: &'a Rules, domain: &str, words: &[(&str, &str)]) -> Option<&'
         Lookup::NoRule => None,
         Lookup::UnknownDomain => panic!("{domain} is not known"),
     }
+}
+
+/// Rules of domain `d`, one at each path of keys and matchers.
+pub(crate) fn rules_at(paths: &[&[(&str, Matcher)]], rule_with: impl Fn(String) -> Rule) -> Rules {
+    let mut rules = Rules::default();
+    for levels in paths {
+        let mut path = "d".to_owned();
+        let mut node = rules.root_mut("d");
+        for (key, matcher) in *levels {
+            path = format!("{path}/{}", segment(key, matcher));
+            // The first rule creates the nodes that it shares with others.
+            node = node.insert(key, matcher, None).unwrap();
+        }
+        node.set_rule(rule_with(path));
+    }
+    rules
+}
+
+pub(crate) fn exact(value: &str) -> Matcher {
+    Matcher::Exact(value.to_owned())
 }
 
 /// The only rule of a file.

@@ -1,6 +1,7 @@
 //! Formats words for messages: quotes, lists, suggestions.
 
 use std::borrow::Cow;
+use std::str::FromStr;
 
 /// The beginning of a word that is too long for a message.
 pub(super) fn shortened(word: &str) -> Cow<'_, str> {
@@ -34,20 +35,17 @@ pub(super) fn suggestion(word: &str, known: &[&str]) -> Cow<'static, str> {
     }
 }
 
-/// `a, b and c`.
-pub(super) fn and_list(words: &[&str]) -> String {
+/// `a, b and c`, or with another conjunction.
+pub(super) fn listed(conjunction: &str, words: &[&str]) -> String {
     match words {
         [] => String::new(),
         [only] => (*only).to_owned(),
-        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+        [most @ .., last] => format!("{} {conjunction} {last}", most.join(", ")),
     }
 }
 
-/// `a, b or c`.
-pub(super) fn or_list(words: &[&str]) -> String {
-    match words {
-        [] => String::new(),
-        [only] => (*only).to_owned(),
-        [most @ .., last] => format!("{} or {last}", most.join(", ")),
-    }
+/// A number of digits alone: unlike `parse`, it refuses a sign.
+pub fn whole_number<N: FromStr>(digits: &str) -> Option<N> {
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_plain)
 }

@@ -1,5 +1,6 @@
 //! Times of day such as `03:00`.
 
+use crate::text::whole_number;
 use tidegate_core::Nanos;
 
 /// The time since midnight that `text` names.
@@ -11,9 +12,6 @@ pub(crate) fn parse(text: &str) -> Option<Nanos> {
 /// Two numbers of two digits each, separated by a colon.
 pub(crate) fn hours_and_minutes(text: &str) -> Option<(u64, u64)> {
     let (hours, minutes) = text.split_once(':')?;
-    let number = |digits: &str| {
-        let is_plain = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<u64>().ok().filter(|_| is_plain)
-    };
+    let number = |digits: &str| whole_number(digits).filter(|_| digits.len() == 2);
     Some((number(hours)?, number(minutes)?))
 }

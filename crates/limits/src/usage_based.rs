@@ -13,33 +13,29 @@ use tidegate_core::DeniedHits;
 pub fn warn(loaded: &mut Loaded, at: &Path, paths: &[String]) -> Result<(), Vec<Diagnostic>> {
     let limits = loaded.rules.limits();
     let is_met = |path: &&String| limits.iter().any(|limit| is_below(limit, path));
-    let unknown = paths.iter().filter(|path| !is_met(path)).map(|path| Diagnostic {
-        file: at.to_owned(),
-        position: None,
-        message: format!("`--usage-based {path}`: there is no limit at or below this path"),
+    let unknown = paths.iter().filter(|path| !is_met(path)).map(|path| {
+        let message = format!("`--usage-based {path}`: there is no limit at or below this path");
+        Diagnostic::new(at, None, message)
     });
     let unknown: Vec<Diagnostic> = unknown.collect();
     if !unknown.is_empty() {
         return Err(unknown);
     }
-    let spares = limits.iter().filter(|limit| {
+    let ignoring = limits.iter().filter(|limit| {
         limit.denied == DeniedHits::Ignore && paths.iter().any(|path| is_below(limit, path))
     });
-    let warnings: Vec<Diagnostic> = spares
-        .map(|limit| {
-            let rule = limit.path.split('#').next().unwrap_or_default();
-            let (file, position) = match loaded.positions.get(rule) {
-                Some((file, position)) => (file.to_path_buf(), Some(*position)),
-                None => (at.to_owned(), None),
-            };
-            let message = format!(
-                "limit {} ignores a debit larger than its remaining hits, so the next peek \
-                 passes; set `count_denied: true`",
-                limit.path
-            );
-            Diagnostic { file, position, message }
-        })
-        .collect();
+    let warning = |limit: &&Limit| {
+        let rule = limit.path.split('#').next().unwrap_or_default();
+        let place = loaded.positions.get(rule);
+        let (file, position) = place.map_or((at, None), |(file, at)| (&**file, Some(*at)));
+        let message = format!(
+            "limit {} ignores a debit larger than its remaining hits, so the next peek passes; set \
+             `count_denied: true`",
+            limit.path
+        );
+        Diagnostic::new(file, position, message)
+    };
+    let warnings: Vec<Diagnostic> = ignoring.map(warning).collect();
     drop(limits);
     loaded.warnings.extend(warnings);
     loaded.warnings.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));

@@ -27,12 +27,11 @@ use std::sync::Arc;
 
 const FILE: Keys = Keys { map: "a limits file", known: &["domain", "descriptors", "count_denied"] };
 
-/// Reads one more file.
 pub(crate) fn read_file(loader: &mut Loader, file: &Path, text: &str) {
     let root = match document::parse(text) {
         Ok(root) => root,
         Err((position, message)) => {
-            loader.errors.push(Diagnostic { file: file.to_owned(), position, message });
+            loader.errors.push(Diagnostic::new(file, position, message));
             return;
         }
     };
@@ -57,7 +56,7 @@ fn read_domain(loader: &mut Loader, fields: &Fields<'_>, diagnostics: &mut Diagn
     });
     let mut detached = RuleNode::default();
     let (path, root) = match &name {
-        Some(name) => (escaped(name), loader.rules.domain_mut(name).root_mut()),
+        Some(name) => (escaped(name), loader.rules.root_mut(name)),
         // No rule has such a path, so nothing here is reported as a duplicate of a rule.
         None => (format!("/{}", file.display()), &mut detached),
     };

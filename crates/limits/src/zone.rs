@@ -42,12 +42,8 @@ impl Default for Zones {
 impl Zones {
     /// The zone that `text` names, or an error message.
     pub(super) fn zone(&mut self, text: &str) -> Result<Zone, String> {
-        if let Some(read) = self.read.get(text) {
-            return read.clone();
-        }
-        let read = self.look_up(text);
-        self.read.insert(text.to_owned(), read.clone());
-        read
+        let Zones { database, read, .. } = self;
+        read.entry(text.to_owned()).or_insert_with(|| look_up(database, text)).clone()
     }
 
     /// The windows of `period` by the clock of `zone`, which is called `text` in the files.
@@ -77,49 +73,49 @@ impl Zones {
         self.resets.insert(key, made.clone());
         Ok(made)
     }
+}
 
-    fn look_up(&self, text: &str) -> Result<Zone, String> {
-        if text.starts_with(['+', '-']) {
-            return offset(text).map(Zone::fixed).ok_or_else(|| {
-                let text = quoted(text);
-                format!(
-                    "{text} is not an offset; expected hours and minutes such as +08:00, up to \
-                     18:00 either way"
-                )
-            });
+fn look_up(database: &TimeZoneDatabase, text: &str) -> Result<Zone, String> {
+    if text.starts_with(['+', '-']) {
+        return offset(text).map(Zone::fixed).ok_or_else(|| {
+            let text = quoted(text);
+            format!(
+                "{text} is not an offset; expected hours and minutes such as +08:00, up to \
+                 18:00 either way"
+            )
+        });
+    }
+    match database.get(text) {
+        Ok(zone) => {
+            let (first, changes) = changes(&zone);
+            Ok(Zone::changing(first, changes))
         }
-        match self.database.get(text) {
-            Ok(zone) => {
-                let (first, changes) = changes(&zone);
-                Ok(Zone::changing(first, changes))
-            }
-            Err(_) => {
-                let (name, meant) = (quoted(text), self.nearest(text));
-                Err(format!("unknown timezone {name}{meant}; {EXPECTED}"))
-            }
+        Err(_) => {
+            let (name, meant) = (quoted(text), nearest(database, text));
+            Err(format!("unknown timezone {name}{meant}; {EXPECTED}"))
         }
     }
+}
 
-    /// The nearest known name, by edit distance to the name or to its city alone.
-    fn nearest(&self, text: &str) -> String {
-        if text.len() > WORD_BYTES_MAX {
-            return String::new();
+/// The nearest known name, by edit distance to the name or to its city alone.
+fn nearest(database: &TimeZoneDatabase, text: &str) -> String {
+    if text.len() > WORD_BYTES_MAX {
+        return String::new();
+    }
+    let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
+    let word = text.to_lowercase();
+    let slips = |name: &str| {
+        let name = name.to_lowercase();
+        let city = name.rsplit('/').next().unwrap_or_default();
+        let whole = strsim::damerau_levenshtein(&word, &name);
+        whole.min(strsim::damerau_levenshtein(&word, city))
+    };
+    // Of equally near names the shortest: `UTC`, not `Etc/UTC`.
+    match names.iter().min_by_key(|name| (slips(name), name.len())) {
+        Some(name) if slips(name) * 2 < text.chars().count() => {
+            format!(" (did you mean `{name}`?)")
         }
-        let names: Vec<String> = self.database.available().map(|name| name.to_string()).collect();
-        let word = text.to_lowercase();
-        let slips = |name: &str| {
-            let name = name.to_lowercase();
-            let city = name.rsplit('/').next().unwrap_or_default();
-            let whole = strsim::damerau_levenshtein(&word, &name);
-            whole.min(strsim::damerau_levenshtein(&word, city))
-        };
-        // Of equally near names the shortest: `UTC`, not `Etc/UTC`.
-        match names.iter().min_by_key(|name| (slips(name), name.len())) {
-            Some(name) if slips(name) * 2 < text.chars().count() => {
-                format!(" (did you mean `{name}`?)")
-            }
-            _ => String::new(),
-        }
+        _ => String::new(),
     }
 }
 

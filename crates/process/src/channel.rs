@@ -20,7 +20,6 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 /// The size of the length field, in bytes.
 const LENGTH_BYTES: usize = 4;
-/// The size of one read.
 const READ_BYTES: usize = 16 * 1024;
 /// The most files of one read: a message carries one at most, and the kernel ends a read after a message with
 /// a file.
@@ -155,7 +154,6 @@ impl Channel {
     }
 }
 
-/// The receiving half.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     read: OwnedReadHalf,
@@ -177,7 +175,6 @@ impl Incoming {
     }
 }
 
-/// The sending half.
 #[derive(Debug)]
 pub(crate) struct Outgoing(OwnedWriteHalf);
 

@@ -39,7 +39,7 @@ pub fn start_log(settings: &LogSettings) -> anyhow::Result<()> {
     logging::start(settings, Process::Main)
 }
 
-/// Serves until a signal asks to stop, or another process has taken over. The caller has started the log.
+/// Serves until a signal to stop, or until another process has taken over. The caller has started the log.
 pub fn serve(settings: &Settings, open_feed: &OpenFeed<'_>) -> anyhow::Result<()> {
     open_files::raise_limit();
     if !sockets::configured(settings)?.iter().any(|(endpoint, _)| *endpoint != Endpoint::Http) {

@@ -41,8 +41,8 @@ impl<'a> Lifecycle<'a> {
         Lifecycle { data_dir, addresses, handover, http, draining, store_watch, reloading }
     }
 
-    /// Waits until a signal asks to stop, another process has taken over, or the endpoints that decide
-    /// requests fail.
+    /// Waits for a signal to stop, for another process to take over, or for a failure of the endpoints that decide
+    /// requests.
     pub(crate) async fn until_stopped(
         &self,
         signals: &mut Signals,

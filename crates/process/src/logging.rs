@@ -20,12 +20,9 @@ pub enum LogFormat {
     Json,
 }
 
-/// The process that writes the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Process {
-    /// The process that the user started
     Main,
-    /// A worker, by its number
     Worker(u32),
 }
 

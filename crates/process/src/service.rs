@@ -1,4 +1,4 @@
-//! The parts that each serving process has: the authority, its limits, and the endpoints that ask it.
+//! The parts that each serving process has: the authority, its limits, and the endpoints in front of it.
 
 use crate::Settings;
 use crate::endpoints::DecisionServices;
@@ -11,7 +11,7 @@ use tidegate_servers::frs::Frs;
 use tidegate_servers::http::{Http, MetricsPage};
 use tidegate_servers::rls::Rls;
 use tidegate_servers::{Health, Overload, Replies};
-use tidegate_stats::{Metrics, Registry, Snapshot};
+use tidegate_stats::{Metrics, Snapshot};
 use tidegate_store::Cluster;
 
 pub(crate) type OpenedFeed = (Arc<dyn Feed>, Rules);
@@ -74,29 +74,36 @@ impl Service {
 
     /// The metrics of this process and of the store, which counts for all processes.
     pub(crate) fn page_with_store(&self) -> ProcessMetrics {
-        ProcessMetrics(self.metrics.with_store(self.store().clone()))
+        self.page(Metrics::snapshot_with_store)
     }
 
     /// The metrics of this process alone.
     pub(crate) fn page_without_store(&self) -> ProcessMetrics {
-        ProcessMetrics(self.metrics.without_store(self.store().clone()))
+        self.page(Metrics::snapshot)
+    }
+
+    fn page(&self, read: fn(&Metrics, &Cluster) -> Snapshot) -> ProcessMetrics {
+        ProcessMetrics { metrics: self.metrics.clone(), store: self.store().clone(), read }
     }
 }
 
-/// The metrics counted by this process.
 #[derive(Clone)]
-pub(crate) struct ProcessMetrics(Registry);
+pub(crate) struct ProcessMetrics {
+    metrics: Metrics,
+    store: Arc<Cluster>,
+    read: fn(&Metrics, &Cluster) -> Snapshot,
+}
 
 impl ProcessMetrics {
     pub(crate) async fn snapshot(&self) -> anyhow::Result<Snapshot> {
-        let registry = self.0.clone();
-        Ok(tokio::task::spawn_blocking(move || registry.snapshot()).await?)
+        let ProcessMetrics { metrics, store, read } = self.clone();
+        Ok(tokio::task::spawn_blocking(move || read(&metrics, &store)).await?)
     }
 }
 
 impl MetricsPage for ProcessMetrics {
     async fn page(&self) -> anyhow::Result<String> {
-        let registry = self.0.clone();
-        Ok(tokio::task::spawn_blocking(move || registry.snapshot().text()).await?)
+        let ProcessMetrics { metrics, store, read } = self.clone();
+        Ok(tokio::task::spawn_blocking(move || read(&metrics, &store).text()).await?)
     }
 }

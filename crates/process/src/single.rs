@@ -10,7 +10,7 @@ use crate::sockets::start::{open_addresses, request_takeover};
 use tidegate_servers::{Health, Overload};
 use tokio::sync::watch;
 
-/// Serves until a signal asks it to stop, or until another process has taken over.
+/// Serves until a signal to stop, or until another process has taken over.
 pub(crate) async fn serve(settings: &Settings, service: &Service) -> anyhow::Result<()> {
     let mut signals = Signals::subscribe()?;
     let mut offer = request_takeover(settings).await?;

@@ -12,6 +12,6 @@ mod rule_counters;
 mod snapshot;
 mod store;
 
-pub use metrics::{Metrics, Registry};
+pub use metrics::Metrics;
 pub use snapshot::Snapshot;
 pub use store::store_help;

@@ -1,11 +1,11 @@
 //! The counts of one process.
 
 use crate::counter::{Counter, CounterFamily};
-use crate::rule_counters::DetailedSeries;
-use crate::snapshot::{Family, Kind, Labels, Number, Snapshot, labels};
+use crate::rule_counters::RuleMetrics;
+use crate::snapshot::{Family, Kind, Number, Snapshot, labels};
 use crate::store;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_authority::{LimitObserver, Observer};
 use tidegate_core::Verdict;
@@ -21,157 +21,84 @@ struct Answers {
     refused: Counter,
 }
 
-/// The counters of all rules and limits, by path.
-pub(crate) type RuleFamily = CounterFamily<String>;
 /// By a label whose values are fixed in the code.
 type FixedFamily = CounterFamily<&'static str>;
 
 /// The handles of all metrics; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
+    rules: RuleMetrics,
     answers: Answers,
+    global_shadow_mode: Counter,
+    domain_not_found: Counter,
     undecided: FixedFamily,
     shed: FixedFamily,
     connections_refused: FixedFamily,
     connections_gave_way: FixedFamily,
-    pub(crate) total_hits: RuleFamily,
-    pub(crate) within_limit: RuleFamily,
-    pub(crate) near_limit: RuleFamily,
-    pub(crate) over_limit: RuleFamily,
-    pub(crate) shadow_mode: RuleFamily,
-    pub(crate) leases_granted: RuleFamily,
-    pub(crate) leased_tokens: RuleFamily,
-    pub(crate) returned_tokens: RuleFamily,
-    global_shadow_mode: Counter,
-    domain_not_found: Counter,
     /// By path and status.
     http_requests: CounterFamily<(&'static str, u16)>,
     limits_loaded: Counter,
     limits_failed: Counter,
     limits_current: Arc<AtomicU64>,
     limits_loaded_at_secs: Arc<AtomicU64>,
-    pub(crate) detailed: Arc<Mutex<DetailedSeries>>,
-}
-
-/// The handles of one limit, so that a decision looks nothing up by label.
-#[derive(Debug)]
-pub(crate) struct LimitCounters {
-    pub(crate) total_hits: Counter,
-    pub(crate) within_limit: Counter,
-    pub(crate) near_limit: Counter,
-    pub(crate) over_limit: Counter,
-    pub(crate) shadow_mode: Counter,
-    pub(crate) leases_granted: Counter,
-    pub(crate) leased_tokens: Counter,
-    pub(crate) returned_tokens: Counter,
 }
 
 impl Metrics {
-    pub(crate) fn limit_counters(&self, path: &str) -> LimitCounters {
-        let path = path.to_owned();
-        let of = |family: &RuleFamily| family.counter(&path);
-        LimitCounters {
-            total_hits: of(&self.total_hits),
-            within_limit: of(&self.within_limit),
-            near_limit: of(&self.near_limit),
-            over_limit: of(&self.over_limit),
-            shadow_mode: of(&self.shadow_mode),
-            leases_granted: of(&self.leases_granted),
-            leased_tokens: of(&self.leased_tokens),
-            returned_tokens: of(&self.returned_tokens),
-        }
+    /// All values of this process now.
+    pub fn snapshot(&self, store: &Cluster) -> Snapshot {
+        let mut families: Vec<Family> = self.rules.families().into();
+        families.extend(self.call_families());
+        families.extend(self.refusal_families());
+        families.extend(self.config_families());
+        families.push(self.http_family());
+        families.push(store::blocked_seconds(store));
+        Snapshot { families }
     }
 
-    /// These metrics, and the counts that the store keeps for all processes.
-    pub fn with_store(&self, store: Arc<Cluster>) -> Registry {
-        Registry { metrics: self.clone(), store, scope: Scope::WithStore }
+    /// All values of this process now, and the counts that the store keeps for all processes. Takes milliseconds,
+    /// as the store is scanned.
+    pub fn snapshot_with_store(&self, store: &Cluster) -> Snapshot {
+        let mut snapshot = self.snapshot(store);
+        snapshot.families.extend(store::families(store));
+        snapshot
     }
 
-    /// The counts of this process alone.
-    pub fn without_store(&self, store: Arc<Cluster>) -> Registry {
-        Registry { metrics: self.clone(), store, scope: Scope::Process }
-    }
-
-    fn families(&self) -> Vec<Family> {
-        let mut families: Vec<Family> = [
-            ("total_hits", "Hits asked for, by rule", &self.total_hits),
-            ("within_limit", "Hits that had room, by rule", &self.within_limit),
-            (
-                "near_limit",
-                "Hits that had room in the last fifth of the limit, by rule",
-                &self.near_limit,
-            ),
-            ("over_limit", "Hits that had no room, by rule", &self.over_limit),
-            ("shadow_mode", "Hits that a shadow rule would have denied", &self.shadow_mode),
-            ("leases_granted", "Leases granted to proxies, by rule", &self.leases_granted),
-            (
-                "leased_tokens",
-                "Tokens leased in addition to the hits asked for, by rule",
-                &self.leased_tokens,
-            ),
-            ("returned_tokens", "Leased tokens returned unused, by rule", &self.returned_tokens),
+    fn call_families(&self) -> [Family; 3] {
+        let shadowed = "Rate limit calls allowed only by the global shadow mode";
+        let unknown = "Descriptors of a domain that no limits file has";
+        let single = |name, help, counter: &Counter| {
+            Family::single(name, help, Kind::Counter, counter.value())
+        };
+        [
+            single("global_shadow_mode", shadowed, &self.global_shadow_mode),
+            single("domain_not_found", unknown, &self.domain_not_found),
+            self.answers.family(),
         ]
-        .map(|(name, help, family)| {
-            let samples = family.samples(|rule| labels([("rule", rule)]));
+    }
+
+    fn refusal_families(&self) -> [Family; 4] {
+        let undecided = "Requests that the store could not decide, by cause";
+        let shed = "Calls refused undecided under overload, by endpoint";
+        let refused = "Connections refused above the maximum, by endpoint";
+        let gave_way = "Connections closed to make room for another client, by endpoint";
+        [
+            ("undecided", undecided, "cause", &self.undecided),
+            ("shed", shed, "door", &self.shed),
+            ("connections_refused", refused, "door", &self.connections_refused),
+            ("connections_gave_way", gave_way, "door", &self.connections_gave_way),
+        ]
+        .map(|(name, help, label, family)| {
+            let samples = family.samples(|value| labels([(label, value)]));
             Family::new(name, help, Kind::Counter, samples)
         })
-        .into();
-        families.extend(
-            [
-                (
-                    "global_shadow_mode",
-                    "Rate limit calls allowed only by the global shadow mode",
-                    &self.global_shadow_mode,
-                ),
-                (
-                    "domain_not_found",
-                    "Descriptors of a domain that no limits file has",
-                    &self.domain_not_found,
-                ),
-            ]
-            .map(|(name, help, counter)| {
-                Family::single(name, help, Kind::Counter, counter.value())
-            }),
-        );
-        families.push(self.answers.family());
-        families.extend(
-            [
-                (
-                    "undecided",
-                    "Requests that the store could not decide, by cause",
-                    "cause",
-                    &self.undecided,
-                ),
-                ("shed", "Calls refused undecided under overload, by door", "door", &self.shed),
-                (
-                    "connections_refused",
-                    "Connections refused above the maximum, by door",
-                    "door",
-                    &self.connections_refused,
-                ),
-                (
-                    "connections_gave_way",
-                    "Connections closed to make room for another client, by door",
-                    "door",
-                    &self.connections_gave_way,
-                ),
-            ]
-            .map(|(name, help, label, family)| {
-                let samples = family.samples(|value| labels([(label, value)]));
-                Family::new(name, help, Kind::Counter, samples)
-            }),
-        );
-        families.extend(self.config_families());
-        let by_status = |(path, status): &(&'static str, u16)| -> Labels {
-            labels([("path", path), ("status", &status.to_string())])
-        };
-        families.push(Family::new(
-            "http_requests",
-            "Requests answered at the HTTP door, by path and status",
-            Kind::Counter,
-            self.http_requests.samples(by_status),
-        ));
-        families
+    }
+
+    fn http_family(&self) -> Family {
+        let help = "Requests answered over HTTP, by path and status";
+        let samples = self
+            .http_requests
+            .samples(|(path, status)| labels([("path", path), ("status", &status.to_string())]));
+        Family::new("http_requests", help, Kind::Counter, samples)
     }
 
     fn config_families(&self) -> [Family; 4] {
@@ -221,7 +148,7 @@ impl Answers {
 
 impl Observer for Metrics {
     fn limits_replaced(&self, rules: &Rules) -> Box<dyn LimitObserver> {
-        Box::new(self.rule_counters(rules))
+        Box::new(self.rules.counters_of(rules))
     }
 
     fn answered(&self, verdict: Verdict) {
@@ -280,32 +207,6 @@ impl Observer for Metrics {
 
     fn limits_current(&self, is_current: bool) {
         self.limits_current.store(is_current.into(), Ordering::Relaxed);
-    }
-}
-
-/// The metrics of one process, or of it and the store. Clones share the metrics.
-#[derive(Debug, Clone)]
-pub struct Registry {
-    metrics: Metrics,
-    store: Arc<Cluster>,
-    scope: Scope,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    Process,
-    WithStore,
-}
-
-impl Registry {
-    /// All values now. With the store this takes milliseconds, as it is scanned.
-    pub fn snapshot(&self) -> Snapshot {
-        let mut families = self.metrics.families();
-        families.push(store::blocked_seconds(&self.store));
-        if self.scope == Scope::WithStore {
-            families.extend(store::families(&self.store));
-        }
-        Snapshot { families }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Counts by rule, found by the address of the rule, so that a decision looks nothing up by name.
 
-use crate::metrics::{LimitCounters, Metrics};
+use crate::counter::{Counter, CounterFamily};
+use crate::snapshot::{Family, Kind, labels};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_authority::{LimitObserver, Shadow};
 use tidegate_core::{Charge, Decision, Entry, Hits};
 use tidegate_limits::escaped;
@@ -17,6 +18,47 @@ const VALUE_CHARS_MAX: usize = 128;
 /// The name for limits that requests bring along.
 const OVERRIDES: &str = "(override)";
 
+/// What is counted for each rule and limit.
+#[derive(Debug, Clone, Default)]
+struct PerLimit<T> {
+    total_hits: T,
+    within_limit: T,
+    near_limit: T,
+    over_limit: T,
+    shadow_mode: T,
+    leases_granted: T,
+    leased_tokens: T,
+    returned_tokens: T,
+}
+
+/// The handles of one limit, so that a decision looks nothing up by label.
+type LimitCounters = PerLimit<Counter>;
+
+impl<T> PerLimit<T> {
+    /// Each with the name and the help of its family.
+    fn each(&self) -> [(&'static str, &'static str, &T); 8] {
+        let near = "Hits that had room in the last fifth of the limit, by rule";
+        let leased = "Tokens leased in addition to the hits of requests, by rule";
+        [
+            ("total_hits", "Hits of requests, by rule", &self.total_hits),
+            ("within_limit", "Hits that had room, by rule", &self.within_limit),
+            ("near_limit", near, &self.near_limit),
+            ("over_limit", "Hits that had no room, by rule", &self.over_limit),
+            ("shadow_mode", "Hits that a shadow rule would have denied", &self.shadow_mode),
+            ("leases_granted", "Leases granted to proxies, by rule", &self.leases_granted),
+            ("leased_tokens", leased, &self.leased_tokens),
+            ("returned_tokens", "Leased tokens returned unused, by rule", &self.returned_tokens),
+        ]
+    }
+}
+
+/// The counts of all rules and limits, by path. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RuleMetrics {
+    families: PerLimit<CounterFamily<String>>,
+    detailed: Arc<Mutex<DetailedSeries>>,
+}
+
 /// The counters of the rules in force.
 #[derive(Debug)]
 pub(crate) struct RuleCounters {
@@ -24,7 +66,7 @@ pub(crate) struct RuleCounters {
     limits: ByAddress,
     unlimited: ByAddress,
     overrides: LimitCounters,
-    metrics: Metrics,
+    metrics: RuleMetrics,
 }
 
 type ByAddress = HashMap<usize, LimitCounters, BuildHasherDefault<AddressHasher>>;
@@ -51,70 +93,80 @@ impl Hasher for AddressHasher {
 
 /// The series that values of requests have created since the rules were put in force.
 #[derive(Debug, Default)]
-pub(crate) struct DetailedSeries {
+struct DetailedSeries {
     series: HashMap<String, Arc<LimitCounters>>,
     /// The names of the series of the rules themselves.
     of_rules: HashSet<String>,
 }
 
-impl Metrics {
+impl RuleMetrics {
+    pub(crate) fn families(&self) -> [Family; 8] {
+        self.families.each().map(|(name, help, family)| {
+            Family::new(name, help, Kind::Counter, family.samples(|rule| labels([("rule", rule)])))
+        })
+    }
+
     /// The counters of `rules`. Series of rules that no longer exist are removed.
-    pub(crate) fn rule_counters(&self, rules: &Rules) -> RuleCounters {
+    pub(crate) fn counters_of(&self, rules: &Rules) -> RuleCounters {
         let mut names: HashSet<String> = HashSet::from([OVERRIDES.to_owned()]);
         let (mut limits, mut unlimited) = (ByAddress::default(), ByAddress::default());
         for rule in rules.rules() {
             if rule.limits().is_empty() {
-                unlimited.insert(address(&**rule), self.limit_counters(&rule.path));
+                unlimited.insert(address(&**rule), self.series(&rule.path));
                 names.insert(rule.path.clone());
             }
             for limit in rule.limits() {
-                limits.insert(address(limit), self.limit_counters(&limit.path));
+                limits.insert(address(limit), self.series(&limit.path));
                 names.insert(limit.path.clone());
             }
         }
-        let overrides = self.limit_counters(OVERRIDES);
-        let mut detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+        let overrides = self.series(OVERRIDES);
+        let mut detailed = self.detailed();
         let before = std::mem::replace(&mut detailed.of_rules, names);
-        for gone in before.difference(&detailed.of_rules) {
-            self.remove(gone);
-        }
-        // Requests create these series again, unless a rule has the name by now.
-        let series = std::mem::take(&mut detailed.series);
-        for name in series.into_keys().filter(|name| !detailed.of_rules.contains(name)) {
-            self.remove(&name);
+        // Requests create detailed series again, unless a rule has the name by now.
+        let series = std::mem::take(&mut detailed.series).into_keys();
+        for gone in
+            before.into_iter().chain(series).filter(|name| !detailed.of_rules.contains(name))
+        {
+            for (.., family) in self.families.each() {
+                family.remove(&gone);
+            }
         }
         drop(detailed);
         RuleCounters { limits, unlimited, overrides, metrics: self.clone() }
     }
 
-    fn remove(&self, name: &str) {
+    fn series(&self, name: &str) -> LimitCounters {
         let name = name.to_owned();
-        for family in [
-            &self.total_hits,
-            &self.within_limit,
-            &self.near_limit,
-            &self.over_limit,
-            &self.shadow_mode,
-            &self.leases_granted,
-            &self.leased_tokens,
-            &self.returned_tokens,
-        ] {
-            family.remove(&name);
+        let of = |family: &CounterFamily<String>| family.counter(&name);
+        LimitCounters {
+            total_hits: of(&self.families.total_hits),
+            within_limit: of(&self.families.within_limit),
+            near_limit: of(&self.families.near_limit),
+            over_limit: of(&self.families.over_limit),
+            shadow_mode: of(&self.families.shadow_mode),
+            leases_granted: of(&self.families.leases_granted),
+            leased_tokens: of(&self.families.leased_tokens),
+            returned_tokens: of(&self.families.returned_tokens),
         }
     }
 
     /// The counters of this name; none if there are too many already.
-    fn detailed(&self, name: String) -> Option<Arc<LimitCounters>> {
-        let mut detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+    fn detailed_series(&self, name: String) -> Option<Arc<LimitCounters>> {
+        let mut detailed = self.detailed();
         if let Some(counters) = detailed.series.get(&name) {
             return Some(counters.clone());
         }
         if detailed.series.len() >= DETAILED_SERIES_MAX {
             return None;
         }
-        let counters = Arc::new(self.limit_counters(&name));
+        let counters = Arc::new(self.series(&name));
         detailed.series.insert(name, counters.clone());
         Some(counters)
+    }
+
+    fn detailed(&self) -> MutexGuard<'_, DetailedSeries> {
+        self.detailed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -160,7 +212,7 @@ impl LimitObserver for RuleCounters {
     fn unlimited(&self, rule: &Rule, entries: &[Entry], charge: Charge) {
         if rule.metric_values.contains(&true)
             && counted(charge).is_some()
-            && let Some(counters) = self.metrics.detailed(with_values(rule, entries))
+            && let Some(counters) = self.metrics.detailed_series(with_values(rule, entries))
         {
             return counters.within(charge);
         }
@@ -180,7 +232,7 @@ impl RuleCounters {
     ) {
         if rule.metric_values.contains(&true) {
             let name = with_values(rule, entries) + &limit.path[rule.path.len()..];
-            if let Some(counters) = self.metrics.detailed(name) {
+            if let Some(counters) = self.metrics.detailed_series(name) {
                 return count(&counters);
             }
         }
@@ -190,7 +242,7 @@ impl RuleCounters {
     }
 }
 
-/// The path of a rule, with the values of the request where `metric_values` asks for them.
+/// The path of a rule, with the values of the request where `metric_values` requires them.
 fn with_values(rule: &Rule, entries: &[Entry]) -> String {
     let mut segments = rule.path.split('/');
     let mut name = segments.next().unwrap_or_default().to_owned();

@@ -50,6 +50,10 @@ impl XmlError {
         XmlError { at, kind, message: message.into() }
     }
 
+    fn malformed(at: usize, message: impl Into<String>) -> XmlError {
+        XmlError::new(at, ErrorKind::Malformed, message)
+    }
+
     pub fn unexpected(at: usize, message: impl Into<String>) -> XmlError {
         XmlError::new(at, ErrorKind::Unexpected, message)
     }
@@ -70,18 +74,15 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// A step through a document.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "matched at once, and never stored")]
 pub enum Event<'a> {
     Open(Element<'a>),
     /// The end of the innermost open element.
     Close,
-    /// The end of the document.
     End,
 }
 
-/// The start tag of an element.
 #[derive(Debug)]
 pub struct Element<'a> {
     pub name: &'a str,
@@ -108,22 +109,15 @@ pub struct Document<'a> {
     reader: Reader<&'a [u8]>,
     depth: usize,
     depth_max: usize,
-    root: Root,
+    has_root: bool,
     /// The last element was an empty-element tag, so its end comes next.
     is_closing: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Root {
-    Awaited,
-    Seen,
-}
-
 /// The text of a document without its byte order mark.
 pub fn text(bytes: &[u8]) -> Result<&str, XmlError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        XmlError::new(error.valid_up_to(), ErrorKind::Malformed, "this is not UTF-8")
-    })?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| XmlError::malformed(error.valid_up_to(), "this is not UTF-8"))?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
@@ -133,7 +127,7 @@ impl<'a> Document<'a> {
         check_characters(text)?;
         let mut reader = Reader::from_str(text);
         reader.config_mut().check_comments = true;
-        Ok(Document { text, reader, depth: 0, depth_max, root: Root::Awaited, is_closing: false })
+        Ok(Document { text, reader, depth: 0, depth_max, has_root: false, is_closing: false })
     }
 
     /// The next start or end of an element, or the end of the document.
@@ -146,7 +140,7 @@ impl<'a> Document<'a> {
             let at = self.offset();
             let markup = self.reader.read_event().map_err(|error| {
                 let at = usize::try_from(self.reader.error_position()).unwrap_or(at);
-                XmlError::new(at, ErrorKind::Malformed, shortened(&error.to_string()))
+                XmlError::malformed(at, shortened(&error.to_string()))
             })?;
             let forbidden = |what: &str| Err(XmlError::new(at, ErrorKind::Forbidden, what));
             match markup {
@@ -182,28 +176,24 @@ impl<'a> Document<'a> {
     }
 
     fn end(&self, at: usize) -> Result<Event<'a>, XmlError> {
-        match (self.root, self.depth) {
-            (Root::Seen, 0) => Ok(Event::End),
-            (Root::Awaited, _) => {
-                Err(XmlError::new(at, ErrorKind::Malformed, "the document has no element"))
-            }
-            _ => {
-                Err(XmlError::new(at, ErrorKind::Malformed, "the document ends inside an element"))
-            }
+        match (self.has_root, self.depth) {
+            (true, 0) => Ok(Event::End),
+            (false, _) => Err(XmlError::malformed(at, "the document has no element")),
+            _ => Err(XmlError::malformed(at, "the document ends inside an element")),
         }
     }
 
     /// Reads the start tag at `at`, which the library has just passed.
     fn open(&mut self, at: usize) -> Result<Element<'a>, XmlError> {
-        if self.depth == 0 && self.root == Root::Seen {
+        if self.depth == 0 && self.has_root {
             let message = "a document has a single root element; this is a second one";
-            return Err(XmlError::new(at, ErrorKind::Malformed, message));
+            return Err(XmlError::malformed(at, message));
         }
         if self.depth == self.depth_max {
             let message = format!("elements are nested more than {} deep", self.depth_max);
             return Err(XmlError::new(at, ErrorKind::TooMuch, message));
         }
-        self.root = Root::Seen;
+        self.has_root = true;
         self.depth += 1;
         let markup = self.text.get(at..self.offset()).unwrap_or_default();
         let inner = markup.strip_prefix('<').and_then(|inner| inner.strip_suffix('>'));
@@ -219,7 +209,7 @@ impl<'a> Document<'a> {
     fn declaration(&self, at: usize) -> Result<(), XmlError> {
         if at != 0 {
             let message = "an XML declaration is allowed at the very beginning only";
-            return Err(XmlError::new(at, ErrorKind::Malformed, message));
+            return Err(XmlError::malformed(at, message));
         }
         let markup = self.text.get(..self.offset()).unwrap_or_default();
         let inner = markup.strip_prefix("<?xml").and_then(|inner| inner.strip_suffix("?>"));
@@ -227,7 +217,7 @@ impl<'a> Document<'a> {
         let attributes = scan.attributes()?;
         if attributes.first().is_none_or(|first| first.name != "version") {
             let message = "an XML declaration must start with its version";
-            return Err(XmlError::new(at, ErrorKind::Malformed, message));
+            return Err(XmlError::malformed(at, message));
         }
         for attribute in &attributes {
             let (at, value) = (attribute.value_at, &attribute.value);
@@ -249,10 +239,14 @@ impl<'a> Document<'a> {
 }
 
 impl<'a> Element<'a> {
+    pub fn attribute(&self, name: &str) -> Option<&Attribute<'a>> {
+        self.attributes.iter().find(|attribute| attribute.name == name)
+    }
+
     /// The error of an unknown element.
     pub fn refuse(&self, expected: &str) -> XmlError {
-        let name = quoted(self.name);
-        XmlError::unexpected(self.at, format!("unknown element {name}; expected {expected}"))
+        let message = format!("unknown element {}; expected {expected}", quoted(self.name));
+        XmlError::unexpected(self.at, message)
     }
 }
 
@@ -286,7 +280,7 @@ impl<'a> TagScanner<'a> {
     }
 
     fn malformed(&self, message: impl Into<String>) -> XmlError {
-        XmlError::new(self.from + self.at, ErrorKind::Malformed, message)
+        XmlError::malformed(self.from + self.at, message)
     }
 
     /// Skips white space. True if there was any.
@@ -321,7 +315,7 @@ impl<'a> TagScanner<'a> {
             let attribute = self.attribute()?;
             if attributes.iter().any(|known| known.name == attribute.name) {
                 let message = format!("duplicate attribute {}", quoted(attribute.name));
-                return Err(XmlError::new(attribute.at, ErrorKind::Malformed, message));
+                return Err(XmlError::malformed(attribute.at, message));
             }
             if attributes.len() == ATTRIBUTES_MAX {
                 let message = format!("an element has more than {ATTRIBUTES_MAX} attributes");
@@ -342,12 +336,9 @@ impl<'a> TagScanner<'a> {
         self.space();
         let rest = self.rest();
         let quote = rest.chars().next().filter(|quote| matches!(quote, '"' | '\''));
-        let Some(quote) = quote else {
-            return Err(self.malformed("expected a value in quotes"));
-        };
-        let Some(length) = rest[1..].find(quote) else {
-            return Err(self.malformed("a value is not closed"));
-        };
+        let quote = quote.ok_or_else(|| self.malformed("expected a value in quotes"))?;
+        let length =
+            rest[1..].find(quote).ok_or_else(|| self.malformed("a value is not closed"))?;
         self.at += 1;
         let raw = &rest[1..=length];
         if length > VALUE_BYTES_MAX {
@@ -372,11 +363,7 @@ fn resolved(raw: &str, at: usize) -> Result<Cow<'_, str>, XmlError> {
     while let Some((index, c)) = characters.next() {
         match c {
             '<' => {
-                return Err(XmlError::new(
-                    at + index,
-                    ErrorKind::Malformed,
-                    "write < as &lt; here",
-                ));
+                return Err(XmlError::malformed(at + index, "write < as &lt; here"));
             }
             // Each form of a line end is one space.
             '\r' if raw[index + 1..].starts_with('\n') => {}
@@ -417,13 +404,10 @@ fn check_characters(text: &str) -> Result<(), XmlError> {
     if !text.as_bytes().iter().any(|byte| is_control(byte) || *byte == 0xef) {
         return Ok(());
     }
-    match text.char_indices().find(|(_, c)| !is_character(*c)) {
-        None => Ok(()),
-        Some((at, c)) => {
-            let message = format!("U+{:04X} is not a character of XML", u32::from(c));
-            Err(XmlError::new(at, ErrorKind::Malformed, message))
-        }
-    }
+    text.char_indices().find(|(_, c)| !is_character(*c)).map_or(Ok(()), |(at, c)| {
+        let message = format!("U+{:04X} is not a character of XML", u32::from(c));
+        Err(XmlError::malformed(at, message))
+    })
 }
 
 fn is_space(c: char) -> bool {

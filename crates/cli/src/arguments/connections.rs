@@ -1,10 +1,9 @@
 //! Flags of gRPC connections: TLS, age and number.
 
+use super::times::{self, OrOff};
 use clap::Args;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
-use tidegate_limits::duration;
 use tidegate_servers::rls::{self, TlsFiles};
 
 /// gRPC connections.
@@ -33,8 +32,14 @@ pub(crate) struct ConnectionOptions {
     pub(crate) tls_client_name: Vec<String>,
 
     /// Age at which a gRPC connection is closed and the client reconnects, or off
-    #[arg(long, value_name = "TIME", env = "TIDEGATE_CONNECTION_AGE", default_value = "24h")]
-    pub(crate) connection_age: ConnectionAge,
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "TIDEGATE_CONNECTION_AGE",
+        default_value = "24h",
+        value_parser = times::connection_age
+    )]
+    pub(crate) connection_age: OrOff,
 
     /// How long calls in progress may still take on a connection that is too old
     #[arg(
@@ -42,7 +47,7 @@ pub(crate) struct ConnectionOptions {
         value_name = "TIME",
         env = "TIDEGATE_CONNECTION_AGE_GRACE",
         default_value = "1h",
-        value_parser = period
+        value_parser = times::connection_age_grace
     )]
     pub(crate) connection_age_grace: Duration,
 
@@ -70,53 +75,6 @@ impl ConnectionOptions {
             connection_age: self.connection_age.0,
             connection_age_grace: self.connection_age_grace,
             connections_max: self.connections_max as usize,
-        }
-    }
-}
-
-/// The age limit of a connection; `None` is off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ConnectionAge(pub(crate) Option<Duration>);
-
-impl FromStr for ConnectionAge {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(ConnectionAge(None));
-        }
-        period(text).map(|age| ConnectionAge(Some(age))).map_err(|error| format!("{error}, or off"))
-    }
-}
-
-/// Ten years. More is as good as off, and would overflow clocks.
-const PERIOD_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
-
-fn period(text: &str) -> Result<Duration, String> {
-    let period = duration::parse(text).map(|period| Duration::from_nanos(period.as_nanos()));
-    let period = period.filter(|period| (Duration::from_secs(1)..=PERIOD_MAX).contains(period));
-    period.ok_or_else(|| "expected a time of at least 1s, such as 30m or 24h".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_age_is_a_second_at_least_or_off() {
-        let age = |seconds| Ok(ConnectionAge(Some(Duration::from_secs(seconds))));
-        let wanted = "expected a time of at least 1s, such as 30m or 24h, or off";
-        let table = [
-            ("off", Ok(ConnectionAge(None))),
-            ("24h", age(86_400)),
-            ("1s", age(1)),
-            ("999ms", Err(wanted.to_owned())),
-            ("20000w", Err(wanted.to_owned())),
-            ("1", Err(wanted.to_owned())),
-            ("", Err(wanted.to_owned())),
-        ];
-        for (text, expected) in table {
-            assert_eq!(text.parse::<ConnectionAge>(), expected, "for {text:?}");
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Flags of the FRS server.
 
+use super::times;
 use anyhow::anyhow;
 use clap::Args;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 use tidegate_core::DailyReset;
-use tidegate_limits::{daily_reset, duration};
+use tidegate_limits::daily_reset;
 use tidegate_servers::Address;
 
 /// The FRS server.
@@ -62,9 +62,10 @@ pub(crate) struct FrsOptions {
         id = "frs-request-timeout",
         value_name = "TIME",
         env = "TIDEGATE_FRS_REQUEST_TIMEOUT",
-        default_value = "10s"
+        default_value = "10s",
+        value_parser = times::timeout
     )]
-    pub(crate) request_timeout: Timeout,
+    pub(crate) request_timeout: Duration,
 
     /// How long an FRS connection may be idle between requests
     #[arg(
@@ -72,9 +73,10 @@ pub(crate) struct FrsOptions {
         id = "frs-idle-timeout",
         value_name = "TIME",
         env = "TIDEGATE_FRS_IDLE_TIMEOUT",
-        default_value = "60s"
+        default_value = "60s",
+        value_parser = times::timeout
     )]
-    pub(crate) idle_timeout: Timeout,
+    pub(crate) idle_timeout: Duration,
 }
 
 impl FrsOptions {
@@ -83,20 +85,5 @@ impl FrsOptions {
         let Some(time) = &self.self_update_time else { return Ok(None) };
         let reset = daily_reset(time, &self.timezone);
         reset.map(Some).map_err(|message| anyhow!("--frs-self-update: {message}"))
-    }
-}
-
-/// A timeout from 10 ms to one day.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Timeout(pub(crate) Duration);
-
-impl FromStr for Timeout {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let time = duration::parse(text).map(|time| Duration::from_nanos(time.as_nanos()));
-        let range = Duration::from_millis(10)..=Duration::from_secs(86_400);
-        let time = time.filter(|time| range.contains(time));
-        time.map(Timeout).ok_or_else(|| "expected a time from 10ms to 1d, such as 10s".to_owned())
     }
 }

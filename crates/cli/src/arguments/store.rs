@@ -1,10 +1,9 @@
 //! The command line of `tidegate store`.
 
+use super::times;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
-use tidegate_limits::duration;
 use tidegate_store::Class;
 
 const KEYS_HELP: &str = "\
@@ -112,7 +111,7 @@ pub(crate) struct SweepOptions {
     pub(crate) trust_clock: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, PartialEq, Eq, Args)]
 pub(crate) struct KeyOptions {
     /// Key: 32 hex digits, u64:NUMBER or text:STRING; with --limits, KEY=VALUE for each entry
     #[arg(value_name = "KEY", required = true)]
@@ -157,8 +156,14 @@ pub(crate) struct SetOptions {
     pub(crate) class: ClassName,
 
     /// State words, decimal or 0x and hex; missing ones are 0
-    #[arg(long, value_name = "WORD,...", value_delimiter = ',', required = true)]
-    pub(crate) state: Vec<Word>,
+    #[arg(
+        long,
+        value_name = "WORD,...",
+        value_delimiter = ',',
+        required = true,
+        value_parser = word
+    )]
+    pub(crate) state: Vec<u64>,
 
     #[command(flatten)]
     pub(crate) expiry: Expiry,
@@ -168,8 +173,8 @@ pub(crate) struct SetOptions {
 #[group(required = true, multiple = false)]
 pub(crate) struct Expiry {
     /// Time until the entry expires: 500ms, 60s, 5m, 1h, 1d, 2w
-    #[arg(long, value_name = "TIME")]
-    pub(crate) expires_in: Option<Period>,
+    #[arg(long, value_name = "TIME", value_parser = times::period)]
+    pub(crate) expires_in: Option<Duration>,
 
     /// When the entry expires, in seconds since 1970
     #[arg(long, value_name = "SECONDS")]
@@ -218,31 +223,11 @@ impl From<ClassName> for Class {
     }
 }
 
-/// A word of a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(pub(crate) u64);
-
-impl FromStr for Word {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let word = match text.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16),
-            None => text.parse(),
-        };
-        word.map(Word).map_err(|_| "expected a 64-bit number, such as 17 or 0xff")
-    }
-}
-
-/// A time from now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Period(pub(crate) Duration);
-
-impl FromStr for Period {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let period = duration::parse(text).ok_or("expected a time such as 500ms, 60s, 5m or 1d")?;
-        Ok(Period(Duration::from_nanos(period.as_nanos())))
-    }
+/// A word of a state, decimal or hexadecimal.
+fn word(text: &str) -> Result<u64, &'static str> {
+    let word = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    word.map_err(|_| "expected a 64-bit number, such as 17 or 0xff")
 }

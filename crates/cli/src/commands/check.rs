@@ -4,6 +4,7 @@
 //! Findings go to standard output, as they are the result; standard error is for errors of the command itself.
 
 use crate::arguments::CheckOptions;
+use crate::commands::{EXIT_USAGE, exit_code, with_output};
 use crate::defaults::srv;
 use crate::output::Output;
 use serde_json::{Value, json};
@@ -16,36 +17,27 @@ use tidegate_limits::diff::{Change, ChangeKind, Changes, Snapshot, compare_rules
 use tidegate_limits::usage_based;
 use tidegate_limits::{self as rules, Diagnostic, LoadErrors, Loaded, Pipes, Source, escaped};
 
-/// The exit code of diff(1) for an error.
-const EXIT_TROUBLE: u8 = 2;
-
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
-    let mut out = Output::new();
-    let done = match (&options.path, &options.diff[..]) {
+    let failure = if options.diff.is_empty() { 1 } else { EXIT_USAGE };
+    let checked = with_output(|out| match (&options.path, &options.diff[..]) {
         (_, [old, new]) => {
-            let [old, new] = [old, new].map(|path| rules::load(path, options.defaults()));
-            diff(options, old, new, &mut out)
+            let [old, new] = [old, new].map(|path| rules::load(path, options.read.defaults()));
+            Ok(diff(options, old, new, out)?)
         }
         (Some(path), _) => {
             let source = Source::read(path, Pipes::Allow);
-            match srv_xml(&source) {
-                Some(bytes) => check_srv(options, path, bytes, &mut out),
+            Ok(match srv_xml(&source) {
+                Some(bytes) => check_srv(options, path, bytes, out)?,
                 None => {
-                    let loaded = rules::load_source(&source, options.defaults());
-                    check(options, path, loaded, &mut out)
+                    let loaded = rules::load_source(&source, options.read.defaults());
+                    check(options, path, loaded, out)?
                 }
-            }
+            })
         }
         // clap requires one of them.
-        (None, _) => Ok(ExitCode::from(EXIT_TROUBLE)),
-    };
-    match done.and_then(|code| out.finish().map(|()| code)) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("tidegate: {error}");
-            if options.diff.is_empty() { ExitCode::FAILURE } else { ExitCode::from(EXIT_TROUBLE) }
-        }
-    }
+        (None, _) => Ok(ExitCode::from(EXIT_USAGE)),
+    });
+    exit_code(checked, failure)
 }
 
 fn check(
@@ -66,8 +58,8 @@ fn check(
     if options.json {
         out.json(&json!({
             "ok": is_ok,
-            "errors": errors.iter().map(json_of).collect::<Vec<_>>(),
-            "warnings": warnings.iter().map(json_of).collect::<Vec<_>>(),
+            "errors": all_json(&errors),
+            "warnings": all_json(&warnings),
             "domains": rules.as_ref().map_or_else(Vec::new, domains_json),
         }))?;
     } else {
@@ -77,7 +69,7 @@ fn check(
         for warning in &warnings {
             writeln!(out, "{}: warning: {}", warning.location(), warning.message)?;
         }
-        writeln!(out, "{}", summary(rules.as_ref(), errors.len(), warnings.len(), is_strict))?;
+        writeln!(out, "{}", summary(rules.as_ref(), &errors, &warnings, is_strict))?;
     }
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -95,14 +87,7 @@ fn check_srv(
     bytes: &[u8],
     out: &mut Output,
 ) -> io::Result<ExitCode> {
-    let parsed = srv::parse(bytes).map_err(|mistakes| {
-        let mistakes = mistakes.into_iter().map(|(place, message)| {
-            let (file, position) = (path.to_path_buf(), Some(place));
-            Diagnostic { file, position, message }
-        });
-        mistakes.collect::<Vec<_>>()
-    });
-    let (flags, errors) = match parsed {
+    let (flags, errors) = match srv::parse(path, bytes) {
         Ok(srv) => (srv.flags(), Vec::new()),
         Err(errors) => (Vec::new(), errors),
     };
@@ -110,50 +95,58 @@ fn check_srv(
         let flags = flags.iter().map(|flag| (flag.id.to_owned(), json!(flag.value)));
         out.json(&json!({
             "ok": errors.is_empty(),
-            "errors": errors.iter().map(json_of).collect::<Vec<_>>(),
+            "errors": all_json(&errors),
             "warnings": [],
             "flags": Value::Object(flags.collect()),
         }))?;
     } else if errors.is_empty() {
-        let flags = flags.iter().map(|flag| format!(" --{} {}", flag.id, flag.value));
-        writeln!(out, "ok: an srv.xml, which sets{}", or_nothing(&flags.collect::<String>()))?;
+        let flags: String =
+            flags.iter().map(|flag| format!(" --{} {}", flag.id, flag.value)).collect();
+        let flags = if flags.is_empty() { " nothing" } else { &flags };
+        writeln!(out, "ok: an srv.xml, which sets{flags}")?;
     } else {
         for error in &errors {
             writeln!(out, "{error}")?;
         }
-        writeln!(out, "{} in the srv.xml", count(errors.len(), "error"))?;
+        writeln!(out, "{} in the srv.xml", counted(&errors, "error"))?;
     }
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn or_nothing(text: &str) -> &str {
-    if text.is_empty() { " nothing" } else { text }
-}
-
-fn summary(rules: Option<&Rules>, errors: usize, warnings: usize, is_strict: bool) -> String {
+fn summary(
+    rules: Option<&Rules>,
+    errors: &[Diagnostic],
+    warnings: &[Diagnostic],
+    is_strict: bool,
+) -> String {
     let Some(rules) = rules else {
-        return format!("{} in the limits", count(errors, "error"));
+        return format!("{} in the limits", counted(errors, "error"));
     };
-    let names = rules.domain_names();
-    let limits = count(rules.limits().len(), "limit");
-    let found = format!("{limits} in {} ({})", count(names.len(), "domain"), names.join(", "));
-    match (warnings, is_strict) {
-        (0, _) => format!("ok: {found}"),
-        (_, true) => {
-            format!("{} in the limits, errors with --strict", count(warnings, "warning"))
-        }
-        (_, false) => format!("ok: {found}; {}", count(warnings, "warning")),
+    let warned = counted(warnings, "warning");
+    if is_strict {
+        return format!("{warned} in the limits, errors with --strict");
     }
+    let names = rules.domain_names();
+    let (limits, domains) = (counted(&rules.limits(), "limit"), counted(&names, "domain"));
+    let warned = if warnings.is_empty() { String::new() } else { format!("; {warned}") };
+    format!("ok: {limits} in {domains} ({}){warned}", names.join(", "))
 }
 
-/// A mistake or a warning.
-pub(crate) fn json_of(error: &Diagnostic) -> Value {
-    json!({
-        "file": error.file.display().to_string(),
-        "line": error.position.map(|(line, _)| line),
-        "column": error.position.map(|(_, column)| column),
-        "message": error.message,
-    })
+fn counted<T>(things: &[T], noun: &str) -> String {
+    count(things.len() as u64, noun)
+}
+
+/// Mistakes or warnings.
+fn all_json(all: &[Diagnostic]) -> Value {
+    let one = |error: &Diagnostic| {
+        json!({
+            "file": error.file.display().to_string(),
+            "line": error.position.map(|(line, _)| line),
+            "column": error.position.map(|(_, column)| column),
+            "message": error.message,
+        })
+    };
+    all.iter().map(one).collect()
 }
 
 fn domains_json(rules: &Rules) -> Vec<Value> {
@@ -183,11 +176,11 @@ fn diff(
                 .flat_map(|errors| errors.0)
                 .collect();
             if options.json {
-                out.json(&json!({"errors": errors.iter().map(json_of).collect::<Vec<_>>()}))?;
+                out.json(&json!({"errors": all_json(&errors)}))?;
             } else {
                 eprintln!("{}", LoadErrors(errors));
             }
-            return Ok(ExitCode::from(EXIT_TROUBLE));
+            return Ok(ExitCode::from(EXIT_USAGE));
         }
     };
     let changes = compare_rules(&old, &new);
@@ -211,7 +204,8 @@ fn change_json(change: &Change) -> Value {
 
 fn print_changes(changes: &Changes, new: &Snapshot, out: &mut Output) -> io::Result<()> {
     if changes.is_empty() {
-        let (limits, domains) = (count(new.limits(), "limit"), count(new.domains(), "domain"));
+        let (limits, domains) =
+            (count(new.limits() as u64, "limit"), count(new.domains() as u64, "domain"));
         return writeln!(out, "no change for anybody: {limits} in {domains}");
     }
     for change in &changes.0 {

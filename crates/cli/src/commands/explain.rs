@@ -7,73 +7,55 @@ mod json;
 mod text;
 
 use crate::arguments::ExplainOptions;
+use crate::commands::UsageError;
+use crate::commands::store::check_whole;
 use crate::commands::store::key::{domain_of, parse_entry};
-use crate::commands::store::{EXIT_USAGE, UsageError, check_whole};
 use crate::output::Output;
 use anyhow::{Context, anyhow};
-use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_authority::{Previewed, preview};
-use tidegate_core::{Descriptor, Enforcement, Entry, Hits, Quota, Request, Timestamp, Verdict};
+use tidegate_core::{Descriptor, Enforcement, Hits, Quota, Request, Timestamp, Verdict};
 use tidegate_limits::lookup::Trace;
 use tidegate_limits::{self as rules, Loaded};
 use tidegate_limits::{Limit, Rules};
 use tidegate_store::{Hashed, OpenFailure, View};
 
-pub(crate) fn run(options: &ExplainOptions) -> ExitCode {
-    let mut out = Output::new();
-    let result = explain(options, &mut out);
-    let flushed = out.finish();
-    match result.and_then(|()| flushed.map_err(Into::into)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tidegate: {error:#}");
-            if error.is::<UsageError>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
-        }
+pub(crate) fn run(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
+    let mut descriptors = vec![descriptor_of(&options.entries)?];
+    for entries in &options.and {
+        descriptors.push(descriptor_of(&split(entries))?);
     }
-}
-
-fn explain(options: &ExplainOptions, out: &mut Output) -> anyhow::Result<()> {
-    let entries = entries_of(options.entries.iter().map(String::as_str))?;
-    let more = options.and.iter().map(|entries| {
-        let words = split(entries);
-        entries_of(words.iter().map(String::as_str))
-    });
-    let descriptors: Vec<Descriptor> = std::iter::once(Ok(entries))
-        .chain(more)
-        .map(|e| e.map(Descriptor::new))
-        .collect::<Result<_, _>>()?;
     let Loaded { rules, .. } =
-        rules::load(&options.limits, options.defaults()).map_err(|errors| {
+        rules::load(&options.limits, options.read.defaults()).map_err(|errors| {
             // One a line, as `tidegate check` prints them.
             eprintln!("{errors}");
             anyhow!("nothing can be explained until {} has no mistake", options.limits.display())
         })?;
-    let domain = domain_of(&rules, options.domain.clone())?;
+    let domain = domain_of(&rules, options.domain.as_ref())?;
     let request = Request { domain, descriptors, hits: Hits::new(options.hits) };
     let now = clock::now();
-    let explanation = match &options.data_dir {
+    let opened = match &options.data_dir {
         Some(dir) => match View::open(dir) {
-            Ok(view) => Explanation::live(&rules, &request, &view, now)?,
-            Err(error) if matches!(error.failure, OpenFailure::NoCluster) => {
-                Explanation::fresh(&rules, &request, Counters::NoneYet(dir), now)
-            }
+            Ok(view) => Counters::Live(Box::new(view)),
+            Err(error) if matches!(error.failure, OpenFailure::NoCluster) => Counters::NoneYet(dir),
             Err(error) => return Err(error.into()),
         },
-        None => Explanation::fresh(&rules, &request, Counters::Fresh, now),
+        None => Counters::Fresh,
     };
+    let explanation = Explanation::new(&rules, &request, opened, now)?;
     if options.json {
         out.json(&json::of(&explanation))?;
     } else {
         text::print(&explanation, out)?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-fn entries_of<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<Entry>, UsageError> {
-    words.map(parse_entry).collect()
+fn descriptor_of(words: &[String]) -> Result<Descriptor, UsageError> {
+    let entries = words.iter().map(|word| parse_entry(word));
+    Ok(Descriptor::new(entries.collect::<Result<_, _>>()?))
 }
 
 /// The parts between commas; `\,` is a comma within a part.
@@ -105,10 +87,9 @@ struct Explanation<'a> {
 }
 
 /// The states that the limits decided on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counters<'a> {
-    /// From a data directory with this seed.
-    Live { seed: u64 },
+    /// From a data directory.
+    Live(Box<View>),
     /// New counters: no data directory was named.
     Fresh,
     /// New counters: this data directory has none yet.
@@ -116,35 +97,31 @@ enum Counters<'a> {
 }
 
 impl<'a> Explanation<'a> {
-    fn live(
+    fn new(
         rules: &'a Rules,
         request: &'a Request,
-        view: &View,
+        counters: Counters<'a>,
         now: Timestamp,
     ) -> anyhow::Result<Self> {
-        let seed = view.seed();
+        let (seed, view) = match &counters {
+            Counters::Live(view) => (view.seed(), Some(&**view)),
+            Counters::Fresh | Counters::NoneYet(_) => (0, None),
+        };
         let read = |key: &Hashed, words: &mut [u64]| {
-            if let Some(entry) = view.find(key, now.as_nanos())? {
+            let found = view.map(|view| view.find(key, now.as_nanos())).transpose()?;
+            if let Some(entry) = found.flatten() {
                 let state = entry.state.get(..words.len());
                 words.copy_from_slice(state.context("the nodes have too few words for a limit")?);
             }
             anyhow::Ok(())
         };
         let (verdict, limits) = preview(rules, request, seed, now, read)?;
-        check_whole(view)?;
-        let looks = looks(rules, request);
-        Ok(Explanation { request, now, counters: Counters::Live { seed }, looks, limits, verdict })
-    }
-
-    fn fresh(
-        rules: &'a Rules,
-        request: &'a Request,
-        counters: Counters<'a>,
-        now: Timestamp,
-    ) -> Self {
-        let Ok((verdict, limits)) = preview(rules, request, 0, now, |_, _| Ok::<_, Infallible>(()));
-        let looks = looks(rules, request);
-        Explanation { request, now, counters, looks, limits, verdict }
+        view.map_or(Ok(()), check_whole)?;
+        let looks = request.descriptors.iter();
+        let looks = looks
+            .map(|descriptor| Trace::of(rules, &request.domain, &descriptor.entries))
+            .collect();
+        Ok(Explanation { request, now, counters, looks, limits, verdict })
     }
 
     /// The limits of a descriptor that take part in the decision.
@@ -196,11 +173,6 @@ impl<'a> Explanation<'a> {
     fn can_ever(&self, limit: &Previewed) -> bool {
         self.request.hits.needed() <= capacity(limit)
     }
-}
-
-fn looks<'a>(rules: &'a Rules, request: &'a Request) -> Vec<Trace<'a>> {
-    let descriptors = request.descriptors.iter();
-    descriptors.map(|descriptor| Trace::of(rules, &request.domain, &descriptor.entries)).collect()
 }
 
 /// The used hits of a window, up to its capacity; none for a token bucket, which refills and does not keep this

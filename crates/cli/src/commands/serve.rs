@@ -6,6 +6,7 @@ use crate::arguments::{
 use crate::defaults::ratelimit_env::Notices;
 use std::sync::Arc;
 use tidegate_authority::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
+use tidegate_core::Nanos;
 use tidegate_feeds::{Feed, FileFeed};
 use tidegate_limits::Defaults;
 use tidegate_process::{LogSettings, OpenFeed, Settings};
@@ -15,9 +16,8 @@ use tidegate_store::Eviction;
 /// Serves until a signal stops it. `notices` are about the environment.
 pub(crate) fn run(options: &ServeOptions, notices: &Notices) -> anyhow::Result<()> {
     let settings = settings(options);
-    let feed = feed_settings(options);
     let open_feed: &OpenFeed<'_> = &|copy, observer| {
-        let feed = feed.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        let feed = &feed_settings(options)?;
         let (feed, rules) = match copy {
             None => FileFeed::open(feed, observer)?,
             Some(file) => FileFeed::from_copy(feed, observer, file)?,
@@ -42,8 +42,8 @@ fn settings(options: &ServeOptions) -> Settings {
         rls: options.connections.settings(),
         frs: frs::Settings {
             connections_max: options.frs.connections as usize,
-            request_timeout: options.frs.request_timeout.0,
-            idle_timeout: options.frs.idle_timeout.0,
+            request_timeout: options.frs.request_timeout,
+            idle_timeout: options.frs.idle_timeout,
         },
         replies: options.replies.replies(),
         log: LogSettings {
@@ -98,7 +98,7 @@ fn modes(options: &ServeOptions) -> Modes {
             false => DynamicMetadata::Off,
         },
         denied: denied(options.count_denied),
-        lease_ttl: options.lease_ttl.0,
+        lease_ttl: options.lease_ttl.0.map(|ttl| Nanos::new(ttl.as_nanos() as u64)),
         lessors: options.workers.lessors(),
     }
 }

@@ -8,53 +8,22 @@ mod chart;
 mod entry;
 mod export;
 mod inspect;
-mod inspect_text;
 pub(crate) mod key;
 mod verify;
 
 use crate::arguments::store::StoreCommand;
 use crate::output::Output;
 use anyhow::{Context, bail};
-use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 use tidegate_data_dir::ClockMonitor;
 use tidegate_store::{Cluster, Options, View};
 
-/// A mistake on the command line that clap cannot detect.
-#[derive(Debug)]
-pub(crate) struct UsageError(pub(crate) String);
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
 /// See docs/internals/store-format.md.
 const GATE: &str = "cluster.lock";
 
-/// The exit code of clap.
-pub(crate) const EXIT_USAGE: u8 = 2;
-
-pub(crate) fn run(command: &StoreCommand) -> ExitCode {
-    let mut out = Output::new();
-    let result = dispatch(command, &mut out);
-    // Output before an error is printed, too.
-    let flushed = out.finish();
-    match result.and_then(|code| flushed.map(|()| code).map_err(Into::into)) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("tidegate: {error:#}");
-            if error.is::<UsageError>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
-        }
-    }
-}
-
-fn dispatch(command: &StoreCommand, out: &mut Output) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: &StoreCommand, out: &mut Output) -> anyhow::Result<ExitCode> {
     match command {
         StoreCommand::Inspect(options) => inspect::run(options, out),
         StoreCommand::Verify(options) => verify::run(options, out),

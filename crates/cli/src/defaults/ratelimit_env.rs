@@ -66,7 +66,6 @@ pub(crate) struct Notices {
 }
 
 impl RatelimitEnv {
-    /// Reads an environment.
     pub(crate) fn read(value_of: impl Fn(&'static str) -> Option<OsString>) -> RatelimitEnv {
         let mut environment = RatelimitEnv::default();
         let mut set = HashMap::new();
@@ -116,42 +115,26 @@ impl RatelimitEnv {
     }
 
     fn read_all(&mut self, set: &Variables) {
-        self.read_doors(set);
+        self.read_addresses(set);
         self.read_limits(set);
         self.read_tls(set);
-        for (name, id) in [
-            ("MERGE_DOMAIN_CONFIG", "merge_domains"),
-            ("SHADOW_MODE", "shadow_mode"),
-            ("QUOTA_MODE", "quota_mode"),
-            ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata"),
-        ] {
-            if let Some(value) = self.parsed(set, name, values::truth) {
-                self.add_default(name, id, value.to_string());
-            }
-        }
-        if self.parsed(set, "LIMIT_RESPONSE_HEADERS_ENABLED", values::truth) == Some(true) {
-            self.add_default(
-                "LIMIT_RESPONSE_HEADERS_ENABLED",
-                "response_headers",
-                "ratelimit".to_owned(),
-            );
-        }
-        for (name, id) in [
-            ("LIMIT_LIMIT_HEADER", "ratelimit_limit_header"),
-            ("LIMIT_REMAINING_HEADER", "ratelimit_remaining_header"),
-            ("LIMIT_RESET_HEADER", "ratelimit_reset_header"),
-        ] {
-            if let Some(header) = self.parsed(set, name, values::header) {
-                self.add_default(name, id, header);
-            }
-        }
-        for (name, id, read) in [
-            ("LOG_LEVEL", "log", values::log_level as fn(&str) -> Result<String, &'static str>),
+        let parsers: [(&str, &str, values::Parser); 12] = [
+            ("MERGE_DOMAIN_CONFIG", "merge_domains", values::switch),
+            ("SHADOW_MODE", "shadow_mode", values::switch),
+            ("QUOTA_MODE", "quota_mode", values::switch),
+            ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata", values::switch),
+            ("LIMIT_RESPONSE_HEADERS_ENABLED", "response_headers", values::header_form),
+            ("LIMIT_LIMIT_HEADER", "ratelimit_limit_header", values::header),
+            ("LIMIT_REMAINING_HEADER", "ratelimit_remaining_header", values::header),
+            ("LIMIT_RESET_HEADER", "ratelimit_reset_header", values::header),
+            ("LOG_LEVEL", "log", values::log_level),
             ("LOG_FORMAT", "log_format", values::log_format),
             ("GRPC_MAX_CONNECTION_AGE", "connection_age", values::age),
             ("GRPC_MAX_CONNECTION_AGE_GRACE", "connection_age_grace", values::grace),
-        ] {
-            if let Some(value) = self.parsed(set, name, read) {
+        ];
+        for (name, id, parse) in parsers {
+            // An empty value leaves the flag as it is.
+            if let Some(value) = self.parsed(set, name, parse).filter(|value| !value.is_empty()) {
                 self.add_default(name, id, value);
             }
         }
@@ -169,7 +152,7 @@ impl RatelimitEnv {
         }
     }
 
-    fn read_doors(&mut self, set: &Variables) {
+    fn read_addresses(&mut self, set: &Variables) {
         let grpc = self.address(set, ("GRPC_HOST", "GRPC_PORT", "8081"));
         if let Some(socket) = self.parsed(set, "GRPC_UDS", values::socket) {
             self.add_default("GRPC_UDS", "grpc", socket);

@@ -6,14 +6,15 @@
 
 use super::{FlagDefault, SERVE};
 use std::ffi::OsString;
-use std::fmt::Write;
+use std::fmt::Display;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use tidegate_data_dir::NodeCounts;
-use tidegate_limits::daily_reset;
+use tidegate_limits::{Diagnostic, daily_reset, whole_number};
 use tidegate_process::WORKERS_MAX;
 use tidegate_store::GeometryError;
-use tidegate_xml::{self as xml, Attribute, Document, Element, Event};
+use tidegate_xml::{self as xml, Attribute, Document, Element, Event, XmlError};
 
 /// Far more than such a file needs.
 const BYTES_MAX: u64 = 64 * 1024;
@@ -68,11 +69,8 @@ pub(crate) fn read(path: &Path) -> Result<Srv, String> {
     if bytes.len() as u64 > BYTES_MAX {
         return Err(format!("{at}: more than {BYTES_MAX} bytes, which no srv.xml needs"));
     }
-    parse(&bytes).map_err(|mistakes| {
-        let mut lines = String::new();
-        for ((line, column), message) in &mistakes {
-            let _ = writeln!(lines, "{at}:{line}:{column}: {message}");
-        }
+    parse(path, &bytes).map_err(|mistakes| {
+        let lines: String = mistakes.iter().map(|mistake| format!("{mistake}\n")).collect();
         let plural = if mistakes.len() == 1 { "mistake" } else { "mistakes" };
         format!("{lines}{} {plural} in {at}", mistakes.len())
     })
@@ -85,13 +83,14 @@ pub(crate) fn is_srv(bytes: &[u8]) -> bool {
     matches!(document.next_event(), Ok(Event::Open(root)) if root.name == "srv")
 }
 
-/// Line and column, and the message.
-pub(crate) type PlacedMistake = ((u64, u64), String);
-
-pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<PlacedMistake>> {
-    let lossy = String::from_utf8_lossy(bytes);
-    let fatal = |mistake: xml::XmlError| vec![(xml::position(&lossy, mistake.at), mistake.message)];
-    let text = xml::text(bytes).map_err(fatal)?;
+pub(crate) fn parse(file: &Path, bytes: &[u8]) -> Result<Srv, Vec<Diagnostic>> {
+    let placed = |text: &str, mistake: XmlError| {
+        Diagnostic::new(file, xml::position(text, mistake.at), mistake.message)
+    };
+    let text = xml::text(bytes)
+        .map_err(|mistake| vec![placed(&String::from_utf8_lossy(bytes), mistake)])?;
+    let diagnostic = |mistake| placed(text, mistake);
+    let fatal = |mistake| vec![diagnostic(mistake)];
     let mut document = Document::new(text, 1).map_err(fatal)?;
     let (mut srv, mut mistakes) = (Srv::default(), Vec::new());
     while let Event::Open(element) = document.next_event().map_err(fatal)? {
@@ -99,13 +98,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<PlacedMistake>> {
             return Err(fatal(element.refuse("<srv>")));
         }
         for attribute in &element.attributes {
-            if let Err(mistake) = srv.take(attribute) {
-                mistakes.push((xml::position(text, mistake.at), mistake.message));
-            }
+            mistakes.extend(srv.take(attribute).err().map(diagnostic));
         }
-        if let Err((at, message)) = srv.check(&element) {
-            mistakes.push((xml::position(text, at), message));
-        }
+        mistakes.extend(srv.check(&element).err().map(diagnostic));
         // The end of the root; an element inside it is a mistake.
         document.next_event().map_err(fatal)?;
     }
@@ -113,7 +108,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Srv, Vec<PlacedMistake>> {
 }
 
 impl Srv {
-    fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), xml::XmlError> {
+    fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), XmlError> {
         let value = &*attribute.value;
         match attribute.name {
             "workers" => self.workers = Some(number(attribute, WORKERS_MAX)?),
@@ -133,7 +128,7 @@ impl Srv {
             }
             "timezone" => {
                 daily_reset("00:00", value)
-                    .map_err(|message| xml::XmlError::unexpected(attribute.value_at, message))?;
+                    .map_err(|message| XmlError::unexpected(attribute.value_at, message))?;
                 self.timezone = Some(value.to_owned());
             }
             _ => return Err(attribute.refuse("srv", KNOWN)),
@@ -142,15 +137,17 @@ impl Srv {
     }
 
     /// Checks attributes that need others.
-    fn check(&self, element: &Element<'_>) -> Result<(), (usize, String)> {
-        let attribute = |name| element.attributes.iter().find(|attribute| attribute.name == name);
-        let given = CLUSTER.iter().filter_map(|name| attribute(*name));
-        if let Some(first) = given.clone().next() {
-            let missing: Vec<&str> =
-                CLUSTER.into_iter().filter(|name| attribute(*name).is_none()).collect();
+    fn check(&self, element: &Element<'_>) -> Result<(), XmlError> {
+        let attribute = |name| element.attribute(name);
+        let (given, missing): (Vec<&str>, Vec<&str>) =
+            CLUSTER.into_iter().partition(|name| attribute(*name).is_some());
+        if let Some(first) = given.first().copied().and_then(attribute) {
             if !missing.is_empty() {
                 let missing = missing.join("` and `");
-                return Err((first.at, format!("`{}` needs `{missing}`", first.name)));
+                return Err(XmlError::unexpected(
+                    first.at,
+                    format!("`{}` needs `{missing}`", first.name),
+                ));
             }
             if let Err(error) = self.geometry().map_or(Ok(()), |count| count.geometry().map(drop)) {
                 let at = match &error {
@@ -158,18 +155,18 @@ impl Srv {
                     GeometryError::Range { what: "chain length", .. } => attribute("chain"),
                     _ => attribute("key-nodes"),
                 };
-                return Err((at.map_or(first.at, |at| at.value_at), error.to_string()));
+                return Err(XmlError::unexpected(at.unwrap_or(first).value_at, error.to_string()));
             }
         }
-        match (attribute("host"), attribute("port")) {
-            (Some(host), None) => Err((host.at, "`host` needs a `port`".to_owned())),
-            _ => match (attribute("timezone"), attribute("self-update")) {
-                (Some(zone), None) => {
-                    Err((zone.at, "`timezone` has no effect without `self-update`".to_owned()))
-                }
-                _ => Ok(()),
-            },
+        for (name, other, message) in [
+            ("host", "port", "`host` needs a `port`"),
+            ("timezone", "self-update", "`timezone` has no effect without `self-update`"),
+        ] {
+            if let (Some(alone), None) = (attribute(name), attribute(other)) {
+                return Err(XmlError::unexpected(alone.at, message));
+            }
         }
+        Ok(())
     }
 
     /// The size of the cluster, if given.
@@ -200,15 +197,11 @@ impl Srv {
     }
 }
 
-fn number<N: TryFrom<u64> + Into<u64> + Copy>(
+fn number<N: FromStr + PartialOrd + Display + Copy>(
     attribute: &Attribute<'_>,
     most: N,
-) -> Result<N, xml::XmlError> {
-    let value = &*attribute.value;
-    let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
-    let number = value.parse::<u64>().ok().filter(|number| is_plain && *number <= most.into());
-    let number = number.and_then(|number| N::try_from(number).ok());
-    let most: u64 = most.into();
+) -> Result<N, XmlError> {
+    let number = whole_number(&attribute.value).filter(|number| *number <= most);
     number.ok_or_else(|| attribute.wrong(&format!("a whole number from 0 to {most}")))
 }
 
@@ -219,12 +212,14 @@ mod tests {
     use crate::defaults::ratelimit_env::RatelimitEnv;
     use crate::defaults::tests::serve_options;
 
+    fn parse_text(text: &str) -> Result<Srv, Vec<Diagnostic>> {
+        parse(Path::new("srv.xml"), text.as_bytes())
+    }
+
     fn mistakes(text: &str) -> Vec<String> {
-        parse(text.as_bytes())
-            .unwrap_err()
-            .iter()
-            .map(|((line, column), what)| format!("{line}:{column}: {what}"))
-            .collect()
+        let mistakes = parse_text(text).unwrap_err();
+        let line = |mistake: &Diagnostic| mistake.to_string().replacen("srv.xml:", "", 1);
+        mistakes.iter().map(line).collect()
     }
 
     #[test]
@@ -232,7 +227,7 @@ mod tests {
         let text = "<?xml version=\"1.0\"?>\n<srv workers=\"4\" host=\"::1\" port=\"8090\" \
                     files=\"4\" key-nodes=\"65536\" chain=\"35\" self-update=\"03:00\" \
                     timezone=\"+08:00\"/>";
-        let srv = parse(text.as_bytes()).unwrap();
+        let srv = parse_text(text).unwrap();
         let flags = srv.flags();
         let flags: Vec<(&str, &str)> = flags.iter().map(|flag| (flag.id, &*flag.value)).collect();
         let expected = [
@@ -243,7 +238,7 @@ mod tests {
             ("frs-timezone", "+08:00"),
         ];
         assert_eq!(flags, expected);
-        assert_eq!(parse(b"<srv/>").unwrap(), Srv::default());
+        assert_eq!(parse_text("<srv/>").unwrap(), Srv::default());
         assert!(Srv::default().flags().is_empty());
     }
 
@@ -310,7 +305,7 @@ mod tests {
 
     #[test]
     fn the_cluster_is_as_large_as_the_file_says_unless_a_flag_does() {
-        let srv = parse(b"<srv files='2' key-nodes='100' chain='3'/>").unwrap();
+        let srv = parse_text("<srv files='2' key-nodes='100' chain='3'/>").unwrap();
         let asked = |arguments: &[&str]| {
             options(arguments, &srv).store.geometry.map(|count| count.to_string())
         };
@@ -338,7 +333,7 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file() {
-        let srv = parse(b"<srv workers=\"2\" port=\"9\" self-update=\"04:30\"/>").unwrap();
+        let srv = parse_text("<srv workers=\"2\" port=\"9\" self-update=\"04:30\"/>").unwrap();
         let of = |options: ServeOptions| {
             let update = options.frs.self_update().unwrap().unwrap();
             (options.frs.address, update.time_of_day().as_nanos() / 60_000_000_000)

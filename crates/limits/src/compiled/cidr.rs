@@ -5,6 +5,7 @@
 
 use super::hash::Map;
 use super::search::{Rank, Work};
+use crate::text::whole_number;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,7 +16,6 @@ const MAPPED: u128 = 0xffff << 32;
 /// The longest text of a range: 45 bytes of address (`INET6_ADDRSTRLEN` less its end) and `/128`.
 const TEXT_LEN_MAX: usize = 45 + 4;
 
-/// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     /// The first address; the bits after the first `bits` are zero.
@@ -43,12 +43,7 @@ pub enum CidrError {
     },
     /// The address lies inside the range instead of being its first.
     #[error("{text:?} is an address inside a range: write {network} for the range")]
-    HostBits {
-        /// The range as written.
-        text: String,
-        /// The range meant.
-        network: Cidr,
-    },
+    HostBits { text: String, network: Cidr },
 }
 
 impl Cidr {
@@ -95,16 +90,14 @@ impl Cidr {
         Ok((address, Cidr { network: address, bits: before + length }.cut(before + length)))
     }
 
-    /// The first address of the range, IPv4 as its IPv6 mapping.
-    #[must_use]
-    pub fn network(self) -> u128 {
-        self.network
+    /// This range and all that contain it. An IPv6 range contains no IPv4 address.
+    pub(crate) fn wider(self) -> impl Iterator<Item = Cidr> {
+        (self.bits_min()..=self.bits).map(move |bits| self.cut(bits))
     }
 
-    /// The number of leading bits, of 128, that an address must share.
-    #[must_use]
-    pub fn bits(self) -> u8 {
-        self.bits
+    /// The length of the widest range of its family.
+    fn bits_min(self) -> u8 {
+        if self.is_ipv4() { MAPPED_BITS } else { 0 }
     }
 
     fn is_ipv4(self) -> bool {
@@ -121,9 +114,8 @@ impl Cidr {
 
 /// A number from 0 to `max`, only of digits and without leading zeros.
 fn bits(text: &str, max: u8) -> Option<u8> {
-    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let plain = plain && (text == "0" || !text.starts_with('0'));
-    text.parse().ok().filter(|bits| plain && *bits <= max)
+    let is_plain = text == "0" || !text.starts_with('0');
+    whole_number(text).filter(|bits| is_plain && *bits <= max)
 }
 
 impl fmt::Display for Cidr {
@@ -167,7 +159,7 @@ impl Ranges {
             return limit;
         }
         let Some(value) = Cidr::of_value(value) else { return limit };
-        let least = if value.is_ipv4() { MAPPED_BITS } else { 0 };
+        let least = value.bits_min();
         let mut best = limit;
         for &(bits, first) in &self.lengths {
             if first >= best {

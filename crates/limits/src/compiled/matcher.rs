@@ -5,16 +5,13 @@ use super::regexes;
 use std::fmt;
 use std::sync::Arc;
 
-/// The values that a branch of the tree matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Matcher {
     /// Any value that no other branch of this key matches.
     Any,
-    /// This value only.
     Exact(String),
     /// Values of a pattern in which each `*` matches any characters, or none.
     Wildcard(String),
-    /// Values with this prefix.
     Prefix(String),
     /// Addresses, or ranges of addresses, within one of these ranges. No other value matches. An IPv4
     /// address and its IPv6 mapping are the same; an IPv6 range contains no other IPv4 address.
@@ -40,7 +37,7 @@ impl Matcher {
     /// Refuses expressions that do not compile.
     pub(super) fn check(&self) -> Result<(), MatcherError> {
         match self {
-            Matcher::Regex(expression) => regexes::check(expression),
+            Matcher::Regex(expression) => regexes::check(expression).map_err(MatcherError::Regex),
             _ => Ok(()),
         }
     }

@@ -16,7 +16,6 @@ pub(super) struct Literals {
 }
 
 impl Literals {
-    /// The literals of an expression.
     pub(super) fn of(expression: &str) -> Self {
         let mut literals = Literals::default();
         let mut rest = expression.strip_prefix('^').unwrap_or(expression).chars().peekable();

@@ -3,7 +3,6 @@
 //! The regex crate takes time linear in the value, times the size of the expression: one of 2 MiB took 0.7
 //! s for 60 KB. These limits bound both factors and the memory.
 
-use super::matcher::MatcherError;
 use super::regex_literals::Literals;
 use super::search::{NO_RANK, Rank, Work};
 use super::trie::{Finder, by_rarest};
@@ -26,8 +25,8 @@ const SET_LEN_SMALL: usize = 16;
 /// Size of the lazily built tables that a set may keep for each thread.
 const TABLES_SIZE_MAX: usize = 4 << 20;
 
-/// Refuses invalid and too large expressions.
-pub(super) fn check(expression: &str) -> Result<(), MatcherError> {
+/// Refuses invalid and too large expressions, with a message of one line.
+pub(super) fn check(expression: &str) -> Result<(), String> {
     // The expression must also compile alone: `a)|(b` would be valid inside the group. And errors should
     // refer to what the operator wrote.
     let built = build(&whole(expression));
@@ -37,8 +36,8 @@ pub(super) fn check(expression: &str) -> Result<(), MatcherError> {
     built.map(drop).map_err(|error| refusal(&error))
 }
 
-fn refusal(error: &regex::Error) -> MatcherError {
-    MatcherError::Regex(match error {
+fn refusal(error: &regex::Error) -> String {
+    match error {
         regex::Error::CompiledTooBig(_) => {
             format!("it compiles to more than {} KiB", SIZE_MAX >> 10)
         }
@@ -48,7 +47,7 @@ fn refusal(error: &regex::Error) -> MatcherError {
             let line = text.lines().last().unwrap_or_default();
             line.trim_start_matches("error: ").to_owned()
         }
-    })
+    }
 }
 
 fn build(expression: &str) -> Result<Regex, regex::Error> {
@@ -147,7 +146,6 @@ impl Regexes {
         }
     }
 
-    /// The lowest rank.
     pub(super) fn rank_min(&self) -> Rank {
         self.rank_min
     }

@@ -17,8 +17,7 @@ impl Work {
         self.0.set(self.0.get().saturating_add(comparisons));
     }
 
-    /// The comparisons since the last call.
-    pub(super) fn take(&self) -> usize {
-        self.0.take()
+    pub(super) fn get(&self) -> usize {
+        self.0.get()
     }
 }

@@ -44,9 +44,7 @@ struct Branch {
 /// A child of a node, and the branch that leads to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Child<'a> {
-    /// The key of the branch.
     pub key: &'a str,
-    /// The values that the branch matches.
     pub matcher: &'a Matcher,
     /// The text that replaces all its values in counters' identities, if the values share counters.
     pub share: Option<&'a str>,
@@ -62,20 +60,31 @@ impl RuleNode {
 
     /// The direct children, in no particular order.
     pub fn children(&self) -> impl Iterator<Item = Child<'_>> {
-        self.keys.iter().flat_map(|(key, branches)| {
-            branches.all().map(|branch| Child {
-                key,
-                matcher: &branch.matcher,
-                share: branch.share.as_deref(),
-                node: &branch.node,
-            })
-        })
+        self.keys.iter().flat_map(|(key, branches)| branches.all().map(|branch| branch.child(key)))
+    }
+
+    /// The keys of the children, sorted.
+    #[must_use]
+    pub fn keys(&self) -> Vec<&str> {
+        let mut keys: Vec<&str> = self.keys.keys().map(|key| &**key).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// The child that matches this entry.
     #[must_use]
-    pub fn next(&self, entry: &Entry) -> Option<&RuleNode> {
-        self.branch(entry, &Work::default()).map(|branch| &branch.node)
+    pub fn next(&self, entry: &Entry) -> Option<Child<'_>> {
+        let (key, branches) = self.keys.get_key_value(entry.key.as_str())?;
+        branches.branch(&entry.value, &Work::default()).map(|branch| branch.child(key))
+    }
+
+    /// The number of comparisons of [`RuleNode::next`]: hashed texts, bytes of literals, passes of expressions.
+    /// Shows that a lookup does not grow with the rules.
+    #[must_use]
+    pub fn compared(&self, entry: &Entry) -> usize {
+        let work = Work::default();
+        self.branch(entry, &work);
+        work.get()
     }
 
     /// Adds a child for `key` and the values of `matcher`. With `share`, all these values share counters,
@@ -100,7 +109,6 @@ impl RuleNode {
         Ok(&mut branch.node)
     }
 
-    /// Sets the rule that ends here.
     pub fn set_rule(&mut self, rule: Rule) {
         self.rule = Some(Arc::new(rule));
     }
@@ -117,6 +125,12 @@ impl RuleNode {
             open.extend(node.keys.values().flat_map(Branches::all).map(|branch| &branch.node));
             Some(node)
         })
+    }
+}
+
+impl Branch {
+    fn child<'a>(&'a self, key: &'a str) -> Child<'a> {
+        Child { key, matcher: &self.matcher, share: self.share.as_deref(), node: &self.node }
     }
 }
 
@@ -171,81 +185,39 @@ impl Patterns {
     }
 
     fn index(&self) -> &Index {
-        let matchers = || self.branches.iter().map(|branch| &branch.matcher);
-        self.index.get_or_init(|| Index::new(matchers()))
+        self.index.get_or_init(|| Index::new(self.branches.iter().map(|branch| &branch.matcher)))
     }
 }
 
-/// The rules of one domain.
-#[derive(Debug)]
-pub struct DomainRules {
-    name: String,
-    root: RuleNode,
-}
-
-impl DomainRules {
-    /// A domain without rules.
-    pub fn new(name: impl Into<String>) -> Self {
-        DomainRules { name: name.into(), root: RuleNode::default() }
-    }
-
-    /// The domain's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The root of the tree, to add rules to.
-    pub fn root_mut(&mut self) -> &mut RuleNode {
-        &mut self.root
-    }
-}
-
-/// The result of looking up a descriptor.
 #[derive(Debug, PartialEq)]
 pub enum Lookup<'a> {
     /// No file configures this domain.
     UnknownDomain,
     /// No rule ends where the descriptor does.
     NoRule,
-    /// This rule applies.
     Rule(Match<'a>),
 }
 
 /// A rule that applies to a descriptor.
 #[derive(Debug, PartialEq)]
 pub struct Match<'a> {
-    /// The rule.
     pub rule: &'a Arc<Rule>,
     /// The entries whose values share counters, in order, each with the text that replaces the value in
     /// the counter's identity. Mostly empty.
     pub shared: Vec<(usize, &'a str)>,
 }
 
-/// One level of a lookup, for explaining it.
-#[derive(Debug, PartialEq)]
-pub struct Step<'a> {
-    /// The matcher of the entry's branch; none if no branch matches, which ends the lookup.
-    pub matched: Option<&'a Matcher>,
-    /// The rule that ends at this level.
-    pub rule: Option<&'a Arc<Rule>>,
-    /// The keys of the branches that the entry could have taken, sorted.
-    pub keys: Vec<&'a str>,
-    /// The number of comparisons: hashed texts, bytes of literals, passes of expressions. Shows that a
-    /// lookup does not grow with the rules.
-    pub compared: usize,
-}
-
 /// All rules, by domain.
 #[derive(Debug, Default)]
 pub struct Rules {
-    domains: Map<String, DomainRules>,
+    /// The root of each domain's tree.
+    domains: Map<String, RuleNode>,
 }
 
 impl Rules {
-    /// The domain of this name, created if missing.
-    pub fn domain_mut(&mut self, name: &str) -> &mut DomainRules {
-        self.domains.entry(name.to_owned()).or_insert_with(|| DomainRules::new(name))
+    /// The root of a domain's tree, to add rules to. The domain is created if missing.
+    pub fn root_mut(&mut self, domain: &str) -> &mut RuleNode {
+        self.domains.entry(domain.to_owned()).or_default()
     }
 
     /// Whether a file configures this domain.
@@ -257,7 +229,7 @@ impl Rules {
     /// The root of a domain's tree.
     #[must_use]
     pub fn root(&self, domain: &str) -> Option<&RuleNode> {
-        self.domains.get(domain).map(|domain| &domain.root)
+        self.domains.get(domain)
     }
 
     /// Builds the indexes of all patterns. Otherwise the first request that needs an index waits for it.
@@ -272,9 +244,8 @@ impl Rules {
     /// The rule for a descriptor's entries.
     #[must_use]
     pub fn find(&self, domain: &str, entries: &[Entry]) -> Lookup<'_> {
-        let Some(domain) = self.domains.get(domain) else { return Lookup::UnknownDomain };
+        let Some(mut node) = self.domains.get(domain) else { return Lookup::UnknownDomain };
         let work = Work::default();
-        let mut node = &domain.root;
         let mut shared = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
             let Some(branch) = node.branch(entry, &work) else { return Lookup::NoRule };
@@ -287,29 +258,6 @@ impl Rules {
             Some(rule) => Lookup::Rule(Match { rule, shared }),
             None => Lookup::NoRule,
         }
-    }
-
-    /// The path of [`Rules::find`]: one step per entry, up to the first without a matching branch. None if
-    /// the domain is unknown.
-    #[must_use]
-    pub fn steps(&self, domain: &str, entries: &[Entry]) -> Option<Vec<Step<'_>>> {
-        let work = Work::default();
-        let mut node = Some(&self.domains.get(domain)?.root);
-        let mut steps = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let Some(before) = node else { break };
-            let mut keys: Vec<&str> = before.keys.keys().map(|key| &**key).collect();
-            keys.sort_unstable();
-            let branch = before.branch(entry, &work);
-            node = branch.map(|branch| &branch.node);
-            steps.push(Step {
-                matched: branch.map(|branch| &branch.matcher),
-                rule: node.and_then(|node| node.rule.as_ref()),
-                keys,
-                compared: work.take(),
-            });
-        }
-        Some(steps)
     }
 
     /// The names of the domains, sorted.
@@ -338,6 +286,6 @@ impl Rules {
     }
 
     fn nodes(&self) -> impl Iterator<Item = &RuleNode> {
-        self.domains.values().flat_map(|domain| domain.root.nodes())
+        self.domains.values().flat_map(RuleNode::nodes)
     }
 }

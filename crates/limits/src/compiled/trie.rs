@@ -133,7 +133,6 @@ impl Trie {
     }
 }
 
-/// The common prefix.
 fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
     let len = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     &a[..len]

@@ -4,7 +4,6 @@ use super::search::{NO_RANK, Rank, Work};
 use super::trie::{Finder, by_rarest};
 use std::ops::ControlFlow;
 
-/// The parts of a pattern.
 #[derive(Debug, PartialEq)]
 pub(super) struct Parts<'a> {
     /// The text before the first `*`.
@@ -63,7 +62,6 @@ impl Inner {
         }
     }
 
-    /// The lowest rank.
     pub(super) fn rank_min(&self) -> Rank {
         self.rank_min
     }

@@ -1,7 +1,7 @@
 //! The changes between the old and the new limits of a rule.
 
 use super::{Change, ChangeKind};
-use crate::compiled::Limit;
+use crate::compiled::{Limit, Match};
 use crate::describe::{algorithm, borrow, burst, grouped, initial, numbers, rate, reset};
 use std::fmt;
 use std::mem::discriminant;
@@ -25,27 +25,18 @@ pub(super) enum KeptCounts {
 }
 
 impl KeptCounts {
-    /// For rules whose counters may be the same.
-    pub(super) fn of(of: &[Limit], other: &[Limit]) -> KeptCounts {
-        let kept =
-            of.iter().filter(|limit| other.iter().any(|other| is_same_counter(limit, other)));
-        let kept: Vec<String> = kept.map(|limit| limit.path.clone()).collect();
-        if of.is_empty() || other.is_empty() {
-            KeptCounts::Nothing
-        } else if kept.len() == of.len() {
-            KeptCounts::All
-        } else {
-            KeptCounts::Some(kept)
+    /// For callers who meet `of` before and `other` now.
+    pub(super) fn of(of: &Match<'_>, other: &Match<'_>) -> KeptCounts {
+        let (limits, others) = (of.rule.limits(), other.rule.limits());
+        if limits.is_empty() || others.is_empty() {
+            return KeptCounts::Nothing;
         }
-    }
-
-    /// For rules whose counters cannot be the same.
-    pub(super) fn none(of: &[Limit], other: &[Limit]) -> KeptCounts {
-        if of.is_empty() || other.is_empty() {
-            KeptCounts::Nothing
-        } else {
-            KeptCounts::Some(Vec::new())
-        }
+        let is_kept = |limit: &&Limit| {
+            of.shared == other.shared && others.iter().any(|other| limit.has_counter_of(other))
+        };
+        let kept: Vec<String> =
+            limits.iter().filter(is_kept).map(|limit| limit.path.clone()).collect();
+        if kept.len() == limits.len() { KeptCounts::All } else { KeptCounts::Some(kept) }
     }
 }
 
@@ -63,14 +54,6 @@ impl fmt::Display for KeptCounts {
     }
 }
 
-/// Whether both limits use the same counter for a caller. Paths do not matter, because they are no part of a
-/// counter's identity.
-fn is_same_counter(a: &Limit, b: &Limit) -> bool {
-    discriminant(&a.quota) == discriminant(&b.quota)
-        && a.quota.period() == b.quota.period()
-        && a.label == b.label
-}
-
 pub(super) fn changes(
     rule: &str,
     old: &[Limit],
@@ -83,20 +66,12 @@ pub(super) fn changes(
         limit_changes(rule, (before, after), sharing, changes);
     }
     for before in removed {
-        changes.push(Change {
-            path: before.path.clone(),
-            kind: ChangeKind::Removed,
-            what: numbers(&before.quota),
-            means: format!("callers matching {rule} are no longer held to this limit"),
-        });
+        let means = format!("callers matching {rule} are no longer held to this limit");
+        changes.push(Change::new(&before.path, ChangeKind::Removed, numbers(&before.quota), means));
     }
     for after in added {
-        changes.push(Change {
-            path: after.path.clone(),
-            kind: ChangeKind::Added,
-            what: numbers(&after.quota),
-            means: format!("callers matching {rule} are held to this limit too, from a new count"),
-        });
+        let means = format!("callers matching {rule} are held to this limit too, from a new count");
+        changes.push(Change::new(&after.path, ChangeKind::Added, numbers(&after.quota), means));
     }
 }
 
@@ -116,7 +91,7 @@ fn paired<'l>(old: &'l [Limit], new: &'l [Limit]) -> Paired<'l> {
         }
         rest
     };
-    let removed = pair(old.iter().collect(), &is_same_counter);
+    let removed = pair(old.iter().collect(), &Limit::has_counter_of);
     let removed = pair(removed, &|before, after| before.path == after.path);
     (pairs, removed, added)
 }
@@ -128,7 +103,7 @@ fn limit_changes(
     changes: &mut Vec<Change>,
 ) {
     let mut change = |what: String, means: String| {
-        changes.push(Change { path: new.path.clone(), kind: ChangeKind::Changed, what, means });
+        changes.push(Change::new(&new.path, ChangeKind::Changed, what, means));
     };
     let mut reasons = restart_reasons(old, new);
     if old.path != new.path {
@@ -154,11 +129,10 @@ fn limit_changes(
     } else if old.quota != new.quota {
         let means = effect(rule, &old.quota, &new.quota);
         let (before, after) = (numbers(&old.quota), numbers(&new.quota));
-        if before == after {
-            change("time zone changed".to_owned(), means);
-        } else {
-            change(format!("{before} -> {after}"), means);
-        }
+        let is_zone = before == after;
+        let what =
+            if is_zone { "time zone changed".to_owned() } else { format!("{before} -> {after}") };
+        change(what, means);
     }
     if old.denied != new.denied {
         let (what, means) = match new.denied {
@@ -202,13 +176,14 @@ fn effect(rule: &str, old: &Quota, new: &Quota) -> String {
         let before = grouped(old.requests().into());
         gets.push(format!("{} instead of {before}", rate(new)));
     }
-    if burst(old) != burst(new) {
-        let [before, now] = [old, new].map(|quota| grouped(burst(quota).unwrap_or(0).into()));
-        gets.push(format!("{now} at once instead of {before}"));
-    }
-    if borrow(old) != borrow(new) {
-        let [before, now] = [old, new].map(|quota| grouped(borrow(quota).unwrap_or(0).into()));
-        gets.push(format!("{now} to borrow from later windows instead of {before}"));
+    for (before, now, what) in [
+        (burst(old), burst(new), "at once"),
+        (borrow(old), borrow(new), "to borrow from later windows"),
+    ] {
+        if before != now {
+            let [before, now] = [before, now].map(|number| grouped(number.unwrap_or(0).into()));
+            gets.push(format!("{now} {what} instead of {before}"));
+        }
     }
     let mut means = Vec::new();
     if !gets.is_empty() {
@@ -225,26 +200,24 @@ fn effect(rule: &str, old: &Quota, new: &Quota) -> String {
         (Some(old), None) => means.push(format!("windows no longer end at {old} each day")),
         _ => {}
     }
-    let is_fixed = matches!(new, Quota::FixedWindow(_));
-    if means.is_empty() && reset(new).is_some() && !is_fixed {
-        if !matches!(new, Quota::FirstHitWindow(_)) {
-            return "hits are forgotten at another time each day; a count is kept if its last hit \
-            came \
-                    after the last reset"
-                .to_owned();
+    if !means.is_empty() {
+        means.push("live counts are kept".to_owned());
+        return means.join("; ");
+    }
+    match (new, reset(new)) {
+        (Quota::FixedWindow(_), _) | (_, None) => {
+            "windows begin at other times; a count is kept if it began within the current new window"
         }
-        return "windows end at another time each day; a count is kept if its window began after \
-        the \
-                last reset"
-            .to_owned();
+        (Quota::FirstHitWindow(_), _) => {
+            "windows end at another time each day; a count is kept if its window began after the \
+             last reset"
+        }
+        _ => {
+            "hits are forgotten at another time each day; a count is kept if its last hit came \
+             after the last reset"
+        }
     }
-    if means.is_empty() {
-        return "windows begin at other times; a count is kept if it began within the current new \
-                window"
-            .to_owned();
-    }
-    means.push("live counts are kept".to_owned());
-    means.join("; ")
+    .to_owned()
 }
 
 /// Changes of names, and of the limits that are replaced.
@@ -255,7 +228,7 @@ pub(super) fn names_changed(
     changes: &mut Vec<Change>,
 ) {
     let mut change = |what: String, means: String| {
-        changes.push(Change { path: path.to_owned(), kind: ChangeKind::Changed, what, means });
+        changes.push(Change::new(path, ChangeKind::Changed, what, means));
     };
     if old != new {
         let [before, after] = [old, new].map(|name| name.unwrap_or("none"));

@@ -38,16 +38,7 @@ pub(super) fn counterpart<'r>(
 ) -> Option<Counterpart<'r>> {
     let entries = sample(path)?;
     let (here, there) = (find(of, path.domain, &entries)?, find(other, path.domain, &entries)?);
-    Some(Counterpart { rule: there.rule, kept: kept(&here, &there) })
-}
-
-/// The counts that are kept from one rule to the other.
-fn kept(a: &Match<'_>, b: &Match<'_>) -> KeptCounts {
-    if a.shared == b.shared {
-        KeptCounts::of(a.rule.limits(), b.rule.limits())
-    } else {
-        KeptCounts::none(a.rule.limits(), b.rule.limits())
-    }
+    Some(Counterpart { rule: there.rule, kept: KeptCounts::of(&here, &there) })
 }
 
 /// Callers who meet another rule or none, although both sides have their old rule and their new one.
@@ -73,7 +64,9 @@ pub(super) fn moved(
             };
             // Rules that were added or removed are reported by themselves.
             if paths.0 != paths.1 && has_rule(after, paths.0) && has_rule(before, paths.1) {
-                let kept = from.zip(to).map_or(KeptCounts::Nothing, |(from, to)| kept(&from, &to));
+                let kept = from
+                    .zip(to)
+                    .map_or(KeptCounts::Nothing, |(from, to)| KeptCounts::of(&from, &to));
                 moves.entry(paths).or_insert((kept, entries));
             }
         }
@@ -108,8 +101,7 @@ fn change((from, to): Move<'_>, kept: &KeptCounts, entries: &[Entry]) -> Option<
         ),
         (None, None) => return None,
     };
-    let path = to.or(from)?.to_owned();
-    Some(Change { path, kind: ChangeKind::Changed, what: what.to_owned(), means })
+    Some(Change::new(to.or(from)?, ChangeKind::Changed, what, means))
 }
 
 fn find<'r>(rules: &'r Rules, domain: &str, entries: &[Entry]) -> Option<Match<'r>> {
@@ -125,7 +117,8 @@ fn sample(path: &TreePath<'_>) -> Option<Vec<Entry>> {
     let mut node = path.root;
     for Level { child, .. } in &path.levels {
         let tries = values_of(child.matcher).into_iter().map(|value| Entry::new(child.key, value));
-        let leads = |entry: &Entry| node.next(entry).is_some_and(|next| ptr::eq(next, child.node));
+        let leads =
+            |entry: &Entry| node.next(entry).is_some_and(|next| ptr::eq(next.node, child.node));
         entries.push(tries.into_iter().find(leads)?);
         node = child.node;
     }

@@ -4,6 +4,7 @@
 mod paths;
 
 use super::*;
+use crate::tests::{exact, rules_at};
 use crate::{Limit, Matcher};
 use tidegate_core::{
     DailyReset, DeniedHits, FirstHitWindow, FixedWindow, Nanos, Quota, TokenBucket, Zone,
@@ -48,7 +49,7 @@ fn ten_a_minute() -> Rule {
 /// A domain `d` with this rule for the key `k`.
 fn snapshot(rule: Rule) -> Snapshot {
     let mut rules = Rules::default();
-    let node = rules.domain_mut("d").root_mut().insert("k", &Matcher::Any, None).unwrap();
+    let node = rules.root_mut("d").insert("k", &Matcher::Any, None).unwrap();
     node.set_rule(rule);
     Snapshot::of(&rules)
 }
@@ -240,32 +241,13 @@ fn limits_of_one_rule_are_added_and_removed() {
     );
 }
 
-/// Rules with the same limit at each path: `(key, matcher, share)` for each level.
+/// Rules with the same limit at each path.
 fn rules(paths: &[&[(&str, Matcher)]]) -> Rules {
-    let mut rules = Rules::default();
-    for levels in paths {
-        let mut path = "d".to_owned();
-        let mut node = rules.domain_mut("d").root_mut();
-        for (key, matcher) in *levels {
-            path += &match matcher {
-                Matcher::Any => format!("/{}", escaped(key)),
-                Matcher::Exact(value) | Matcher::Wildcard(value) => {
-                    format!("/{}={}", escaped(key), escaped(value))
-                }
-                _ => unreachable!("not in these tests"),
-            };
-            node = node.insert(key, matcher, None).unwrap();
-        }
-        let rule = ten_a_minute();
-        let RuleKind::Limits(mut limits) = rule.kind else { unreachable!() };
+    rules_at(paths, |path| {
+        let RuleKind::Limits(mut limits) = ten_a_minute().kind else { unreachable!() };
         limits[0].path.clone_from(&path);
-        node.set_rule(Rule { path, kind: RuleKind::Limits(limits), ..ten_a_minute() });
-    }
-    rules
-}
-
-fn exact(value: &str) -> Matcher {
-    Matcher::Exact(value.to_owned())
+        Rule { path, kind: RuleKind::Limits(limits), ..ten_a_minute() }
+    })
 }
 
 fn like(pattern: &str) -> Matcher {

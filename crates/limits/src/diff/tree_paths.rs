@@ -14,7 +14,6 @@ pub(super) struct TreePath<'r> {
     pub(super) levels: Vec<Level<'r>>,
 }
 
-/// A level of a path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Level<'r> {
     pub(super) child: Child<'r>,

@@ -4,12 +4,17 @@ use crate::compiled::{Lookup, Rules};
 use crate::describe::key_values;
 use tidegate_core::Entry;
 
-/// The most entries of which all orders are tried: 5! are 120 lookups.
+/// Up to this many entries, all orders are tried: 5! are 120 lookups.
 const ORDERS_MAX: usize = 5;
+
+/// ` (did you mean …?)` if a name is near enough, otherwise nothing.
+pub(super) fn suggestion<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    nearest(name, names).map_or_else(String::new, |meant| format!(" (did you mean {meant}?)"))
+}
 
 /// The name with the smallest edit distance: two at most, one for a word of two or three letters. A single
 /// letter has no nearest name, because every other letter is as near.
-pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = names.map(|known| (strsim::damerau_levenshtein(name, known), known));
     let distance_max = match name.chars().count() {
         0 | 1 => 0,

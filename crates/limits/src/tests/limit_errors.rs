@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn of_a_rate_limit() {
-    for (limit, message) in [
+    let table = [
         ("5", "3:24: expected a rate_limit, found the number 5"),
         (
             "{unit: hour, colour: red}",
@@ -64,14 +64,13 @@ fn of_a_rate_limit() {
             "{unlimited: true, name: a, replaces: [{name: a}]}",
             "3:69: `replaces` must not name a limit of the same descriptor",
         ),
-    ] {
-        check_error(&with_limit(limit), message);
-    }
+    ];
+    check_each_error(with_limit, &table);
 }
 
 #[test]
 fn of_a_period() {
-    for (limit, message) in [
+    let table = [
         (
             "{unit: fortnight, requests: 1}",
             "3:31: unknown unit \"fortnight\"; expected second, minute, hour, day, week, month, \
@@ -116,9 +115,8 @@ fn of_a_period() {
             "{period: 1mo, requests: 1, algorithm: sliding_window}",
             "3:33: calendar months and years are for fixed_window only; use days, such as 30d",
         ),
-    ] {
-        check_error(&with_limit(limit), message);
-    }
+    ];
+    check_each_error(with_limit, &table);
 }
 
 #[test]
@@ -145,7 +143,7 @@ fn of_a_timezone() {
 
 #[test]
 fn of_an_algorithm() {
-    for (keys, message) in [
+    let table = [
         (
             "algorithm: leaky",
             "3:61: unknown algorithm \"leaky\"; expected fixed_window, first_hit_window, \
@@ -184,9 +182,8 @@ fn of_an_algorithm() {
             "3:84: `initial`: expected a whole number from 0 to 4294967295, or a time such as 10s, \
              found \"soon\"",
         ),
-    ] {
-        check_error(&with_limit(&format!("{{unit: hour, requests: 1, {keys}}}")), message);
-    }
+    ];
+    check_each_error(|keys| with_limit(&format!("{{unit: hour, requests: 1, {keys}}}")), &table);
     check_error(
         &with_limit("{unit: hour, borrow: 5}"),
         "3:45: borrow 5 needs requests of at least 1 to pay it back",
@@ -206,7 +203,7 @@ fn of_rate_limits() {
     let many = vec!["{unit: hour}"; 17].join(",");
     let errors = load_text(&with_limits(&many)).unwrap_err();
     assert_eq!(errors[0], "limits.yaml:3:25: `rate_limits`: expected 1 to 16, found 17");
-    for (limits, message) in [
+    let table = [
         ("", "3:25: `rate_limits`: expected 1 to 16, found 0"),
         ("5", "3:26: expected a rate_limit, found the number 5"),
         (
@@ -237,9 +234,8 @@ fn of_rate_limits() {
             "{name: a, unit: hour}, {name: b, unit: day, replaces: [{name: a}]}",
             "3:88: `replaces` must not name a limit of the same descriptor",
         ),
-    ] {
-        check_error(&with_limits(limits), message);
-    }
+    ];
+    check_each_error(with_limits, &table);
     check_error(
         &with_descriptor("{key: k, rate_limits: {unit: hour}}"),
         "3:25: `rate_limits`: expected a list, found a map",
@@ -248,7 +244,7 @@ fn of_rate_limits() {
 
 #[test]
 fn of_a_reset() {
-    for (keys, message) in [
+    let table = [
         (
             "unit: day, requests: 1, algorithm: token_bucket, reset: '03:00'",
             "3:81: `reset` is for fixed_window, first_hit_window, sliding_window and \
@@ -276,7 +272,6 @@ fn of_a_reset() {
             "unit: day, reset: 3",
             "3:43: `reset`: expected a time of day such as \"03:00\", found \"3\"",
         ),
-    ] {
-        check_error(&with_limit(&format!("{{{keys}}}")), message);
-    }
+    ];
+    check_each_error(|keys| with_limit(&format!("{{{keys}}}")), &table);
 }

@@ -6,7 +6,7 @@ use super::fields::Fields;
 use super::period;
 use crate::diagnostic::Position;
 use crate::duration;
-use crate::text::{and_list, or_list, quoted, suggestion};
+use crate::text::{listed, quoted, suggestion};
 use crate::time_of_day;
 use tidegate_core::{
     Alignment, DailyReset, FirstHitWindow, FixedWindow, Nanos, Period, Quota, QuotaError,
@@ -61,12 +61,7 @@ struct Numbers {
     borrow: u32,
     alignment: Option<Alignment>,
     reset: Option<DailyReset>,
-    exact: Exact,
-}
-
-enum Exact {
-    No,
-    Yes,
+    is_exact: bool,
 }
 
 /// The quota of a limit; none after an error, which is reported.
@@ -94,25 +89,25 @@ pub(super) fn read_quota(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> 
         context.diagnostics.error(fields.position_of("period"), message);
         return None;
     }
-    let quota = quota(algorithm, numbers);
+    let quota = quota(algorithm, &numbers);
     let report = |error: QuotaError| {
         context.diagnostics.error(fault_position(fields, &error), error.to_string());
     };
     quota.map_err(report).ok()
 }
 
-fn quota(algorithm: Algorithm, of: Numbers) -> Result<Quota, QuotaError> {
+fn quota(algorithm: Algorithm, of: &Numbers) -> Result<Quota, QuotaError> {
     let span = of.period.nominal();
     macro_rules! reset_daily {
         ($window:expr) => {
-            match of.reset {
-                Some(reset) => $window.with_reset(reset),
+            match &of.reset {
+                Some(reset) => $window.with_reset(reset.clone()),
                 None => $window,
             }
         };
     }
     Ok(match algorithm {
-        A::FixedWindow => Quota::FixedWindow(fixed_window(of, span)?),
+        A::FixedWindow => Quota::FixedWindow(reset_daily!(fixed_window(of, span)?)),
         A::FirstHitWindow => {
             let window = FirstHitWindow::new(of.requests, span)?.with_borrow(of.borrow)?;
             Quota::FirstHitWindow(reset_daily!(window))
@@ -121,34 +116,26 @@ fn quota(algorithm: Algorithm, of: Numbers) -> Result<Quota, QuotaError> {
             Quota::TokenBucket(TokenBucket::new(of.requests, span, of.burst, of.initial)?)
         }
         A::SlidingWindow => {
-            let window = SlidingWindow::new(of.requests, span)?;
-            Quota::SlidingWindow(reset_daily!(window))
+            Quota::SlidingWindow(reset_daily!(SlidingWindow::new(of.requests, span)?))
         }
-        A::SlidingBuckets => match of.exact {
-            Exact::Yes => {
-                let exact = SlidingExact::new(of.requests, span)?;
-                Quota::SlidingExact(reset_daily!(exact))
-            }
-            Exact::No => {
-                let buckets = SlidingBuckets::new(of.requests, span)?;
-                Quota::SlidingBuckets(reset_daily!(buckets))
-            }
-        },
+        A::SlidingBuckets if of.is_exact => {
+            Quota::SlidingExact(reset_daily!(SlidingExact::new(of.requests, span)?))
+        }
+        A::SlidingBuckets => {
+            Quota::SlidingBuckets(reset_daily!(SlidingBuckets::new(of.requests, span)?))
+        }
     })
 }
 
-fn fixed_window(of: Numbers, span: Nanos) -> Result<FixedWindow, QuotaError> {
+/// A window without its daily reset.
+fn fixed_window(of: &Numbers, span: Nanos) -> Result<FixedWindow, QuotaError> {
     let window = match of.period {
         Period::Months(months) => FixedWindow::calendar(of.requests, months)?,
         Period::Span(_) => FixedWindow::new(of.requests, span)?,
     };
     let window = window.with_borrow(of.borrow)?;
-    let window = match of.alignment {
-        Some(alignment) => window.aligned(&alignment),
-        None => window,
-    };
-    Ok(match of.reset {
-        Some(reset) => window.with_reset(reset),
+    Ok(match &of.alignment {
+        Some(alignment) => window.aligned(alignment),
         None => window,
     })
 }
@@ -173,7 +160,7 @@ fn read_algorithm(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<
     let found = Algorithm::ALL.iter().find(|(known, _)| *known == name);
     if found.is_none() {
         let names = Algorithm::ALL.map(|(known, _)| known);
-        let (meant, names) = (suggestion(&name, &names), or_list(&names));
+        let (meant, names) = (suggestion(&name, &names), listed("or", &names));
         let message = format!("unknown algorithm {}{meant}; expected {names}", quoted(&name));
         context.diagnostics.error(fields.position_of("algorithm"), message);
     }
@@ -184,7 +171,7 @@ fn check_keys(fields: &Fields<'_>, algorithm: Algorithm, context: &mut Context<'
     for (key, algorithms) in FOR {
         if fields.has(key) && !algorithms.contains(&algorithm) {
             let names: Vec<&str> = algorithms.iter().map(|of| of.name()).collect();
-            let message = format!("`{key}` is for {} only", and_list(&names));
+            let message = format!("`{key}` is for {} only", listed("and", &names));
             context.diagnostics.error(fields.position_of(key), message);
         }
     }
@@ -198,7 +185,7 @@ fn read_numbers(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Nu
     let burst = fields.number("burst", diagnostics);
     let initial = read_initial(fields, diagnostics);
     let borrow = fields.number("borrow", diagnostics).unwrap_or(0);
-    let exact = if fields.flag("exact", diagnostics) { Exact::Yes } else { Exact::No };
+    let is_exact = fields.flag("exact", diagnostics);
     let alignment = read_timezone(fields, period, context);
     let reset = read_reset(fields, context);
     let (period, requests) = (period?, requests?);
@@ -208,7 +195,7 @@ fn read_numbers(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<Nu
         Some(Initial::Tokens(tokens)) => tokens,
         Some(Initial::Time(time)) => tokens_of(time, requests, period, burst, fields, context)?,
     };
-    Some(Numbers { requests, period, burst, initial, borrow, alignment, reset, exact })
+    Some(Numbers { requests, period, burst, initial, borrow, alignment, reset, is_exact })
 }
 
 /// The initial tokens of a bucket.

@@ -26,18 +26,12 @@ pub(super) struct Diagnostics<'a> {
 
 impl Diagnostics<'_> {
     pub(super) fn error(&mut self, position: Position, message: impl Into<String>) {
-        let error = self.at(position, message.into());
-        self.errors.push(error);
+        self.errors.push(Diagnostic::new(self.file, position, message));
     }
 
     /// For what is valid but has no effect.
     pub(super) fn warn(&mut self, position: Position, message: impl Into<String>) {
-        let warning = self.at(position, message.into());
-        self.warnings.push(warning);
-    }
-
-    fn at(&self, position: Position, message: String) -> Diagnostic {
-        Diagnostic { file: self.file.to_owned(), position: Some(position), message }
+        self.warnings.push(Diagnostic::new(self.file, position, message));
     }
 
     /// Reports that the value of `key` has the wrong type.

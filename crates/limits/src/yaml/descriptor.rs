@@ -121,12 +121,12 @@ fn insert<'a>(
             context.cross_file.positions.insert(path.to_owned(), position);
             Some(node)
         }
-        Err(MatcherError::Regex(error)) => {
-            context.diagnostics.error(matching.position, format!("`regex`: {error}"));
-            None
-        }
         Err(error) => {
-            context.diagnostics.error(matching.position, error.to_string());
+            let message = match error {
+                MatcherError::Regex(error) => format!("`regex`: {error}"),
+                MatcherError::Duplicate => error.to_string(),
+            };
+            context.diagnostics.error(matching.position, message);
             None
         }
     }

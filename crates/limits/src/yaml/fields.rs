@@ -90,22 +90,24 @@ impl<'a> Fields<'a> {
         Some(Fields { position, entries })
     }
 
+    fn entry(&self, key: &str) -> Option<&'a (Key, Node)> {
+        self.entries.iter().find(|(known, _)| known.name == key)
+    }
+
     /// The value of `key`. As in envoyproxy/ratelimit, null counts as absent.
     pub(super) fn value(&self, key: &str) -> Option<&'a Node> {
-        let (_, value) = self.entries.iter().find(|(known, _)| known.name == key)?;
+        let (_, value) = self.entry(key)?;
         (!matches!(value.content, Content::Null)).then_some(value)
     }
 
     /// The position of the value of `key`, or of the map if the key is absent.
     pub(super) fn position_of(&self, key: &str) -> Position {
-        let found = self.entries.iter().find(|(known, _)| known.name == key);
-        found.map_or(self.position, |(_, value)| value.position())
+        self.entry(key).map_or(self.position, |(_, value)| value.position())
     }
 
     /// The position of `key` itself, or of the map if the key is absent.
     pub(super) fn key_position(&self, key: &str) -> Position {
-        let found = self.entries.iter().find(|(known, _)| known.name == key);
-        found.map_or(self.position, |(known, _)| known.position())
+        self.entry(key).map_or(self.position, |(key, _)| key.position())
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
@@ -114,10 +116,9 @@ impl<'a> Fields<'a> {
 
     /// Whether `key` is present without a value.
     pub(super) fn is_empty(&self, key: &str) -> bool {
-        !self.has(key) && self.entries.iter().any(|(known, _)| known.name == key)
+        !self.has(key) && self.entry(key).is_some()
     }
 
-    /// A string.
     pub(super) fn text(&self, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<String> {
         text(self.value(key)?, key, diagnostics)
     }
@@ -138,7 +139,6 @@ impl<'a> Fields<'a> {
         self.truth(key, diagnostics).unwrap_or(false)
     }
 
-    /// A boolean, if present.
     pub(super) fn truth(&self, key: &str, diagnostics: &mut Diagnostics<'_>) -> Option<bool> {
         let node = self.value(key)?;
         match &node.content {

@@ -9,7 +9,6 @@ use crate::diagnostic::Position;
 use crate::loader::Replaced;
 use crate::path::escaped;
 use std::collections::HashMap;
-use std::mem::discriminant;
 use tidegate_core::{DeniedHits, Quota};
 
 /// The most limits of one descriptor. Each is a counter that a request updates.
@@ -41,13 +40,6 @@ const REPLACES: Keys = Keys { map: "an entry of replaces", known: &["name"] };
 /// Keys allowed with `unlimited: true`; `requests_per_unit` has no effect there.
 const OF_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
 
-/// What distinguishes a limit from the others of its rule.
-struct Named {
-    name: Option<String>,
-    path: String,
-    label: String,
-}
-
 /// The only limit of a descriptor. Its name is not part of its counters' identity, so it may change.
 pub(super) fn read_rate_limit(
     node: &Node,
@@ -57,17 +49,17 @@ pub(super) fn read_rate_limit(
     let fields = Fields::read(node, &RATE_LIMIT, context.diagnostics)?;
     let name = read_name(&fields, context);
     let own: Vec<&str> = name.as_deref().into_iter().collect();
-    if fields.flag("unlimited", context.diagnostics) {
-        let replaces = read_replaces(&fields, &own, context);
+    let is_unlimited = fields.flag("unlimited", context.diagnostics);
+    let replaces = read_replaces(&fields, &own, context);
+    if is_unlimited {
         check_unlimited(&fields, context);
         return Some(RuleKind::Unlimited { name, replaces });
     }
-    let replaces = read_replaces(&fields, &own, context);
-    let named = Named { name, path: path.to_owned(), label: String::new() };
-    Some(RuleKind::Limits(vec![read_limit(&fields, named, replaces, context)?]))
+    let (quota, denied) = read_rate(&fields, context)?;
+    let (path, label) = (path.to_owned(), String::new());
+    Some(RuleKind::Limits(vec![Limit { name, path, label, quota, denied, replaces }]))
 }
 
-/// Several limits of a descriptor.
 pub(super) fn read_limits(
     limits: &[Node],
     path: &str,
@@ -90,12 +82,12 @@ pub(super) fn read_limits(
             complete = false;
             continue;
         }
-        let label = name.clone().unwrap_or_default();
-        let named = Named { name: name.clone(), path, label };
-        match read_limit(fields, named, replaces, context) {
-            Some(limit) => read.push((limit, fields.position)),
-            None => complete = false,
-        }
+        let Some((quota, denied)) = read_rate(fields, context) else {
+            complete = false;
+            continue;
+        };
+        let (name, label) = (name.clone(), name.clone().unwrap_or_default());
+        read.push((Limit { name, path, label, quota, denied, replaces }, fields.position));
     }
     check_counters(&read, context);
     let limits: Vec<Limit> = read.into_iter().map(|(limit, _)| limit).collect();
@@ -134,13 +126,9 @@ fn read_paths(
 /// Limits of one list with the same algorithm and period and without names would share counters.
 fn check_counters(limits: &[(Limit, Position)], context: &mut Context<'_, '_>) {
     for (index, (limit, position)) in limits.iter().enumerate() {
-        let same = |(other, _): &&(Limit, Position)| {
-            let algorithm = |quota: &Quota| discriminant(quota);
-            limit.label.is_empty()
-                && other.label.is_empty()
-                && algorithm(&limit.quota) == algorithm(&other.quota)
-                && limit.quota.period() == other.quota.period()
-        };
+        // Equal names are an error of their own.
+        let same =
+            |(other, _): &&(Limit, Position)| limit.label.is_empty() && limit.has_counter_of(other);
         if let Some((_, (line, column))) = limits[..index].iter().find(same) {
             let message = format!(
                 "this has the algorithm and period of the limit at {line}:{column}, so both would \
@@ -151,19 +139,12 @@ fn check_counters(limits: &[(Limit, Position)], context: &mut Context<'_, '_>) {
     }
 }
 
-fn read_limit(
-    fields: &Fields<'_>,
-    named: Named,
-    replaces: Vec<String>,
-    context: &mut Context<'_, '_>,
-) -> Option<Limit> {
+fn read_rate(fields: &Fields<'_>, context: &mut Context<'_, '_>) -> Option<(Quota, DeniedHits)> {
     let denied = read_count_denied(fields, context.diagnostics).unwrap_or(context.denied);
-    let Named { name, path, label } = named;
-    let quota = read_quota(fields, context)?;
-    Some(Limit { name, path, label, quota, denied, replaces })
+    Some((read_quota(fields, context)?, denied))
 }
 
-/// What becomes of denied hits, if `count_denied` is set.
+/// How denied hits are handled, if `count_denied` is set.
 pub(super) fn read_count_denied(
     fields: &Fields<'_>,
     diagnostics: &mut Diagnostics<'_>,

@@ -6,14 +6,12 @@ use super::fields::{Fields, Keys, text};
 use crate::compiled::{Cidr, Matcher};
 use crate::diagnostic::Position;
 use crate::path::spelling;
-use crate::text::or_list;
+use crate::text::listed;
 
 const MATCH: Keys = Keys { map: "a match", known: &["prefix", "cidr", "regex"] };
 
-/// The most ranges in one `cidr`.
 const RANGES_MAX: usize = 1_000;
 
-/// A descriptor's matcher.
 pub(super) struct Matching {
     pub(super) matcher: Matcher,
     /// The text that replaces all values, if they share counters.
@@ -58,7 +56,7 @@ fn read_match(node: &Node, diagnostics: &mut Diagnostics<'_>) -> Option<(Matcher
     let fields = Fields::read(node, &MATCH, diagnostics)?;
     let given: Vec<&str> = MATCH.known.iter().copied().filter(|key| fields.has(key)).collect();
     let [kind] = given[..] else {
-        let kinds = or_list(MATCH.known);
+        let kinds = listed("or", MATCH.known);
         let message = format!("a match needs exactly one of {kinds}, found {}", given.len());
         diagnostics.error(fields.position, message);
         return None;

@@ -4,7 +4,7 @@ use super::context::Diagnostics;
 use super::document::Node;
 use super::fields::Fields;
 use crate::duration;
-use crate::text::{or_list, quoted, suggestion};
+use crate::text::{listed, quoted, suggestion, whole_number};
 use tidegate_core::{Period, Unit};
 
 /// Reads `period` or `unit`. With a `timezone`, the units month and year are those of the calendar.
@@ -55,7 +55,7 @@ fn read_period(
     let text = fields.text("period", diagnostics)?;
     let period = parse(&text);
     if period.is_none() {
-        let units = or_list(&["ms", "s", "m", "h", "d", "w", "mo", "y"]);
+        let units = listed("or", &["ms", "s", "m", "h", "d", "w", "mo", "y"]);
         let text = quoted(&text);
         let message = format!("{text} is not a period; expected a number and {units}, such as 30s");
         diagnostics.error(node.position(), message);
@@ -65,10 +65,7 @@ fn read_period(
 
 /// A duration, or calendar months and years such as `3mo` and `1y`.
 fn parse(text: &str) -> Option<Period> {
-    let months = |digits: &str, each: u32| {
-        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<u32>().ok().filter(|_| plain)?.checked_mul(each)
-    };
+    let months = |digits, each| whole_number::<u32>(digits)?.checked_mul(each);
     if let Some(digits) = text.strip_suffix("mo") {
         return months(digits, 1).map(Period::Months);
     }

@@ -9,19 +9,16 @@ use crate::compiled::{Cidr, Matcher};
 use crate::diagnostic::Position;
 use std::collections::HashMap;
 
-/// Bits of an IPv6 address before the IPv4 address that is mapped into it.
-const MAPPED_BITS: u8 = 96;
-
 /// The patterns of one list of descriptors so far, by key.
 #[derive(Default)]
 pub(super) struct SeenPatterns(HashMap<String, KeyPatterns>);
 
 #[derive(Default)]
 struct KeyPatterns {
-    /// Prefixes of which all values are matched.
+    /// Prefixes whose values all match an earlier pattern.
     prefixes: HashMap<String, Position>,
-    /// Networks and prefix lengths of which all addresses are matched.
-    ranges: HashMap<(u128, u8), Position>,
+    /// Ranges whose addresses all match an earlier pattern.
+    ranges: HashMap<Cidr, Position>,
     any: Option<Position>,
 }
 
@@ -48,7 +45,7 @@ impl SeenPatterns {
                     ranges.iter().map(|range| of_key.range(range)).collect();
                 warn(by.and_then(|by| by.into_iter().max()), position, diagnostics);
                 for range in ranges {
-                    of_key.ranges.entry((range.network(), range.bits())).or_insert(position);
+                    of_key.ranges.entry(*range).or_insert(position);
                 }
             }
             Matcher::Prefix(prefix) => {
@@ -86,18 +83,12 @@ impl KeyPatterns {
         ends.filter_map(|end| self.prefixes.get(&head[..end])).min().copied()
     }
 
-    /// The first pattern that matches all addresses of this range. An IPv6 range contains no IPv4 address.
+    /// The first pattern that matches all addresses of this range.
     fn range(&self, range: &Cidr) -> Option<Position> {
         if let Some(by) = self.prefixes.get("") {
             return Some(*by);
         }
-        let is_ipv4 = range.bits() >= MAPPED_BITS && range.network() >> 32 == 0xffff;
-        let bits_min = if is_ipv4 { MAPPED_BITS } else { 0 };
-        let wider = (bits_min..=range.bits()).map(|bits| {
-            let open = 128 - u32::from(bits);
-            (range.network() & u128::MAX.checked_shl(open).unwrap_or(0), bits)
-        });
-        wider.filter_map(|range| self.ranges.get(&range)).min().copied()
+        range.wider().filter_map(|range| self.ranges.get(&range)).min().copied()
     }
 }
 

@@ -4,7 +4,6 @@ use crate::sockets::Endpoint;
 use serde::{Deserialize, Serialize};
 use tidegate_stats::Snapshot;
 
-/// The largest message.
 pub(super) const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]

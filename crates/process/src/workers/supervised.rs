@@ -37,7 +37,6 @@ pub(crate) enum Phase {
     Starting,
     Serving,
     Draining,
-    /// Workers are killed.
     Killing,
 }
 
@@ -190,16 +189,7 @@ impl SupervisedWorker {
                 _ = checks.tick(), if is_serving => {
                     silent_checks += 1;
                     if silent_checks > SILENT_CHECKS_MAX {
-                        let state = process.id().and_then(|pid| process_info::read(pid.into()));
-                        match cause_of_silence(state.map(|info| info.state)) {
-                            Silence::Hung => bail!("it hangs: no message for {silent_checks} s"),
-                            Silence::Blocked(state) if !is_blocked => {
-                                is_blocked = true;
-                                let (worker, state) = (self.index, state.name());
-                                tracing::warn!(worker, state, "a worker is blocked; it is not killed");
-                            }
-                            Silence::Blocked(_) => {}
-                        }
+                        self.judge_silence(process, silent_checks, &mut is_blocked)?;
                         silent_checks = 0;
                     }
                 }
@@ -225,6 +215,26 @@ impl SupervisedWorker {
                     self.table.send(self.index, &ToWorker::Drain);
                 }
                 Phase::Killing => process.start_kill()?,
+            }
+        }
+    }
+
+    /// Fails if a worker that has been silent for so long hangs; logs once if it is blocked.
+    fn judge_silence(
+        &self,
+        process: &Child,
+        checks: u32,
+        is_blocked: &mut bool,
+    ) -> anyhow::Result<()> {
+        let state = process.id().and_then(|pid| process_info::read(pid.into()));
+        match cause_of_silence(state.map(|info| info.state)) {
+            Silence::Hung => bail!("it hangs: no message for {checks} s"),
+            Silence::Blocked(state) => {
+                if !std::mem::replace(is_blocked, true) {
+                    let (worker, state) = (self.index, state.name());
+                    tracing::warn!(worker, state, "a worker is blocked; it is not killed");
+                }
+                Ok(())
             }
         }
     }

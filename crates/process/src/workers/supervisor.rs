@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 /// Extra time for workers to exit after `DRAIN_MAX`.
 const EXIT_MAX: Duration = Duration::from_secs(3);
 
-/// Serves until a signal asks it to stop, or until another process has taken over.
+/// Serves until a signal to stop, or until another process has taken over.
 pub(crate) async fn serve(
     settings: &Settings,
     service: &Service,
@@ -102,7 +102,7 @@ impl Workers {
         Ok(Workers { workers, phase, ready: ready_count, count: count as usize })
     }
 
-    /// Waits until all are ready; none if a signal asked to stop.
+    /// Waits until all are ready; none after a signal to stop.
     async fn ready(&mut self, signals: &mut Signals) -> anyhow::Result<Option<()>> {
         let (mut ready, count) = (self.ready.clone(), self.count);
         let ended = tokio::select! {
@@ -116,7 +116,7 @@ impl Workers {
         ended
     }
 
-    /// Tells all workers to serve, and waits until they do; none if a signal asked to stop.
+    /// Has all workers serve, and waits until they do; none after a signal to stop.
     async fn serving(&mut self, signals: &mut Signals, table: &WorkerTable) -> Option<()> {
         let (mut serving, count) = (table.serving(), self.count);
         self.phase.send_replace(Phase::Serving);

@@ -32,7 +32,7 @@ pub(crate) struct WorkerTable {
 #[derive(Default)]
 struct Worker {
     link: Option<Outgoing>,
-    /// It was told to serve, and runs.
+    /// It runs and has got [`ToWorker::Serve`].
     is_serving: bool,
     round: u64,
     snapshot: Arc<Snapshot>,

@@ -1,4 +1,4 @@
-//! A worker process: serves the sockets that the supervisor assigns, with one thread, until told to drain.
+//! A worker process: serves the sockets that the supervisor assigns, with one thread, until the command to drain.
 //!
 //! The supervisor is at the other end of standard input; if that closes, the supervisor is gone and the
 //! worker drains. Leaves snapshots to the supervisor as long as it runs.

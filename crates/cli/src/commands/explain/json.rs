@@ -19,8 +19,8 @@ pub(super) fn of(of: &Explanation<'_>) -> Value {
     json!({
         "domain": of.request.domain,
         "hits": of.request.hits.get(),
-        "counters": match of.counters {
-            Counters::Live { .. } => "live",
+        "counters": match &of.counters {
+            Counters::Live(_) => "live",
             Counters::Fresh | Counters::NoneYet(_) => "fresh",
         },
         "verdict": match of.verdict {
@@ -85,8 +85,9 @@ fn limit(of: &Explanation<'_>, limit: &Previewed) -> Value {
         "can_ever": of.can_ever(limit),
         "retry_after_ms": retry_after_ms(limit),
     });
-    if let Counters::Live { seed } = of.counters {
-        let keys: Vec<String> = limit.keys.iter().map(|key| key.stored(seed).to_string()).collect();
+    if let Counters::Live(view) = &of.counters {
+        let keys: Vec<String> =
+            limit.keys.iter().map(|key| key.stored(view.seed()).to_string()).collect();
         document["keys"] = json!(keys);
         document["now"] = json!({
             "used": used(limit),

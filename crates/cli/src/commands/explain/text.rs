@@ -2,13 +2,12 @@
 
 use super::{Counters, Explanation, capacity, more_at, used};
 use crate::output::Output;
-use crate::time::utc;
 use std::io::{self, Write};
 use tidegate_authority::Previewed;
 use tidegate_core::{DeniedHits, Enforcement, Nanos, Outcome, Verdict};
 use tidegate_limits::describe::key_values;
 use tidegate_limits::describe::{algorithm, numbers, some_of};
-use tidegate_limits::describe::{grouped, span};
+use tidegate_limits::describe::{grouped, span, utc};
 use tidegate_limits::lookup::Trace;
 use tidegate_limits::unescaped;
 use tidegate_limits::{Matcher, Rule, RuleKind};
@@ -105,8 +104,9 @@ fn print_limit(of: &Explanation<'_>, limit: &Previewed, out: &mut Output) -> io:
         writeln!(out, "    replaces {names} where the request meets both")?;
     }
     writeln!(out, "    counter  {}", identity(of, limit))?;
-    if let Counters::Live { seed } = of.counters {
-        let keys: Vec<String> = limit.keys.iter().map(|key| key.stored(seed).to_string()).collect();
+    if let Counters::Live(view) = &of.counters {
+        let keys: Vec<String> =
+            limit.keys.iter().map(|key| key.stored(view.seed()).to_string()).collect();
         writeln!(out, "    key      {}", keys.join("\n             "))?;
         writeln!(out, "    now      {}{}", state(limit), reset(of, limit))?;
     }
@@ -157,8 +157,8 @@ fn says(of: &Explanation<'_>, limit: &Previewed) -> String {
             };
         }
         Outcome::Deny { .. } if !of.can_ever(limit) => {
-            let (asked, most) = (grouped(of.request.hits.needed()), limit.limit.quota.capacity());
-            format!("{asked} hits never fit: it allows at most {}", grouped(most.into()))
+            let (needed, most) = (grouped(of.request.hits.needed()), limit.limit.quota.capacity());
+            format!("{needed} hits never fit: it allows at most {}", grouped(most.into()))
         }
         Outcome::Deny { retry_after } => format!("try again in {}", wait(retry_after)),
     };
@@ -190,7 +190,7 @@ fn print_verdict(of: &Explanation<'_>, out: &mut Output) -> io::Result<()> {
             }
         }
     }
-    match of.counters {
+    match &of.counters {
         Counters::Fresh if !of.limits.is_empty() => {
             writeln!(out, "(with fresh counters; --data-dir DIR uses the live ones)")
         }

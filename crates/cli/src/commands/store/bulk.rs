@@ -1,14 +1,15 @@
 //! `tidegate store sweep` and `reset`: changes to all entries.
 
-use super::{UsageError, join};
+use super::join;
 use crate::arguments::store::{CommonOptions, ResetOptions, SweepOptions};
+use crate::commands::UsageError;
 use crate::output::Output;
 use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_data_dir::{self as data_dir, ClockMonitor};
-use tidegate_limits::describe::grouped;
+use tidegate_limits::describe::{count, grouped};
 use tidegate_store::{Class, View};
 
 pub(crate) fn sweep(options: &SweepOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
@@ -24,15 +25,13 @@ pub(crate) fn sweep(options: &SweepOptions, out: &mut Output) -> anyhow::Result<
         out.json(&json!({"freed": freed, "clock_ahead_seconds": ahead}))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let nodes = if freed == 1 { "node" } else { "nodes" };
-    writeln!(out, "freed {} {nodes} of expired entries", grouped(freed))?;
+    writeln!(out, "freed {} of expired entries", count(freed, "node"))?;
     if ahead > 0 {
-        let seconds = if ahead == 1 { "second" } else { "seconds" };
         writeln!(
             out,
-            "the system clock is {} {seconds} ahead of the time known to have passed; entries that expire by \
+            "the system clock is {} ahead of the time known to have passed; entries that expire by \
              it alone were kept; if the clock is right, add --trust-clock",
-            grouped(ahead)
+            count(ahead, "second")
         )?;
     }
     Ok(ExitCode::SUCCESS)

@@ -2,25 +2,24 @@
 
 use super::key::{KeyArgument, ResolvedKey};
 use super::{check_whole, join};
-use crate::arguments::store::{Expiry, GetOptions, SetOptions, Word};
+use crate::arguments::store::{Expiry, GetOptions, KeyOptions, SetOptions};
 use crate::output::Output;
-use crate::time::{from_now, utc};
+use crate::time::from_now;
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_core::{Charge, Period, Timestamp};
 use tidegate_limits::Limit;
-use tidegate_limits::describe::{grouped, span};
+use tidegate_limits::describe::{grouped, span, utc};
 use tidegate_store::{Class, Entry, View};
 
 const SECOND: u64 = 1_000_000_000;
 
 pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let argument = KeyArgument::parse(&options.key)?;
-    let view = View::open(&options.common.dir)?;
-    let key = argument.resolve(view.seed())?;
+    let (view, key) = open(&options.common.dir, &options.key)?;
     let now = clock::now();
     let mut found = None;
     for class in classes(&view, &key, options.class.map(Class::from))? {
@@ -38,20 +37,19 @@ pub(crate) fn get(options: &GetOptions, out: &mut Output) -> anyhow::Result<Exit
 }
 
 pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let argument = KeyArgument::parse(&options.key)?;
     let dir = &options.common.dir;
-    let view = View::open(dir)?;
-    let key = argument.resolve(view.seed())?;
+    let (view, key) = open(dir, &options.key)?;
     let class = key.class.unwrap_or(options.class.into());
     let Some(geometry) = view.geometry(class) else { bail!(without(class)) };
-    let state = state_of(&options.state, class, geometry.state_words())?;
+    let state = &options.state;
+    check_state(state, class, geometry.state_words())?;
     let now = clock::now();
     let expires_at = expiry_of(&options.expiry, now)?;
 
     let cluster = join(dir, view)?;
     let is_new = cluster.update(&key.within(class), now.as_nanos(), |entry| {
         entry.state.fill(0);
-        entry.state[..state.len()].copy_from_slice(&state);
+        entry.state[..state.len()].copy_from_slice(state);
         *entry.expires_at = expires_at;
         entry.is_new()
     })?;
@@ -68,10 +66,8 @@ pub(crate) fn set(options: &SetOptions, out: &mut Output) -> anyhow::Result<Exit
 }
 
 pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
-    let argument = KeyArgument::parse(&options.key)?;
     let dir = &options.common.dir;
-    let view = View::open(dir)?;
-    let key = argument.resolve(view.seed())?;
+    let (view, key) = open(dir, &options.key)?;
     let classes = classes(&view, &key, options.class.map(Class::from))?;
     let cluster = join(dir, view)?;
     let now = clock::now().as_nanos();
@@ -96,9 +92,17 @@ pub(crate) fn erase(options: &GetOptions, out: &mut Output) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// The classes to search for a key: the one that the key or the caller gives, else all.
-fn classes(view: &View, key: &ResolvedKey, asked: Option<Class>) -> anyhow::Result<Vec<Class>> {
-    match key.class.or(asked) {
+/// A view of the data directory, and the key that the command line names.
+fn open(dir: &Path, options: &KeyOptions) -> anyhow::Result<(View, ResolvedKey)> {
+    let argument = KeyArgument::parse(options)?;
+    let view = View::open(dir)?;
+    let key = argument.resolve(view.seed())?;
+    Ok((view, key))
+}
+
+/// The classes to search for a key: that of the key or of the command line, else all.
+fn classes(view: &View, key: &ResolvedKey, given: Option<Class>) -> anyhow::Result<Vec<Class>> {
+    match key.class.or(given) {
         Some(class) if view.geometry(class).is_none() => bail!(without(class)),
         Some(class) => Ok(vec![class]),
         None => {
@@ -111,15 +115,16 @@ fn without(class: Class) -> String {
     format!("this data directory was created without {} nodes", class.name())
 }
 
-fn state_of(words: &[Word], class: Class, words_max: u32) -> anyhow::Result<Vec<u64>> {
+/// Refuses a state that does not fit, or that means no entry.
+fn check_state(words: &[u64], class: Class, words_max: u32) -> anyhow::Result<()> {
     let (count, class) = (words.len(), class.name());
     if count > words_max as usize {
         bail!("--state: {count} words do not fit into a {class} node, which has {words_max}");
     }
-    if words.iter().all(|Word(word)| *word == 0) {
+    if words.iter().all(|word| *word == 0) {
         bail!("--state: a state of zeros is the same as no entry; use `tidegate store erase`");
     }
-    Ok(words.iter().map(|Word(word)| *word).collect())
+    Ok(())
 }
 
 fn expiry_of(expiry: &Expiry, now: Timestamp) -> anyhow::Result<u64> {
@@ -127,7 +132,7 @@ fn expiry_of(expiry: &Expiry, now: Timestamp) -> anyhow::Result<u64> {
     let at = match (&expiry.expires_at, &expiry.expires_in) {
         (Some(secs), _) => u64::from(*secs) * SECOND,
         (None, Some(period)) => {
-            let period = u64::try_from(period.0.as_nanos()).unwrap_or(u64::MAX);
+            let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
             now.saturating_add(period)
         }
         // clap requires one of them.

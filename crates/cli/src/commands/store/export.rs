@@ -5,25 +5,12 @@ use super::entry::state_json;
 use crate::arguments::store::ExportOptions;
 use crate::output::Output;
 use serde_json::json;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use tidegate_authority::clock;
 use tidegate_store::{Class, Entry, StoredKey, View};
 
 const SECOND: u64 = 1_000_000_000;
-
-/// The reason to stop early.
-enum Stop {
-    /// The reader closed the pipe.
-    Closed,
-    Failed(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        Stop::Failed(error)
-    }
-}
 
 pub(crate) fn run(options: &ExportOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let view = View::open(&options.dir)?;
@@ -31,7 +18,7 @@ pub(crate) fn run(options: &ExportOptions, out: &mut Output) -> anyhow::Result<E
     if !options.json {
         writeln!(out, "key\tclass\texpires_at\tstate")?;
     }
-    let left_out = view.try_for_each(|class, key, entry| {
+    let left_out = view.try_for_each(|class, key, entry| -> io::Result<()> {
         if entry.is_expired(now) && !options.expired {
             return Ok(());
         }
@@ -40,11 +27,12 @@ pub(crate) fn run(options: &ExportOptions, out: &mut Output) -> anyhow::Result<E
         } else {
             write_line(out, class, key, &entry)?;
         }
-        if out.is_closed() { Err(Stop::Closed) } else { Ok(()) }
+        // The reader needs no more.
+        if out.is_closed() { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     });
     match left_out {
-        Err(Stop::Failed(error)) => return Err(error.into()),
-        Err(Stop::Closed) => return Ok(ExitCode::SUCCESS),
+        Err(_) if out.is_closed() => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(error.into()),
         Ok(0) => {}
         // The rest is valid, but the reader should know.
         Ok(left_out) => eprintln!(

@@ -1,102 +1,30 @@
-//! `tidegate store inspect`: geometry, use and processes of a data directory. The text is in `inspect_text`.
+//! `tidegate store inspect`: geometry, use and processes of a data directory.
+
+mod report;
+mod text;
 
 use super::chart::ChartStyle;
-use super::{check_whole, inspect_text};
+use super::check_whole;
 use crate::arguments::store::CommonOptions;
 use crate::output::Output;
+use report::{ClassReport, CounterSource, Inspection};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
-use tidegate_authority::clock;
-use tidegate_data_dir::process_info::{self, ProcessInfo};
-use tidegate_store::{
-    Class, EntryCounts, Geometry, LockHolder, Occupancy, Process, RangeStats, Stats, View,
-};
-
-/// The whole report.
-pub(crate) struct Inspection {
-    pub(crate) dir: String,
-    pub(crate) source: CounterSource,
-    pub(crate) files: usize,
-    pub(crate) bytes: u64,
-    pub(crate) classes: Vec<ClassReport>,
-    pub(crate) stats: Stats,
-    pub(crate) processes: Vec<Process>,
-    /// Stuck lock holders, each with its command and state if visible.
-    pub(crate) holders: Vec<(LockHolder, Option<ProcessInfo>)>,
-}
-
-/// The source of the inspected counters.
-pub(crate) enum CounterSource {
-    /// This directory of shared memory.
-    Memory(String),
-    /// The snapshot of a directory that no process serves.
-    Snapshot,
-    /// The last snapshot of a process whose memory is not visible from here.
-    RemoteSnapshot,
-}
-
-impl CounterSource {
-    fn of(view: &View) -> CounterSource {
-        let files = view.memory_files().unwrap_or_default();
-        match files.first().and_then(|file| file.parent()) {
-            Some(dir) => CounterSource::Memory(dir.display().to_string()),
-            None if view.is_served_elsewhere() => CounterSource::RemoteSnapshot,
-            None => CounterSource::Snapshot,
-        }
-    }
-}
-
-/// The report on a class of nodes.
-pub(crate) struct ClassReport {
-    pub(crate) class: Class,
-    pub(crate) geometry: Geometry,
-    pub(crate) occupancy: Occupancy,
-    pub(crate) ages: EntryCounts,
-    /// Equal runs of key-nodes, one for each cell of the map.
-    pub(crate) areas: Vec<RangeStats>,
-}
+use tidegate_data_dir::process_info::ProcessInfo;
+use tidegate_store::{LockHolder, Process, RangeStats, View};
 
 pub(crate) fn run(options: &CommonOptions, out: &mut Output) -> anyhow::Result<ExitCode> {
     let view = View::open(&options.dir)?;
     let charts = ChartStyle::of_terminal();
-    let inspection = inspect(options, &view, &charts);
+    let inspection = Inspection::of(&options.dir, &view, &charts);
     check_whole(&view)?;
     if options.json {
         out.json(&json_of(&inspection))?;
     } else {
-        inspect_text::print(out, &charts, &inspection)?;
+        text::print(out, &charts, &inspection)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn inspect(options: &CommonOptions, view: &View, charts: &ChartStyle) -> Inspection {
-    let now = clock::now().as_nanos();
-    let report = |class| {
-        let geometry = view.geometry(class)?;
-        Some(ClassReport {
-            class,
-            geometry,
-            occupancy: view.occupancy(class)?,
-            ages: view.entry_counts(class, now)?,
-            areas: view.range_stats(class, charts.map_cells(geometry.key_nodes_total()))?,
-        })
-    };
-    let files = view.files();
-    Inspection {
-        dir: options.dir.display().to_string(),
-        source: CounterSource::of(view),
-        files: files.len(),
-        bytes: files.iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum(),
-        classes: Class::ALL.into_iter().filter_map(report).collect(),
-        stats: view.stats(),
-        processes: view.processes(),
-        holders: view.holders().into_iter().map(with_process_info).collect(),
-    }
-}
-
-fn with_process_info(holder: LockHolder) -> (LockHolder, Option<ProcessInfo>) {
-    (holder, process_info::read(holder.pid))
 }
 
 fn json_of(inspection: &Inspection) -> Value {

@@ -3,27 +3,28 @@
 //! A descriptor is looked up as in a request: the rules find its limit, and the authority computes the key of the
 //! counter.
 
-use super::UsageError;
 use crate::arguments::store::KeyOptions;
+use crate::commands::UsageError;
 use anyhow::{anyhow, bail};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tidegate_authority::clock;
 use tidegate_authority::counter_keys;
 use tidegate_core::{CounterKey, Entry, Identity, KeyHash, Timestamp};
+use tidegate_limits::describe::key_values;
 use tidegate_limits::{self as rules, Loaded, SameDomain};
 use tidegate_limits::{Limit, Lookup, Match, Rules};
 use tidegate_store::{Class, Hashed, Key, StoredKey};
 
 /// A key as given. Parsed before anything is opened, so that a typing error is reported first.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum KeyArgument {
+pub(crate) enum KeyArgument<'a> {
     Stored(StoredKey),
     Number(u64),
     Text(String),
+    /// The counter that a descriptor meets; the options find its limit.
     Descriptor {
-        limits: PathBuf,
-        domain: Option<String>,
-        name: Option<String>,
+        limits: &'a Path,
+        options: &'a KeyOptions,
         entries: Vec<Entry>,
     },
 }
@@ -60,20 +61,17 @@ impl ResolvedKey {
         }
     }
 
-    /// The key in a class of nodes.
     pub(crate) fn within(&self, class: Class) -> Hashed {
         Hashed { hash: self.stored.bits(), class }
     }
 }
 
-impl KeyArgument {
-    pub(crate) fn parse(options: &KeyOptions) -> Result<KeyArgument, UsageError> {
+impl<'a> KeyArgument<'a> {
+    pub(crate) fn parse(options: &'a KeyOptions) -> Result<Self, UsageError> {
         if let Some(limits) = &options.limits {
             let entries = options.key.iter().map(|entry| parse_entry(entry));
-            let entries = entries.collect::<Result<_, UsageError>>()?;
-            let (limits, domain) = (limits.clone(), options.domain.clone());
-            let name = options.limit.clone();
-            return Ok(KeyArgument::Descriptor { limits, domain, name, entries });
+            let entries = entries.collect::<Result<_, _>>()?;
+            return Ok(KeyArgument::Descriptor { limits, options, entries });
         }
         match &options.key[..] {
             [key] => parse_key(key),
@@ -90,12 +88,12 @@ impl KeyArgument {
             KeyArgument::Stored(stored) => stored,
             KeyArgument::Number(number) => number.stored(seed),
             KeyArgument::Text(text) => text.as_str().stored(seed),
-            KeyArgument::Descriptor { limits, domain, name, entries } => {
-                let Loaded { rules, .. } = rules::load(&limits, SameDomain::Merge)
-                    .map_err(|errors| anyhow!("{errors}"))?;
-                let domain = domain_of(&rules, domain)?;
-                let found = rule_of(&rules, &limits, &domain, &entries)?;
-                let limit = limit_of(&found, name.as_deref())?;
+            KeyArgument::Descriptor { limits, options, entries } => {
+                let Loaded { rules, .. } =
+                    rules::load(limits, SameDomain::Merge).map_err(|errors| anyhow!("{errors}"))?;
+                let domain = domain_of(&rules, options.domain.as_ref())?;
+                let found = rule_of(&rules, limits, &domain, &entries)?;
+                let limit = limit_of(&found, options.limit.as_deref())?;
                 let identity = Identity {
                     domain: &domain,
                     entries: &entries,
@@ -115,7 +113,7 @@ impl KeyArgument {
     }
 }
 
-fn parse_key(text: &str) -> Result<KeyArgument, UsageError> {
+fn parse_key(text: &str) -> Result<KeyArgument<'static>, UsageError> {
     let expected = "expected 32 hex digits, u64:NUMBER or text:STRING; a descriptor takes --limits";
     let mistake = || UsageError(format!("key {text:?}: {expected}"));
     if let Some(text) = text.strip_prefix("text:") {
@@ -136,9 +134,9 @@ pub(crate) fn parse_entry(text: &str) -> Result<Entry, UsageError> {
     }
 }
 
-pub(crate) fn domain_of(rules: &Rules, asked: Option<String>) -> Result<String, UsageError> {
-    match (asked, &rules.domain_names()[..]) {
-        (Some(domain), _) => Ok(domain),
+pub(crate) fn domain_of(rules: &Rules, given: Option<&String>) -> Result<String, UsageError> {
+    match (given, &rules.domain_names()[..]) {
+        (Some(domain), _) => Ok(domain.clone()),
         (None, [only]) => Ok((*only).to_owned()),
         (None, names) => {
             Err(UsageError(format!("--domain is needed: the limits have {}", names.join(", "))))
@@ -179,9 +177,7 @@ fn rule_of<'a>(
     domain: &str,
     entries: &[Entry],
 ) -> anyhow::Result<Match<'a>> {
-    let words: Vec<String> =
-        entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-    let (words, limits) = (words.join(" "), limits.display());
+    let (words, limits) = (key_values(entries), limits.display());
     match rules.find(domain, entries) {
         Lookup::Rule(found) if found.rule.limits().is_empty() => {
             bail!("{limits}: {words} is unlimited, so it has no counter")
@@ -203,7 +199,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, expected: &Option<KeyArgument>) {
+    fn check(text: &str, expected: &Option<KeyArgument<'_>>) {
         assert_eq!(parse_key(text).ok(), *expected, "for {text:?}");
     }
 

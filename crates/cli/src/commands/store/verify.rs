@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tidegate_authority::clock;
-use tidegate_limits::describe::grouped;
+use tidegate_limits::describe::{count, grouped};
 use tidegate_store::{Findings, Flaw, FlawKind, View};
 
 /// A longer check shows its progress.
@@ -70,7 +70,7 @@ fn print(out: &mut Output, options: &CommonOptions, findings: &Findings) -> io::
     let kinds: Vec<String> = counts(findings)
         .map(|(kind, count)| format!("{} {}", grouped(count), kind.name()))
         .collect();
-    writeln!(out, "{} {}: {}", grouped(total), plural(total, "flaw"), kinds.join(", "))?;
+    writeln!(out, "{}: {}", count(total, "flaw"), kinds.join(", "))?;
     writeln!(
         out,
         "to repair: stop every sidecar that uses it, then start one, which drops the flawed nodes"
@@ -82,10 +82,6 @@ fn counts(findings: &Findings) -> impl Iterator<Item = (FlawKind, u64)> {
         .into_iter()
         .map(|kind| (kind, findings.flaws_of(kind)))
         .filter(|(_, count)| *count > 0)
-}
-
-fn plural(count: u64, noun: &str) -> String {
-    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
 fn json_of(options: &CommonOptions, findings: &Findings) -> Value {

@@ -4,6 +4,7 @@ use hyper::header::HeaderName;
 use tidegate_limits::duration;
 
 type Parsed<T> = Result<T, &'static str>;
+pub(super) type Parser = fn(&str) -> Parsed<String>;
 
 /// As `strconv.ParseBool`.
 pub(super) fn truth(text: &str) -> Parsed<bool> {
@@ -12,6 +13,16 @@ pub(super) fn truth(text: &str) -> Parsed<bool> {
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
         _ => Err("true or false"),
     }
+}
+
+/// The value of a flag without argument.
+pub(super) fn switch(text: &str) -> Parsed<String> {
+    truth(text).map(|is_on| is_on.to_string())
+}
+
+/// The form of headers about limits; empty for none.
+pub(super) fn header_form(text: &str) -> Parsed<String> {
+    truth(text).map(|is_on| if is_on { "ratelimit" } else { "" }.to_owned())
 }
 
 pub(super) fn port(text: &str) -> Parsed<String> {

@@ -1,11 +1,11 @@
 //! The text of `tidegate store inspect`.
 
-use super::chart::ChartStyle;
-use super::inspect::{ClassReport, CounterSource, Inspection};
+use super::report::{ClassReport, CounterSource, Inspection};
+use crate::commands::store::chart::ChartStyle;
 use crate::time::bytes;
 use std::io::{self, Write};
 use tidegate_data_dir::process_info::{self, ProcessInfo};
-use tidegate_limits::describe::grouped;
+use tidegate_limits::describe::{count, grouped};
 use tidegate_stats::store_help;
 use tidegate_store::{LockHolder, Process, RangeStats};
 
@@ -30,10 +30,10 @@ pub(crate) fn print(
         class(out, charts, report)?;
     }
     writeln!(out, "\nSince it was created")?;
-    let widest = stats.named().iter().map(|(_, count)| grouped(*count).len()).max().unwrap_or(0);
-    for (name, count) in stats.named() {
-        let (count, meaning) = (grouped(count), store_help(&format!("store_{name}")));
-        writeln!(out, "  {name:<17}  {count:>widest$}  {meaning}")?;
+    let widest = stats.named().iter().map(|(_, number)| grouped(*number).len()).max().unwrap_or(0);
+    for (name, number) in stats.named() {
+        let (number, meaning) = (grouped(number), store_help(&format!("store_{name}")));
+        writeln!(out, "  {name:<17}  {number:>widest$}  {meaning}")?;
     }
     writeln!(out, "\nProcesses")?;
     if processes.is_empty() {
@@ -56,7 +56,7 @@ fn class(out: &mut impl Write, charts: &ChartStyle, report: &ClassReport) -> io:
     writeln!(out, "{} nodes, with {words} words of state", capitalized(class.name()))?;
     let product = format!(
         "{} {times} {key_nodes} key-nodes {times} {chain} nodes {times} {node_bytes} bytes",
-        counted(files.into(), "file")
+        count(files.into(), "file")
     );
     writeln!(out, "  geometry  {product} = {}", bytes(geometry.nodes_bytes()))?;
     let per_key = geometry.total_bytes() as f64 / (0.8 * geometry.nodes() as f64);
@@ -89,21 +89,21 @@ fn busy(
     if busiest.updates == 0 {
         return writeln!(out, "  updates   none yet");
     }
-    let each = counted((key_nodes / areas.len() as u64).max(1), "key-node");
+    let each = count((key_nodes / areas.len() as u64).max(1), "key-node");
     let most = grouped(busiest.updates);
     writeln!(out, "  updates by region, each of about {each}; the busiest had {most}")?;
     charts.map(out, &updates)
 }
 
 fn process(out: &mut impl Write, process: &Process) -> io::Result<()> {
-    let slots = counted(process.writer_slots.into(), "writer slot");
+    let slots = count(process.writer_slots.into(), "writer slot");
     let state = if process.is_alive { "" } else { ", dead and not yet cleaned up" };
     writeln!(out, "  number {}: process {}, {slots}{state}", process.number, process.pid)
 }
 
 fn holder(out: &mut impl Write, holder: &LockHolder, info: Option<&ProcessInfo>) -> io::Result<()> {
     let (process, locks) =
-        (process_info::describe(holder.pid, info), counted(holder.locks.into(), "lock"));
+        (process_info::describe(holder.pid, info), count(holder.locks.into(), "lock"));
     let since = holder.since.map(|since| since.elapsed().unwrap_or_default().as_secs());
     let since = since.map_or(", without a waiter".to_owned(), |secs| format!(" for {secs} s"));
     writeln!(out, "  number {}: {process} has held {locks}{since}", holder.process)
@@ -113,11 +113,6 @@ fn capitalized(word: &str) -> String {
     let mut letters = word.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
     first.into_iter().chain(letters).collect()
-}
-
-fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", grouped(count))
 }
 
 fn percent(part: u64, whole: u64) -> String {
