@@ -23,6 +23,7 @@ pub type OpenFeed<'a> =
 pub(crate) struct Service {
     pub(crate) authority: Arc<Authority>,
     pub(crate) feed: Arc<dyn Feed>,
+    pub(crate) store: Arc<Cluster>,
     metrics: Metrics,
     replies: Arc<Replies>,
 }
@@ -37,12 +38,9 @@ impl Service {
         let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
         let (feed, rules) = open_feed(observer.clone())?;
         let store = Arc::new(tidegate_data_dir::open(&settings.data_dir, settings.workers)?);
-        let authority = Arc::new(Authority::new(store, rules, settings.modes, observer)?);
-        Ok(Service { authority, feed, metrics, replies: Arc::new(settings.replies.clone()) })
-    }
-
-    pub(crate) fn store(&self) -> &Arc<Cluster> {
-        self.authority.store()
+        let authority = Arc::new(Authority::new(store.clone(), rules, settings.modes, observer)?);
+        let replies = Arc::new(settings.replies.clone());
+        Ok(Service { authority, feed, store, metrics, replies })
     }
 
     fn observer(&self) -> Arc<dyn Observer> {
@@ -74,12 +72,12 @@ impl Service {
 
     /// The metrics of this process and of the store, which counts for all processes.
     pub(crate) fn page_with_store(&self) -> ProcessMetrics {
-        ProcessMetrics(self.metrics.with_store(self.store().clone()))
+        ProcessMetrics(self.metrics.with_store(self.store.clone()))
     }
 
     /// The metrics of this process alone.
     pub(crate) fn page_without_store(&self) -> ProcessMetrics {
-        ProcessMetrics(self.metrics.without_store(self.store().clone()))
+        ProcessMetrics(self.metrics.without_store(self.store.clone()))
     }
 }
 

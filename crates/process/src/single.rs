@@ -18,7 +18,7 @@ pub(crate) async fn serve(settings: &Settings, service: &Service) -> anyhow::Res
 
     let (mut decisions, mut http) = (Endpoints::new(), Endpoints::new());
     let (store_watch, store) =
-        tidegate_data_dir::maintain(service.store().clone(), settings.data_dir.sync_interval);
+        tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
     let overload = Overload::start();

@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod health;
 pub mod http;
 mod http1;
+mod later;
 mod overload;
 mod replies;
 pub mod rls;

@@ -9,6 +9,7 @@ mod accept;
 mod connection;
 mod health;
 mod keepalive;
+mod later;
 mod memory;
 mod messages;
 mod reflection;

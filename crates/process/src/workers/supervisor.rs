@@ -48,7 +48,7 @@ pub(crate) async fn serve(
         address.listen()?;
     }
     let (store_watch, store) =
-        tidegate_data_dir::maintain(service.store().clone(), settings.data_dir.sync_interval);
+        tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let (mut http, overload) = (Endpoints::new(), Overload::start());
     for address in addresses.iter().filter(|address| address.endpoint == Endpoint::Http) {

@@ -104,7 +104,7 @@ async fn serve_all(
 ) -> anyhow::Result<ServeEnd> {
     let mut signals = Signals::subscribe()?;
     let (mut incoming, outgoing) = channel.split()?;
-    let (store_watch, store) = tidegate_data_dir::maintain(service.store().clone(), None);
+    let (store_watch, store) = tidegate_data_dir::maintain(service.store.clone(), None);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
     let services = service.decision_services(health, Overload::start(), settings)?;

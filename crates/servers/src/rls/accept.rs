@@ -51,7 +51,7 @@ async fn until_stopping(mut state: watch::Receiver<ServingState>) {
 }
 
 async fn serve(
-    endpoint: &Endpoint,
+    endpoint: &Arc<Endpoint>,
     socket: Socket,
     slot: Slot,
     state: watch::Receiver<ServingState>,

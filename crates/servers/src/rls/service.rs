@@ -1,8 +1,11 @@
 //! Dispatches a message to its method, and implements the rate limit service.
 
+use super::later::LaterCalls;
 use super::{Endpoint, health, reflection};
 use std::cell::RefCell;
-use tidegate_authority::{CallError, clock};
+use std::sync::Arc;
+use tidegate_authority::{Answers, CallError, clock};
+use tidegate_core::{Answer, Request};
 use tidegate_grpc::server::{Call, Outcome, Service};
 use tidegate_grpc::{Code, Status};
 use tidegate_store::UpdateError;
@@ -33,8 +36,9 @@ pub(super) enum Admission {
 
 /// The methods, during one turn of a connection.
 pub(super) struct Methods<'a> {
-    pub(super) endpoint: &'a Endpoint,
+    pub(super) endpoint: &'a Arc<Endpoint>,
     pub(super) admission: Admission,
+    pub(super) later: &'a mut LaterCalls,
 }
 
 impl Service for Methods<'_> {
@@ -53,27 +57,20 @@ impl Service for Methods<'_> {
 }
 
 impl Methods<'_> {
-    fn should_rate_limit(&self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
+    fn should_rate_limit(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
+        let endpoint = self.endpoint;
+        if endpoint.authority.answers() == Answers::Later {
+            return self.later.begin(endpoint, call);
+        }
         let value_of = |name| call.metadata.get(name);
         READER.with_borrow_mut(|reader| {
-            let outcome = match self.endpoint.authority.answer_call(
-                reader,
-                call.message,
-                value_of,
-                clock::now,
-            ) {
+            let called = endpoint.authority.answer_call(reader, call.message, value_of, clock::now);
+            let outcome = match called {
                 Ok((request, decided)) => {
-                    let headers = self.endpoint.replies.headers(request, &decided);
-                    encode_answer(&decided, headers, answer);
+                    encode(endpoint, request, &decided, answer);
                     Outcome::Unary
                 }
-                Err(refused) => {
-                    self.endpoint.observer.refused();
-                    if let CallError::Undecided(error) = &refused {
-                        self.endpoint.observer.undecided(error);
-                    }
-                    Outcome::Refused(status_of(refused))
-                }
+                Err(refused) => Outcome::Refused(refuse(endpoint, refused)),
             };
             reader.release();
             outcome
@@ -112,6 +109,20 @@ impl Methods<'_> {
     }
 }
 
+/// Appends an answer with its headers.
+pub(super) fn encode(endpoint: &Endpoint, request: &Request, decided: &Answer, to: &mut Vec<u8>) {
+    encode_answer(decided, endpoint.replies.headers(request, decided), to);
+}
+
+/// Reports a call without an answer, and returns its status.
+pub(super) fn refuse(endpoint: &Endpoint, refused: CallError) -> Status {
+    endpoint.observer.refused();
+    if let CallError::Undecided(error) = &refused {
+        endpoint.observer.undecided(error);
+    }
+    status_of(refused)
+}
+
 /// The status of a call without a decision.
 fn status_of(error: CallError) -> Status {
     match error {
@@ -141,7 +152,6 @@ fn code_of(error: &UpdateError) -> Code {
 mod tests {
     use super::*;
     use prost::Message;
-    use std::sync::Arc;
     use tidegate_authority::{Authority, Modes};
     use tidegate_core::Nanos;
     use tidegate_limits::{self as rules, SameDomain};
