@@ -24,3 +24,6 @@ pub use address::{Address, Listener};
 pub use health::Health;
 pub use overload::Overload;
 pub use replies::{HeaderNames, Replies};
+
+#[cfg(test)]
+mod tests;
