@@ -6,7 +6,7 @@
 
 use crate::answer::Decided;
 use crate::applied::{MatchedLimits, match_limits};
-use crate::counters::{Answers, Counters};
+use crate::counters::{Answers, Counters, Undecided};
 use crate::in_force::LimitsInForce;
 use crate::leases::LeaseRoom;
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use std::sync::Arc;
 use tidegate_core::{Answer, Nanos, Request, Timestamp, Verdict};
 use tidegate_limits::{Limit, Rules};
-use tidegate_store::{Entries, UpdateError};
+use tidegate_store::Entries;
 
 /// Decides requests.
 #[expect(missing_debug_implementations, reason = "it has nothing to show")]
@@ -74,7 +74,7 @@ impl Authority {
     }
 
     /// Decides `request` at `now`, for a client that knows of no leases.
-    pub async fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
+    pub async fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, Undecided> {
         let limits = self.limits.load();
         let matched = self.matched(&limits, request);
         let mut plan = Plan::of(&matched.each, request, self.modes, self.counters.seed(), now);

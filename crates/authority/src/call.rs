@@ -1,9 +1,8 @@
 //! One message of the rate limit protocol, answered: an ask, an ask for leases, or a return of tokens.
 
 use crate::authority::Authority;
-use crate::counters::wait;
+use crate::counters::{Undecided, wait};
 use tidegate_core::{Answer, Descriptor, Direction, LeaseRequest, LeaseReturn, Request, Timestamp};
-use tidegate_store::UpdateError;
 use tidegate_wire::{RequestReader, WireError, lease_ask_from, returned_from};
 
 /// Why a call has no answer.
@@ -12,9 +11,9 @@ pub enum CallError {
     /// The message or its metadata makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// The store could not be used.
+    /// The counters could not be updated.
     #[error(transparent)]
-    Undecided(#[from] UpdateError),
+    Undecided(#[from] Undecided),
 }
 
 impl From<WireError> for CallError {
@@ -76,7 +75,7 @@ impl Authority {
         request: &Request,
         ask: &Ask,
         now: Timestamp,
-    ) -> Result<Answer, UpdateError> {
+    ) -> Result<Answer, Undecided> {
         match ask {
             Ask::Decision => self.decide(request, now).await,
             Ask::Lease(ask) => self.decide_leasing(request, ask, now).await,

@@ -17,6 +17,25 @@ use tidegate_store::{Class, Cluster, Entries, Hashed, UpdateError};
 /// leaves behind is from its last run.
 pub type Update<'u> = dyn FnMut(&mut Entries<'_>) + Send + 'u;
 
+/// Why the states of an update were not replaced.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Undecided {
+    /// The store refuses the update. Other engines refuse in the same way what does not fit.
+    #[error(transparent)]
+    Store(#[from] UpdateError),
+    /// The engine is elsewhere and does not answer.
+    #[error("the counters cannot be reached: {cause}")]
+    Unreachable { cause: String },
+}
+
+impl Undecided {
+    /// Whether an update of fewer keys may be decided.
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Undecided::Store(UpdateError::TooLarge { .. }))
+    }
+}
+
 /// An engine of counters.
 pub trait Counters: Send + Sync {
     /// The seed for hashing keys. Never changes.
@@ -57,12 +76,12 @@ pub enum Answers {
 /// An update under way.
 #[expect(missing_debug_implementations, reason = "a future has nothing to show")]
 pub enum Updating<'u> {
-    Done(Result<(), UpdateError>),
-    Later(Pin<Box<dyn Future<Output = Result<(), UpdateError>> + Send + 'u>>),
+    Done(Result<(), Undecided>),
+    Later(Pin<Box<dyn Future<Output = Result<(), Undecided>> + Send + 'u>>),
 }
 
 impl Future for Updating<'_> {
-    type Output = Result<(), UpdateError>;
+    type Output = Result<(), Undecided>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -98,7 +117,8 @@ impl Counters for Cluster {
         now: Timestamp,
         update: &'u mut Update<'u>,
     ) -> Updating<'u> {
-        Updating::Done(self.update_many(keys, now.as_nanos(), |entries| update(entries)))
+        let updated = self.update_many(keys, now.as_nanos(), |entries| update(entries));
+        Updating::Done(updated.map_err(Undecided::Store))
     }
 }
 

@@ -23,11 +23,12 @@ mod plan;
 mod preview;
 mod standalone;
 #[cfg(any(test, feature = "testing"))]
+#[path = "tests/later_counters.rs"]
 pub mod testing;
 
 pub use authority::{Authority, NoWideNodes};
 pub use call::{Ask, CallError};
-pub use counters::{Answers, Counters, Update, Updating, wait};
+pub use counters::{Answers, Counters, Undecided, Update, Updating, wait};
 pub use log_rate::OncePerSecond;
 pub use modes::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
 pub use nodes::{Change, JointError, JointUse, NodeError, NodeWindow, NodeWindows, Use};

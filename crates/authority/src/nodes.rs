@@ -9,6 +9,7 @@
 use crate::answer::Decided;
 use crate::applied::{Applied, match_limits};
 use crate::authority::Authority;
+use crate::counters::Undecided;
 use crate::modes::Modes;
 use crate::plan::{EXPIRY_SLACK, Plan, Words};
 use smallvec::SmallVec;
@@ -17,7 +18,7 @@ use tidegate_core::{
     Verdict, decide, decide_all,
 };
 use tidegate_limits::Limit;
-use tidegate_store::{Entries, Hashed, UpdateError};
+use tidegate_store::{Entries, Hashed};
 
 /// How the hits of a request are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +93,7 @@ pub enum NodeError {
     #[error("window {name}: {what}")]
     Time { name: String, what: &'static str },
     #[error(transparent)]
-    Undecided(#[from] UpdateError),
+    Undecided(#[from] Undecided),
 }
 
 /// Why nodes could not be used as one.
@@ -100,11 +101,11 @@ pub enum NodeError {
 pub enum JointError {
     /// No limit is configured for the businesses of the descriptors at these indexes.
     Unknown(SmallVec<[usize; 4]>),
-    Undecided(UpdateError),
+    Undecided(Undecided),
 }
 
-impl From<UpdateError> for JointError {
-    fn from(error: UpdateError) -> JointError {
+impl From<Undecided> for JointError {
+    fn from(error: Undecided) -> JointError {
         JointError::Undecided(error)
     }
 }

@@ -119,10 +119,10 @@ fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
 }
 
 /// Asks again as long as other threads are in the way, as on a machine with fewer processors than threads.
-fn until_decided<T>(mut ask: impl FnMut() -> Result<T, UpdateError>) -> T {
+fn until_decided<T>(mut ask: impl FnMut() -> Result<T, Undecided>) -> T {
     loop {
         match ask() {
-            Err(error) if error.is_contention() => std::thread::yield_now(),
+            Err(Undecided::Store(error)) if error.is_contention() => std::thread::yield_now(),
             decided => return decided.expect("a decision"),
         }
     }

@@ -13,6 +13,7 @@ use super::room::RoomChange;
 use crate::answer::Decided;
 use crate::applied::{Applied, MatchedLimits, Replaced};
 use crate::authority::Authority;
+use crate::counters::Undecided;
 use crate::plan::{DECISIONS, EXPIRY_SLACK, Ends, Plan, Words};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -21,7 +22,7 @@ use tidegate_core::{
     LeaseRequest, Nanos, Outcome, Request, Status, Timestamp, Verdict, decide, decide_all,
     lease_tokens,
 };
-use tidegate_store::{Entries, Room, UpdateError};
+use tidegate_store::{Entries, Room};
 
 /// The shortest lease of tokens. A shorter one may end before the answer arrives, and its tokens would be lost.
 const LEASE_MIN: Nanos = Nanos::new(10_000_000);
@@ -76,7 +77,7 @@ impl Authority {
         request: &Request,
         ask: &LeaseRequest,
         now: Timestamp,
-    ) -> Result<Answer, UpdateError> {
+    ) -> Result<Answer, Undecided> {
         let Some(ttl) = self.modes.lease_ttl else { return self.decide(request, now).await };
         let (limits, seed) = (self.limits.load(), self.counters.seed());
         let matched = self.matched(&limits, request);
@@ -118,7 +119,7 @@ impl Authority {
             };
             match self.counters.update(&plan.keys, now, &mut update).await {
                 // The records of leases are dropped before the request is.
-                Err(UpdateError::TooLarge { .. }) if plan.keys.len() > counter_keys => {
+                Err(error) if error.is_too_large() && plan.keys.len() > counter_keys => {
                     plan.keys.truncate(counter_keys);
                     leasing.offers.clear();
                     leasing.users.fill(None);

@@ -10,13 +10,14 @@ use super::room::RoomChange;
 use crate::answer::Decided;
 use crate::applied::match_limits;
 use crate::authority::Authority;
+use crate::counters::Undecided;
 use crate::plan::{EXPIRY_SLACK, Plan};
 use smallvec::SmallVec;
 use tidegate_core::{
     Answer, Charge, Decision, Direction, Hits, LeaseReturn, LimitCheck, Request, Timestamp,
     Verdict, decide,
 };
-use tidegate_store::{Entries, UpdateError};
+use tidegate_store::Entries;
 
 /// Asks what is left, and always fits.
 const PEEK_AT_REFUND: Charge = Charge::Refund(Hits::PEEK);
@@ -51,10 +52,10 @@ impl Authority {
         request: &Request,
         back: &LeaseReturn,
         now: Timestamp,
-    ) -> Result<Answer, UpdateError> {
+    ) -> Result<Answer, Undecided> {
         match self.return_together(request, back, now).await {
             // Counters in many parts are too many keys together, but not one by one.
-            Err(UpdateError::TooLarge { .. }) if request.descriptors.len() > 1 => {
+            Err(error) if error.is_too_large() && request.descriptors.len() > 1 => {
                 let (verdict, metadata) = (Verdict::Allow, None);
                 let mut answer = Answer { verdict, statuses: Vec::new(), metadata };
                 for (descriptor, lease) in request.descriptors.iter().zip(&back.leases) {
@@ -75,7 +76,7 @@ impl Authority {
         request: &Request,
         back: &LeaseReturn,
         now: Timestamp,
-    ) -> Result<Answer, UpdateError> {
+    ) -> Result<Answer, Undecided> {
         let (limits, seed) = (self.limits.load(), self.counters.seed());
         let matched = match_limits(&limits.rules, request);
         let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);

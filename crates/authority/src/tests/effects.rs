@@ -58,7 +58,7 @@ fn too_many_counters_are_refused_without_a_report() {
     let descriptors = (0..300).map(|value| descriptor(&[("k", &value.to_string())])).collect();
     let request = Request { domain: "d".into(), descriptors, hits: Hits::ONE };
     let refused = wait(fixture.engine.decide(&request, Timestamp::from_secs(START)));
-    assert!(matches!(refused, Err(UpdateError::TooLarge { .. })), "{refused:?}");
+    assert!(refused.as_ref().is_err_and(Undecided::is_too_large), "{refused:?}");
     assert_eq!(counts(&recorder), [0; 4]);
     assert_eq!(fixture.left(&[("k", "0")]), 100);
 }

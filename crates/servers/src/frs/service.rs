@@ -18,7 +18,6 @@ use tidegate_authority::clock;
 use tidegate_authority::{Authority, Observer};
 use tidegate_authority::{Change, JointError, JointUse, NodeError, NodeWindows, Use};
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
-use tidegate_store::UpdateError;
 use tidegate_xml::{self as xml, ErrorKind, XmlError};
 
 /// The largest body: 256 items of a kilobyte.
@@ -274,7 +273,7 @@ impl Service {
                     }
                 }
             }
-            Err(JointError::Undecided(cause @ UpdateError::TooLarge { .. })) => {
+            Err(JointError::Undecided(cause)) if cause.is_too_large() => {
                 let message = format!("the items are too many to be decided together: {cause}");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, "too-much", message));
             }

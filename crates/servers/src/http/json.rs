@@ -9,9 +9,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
 use std::sync::Arc;
-use tidegate_authority::{clock, wait};
+use tidegate_authority::{Undecided, clock, wait};
 use tidegate_core::Verdict;
-use tidegate_store::UpdateError;
 use tidegate_wire::{WireError, request_from_wire, response_to_wire};
 
 const JSON: &str = "application/json";
@@ -26,7 +25,7 @@ enum Refusal {
     #[error(transparent)]
     Invalid(#[from] WireError),
     #[error("no decision: {0}")]
-    Undecided(#[from] UpdateError),
+    Undecided(#[from] Undecided),
     #[error("overloaded; try again")]
     Overloaded,
     #[error("no decision: the counters do not answer")]

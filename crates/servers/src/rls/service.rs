@@ -4,7 +4,7 @@ use super::later::LaterCalls;
 use super::{Endpoint, health, reflection};
 use std::cell::RefCell;
 use std::sync::Arc;
-use tidegate_authority::{Answers, CallError, clock};
+use tidegate_authority::{Answers, CallError, Undecided, clock};
 use tidegate_core::{Answer, Request};
 use tidegate_grpc::server::{Call, Outcome, Service};
 use tidegate_grpc::{Code, Status};
@@ -139,11 +139,12 @@ fn status_of(error: CallError) -> Status {
 
 /// The status code without a decision, by which clients choose. Tidegate's filter has a mode for each:
 /// `failure_mode` for causes that no client can provoke, `overload_mode` for the rest.
-fn code_of(error: &UpdateError) -> Code {
+fn code_of(error: &Undecided) -> Code {
     match error {
         // Only these counters are busy: others can be used.
-        UpdateError::Busy { .. } => Code::Aborted,
-        UpdateError::DataLoss => Code::DataLoss,
+        Undecided::Store(UpdateError::Busy { .. }) => Code::Aborted,
+        Undecided::Store(UpdateError::DataLoss) => Code::DataLoss,
+        Undecided::Unreachable { .. } => Code::Unavailable,
         _ => Code::ResourceExhausted,
     }
 }
@@ -269,8 +270,10 @@ mod tests {
                 Code::ResourceExhausted,
             ),
         ] {
-            assert_eq!(status_of(CallError::Undecided(error.clone())).code, code, "{error}");
+            assert_eq!(status_of(CallError::Undecided(error.clone().into())).code, code, "{error}");
         }
+        let unreachable = Undecided::Unreachable { cause: "refused".into() };
+        assert_eq!(status_of(unreachable.into()).code, Code::Unavailable);
     }
 
     #[test]

@@ -140,7 +140,8 @@ impl Counters for LaterCounters {
             let (keys_max, words, words_max) = (UPDATE_KEYS_MAX, 0, 0);
             if keys.len() > keys_max {
                 let keys = keys.len();
-                return Err(UpdateError::TooLarge { keys, words, keys_max, words_max });
+                let too_large = UpdateError::TooLarge { keys, words, keys_max, words_max };
+                return Err(too_large.into());
             }
             // As if another client had written in between: these states were never committed.
             let mut stale = keys.iter().map(new_entry).collect::<Vec<_>>();
