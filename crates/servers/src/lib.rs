@@ -19,11 +19,13 @@ mod later;
 mod overload;
 mod replies;
 pub mod rls;
+mod shared;
 
 pub use address::{Address, Listener};
 pub use health::Health;
 pub use overload::Overload;
 pub use replies::{HeaderNames, Replies};
+pub use shared::Shared;
 
 #[cfg(test)]
 mod tests;

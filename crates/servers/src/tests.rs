@@ -5,7 +5,7 @@
 use crate::frs::{self, Frs};
 use crate::http::{Http, MetricsPage};
 use crate::rls::{self, Rls};
-use crate::{Address, Health, Listener, Overload, Replies};
+use crate::{Address, Health, Listener, Overload, Shared};
 use prost::Message;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
@@ -89,18 +89,10 @@ struct Scene {
     serving: JoinHandle<()>,
 }
 
-/// What an endpoint is made of.
-struct Parts {
-    authority: Arc<Authority>,
-    observer: Arc<dyn Observer>,
-    health: Health,
-    overload: Arc<Overload>,
-    listener: Listener,
-    stop: watch::Receiver<bool>,
-}
-
 impl Scene {
-    fn new(serve: impl FnOnce(Parts) -> JoinHandle<()>) -> Scene {
+    fn new<F: Future<Output = ()> + Send + 'static>(
+        serve: impl FnOnce(Shared, Listener, watch::Receiver<bool>) -> F,
+    ) -> Scene {
         let dir = tempfile::TempDir::new().unwrap();
         let limits = dir.path().join("limits.yaml");
         std::fs::write(&limits, LIMITS).unwrap();
@@ -116,14 +108,14 @@ impl Scene {
             Listener::from_socket(socket.into(), &Address::Tcp(address.to_string())).unwrap();
         let (stop, stopped) = watch::channel(false);
         let (_, store) = watch::channel(StoreHealth::default());
-        let serving = serve(Parts {
+        let shared = Shared {
             authority: Arc::new(authority),
             observer,
+            replies: Arc::default(),
             health: Health { draining: stopped.clone(), store, workers: None },
             overload: Overload::start(),
-            listener,
-            stop: stopped,
-        });
+        };
+        let serving = tokio::spawn(serve(shared, listener, stopped));
         Scene { counters, recorder, address, stop, serving }
     }
 
@@ -179,12 +171,8 @@ async fn check_http1(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 32)]
 async fn json_exchanges_stay_open_until_their_answers_come() {
-    let scene = Scene::new(|parts| {
-        let Parts { authority, observer, health, overload, listener, stop } = parts;
-        let replies = Arc::new(Replies::default());
-        let http = Http::new(authority, observer, replies, NoPage, health, overload);
-        tokio::spawn(http.serve(listener, stop))
-    });
+    let scene =
+        Scene::new(|shared, listener, stop| Http::new(shared, NoPage).serve(listener, stop));
     let request = |key| {
         let entries = format!(
             "{{\"key\":\"business\",\"value\":\"b\"}},{{\"key\":\"key\",\"value\":\"{key}\"}}"
@@ -198,16 +186,13 @@ async fn json_exchanges_stay_open_until_their_answers_come() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 32)]
 async fn frs_exchanges_stay_open_until_their_answers_come() {
     const CLIENTS: usize = 2_000;
-    let scene = Scene::new(|parts| {
-        let Parts { authority, observer, overload, listener, stop, .. } = parts;
-        let settings = frs::Settings {
-            connections_max: CLIENTS,
-            request_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
-        };
-        let frs = Frs::new(authority, observer, overload, &settings);
-        tokio::spawn(frs.serve(listener, stop))
-    });
+    let settings = frs::Settings {
+        connections_max: CLIENTS,
+        request_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(60),
+    };
+    let scene =
+        Scene::new(|shared, listener, stop| Frs::new(shared, &settings).serve(listener, stop));
     let request = |key| {
         let body = format!("<frs><item business=\"b\" key=\"{key}\"/></frs>");
         let length = body.len();
@@ -280,17 +265,14 @@ fn request(key: usize) -> RateLimitRequest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 32)]
 async fn rate_limit_calls_stay_open_until_their_answers_come() {
     const CLIENTS: usize = 40;
-    let scene = Scene::new(|parts| {
-        let Parts { authority, observer, health, overload, listener, stop } = parts;
-        let settings = rls::Settings {
-            tls: None,
-            connection_age: None,
-            connection_age_grace: Duration::ZERO,
-            connections_max: CLIENTS,
-        };
-        let replies = Arc::new(Replies::default());
-        let rls = Rls::new(authority, observer, replies, health, overload, &settings).unwrap();
-        tokio::spawn(rls.serve(listener, stop))
+    let settings = rls::Settings {
+        tls: None,
+        connection_age: None,
+        connection_age_grace: Duration::ZERO,
+        connections_max: CLIENTS,
+    };
+    let scene = Scene::new(|shared, listener, stop| {
+        Rls::new(shared, &settings).unwrap().serve(listener, stop)
     });
     let mut clients = Vec::new();
     for number in 0..CLIENTS {

@@ -6,7 +6,7 @@
 use super::messages::{AssignedSocket, FromWorker, MESSAGE_BYTES_MAX, ToWorker};
 use crate::Settings;
 use crate::channel::{Channel, Incoming, Outgoing};
-use crate::endpoints::Endpoints;
+use crate::endpoints::{DecisionServices, Endpoints};
 use crate::logging::{self, Process};
 use crate::service::{OpenFeed, ProcessMetrics, Service};
 use crate::signals::{Action, Signals};
@@ -107,7 +107,8 @@ async fn serve_all(
     let (store_watch, store) = tidegate_data_dir::maintain(service.store.clone(), None);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
-    let services = service.decision_services(health, Overload::start(), settings)?;
+    let shared = service.shared(health, Overload::start());
+    let services = DecisionServices::new(&shared, settings)?;
     let mut endpoints = Endpoints::new();
     for (endpoint, listener) in listeners {
         endpoints.open(endpoint, listener, &services);

@@ -7,7 +7,7 @@ use super::request::{self, Command, Grouping, Item};
 use crate::http1::slots::{Phase, Slot};
 use crate::http1::{self, BodyError};
 use crate::later::{self, NoAnswer};
-use crate::overload::Overload;
+use crate::shared::Shared;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -15,7 +15,6 @@ use hyper::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_authority::clock;
-use tidegate_authority::{Authority, Observer};
 use tidegate_authority::{Change, JointError, JointUse, NodeError, NodeWindows, Use};
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
 use tidegate_xml::{self as xml, ErrorKind, XmlError};
@@ -41,11 +40,7 @@ pub(super) type Response = hyper::Response<Full<Bytes>>;
 
 /// The service; clones share everything.
 #[derive(Clone)]
-pub(super) struct Service {
-    pub(super) authority: Arc<Authority>,
-    pub(super) observer: Arc<dyn Observer>,
-    pub(super) overload: Arc<Overload>,
-}
+pub(super) struct Service(pub(super) Shared);
 
 /// A request that is refused as a whole.
 struct Refusal {
@@ -127,8 +122,8 @@ impl Service {
         };
         answered.unwrap_or_else(|refusal| {
             match refusal.code {
-                OVERLOADED => self.observer.shed(ENDPOINT),
-                _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => self.observer.refused(),
+                OVERLOADED => self.0.observer.shed(ENDPOINT),
+                _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => self.0.observer.refused(),
                 _ => {}
             }
             refusal.response()
@@ -178,13 +173,13 @@ impl Service {
         body: Bytes,
         slot: Arc<Slot>,
     ) -> Result<Response, Refusal> {
-        if self.overload.is_late() {
+        if self.0.overload.is_late() {
             return Err(Refusal::overloaded("overloaded; try again"));
         }
         let service = self.clone();
         let execution = async move { service.execute(command, &body).await };
         let executed =
-            later::complete(self.authority.answers(), &self.overload, slot, execution).await;
+            later::complete(self.0.authority.answers(), &self.0.overload, slot, execution).await;
         executed.unwrap_or_else(|NoAnswer| Err(no_decision("the counters do not answer")))
     }
 
@@ -223,7 +218,7 @@ impl Service {
                     answer.failed(&error);
                     match error {
                         NodeError::Undecided(cause) => {
-                            self.observer.undecided(&cause);
+                            self.0.observer.undecided(&cause);
                             undecided = Some(cause);
                         }
                         _ => decided += 1,
@@ -256,7 +251,7 @@ impl Service {
             descriptors: items.iter().map(descriptor).collect(),
             hits: Hits::ONE,
         };
-        let used = self.authority.use_nodes(&core_request, how, now, |verdict, of_each| {
+        let used = self.0.authority.use_nodes(&core_request, how, now, |verdict, of_each| {
             for (item, windows) in items.iter().zip(of_each) {
                 answer.item(&item.business, &item.key);
                 answer.decided(verdict, windows);
@@ -290,7 +285,7 @@ impl Service {
         now: Timestamp,
         answer: &mut Answer,
     ) -> Result<(), NodeError> {
-        let authority = &self.authority;
+        let authority = &self.0.authority;
         let done = match command {
             Command::Query | Command::Update | Command::Acquire => {
                 let (how, hits) = match command {

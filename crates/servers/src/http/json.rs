@@ -54,14 +54,14 @@ pub(super) async fn answer<M: MetricsPage>(
     request: Request<Incoming>,
     slot: &Arc<Slot>,
 ) -> Page {
-    if http.overload.is_late() {
+    if http.shared.overload.is_late() {
         body::discard(request).await;
         return refuse(http, &Refusal::Overloaded);
     }
     let body = match body::read(request, slot).await {
         Ok(body) => body,
         Err(ReadError::Refused(page)) => {
-            http.observer.refused();
+            http.shared.observer.refused();
             return page;
         }
         Err(ReadError::Overloaded) => return refuse(http, &Refusal::Overloaded),
@@ -77,12 +77,12 @@ fn refuse<M>(http: &Http<M>, refused: &Refusal) -> Page {
     tracing::debug!(error = %refused, "refused a request");
     let page = Page::text(refused.status(), format!("{refused}\n"));
     if let Refusal::Overloaded = refused {
-        http.observer.shed(ENDPOINT);
+        http.shared.observer.shed(ENDPOINT);
         return page.with_header(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    http.observer.refused();
+    http.shared.observer.refused();
     if let Refusal::Undecided(error) = refused {
-        http.observer.undecided(error);
+        http.shared.observer.undecided(error);
     }
     page
 }
@@ -94,13 +94,13 @@ async fn decide_in_time<M: MetricsPage>(
     slot: &Arc<Slot>,
     body: Bytes,
 ) -> Result<(StatusCode, String), Refusal> {
-    if http.overload.is_late() {
+    if http.shared.overload.is_late() {
         return Err(Refusal::Overloaded);
     }
-    let (answers, decided) = (http.authority.answers(), http.clone());
+    let (answers, decided) = (http.shared.authority.answers(), http.clone());
     if body.len() <= SMALL_BYTES_MAX {
         let decision = async move { decide(&decided, &body).await };
-        return later::complete(answers, &http.overload, slot.clone(), decision).await?;
+        return later::complete(answers, &http.shared.overload, slot.clone(), decision).await?;
     }
     let permit = http.large_bodies.clone().try_acquire_owned().map_err(|_| Refusal::Overloaded)?;
     let decision = tokio::task::spawn_blocking(move || {
@@ -110,14 +110,14 @@ async fn decide_in_time<M: MetricsPage>(
     });
     // It fails only at the end of the program.
     let decision = async { decision.await.unwrap_or(Err(Refusal::Overloaded)) };
-    later::complete(answers, &http.overload, slot.clone(), decision).await?
+    later::complete(answers, &http.shared.overload, slot.clone(), decision).await?
 }
 
 async fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<(StatusCode, String), Refusal> {
     let request = request_from_wire(proto_json::read(body)?)?;
-    let answer = http.authority.decide(&request, clock::now()).await?;
+    let answer = http.shared.authority.decide(&request, clock::now()).await?;
     let mut response = response_to_wire(&answer);
-    response.response_headers_to_add = http.replies.headers(&request, &answer);
+    response.response_headers_to_add = http.shared.replies.headers(&request, &answer);
     let status = match answer.verdict {
         Verdict::Allow => StatusCode::OK,
         Verdict::Deny => StatusCode::TOO_MANY_REQUESTS,

@@ -439,7 +439,7 @@ where
                 return Poll::Ready(Err(End::Done));
             }
             self.received = self.received.wrapping_add(input.len() as u64);
-            let overload = &self.endpoint.overload;
+            let overload = &self.endpoint.shared.overload;
             let turn = Turn::begin();
             let admission = if overload.is_late() { Admission::Shed } else { Admission::Decide };
             let now = turn.began().saturating_duration_since(self.opened.into_std());

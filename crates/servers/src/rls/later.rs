@@ -54,7 +54,7 @@ impl LaterCalls {
         let is_too_much = self.bytes > 0 && self.bytes + bytes > BYTES_MAX;
         let tasks = self.tasks.get_or_insert_default();
         if is_too_much || tasks.len() >= CALLS_MAX {
-            endpoint.observer.refused();
+            endpoint.shared.observer.refused();
             let message = "too many calls of this connection wait for their answers";
             return Outcome::Refused(Status::new(Code::ResourceExhausted, message));
         }
@@ -62,7 +62,8 @@ impl LaterCalls {
         let (endpoint, call) = (endpoint.clone(), call.id);
         tasks.spawn(async move {
             let deciding = async {
-                let decided = endpoint.authority.answer_ask(&request, &ask, clock::now()).await;
+                let decided =
+                    endpoint.shared.authority.answer_ask(&request, &ask, clock::now()).await;
                 match decided {
                     Ok(decided) => {
                         let mut answer = Vec::new();
@@ -72,7 +73,7 @@ impl LaterCalls {
                     Err(error) => Err(refuse(&endpoint, error.into())),
                 }
             };
-            let answer = endpoint.overload.watch(deciding).await;
+            let answer = endpoint.shared.overload.watch(deciding).await;
             Answered { call, answer, bytes }
         });
         Outcome::Later

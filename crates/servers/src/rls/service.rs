@@ -47,7 +47,7 @@ impl Service for Methods<'_> {
             return match self.admission {
                 Admission::Decide => self.should_rate_limit(call, answer),
                 Admission::Shed => {
-                    self.endpoint.observer.shed("grpc");
+                    self.endpoint.shared.observer.shed("grpc");
                     Outcome::Refused(Status::new(Code::ResourceExhausted, "overloaded"))
                 }
             };
@@ -59,12 +59,13 @@ impl Service for Methods<'_> {
 impl Methods<'_> {
     fn should_rate_limit(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
         let endpoint = self.endpoint;
-        if endpoint.authority.answers() == Answers::Later {
+        if endpoint.shared.authority.answers() == Answers::Later {
             return self.later.begin(endpoint, call);
         }
         let value_of = |name| call.metadata.get(name);
         READER.with_borrow_mut(|reader| {
-            let called = endpoint.authority.answer_call(reader, call.message, value_of, clock::now);
+            let called =
+                endpoint.shared.authority.answer_call(reader, call.message, value_of, clock::now);
             let outcome = match called {
                 Ok((request, decided)) => {
                     encode(endpoint, request, &decided, answer);
@@ -88,10 +89,10 @@ impl Methods<'_> {
         let path = String::from_utf8_lossy(shown);
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
             Some((health::SERVICE, "Check")) => {
-                health::answer_check(call.message, &self.endpoint.health, answer)
+                health::answer_check(call.message, &self.endpoint.shared.health, answer)
             }
             Some((health::SERVICE, "Watch")) => {
-                health::answer_watch(call.message, &self.endpoint.health, answer)
+                health::answer_watch(call.message, &self.endpoint.shared.health, answer)
             }
             Some((service, "ServerReflectionInfo")) if reflection::SERVICES.contains(&service) => {
                 match self.admission {
@@ -111,14 +112,14 @@ impl Methods<'_> {
 
 /// Appends an answer with its headers.
 pub(super) fn encode(endpoint: &Endpoint, request: &Request, decided: &Answer, to: &mut Vec<u8>) {
-    encode_answer(decided, endpoint.replies.headers(request, decided), to);
+    encode_answer(decided, endpoint.shared.replies.headers(request, decided), to);
 }
 
 /// Reports a call without an answer, and returns its status.
 pub(super) fn refuse(endpoint: &Endpoint, refused: CallError) -> Status {
-    endpoint.observer.refused();
+    endpoint.shared.observer.refused();
     if let CallError::Undecided(error) = &refused {
-        endpoint.observer.undecided(error);
+        endpoint.shared.observer.undecided(error);
     }
     status_of(refused)
 }
