@@ -50,9 +50,11 @@ pub trait Counters: Send + Sync {
     /// When updates end.
     fn answers(&self) -> Answers;
 
-    /// Passes the states of `keys` to `update` and commits the changed ones: all or none. An error means that
-    /// `update` did not run or its changes were not committed. Otherwise its last run was on the states that were
-    /// replaced.
+    /// Passes the states of `keys` to `update` and commits the changed ones: all or none. States that have expired
+    /// at `now` are new. A state that is left all zero, or whose expiry is not in the future, is forgotten.
+    ///
+    /// On success, the last run of `update` was on the states that its changes replaced. After an error nothing was
+    /// committed, except possibly after a loss of data or of the connection.
     ///
     /// An update that was begun may be committed although its future is dropped. An engine that answers later must
     /// answer within a bounded time.

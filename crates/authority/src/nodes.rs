@@ -246,7 +246,7 @@ impl Authority {
         &self,
         request: &Request,
         now: Timestamp,
-        change: impl Fn(&Node<'_, '_, '_>, &mut Words) -> Result<(), NodeError> + Sync,
+        mut change: impl FnMut(&Node<'_, '_, '_>, &mut Words) -> Result<(), NodeError> + Send,
         then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
         let limits = self.limits.load();
@@ -271,19 +271,15 @@ impl Authority {
 
     /// Erases the node of `request`: all its counters are as if never used. Returns whether it existed.
     pub async fn erase_node(&self, request: &Request, now: Timestamp) -> Result<bool, NodeError> {
-        let limits = self.limits.load();
-        let matched = match_limits(&limits.rules, request);
-        let applied = &matched.each[..];
-        check_known(applied)?;
-        let plan = Plan::of(applied, request, Modes::default(), self.counters.seed(), now);
-        let node = Node { plan: &plan, applied, now };
-        let mut existed = false;
-        let mut update = |entries: &mut Entries<'_>| {
-            existed = node.exists(&plan.read(entries));
-            (0..plan.keys.len()).for_each(|key| entries.get(key).state.fill(0));
+        let (mut existed, mut others) = (false, Vec::new());
+        let erase = |node: &Node<'_, '_, '_>, words: &mut Words| {
+            existed = node.exists(words);
+            others = node.other_parts(self.counters.seed());
+            words.fill(0);
+            Ok(())
         };
-        self.counters.update(&plan.keys, now, &mut update).await?;
-        for part in node.other_parts(self.counters.seed()) {
+        self.with_node(request, now, erase, |_| ()).await?;
+        for part in others {
             let mut had_part = false;
             let mut update = |entries: &mut Entries<'_>| {
                 had_part = !entries.get(0).is_new();
