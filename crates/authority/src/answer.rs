@@ -1,8 +1,8 @@
 //! From decisions on limits to an answer: a status for each descriptor, reports, metadata.
 
-use crate::applied::{Applied, AppliedLimit};
-use crate::debits::Debits;
-use crate::observer::{LimitObserver, Shadow};
+use crate::applied::{Applied, AppliedLimit, MatchedLimits};
+use crate::in_force::LimitsInForce;
+use crate::observer::Shadow;
 use tidegate_core::{
     Charge, Decision, Enforcement, Entry, LimitView, Request, Status, Timestamp, Value, Verdict,
 };
@@ -10,6 +10,7 @@ use tidegate_limits::{Limit, Rule};
 
 /// A request that was decided.
 pub(crate) struct Decided<'a, 'm> {
+    pub(crate) limits: &'a LimitsInForce,
     pub(crate) request: &'a Request,
     pub(crate) applied: &'a [Applied<'m>],
     /// One for each limit that was applied, in the order of the descriptors.
@@ -17,7 +18,17 @@ pub(crate) struct Decided<'a, 'm> {
     pub(crate) now: Timestamp,
 }
 
-impl Decided<'_, '_> {
+impl<'a, 'm> Decided<'a, 'm> {
+    pub(crate) fn new(
+        limits: &'a LimitsInForce,
+        request: &'a Request,
+        matched: &'a MatchedLimits<'m>,
+        decisions: &'a [Decision],
+        now: Timestamp,
+    ) -> Self {
+        Decided { limits, request, applied: &matched.each, decisions, now }
+    }
+
     /// One status per descriptor.
     pub(crate) fn statuses(&self) -> Vec<Status> {
         let mut decisions = self.decisions.iter();
@@ -61,9 +72,10 @@ impl Decided<'_, '_> {
         }
     }
 
-    /// Reports each decision under its rule.
-    pub(crate) fn report(&self, observer: &dyn LimitObserver) {
-        let mut decisions = self.decisions.iter();
+    /// Reports each decision under its rule. Calls `peeked_or_denied` for those of configured limits that took
+    /// nothing, which are rare.
+    pub(crate) fn report(&self, peeked_or_denied: impl Fn(&Limit, Charge, &Decision)) {
+        let (observer, mut decisions) = (&*self.limits.observer, self.decisions.iter());
         for (applied, descriptor) in self.applied.iter().zip(&self.request.descriptors) {
             let charge = self.request.charge_of(descriptor);
             if let Applied::Unlimited(rule) = applied {
@@ -76,21 +88,10 @@ impl Decided<'_, '_> {
                 };
                 let (of, entries) = (applied.rule().zip(limit.limit), &descriptor.entries);
                 observer.decided(of, entries, charge, decision, limit.quota.capacity(), shadow);
-            }
-        }
-    }
-
-    /// Notes limits that are peeked at, and limits that refuse debits.
-    pub(crate) fn note_debits(&self, debits: &Debits) {
-        let mut decisions = self.decisions.iter();
-        for (applied, descriptor) in self.applied.iter().zip(&self.request.descriptors) {
-            let charge = self.request.charge_of(descriptor);
-            for (limit, decision) in applied.limits().zip(decisions.by_ref()) {
-                // Rare among requests.
                 if (charge == Charge::PEEK || !decision.is_allow())
                     && let Some(limit) = limit.limit
                 {
-                    debits.note(limit, charge, decision);
+                    peeked_or_denied(limit, charge, decision);
                 }
             }
         }

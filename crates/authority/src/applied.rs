@@ -100,27 +100,28 @@ fn brought_along<'a>(rules: &Rules, domain: &str, limit: LimitOverride) -> Appli
 
 impl Applied<'_> {
     pub(crate) fn limits(&self) -> impl Iterator<Item = AppliedLimit<'_>> {
-        let (configured, brought) = match self {
-            Applied::Nothing | Applied::Unlimited(_) => (None, None),
-            Applied::Rule { found, limits } => (Some((found.rule, limits)), None),
-            Applied::Override(quota) => (None, Some(quota)),
+        let count = match self {
+            Applied::Nothing | Applied::Unlimited(_) => 0,
+            Applied::Rule { limits, .. } => limits.len(),
+            Applied::Override(_) => 1,
         };
-        let configured = configured.into_iter().flat_map(|(rule, limits)| {
-            limits.iter().map(move |limit| AppliedLimit {
+        (0..count).filter_map(|index| match self {
+            Applied::Nothing | Applied::Unlimited(_) => None,
+            Applied::Rule { found, limits } => limits.get(index).map(|limit| AppliedLimit {
                 quota: &limit.quota,
-                enforcement: rule.enforcement,
+                enforcement: found.rule.enforcement,
                 denied: Some(limit.denied),
                 label: &limit.label,
                 limit: Some(*limit),
-            })
-        });
-        configured.chain(brought.map(|quota| AppliedLimit {
-            quota,
-            enforcement: Enforcement::Enforce,
-            denied: None,
-            label: BROUGHT_ALONG,
-            limit: None,
-        }))
+            }),
+            Applied::Override(quota) => Some(AppliedLimit {
+                quota,
+                enforcement: Enforcement::Enforce,
+                denied: None,
+                label: BROUGHT_ALONG,
+                limit: None,
+            }),
+        })
     }
 
     /// The entries whose values share one counter.

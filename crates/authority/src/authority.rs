@@ -1,25 +1,27 @@
 //! The authority: limits in force, counters, and the decision on a request.
 //!
-//! All limits of a request are decided under the locks of all their counters: every one is charged, or none
-//! is.
+//! All limits of a request are decided in one update of all their counters: every one is charged, or none is.
+//! Operations are futures, since counters may answer later; over counters in memory they end when they are first
+//! polled. What follows from a decision is done and reported after its update, once.
 
-use crate::applied::match_limits;
+use crate::answer::Decided;
+use crate::applied::{MatchedLimits, match_limits};
+use crate::counters::{Answers, Counters, Undecided};
 use crate::in_force::LimitsInForce;
 use crate::leases::LeaseRoom;
 use crate::modes::{DynamicMetadata, GlobalShadow, Modes};
 use crate::observer::Observer;
 use crate::plan::{DECISIONS, Plan};
-use crate::transaction::Transaction;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use tidegate_core::{Answer, Decision, Nanos, Request, StateSize, Timestamp, Verdict};
+use tidegate_core::{Answer, Nanos, Request, Timestamp, Verdict};
 use tidegate_limits::{Limit, Rules};
-use tidegate_store::{Class, Cluster, UpdateError};
+use tidegate_store::Entries;
 
 /// Decides requests.
 #[expect(missing_debug_implementations, reason = "it has nothing to show")]
 pub struct Authority {
-    pub(crate) store: Arc<Cluster>,
+    pub(crate) counters: Arc<dyn Counters>,
     pub(crate) limits: ArcSwap<LimitsInForce>,
     pub(crate) modes: Modes,
     pub(crate) observer: Arc<dyn Observer>,
@@ -39,27 +41,31 @@ pub struct NoWideNodes {
 
 impl Authority {
     pub fn new(
-        store: Arc<Cluster>,
+        counters: Arc<dyn Counters>,
         rules: Rules,
         modes: Modes,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, NoWideNodes> {
-        check_nodes(&store, &rules)?;
+        check_states(&*counters, &rules)?;
         let limits = ArcSwap::from_pointee(LimitsInForce::new(rules, &*observer));
-        let lease_room =
-            LeaseRoom::new(&store, modes.lease_ttl.unwrap_or(Nanos::ZERO), modes.lessors);
-        Ok(Authority { store, limits, modes, observer, lease_room })
+        let lease_room = LeaseRoom::new(
+            counters.capacity(),
+            modes.lease_ttl.unwrap_or(Nanos::ZERO),
+            modes.lessors,
+        );
+        Ok(Authority { counters, limits, modes, observer, lease_room })
     }
 
     /// Puts `rules` in force. Requests under way finish by the old ones; counters live on.
     pub fn replace_limits(&self, rules: Rules) -> Result<(), NoWideNodes> {
-        check_nodes(&self.store, &rules)?;
+        check_states(&*self.counters, &rules)?;
         self.limits.store(Arc::new(LimitsInForce::new(rules, &*self.observer)));
         Ok(())
     }
 
-    pub fn store(&self) -> &Arc<Cluster> {
-        &self.store
+    /// When operations end.
+    pub fn answers(&self) -> Answers {
+        self.counters.answers()
     }
 
     /// Does something with the rules in force.
@@ -67,45 +73,43 @@ impl Authority {
         with(&self.limits.load().rules)
     }
 
-    /// Runs `operation` on `request` as it stands under the limits in force, with the enforcement of `modes`.
-    pub(crate) fn transact<R>(
-        &self,
-        request: &Request,
-        modes: Modes,
-        now: Timestamp,
-        operation: impl FnOnce(&mut Transaction<'_, '_>) -> R,
-    ) -> R {
-        let (limits, seed) = (self.limits.load(), self.store.seed());
-        let matched = match_limits(&limits.rules, request);
-        let plan = Plan::of(&matched.each, request, modes, seed, now);
-        let (store, observer) = (&*self.store, &*self.observer);
-        let (limits, matched) = (&**limits, &matched);
-        operation(&mut Transaction { store, observer, limits, request, matched, plan, now })
+    /// Decides `request` at `now`, for a client that knows of no leases.
+    pub async fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, Undecided> {
+        let limits = self.limits.load();
+        let matched = self.matched(&limits, request);
+        let mut plan = Plan::of(&matched.each, request, self.modes, self.counters.seed(), now);
+        let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
+        let mut update =
+            |entries: &mut Entries<'_>| verdict = plan.decide(entries, now, &mut decisions);
+        self.counters.update(&plan.keys, now, &mut update).await?;
+        let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
+        let answer = self.answer(&decided, &mut plan, verdict);
+        DECISIONS.set(decisions);
+        Ok(answer)
     }
 
-    /// Decides `request` at `now`, for a client that knows of no leases.
-    pub fn decide(&self, request: &Request, now: Timestamp) -> Result<Answer, UpdateError> {
-        self.transact(request, self.modes, now, |transaction| {
-            transaction.report_unknown_domain();
-            let mut decisions = DECISIONS.take();
-            let verdict =
-                transaction.update(|plan, entries| plan.decide(entries, now, &mut decisions))?;
-            let answer = self.answer(transaction, decisions.all(), verdict);
-            DECISIONS.set(decisions);
-            Ok(answer)
-        })
+    /// The limits that apply to `request`. Reports descriptors of a domain that has none.
+    pub(crate) fn matched<'m>(
+        &self,
+        limits: &'m LimitsInForce,
+        request: &Request,
+    ) -> MatchedLimits<'m> {
+        let matched = match_limits(&limits.rules, request);
+        if matched.without_domain > 0 {
+            self.observer.domain_not_found(matched.without_domain);
+        }
+        matched
     }
 
     /// The answer to a request that was decided, which is reported.
     pub(crate) fn answer(
         &self,
-        transaction: &mut Transaction<'_, '_>,
-        decisions: &[Decision],
+        decided: &Decided<'_, '_>,
+        plan: &mut Plan<'_>,
         verdict: Verdict,
     ) -> Answer {
-        let decided = transaction.decided(decisions);
-        decided.report(&*transaction.limits.observer);
-        decided.note_debits(&transaction.limits.debits);
+        let debits = &decided.limits.debits;
+        decided.report(|limit, charge, decision| debits.note(limit, charge, decision));
         let statuses = decided.statuses();
         let metadata = match self.modes.metadata {
             DynamicMetadata::On => Some(decided.metadata(&statuses)),
@@ -113,9 +117,8 @@ impl Authority {
         };
         self.observer.answered(verdict);
         if self.modes.shadow == GlobalShadow::On {
-            let modes = Modes { shadow: GlobalShadow::Off, ..self.modes };
-            transaction.plan.enforce(&transaction.matched.each, modes);
-            if tidegate_core::verdict(&transaction.plan.asks, decisions) == Verdict::Deny {
+            plan.enforce(decided.applied, Modes { shadow: GlobalShadow::Off, ..self.modes });
+            if tidegate_core::verdict(&plan.asks, decided.decisions) == Verdict::Deny {
                 self.observer.shadowed();
             }
         }
@@ -123,12 +126,9 @@ impl Authority {
     }
 }
 
-/// Whether the store has nodes for every limit.
-fn check_nodes(store: &Cluster, rules: &Rules) -> Result<(), NoWideNodes> {
-    let words = store.geometry(Class::Wide).map_or(0, |geometry| geometry.state_words() as usize);
-    let unfit = |limit: &&Limit| {
-        limit.quota.state_size() == StateSize::Wide && words < StateSize::Wide.words()
-    };
+/// Whether the counters can have the state of every limit.
+fn check_states(counters: &dyn Counters, rules: &Rules) -> Result<(), NoWideNodes> {
+    let unfit = |limit: &&Limit| counters.state_words() < limit.quota.state_size().words();
     match rules.limits().into_iter().find(unfit) {
         None => Ok(()),
         Some(limit) => {

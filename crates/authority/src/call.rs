@@ -1,8 +1,8 @@
 //! One message of the rate limit protocol, answered: an ask, an ask for leases, or a return of tokens.
 
 use crate::authority::Authority;
-use tidegate_core::{Answer, Descriptor, Direction, Request, Timestamp};
-use tidegate_store::UpdateError;
+use crate::counters::{Undecided, wait};
+use tidegate_core::{Answer, Descriptor, Direction, LeaseRequest, LeaseReturn, Request, Timestamp};
 use tidegate_wire::{RequestReader, WireError, lease_request_from, returned_from};
 
 /// Why a call has no answer.
@@ -11,9 +11,9 @@ pub enum CallError {
     /// The message or its metadata makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// The store could not be used.
+    /// The counters could not be updated.
     #[error(transparent)]
-    Undecided(#[from] UpdateError),
+    Undecided(#[from] Undecided),
 }
 
 impl From<WireError> for CallError {
@@ -22,16 +22,20 @@ impl From<WireError> for CallError {
     }
 }
 
-impl Authority {
-    /// Answers `message` at `now()`, the time once it is read; `value_of` finds metadata of the call by name.
-    pub fn answer_call<'r, 'a>(
-        &self,
-        reader: &'r mut RequestReader,
-        message: &[u8],
+/// What a message asks for, by the metadata of its call.
+#[derive(Debug)]
+pub enum Ask {
+    Decision,
+    Lease(LeaseRequest),
+    Return(LeaseReturn),
+}
+
+impl Ask {
+    /// Reads the ask that comes with `request`; `value_of` finds metadata of the call by name.
+    pub fn read<'a>(
+        request: &Request,
         value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
-        now: impl FnOnce() -> Timestamp,
-    ) -> Result<(&'r Request, Answer), CallError> {
-        let request = reader.read(message)?;
+    ) -> Result<Ask, CallError> {
         let descriptors = request.descriptors.len();
         if let Some(back) = returned_from(descriptors, &value_of)? {
             let takes = |descriptor: &Descriptor| descriptor.direction == Direction::Take;
@@ -41,13 +45,41 @@ impl Authority {
                      is_negative_hits"
                 )));
             }
-            let answer = self.return_tokens(request, &back, now())?;
-            return Ok((request, answer));
+            return Ok(Ask::Return(back));
         }
-        let answer = match lease_request_from(descriptors, &value_of)? {
-            Some(ask) => self.decide_leasing(request, &ask, now())?,
-            None => self.decide(request, now())?,
+        Ok(lease_request_from(descriptors, &value_of)?.map_or(Ask::Decision, Ask::Lease))
+    }
+}
+
+impl Authority {
+    /// Answers `message` at `now()`, the time once it is read. Blocks the thread if counters answer later.
+    pub fn answer_call<'r, 'a>(
+        &self,
+        reader: &'r mut RequestReader,
+        message: &[u8],
+        value_of: impl Fn(&'static str) -> Option<&'a [u8]>,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Result<(&'r Request, Answer), CallError> {
+        let request = reader.read(message)?;
+        let answer = match Ask::read(request, value_of)? {
+            Ask::Decision => wait(self.decide(request, now())),
+            Ask::Lease(ask) => wait(self.decide_leasing(request, &ask, now())),
+            Ask::Return(back) => wait(self.return_tokens(request, &back, now())),
         };
-        Ok((request, answer))
+        Ok((request, answer?))
+    }
+
+    /// Answers `request`, which came with `ask`.
+    pub async fn answer_ask(
+        &self,
+        request: &Request,
+        ask: &Ask,
+        now: Timestamp,
+    ) -> Result<Answer, Undecided> {
+        match ask {
+            Ask::Decision => self.decide(request, now).await,
+            Ask::Lease(ask) => self.decide_leasing(request, ask, now).await,
+            Ask::Return(back) => self.return_tokens(request, back, now).await,
+        }
     }
 }

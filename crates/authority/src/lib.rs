@@ -11,6 +11,7 @@ mod applied;
 mod authority;
 mod call;
 pub mod clock;
+mod counters;
 mod debits;
 mod in_force;
 mod leases;
@@ -21,10 +22,13 @@ mod observer;
 mod plan;
 mod preview;
 mod standalone;
-mod transaction;
+#[cfg(any(test, feature = "testing"))]
+#[path = "tests/later_counters.rs"]
+pub mod testing;
 
 pub use authority::{Authority, NoWideNodes};
-pub use call::CallError;
+pub use call::{Ask, CallError};
+pub use counters::{Answers, Counters, Undecided, Update, Updating, wait};
 pub use log_rate::OncePerSecond;
 pub use modes::{DynamicMetadata, GlobalQuota, GlobalShadow, Modes};
 pub use nodes::{Change, JointError, JointUse, NodeError, NodeWindow, NodeWindows, Use};
@@ -33,5 +37,11 @@ pub use plan::counter_keys;
 pub use preview::{Previewed, preview};
 pub use standalone::open_standalone;
 
+/// The cases over counters in shared memory.
 #[cfg(test)]
 mod tests;
+/// The same cases over counters that answer later.
+#[cfg(test)]
+#[path = "tests.rs"]
+#[expect(clippy::duplicate_mod, reason = "every case runs over both engines")]
+mod tests_later;

@@ -6,8 +6,10 @@
 //! Start and end can be set for first-hit windows only. Other windows show their count and their last hit, token
 //! buckets their count alone.
 
-use crate::applied::Applied;
+use crate::answer::Decided;
+use crate::applied::{Applied, match_limits};
 use crate::authority::Authority;
+use crate::counters::Undecided;
 use crate::modes::Modes;
 use crate::plan::{EXPIRY_SLACK, Plan, Words};
 use smallvec::SmallVec;
@@ -16,7 +18,7 @@ use tidegate_core::{
     Verdict, decide, decide_all,
 };
 use tidegate_limits::Limit;
-use tidegate_store::{Entries, Hashed, UpdateError};
+use tidegate_store::{Entries, Hashed};
 
 /// How the hits of a request are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +93,7 @@ pub enum NodeError {
     #[error("window {name}: {what}")]
     Time { name: String, what: &'static str },
     #[error(transparent)]
-    Undecided(#[from] UpdateError),
+    Undecided(#[from] Undecided),
 }
 
 /// Why nodes could not be used as one.
@@ -99,11 +101,11 @@ pub enum NodeError {
 pub enum JointError {
     /// No limit is configured for the businesses of the descriptors at these indexes.
     Unknown(SmallVec<[usize; 4]>),
-    Undecided(UpdateError),
+    Undecided(Undecided),
 }
 
-impl From<UpdateError> for JointError {
-    fn from(error: UpdateError) -> JointError {
+impl From<Undecided> for JointError {
+    fn from(error: Undecided) -> JointError {
         JointError::Undecided(error)
     }
 }
@@ -111,178 +113,212 @@ impl From<UpdateError> for JointError {
 impl Authority {
     /// Uses the nodes of `request`, one for each descriptor, as one: all hits fit, or none is counted. Calls
     /// `then` with the windows of each.
-    pub fn use_nodes<T>(
+    pub async fn use_nodes<T>(
         &self,
         request: &Request,
         how: JointUse,
         now: Timestamp,
         then: impl FnOnce(Verdict, &[NodeWindows<'_>]) -> T,
     ) -> Result<T, JointError> {
-        self.transact(request, self.modes, now, |transaction| {
-            transaction.report_unknown_domain();
-            let applied = &transaction.matched.each;
-            let unknown = applied.iter().enumerate();
-            let unknown = unknown.filter(|(_, applied)| matches!(applied, Applied::Nothing));
-            let unknown: SmallVec<[usize; 4]> = unknown.map(|(index, _)| index).collect();
-            if !unknown.is_empty() {
-                return Err(JointError::Unknown(unknown));
+        let limits = self.limits.load();
+        let matched = self.matched(&limits, request);
+        let applied = &matched.each[..];
+        let unknown = applied.iter().enumerate();
+        let unknown = unknown.filter(|(_, applied)| matches!(applied, Applied::Nothing));
+        let unknown: SmallVec<[usize; 4]> = unknown.map(|(index, _)| index).collect();
+        if !unknown.is_empty() {
+            return Err(JointError::Unknown(unknown));
+        }
+        let mut plan = Plan::of(applied, request, self.modes, self.counters.seed(), now);
+        plan.asks.iter_mut().for_each(|ask| ask.denied = DeniedHits::Ignore);
+        let (mut verdict, mut decisions) = (Verdict::Deny, Decisions::default());
+        let mut words = Words::new();
+        let mut update = |entries: &mut Entries<'_>| match how {
+            JointUse::Look => {
+                words = plan.read(entries);
+                // The hits of a node that comes twice must fit together, so decide on a copy.
+                verdict = decide_all(&mut words.clone(), &plan.asks, now, &mut decisions);
             }
-            transaction.plan.asks.iter_mut().for_each(|ask| ask.denied = DeniedHits::Ignore);
-            let mut decisions = Decisions::default();
-            let (verdict, words) = transaction.update(|plan, entries| match how {
-                JointUse::Look => {
-                    let words = plan.read(entries);
-                    // The hits of a node that comes twice must fit together, so decide on a copy.
-                    let mut tried = words.clone();
-                    (decide_all(&mut tried, &plan.asks, now, &mut decisions), words)
-                }
-                JointUse::Acquire => {
-                    let verdict = plan.decide(entries, now, &mut decisions);
-                    (verdict, plan.read(entries))
-                }
-            })?;
-            let plan = &transaction.plan;
-            let all = match how {
-                JointUse::Look => peeked_windows(plan, applied, &words, now),
-                JointUse::Acquire => {
-                    let decided = transaction.decided(decisions.all());
-                    decided.report(&*transaction.limits.observer);
-                    windows(plan, applied, &words, decisions.all(), now)
-                }
-            };
-            self.observer.answered(verdict);
-            let mut all = all.into_iter();
-            let of_each: Vec<NodeWindows<'_>> = applied
-                .iter()
-                .map(|applied| all.by_ref().take(applied.limits().count()).collect())
-                .collect();
-            Ok(then(verdict, &of_each))
-        })
+            JointUse::Acquire => {
+                verdict = plan.decide(entries, now, &mut decisions);
+                words = plan.read(entries);
+            }
+        };
+        self.counters.update(&plan.keys, now, &mut update).await?;
+        let all = match how {
+            JointUse::Look => peeked_windows(&plan, applied, &words, now),
+            JointUse::Acquire => {
+                Decided::new(&limits, request, &matched, decisions.all(), now).report(|_, _, _| {});
+                windows(&plan, applied, &words, decisions.all(), now)
+            }
+        };
+        self.observer.answered(verdict);
+        let mut all = all.into_iter();
+        let of_each: Vec<NodeWindows<'_>> = applied
+            .iter()
+            .map(|applied| all.by_ref().take(applied.limits().count()).collect())
+            .collect();
+        Ok(then(verdict, &of_each))
     }
 
     /// Uses the node of `request`, which has one descriptor. Calls `then` with its windows.
-    pub fn use_node<T>(
+    pub async fn use_node<T>(
         &self,
         request: &Request,
         how: Use,
         now: Timestamp,
         then: impl FnOnce(Verdict, &NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
-        self.transact(request, self.modes, now, |transaction| {
-            transaction.report_unknown_domain();
-            let applied = &transaction.matched.each;
-            check_known(applied)?;
-            // These commands define what denied hits do, whatever the limits say.
-            let denied = if how == Use::Record { DeniedHits::Count } else { DeniedHits::Ignore };
-            transaction.plan.asks.iter_mut().for_each(|ask| ask.denied = denied);
-            let mut decisions = Decisions::default();
-            let (verdict, words) = transaction.update(|plan, entries| {
-                let verdict = plan.decide(entries, now, &mut decisions);
-                (verdict, plan.read(entries))
-            })?;
-            if how != Use::Look {
-                let decided = transaction.decided(decisions.all());
-                decided.report(&*transaction.limits.observer);
-            }
-            self.observer.answered(verdict);
-            let plan = &transaction.plan;
-            Ok(then(verdict, &windows(plan, applied, &words, decisions.all(), now)))
-        })
+        let limits = self.limits.load();
+        let matched = self.matched(&limits, request);
+        let applied = &matched.each[..];
+        check_known(applied)?;
+        let mut plan = Plan::of(applied, request, self.modes, self.counters.seed(), now);
+        // These commands define what denied hits do, whatever the limits say.
+        let denied = if how == Use::Record { DeniedHits::Count } else { DeniedHits::Ignore };
+        plan.asks.iter_mut().for_each(|ask| ask.denied = denied);
+        let (mut verdict, mut decisions) = (Verdict::Deny, Decisions::default());
+        let mut words = Words::new();
+        let mut update = |entries: &mut Entries<'_>| {
+            verdict = plan.decide(entries, now, &mut decisions);
+            words = plan.read(entries);
+        };
+        self.counters.update(&plan.keys, now, &mut update).await?;
+        if how != Use::Look {
+            Decided::new(&limits, request, &matched, decisions.all(), now).report(|_, _, _| {});
+        }
+        self.observer.answered(verdict);
+        Ok(then(verdict, &windows(&plan, applied, &words, decisions.all(), now)))
     }
 
     /// Finds the node of `request`. It is an error if no window is open.
-    pub fn find_node<T>(
+    pub async fn find_node<T>(
         &self,
         request: &Request,
         now: Timestamp,
         then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
-        self.with_node(request, now, |plan, applied, entries| {
-            let words = plan.read(entries);
-            if !exists(plan, &words, now) {
-                return Err(NodeError::NotFound);
-            }
-            Ok(then(&peeked_windows(plan, applied, &words, now)))
-        })
+        let find = |node: &Node<'_, '_, '_>, words: &mut Words| node.check_exists(words);
+        self.with_node(request, now, find, then).await
     }
 
     /// Creates the node of `request`: every window is open, with the counts and times of `changes`.
-    pub fn create_node<T>(
+    pub async fn create_node<T>(
         &self,
         request: &Request,
         changes: &[Change<'_>],
         now: Timestamp,
         then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
-        self.with_node(request, now, |plan, applied, entries| {
-            let mut words = plan.read(entries);
-            if exists(plan, &words, now) {
+        let create = |node: &Node<'_, '_, '_>, words: &mut Words| {
+            if node.exists(words) {
                 return Err(NodeError::Exists);
             }
-            for limit in limits(applied) {
+            for limit in limits(node.applied) {
                 let blank = Change { name: name(limit), count: None, start: None, last: None };
                 let change = changes.iter().find(|change| change.name == blank.name);
-                set(plan, applied, &mut words, change.unwrap_or(&blank), now)?;
+                node.set(words, change.unwrap_or(&blank))?;
             }
-            check_windows(applied, changes)?;
-            self.put(plan, entries, &mut words, now);
-            Ok(then(&peeked_windows(plan, applied, &words, now)))
-        })
+            check_windows(node.applied, changes)
+        };
+        self.with_node(request, now, create, then).await
     }
 
     /// Sets counts and times of windows of an existing node.
-    pub fn change_node<T>(
+    pub async fn change_node<T>(
         &self,
         request: &Request,
         changes: &[Change<'_>],
         now: Timestamp,
         then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
-        self.with_node(request, now, |plan, applied, entries| {
-            let mut words = plan.read(entries);
-            check_windows(applied, changes)?;
-            if !exists(plan, &words, now) {
-                return Err(NodeError::NotFound);
-            }
-            for change in changes {
-                set(plan, applied, &mut words, change, now)?;
-            }
-            self.put(plan, entries, &mut words, now);
-            Ok(then(&peeked_windows(plan, applied, &words, now)))
-        })
+        let change = |node: &Node<'_, '_, '_>, words: &mut Words| {
+            check_windows(node.applied, changes)?;
+            node.check_exists(words)?;
+            changes.iter().try_for_each(|change| node.set(words, change))
+        };
+        self.with_node(request, now, change, then).await
     }
 
-    /// Erases the node of `request`: all its counters are as if never used. Returns whether it existed.
-    pub fn erase_node(&self, request: &Request, now: Timestamp) -> Result<bool, NodeError> {
-        let (mut had_one, parts) = self.with_node(request, now, |plan, applied, entries| {
-            let words = plan.read(entries);
-            for key in 0..plan.keys.len() {
-                entries.get(key).state.fill(0);
-            }
-            Ok((exists(plan, &words, now), self.other_parts(plan, applied, now)))
-        })?;
-        for part in parts {
-            had_one |= self.store.erase(&part, now.as_nanos())?;
-        }
-        Ok(had_one)
-    }
-
-    /// Runs `change` on the counters of a request in one step. If it fails, nothing is written.
-    fn with_node<T>(
+    /// Runs `change` on the states of a node in one update, and calls `then` with its windows. If `change` fails,
+    /// nothing is written.
+    async fn with_node<T>(
         &self,
         request: &Request,
         now: Timestamp,
-        change: impl FnOnce(&Plan<'_>, &[Applied<'_>], &mut Entries<'_>) -> Result<T, NodeError>,
+        mut change: impl FnMut(&Node<'_, '_, '_>, &mut Words) -> Result<(), NodeError> + Send,
+        then: impl FnOnce(&NodeWindows<'_>) -> T,
     ) -> Result<T, NodeError> {
-        self.transact(request, Modes::default(), now, |transaction| {
-            let applied = &transaction.matched.each;
-            check_known(applied)?;
-            transaction.update(|plan, entries| change(plan, applied, entries))?
+        let limits = self.limits.load();
+        let matched = match_limits(&limits.rules, request);
+        let applied = &matched.each[..];
+        check_known(applied)?;
+        let plan = Plan::of(applied, request, Modes::default(), self.counters.seed(), now);
+        let node = Node { plan: &plan, applied, now };
+        let (mut words, mut changed) = (Words::new(), Ok(()));
+        let mut update = |entries: &mut Entries<'_>| {
+            words = plan.read(entries);
+            let before = words.clone();
+            changed = change(&node, &mut words);
+            if changed.is_ok() && words != before {
+                node.put(entries, &mut words);
+            }
+        };
+        self.counters.update(&plan.keys, now, &mut update).await?;
+        changed?;
+        Ok(then(&peeked_windows(&plan, applied, &words, now)))
+    }
+
+    /// Erases the node of `request`: all its counters are as if never used. Returns whether it existed.
+    pub async fn erase_node(&self, request: &Request, now: Timestamp) -> Result<bool, NodeError> {
+        let (mut existed, mut others) = (false, Vec::new());
+        let erase = |node: &Node<'_, '_, '_>, words: &mut Words| {
+            existed = node.exists(words);
+            others = node.other_parts(self.counters.seed());
+            words.fill(0);
+            Ok(())
+        };
+        self.with_node(request, now, erase, |_| ()).await?;
+        for part in others {
+            let mut had_part = false;
+            let mut update = |entries: &mut Entries<'_>| {
+                had_part = !entries.get(0).is_new();
+                entries.get(0).state.fill(0);
+            };
+            self.counters.update(&[part], now, &mut update).await?;
+            existed |= had_part;
+        }
+        Ok(existed)
+    }
+}
+
+/// A node of the FRS during an update.
+struct Node<'n, 'p, 'm> {
+    plan: &'n Plan<'p>,
+    applied: &'n [Applied<'m>],
+    now: Timestamp,
+}
+
+impl Node<'_, '_, '_> {
+    /// Whether the node has an open window, or a counter of another kind that is not empty.
+    fn exists(&self, words: &Words) -> bool {
+        self.plan.asks.iter().any(|ask| {
+            let state = &words[ask.state.clone()];
+            match ask.quota {
+                Quota::FirstHitWindow(window) => open_window(window, state, self.now).is_some(),
+                quota if quota.reset().is_some() => quota.last_hit(state, self.now).is_some(),
+                _ => state.iter().any(|word| *word != 0),
+            }
         })
     }
 
+    fn check_exists(&self, words: &Words) -> Result<(), NodeError> {
+        if self.exists(words) { Ok(()) } else { Err(NodeError::NotFound) }
+    }
+
     /// Writes states that were set, and their expiry.
-    fn put(&self, plan: &Plan<'_>, entries: &mut Entries<'_>, words: &mut Words, now: Timestamp) {
+    fn put(&self, entries: &mut Entries<'_>, words: &mut Words) {
+        let Node { plan, now, .. } = *self;
         for (ask, counter) in plan.asks.iter().zip(&plan.counter_of_ask) {
             let mut untouched: Words = words[ask.state.clone()].into();
             let kept = decide(&mut untouched, ask.quota, Charge::PEEK, now).keep_until;
@@ -296,13 +332,14 @@ impl Authority {
     }
 
     /// The keys of counters' parts that a later decision may need, but not a decision now.
-    fn other_parts(&self, plan: &Plan<'_>, applied: &[Applied<'_>], now: Timestamp) -> Vec<Hashed> {
+    fn other_parts(&self, seed: u64) -> Vec<Hashed> {
+        let Node { plan, applied, now } = *self;
         let mut others = Vec::new();
         for (ask, counter) in plan.asks.iter().zip(&plan.counter_of_ask) {
             let counter = &plan.counters[*counter];
             let class = plan.keys[counter.keys.start].class;
             for label in ask.quota.part_labels(now) {
-                let hash = counter.hash.part(self.store.seed(), label).0;
+                let hash = counter.hash.part(seed, label).0;
                 if plan.keys[counter.keys.clone()].iter().all(|key| key.hash != hash) {
                     others.push(Hashed { hash, class });
                 }
@@ -310,6 +347,43 @@ impl Authority {
         }
         debug_assert_eq!(plan.asks.len(), limits(applied).count());
         others
+    }
+
+    /// Sets one window, if the values are consistent.
+    fn set(&self, words: &mut Words, change: &Change<'_>) -> Result<(), NodeError> {
+        let Node { plan, applied, now } = *self;
+        let named = limits(applied).zip(&plan.asks).find(|(limit, _)| name(limit) == change.name);
+        let Some((_, ask)) = named else { return check_windows(applied, &[*change]) };
+        let of = || change.name.to_owned();
+        let Quota::FirstHitWindow(window) = ask.quota else {
+            return Err(NodeError::NotApplicable { name: of(), algorithm: ask.quota.algorithm() });
+        };
+        let state = &mut words[ask.state.clone()];
+        let open = open_window(window, state, now);
+        let count = match change.count {
+            Some(count) if count > ask.quota.capacity() => {
+                let most = ask.quota.capacity();
+                return Err(NodeError::CountAboveLimit { name: of(), count, most });
+            }
+            Some(count) => count.into(),
+            None => open.map_or(0, |open| open.count),
+        };
+        let start = change.start.or(open.map(|open| open.start)).unwrap_or(now);
+        let known = open.map(|open| open.last).filter(|last| *last >= start);
+        let last = change.last.or(known).unwrap_or(start);
+        let wrong = |what| Err(NodeError::Time { name: of(), what });
+        if change.start.is_some_and(|start| start > now) {
+            return wrong("start is in the future");
+        }
+        if change.last.is_some_and(|last| last < start || last > now.max(start)) {
+            return wrong("end is not between start and now");
+        }
+        let made = FirstHitWindow::state(start, count, last);
+        if window.open_window(&made, now).is_none() {
+            return wrong("a window of this start is over already");
+        }
+        state[..made.len()].copy_from_slice(&made);
+        Ok(())
     }
 }
 
@@ -344,18 +418,6 @@ fn check_windows(applied: &[Applied<'_>], changes: &[Change<'_>]) -> Result<(), 
             Err(NodeError::UnknownWindow { name: format!("{:?}", change.name), known })
         }
     }
-}
-
-/// Whether a node has an open window, or a counter of another kind that is not empty.
-fn exists(plan: &Plan<'_>, words: &Words, now: Timestamp) -> bool {
-    plan.asks.iter().any(|ask| {
-        let state = &words[ask.state.clone()];
-        match ask.quota {
-            Quota::FirstHitWindow(window) => open_window(window, state, now).is_some(),
-            quota if quota.reset().is_some() => quota.last_hit(state, now).is_some(),
-            _ => state.iter().any(|word| *word != 0),
-        }
-    })
 }
 
 fn open_window(window: &FirstHitWindow, state: &[u64], now: Timestamp) -> Option<OpenWindow> {
@@ -397,46 +459,4 @@ fn windows<'m>(
             NodeWindow { name: name(limit), capacity, decision: *decision, open, last }
         };
     limits(applied).zip(&plan.asks).zip(decisions).map(window).collect()
-}
-
-/// Sets one window, if the values are consistent.
-fn set(
-    plan: &Plan<'_>,
-    applied: &[Applied<'_>],
-    words: &mut Words,
-    change: &Change<'_>,
-    now: Timestamp,
-) -> Result<(), NodeError> {
-    let named = limits(applied).zip(&plan.asks).find(|(limit, _)| name(limit) == change.name);
-    let Some((_, ask)) = named else { return check_windows(applied, &[*change]) };
-    let of = || change.name.to_owned();
-    let Quota::FirstHitWindow(window) = ask.quota else {
-        return Err(NodeError::NotApplicable { name: of(), algorithm: ask.quota.algorithm() });
-    };
-    let state = &mut words[ask.state.clone()];
-    let open = open_window(window, state, now);
-    let count = match change.count {
-        Some(count) if count > ask.quota.capacity() => {
-            let most = ask.quota.capacity();
-            return Err(NodeError::CountAboveLimit { name: of(), count, most });
-        }
-        Some(count) => count.into(),
-        None => open.map_or(0, |open| open.count),
-    };
-    let start = change.start.or(open.map(|open| open.start)).unwrap_or(now);
-    let known = open.map(|open| open.last).filter(|last| *last >= start);
-    let last = change.last.or(known).unwrap_or(start);
-    let wrong = |what| Err(NodeError::Time { name: of(), what });
-    if change.start.is_some_and(|start| start > now) {
-        return wrong("start is in the future");
-    }
-    if change.last.is_some_and(|last| last < start || last > now.max(start)) {
-        return wrong("end is not between start and now");
-    }
-    let made = FirstHitWindow::state(start, count, last);
-    if window.open_window(&made, now).is_none() {
-        return wrong("a window of this start is over already");
-    }
-    state[..made.len()].copy_from_slice(&made);
-    Ok(())
 }

@@ -1,9 +1,9 @@
 //! What happens, for those who count it: metrics today, statistics later.
 
+use crate::counters::Undecided;
 use std::fmt;
 use tidegate_core::{Charge, Decision, Entry, Verdict};
 use tidegate_limits::{Limit, Rule, Rules};
-use tidegate_store::UpdateError;
 
 /// Receives events. They come on the path of requests, so no method may block.
 ///
@@ -22,8 +22,8 @@ pub trait Observer: fmt::Debug + Send + Sync {
     fn tokens_returned(&self) {}
     /// A call was answered with an error.
     fn refused(&self) {}
-    /// The store could not decide a call.
-    fn undecided(&self, _error: &UpdateError) {}
+    /// A call was not decided.
+    fn undecided(&self, _error: &Undecided) {}
 
     /// A call was refused unread, under overload.
     fn shed(&self, _endpoint: &'static str) {}

@@ -60,11 +60,13 @@ impl<'a> Plan<'a> {
     ) -> Plan<'a> {
         let mut plan = Plan::default();
         let mut key = KEY.take();
-        for (index, (applied, descriptor)) in applied.iter().zip(&request.descriptors).enumerate() {
+        'all: for (index, (applied, descriptor)) in
+            applied.iter().zip(&request.descriptors).enumerate()
+        {
             for limit in applied.limits() {
                 if plan.keys.len() > UPDATE_KEYS_MAX {
                     // The store refuses so many keys, however many more follow.
-                    return plan;
+                    break 'all;
                 }
                 let identity = Identity {
                     domain: &request.domain,

@@ -1,10 +1,17 @@
-//! Decisions of the engine on a real store.
+//! Decisions on counters. Loaded as two modules: one over shared memory, one over counters that answer later.
 
+#[path = "tests/debits.rs"]
 mod debits;
+#[path = "tests/effects.rs"]
+mod effects;
+#[path = "tests/lease_bounds.rs"]
 mod lease_bounds;
+#[path = "tests/leases.rs"]
 mod leases;
+#[path = "tests/nodes.rs"]
 mod nodes;
 
+use crate::testing::LaterCounters;
 use crate::*;
 use std::ops::Range;
 use std::path::Path;
@@ -22,6 +29,7 @@ const START: u64 = 1_700_092_800;
 
 struct Fixture {
     engine: Authority,
+    counters: Arc<dyn Counters>,
     dir: tempfile::TempDir,
 }
 
@@ -80,14 +88,20 @@ fn engine_with(descriptors: &str, modes: Modes) -> Fixture {
 
 fn observed(descriptors: &str, modes: Modes, observer: Arc<dyn Observer>) -> Fixture {
     let dir = tempfile::TempDir::new().expect("a directory");
-    let rules = rules_of(dir.path(), descriptors);
+    let counters: Arc<dyn Counters> = match module_path!().contains("tests_later") {
+        true => Arc::new(LaterCounters::default()),
+        false => shared_memory(dir.path()),
+    };
+    Fixture::new(counters, dir, descriptors, modes, observer)
+}
+
+/// Counters in files of `dir`.
+fn shared_memory(dir: &Path) -> Arc<Cluster> {
     let options = Options {
         wide: Some(Geometry::wide_by_capacity(256, 0.8, 33).expect("a geometry")),
         ..Options::narrow(Geometry::by_capacity(4_096, 0.8).expect("a geometry"))
     };
-    let store = Cluster::open(&dir.path().join("data"), &options).expect("a store");
-    let engine = Authority::new(Arc::new(store), rules, modes, observer).expect("an engine");
-    Fixture { engine, dir }
+    Arc::new(Cluster::open(&dir.join("data"), &options).expect("a store"))
 }
 
 fn engine(descriptors: &str) -> Fixture {
@@ -105,24 +119,36 @@ fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
 }
 
 /// Asks again as long as other threads are in the way, as on a machine with fewer processors than threads.
-fn until_decided<T>(mut ask: impl FnMut() -> Result<T, UpdateError>) -> T {
+fn until_decided<T>(mut ask: impl FnMut() -> Result<T, Undecided>) -> T {
     loop {
         match ask() {
-            Err(error) if error.is_contention() => std::thread::yield_now(),
+            Err(Undecided::Store(error)) if error.is_contention() => std::thread::yield_now(),
             decided => return decided.expect("a decision"),
         }
     }
 }
 
 impl Fixture {
+    fn new(
+        counters: Arc<dyn Counters>,
+        dir: tempfile::TempDir,
+        descriptors: &str,
+        modes: Modes,
+        observer: Arc<dyn Observer>,
+    ) -> Fixture {
+        let rules = rules_of(dir.path(), descriptors);
+        let engine = Authority::new(counters.clone(), rules, modes, observer).expect("an engine");
+        Fixture { engine, counters, dir }
+    }
+
     fn ask_at(&self, secs: u64, hits: u64, descriptors: Vec<Descriptor>) -> Answer {
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(hits) };
-        self.engine.decide(&request, Timestamp::from_secs(START + secs)).expect("a decision")
+        wait(self.engine.decide(&request, Timestamp::from_secs(START + secs))).expect("a decision")
     }
 
     fn ask_until_decided(&self, descriptors: Vec<Descriptor>) -> Answer {
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(1) };
-        until_decided(|| self.engine.decide(&request, Timestamp::from_secs(START)))
+        until_decided(|| wait(self.engine.decide(&request, Timestamp::from_secs(START))))
     }
 
     fn ask(&self, descriptors: Vec<Descriptor>) -> Answer {
@@ -152,7 +178,7 @@ fn descriptors_of_a_domain_that_there_is_not_are_counted() {
     let asks = |domain: &str| {
         let descriptors = vec![descriptor(&[("k", "v")]), descriptor(&[("unknown", "v")])];
         let request = Request { domain: domain.into(), descriptors, hits: Hits::new(1) };
-        fixture.engine.decide(&request, Timestamp::from_secs(START)).expect("a decision")
+        wait(fixture.engine.decide(&request, Timestamp::from_secs(START))).expect("a decision")
     };
     assert_eq!(asks("d").statuses[1], Status::NO_LIMIT);
     assert_eq!(not_found(), 0);
@@ -174,7 +200,11 @@ fn a_counter_charged_twice_by_one_request_is_kept_until_both_are_refilled() {
 #[test]
 fn a_preview_says_what_the_decision_after_it_says_and_takes_nothing() {
     let limit = "{algorithm: token_bucket, requests: 1, period: 1s, burst: 10}";
-    let Fixture { engine, dir } = engine(&format!("- {{key: k, rate_limit: {limit}}}"));
+    let dir = tempfile::TempDir::new().expect("a directory");
+    let limits = format!("- {{key: k, rate_limit: {limit}}}");
+    let fixture =
+        Fixture::new(shared_memory(dir.path()), dir, &limits, Modes::default(), Arc::new(()));
+    let Fixture { engine, counters, dir } = fixture;
     let preview_of = |request: &Request, now: Timestamp| {
         let view = View::open(&dir.path().join("data")).expect("a view");
         let read = |key: &Hashed, words: &mut [u64]| {
@@ -186,7 +216,7 @@ fn a_preview_says_what_the_decision_after_it_says_and_takes_nothing() {
         };
         let in_force = engine.limits.load();
         let (verdict, limits) =
-            preview(&in_force.rules, request, engine.store.seed(), now, read).expect("a preview");
+            preview(&in_force.rules, request, counters.seed(), now, read).expect("a preview");
         (verdict, limits.iter().map(|limit| (limit.now.remaining, limit.then)).collect::<Vec<_>>())
     };
     for (times, hits, secs, left) in
@@ -197,7 +227,7 @@ fn a_preview_says_what_the_decision_after_it_says_and_takes_nothing() {
         let now = Timestamp::from_secs(secs);
         let previewed = preview_of(&request, now);
         assert_eq!(preview_of(&request, now), previewed, "a preview took something");
-        let answer = engine.decide(&request, now).expect("a decision");
+        let answer = wait(engine.decide(&request, now)).expect("a decision");
         let (verdict, limits) = previewed;
         assert_eq!(verdict, answer.verdict, "at {secs}");
         assert_eq!(limits[0].0, left, "at {secs}");
@@ -275,7 +305,8 @@ fn an_override_takes_the_place_of_the_rule_where_the_domain_is_known() {
     assert_eq!(engine.left(&[("k", "v")]), 1);
 
     let request = Request { domain: "other".into(), descriptors: of(), hits: Hits::new(1) };
-    let answer = engine.engine.decide(&request, Timestamp::from_secs(START)).expect("a decision");
+    let answer =
+        wait(engine.engine.decide(&request, Timestamp::from_secs(START))).expect("a decision");
     assert_eq!(answer.statuses, [Status::NO_LIMIT]);
 }
 

@@ -1,13 +1,13 @@
 //! The running endpoints of a process, and how they end.
 
-use crate::DRAIN_MAX;
 use crate::sockets::Endpoint;
+use crate::{DRAIN_MAX, Settings};
 use anyhow::Context;
 use std::time::Duration;
-use tidegate_servers::Listener;
 use tidegate_servers::frs::Frs;
 use tidegate_servers::http::{Http, MetricsPage};
 use tidegate_servers::rls::Rls;
+use tidegate_servers::{Listener, Shared};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -15,6 +15,13 @@ use tokio::task::JoinSet;
 pub(crate) struct DecisionServices {
     pub(crate) rls: Rls,
     pub(crate) frs: Frs,
+}
+
+impl DecisionServices {
+    pub(crate) fn new(shared: &Shared, settings: &Settings) -> anyhow::Result<DecisionServices> {
+        let rls = Rls::new(shared.clone(), &settings.rls)?;
+        Ok(DecisionServices { rls, frs: Frs::new(shared.clone(), &settings.frs) })
+    }
 }
 
 /// The time limit for HTTP requests at the end. Idle connections close within a second, see `drain`.

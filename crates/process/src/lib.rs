@@ -72,7 +72,7 @@ fn runtime() -> Builder {
 /// Cuts off tasks that did not drain in time, so that nothing is counted after the last sync.
 fn end(runtime: Runtime, service: &Service) -> anyhow::Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(1));
-    service.store().sync().context("the last snapshot was not written")?;
+    service.store.sync().context("the last snapshot was not written")?;
     Ok(())
 }
 

@@ -1,16 +1,13 @@
 //! The parts that each serving process has: the authority, its limits, and the endpoints in front of it.
 
 use crate::Settings;
-use crate::endpoints::DecisionServices;
 use std::fs::File;
 use std::sync::Arc;
 use tidegate_authority::{Authority, Observer};
 use tidegate_feeds::Feed;
 use tidegate_limits::Rules;
-use tidegate_servers::frs::Frs;
-use tidegate_servers::http::{Http, MetricsPage};
-use tidegate_servers::rls::Rls;
-use tidegate_servers::{Health, Overload, Replies};
+use tidegate_servers::http::MetricsPage;
+use tidegate_servers::{Health, Overload, Replies, Shared};
 use tidegate_stats::{Metrics, Snapshot};
 use tidegate_store::Cluster;
 
@@ -23,6 +20,7 @@ pub type OpenFeed<'a> =
 pub(crate) struct Service {
     pub(crate) authority: Arc<Authority>,
     pub(crate) feed: Arc<dyn Feed>,
+    pub(crate) store: Arc<Cluster>,
     metrics: Metrics,
     replies: Arc<Replies>,
 }
@@ -37,39 +35,15 @@ impl Service {
         let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
         let (feed, rules) = open_feed(observer.clone())?;
         let store = Arc::new(tidegate_data_dir::open(&settings.data_dir, settings.workers)?);
-        let authority = Arc::new(Authority::new(store, rules, settings.modes, observer)?);
-        Ok(Service { authority, feed, metrics, replies: Arc::new(settings.replies.clone()) })
+        let authority = Arc::new(Authority::new(store.clone(), rules, settings.modes, observer)?);
+        let replies = Arc::new(settings.replies.clone());
+        Ok(Service { authority, feed, store, metrics, replies })
     }
 
-    pub(crate) fn store(&self) -> &Arc<Cluster> {
-        self.authority.store()
-    }
-
-    fn observer(&self) -> Arc<dyn Observer> {
-        Arc::new(self.metrics.clone())
-    }
-
-    pub(crate) fn http<M: MetricsPage>(
-        &self,
-        page: M,
-        health: Health,
-        overload: Arc<Overload>,
-    ) -> Http<M> {
+    /// What endpoints of this process share.
+    pub(crate) fn shared(&self, health: Health, overload: Arc<Overload>) -> Shared {
         let (authority, replies) = (self.authority.clone(), self.replies.clone());
-        Http::new(authority, self.observer(), replies, page, health, overload)
-    }
-
-    pub(crate) fn decision_services(
-        &self,
-        health: Health,
-        overload: Arc<Overload>,
-        settings: &Settings,
-    ) -> anyhow::Result<DecisionServices> {
-        let authority = self.authority.clone();
-        let frs = Frs::new(authority, self.observer(), overload.clone(), &settings.frs);
-        let (authority, replies) = (self.authority.clone(), self.replies.clone());
-        let rls = Rls::new(authority, self.observer(), replies, health, overload, &settings.rls)?;
-        Ok(DecisionServices { rls, frs })
+        Shared { authority, observer: Arc::new(self.metrics.clone()), replies, health, overload }
     }
 
     /// The metrics of this process and of the store, which counts for all processes.
@@ -83,7 +57,7 @@ impl Service {
     }
 
     fn page(&self, read: fn(&Metrics, &Cluster) -> Snapshot) -> ProcessMetrics {
-        ProcessMetrics { metrics: self.metrics.clone(), store: self.store().clone(), read }
+        ProcessMetrics { metrics: self.metrics.clone(), store: self.store.clone(), read }
     }
 }
 

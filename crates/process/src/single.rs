@@ -1,12 +1,13 @@
 //! One process that serves all endpoints with several threads.
 
 use crate::Settings;
-use crate::endpoints::Endpoints;
+use crate::endpoints::{DecisionServices, Endpoints};
 use crate::lifecycle::Lifecycle;
 use crate::service::Service;
 use crate::signals::Signals;
 use crate::sockets::Endpoint;
 use crate::sockets::start::{open_addresses, request_takeover};
+use tidegate_servers::http::Http;
 use tidegate_servers::{Health, Overload};
 use tokio::sync::watch;
 
@@ -18,16 +19,15 @@ pub(crate) async fn serve(settings: &Settings, service: &Service) -> anyhow::Res
 
     let (mut decisions, mut http) = (Endpoints::new(), Endpoints::new());
     let (store_watch, store) =
-        tidegate_data_dir::maintain(service.store().clone(), settings.data_dir.sync_interval);
+        tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
-    let overload = Overload::start();
-    let services = service.decision_services(health.clone(), overload.clone(), settings)?;
+    let shared = service.shared(health, Overload::start());
+    let services = DecisionServices::new(&shared, settings)?;
     for address in &addresses {
         for listener in address.listeners()? {
             if address.endpoint == Endpoint::Http {
-                let page = service.page_with_store();
-                http.open_http(service.http(page, health.clone(), overload.clone()), listener);
+                http.open_http(Http::new(shared.clone(), service.page_with_store()), listener);
             } else {
                 decisions.open(address.endpoint, listener, &services);
             }

@@ -15,14 +15,13 @@ use crate::address::Listener;
 use crate::http1;
 use crate::http1::drain;
 use crate::http1::slots::{Bounds, Slots, Timeouts};
-use crate::overload::Overload;
+use crate::shared::Shared;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use service::Service;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_authority::{Authority, Observer};
 use tokio::sync::{Semaphore, watch};
 
 /// The name in metrics and logs.
@@ -56,16 +55,11 @@ pub struct Frs {
 
 impl Frs {
     /// An endpoint that does not listen yet.
-    pub fn new(
-        authority: Arc<Authority>,
-        observer: Arc<dyn Observer>,
-        overload: Arc<Overload>,
-        settings: &Settings,
-    ) -> Frs {
+    pub fn new(shared: Shared, settings: &Settings) -> Frs {
         let timeouts = Timeouts { request: settings.request_timeout, idle: settings.idle_timeout };
         let slots = settings.connections_max;
         Frs {
-            service: Service { authority, observer, overload },
+            service: Service(shared),
             bounds: Bounds { slots, bytes: service::BODIES_BYTES_MAX, grace: GRACE, timeouts },
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         }
@@ -73,7 +67,7 @@ impl Frs {
 
     /// Serves until `stop` is true, then lets requests under way finish.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
-        let slots = Slots::new(self.bounds, self.service.observer.clone(), ENDPOINT);
+        let slots = Slots::new(self.bounds, self.service.0.observer.clone(), ENDPOINT);
         tokio::select! {
             () = self.accept(listener, &slots, stop) => {}
             () = slots.enforce_deadlines() => {}
@@ -99,11 +93,11 @@ impl Frs {
                 let (service, stop) = (self.service.clone(), stop.clone());
                 connections.spawn(async move {
                     let answer = |request, slot| service.answer(request, slot);
-                    http1::serve(socket, slot, &service.overload, stop, answer).await;
+                    http1::serve(socket, slot, &service.0.overload, stop, answer).await;
                 });
             } else {
-                self.service.observer.connection_refused(ENDPOINT);
-                let overload = self.service.overload.clone();
+                self.service.0.observer.connection_refused(ENDPOINT);
+                let overload = self.service.0.overload.clone();
                 connections.spawn(async move {
                     overload.watch(refuse(socket)).await;
                     drop(refusal);

@@ -11,19 +11,16 @@ mod rlconfig;
 
 use crate::accept::{Acceptor, Connections};
 use crate::address::Listener;
-use crate::health::Health;
 use crate::http1;
 use crate::http1::drain;
 use crate::http1::slots::{Bounds, NoRoom, Phase, Slot, Slots, Timeouts};
-use crate::overload::Overload;
-use crate::replies::Replies;
+use crate::shared::Shared;
 use body::Page;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_authority::{Authority, Observer};
 use tokio::sync::{Semaphore, watch};
 
 /// The name in metrics and logs.
@@ -61,35 +58,24 @@ pub trait MetricsPage: Send + Sync + 'static {
 
 /// The service.
 pub struct Http<M> {
-    authority: Arc<Authority>,
-    observer: Arc<dyn Observer>,
-    replies: Arc<Replies>,
+    shared: Shared,
     page: M,
-    health: Health,
-    overload: Arc<Overload>,
     large_bodies: Arc<Semaphore>,
     pages: Semaphore,
 }
 
 impl<M: MetricsPage> Http<M> {
-    /// An endpoint that asks `authority`, serves the metrics of `page`, and reports to `observer`.
-    pub fn new(
-        authority: Arc<Authority>,
-        observer: Arc<dyn Observer>,
-        replies: Arc<Replies>,
-        page: M,
-        health: Health,
-        overload: Arc<Overload>,
-    ) -> Http<M> {
+    /// An endpoint that serves the metrics of `page`.
+    pub fn new(shared: Shared, page: M) -> Http<M> {
         let large_bodies = Arc::new(Semaphore::new(LARGE_BODIES_MAX));
         let pages = Semaphore::new(PAGES_MAX);
-        Http { authority, observer, replies, page, health, overload, large_bodies, pages }
+        Http { shared, page, large_bodies, pages }
     }
 
     /// Serves until `stop` is true, then lets requests under way finish. `/healthcheck` fails while calls under way
     /// are drained, so that a load balancer chooses another process, and when no decision can be made.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
-        let slots = Slots::new(BOUNDS, self.observer.clone(), ENDPOINT);
+        let slots = Slots::new(BOUNDS, self.shared.observer.clone(), ENDPOINT);
         tokio::select! {
             () = Arc::new(self).accept(listener, &slots, stop) => {}
             () = slots.enforce_deadlines() => {}
@@ -114,13 +100,13 @@ impl<M: MetricsPage> Http<M> {
             };
             let Some(socket) = connections.until(stopped.as_mut(), next).await else { break };
             let Some(slot) = slots.acquire() else {
-                self.observer.connection_refused(ENDPOINT);
+                self.shared.observer.connection_refused(ENDPOINT);
                 continue;
             };
             let (http, stop) = (self.clone(), stop.clone());
             connections.spawn(async move {
                 let answer = |request, slot| http.answer(request, slot);
-                http1::serve(socket, slot, &http.overload, stop, answer).await;
+                http1::serve(socket, slot, &http.shared.overload, stop, answer).await;
             });
         }
         drop(acceptor);
@@ -143,14 +129,14 @@ impl<M: MetricsPage> Http<M> {
             ("/" | "/healthcheck" | "/metrics" | "/rlconfig", _) => not_allowed("GET, HEAD"),
             _ => Page::text(StatusCode::NOT_FOUND, "no such page; GET / lists all pages\n"),
         };
-        self.observer.http_answered(path_label, page.status.as_u16());
+        self.shared.observer.http_answered(path_label, page.status.as_u16());
         page.into_response()
     }
 
     async fn page(&self, path: &'static str, slot: &Slot) -> Page {
         match path {
-            "/healthcheck" => match self.health.failing() {
-                None => match self.health.degraded() {
+            "/healthcheck" => match self.shared.health.failing() {
+                None => match self.shared.health.degraded() {
                     None => Page::text(StatusCode::OK, "OK\n"),
                     // Other requests are decided, so load balancers should not avoid this process.
                     Some(cause) => Page::text(StatusCode::OK, format!("degraded: {cause}\n")),
@@ -192,7 +178,7 @@ impl<M: MetricsPage> Http<M> {
     }
 
     async fn rlconfig_page(&self) -> Page {
-        let authority = self.authority.clone();
+        let authority = self.shared.authority.clone();
         // Ten thousand rules take milliseconds.
         let written = tokio::task::spawn_blocking(move || authority.with_limits(rlconfig::text));
         match written.await {

@@ -15,11 +15,17 @@ pub mod fuzzing;
 mod health;
 pub mod http;
 mod http1;
+mod later;
 mod overload;
 mod replies;
 pub mod rls;
+mod shared;
 
 pub use address::{Address, Listener};
 pub use health::Health;
 pub use overload::Overload;
 pub use replies::{HeaderNames, Replies};
+pub use shared::Shared;
+
+#[cfg(test)]
+mod tests;

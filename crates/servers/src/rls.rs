@@ -9,6 +9,7 @@ mod accept;
 mod connection;
 mod health;
 mod keepalive;
+mod later;
 mod memory;
 mod messages;
 mod reflection;
@@ -17,15 +18,12 @@ mod slots;
 mod tls;
 
 use crate::address::Listener;
-use crate::health::Health;
-use crate::overload::Overload;
-use crate::replies::Replies;
+use crate::shared::Shared;
 use health::ServingState;
 use memory::MemoryBudget;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_authority::{Authority, Observer};
 use tls::Tls;
 pub use tls::TlsFiles;
 use tokio::sync::watch;
@@ -50,12 +48,8 @@ pub struct Rls(Arc<Endpoint>);
 
 /// The state that all listeners and connections share.
 struct Endpoint {
-    authority: Arc<Authority>,
-    observer: Arc<dyn Observer>,
-    replies: Arc<Replies>,
-    health: Health,
+    shared: Shared,
     tls: Option<Arc<Tls>>,
-    overload: Arc<Overload>,
     memory: MemoryBudget,
     /// The maximum age of a connection, if there is one, and how long its calls may continue after that.
     connection_age: Option<Duration>,
@@ -71,26 +65,15 @@ impl Rls {
     ///
     /// # Errors
     /// If a TLS file cannot be read or is not valid.
-    pub fn new(
-        authority: Arc<Authority>,
-        observer: Arc<dyn Observer>,
-        replies: Arc<Replies>,
-        health: Health,
-        overload: Arc<Overload>,
-        settings: &Settings,
-    ) -> anyhow::Result<Rls> {
+    pub fn new(shared: Shared, settings: &Settings) -> anyhow::Result<Rls> {
         let tls = Tls::open(settings.tls.as_ref())?.map(Arc::new);
         let mut tasks = JoinSet::new();
         if let Some(tls) = &tls {
             tasks.spawn(tls.clone().watch_files());
         }
         Ok(Rls(Arc::new(Endpoint {
-            authority,
-            observer,
-            replies,
-            health,
+            shared,
             tls,
-            overload,
             memory: MemoryBudget::default(),
             connection_age: settings.connection_age,
             connection_age_grace: settings.connection_age_grace,
@@ -117,7 +100,7 @@ impl Rls {
     /// Serves until `stop` is true, then lets calls under way finish.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
         let (sender, state) = watch::channel(ServingState::Serving);
-        let publishing = health::publish_state(self.0.health.clone(), stop, sender);
+        let publishing = health::publish_state(self.0.shared.health.clone(), stop, sender);
         tokio::join!(publishing, accept::run(self.0, listener, state));
     }
 }

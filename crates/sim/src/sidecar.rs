@@ -8,7 +8,7 @@ use anyhow::Context;
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use tidegate_authority::{Authority, open_standalone};
+use tidegate_authority::{Authority, open_standalone, wait};
 use tidegate_core::{
     Answer, Direction, Hits, Lease, LeaseRequest, LeaseReturn, Nanos, Request, Timestamp, Verdict,
 };
@@ -207,9 +207,9 @@ fn take_back(
     now: Timestamp,
 ) -> anyhow::Result<Answer> {
     let before = look(authority, request, now)?;
-    let answer = authority.return_tokens(request, back, now)?;
+    let answer = wait(authority.return_tokens(request, back, now))?;
     if state.mutation == Some(Mutation::ReturnsCountTwice) {
-        authority.decide(request, now)?;
+        wait(authority.decide(request, now))?;
     }
     let after = look(authority, request, now)?;
     for ((index, (key, hits)), (before, after)) in
@@ -250,8 +250,8 @@ fn decide(
     now: Timestamp,
 ) -> anyhow::Result<Answer> {
     Ok(match ask {
-        Some(ask) => authority.decide_leasing(request, ask, now)?,
-        None => authority.decide(request, now)?,
+        Some(ask) => wait(authority.decide_leasing(request, ask, now))?,
+        None => wait(authority.decide(request, now))?,
     })
 }
 
@@ -262,7 +262,7 @@ fn look(authority: &Authority, request: &Request, now: Timestamp) -> anyhow::Res
         descriptor.hits = Some(Hits::PEEK);
         descriptor.direction = Direction::Take;
     }
-    let answer = authority.decide(&request, now)?;
+    let answer = wait(authority.decide(&request, now))?;
     let left = |status: &tidegate_core::Status| match status.limit {
         Some(_) => u64::from(status.remaining),
         None => 0,

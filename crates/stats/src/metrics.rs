@@ -7,7 +7,7 @@ use crate::store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_authority::{LimitObserver, Observer};
+use tidegate_authority::{LimitObserver, Observer, Undecided};
 use tidegate_core::Verdict;
 use tidegate_limits::Rules;
 use tidegate_store::{Cluster, UpdateError};
@@ -174,7 +174,7 @@ impl Observer for Metrics {
         self.answers.refused.inc();
     }
 
-    fn undecided(&self, error: &UpdateError) {
+    fn undecided(&self, error: &Undecided) {
         self.undecided.counter(&cause_of(error)).inc();
     }
 
@@ -210,8 +210,9 @@ impl Observer for Metrics {
     }
 }
 
-/// The label for an error of the store.
-fn cause_of(error: &UpdateError) -> &'static str {
+/// The label for a cause.
+fn cause_of(error: &Undecided) -> &'static str {
+    let Undecided::Store(error) = error else { return "other" };
     match error {
         UpdateError::Busy { .. } => "busy",
         UpdateError::Crowded { .. } => "crowded",

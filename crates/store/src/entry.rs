@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::format::Hashed;
 use crate::format::node::STATE;
 
 const SECOND: u64 = 1_000_000_000;
@@ -127,6 +128,44 @@ impl Entries<'_> {
             is_new: entry.is_new,
             room: entry.room,
         }
+    }
+}
+
+/// Entries that were loaded from elsewhere, for the update functions of [`Cluster::update_many`](crate::Cluster).
+#[derive(Debug)]
+pub struct LoadedEntries {
+    entries: Vec<PendingEntry>,
+    words: Vec<u64>,
+}
+
+impl LoadedEntries {
+    /// The entry of each key, as `load` returns it. A new key has a state of zeros and an expiry of 0. Equal keys
+    /// share one entry, which is loaded once.
+    pub fn new(keys: &[Hashed], mut load: impl FnMut(&Hashed) -> Entry) -> Self {
+        let mut loaded = Self { entries: Vec::with_capacity(keys.len()), words: Vec::new() };
+        for (index, key) in keys.iter().enumerate() {
+            let first = keys[..index].iter().position(|earlier| earlier == key);
+            let Entry { state, expires_at } = match first {
+                None => load(key),
+                Some(_) => Entry::default(),
+            };
+            // As in the image of a node, words surround the state.
+            let start = loaded.words.len();
+            loaded.words.resize(start + STATE, 0);
+            loaded.words.extend_from_slice(&state);
+            loaded.words.push(0);
+            let (first, end, is_new) =
+                (first.unwrap_or(index), loaded.words.len(), expires_at == 0);
+            let pending =
+                PendingEntry { first, start, end, expires_at, is_new, ..Default::default() };
+            loaded.entries.push(pending);
+        }
+        loaded
+    }
+
+    /// The entries, to read and change.
+    pub fn entries(&mut self) -> Entries<'_> {
+        Entries { entries: &mut self.entries, words: &mut self.words }
     }
 }
 

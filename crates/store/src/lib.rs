@@ -31,7 +31,7 @@ mod transaction;
 mod writers;
 
 pub use cluster::Cluster;
-pub use entry::{Entries, Entry, EntryMut, Room};
+pub use entry::{Entries, Entry, EntryMut, LoadedEntries, Room};
 pub use error::{OpenError, OpenFailure, UpdateError};
 pub use format::{
     CHAIN_MAX, Class, Geometry, GeometryError, Hashed, Key, Parts, STATE_WORDS_MAX,

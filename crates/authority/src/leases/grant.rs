@@ -7,20 +7,22 @@
 //! Grants nothing where a holder would decide differently from the sidecar: rules that replace or are replaced,
 //! quotas, limits that count denied hits, limits in requests, refunds.
 
+use super::denials::Denials;
 use super::records::{CounterUsers, Digest, Proxy, Record, record_key, users_key};
-use super::room::LeaseRoom;
-use crate::applied::{Applied, Replaced};
+use super::room::RoomChange;
+use crate::answer::Decided;
+use crate::applied::{Applied, MatchedLimits, Replaced};
 use crate::authority::Authority;
+use crate::counters::Undecided;
 use crate::plan::{DECISIONS, EXPIRY_SLACK, Ends, Plan, Words};
-use crate::transaction::Transaction;
 use smallvec::SmallVec;
 use std::ops::Range;
 use tidegate_core::{
-    Answer, Charge, Decision, Decisions, Demand, DeniedHits, Descriptor, Direction, Enforcement,
-    Hits, Lease, LeaseRequest, Nanos, Outcome, Request, Status, Timestamp, Verdict, decide,
-    decide_all, lease_tokens,
+    Answer, Charge, Decision, Demand, DeniedHits, Descriptor, Direction, Enforcement, Hits, Lease,
+    LeaseRequest, Nanos, Outcome, Request, Status, Timestamp, Verdict, decide, decide_all,
+    lease_tokens,
 };
-use tidegate_store::{Entries, Room, UpdateError};
+use tidegate_store::{Entries, Room};
 
 /// The shortest lease of tokens. A shorter one may end before the answer arrives, and its tokens would be lost.
 const LEASE_MIN: Nanos = Nanos::new(10_000_000);
@@ -29,18 +31,22 @@ const DENIAL_MAX: Nanos = Nanos::from_secs(5);
 /// The same while leased tokens may still come back, even from the client itself: its last answer may be lost.
 const DENIAL_MAX_WHILE_HELD: Nanos = Nanos::new(200_000_000);
 
-/// The leases of one request: offered before the update, granted in it.
+/// The leases of one request that its update may grant.
 struct Leasing<'a> {
     ask: &'a LeaseRequest,
     proxy: Proxy,
     ttl: Nanos,
     seed: u64,
-    room: &'a LeaseRoom,
     offers: SmallVec<[Offer; 4]>,
     /// For each counter of the plan, the index of its users' key, if it is part of an offer.
     users: SmallVec<[Option<usize>; 8]>,
+}
+
+/// What the last run of the update granted.
+struct Granted {
     /// One for each descriptor.
     leases: SmallVec<[Option<Lease>; 4]>,
+    room_changes: SmallVec<[RoomChange; 4]>,
 }
 
 /// A descriptor that may get tokens or a denial to cache.
@@ -60,67 +66,85 @@ struct Update<'w, 'e> {
     words: &'w mut Words,
     keep_until: &'w mut Ends,
     entries: &'w mut Entries<'e>,
+    granted: &'w mut Granted,
     now: Timestamp,
 }
 
 impl Authority {
     /// Decides `request` at `now`, for a client that understands leases.
-    pub fn decide_leasing(
+    pub async fn decide_leasing(
         &self,
         request: &Request,
         ask: &LeaseRequest,
         now: Timestamp,
-    ) -> Result<Answer, UpdateError> {
-        let Some(ttl) = self.modes.lease_ttl else { return self.decide(request, now) };
-        self.transact(request, self.modes, now, |transaction| {
-            transaction.report_unknown_domain();
-            let counter_keys = transaction.plan.keys.len();
-            let mut leasing = Leasing {
-                ask,
-                proxy: Proxy::new(ask.proxy),
-                ttl,
-                seed: self.store.seed(),
-                room: &self.lease_room,
-                offers: SmallVec::new(),
-                users: SmallVec::from_elem(None, transaction.plan.counters.len()),
-                leases: SmallVec::from_elem(None, request.descriptors.len()),
+    ) -> Result<Answer, Undecided> {
+        let Some(ttl) = self.modes.lease_ttl else { return self.decide(request, now).await };
+        let (limits, seed) = (self.limits.load(), self.counters.seed());
+        let matched = self.matched(&limits, request);
+        let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
+        let counter_keys = plan.keys.len();
+        let mut leasing = Leasing {
+            ask,
+            proxy: Proxy::new(ask.proxy),
+            ttl,
+            seed,
+            offers: SmallVec::new(),
+            users: SmallVec::from_elem(None, plan.counters.len()),
+        };
+        let leases = SmallVec::from_elem(None, request.descriptors.len());
+        let mut granted = Granted { leases, room_changes: SmallVec::new() };
+        if matched.replaced == Replaced::Nothing {
+            let (room, denials) = (self.lease_room.left(now), &limits.denials);
+            leasing.offer(&mut plan, request, &matched, room, denials);
+        }
+        let (mut verdict, mut decisions) = (Verdict::Deny, DECISIONS.take());
+        loop {
+            let mut update = |entries: &mut Entries<'_>| {
+                let mut words = plan.read(entries);
+                verdict = decide_all(&mut words, &plan.asks, now, &mut decisions);
+                let mut keep_until = plan.keep_until(decisions.all());
+                leasing.grant_offers(
+                    &plan,
+                    &mut Update {
+                        words: &mut words,
+                        keep_until: &mut keep_until,
+                        entries,
+                        granted: &mut granted,
+                        now,
+                    },
+                    verdict,
+                    decisions.all(),
+                );
+                plan.write(entries, &mut words, &keep_until);
             };
-            leasing.offer(transaction);
-            let mut decisions = DECISIONS.take();
-            let verdict = loop {
-                let decided = transaction.update(|plan, entries| {
-                    plan.decide_leasing(entries, now, &mut decisions, &mut leasing)
+            match self.counters.update(&plan.keys, now, &mut update).await {
+                // The records of leases are dropped before the request is.
+                Err(error) if error.is_too_large() && plan.keys.len() > counter_keys => {
+                    plan.keys.truncate(counter_keys);
+                    leasing.offers.clear();
+                    leasing.users.fill(None);
+                }
+                updated => break updated?,
+            }
+        }
+        self.lease_room.apply(&granted.room_changes);
+        if verdict == Verdict::Allow && matched.replaced == Replaced::Nothing {
+            leasing.lease_unlimited(request, &matched, now, &mut granted.leases);
+        }
+        let decided = Decided::new(&limits, request, &matched, decisions.all(), now);
+        let mut answer = self.answer(&decided, &mut plan, verdict);
+        for (index, &lease) in granted.leases.iter().enumerate() {
+            answer.statuses[index].lease = lease;
+            let tokens = lease.map_or(0, |lease| lease.tokens);
+            if tokens > 0 && tokens < Lease::UNLIMITED {
+                plan.subtract_leased(&mut answer.statuses, index, tokens);
+                decided.each_limit(index, |of, entries| {
+                    limits.observer.leased(of, entries, tokens);
                 });
-                match decided {
-                    // The records of leases are dropped before the request is.
-                    Err(UpdateError::TooLarge { .. })
-                        if transaction.plan.keys.len() > counter_keys =>
-                    {
-                        transaction.plan.keys.truncate(counter_keys);
-                        leasing.offers.clear();
-                        leasing.users.fill(None);
-                    }
-                    decided => break decided?,
-                }
-            };
-            if verdict == Verdict::Allow {
-                leasing.lease_unlimited(transaction);
             }
-            let mut answer = self.answer(transaction, decisions.all(), verdict);
-            let decided = transaction.decided(decisions.all());
-            for (index, lease) in leasing.leases.into_iter().enumerate() {
-                answer.statuses[index].lease = lease;
-                let tokens = lease.map_or(0, |lease| lease.tokens);
-                if tokens > 0 && tokens < Lease::UNLIMITED {
-                    transaction.plan.subtract_leased(&mut answer.statuses, index, tokens);
-                    decided.each_limit(index, |of, entries| {
-                        transaction.limits.observer.leased(of, entries, tokens);
-                    });
-                }
-            }
-            DECISIONS.set(decisions);
-            Ok(answer)
-        })
+        }
+        DECISIONS.set(decisions);
+        Ok(answer)
     }
 }
 
@@ -139,34 +163,20 @@ impl Plan<'_> {
             }
         }
     }
-
-    fn decide_leasing(
-        &self,
-        entries: &mut Entries<'_>,
-        now: Timestamp,
-        decisions: &mut Decisions,
-        leasing: &mut Leasing<'_>,
-    ) -> Verdict {
-        let mut words = self.read(entries);
-        let verdict = decide_all(&mut words, &self.asks, now, decisions);
-        let mut keep_until = self.keep_until(decisions.all());
-        let update = &mut Update { words: &mut words, keep_until: &mut keep_until, entries, now };
-        leasing.apply_offers(self, update, verdict, decisions.all());
-        self.write(entries, &mut words, &keep_until);
-        verdict
-    }
 }
 
 impl Leasing<'_> {
-    /// Makes an offer for each descriptor that may get a lease, and adds its keys to the plan.
-    fn offer(&mut self, transaction: &mut Transaction<'_, '_>) {
-        let Transaction { request, matched, now, .. } = *transaction;
-        let (plan, denials) = (&mut transaction.plan, &transaction.limits.denials);
-        if matched.replaced == Replaced::Something {
-            return;
-        }
+    /// Makes an offer for each descriptor that may get a lease, and adds its keys to the plan. Records may take
+    /// `room` nodes.
+    fn offer(
+        &mut self,
+        plan: &mut Plan<'_>,
+        request: &Request,
+        matched: &MatchedLimits<'_>,
+        mut room: u64,
+        denials: &Denials,
+    ) {
         let mut asks = 0..0;
-        let mut room = self.room.left(now);
         for (index, (applied, descriptor)) in
             matched.each.iter().zip(&request.descriptors).enumerate()
         {
@@ -203,35 +213,41 @@ impl Leasing<'_> {
     }
 
     /// Turns offers into leases, once the request is decided.
-    fn apply_offers(
-        &mut self,
+    fn grant_offers(
+        &self,
         plan: &Plan<'_>,
         update: &mut Update<'_, '_>,
         verdict: Verdict,
         decisions: &[Decision],
     ) {
         let now = update.now;
+        update.granted.room_changes.clear();
         let mut users: SmallVec<[Option<CounterUsers>; 8]> = SmallVec::new();
-        users.extend(self.users.iter().map(|key| {
-            key.map(|key| CounterUsers::read(&update.entries.get(key), self.proxy, self.ttl, now))
-        }));
+        for key in &self.users {
+            users.push(key.map(|key| {
+                CounterUsers::read(&update.entries.get(key), self.proxy, self.ttl, now)
+            }));
+        }
         for offer in &self.offers {
             let is_over = !decisions[offer.asks.clone()].iter().all(Decision::is_allow);
-            self.leases[offer.descriptor] = match (verdict, is_over) {
+            let lease = match (verdict, is_over) {
                 (Verdict::Allow, false) => self.grant(plan, update, &mut users, offer),
                 (Verdict::Deny, true) if offer.caches_denial => {
                     self.denial(plan, update, &users, offer)
                 }
                 _ => None,
             };
+            update.granted.leases[offer.descriptor] = lease;
         }
-        for (key, users) in self.users.iter().zip(users) {
-            if let Some((key, users)) = key.zip(users) {
+        for (key, users) in self.users.iter().zip(&users) {
+            if let Some((key, users)) = key.zip(*users) {
                 let mut entry = update.entries.get(key);
-                let expired_at = (!entry.is_new()).then_some(*entry.expires_at);
+                let (was_new, expired_at) = (entry.is_new(), *entry.expires_at);
                 if users.write(&mut entry, self.ttl, EXPIRY_SLACK, now) {
-                    expired_at.inspect(|at| self.room.remove(*at));
-                    self.room.enter(*entry.expires_at);
+                    if !was_new {
+                        update.granted.room_changes.push(RoomChange::Remove(expired_at));
+                    }
+                    update.granted.room_changes.push(RoomChange::Enter(*entry.expires_at));
                 }
             }
         }
@@ -271,15 +287,16 @@ impl Leasing<'_> {
             return None;
         }
         let valid_until = Lease::deadline(time_left, self.ask.clock)?;
-        let before = update.words.clone();
+        // Only limits that share a counter may fail to charge what they have.
+        let before = (asks.len() > 1).then(|| update.words.clone());
         let (mut digest, mut charged_at) = (Digest::default(), Timestamp::from_nanos(u64::MAX));
         for (ask, counter) in asks.iter().zip(counters) {
             let state = &mut update.words[ask.state.clone()];
             let charge = Charge::Take(Hits::new(tokens.into()));
             let decision = decide(state, ask.quota, charge, now);
             if !decision.is_allow() {
-                // Two limits share the counter, and the first charge took what the second saw.
-                *update.words = before;
+                // The first charge took what the second limit saw.
+                before.inspect(|before| update.words.copy_from_slice(before));
                 return None;
             }
             let keep_until = &mut update.keep_until[*counter];
@@ -294,7 +311,7 @@ impl Leasing<'_> {
         let record = Record::new(tokens, until, digest, charged_at);
         let mut entry = update.entries.get(record_key);
         record.write(&mut entry, EXPIRY_SLACK);
-        self.room.enter(*entry.expires_at);
+        update.granted.room_changes.push(RoomChange::Enter(*entry.expires_at));
         Some(Lease { id, tokens, valid_until })
     }
 
@@ -327,11 +344,13 @@ impl Leasing<'_> {
     }
 
     /// Grants any number of hits where no limit applies.
-    fn lease_unlimited(&mut self, transaction: &Transaction<'_, '_>) {
-        let Transaction { request, matched, now, .. } = *transaction;
-        if matched.replaced == Replaced::Something {
-            return;
-        }
+    fn lease_unlimited(
+        &self,
+        request: &Request,
+        matched: &MatchedLimits<'_>,
+        now: Timestamp,
+        leases: &mut [Option<Lease>],
+    ) {
         let time_left = now.saturating_add(self.ttl).saturating_since(now);
         let Some(valid_until) = Lease::deadline(time_left, self.ask.clock) else { return };
         for (index, (applied, descriptor)) in
@@ -344,7 +363,7 @@ impl Leasing<'_> {
             };
             if is_free && is_plain(descriptor) {
                 let (id, tokens) = (Lease::NO_ID, Lease::UNLIMITED);
-                self.leases[index] = Some(Lease { id, tokens, valid_until });
+                leases[index] = Some(Lease { id, tokens, valid_until });
             }
         }
     }

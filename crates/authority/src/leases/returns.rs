@@ -6,21 +6,24 @@
 //! happened to its lease.
 
 use super::records::{Digest, Record, ReturnStamp, record_key};
-use super::room::LeaseRoom;
+use super::room::RoomChange;
+use crate::answer::Decided;
+use crate::applied::match_limits;
 use crate::authority::Authority;
+use crate::counters::Undecided;
 use crate::plan::{EXPIRY_SLACK, Plan};
 use smallvec::SmallVec;
 use tidegate_core::{
     Answer, Charge, Decision, Direction, Hits, LeaseReturn, LimitCheck, Request, Timestamp,
     Verdict, decide,
 };
-use tidegate_store::{Entries, UpdateError};
+use tidegate_store::Entries;
 
 /// Asks what is left, and always fits.
 const PEEK_AT_REFUND: Charge = Charge::Refund(Hits::PEEK);
 
 /// Returned tokens of one lease.
-struct Return<'a> {
+struct Return {
     /// The index of the descriptor.
     descriptor: usize,
     /// The index of the record's key.
@@ -29,30 +32,30 @@ struct Return<'a> {
     /// The number of the call.
     call: u64,
     seed: u64,
-    room: &'a LeaseRoom,
     now: Timestamp,
 }
 
-/// The result of a return.
+/// What the last run of the update accepted.
 #[derive(Default)]
 struct Taken {
     /// Accepted tokens, for each descriptor.
     tokens: SmallVec<[u64; 4]>,
     /// A decision on each limit afterwards.
     decisions: SmallVec<[Decision; 8]>,
+    room_changes: SmallVec<[RoomChange; 4]>,
 }
 
 impl Authority {
     /// Accepts returned tokens at `now`: the hits of each descriptor of `request`, from the lease at the same index.
-    pub fn return_tokens(
+    pub async fn return_tokens(
         &self,
         request: &Request,
         back: &LeaseReturn,
         now: Timestamp,
-    ) -> Result<Answer, UpdateError> {
-        match self.return_at_once(request, back, now) {
+    ) -> Result<Answer, Undecided> {
+        match self.return_together(request, back, now).await {
             // Counters in many parts are too many keys together, but not one by one.
-            Err(UpdateError::TooLarge { .. }) if request.descriptors.len() > 1 => {
+            Err(error) if error.is_too_large() && request.descriptors.len() > 1 => {
                 let (verdict, metadata) = (Verdict::Allow, None);
                 let mut answer = Answer { verdict, statuses: Vec::new(), metadata };
                 for (descriptor, lease) in request.descriptors.iter().zip(&back.leases) {
@@ -60,7 +63,7 @@ impl Authority {
                     let (domain, hits) = (request.domain.clone(), request.hits);
                     let one = Request { domain, descriptors, hits };
                     let back = LeaseReturn { call: back.call, leases: vec![*lease] };
-                    answer.statuses.extend(self.return_at_once(&one, &back, now)?.statuses);
+                    answer.statuses.extend(self.return_together(&one, &back, now).await?.statuses);
                 }
                 Ok(answer)
             }
@@ -68,56 +71,67 @@ impl Authority {
         }
     }
 
-    fn return_at_once(
+    async fn return_together(
         &self,
         request: &Request,
         back: &LeaseReturn,
         now: Timestamp,
-    ) -> Result<Answer, UpdateError> {
-        self.transact(request, self.modes, now, |transaction| {
-            let seed = self.store.seed();
-            let records = transaction.plan.keys.len();
-            let ids = request.descriptors.iter().zip(&back.leases);
-            transaction.plan.keys.extend(ids.map(|(_, id)| record_key(seed, *id)));
-            let records = records..transaction.plan.keys.len();
-            let taken = transaction.update(|plan, entries| {
-                let (mut taken, mut words) = (Taken::default(), plan.read(entries));
-                for (index, descriptor) in request.descriptors.iter().enumerate() {
-                    let Some(record) = records.clone().nth(index) else { break };
-                    let tokens = match descriptor.direction {
-                        Direction::Refund => request.charge_of(descriptor).hits().get(),
-                        Direction::Take => 0,
-                    };
-                    let (call, room) = (back.call, &self.lease_room);
-                    let one = Return { descriptor: index, record, tokens, call, seed, room, now };
-                    taken.tokens.push(plan.take_back(entries, &mut words, &one));
+    ) -> Result<Answer, Undecided> {
+        let (limits, seed) = (self.limits.load(), self.counters.seed());
+        let matched = match_limits(&limits.rules, request);
+        let mut plan = Plan::of(&matched.each, request, self.modes, seed, now);
+        let first_record = plan.keys.len();
+        let ids = request.descriptors.iter().zip(&back.leases);
+        plan.keys.extend(ids.map(|(_, id)| record_key(seed, *id)));
+        let mut taken = Taken::default();
+        let mut update = |entries: &mut Entries<'_>| {
+            taken = Taken::default();
+            let mut words = plan.read(entries);
+            for (index, descriptor) in request.descriptors.iter().enumerate() {
+                let record = first_record + index;
+                if record == plan.keys.len() {
+                    break;
                 }
-                let peek = |ask: &LimitCheck<'_>| {
-                    decide(&mut words[ask.state.clone()], ask.quota, PEEK_AT_REFUND, now)
+                let tokens = match descriptor.direction {
+                    Direction::Refund => request.charge_of(descriptor).hits().get(),
+                    Direction::Take => 0,
                 };
-                taken.decisions.extend(plan.asks.iter().map(peek));
-                plan.write(entries, &mut words, &plan.keep_until(&taken.decisions));
-                taken
-            })?;
-            let decided = transaction.decided(&taken.decisions);
-            let returned = taken.tokens.iter().enumerate().filter(|(_, tokens)| **tokens > 0);
-            for (index, tokens) in returned {
-                decided.each_limit(index, |of, entries| {
-                    transaction.limits.observer.returned(of, entries, *tokens);
-                });
+                let one = Return { descriptor: index, record, tokens, call: back.call, seed, now };
+                plan.take_back(entries, &mut words, &one, &mut taken);
             }
-            self.observer.tokens_returned();
-            Ok(Answer { verdict: Verdict::Allow, statuses: decided.statuses(), metadata: None })
-        })
+            let peek = |ask: &LimitCheck<'_>| {
+                decide(&mut words[ask.state.clone()], ask.quota, PEEK_AT_REFUND, now)
+            };
+            taken.decisions.extend(plan.asks.iter().map(peek));
+            plan.write(entries, &mut words, &plan.keep_until(&taken.decisions));
+        };
+        self.counters.update(&plan.keys, now, &mut update).await?;
+        self.lease_room.apply(&taken.room_changes);
+        let decided = Decided::new(&limits, request, &matched, &taken.decisions, now);
+        let returned = taken.tokens.iter().enumerate().filter(|(_, tokens)| **tokens > 0);
+        for (index, tokens) in returned {
+            decided.each_limit(index, |of, entries| {
+                limits.observer.returned(of, entries, *tokens);
+            });
+        }
+        self.observer.tokens_returned();
+        Ok(Answer { verdict: Verdict::Allow, statuses: decided.statuses(), metadata: None })
     }
 }
 
 impl Plan<'_> {
-    /// Accepts tokens from the lease of a record, and says how many.
-    fn take_back(&self, entries: &mut Entries<'_>, words: &mut [u64], one: &Return<'_>) -> u64 {
-        let Return { descriptor, record, tokens, call, seed, room, now } = *one;
+    /// Accepts tokens from the lease of a record, and notes how many.
+    fn take_back(
+        &self,
+        entries: &mut Entries<'_>,
+        words: &mut [u64],
+        one: &Return,
+        taken: &mut Taken,
+    ) {
+        let Return { descriptor, record, tokens, call, seed, now } = *one;
+        taken.tokens.push(0);
         let mut entry = entries.get(record);
-        let Some(mut record) = Record::read(&entry) else { return 0 };
+        let Some(mut record) = Record::read(&entry) else { return };
         let own = || {
             let asks = self.asks.iter().zip(&self.counter_of_ask);
             asks.filter(|(ask, _)| ask.descriptor == descriptor)
@@ -128,7 +142,7 @@ impl Plan<'_> {
         });
         let stamp = ReturnStamp::new(call);
         if record.ends_at <= now || !record.is_of(digest) || tokens == 0 || !record.note(stamp) {
-            return 0;
+            return;
         }
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(record.held);
         let held = u64::from(record.held);
@@ -139,9 +153,9 @@ impl Plan<'_> {
         }
         record.held -= tokens;
         if record.held == 0 {
-            room.remove(*entry.expires_at);
+            taken.room_changes.push(RoomChange::Remove(*entry.expires_at));
         }
         record.write(&mut entry, EXPIRY_SLACK);
-        tokens.into()
+        taken.tokens[descriptor] = tokens.into();
     }
 }

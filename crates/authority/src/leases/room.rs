@@ -11,7 +11,6 @@
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Nanos, Timestamp};
-use tidegate_store::{Class, Cluster};
 
 /// One of this many narrow nodes.
 const SHARE: u64 = 16;
@@ -30,13 +29,19 @@ pub(crate) struct LeaseRoom {
     buckets: [AtomicU64; BUCKETS],
 }
 
+/// What an update did to a node of a lease, with the node's expiry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RoomChange {
+    Enter(u64),
+    Remove(u64),
+}
+
 impl LeaseRoom {
-    /// The room for leases of up to `ttl` in `store`, for one of `lessors` processes.
+    /// The room for leases of up to `ttl` among `nodes` narrow nodes, for one of `lessors` processes.
     ///
     /// A process may erase a node that another created, and enters that in its own account. Then one account is
     /// too high and the other too low, and their sum is right.
-    pub(crate) fn new(store: &Cluster, ttl: Nanos, lessors: NonZeroU32) -> LeaseRoom {
-        let nodes = store.geometry(Class::Narrow).map_or(0, |geometry| geometry.nodes());
+    pub(crate) fn new(nodes: u64, ttl: Nanos, lessors: NonZeroU32) -> LeaseRoom {
         LeaseRoom::of(share(nodes, lessors), ttl)
     }
 
@@ -56,8 +61,18 @@ impl LeaseRoom {
         self.most.saturating_sub(taken)
     }
 
+    /// Accounts for changes that were committed.
+    pub(crate) fn apply(&self, changes: &[RoomChange]) {
+        for change in changes {
+            match *change {
+                RoomChange::Enter(expires_at) => self.enter(expires_at),
+                RoomChange::Remove(expires_at) => self.remove(expires_at),
+            }
+        }
+    }
+
     /// Enters a node with this expiry.
-    pub(crate) fn enter(&self, expires_at: u64) {
+    fn enter(&self, expires_at: u64) {
         let period = self.period_of(expires_at);
         self.change(period, |word| match word >> 32 {
             of if of < period => Some(period << 32 | 1),
@@ -67,7 +82,7 @@ impl LeaseRoom {
     }
 
     /// Removes a node with this expiry, which is gone or expires later.
-    pub(crate) fn remove(&self, expires_at: u64) {
+    fn remove(&self, expires_at: u64) {
         let period = self.period_of(expires_at);
         self.change(period, |word| (word >> 32 == period && word & NODES > 0).then(|| word - 1));
     }

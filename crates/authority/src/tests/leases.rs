@@ -81,7 +81,7 @@ impl Fixture {
         ask: &LeaseRequest,
     ) -> Answer {
         let request = Request { domain: "d".into(), descriptors, hits: Hits::ONE };
-        until_decided(|| self.engine.decide_leasing(&request, ask, at(nanos)))
+        until_decided(|| wait(self.engine.decide_leasing(&request, ask, at(nanos))))
     }
 
     /// The lease of the one descriptor `k=v`, for `proxy`.
@@ -102,30 +102,31 @@ impl Fixture {
         let descriptors = refunds.collect();
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(tokens) };
         let back = LeaseReturn { call, leases: vec![id] };
-        let answer = until_decided(|| self.engine.return_tokens(&request, &back, at(nanos)));
+        let answer = until_decided(|| wait(self.engine.return_tokens(&request, &back, at(nanos))));
         assert_eq!(answer.verdict, Verdict::Allow);
         assert_eq!(answer.statuses.len(), 1);
     }
 
     fn left_at(&self, nanos: u64) -> u64 {
         let request = Request { domain: "d".into(), descriptors: of_k(), hits: Hits::PEEK };
-        let answer = self.engine.decide(&request, at(nanos)).expect("a decision");
+        let answer = wait(self.engine.decide(&request, at(nanos))).expect("a decision");
         u64::from(answer.statuses[0].remaining)
     }
 
-    /// A crash and a restart, as far as the store can tell.
+    /// A crash and a restart, as far as the counters can tell.
     fn reopened(self) -> Fixture {
-        let Fixture { engine, dir } = self;
+        let Fixture { engine, mut counters, dir } = self;
         let modes = engine.modes;
         drop(engine);
+        if counters.answers() == Answers::AtOnce {
+            drop(counters);
+            counters = shared_memory(dir.path());
+        }
         let file = dir.path().join("limits.yaml");
         let rules = rules::load(&file, SameDomain::Refuse).expect("good rules").rules;
-        let narrow = Geometry::by_capacity(4_096, 0.8).expect("a geometry");
-        let store = Cluster::open(&dir.path().join("data"), &Options::narrow(narrow));
-        let store = store.expect("a store");
         let engine =
-            Authority::new(Arc::new(store), rules, modes, Arc::new(())).expect("an engine");
-        Fixture { engine, dir }
+            Authority::new(counters.clone(), rules, modes, Arc::new(())).expect("an engine");
+        Fixture { engine, counters, dir }
     }
 
     fn put_rules(&self, descriptors: &str) {
@@ -155,7 +156,7 @@ fn who_asks_for_no_tokens_gets_none() {
     assert_eq!(engine.lease_of(0, (PROXY, 0, 0)), None);
     let request = Request { domain: "d".into(), descriptors: of_k(), hits: Hits::ONE };
     let ask = LeaseRequest { wanted: Vec::new(), waiting: Vec::new(), ..wants(PROXY, 0, 0) };
-    let answer = engine.engine.decide_leasing(&request, &ask, at(0)).expect("a decision");
+    let answer = wait(engine.engine.decide_leasing(&request, &ask, at(0))).expect("a decision");
     assert_eq!(answer.statuses[0].lease, None);
     // Nor anybody where leases are off.
     let off = self::engine(WINDOW);
@@ -243,7 +244,7 @@ fn an_ask_that_comes_twice_is_leased_once() {
     let ask = wants(PROXY, 20, 0);
     let request = Request { domain: "d".into(), descriptors: of_k(), hits: Hits::PEEK };
     let lease = || {
-        let answer = engine.engine.decide_leasing(&request, &ask, at(0)).expect("an answer");
+        let answer = wait(engine.engine.decide_leasing(&request, &ask, at(0))).expect("an answer");
         answer.statuses[0].lease
     };
     let first = lease().expect("a lease");
@@ -289,7 +290,7 @@ fn tokens_of_one_counter_do_not_come_back_to_another() {
     let request = |descriptors| Request { domain: "d".into(), descriptors, hits: Hits::new(20) };
     let give = |request: &Request, leases: &[u64]| {
         let back = LeaseReturn { call: new_call(), leases: leases.to_vec() };
-        engine.engine.return_tokens(request, &back, at(0)).expect("an answer")
+        wait(engine.engine.return_tokens(request, &back, at(0))).expect("an answer")
     };
     let answer = give(&request(vec![refund.clone()]), &[lease.id]);
     assert_eq!(told(&answer), (Verdict::Allow, vec![(Verdict::Allow, 50)]));
@@ -601,18 +602,20 @@ fn denials_that_only_report_are_not_leased() {
 }
 
 /// An engine on a store of forty nodes, four of which leases may have.
-fn tiny(eviction: Eviction, descriptors: &str) -> Fixture {
+fn tiny(eviction: Eviction, descriptors: &str) -> (Fixture, Arc<Cluster>) {
     on_nodes(Geometry::by_count(1, 1, 40, 4).expect("a geometry"), eviction, descriptors)
 }
 
-fn on_nodes(narrow: Geometry, eviction: Eviction, descriptors: &str) -> Fixture {
+fn on_nodes(narrow: Geometry, eviction: Eviction, descriptors: &str) -> (Fixture, Arc<Cluster>) {
     let dir = tempfile::TempDir::new().expect("a directory");
     let options = Options { eviction, ..Options::narrow(narrow) };
-    let store = Cluster::open(&dir.path().join("data"), &options).expect("a store");
-    let rules = rules_of(dir.path(), descriptors);
+    let store = Arc::new(Cluster::open(&dir.path().join("data"), &options).expect("a store"));
+    (in_store(store.clone(), dir, descriptors), store)
+}
+
+fn in_store(store: Arc<Cluster>, dir: tempfile::TempDir, descriptors: &str) -> Fixture {
     let modes = Modes { lease_ttl: Some(TTL), ..Modes::default() };
-    let engine = Authority::new(Arc::new(store), rules, modes, Arc::new(())).expect("an engine");
-    Fixture { engine, dir }
+    Fixture::new(store, dir, descriptors, modes, Arc::new(()))
 }
 
 /// A store without room for a lease decides as ever: one node is left, which the counter takes; or two, so
@@ -637,11 +640,11 @@ fn a_full_store_decides_and_leases_nothing() {
     }
     for eviction in [Eviction::Refuse, Eviction::EvictSoonestExpiry] {
         for others in [39, 38] {
-            let engine = tiny(eviction, WINDOW);
+            let (engine, _) = tiny(eviction, WINDOW);
             ask_for(&engine, 0..others);
             check(&engine, others, 100);
         }
-        let engine = tiny(eviction, WINDOW);
+        let (engine, _) = tiny(eviction, WINDOW);
         ask_for(&engine, 0..37);
         let lease = engine.lease_of(0, (PROXY, 10, 0)).expect("a lease");
         engine.give_back(0, lease.id, 10);
@@ -655,7 +658,7 @@ fn a_full_store_decides_and_leases_nothing() {
 fn leases_never_take_the_room_of_counters() {
     const CAPACITY: u64 = 3_000;
     let narrow = Geometry::by_capacity(CAPACITY, 0.8).expect("a geometry");
-    let engine = on_nodes(narrow, Eviction::Refuse, WINDOW);
+    let (engine, store) = on_nodes(narrow, Eviction::Refuse, WINDOW);
     let leased = |nanos: u64, values: Range<u64>| {
         let lease_of = |value: u64| {
             let of = vec![descriptor(&[("k", &value.to_string())])];
@@ -665,7 +668,7 @@ fn leases_never_take_the_room_of_counters() {
         };
         values.filter_map(lease_of).collect::<Vec<u64>>()
     };
-    let occupied = || engine.engine.store.occupancy(Class::Narrow).expect("nodes").occupied;
+    let occupied = || store.occupancy(Class::Narrow).expect("nodes").occupied;
     // A lease is two nodes: its record, and those who use the counter.
     let most = narrow.nodes() / 16 / 2;
     let mut of_value = Vec::new();
@@ -682,7 +685,7 @@ fn leases_never_take_the_room_of_counters() {
         let descriptors = vec![Descriptor { direction: Direction::Refund, ..of }];
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(10) };
         let back = LeaseReturn { call: new_call(), leases: vec![*id] };
-        engine.engine.return_tokens(&request, &back, at(0)).expect("an answer");
+        wait(engine.engine.return_tokens(&request, &back, at(0))).expect("an answer");
     }
     assert_eq!(occupied(), CAPACITY + 2 * most - 4);
     // These still have the other node, but a lease is only made where there is room for both.
@@ -695,21 +698,23 @@ fn leases_never_take_the_room_of_counters() {
 /// Who makes up values gets nodes for what has to be remembered, and none for leases of nothing.
 #[test]
 fn denials_take_no_nodes() {
-    let engine =
+    let (engine, store) =
         tiny(Eviction::Refuse, "- {key: k, rate_limit: {unit: day, requests_per_unit: 0}}");
     for value in 0..20 {
         let of = vec![descriptor(&[("k", &value.to_string())])];
         let answer = engine.ask_leasing(0, of, &wants(PROXY, 10, 10));
         assert_eq!(answer.statuses[0].lease.map(|lease| lease.tokens), Some(0));
     }
-    let narrow = engine.engine.store.occupancy(Class::Narrow).expect("narrow nodes");
+    let narrow = store.occupancy(Class::Narrow).expect("narrow nodes");
     assert_eq!(narrow.occupied, 0);
 }
 
 /// What operators look at holds leases for narrow nodes like others, and they expire like others.
 #[test]
 fn leases_are_sound_nodes_that_expire() {
-    let engine = leasing("- {key: k, rate_limit: {unit: second, requests_per_unit: 100}}");
+    let dir = tempfile::TempDir::new().expect("a directory");
+    let limit = "- {key: k, rate_limit: {unit: second, requests_per_unit: 100}}";
+    let engine = in_store(shared_memory(dir.path()), dir, limit);
     engine.lease_of(0, (PROXY, 10, 0)).expect("a lease");
     let view = View::open(&engine.dir.path().join("data")).expect("a view");
     // The counter, the lease, and who uses the counter: for two periods, and a second of slack.
@@ -806,7 +811,7 @@ fn denials_that_depend_on_the_rest_of_a_request_are_not_told() {
         let descriptors = vec![descriptor(&[(key, "v")])];
         let request = Request { domain: "d".into(), descriptors, hits: Hits::ONE };
         let ask = wants(PROXY, 0, 0);
-        let answer = engine.engine.decide_leasing(&request, &ask, at(0)).expect("an answer");
+        let answer = wait(engine.engine.decide_leasing(&request, &ask, at(0))).expect("an answer");
         assert_eq!(answer.verdict, Verdict::Deny);
         assert_eq!(answer.statuses[0].lease.is_some(), told, "{key} of {rules}");
     }
@@ -824,7 +829,7 @@ fn a_return_of_many_parts_is_taken_one_by_one() {
     for value in 0..20 {
         let (domain, hits) = ("d".to_owned(), Hits::ONE);
         let request = Request { domain, descriptors: vec![of(value)], hits };
-        let answer = engine.engine.decide_leasing(&request, &wants(PROXY, 0, 9), at(0));
+        let answer = wait(engine.engine.decide_leasing(&request, &wants(PROXY, 0, 9), at(0)));
         let lease = answer.expect("an answer").statuses[0].lease.expect("a lease");
         assert_eq!(lease.tokens, 9);
         leases.push(lease.id);
@@ -833,7 +838,7 @@ fn a_return_of_many_parts_is_taken_one_by_one() {
     let descriptors = (0..20).map(refund).collect();
     let request = Request { domain: "d".into(), descriptors, hits: Hits::new(9) };
     let back = LeaseReturn { call: new_call(), leases };
-    let answer = engine.engine.return_tokens(&request, &back, at(0)).expect("an answer");
+    let answer = wait(engine.engine.return_tokens(&request, &back, at(0))).expect("an answer");
     let left: Vec<u32> = answer.statuses.iter().map(|status| status.remaining).collect();
     assert_eq!(left, vec![49; 20]);
 }
@@ -847,7 +852,7 @@ fn what_is_left_after_two_leases_of_one_ask_is_told_with_the_last() {
     let twice = vec![descriptor(&[("k", "v")]); 2];
     let request = Request { domain: "d".into(), descriptors: twice, hits: Hits::ONE };
     let ask = wants(PROXY, 10, 0);
-    let answer = engine.engine.decide_leasing(&request, &ask, at(0)).expect("a decision");
+    let answer = wait(engine.engine.decide_leasing(&request, &ask, at(0))).expect("a decision");
     let leased = |status: &Status| status.lease.map_or(0, |lease| lease.tokens);
     assert_eq!(answer.statuses.iter().map(leased).collect::<Vec<_>>(), [10, 10]);
     let left: Vec<u32> = answer.statuses.iter().map(|status| status.remaining).collect();

@@ -62,11 +62,11 @@ fn told_of(rows: &[Row<'_>]) -> Told {
 impl Fixture {
     fn use_at(&self, secs: u64, business: &str, how: Use, hits: u64) -> (Verdict, Told) {
         let told = |verdict, windows: &NodeWindows<'_>| (verdict, windows_told(windows));
-        self.engine.use_node(&node(business, hits), how, at(secs), told).expect("a decision")
+        wait(self.engine.use_node(&node(business, hits), how, at(secs), told)).expect("a decision")
     }
 
     fn find_at(&self, secs: u64, business: &str) -> Result<Told, NodeError> {
-        self.engine.find_node(&node(business, 1), at(secs), windows_told)
+        wait(self.engine.find_node(&node(business, 1), at(secs), windows_told))
     }
 }
 
@@ -123,7 +123,7 @@ fn nodes_that_are_decided_as_one_count_all_or_none() {
         let told = |verdict, of_each: &[NodeWindows<'_>]| {
             (verdict, of_each.iter().map(counts).collect::<Vec<_>>())
         };
-        fixture.engine.use_nodes(&nodes(of), how, at(0), told).unwrap()
+        wait(fixture.engine.use_nodes(&nodes(of), how, at(0), told)).unwrap()
     };
     let (allow, deny) = (Verdict::Allow, Verdict::Deny);
     let two = [("login", "a", 1), ("bucket", "b", 5)];
@@ -139,16 +139,16 @@ fn nodes_that_are_decided_as_one_count_all_or_none() {
     let free = [("free", "a", 9), ("login", "a", 1)];
     assert_eq!(use_as_one(JointUse::Acquire, &free), (allow, vec![vec![], vec![2, 2]]));
     let unknown = nodes(&[("login", "c", 1), ("no", "a", 1), ("login", "c", 1), ("none", "a", 1)]);
-    let error = fixture.engine.use_nodes(&unknown, JointUse::Acquire, at(0), |_, _| ());
+    let error = wait(fixture.engine.use_nodes(&unknown, JointUse::Acquire, at(0), |_, _| ()));
     assert!(
         matches!(&error, Err(JointError::Unknown(places)) if places[..] == [1, 3]),
         "{error:?}"
     );
     let keys: Vec<String> = (0..129).map(|number| number.to_string()).collect();
     let many: Vec<(&str, &str, u64)> = keys.iter().map(|key| ("login", &**key, 1)).collect();
-    let error = fixture.engine.use_nodes(&nodes(&many), JointUse::Acquire, at(0), |_, _| ());
+    let error = wait(fixture.engine.use_nodes(&nodes(&many), JointUse::Acquire, at(0), |_, _| ()));
     assert!(
-        matches!(&error, Err(JointError::Undecided(UpdateError::TooLarge { keys: 257.., .. }))),
+        matches!(&error, Err(JointError::Undecided(error)) if error.is_too_large()),
         "{error:?}"
     );
     let (verdict, _) = use_as_one(JointUse::Acquire, &many[..128]);
@@ -170,10 +170,10 @@ fn every_window_tells_its_last_hit_and_is_over_at_its_reset() {
     let of_all = |count, last| names.map(|name| (name.to_owned(), count, last)).to_vec();
     // Seconds after the start at which it is 02:59:50 in UTC.
     let early = 3 * 3_600 - 10 + 86_400 - START % 86_400;
-    let found = |secs| fixture.engine.find_node(&node("updated", 1), at(secs), last_told);
+    let found = |secs| wait(fixture.engine.find_node(&node("updated", 1), at(secs), last_told));
     let use_it = |secs, how, hits| {
         let told = |verdict, windows: &NodeWindows<'_>| (verdict, last_told(windows));
-        fixture.engine.use_node(&node("updated", hits), how, at(secs), told).unwrap()
+        wait(fixture.engine.use_node(&node("updated", hits), how, at(secs), told)).unwrap()
     };
     let (allow, deny) = (Verdict::Allow, Verdict::Deny);
     assert_eq!(use_it(early, Use::Look, 0), (allow, of_all(0, None)));
@@ -205,24 +205,24 @@ fn nodes_are_made_found_changed_and_forgotten() {
     assert!(matches!(fixture.find_at(0, "login"), Err(NodeError::NotFound)));
     let count = |name, count| Change { name, count: Some(count), start: None, last: None };
     let minute = [count("minute", 2)];
-    let missing = engine.change_node(&login, &minute, at(0), windows_told);
+    let missing = wait(engine.change_node(&login, &minute, at(0), windows_told));
     assert!(matches!(missing, Err(NodeError::NotFound)), "{missing:?}");
-    let made = engine.create_node(&login, &minute, at(0), windows_told).unwrap();
+    let made = wait(engine.create_node(&login, &minute, at(0), windows_told)).unwrap();
     let expected = told_of(&[("period", 0, Some((0, 0))), ("minute", 2, Some((0, 0)))]);
     assert_eq!(made, expected);
     assert_eq!(fixture.find_at(59, "login").unwrap(), expected);
     assert_eq!(fixture.use_at(0, "login", Use::Look, 0).0, Verdict::Deny);
-    let again = engine.create_node(&login, &[], at(0), windows_told);
+    let again = wait(engine.create_node(&login, &[], at(0), windows_told));
     assert!(matches!(again, Err(NodeError::Exists)), "{again:?}");
     let started =
         Change { name: "period", count: Some(1), start: Some(at(10)), last: Some(at(20)) };
-    let changed = engine.change_node(&login, &[started], at(30), windows_told).unwrap();
+    let changed = wait(engine.change_node(&login, &[started], at(30), windows_told)).unwrap();
     assert_eq!(changed, told_of(&[("period", 1, Some((10, 20))), ("minute", 2, Some((0, 0)))]));
     // The period lasts by its new start.
     assert!(fixture.find_at(3_605, "login").is_ok());
     assert!(matches!(fixture.find_at(3_610, "login"), Err(NodeError::NotFound)));
-    assert!(engine.erase_node(&login, at(31)).unwrap());
-    assert!(!engine.erase_node(&login, at(31)).unwrap());
+    assert!(wait(engine.erase_node(&login, at(31))).unwrap());
+    assert!(!wait(engine.erase_node(&login, at(31))).unwrap());
     let fresh = told_of(&[("period", 0, None), ("minute", 0, None)]);
     assert_eq!(fixture.use_at(31, "login", Use::Look, 0), (Verdict::Allow, fresh));
 }
@@ -231,7 +231,7 @@ fn nodes_are_made_found_changed_and_forgotten() {
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let fixture = engine(RULES);
     let (engine, login) = (&fixture.engine, node("login", 1));
-    let before = engine.create_node(&login, &[], at(0), windows_told).unwrap();
+    let before = wait(engine.create_node(&login, &[], at(0), windows_told)).unwrap();
     let change = |name, count, start, last| Change { name, count, start, last };
     for (change, expected) in [
         (
@@ -254,7 +254,8 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         ),
     ] {
         let good = Change { name: "period", count: Some(2), start: None, last: None };
-        let error = engine.change_node(&login, &[good, change], at(100), windows_told).unwrap_err();
+        let error =
+            wait(engine.change_node(&login, &[good, change], at(100), windows_told)).unwrap_err();
         assert_eq!(error.to_string(), expected);
         assert_eq!(fixture.find_at(59, "login").unwrap(), before);
     }
@@ -271,10 +272,11 @@ fn other_algorithms_are_used_and_told_but_not_set() {
         let used = told_of(&[("limit", 2, None)]);
         assert_eq!(fixture.use_at(0, business, Use::Record, 2), (Verdict::Allow, used.clone()));
         assert_eq!(fixture.find_at(0, business).unwrap(), used);
-        let error = fixture.engine.create_node(&node(business, 1), &[], at(7_200), windows_told);
+        let error =
+            wait(fixture.engine.create_node(&node(business, 1), &[], at(7_200), windows_told));
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("window limit is of ") || error == "the node exists", "{error}");
-        assert!(fixture.engine.erase_node(&of, at(0)).unwrap());
+        assert!(wait(fixture.engine.erase_node(&of, at(0))).unwrap());
         let fresh = told_of(&[("limit", 0, None)]);
         assert_eq!(fixture.use_at(0, business, Use::Look, 0), (Verdict::Allow, fresh));
     }

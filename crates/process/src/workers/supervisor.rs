@@ -15,6 +15,7 @@ use crate::{DRAIN_MAX, Settings};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_servers::http::Http;
 use tidegate_servers::rls::Rls;
 use tidegate_servers::{Health, Overload};
 use tokio::sync::watch;
@@ -48,15 +49,15 @@ pub(crate) async fn serve(
         address.listen()?;
     }
     let (store_watch, store) =
-        tidegate_data_dir::maintain(service.store().clone(), settings.data_dir.sync_interval);
+        tidegate_data_dir::maintain(service.store.clone(), settings.data_dir.sync_interval);
     let draining = watch::Sender::new(false);
     let (mut http, overload) = (Endpoints::new(), Overload::start());
     for address in addresses.iter().filter(|address| address.endpoint == Endpoint::Http) {
         for listener in address.listeners()? {
             let (draining, store) = (draining.subscribe(), store.clone());
             let health = Health { draining, store, workers: Some(table.serving()) };
-            let endpoint = service.http(SummedMetrics(table.clone()), health, overload.clone());
-            http.open_http(endpoint, listener);
+            let shared = service.shared(health, overload.clone());
+            http.open_http(Http::new(shared, SummedMetrics(table.clone())), listener);
         }
     }
     if workers.serving(&mut signals, &table).await.is_none() {

@@ -6,7 +6,7 @@
 use super::messages::{AssignedSocket, FromWorker, MESSAGE_BYTES_MAX, ToWorker};
 use crate::Settings;
 use crate::channel::{Channel, Incoming, Outgoing};
-use crate::endpoints::Endpoints;
+use crate::endpoints::{DecisionServices, Endpoints};
 use crate::logging::{self, Process};
 use crate::service::{OpenFeed, ProcessMetrics, Service};
 use crate::signals::{Action, Signals};
@@ -104,10 +104,11 @@ async fn serve_all(
 ) -> anyhow::Result<ServeEnd> {
     let mut signals = Signals::subscribe()?;
     let (mut incoming, outgoing) = channel.split()?;
-    let (store_watch, store) = tidegate_data_dir::maintain(service.store().clone(), None);
+    let (store_watch, store) = tidegate_data_dir::maintain(service.store.clone(), None);
     let draining = watch::Sender::new(false);
     let health = Health { draining: draining.subscribe(), store, workers: None };
-    let services = service.decision_services(health, Overload::start(), settings)?;
+    let shared = service.shared(health, Overload::start());
+    let services = DecisionServices::new(&shared, settings)?;
     let mut endpoints = Endpoints::new();
     for (endpoint, listener) in listeners {
         endpoints.open(endpoint, listener, &services);

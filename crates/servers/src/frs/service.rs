@@ -6,7 +6,8 @@ use super::answer::{self, Answer};
 use super::request::{self, Command, Grouping, Item};
 use crate::http1::slots::{Phase, Slot};
 use crate::http1::{self, BodyError};
-use crate::overload::Overload;
+use crate::later::{self, NoAnswer};
+use crate::shared::Shared;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -14,10 +15,8 @@ use hyper::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidegate_authority::clock;
-use tidegate_authority::{Authority, Observer};
 use tidegate_authority::{Change, JointError, JointUse, NodeError, NodeWindows, Use};
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
-use tidegate_store::UpdateError;
 use tidegate_xml::{self as xml, ErrorKind, XmlError};
 
 /// The largest body: 256 items of a kilobyte.
@@ -41,11 +40,7 @@ pub(super) type Response = hyper::Response<Full<Bytes>>;
 
 /// The service; clones share everything.
 #[derive(Clone)]
-pub(super) struct Service {
-    pub(super) authority: Arc<Authority>,
-    pub(super) observer: Arc<dyn Observer>,
-    pub(super) overload: Arc<Overload>,
-}
+pub(super) struct Service(pub(super) Shared);
 
 /// A request that is refused as a whole.
 struct Refusal {
@@ -121,14 +116,14 @@ impl Service {
         let answered = match self.receive(request, &slot).await {
             Ok((command, body)) => {
                 slot.set_phase(Phase::Deciding);
-                self.execute_in_time(command, &body)
+                self.execute_in_time(command, body, slot).await
             }
             Err(refusal) => Err(refusal),
         };
         answered.unwrap_or_else(|refusal| {
             match refusal.code {
-                OVERLOADED => self.observer.shed(ENDPOINT),
-                _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => self.observer.refused(),
+                OVERLOADED => self.0.observer.shed(ENDPOINT),
+                _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => self.0.observer.refused(),
                 _ => {}
             }
             refusal.response()
@@ -172,25 +167,38 @@ impl Service {
     }
 
     /// Executes a body, unless the process is overloaded.
-    fn execute_in_time(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
-        if self.overload.is_late() {
+    async fn execute_in_time(
+        &self,
+        command: Command,
+        body: Bytes,
+        slot: Arc<Slot>,
+    ) -> Result<Response, Refusal> {
+        if self.0.overload.is_late() {
             return Err(Refusal::overloaded("overloaded; try again"));
         }
-        self.execute(command, body)
+        let service = self.clone();
+        let execution = async move { service.execute(command, &body).await };
+        let executed =
+            later::complete(self.0.authority.answers(), &self.0.overload, slot, execution).await;
+        executed.unwrap_or_else(|NoAnswer| Err(no_decision("the counters do not answer")))
     }
 
     /// Executes a body. All items have the same time.
-    fn execute(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
+    async fn execute(&self, command: Command, body: &[u8]) -> Result<Response, Refusal> {
         let text = xml::text(body)
             .map_err(|mistake| Refusal::of(mistake, &String::from_utf8_lossy(body)))?;
         let body = request::read(command, text).map_err(|mistake| Refusal::of(mistake, text))?;
         match body.grouping {
-            Grouping::Each => self.execute_each(command, &body.items),
-            Grouping::AllOrNone => self.execute_together(command, &body.items),
+            Grouping::Each => self.execute_each(command, &body.items).await,
+            Grouping::AllOrNone => self.execute_together(command, &body.items).await,
         }
     }
 
-    fn execute_each(&self, command: Command, items: &[Item<'_>]) -> Result<Response, Refusal> {
+    async fn execute_each(
+        &self,
+        command: Command,
+        items: &[Item<'_>],
+    ) -> Result<Response, Refusal> {
         let now = clock::now();
         let mut answer = Answer::new(command, items.len(), now);
         let mut core_request = Request {
@@ -203,13 +211,14 @@ impl Service {
         for item in items {
             answer.item(&item.business, &item.key);
             set_item(&mut core_request, item);
-            match self.execute_one(command, item, &mut core_request, now, &mut answer) {
+            let executed = self.execute_one(command, item, &mut core_request, now, &mut answer);
+            match executed.await {
                 Ok(()) => decided += 1,
                 Err(error) => {
                     answer.failed(&error);
                     match error {
                         NodeError::Undecided(cause) => {
-                            self.observer.undecided(&cause);
+                            self.0.observer.undecided(&cause);
                             undecided = Some(cause);
                         }
                         _ => decided += 1,
@@ -219,16 +228,17 @@ impl Service {
         }
         match undecided {
             // The caller must learn about the part that was decided.
-            Some(cause) if decided == 0 => {
-                let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "undecided");
-                Err(Refusal::new(status, code, cause.to_string()))
-            }
+            Some(cause) if decided == 0 => Err(no_decision(cause.to_string())),
             _ => Ok(respond(StatusCode::OK, answer.finish())),
         }
     }
 
     /// Counts all items if all have room; otherwise none.
-    fn execute_together(&self, command: Command, items: &[Item<'_>]) -> Result<Response, Refusal> {
+    async fn execute_together(
+        &self,
+        command: Command,
+        items: &[Item<'_>],
+    ) -> Result<Response, Refusal> {
         let now = clock::now();
         let mut answer = Answer::new(command, items.len(), now);
         let how = if command == Command::Query { JointUse::Look } else { JointUse::Acquire };
@@ -241,13 +251,13 @@ impl Service {
             descriptors: items.iter().map(descriptor).collect(),
             hits: Hits::ONE,
         };
-        let used = self.authority.use_nodes(&core_request, how, now, |verdict, of_each| {
+        let used = self.0.authority.use_nodes(&core_request, how, now, |verdict, of_each| {
             for (item, windows) in items.iter().zip(of_each) {
                 answer.item(&item.business, &item.key);
                 answer.decided(verdict, windows);
             }
         });
-        match used {
+        match used.await {
             Ok(()) => {}
             Err(JointError::Unknown(unknown)) => {
                 for (index, item) in items.iter().enumerate() {
@@ -258,19 +268,16 @@ impl Service {
                     }
                 }
             }
-            Err(JointError::Undecided(cause @ UpdateError::TooLarge { .. })) => {
+            Err(JointError::Undecided(cause)) if cause.is_too_large() => {
                 let message = format!("the items are too many to be decided together: {cause}");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, "too-much", message));
             }
-            Err(JointError::Undecided(cause)) => {
-                let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "undecided");
-                return Err(Refusal::new(status, code, cause.to_string()));
-            }
+            Err(JointError::Undecided(cause)) => return Err(no_decision(cause.to_string())),
         }
         Ok(respond(StatusCode::OK, answer.finish()))
     }
 
-    fn execute_one(
+    async fn execute_one(
         &self,
         command: Command,
         item: &Item<'_>,
@@ -278,44 +285,45 @@ impl Service {
         now: Timestamp,
         answer: &mut Answer,
     ) -> Result<(), NodeError> {
-        let authority = &self.authority;
-        let mut using = |how, hits, answer: &mut Answer| {
-            core_request.hits = hits;
-            authority.use_node(core_request, how, now, |verdict, windows| {
-                answer.decided(verdict, windows);
-            })
+        let authority = &self.0.authority;
+        let done = match command {
+            Command::Query | Command::Update | Command::Acquire => {
+                let (how, hits) = match command {
+                    Command::Query => (Use::Look, Hits::PEEK),
+                    Command::Update => (Use::Record, item.hits),
+                    _ => (Use::Acquire, item.hits),
+                };
+                core_request.hits = hits;
+                let decided = |verdict, windows: &NodeWindows<'_>| answer.decided(verdict, windows);
+                return authority.use_node(core_request, how, now, decided).await;
+            }
+            Command::Find => "found",
+            Command::Create => "created",
+            Command::UpdateNode => "updated",
+            Command::Erase => "erased",
+            Command::Reset => "reset",
         };
+        let mut then = |windows: &NodeWindows<'_>| answer.done(done, windows);
         match command {
-            Command::Query => using(Use::Look, Hits::PEEK, answer),
-            Command::Update => using(Use::Record, item.hits, answer),
-            Command::Acquire => using(Use::Acquire, item.hits, answer),
-            Command::Find => {
-                authority.find_node(core_request, now, |windows| answer.done("found", windows))
-            }
-            Command::Create => {
-                authority.create_node(core_request, &changes(item), now, |windows| {
-                    answer.done("created", windows);
-                })
-            }
+            Command::Create => authority.create_node(core_request, &changes(item), now, then).await,
             Command::UpdateNode => {
-                authority.change_node(core_request, &changes(item), now, |windows| {
-                    answer.done("updated", windows);
-                })
+                authority.change_node(core_request, &changes(item), now, then).await
             }
-            Command::Erase => match authority.erase_node(core_request, now)? {
-                true => {
-                    answer.done("erased", &NodeWindows::new());
-                    Ok(())
+            Command::Erase | Command::Reset => {
+                let existed = authority.erase_node(core_request, now).await?;
+                if command == Command::Erase && !existed {
+                    return Err(NodeError::NotFound);
                 }
-                false => Err(NodeError::NotFound),
-            },
-            Command::Reset => {
-                authority.erase_node(core_request, now)?;
-                answer.done("reset", &NodeWindows::new());
+                then(&NodeWindows::new());
                 Ok(())
             }
+            _ => authority.find_node(core_request, now, then).await,
         }
     }
+}
+
+fn no_decision(cause: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "undecided", cause)
 }
 
 fn node(business: &str, key: &str) -> Descriptor {

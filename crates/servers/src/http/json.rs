@@ -4,13 +4,13 @@
 use super::body::{self, Page, ReadError};
 use super::{ENDPOINT, Http, MetricsPage, proto_json};
 use crate::http1::slots::{Phase, Slot};
+use crate::later::{self, NoAnswer};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
 use std::sync::Arc;
-use tidegate_authority::clock;
+use tidegate_authority::{Undecided, clock, wait};
 use tidegate_core::Verdict;
-use tidegate_store::UpdateError;
 use tidegate_wire::{WireError, request_from_wire, response_to_wire};
 
 const JSON: &str = "application/json";
@@ -25,16 +25,26 @@ enum Refusal {
     #[error(transparent)]
     Invalid(#[from] WireError),
     #[error("no decision: {0}")]
-    Undecided(#[from] UpdateError),
+    Undecided(#[from] Undecided),
     #[error("overloaded; try again")]
     Overloaded,
+    #[error("no decision: the counters do not answer")]
+    Unanswered,
+}
+
+impl From<NoAnswer> for Refusal {
+    fn from(NoAnswer: NoAnswer) -> Refusal {
+        Refusal::Unanswered
+    }
 }
 
 impl Refusal {
     fn status(&self) -> StatusCode {
         match self {
             Refusal::Malformed(_) | Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
-            Refusal::Undecided(_) | Refusal::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Undecided(_) | Refusal::Overloaded | Refusal::Unanswered => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 }
@@ -42,22 +52,22 @@ impl Refusal {
 pub(super) async fn answer<M: MetricsPage>(
     http: &Arc<Http<M>>,
     request: Request<Incoming>,
-    slot: &Slot,
+    slot: &Arc<Slot>,
 ) -> Page {
-    if http.overload.is_late() {
+    if http.shared.overload.is_late() {
         body::discard(request).await;
         return refuse(http, &Refusal::Overloaded);
     }
     let body = match body::read(request, slot).await {
         Ok(body) => body,
         Err(ReadError::Refused(page)) => {
-            http.observer.refused();
+            http.shared.observer.refused();
             return page;
         }
         Err(ReadError::Overloaded) => return refuse(http, &Refusal::Overloaded),
     };
     slot.set_phase(Phase::Deciding);
-    match decide_in_time(http, body).await {
+    match decide_in_time(http, slot, body).await {
         Ok((status, text)) => Page::new(status, JSON, text),
         Err(refused) => refuse(http, &refused),
     }
@@ -67,44 +77,47 @@ fn refuse<M>(http: &Http<M>, refused: &Refusal) -> Page {
     tracing::debug!(error = %refused, "refused a request");
     let page = Page::text(refused.status(), format!("{refused}\n"));
     if let Refusal::Overloaded = refused {
-        http.observer.shed(ENDPOINT);
+        http.shared.observer.shed(ENDPOINT);
         return page.with_header(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    http.observer.refused();
+    http.shared.observer.refused();
     if let Refusal::Undecided(error) = refused {
-        http.observer.undecided(error);
+        http.shared.observer.undecided(error);
     }
     page
 }
 
 /// Decides, unless the process is overloaded. Large bodies, which clients rarely need, do not delay others:
-/// they are decided on another thread, one at a time.
+/// they are read and answered on another thread, one at a time.
 async fn decide_in_time<M: MetricsPage>(
     http: &Arc<Http<M>>,
+    slot: &Arc<Slot>,
     body: Bytes,
 ) -> Result<(StatusCode, String), Refusal> {
-    if http.overload.is_late() {
+    if http.shared.overload.is_late() {
         return Err(Refusal::Overloaded);
     }
+    let (answers, decided) = (http.shared.authority.answers(), http.clone());
     if body.len() <= SMALL_BYTES_MAX {
-        return decide(http, &body);
+        let decision = async move { decide(&decided, &body).await };
+        return later::complete(answers, &http.shared.overload, slot.clone(), decision).await?;
     }
     let permit = http.large_bodies.clone().try_acquire_owned().map_err(|_| Refusal::Overloaded)?;
-    let http = http.clone();
-    let decided = tokio::task::spawn_blocking(move || {
-        let decided = decide(&http, &body);
+    let decision = tokio::task::spawn_blocking(move || {
+        let answer = wait(decide(&decided, &body));
         drop(permit);
-        decided
+        answer
     });
     // It fails only at the end of the program.
-    decided.await.unwrap_or(Err(Refusal::Overloaded))
+    let decision = async { decision.await.unwrap_or(Err(Refusal::Overloaded)) };
+    later::complete(answers, &http.shared.overload, slot.clone(), decision).await?
 }
 
-fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<(StatusCode, String), Refusal> {
+async fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<(StatusCode, String), Refusal> {
     let request = request_from_wire(proto_json::read(body)?)?;
-    let answer = http.authority.decide(&request, clock::now())?;
+    let answer = http.shared.authority.decide(&request, clock::now()).await?;
     let mut response = response_to_wire(&answer);
-    response.response_headers_to_add = http.replies.headers(&request, &answer);
+    response.response_headers_to_add = http.shared.replies.headers(&request, &answer);
     let status = match answer.verdict {
         Verdict::Allow => StatusCode::OK,
         Verdict::Deny => StatusCode::TOO_MANY_REQUESTS,

@@ -29,7 +29,7 @@ pub(super) async fn run(
     tokio::pin!(stopped);
     while let Some(socket) = connections.until(stopped.as_mut(), acceptor.next()).await {
         let Some(slot) = endpoint.slots.acquire() else {
-            endpoint.observer.connection_refused(ENDPOINT);
+            endpoint.shared.observer.connection_refused(ENDPOINT);
             if refused.is_due() {
                 tracing::warn!("a connection was refused: --connections-max are open");
             }
@@ -51,7 +51,7 @@ async fn until_stopping(mut state: watch::Receiver<ServingState>) {
 }
 
 async fn serve(
-    endpoint: &Endpoint,
+    endpoint: &Arc<Endpoint>,
     socket: Socket,
     slot: Slot,
     state: watch::Receiver<ServingState>,

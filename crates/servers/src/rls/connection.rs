@@ -6,14 +6,15 @@
 //!
 //! - when its peer closes it, breaks the protocol, or does not complete the preface within [`PREFACE_MAX`];
 //! - when output has not been written for [`WRITE_STALL_MAX`];
-//! - when a frame or a header block is incomplete after [`INCOMPLETE_MAX`]; an incomplete message or answer
-//!   ends only its call;
+//! - when a frame or a header block is incomplete after [`INCOMPLETE_MAX`]; an incomplete message, an incomplete
+//!   answer or one that has not come ends only its call;
 //! - when all connections together hold too much memory, this one has waited longest ([`super::memory`]), and
 //!   ending its waiting calls does not help;
 //! - when all slots are taken and it has had no call for longest ([`super::slots`]);
 //! - when it is too old, or the endpoint stops: it sends GOAWAY and lets calls under way finish.
 
 use super::health::ServingState;
+use super::later::{CALLS_MAX, LaterCalls};
 use super::memory::{FAIR_BYTES, MemoryShare};
 use super::service::{Admission, Methods};
 use super::slots::{IDLE_MIN, Slot};
@@ -23,6 +24,7 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tidegate_grpc::server::{Broken, Connection, Limits};
@@ -35,7 +37,7 @@ const LIMITS: Limits = Limits {
     // Bounds the number of calls under way, and so how long one of them waits for all others, see
     // `crate::overload`. A client with more calls at once waits, or opens another connection, as Envoy does.
     // With answers within 1 ms it is enough for 128,000 calls a second on each connection.
-    streams_max: 128,
+    streams_max: CALLS_MAX as u32,
     // More than the filter sends (128 descriptors of ten values, each at most 1 KiB, of which U+FFFD may make
     // 3), and more than Envoy's own filter makes of 60 KiB of headers in a handful of descriptors.
     message_bytes_max: 4 * 1024 * 1024,
@@ -72,7 +74,7 @@ thread_local! {
 }
 
 pub(super) async fn serve<S>(
-    endpoint: &Endpoint,
+    endpoint: &Arc<Endpoint>,
     socket: S,
     slot: Slot,
     state: watch::Receiver<ServingState>,
@@ -91,6 +93,7 @@ pub(super) async fn serve<S>(
         check: Check::Suspended,
         pending: PendingOutput::default(),
         memory: endpoint.memory.share(),
+        later: LaterCalls::default(),
         is_unflushed: false,
         shutdown: Shutdown::NotStarted,
     };
@@ -102,6 +105,7 @@ pub(super) async fn serve<S>(
         End::Closed(cause) => tracing::debug!(cause, "a connection was closed"),
     }
     let _ = tokio::time::timeout(CLOSE_MAX, connection.close()).await;
+    connection.later.all_ended().await;
 }
 
 enum End {
@@ -226,7 +230,7 @@ enum Progress {
 }
 
 struct ServedConnection<'a, S> {
-    endpoint: &'a Endpoint,
+    endpoint: &'a Arc<Endpoint>,
     socket: S,
     http2: Connection,
     opened: Instant,
@@ -239,6 +243,7 @@ struct ServedConnection<'a, S> {
     check: Check,
     pending: PendingOutput,
     memory: MemoryShare<'a>,
+    later: LaterCalls,
     /// TLS may buffer written bytes until it is flushed.
     is_unflushed: bool,
     shutdown: Shutdown,
@@ -309,12 +314,13 @@ impl<S> ServedConnection<'_, S> {
         if let Some(then) = time.checked_sub(INCOMPLETE_MAX) {
             let late = Status::new(Code::DeadlineExceeded, "the call was not completed in time");
             self.http2.end_unfinished(then, &late)?;
+            self.http2.end_pending(then, &late);
         }
         let is_quiet = received == self.received && self.http2.unfinished_since().is_none();
         if is_quiet {
             self.http2.trim();
         }
-        self.must_set_idle = now - self.last_call >= IDLE_MIN;
+        self.must_set_idle = now - self.last_call >= IDLE_MIN && self.later.is_empty();
         self.check = if is_quiet && self.must_set_idle {
             Check::Suspended
         } else {
@@ -331,7 +337,7 @@ impl<S> ServedConnection<'_, S> {
         let status = Status::new(Code::ResourceExhausted, reason);
         self.http2.end_unfinished_calls(now + Duration::from_nanos(1), &status);
         self.http2.trim();
-        let is_enough = self.http2.capacity_bytes() <= FAIR_BYTES;
+        let is_enough = self.capacity_bytes() <= FAIR_BYTES;
         if is_enough {
             self.memory.freed();
         }
@@ -343,10 +349,24 @@ impl<S> ServedConnection<'_, S> {
         let since = || {
             let opened = self.opened;
             let unfinished = self.http2.unfinished_since().map(|since| opened + since);
-            let since = unfinished.into_iter().chain(self.pending.since).min();
+            let pending = self.http2.pending_since().map(|since| opened + since);
+            let since = unfinished.into_iter().chain(pending).chain(self.pending.since).min();
             since.unwrap_or_else(Instant::now).into_std()
         };
-        self.memory.update(self.http2.capacity_bytes(), since, waker);
+        self.memory.update(self.capacity_bytes(), since, waker);
+    }
+
+    fn capacity_bytes(&self) -> usize {
+        self.http2.capacity_bytes() + self.later.bytes()
+    }
+
+    /// Hands in the answers that have come.
+    fn answer_later(&mut self, context: &mut Context<'_>) {
+        while let Poll::Ready(Some(answered)) = self.later.poll_next(context) {
+            self.last_call = Instant::now();
+            self.http2.set_time(self.last_call - self.opened);
+            self.http2.answer(answered.call, answered.answer.as_deref().map_err(Clone::clone));
+        }
     }
 }
 
@@ -371,6 +391,7 @@ where
             return Poll::Ready(Progress::Ended(End::Closed(cause)));
         }
         loop {
+            self.answer_later(context);
             match self.poll_write(context) {
                 Poll::Ready(Ok(())) => self.pending = PendingOutput::default(),
                 Poll::Ready(Err(error)) => return Poll::Ready(Progress::Ended(End::Failed(error))),
@@ -418,11 +439,12 @@ where
                 return Poll::Ready(Err(End::Done));
             }
             self.received = self.received.wrapping_add(input.len() as u64);
-            let overload = &self.endpoint.overload;
+            let overload = &self.endpoint.shared.overload;
             let turn = Turn::begin();
             let admission = if overload.is_late() { Admission::Shed } else { Admission::Decide };
             let now = turn.began().saturating_duration_since(self.opened.into_std());
-            let methods = &mut Methods { endpoint: self.endpoint, admission };
+            let methods =
+                &mut Methods { endpoint: self.endpoint, admission, later: &mut self.later };
             let taken = self.http2.receive_at(now, input, methods);
             overload.record_turn(&turn);
             if taken.map_err(End::Broken)? > 0 {

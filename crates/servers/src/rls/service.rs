@@ -1,8 +1,11 @@
 //! Dispatches a message to its method, and implements the rate limit service.
 
+use super::later::LaterCalls;
 use super::{Endpoint, health, reflection};
 use std::cell::RefCell;
-use tidegate_authority::{CallError, clock};
+use std::sync::Arc;
+use tidegate_authority::{Answers, CallError, Undecided, clock};
+use tidegate_core::{Answer, Request};
 use tidegate_grpc::server::{Call, Outcome, Service};
 use tidegate_grpc::{Code, Status};
 use tidegate_store::UpdateError;
@@ -33,8 +36,9 @@ pub(super) enum Admission {
 
 /// The methods, during one turn of a connection.
 pub(super) struct Methods<'a> {
-    pub(super) endpoint: &'a Endpoint,
+    pub(super) endpoint: &'a Arc<Endpoint>,
     pub(super) admission: Admission,
+    pub(super) later: &'a mut LaterCalls,
 }
 
 impl Service for Methods<'_> {
@@ -43,7 +47,7 @@ impl Service for Methods<'_> {
             return match self.admission {
                 Admission::Decide => self.should_rate_limit(call, answer),
                 Admission::Shed => {
-                    self.endpoint.observer.shed("grpc");
+                    self.endpoint.shared.observer.shed("grpc");
                     Outcome::Refused(Status::new(Code::ResourceExhausted, "overloaded"))
                 }
             };
@@ -53,27 +57,21 @@ impl Service for Methods<'_> {
 }
 
 impl Methods<'_> {
-    fn should_rate_limit(&self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
+    fn should_rate_limit(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
+        let endpoint = self.endpoint;
+        if endpoint.shared.authority.answers() == Answers::Later {
+            return self.later.begin(endpoint, call);
+        }
         let value_of = |name| call.metadata.get(name);
         READER.with_borrow_mut(|reader| {
-            let outcome = match self.endpoint.authority.answer_call(
-                reader,
-                call.message,
-                value_of,
-                clock::now,
-            ) {
+            let called =
+                endpoint.shared.authority.answer_call(reader, call.message, value_of, clock::now);
+            let outcome = match called {
                 Ok((request, decided)) => {
-                    let headers = self.endpoint.replies.headers(request, &decided);
-                    encode_answer(&decided, headers, answer);
+                    encode(endpoint, request, &decided, answer);
                     Outcome::Unary
                 }
-                Err(refused) => {
-                    self.endpoint.observer.refused();
-                    if let CallError::Undecided(error) = &refused {
-                        self.endpoint.observer.undecided(error);
-                    }
-                    Outcome::Refused(status_of(refused))
-                }
+                Err(refused) => Outcome::Refused(refuse(endpoint, refused)),
             };
             reader.release();
             outcome
@@ -91,10 +89,10 @@ impl Methods<'_> {
         let path = String::from_utf8_lossy(shown);
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
             Some((health::SERVICE, "Check")) => {
-                health::answer_check(call.message, &self.endpoint.health, answer)
+                health::answer_check(call.message, &self.endpoint.shared.health, answer)
             }
             Some((health::SERVICE, "Watch")) => {
-                health::answer_watch(call.message, &self.endpoint.health, answer)
+                health::answer_watch(call.message, &self.endpoint.shared.health, answer)
             }
             Some((service, "ServerReflectionInfo")) if reflection::SERVICES.contains(&service) => {
                 match self.admission {
@@ -110,6 +108,20 @@ impl Methods<'_> {
             }
         }
     }
+}
+
+/// Appends an answer with its headers.
+pub(super) fn encode(endpoint: &Endpoint, request: &Request, decided: &Answer, to: &mut Vec<u8>) {
+    encode_answer(decided, endpoint.shared.replies.headers(request, decided), to);
+}
+
+/// Reports a call without an answer, and returns its status.
+pub(super) fn refuse(endpoint: &Endpoint, refused: CallError) -> Status {
+    endpoint.shared.observer.refused();
+    if let CallError::Undecided(error) = &refused {
+        endpoint.shared.observer.undecided(error);
+    }
+    status_of(refused)
 }
 
 /// The status of a call without a decision.
@@ -128,11 +140,12 @@ fn status_of(error: CallError) -> Status {
 
 /// The status code without a decision, by which clients choose. Tidegate's filter has a mode for each:
 /// `failure_mode` for causes that no client can provoke, `overload_mode` for the rest.
-fn code_of(error: &UpdateError) -> Code {
+fn code_of(error: &Undecided) -> Code {
     match error {
         // Only these counters are busy: others can be used.
-        UpdateError::Busy { .. } => Code::Aborted,
-        UpdateError::DataLoss => Code::DataLoss,
+        Undecided::Store(UpdateError::Busy { .. }) => Code::Aborted,
+        Undecided::Store(UpdateError::DataLoss) => Code::DataLoss,
+        Undecided::Unreachable { .. } => Code::Unavailable,
         _ => Code::ResourceExhausted,
     }
 }
@@ -141,7 +154,6 @@ fn code_of(error: &UpdateError) -> Code {
 mod tests {
     use super::*;
     use prost::Message;
-    use std::sync::Arc;
     use tidegate_authority::{Authority, Modes};
     use tidegate_core::Nanos;
     use tidegate_limits::{self as rules, SameDomain};
@@ -259,8 +271,10 @@ mod tests {
                 Code::ResourceExhausted,
             ),
         ] {
-            assert_eq!(status_of(CallError::Undecided(error.clone())).code, code, "{error}");
+            assert_eq!(status_of(CallError::Undecided(error.clone().into())).code, code, "{error}");
         }
+        let unreachable = Undecided::Unreachable { cause: "refused".into() };
+        assert_eq!(status_of(unreachable.into()).code, Code::Unavailable);
     }
 
     #[test]
