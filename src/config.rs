@@ -16,6 +16,7 @@ mod read;
 mod structured;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod unsupported;
 
 pub use encoded::Encoded;

@@ -1,8 +1,8 @@
 //! Values that the parts of a configuration share: the numbers of facts, and expressions, so that
 //! each is compiled once.
 
-use super::document::Tree;
 use super::rate_limit::{Fact, Source};
+use super::tree::Tree;
 use crate::matching::pattern::Pattern;
 use crate::matching::query::Parameters;
 use hashbrown::HashMap;

@@ -6,7 +6,7 @@
 //! compiles and keeps all of it.
 
 use super::ConfigError;
-use super::document::Tree;
+use super::tree::Tree;
 use super::unsupported::{Unsupported, is_default};
 
 /// A value and the path to it.

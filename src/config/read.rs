@@ -6,9 +6,9 @@ mod matcher;
 mod metadata;
 mod rate_limit;
 
-use super::document::Tree;
 use super::interner::Interner;
 use super::node::Node;
+use super::tree::Tree;
 use super::unsupported::OF_THE_FILTER;
 use super::{Config, ConfigError, DeniedReply, Enforcement, HeaderStyle, RateLimit, UndecidedMode};
 use checks::{items_up_to, not_empty, number_or};

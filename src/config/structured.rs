@@ -3,7 +3,7 @@
 //! By hand: a Struct has three messages with six fields, and generated code with its maps would be
 //! as large as all other code that reads the configuration.
 
-use super::document::Tree;
+use super::tree::Tree;
 
 /// The deepest nesting of messages, as in other protobuf decoders. A value in a Struct in a value
 /// is three deep.

@@ -3,7 +3,7 @@
 //!
 //! A field at its protobuf default has no effect and is accepted.
 
-use super::document::Tree;
+use super::tree::Tree;
 
 /// A field, and the message about it.
 pub(super) type Unsupported = (&'static str, &'static str);

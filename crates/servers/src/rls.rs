@@ -12,6 +12,7 @@ mod keepalive;
 mod later;
 mod memory;
 mod messages;
+mod outcome;
 mod reflection;
 mod service;
 mod slots;

@@ -10,7 +10,7 @@
 //! | `tidegate-return` | return | the lease of each descriptor, 16 hex digits each, separated by commas |
 //! | `tidegate-call` | both | the client's number for the call, 16 hex digits, the same for retries |
 
-use crate::mapping::WireError;
+use crate::error::WireError;
 use crate::rls;
 use tidegate_core::{Lease, LeaseRequest, LeaseReturn, Timestamp};
 

@@ -5,6 +5,7 @@
 //! clients by the same [`headers`]. Moves no bytes and decides nothing.
 
 mod envoy;
+mod error;
 pub mod headers;
 mod lease;
 mod mapping;
@@ -13,11 +14,9 @@ pub mod rls;
 mod writer;
 
 pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};
+pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError};
 pub use lease::{lease_request_from, lease_request_metadata, returned_from, returned_metadata};
-pub use mapping::{
-    DESCRIPTORS_MAX, ENTRIES_MAX, WireError, decode_answer, encode_request, request_from_wire,
-    response_to_wire,
-};
+pub use mapping::{decode_answer, encode_request, request_from_wire, response_to_wire};
 pub use prost_types::{Struct, Value, value::Kind};
 pub use reader::{RequestReader, decode_request};
 pub use writer::encode_answer;

@@ -3,7 +3,8 @@
 //! Reads the forms that clients send. Anything unusual (groups, wrong wire types, malformed bytes) is left to
 //! prost, which names the mistake. So this reader must agree with prost on everything it reads.
 
-use crate::mapping::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError, request_from_wire, unit_from_wire};
+use crate::error::{DESCRIPTORS_MAX, ENTRIES_MAX, WireError};
+use crate::mapping::{request_from_wire, unit_from_wire};
 use crate::rls;
 use prost::Message;
 use tidegate_core::{Descriptor, Direction, Entry, Hits, LimitOverride, Request};

@@ -5,7 +5,7 @@
 //! leave and return as well.
 
 use super::Endpoint;
-use super::service::{encode, refuse};
+use super::outcome::{encode, refuse};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tidegate_authority::{Ask, clock};

@@ -1,15 +1,14 @@
 //! Dispatches a message to its method, and implements the rate limit service.
 
 use super::later::LaterCalls;
+use super::outcome::{encode, refuse};
 use super::{Endpoint, health, reflection};
 use std::cell::RefCell;
 use std::sync::Arc;
-use tidegate_authority::{Answers, CallError, Undecided, clock};
-use tidegate_core::{Answer, Request};
+use tidegate_authority::{Answers, clock};
 use tidegate_grpc::server::{Call, Outcome, Service};
 use tidegate_grpc::{Code, Status};
-use tidegate_store::UpdateError;
-use tidegate_wire::{RequestReader, encode_answer};
+use tidegate_wire::RequestReader;
 
 /// The path of the rate limit service's only method.
 const SHOULD_RATE_LIMIT: &[u8] = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -110,54 +109,16 @@ impl Methods<'_> {
     }
 }
 
-/// Appends an answer with its headers.
-pub(super) fn encode(endpoint: &Endpoint, request: &Request, decided: &Answer, to: &mut Vec<u8>) {
-    encode_answer(decided, endpoint.shared.replies.headers(request, decided), to);
-}
-
-/// Reports a call without an answer, and returns its status.
-pub(super) fn refuse(endpoint: &Endpoint, refused: CallError) -> Status {
-    endpoint.shared.observer.refused();
-    if let CallError::Undecided(error) = &refused {
-        endpoint.shared.observer.undecided(error);
-    }
-    status_of(refused)
-}
-
-/// The status of a call without a decision.
-fn status_of(error: CallError) -> Status {
-    match error {
-        CallError::Invalid(message) => {
-            tracing::debug!(error = message, "refused a request");
-            Status::new(Code::InvalidArgument, message)
-        }
-        CallError::Undecided(error) => {
-            tracing::debug!(%error, "no decision");
-            Status::new(code_of(&error), error.to_string())
-        }
-    }
-}
-
-/// The status code without a decision, by which clients choose. Tidegate's filter has a mode for each:
-/// `failure_mode` for causes that no client can provoke, `overload_mode` for the rest.
-fn code_of(error: &Undecided) -> Code {
-    match error {
-        // Only these counters are busy: others can be used.
-        Undecided::Store(UpdateError::Busy { .. }) => Code::Aborted,
-        Undecided::Store(UpdateError::DataLoss) => Code::DataLoss,
-        Undecided::Unreachable { .. } => Code::Unavailable,
-        _ => Code::ResourceExhausted,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::outcome::status_of;
     use super::*;
     use prost::Message;
     use tidegate_authority::{Authority, Modes};
     use tidegate_core::Nanos;
     use tidegate_limits::{self as rules, SameDomain};
     use tidegate_store::{Cluster, Geometry, Options};
+    use tidegate_wire::encode_answer;
     use tidegate_wire::rls::{
         Code as RlsCode, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
     };
@@ -258,23 +219,6 @@ mod tests {
             &[("tidegate-return", "1"), CALL],
             "descriptors[0]: a return (metadata tidegate-return) takes no hits; set is_negative_hits",
         );
-    }
-
-    #[test]
-    fn without_a_decision_the_code_depends_on_the_cause() {
-        for (error, code) in [
-            (UpdateError::Busy { pid: 1, millis: 5 }, Code::Aborted),
-            (UpdateError::DataLoss, Code::DataLoss),
-            (UpdateError::Crowded { millis: 5 }, Code::ResourceExhausted),
-            (
-                UpdateError::TooLarge { keys: 1, words: 1, keys_max: 1, words_max: 1 },
-                Code::ResourceExhausted,
-            ),
-        ] {
-            assert_eq!(status_of(CallError::Undecided(error.clone().into())).code, code, "{error}");
-        }
-        let unreachable = Undecided::Unreachable { cause: "refused".into() };
-        assert_eq!(status_of(unreachable.into()).code, Code::Unavailable);
     }
 
     #[test]
