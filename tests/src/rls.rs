@@ -168,7 +168,7 @@ const UNITS: [(&str, RateLimitUnit); 7] = [
 
 /// Writes an answer; the module's page has the words.
 #[must_use]
-pub fn told(answer: &RateLimitResponse) -> String {
+pub fn summary(answer: &RateLimitResponse) -> String {
     let statuses: Vec<String> = answer.statuses.iter().map(status).collect();
     format!("{}: {}", code(answer.overall_code()), statuses.join(", "))
 }

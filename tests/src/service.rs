@@ -5,7 +5,7 @@
 //! while the test ran, as all windows of a minute and longer turn with one; otherwise the test
 //! runs once more, on new counters.
 
-use crate::rls::{Rls, parse, told};
+use crate::rls::{Rls, parse, summary};
 use crate::sidecar::Sidecar;
 use crate::{client, wait};
 use anyhow::{Context, ensure};
@@ -70,7 +70,7 @@ impl Service {
     /// # Errors
     /// When it is another one.
     pub async fn expect(&self, ask: &str, expected: &str) -> anyhow::Result<()> {
-        let found = told(&self.ask(ask).await?);
+        let found = summary(&self.ask(ask).await?);
         ensure!(found == expected, "{ask:?}\n   found {found}\nexpected {expected}");
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Service {
     pub async fn until(&self, ask: &str, expected: &str) -> anyhow::Result<()> {
         wait::until(&format!("{expected:?} as answer to {ask:?}"), async || {
             let answer = self.ask(ask).await.ok()?;
-            (told(&answer) == expected).then_some(())
+            (summary(&answer) == expected).then_some(())
         })
         .await
     }

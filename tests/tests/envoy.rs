@@ -137,8 +137,8 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
         }
         let news = format!("failure_mode {mode}");
         stack.logged(&news).await?;
-        let told = stack.envoy.process.log().matches(&news).count();
-        ensure!(told == 1, "the log tells of it once, not {told} times");
+        let logged = stack.envoy.process.log().matches(&news).count();
+        ensure!(logged == 1, "logged {logged} times, not once");
 
         stack.sidecar.restart().await?;
         wait::until("denials by the sidecar that is back", async || {

@@ -156,7 +156,7 @@ fn rows_of_metadata() -> Vec<Row> {
     let metadata = |source: &str, key: &str| {
         let metadata_key = json!({"key": "tidegate", "path": [{"key": key}]});
         json!({"metadata":
-            {"descriptor_key": "told", "metadata_key": metadata_key, "source": source}})
+            {"descriptor_key": "tenant", "metadata_key": metadata_key, "source": source}})
     };
     let row = |name, action: Value, request, other, entries| {
         let recipe = actions(&json!([action]));
@@ -170,23 +170,23 @@ fn rows_of_metadata() -> Vec<Row> {
             metadata("ROUTE_ENTRY", "team"),
             ("/checkout/1", &[]),
             Some(PLAIN),
-            &[("told", "payments")],
+            &[("tenant", "payments")],
         ),
         row(
             "metadata of the cluster",
             metadata("CLUSTER_ENTRY", "tier"),
             PLAIN,
             None,
-            &[("told", "gold")],
+            &[("tenant", "gold")],
         ),
         row(
             "metadata of the request",
             metadata("DYNAMIC", "plan"),
             PLAIN,
             None,
-            &[("told", "free")],
+            &[("tenant", "free")],
         ),
-        row("metadata that is absent", absent, PLAIN, None, &[("told", "default")]),
+        row("metadata that is absent", absent, PLAIN, None, &[("tenant", "default")]),
     ]
 }
 
@@ -356,9 +356,9 @@ async fn denials_are_repeated_in_envoy_with_all_that_they_say() -> anyhow::Resul
             // The replies were all sent within a moment.
             let expected = left..=left + ROOM.as_secs();
             ensure!(expected.contains(&retry_after), "{retry_after} s, but {left} s are left");
-            let told = reply.headers.contains_key("ratelimit")
+            let is_shown = reply.headers.contains_key("ratelimit")
                 || reply.headers.contains_key("x-ratelimit-remaining");
-            ensure!(told == (style != "off"), "{style}: {reply:?}");
+            ensure!(is_shown == (style != "off"), "{style}: {reply:?}");
         }
     }
     Ok(())

@@ -167,11 +167,12 @@ fn every_failure_of_an_ask_ends_in_failure_mode() {
         }
         // Each cause once, not once for each request.
         let causes = ["not reachable", "gRPC status 13"];
-        let told = host.logs().iter().filter(|line| line.text.contains("failure_mode"));
-        let told: Vec<&str> = told.map(|line| line.text.as_str()).collect();
+        let logged = host.logs().iter().filter(|line| line.text.contains("failure_mode"));
+        let logged: Vec<&str> = logged.map(|line| line.text.as_str()).collect();
         assert!(
-            told.len() == 2 && told.iter().zip(causes).all(|(line, cause)| line.contains(cause)),
-            "{told:?}"
+            logged.len() == 2
+                && logged.iter().zip(causes).all(|(line, cause)| line.contains(cause)),
+            "{logged:?}"
         );
     }
 }
@@ -276,22 +277,22 @@ const UNREACHABLE: &str = "cluster tidegate: not reachable (gRPC status 14); suc
 #[test]
 fn a_failed_ask_among_answered_ones_is_told_once_in_ten_seconds() {
     let mut host = started(&plugin());
-    let mut told = Vec::new();
+    let mut logged = Vec::new();
     for second in 0..30 {
         failed(&mut host, &format!("{second}"));
         answered(&mut host, b"u");
         host.advance(Duration::from_secs(1));
-        told.push(host.logs().len());
+        logged.push(host.logs().len());
     }
     let expected: Vec<usize> = (0..30).map(|second| 1 + second / 10).collect();
-    assert_eq!(told, expected);
+    assert_eq!(logged, expected);
     assert!(host.logs().iter().all(|line| line.text.ends_with(UNREACHABLE)), "{:?}", host.logs());
 }
 
 #[test]
 fn outages_that_come_and_go_are_told_once_in_ten_seconds() {
     let mut host = started(&plugin());
-    let mut told = Vec::new();
+    let mut logged = Vec::new();
     for outage in 0..15 {
         for ask in 0..5 {
             failed(&mut host, &format!("{outage} {ask}"));
@@ -304,11 +305,11 @@ fn outages_that_come_and_go_are_told_once_in_ten_seconds() {
         let probe = host.take_grpc_calls().remove(0);
         allow(&mut host, ON_ALLOW);
         host.answer(probe.token, &answer(Verdict::Allow, &[(Verdict::Allow, "", 9, 30)]));
-        told.push(host.logs().len());
+        logged.push(host.logs().len());
     }
     // Two lines each, for its beginning and its end.
     let expected: Vec<usize> = (0..15).map(|outage| 2 + 2 * (outage / 5)).collect();
-    assert_eq!(told, expected);
+    assert_eq!(logged, expected);
     let last = host.logs().last().map(|line| line.text.as_str());
     assert!(last.is_some_and(|text| text.ends_with("cluster tidegate answers again")), "{last:?}");
 }
@@ -506,8 +507,8 @@ fn an_ask_that_envoy_cannot_send_ends_in_failure_mode() {
     allow(&mut host, &[ON_REQUEST, ON_CLOSE, ON_ALLOW].concat());
     let request = host.request(&[("x-user", b"u")]);
     assert_eq!(*host.outcome(request), Outcome::Resumed);
-    let told = |line: &host::LogLine| line.text.contains("failure_mode allow");
-    assert!(host.logs().iter().all(told), "{:?}", host.logs());
+    let logged = |line: &host::LogLine| line.text.contains("failure_mode allow");
+    assert!(host.logs().iter().all(logged), "{:?}", host.logs());
 }
 
 /// Envoy fails calls at once that are too many for the cluster's circuit breaker. That counted as a sidecar
@@ -663,10 +664,10 @@ fn a_bad_configuration_is_refused_with_a_log_line_that_names_the_field() {
     let mut host = Host::load(&artifacts::filter().expect("the built filter"));
     allow(&mut host, ON_START);
     assert!(!host.start(plugin.to_string().as_bytes()));
-    let told: Vec<&str> = host.logs().iter().map(|line| line.text.as_str()).collect();
+    let logged: Vec<&str> = host.logs().iter().map(|line| line.text.as_str()).collect();
     let message = "tidegate: plugin configuration: failure_mode: unknown variant `open`, \
                    expected `allow` or `deny`";
-    assert_eq!(told, [message]);
+    assert_eq!(logged, [message]);
 }
 
 /// Envoy calls every callback that it finds, for every request: what is not exported costs nothing.
@@ -732,11 +733,11 @@ fn cost_of_local_decision(
     let asked_at: u64 = clock.parse().expect("nanoseconds");
     let valid_until = Timestamp::from_nanos(asked_at + 2_000_000_000);
     let tokens = if verdict == Verdict::Allow { 1_000 } else { 0 };
-    let told = |id| {
+    let status_of = |id| {
         let lease = Some(Lease { id, tokens, valid_until });
         Status { lease, ..status(verdict, "per-key", 9, 30) }
     };
-    let statuses = (0..).take(descriptors).map(told).collect();
+    let statuses = (0..).take(descriptors).map(status_of).collect();
     allow(&mut host, if verdict == Verdict::Allow { ON_ALLOW } else { ON_DENY });
     host.answer(call.token, &bytes_of(verdict, statuses));
     host.allow(ON_RESPONSE);

@@ -810,8 +810,8 @@ async fn geometry(endpoint: &Endpoint) -> anyhow::Result<[u64; 3]> {
     let mut command = Command::new(artifacts::sidecar()?);
     command.args(["store", "inspect", "--json"]).arg(endpoint.dir.path().join("data"));
     let ran = run(command).await?;
-    let told: Value = serde_json::from_str(&ran.out).context(ran.out.clone())?;
-    let narrow = told["classes"]
+    let report: Value = serde_json::from_str(&ran.out).context(ran.out.clone())?;
+    let narrow = report["classes"]
         .as_array()
         .and_then(|classes| classes.iter().find(|class| class["class"] == "narrow"));
     let narrow = narrow.context(ran.out.clone())?;
@@ -841,11 +841,11 @@ async fn srv_xml_sizes_the_cluster() -> anyhow::Result<()> {
     let windows = endpoint.client().await?.ask("Find", "login", "a").await?.windows;
     ensure!(windows.first().is_some_and(|(_, count, _)| *count == 1), "{windows:?}");
     let log = endpoint.process.log();
-    let told = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut told = told.filter(|event| event["fields"]["message"] == kept);
-    let told = told.next_back().context(log.clone())?;
-    let (found, asked) = (&told["fields"]["found"], &told["fields"]["asked"]);
-    ensure!(told["level"] == "WARN" && found == "3x70x9" && asked == "1x90x7", "{told}");
+    let report = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut report = report.filter(|event| event["fields"]["message"] == kept);
+    let report = report.next_back().context(log.clone())?;
+    let (found, asked) = (&report["fields"]["found"], &report["fields"]["asked"]);
+    ensure!(report["level"] == "WARN" && found == "3x70x9" && asked == "1x90x7", "{report}");
     drop(endpoint);
 
     let endpoint = Endpoint::open(MAP, &[&flags[..], &["--geometry", "2x60x5"]].concat()).await?;
@@ -883,13 +883,13 @@ async fn check_understands_an_srv_xml() -> anyhow::Result<()> {
     let found = check(wrong, &[]).await?;
     ensure!(found == (Some(1), expected), "{found:?}");
     let (code, out) = check("<srv port='8090' chain='9'/>", &["--json"]).await?;
-    let told: Value = serde_json::from_str(&out)?;
-    let error = &told["errors"][0];
-    ensure!((code, &told["ok"]) == (Some(1), &Value::Bool(false)), "{out}");
+    let report: Value = serde_json::from_str(&out)?;
+    let error = &report["errors"][0];
+    ensure!((code, &report["ok"]) == (Some(1), &Value::Bool(false)), "{out}");
     ensure!((&error["line"], &error["column"]) == (&Value::from(1), &Value::from(18)), "{out}");
     let (code, out) = check("<srv port='8090'/>", &["--json"]).await?;
-    let told: Value = serde_json::from_str(&out)?;
-    ensure!(code == Some(0) && told["flags"]["frs"] == "127.0.0.1:8090", "{out}");
+    let report: Value = serde_json::from_str(&out)?;
+    ensure!(code == Some(0) && report["flags"]["frs"] == "127.0.0.1:8090", "{out}");
     // A map.xml is one by its root, whatever its name.
     let found = check(MAP, &[]).await?;
     ensure!(found.0 == Some(0) && found.1.starts_with("ok: 4 limits"), "{found:?}");

@@ -166,8 +166,8 @@ async fn what_is_no_request_is_refused_with_a_reason() -> anyhow::Result<()> {
         ("\u{feff}{}", "expected value at line 1 column 1"),
     ] {
         let reply = post(http, text.to_owned()).await?;
-        let told = String::from_utf8_lossy(&reply.body).into_owned();
-        ensure!(reply.status == 400 && told.contains(says), "{says}: {reply:?}");
+        let received = String::from_utf8_lossy(&reply.body).into_owned();
+        ensure!(reply.status == 400 && received.contains(says), "{says}: {reply:?}");
     }
     let bytes = post(http, &b"\"\xff\""[..]).await?;
     ensure!(bytes.status == 400, "{bytes:?}");
@@ -213,8 +213,11 @@ async fn what_cannot_be_decided_is_unavailable() -> anyhow::Result<()> {
     let sidecar = Sidecar::start_with(dir.path(), &path, &["--geometry", "1x1x1"]).await?;
     ensure!(post(sidecar.http, ask("client", "a")).await?.status == 200);
     let refused = post(sidecar.http, ask("client", "b")).await?;
-    let told = String::from_utf8_lossy(&refused.body).into_owned();
-    ensure!(refused.status == 503 && told.starts_with("no decision: no room for key"), "{told}");
+    let received = String::from_utf8_lossy(&refused.body).into_owned();
+    ensure!(
+        refused.status == 503 && received.starts_with("no decision: no room for key"),
+        "{received}"
+    );
     Ok(())
 }
 
@@ -249,9 +252,9 @@ async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result
     );
     under_way.write_all(head.as_bytes()).await?;
     // Then the endpoint has the head, and waits for the body.
-    let mut told = [0; 25];
-    tokio::time::timeout(wait::PATIENCE, under_way.read_exact(&mut told)).await??;
-    ensure!(told.starts_with(b"HTTP/1.1 100 Continue"), "{}", told.escape_ascii());
+    let mut received = [0; 25];
+    tokio::time::timeout(wait::PATIENCE, under_way.read_exact(&mut received)).await??;
+    ensure!(received.starts_with(b"HTTP/1.1 100 Continue"), "{}", received.escape_ascii());
     let mut resting = Vec::new();
     for _ in 0..100 {
         let mut client = Client::connect(sidecar.http).await?;
@@ -315,7 +318,7 @@ async fn beyond_capacity_large_requests_are_shed_and_nothing_else_breaks() -> an
 #[tokio::test]
 async fn rlconfig_tells_the_limits_in_force() -> anyhow::Result<()> {
     let (dir, sidecar) = started(&[]).await?;
-    let told = async || -> anyhow::Result<String> {
+    let received = async || -> anyhow::Result<String> {
         let reply = get(sidecar.http, "/rlconfig").await?;
         Ok(String::from_utf8_lossy(&reply.body).into_owned())
     };
@@ -326,7 +329,7 @@ test.client: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: fals
 test.client_vip: unit=HOUR requests_per_unit=1, shadow_mode: true, quota_mode: false
 test.free: unlimited, shadow_mode: false, quota_mode: false
 ";
-    let found = told().await?;
+    let found = received().await?;
     ensure!(found == expected, "{found}");
     std::fs::write(
         dir.path().join("limits.yaml"),
@@ -335,7 +338,7 @@ test.free: unlimited, shadow_mode: false, quota_mode: false
     sidecar.process.signal(rustix::process::Signal::HUP)?;
     wait::until("the new limits", async || {
         let line = "new.k: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false\n";
-        (told().await.ok()? == line).then_some(())
+        (received().await.ok()? == line).then_some(())
     })
     .await
 }
@@ -406,7 +409,7 @@ async fn the_environment_of_envoyproxy_ratelimit_is_enough_to_start() -> anyhow:
         .find(|event| event["fields"]["door"] == "http")
         .context("no HTTP endpoint")?;
     let address = http["fields"]["address"].as_str().context("no address")?;
-    ensure!(address.starts_with("127.0.0.1:"), "beyond loopback without being told: {address}");
+    ensure!(address.starts_with("127.0.0.1:"), "beyond loopback by default: {address}");
     Ok(())
 }
 

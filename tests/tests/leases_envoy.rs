@@ -29,19 +29,19 @@ async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Resul
 
     let (allowed, denied) = (outcome.of(200), outcome.of(429));
     ensure!(allowed + denied == 20_000, "{:?}, {} broken", outcome.statuses, outcome.broken);
-    ensure!((990..=1_000).contains(&allowed), "{allowed} allowed\n{}", told(&stack).await?);
+    ensure!((990..=1_000).contains(&allowed), "{allowed} allowed\n{}", state(&stack).await?);
     let served = stack.upstream.served();
     ensure!(served == allowed, "{allowed} were allowed, but {served} reached the upstream");
     Ok(())
 }
 
 /// The decisions of all Envoys, for the message of a failure.
-async fn told(stack: &Stack) -> anyhow::Result<String> {
-    let mut told = String::new();
+async fn state(stack: &Stack) -> anyhow::Result<String> {
+    let mut state = String::new();
     for envoy in std::iter::once(&stack.envoy).chain(&stack.others) {
-        told += &format!("{:#?}\n", envoy.stats("wasmcustom.").await?);
+        state += &format!("{:#?}\n", envoy.stats("wasmcustom.").await?);
     }
-    Ok(told)
+    Ok(state)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +71,7 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
             (590..=600).contains(&allowed) && stack.upstream.served() == allowed,
             "{algorithm}: {allowed} allowed, {} served\n{}",
             stack.upstream.served(),
-            told(&stack).await?
+            state(&stack).await?
         );
     }
     Ok(())
@@ -190,9 +190,9 @@ async fn what_one_envoy_does_not_spend_another_can() -> anyhow::Result<()> {
     let first = Load { pace: Pace::Open(400.0), ..first }.run().await?;
     ensure!(first.of(200) == 400, "{:?}", first.statuses);
     wait::until("unspent tokens to come back", async || {
-        let told = stack.envoy.filter_stat("tokens_returned").await.ok()?;
+        let returned = stack.envoy.filter_stat("tokens_returned").await.ok()?;
         let taken = stack.metric("tidegate_returned_tokens_total").await.ok()?;
-        (told > 0 && taken > 0.0).then_some(())
+        (returned > 0 && taken > 0.0).then_some(())
     })
     .await?;
     let mut allowed = 0;

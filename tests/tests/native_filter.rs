@@ -69,7 +69,7 @@ async fn what_is_over_the_limit_is_denied_as_by_envoyproxy_ratelimit() -> anyhow
 }
 
 /// The headers of a reply whose names begin so, without those that tell of time.
-fn told<'r>(reply: &'r Reply, names: &[&'r str]) -> Vec<&'r str> {
+fn values<'r>(reply: &'r Reply, names: &[&'r str]) -> Vec<&'r str> {
     names.iter().map(|name| reply.header(name).unwrap_or("-")).collect()
 }
 
@@ -87,7 +87,7 @@ async fn headers_of_the_sidecar_reach_the_client() -> anyhow::Result<()> {
     let names = ["ratelimit-limit", "ratelimit-remaining"];
     for (status, left) in [(200, "4"), (200, "3"), (200, "2"), (200, "1"), (200, "0"), (429, "0")] {
         let reply = stack.send(b"a").await?;
-        ensure!(reply.status == status && told(&reply, &names) == ["5", left], "{reply:?}");
+        ensure!(reply.status == status && values(&reply, &names) == ["5", left], "{reply:?}");
         secs(&reply, "ratelimit-reset")?;
     }
 
@@ -118,7 +118,7 @@ async fn headers_by_envoy_are_those_by_the_sidecar() -> anyhow::Result<()> {
         for stack in [&theirs, &ours] {
             let reply = stack.send(b"a").await?;
             let expected = ["5, 5;w=3600;name=\"per-client\"", left];
-            ensure!(reply.status == status && told(&reply, &names) == expected, "{reply:?}");
+            ensure!(reply.status == status && values(&reply, &names) == expected, "{reply:?}");
             secs(&reply, "x-ratelimit-reset")?;
         }
     }
@@ -208,12 +208,12 @@ async fn a_rule_in_shadow_denies_nobody() -> anyhow::Result<()> {
 #[tokio::test]
 async fn dynamic_metadata_is_there_for_formatters_of_envoy() -> anyhow::Result<()> {
     let mut host = by_client();
-    let told = |header: &str, path: &str| {
+    let descriptor = |header: &str, path: &str| {
         let value = format!("%DYNAMIC_METADATA(envoy.filters.http.ratelimit:{path})%");
         json!({"header": {"key": header, "value": value}})
     };
     host["response_headers_to_add"] =
-        json!([told("x-domain", "domain"), told("x-tier", "metadata:tier")]);
+        json!([descriptor("x-domain", "domain"), descriptor("x-tier", "metadata:tier")]);
     let stack = started(&json!({}), &host, &["--dynamic-metadata"]).await?;
     let reply = stack.send(b"a").await?;
     let found = (reply.header("x-domain"), reply.header("x-tier"));

@@ -85,11 +85,11 @@ async fn a_denial_tells_when_the_same_ask_can_fit() -> anyhow::Result<()> {
             ("6x borrow=x", "OVER: OVER 0/5", 2),
         ] {
             let answer = service.ask(ask).await?;
-            ensure!(tidegate_tests::rls::told(&answer) == expected, "{ask}: {answer:?}");
+            ensure!(tidegate_tests::rls::summary(&answer) == expected, "{ask}: {answer:?}");
             let reset = answer.statuses[0].duration_until_reset.context("a time")?.seconds;
             // The test takes less than ten minutes.
-            let told = periods * 100 * 86_400;
-            let possible = told - 600..=told;
+            let length = periods * 100 * 86_400;
+            let possible = length - 600..=length;
             ensure!(possible.contains(&reset), "{ask}: {reset} s, expected {possible:?}");
         }
         Ok(())

@@ -30,9 +30,9 @@ async fn check_reset(
             continue;
         }
         let reset = answer.statuses[0].duration_until_reset.context("no time")?;
-        let told = u64::try_from(reset.seconds)?;
+        let secs = u64::try_from(reset.seconds)?;
         let possible = (end - after).div_ceil(NANOS)..=(end - before).div_ceil(NANOS);
-        ensure!(possible.contains(&told) && reset.nanos == 0, "{ask}: {reset:?}, not {possible:?}");
+        ensure!(possible.contains(&secs) && reset.nanos == 0, "{ask}: {reset:?}, not {possible:?}");
         return Ok(());
     }
 }

@@ -263,17 +263,18 @@ async fn explain_reads_counters_under_a_live_sidecar_and_takes_nothing() -> anyh
     let user = [("app", "web"), ("user", "17")];
     ensure!(ask(&home, &user).await? == Code::Ok);
     for _ in 0..2 {
-        let told = home.explain_json("--data-dir data app=web user=17").await?;
-        ensure!(told["verdict"] == "allow" && told["left"] == 1, "{told:#}");
-        let limit = &told["descriptors"][0]["limits"][0];
+        let explained = home.explain_json("--data-dir data app=web user=17").await?;
+        ensure!(explained["verdict"] == "allow" && explained["left"] == 1, "{explained:#}");
+        let limit = &explained["descriptors"][0]["limits"][0];
         ensure!(limit["now"]["used"] == 1 && limit["now"]["left"] == 2, "{limit:#}");
         ensure!(limit["name"] == "per-user" && limit["period_ms"] == 3_600_000, "{limit:#}");
         let more = limit["now"]["more_in_ms"].as_u64().context("a time")?;
         ensure!((1..=3_600_000).contains(&more), "{more}");
     }
     // The key is the one that the store knows.
-    let told = home.explain_json("--data-dir data app=web user=17").await?;
-    let key = told["descriptors"][0]["limits"][0]["keys"][0].as_str().context("a key")?.to_owned();
+    let explained = home.explain_json("--data-dir data app=web user=17").await?;
+    let key =
+        explained["descriptors"][0]["limits"][0]["keys"][0].as_str().context("a key")?.to_owned();
     let entry = home.run(&format!("store get data {key} --json")).await?;
     ensure!(entry.code == Some(0) && entry.json()?["found"] == true, "{entry:?}");
 
@@ -313,8 +314,8 @@ async fn explain_answers_before_the_first_serve() -> anyhow::Result<()> {
         ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
         let note = "(none has no counters yet: this is the answer for fresh ones)\n";
         ensure!(ran.out.ends_with(&format!("\nallowed: 4 left\n{note}")), "{ran:?}");
-        let told = home.explain_json("--data-dir none client=1").await?;
-        ensure!(told["counters"] == "fresh" && told["left"] == 4, "{told:#}");
+        let explained = home.explain_json("--data-dir none client=1").await?;
+        ensure!(explained["counters"] == "fresh" && explained["left"] == 4, "{explained:#}");
         // A look makes no data directory, and nothing in one.
         let inside = std::fs::read_dir(home.path("none")).map(Iterator::count);
         ensure!(inside.unwrap_or(0) == 0, "a look made something");
@@ -377,15 +378,18 @@ async fn explain_tells_patterns_shares_and_what_gives_way() -> anyhow::Result<()
         ensure!(ran.out.contains(says), "{says:?} is not in {}", ran.out);
     }
     // The exact window keeps its counter in several parts.
-    let told = home.explain_json("--data-dir data ip=10.1.2.3 path=/api/x").await?;
-    let limits = told["descriptors"][0]["limits"].as_array().context("limits")?;
+    let explained = home.explain_json("--data-dir data ip=10.1.2.3 path=/api/x").await?;
+    let limits = explained["descriptors"][0]["limits"].as_array().context("limits")?;
     let keys = limits.iter().map(|limit| limit["keys"].as_array().map_or(0, Vec::len));
-    ensure!(keys.collect::<Vec<_>>() == [1, 5, 1], "{told:#}");
+    ensure!(keys.collect::<Vec<_>>() == [1, 5, 1], "{explained:#}");
 
-    let told = home.explain_json("user=7 --and user=vip9").await?;
+    let explained = home.explain_json("user=7 --and user=vip9").await?;
     let replaced = json!([{"limit": "shop/user", "replaced_by": "shop/user=vip*"}]);
-    ensure!(told["descriptors"][0]["replaced"] == replaced, "{told:#}");
-    ensure!(told["descriptors"][0]["limits"] == json!([]) && told["left"] == 99, "{told:#}");
+    ensure!(explained["descriptors"][0]["replaced"] == replaced, "{explained:#}");
+    ensure!(
+        explained["descriptors"][0]["limits"] == json!([]) && explained["left"] == 99,
+        "{explained:#}"
+    );
     let words = "explain --limits limits.yaml user=7 --and user=vip9";
     let says = "replaced: shop/user=vip*, which the request meets too, replaces base\n";
     ensure!(home.run(words).await?.out.contains(says));
@@ -396,12 +400,15 @@ async fn explain_tells_patterns_shares_and_what_gives_way() -> anyhow::Result<()
         ("spare=1 --and budget=1 --and user=3", 6),
         ("spare=1 --and user=3 --hits 5", 2),
     ] {
-        let told = home.explain_json(words).await?;
-        ensure!(told["verdict"] == "allow" && told["left"] == left, "{words}: {told:#}");
+        let explained = home.explain_json(words).await?;
+        ensure!(
+            explained["verdict"] == "allow" && explained["left"] == left,
+            "{words}: {explained:#}"
+        );
     }
-    let told = home.explain_json("budget=1 --and user=3").await?;
-    ensure!(told["denied_by"] == json!(["shop/budget"]), "{told:#}");
-    ensure!(told["descriptors"][0]["limits"][0]["enforcement"] == "quota", "{told:#}");
+    let explained = home.explain_json("budget=1 --and user=3").await?;
+    ensure!(explained["denied_by"] == json!(["shop/budget"]), "{explained:#}");
+    ensure!(explained["descriptors"][0]["limits"][0]["enforcement"] == "quota", "{explained:#}");
     Ok(())
 }
 

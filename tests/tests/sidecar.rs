@@ -194,7 +194,7 @@ async fn limits_are_read_again_on_sighup_and_bad_ones_are_not_put_in_force() -> 
 
     std::fs::write(&limits, LIMITS.replace("unit: hour", "unit: eon"))?;
     sidecar.process.signal(Signal::HUP)?;
-    wait::until("the mistakes to be told", async || {
+    wait::until("the mistakes in the log", async || {
         let log = sidecar.process.log();
         (log.contains("limits.yaml:4:43: unknown unit") && log.contains("old ones stay in force"))
             .then_some(())

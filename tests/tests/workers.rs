@@ -71,11 +71,11 @@ const ANSWERED: &str = "tidegate_answers_total{code=\"ok\"}";
 /// Clients that call without end, each about one key, until they are stopped.
 struct Load {
     clients: JoinSet<anyhow::Result<()>>,
-    told: Arc<Told>,
+    progress: Arc<Progress>,
 }
 
 #[derive(Default)]
-struct Told {
+struct Progress {
     stop: AtomicBool,
     acknowledged: AtomicU64,
     failed: AtomicU64,
@@ -92,19 +92,19 @@ enum Connections {
 
 impl Load {
     fn none() -> Load {
-        Load { clients: JoinSet::new(), told: Arc::default() }
+        Load { clients: JoinSet::new(), progress: Arc::default() }
     }
 
     /// Adds clients of one endpoint.
     fn add(&mut self, count: usize, connections: Connections, uri: &str) -> anyhow::Result<()> {
         let endpoint = Endpoint::from_shared(uri.to_owned())?;
         for _ in 0..count {
-            let (told, endpoint) = (self.told.clone(), endpoint.clone());
+            let (progress, endpoint) = (self.progress.clone(), endpoint.clone());
             self.clients.spawn(async move {
-                while !told.stop.load(Ordering::Relaxed) {
-                    if let Err(error) = told.ask_over_one(&endpoint, connections).await {
-                        told.failed.fetch_add(1, Ordering::Relaxed);
-                        *told.last.lock().unwrap() = Some(format!("{error:?}"));
+                while !progress.stop.load(Ordering::Relaxed) {
+                    if let Err(error) = progress.ask_over_one(&endpoint, connections).await {
+                        progress.failed.fetch_add(1, Ordering::Relaxed);
+                        *progress.last.lock().unwrap() = Some(format!("{error:?}"));
                         // Else clients of an endpoint that is gone would retry without end.
                         tokio::task::yield_now().await;
                     }
@@ -116,7 +116,7 @@ impl Load {
     }
 
     fn acknowledged(&self) -> u64 {
-        self.told.acknowledged.load(Ordering::Relaxed)
+        self.progress.acknowledged.load(Ordering::Relaxed)
     }
 
     /// Waits until this many more calls were answered.
@@ -126,21 +126,21 @@ impl Load {
             (self.acknowledged() >= from + more).then_some(())
         })
         .await
-        .with_context(|| format!("last failure: {:?}", self.told.last.lock().unwrap()))
+        .with_context(|| format!("last failure: {:?}", self.progress.last.lock().unwrap()))
     }
 
     /// Stops them; how many calls were acknowledged, and how many failed.
     async fn stop(mut self) -> anyhow::Result<(u64, u64, String)> {
-        self.told.stop.store(true, Ordering::Relaxed);
+        self.progress.stop.store(true, Ordering::Relaxed);
         while let Some(client) = self.clients.join_next().await {
             client??;
         }
-        let last = format!("{:?}", self.told.last.lock().unwrap());
-        Ok((self.acknowledged(), self.told.failed.load(Ordering::Relaxed), last))
+        let last = format!("{:?}", self.progress.last.lock().unwrap());
+        Ok((self.acknowledged(), self.progress.failed.load(Ordering::Relaxed), last))
     }
 }
 
-impl Told {
+impl Progress {
     async fn ask_over_one(
         &self,
         endpoint: &Endpoint,
@@ -531,11 +531,11 @@ async fn all_workers_read_the_limits_again_on_sighup() -> anyhow::Result<()> {
         })
         .await?;
     }
-    wait::until("the change to be told", async || {
+    wait::until("the change in the log", async || {
         sidecar.process.log().contains("limits reloaded").then_some(())
     })
     .await?;
-    ensure!(sidecar.process.log().matches("limits reloaded").count() == 1, "told by each worker");
+    ensure!(sidecar.process.log().matches("limits reloaded").count() == 1, "logged by each worker");
     Ok(())
 }
 
@@ -752,7 +752,7 @@ async fn a_takeover_that_fails_leaves_the_old_process_serving() -> anyhow::Resul
         }
         load.goes_on(50).await?;
         let failures = "a takeover was not finished; this process continues to serve";
-        wait::until("both failures to be told", async || {
+        wait::until("both failures in the log", async || {
             (old.process.log().matches(failures).count() == 2).then_some(())
         })
         .await?;

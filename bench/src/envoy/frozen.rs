@@ -46,7 +46,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     Ok(report(&waited, &later))
 }
 
-/// Sends requests of unknown clients, none of which can be decided.
+/// Sends requests of unknown clients. None can be decided.
 async fn undecided(load: Load) -> anyhow::Result<Outcome> {
     let requests = load.requests;
     let outcome = load.run().await?;

@@ -162,7 +162,7 @@ impl Fixture {
 }
 
 /// The verdict, and what each descriptor has left.
-fn told(answer: &Answer) -> (Verdict, Vec<(Verdict, u32)>) {
+fn summary(answer: &Answer) -> (Verdict, Vec<(Verdict, u32)>) {
     let statuses = answer.statuses.iter().map(|status| (status.verdict, status.remaining));
     (answer.verdict, statuses.collect())
 }
@@ -193,7 +193,7 @@ fn a_counter_charged_twice_by_one_request_is_kept_until_both_are_refilled() {
     let of = descriptor(&[("k", "v")]);
     assert_eq!(engine.ask_at(0, 5, vec![of.clone(), of.clone()]).verdict, Verdict::Allow);
     let later = engine.ask_at(6, 1, vec![of]);
-    assert_eq!(told(&later), (Verdict::Allow, vec![(Verdict::Allow, 5)]));
+    assert_eq!(summary(&later), (Verdict::Allow, vec![(Verdict::Allow, 5)]));
 }
 
 /// What is shown to an operator is worth something only if the next request gets just that.
@@ -252,11 +252,11 @@ fn several_limits_on_one_descriptor_take_together_and_the_tightest_is_told() {
     let engine = engine(SEVERAL);
     let of = || vec![descriptor(&[("user", "u")])];
     let name = |status: &Status| status.limit.as_ref().map(|limit| limit.name.clone());
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     for secs in [0, 0, 0, 10, 20] {
         let answer = engine.ask_at(secs, 1, of());
         let status = &answer.statuses[0];
-        told.push((answer.verdict, name(status).unwrap_or_default(), status.remaining));
+        seen.push((answer.verdict, name(status).unwrap_or_default(), status.remaining));
     }
     let (allow, deny) = (Verdict::Allow, Verdict::Deny);
     let expected = [
@@ -266,7 +266,7 @@ fn several_limits_on_one_descriptor_take_together_and_the_tightest_is_told() {
         (allow, "hour", 0),
         (deny, "hour", 0),
     ];
-    assert_eq!(told, expected.map(|(verdict, name, left)| (verdict, name.to_owned(), left)));
+    assert_eq!(seen, expected.map(|(verdict, name, left)| (verdict, name.to_owned(), left)));
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_replaced_limit_does_not_apply_and_is_not_charged() {
     for left in [4, 3, 2] {
         let answer = engine.ask(both());
         assert_eq!(
-            told(&answer),
+            summary(&answer),
             (Verdict::Allow, vec![(Verdict::Allow, 0), (Verdict::Allow, left)])
         );
         assert_eq!(answer.statuses[0].limit, None);
@@ -295,7 +295,7 @@ fn an_override_takes_the_place_of_the_rule_where_the_domain_is_known() {
     let limit = Some(LimitOverride { requests: 3, unit: Unit::Minute });
     let of = || vec![Descriptor { limit, ..descriptor(&[("k", "v")]) }];
     for left in [2, 1, 0] {
-        assert_eq!(told(&engine.ask(of())), (Verdict::Allow, vec![(Verdict::Allow, left)]));
+        assert_eq!(summary(&engine.ask(of())), (Verdict::Allow, vec![(Verdict::Allow, left)]));
     }
     let denied = engine.ask(of());
     assert_eq!(denied.verdict, Verdict::Deny);
@@ -326,7 +326,7 @@ fn a_refund_gives_back_what_was_taken_for_every_algorithm() {
         engine.ask_at(0, 7, of(Direction::Take));
         assert_eq!(engine.left(&[("k", "v")]), 3, "{limit}");
         let refund = engine.ask_at(0, 4, of(Direction::Refund));
-        assert_eq!(told(&refund), (Verdict::Allow, vec![(Verdict::Allow, 7)]), "{limit}");
+        assert_eq!(summary(&refund), (Verdict::Allow, vec![(Verdict::Allow, 7)]), "{limit}");
         engine.ask_at(0, 100, of(Direction::Refund));
         assert_eq!(engine.left(&[("k", "v")]), 10, "{limit}");
     }
@@ -341,9 +341,9 @@ fn quota_mode_denies_only_when_all_are_over() {
     let engine = engine(rules);
     let both = || vec![descriptor(&[("a", "x")]), descriptor(&[("b", "x")])];
     let (allow, deny) = (Verdict::Allow, Verdict::Deny);
-    assert_eq!(told(&engine.ask(both())), (allow, vec![(allow, 0), (allow, 1)]));
-    assert_eq!(told(&engine.ask(both())), (allow, vec![(deny, 0), (allow, 0)]));
-    assert_eq!(told(&engine.ask(both())), (deny, vec![(deny, 0), (deny, 0)]));
+    assert_eq!(summary(&engine.ask(both())), (allow, vec![(allow, 0), (allow, 1)]));
+    assert_eq!(summary(&engine.ask(both())), (allow, vec![(deny, 0), (allow, 0)]));
+    assert_eq!(summary(&engine.ask(both())), (deny, vec![(deny, 0), (deny, 0)]));
 }
 
 #[test]
@@ -357,10 +357,10 @@ fn the_global_modes_hold_for_every_rule() {
     let shadow = engine_with(rules, Modes { shadow: GlobalShadow::On, ..Modes::default() });
     shadow.ask(both());
     // The request passes; the status tells what would have been.
-    assert_eq!(told(&shadow.ask(both())), (allow, vec![(deny, 0), (allow, 3)]));
+    assert_eq!(summary(&shadow.ask(both())), (allow, vec![(deny, 0), (allow, 3)]));
     let quota = engine_with(rules, Modes { quota: GlobalQuota::On, ..Modes::default() });
     quota.ask(both());
-    assert_eq!(told(&quota.ask(both())), (allow, vec![(deny, 0), (allow, 3)]));
+    assert_eq!(summary(&quota.ask(both())), (allow, vec![(deny, 0), (allow, 3)]));
 }
 
 #[test]

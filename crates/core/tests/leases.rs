@@ -50,8 +50,8 @@ fn no_numbers_lead_to_more_than_is_left() {
 fn a_lease_ends_slightly_early_for_its_holder() {
     #[track_caller]
     fn check(left: u64, clock: u64, until: Option<u64>) {
-        let told = Lease::deadline(Nanos::new(left), Timestamp::from_nanos(clock));
-        assert_eq!(told, until.map(Timestamp::from_nanos));
+        let deadline = Lease::deadline(Nanos::new(left), Timestamp::from_nanos(clock));
+        assert_eq!(deadline, until.map(Timestamp::from_nanos));
     }
     check(2_048, 7, Some(7 + 2_046));
     check(2_049, 7, Some(7 + 2_046));

@@ -798,7 +798,7 @@ fn agree(
         let now = Timestamp::from_nanos(now);
         let mut expected = twin(charge, now);
         if expected.outcome == (Outcome::Deny { retry_after: Nanos::ZERO }) {
-            // At the end of time there is no next window. A client is never told to retry at once.
+            // At the end of time there is no next window. No answer asks for an immediate retry.
             expected.outcome = Outcome::Deny { retry_after: quota.period().nominal() };
         }
         let decision = decide(&mut state, quota, charge, now);

@@ -29,7 +29,7 @@ const ENDPOINT: &str = "frs";
 /// The number of clients without a slot that are refused with an answer at a time; more wait to be accepted.
 const REFUSALS_MAX: usize = 64;
 /// How long a client has to send a request before it can be evicted, so that clients that arrive all at once
-/// are answered, or told to retry.
+/// are answered, or refused with a time to retry.
 const GRACE: Duration = Duration::from_millis(100);
 /// How long a client without a slot may take to read the refusal.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(1);

@@ -89,7 +89,7 @@ fn look(dir: &Path) -> (Values, View) {
     (values, view)
 }
 
-/// The size of the pieces, each of which is from one of the two times.
+/// The size of the pieces. Each is from one of the two times.
 fn piece(random: &mut Random) -> usize {
     *random.one_of(&[PAGE, PAGE, 512, 512, 8])
 }

@@ -66,11 +66,11 @@ async fn health_is_checked_by_name() -> anyhow::Result<()> {
 #[tokio::test]
 async fn those_who_watch_an_unknown_name_are_told_so_and_stay() -> anyhow::Result<()> {
     let mut served = Served::start(&[]).await?;
-    let mut told = watch(&served.channel().await?, "other").await?;
-    ensure!(told.message().await?.context("a message")?.status == SERVICE_UNKNOWN);
+    let mut stream = watch(&served.channel().await?, "other").await?;
+    ensure!(stream.message().await?.context("a message")?.status == SERVICE_UNKNOWN);
     served.sidecar.process.signal(Signal::TERM)?;
     // The next that it hears is the end, which says why.
-    let end = told.message().await.err().map(|status| status.code());
+    let end = stream.message().await.err().map(|status| status.code());
     ensure!(end == Some(Code::Unavailable), "{end:?}");
     ensure!(served.sidecar.process.wait().await?.success());
     Ok(())
@@ -79,14 +79,14 @@ async fn those_who_watch_an_unknown_name_are_told_so_and_stay() -> anyhow::Resul
 #[tokio::test]
 async fn those_who_watch_the_health_are_told_that_the_store_is_lost() -> anyhow::Result<()> {
     let served = Served::start(&[]).await?;
-    let mut told = watch(&served.channel().await?, "").await?;
-    ensure!(told.message().await?.context("a message")?.status == SERVING);
+    let mut stream = watch(&served.channel().await?, "").await?;
+    ensure!(stream.message().await?.context("a message")?.status == SERVING);
     let nodes = memory::of(&served.dir.path().join("data"))?.join("narrow-000.tide");
     std::fs::OpenOptions::new().write(true).open(nodes)?.set_len(4096)?;
     // The first caller that needs it finds out that it is gone.
     let rls = Rls(served.channel().await?);
     rls.ask(&[("counted", "a")]).await.expect_err("an answer without its counter");
-    ensure!(told.message().await?.context("a message")?.status == NOT_SERVING);
+    ensure!(stream.message().await?.context("a message")?.status == NOT_SERVING);
     ensure!(check(&served.channel().await?, "").await? == NOT_SERVING);
     Ok(())
 }
@@ -94,10 +94,10 @@ async fn those_who_watch_the_health_are_told_that_the_store_is_lost() -> anyhow:
 #[tokio::test]
 async fn those_who_watch_the_health_are_told_of_a_stop_before_it() -> anyhow::Result<()> {
     let mut served = Served::start(&[]).await?;
-    let mut told = watch(&served.channel().await?, "").await?;
-    ensure!(told.message().await?.context("a message")?.status == SERVING);
+    let mut stream = watch(&served.channel().await?, "").await?;
+    ensure!(stream.message().await?.context("a message")?.status == SERVING);
     served.sidecar.process.signal(Signal::TERM)?;
-    ensure!(told.message().await?.context("a message")?.status == NOT_SERVING);
+    ensure!(stream.message().await?.context("a message")?.status == NOT_SERVING);
     // No shutdown waits for watchers.
     ensure!(served.sidecar.process.wait().await?.success());
     let log = served.sidecar.process.log();
@@ -167,20 +167,20 @@ async fn reflection_lists_services_and_describes_them_on_one_call() -> anyhow::R
         let list = ReflectionRequest { list_services: Some(String::new()), ..Default::default() };
         ask.send(list).await?;
         let mut grpc = ready(&channel).await?;
-        let mut told =
+        let mut stream =
             grpc.streaming(Request::new(asked), path.parse()?, codec).await?.into_inner();
-        let services = told.message().await?.context("a list")?.services.context("a list")?;
+        let services = stream.message().await?.context("a list")?.services.context("a list")?;
         let is_there = services.services.iter().any(|service| service.name == RLS_SERVICE);
         ensure!(is_there, "{services:?}");
 
         let symbol = Some(RLS_SERVICE.to_owned());
         ask.send(ReflectionRequest { file_containing_symbol: symbol, ..Default::default() })
             .await?;
-        let files = told.message().await?.context("files")?.files.context("files")?;
+        let files = stream.message().await?.context("files")?.files.context("files")?;
         let first = FileDescriptorProto::decode(files.files[0].as_slice())?;
         ensure!(first.name() == "envoy/service/ratelimit/v3/rls.proto", "{first:?}");
         drop(ask);
-        ensure!(told.message().await?.is_none(), "the call does not end with the client's side");
+        ensure!(stream.message().await?.is_none(), "the call does not end with the client's side");
     }
     Ok(())
 }

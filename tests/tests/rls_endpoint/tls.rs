@@ -175,7 +175,7 @@ async fn new_certificates_are_taken_up_and_bad_ones_are_not() -> anyhow::Result<
 
     std::fs::write(files.path("cert"), "no certificate")?;
     let complaint = "the old TLS certificates stay in force";
-    wait::until("the mistake to be told", async || log().contains(complaint).then_some(())).await?;
+    wait::until("the mistake in the log", async || log().contains(complaint).then_some(())).await?;
     ask(&served, &files.authority.pem, None).await?;
 
     let next = Authority::new()?;

@@ -142,7 +142,7 @@ fn tokens_are_charged_when_they_are_granted_and_told_in_the_clients_clock() {
     let lease = answer.statuses[0].lease.expect("a lease");
     assert_eq!((lease.tokens, lasts(lease)), (10, told_of(2 * SECOND)));
     assert_ne!(lease.id, Lease::NO_ID);
-    // What is left is told without the tokens of the lease.
+    // What is left is reported without the tokens of the lease.
     assert_eq!(answer.statuses[0].remaining, 89);
     assert_eq!(engine.left_at(0), 89);
     // Its share at most, and after those who wait.
@@ -293,10 +293,10 @@ fn tokens_of_one_counter_do_not_come_back_to_another() {
         wait(engine.engine.return_tokens(request, &back, at(0))).expect("an answer")
     };
     let answer = give(&request(vec![refund.clone()]), &[lease.id]);
-    assert_eq!(told(&answer), (Verdict::Allow, vec![(Verdict::Allow, 50)]));
+    assert_eq!(summary(&answer), (Verdict::Allow, vec![(Verdict::Allow, 50)]));
     // A descriptor that takes hits takes none where tokens are given back.
     assert_eq!(
-        told(&give(&request(of_k()), &[lease.id])),
+        summary(&give(&request(of_k()), &[lease.id])),
         (Verdict::Allow, vec![(Verdict::Allow, 79)])
     );
     // One that is named twice comes back once; ids that lack are of none.
@@ -632,7 +632,7 @@ fn a_full_store_decides_and_leases_nothing() {
         for left in (left - 3..left).rev() {
             let answer = engine.ask_leasing(0, of_k(), &wants(PROXY, 10, 10));
             assert_eq!(answer.statuses[0].lease, None);
-            assert_eq!(told(&answer), (Verdict::Allow, vec![(Verdict::Allow, left)]));
+            assert_eq!(summary(&answer), (Verdict::Allow, vec![(Verdict::Allow, left)]));
         }
         for value in 0..others {
             assert_eq!(engine.left(&[("k", &value.to_string())]), 99, "a counter gave way");
@@ -790,7 +790,7 @@ fn leases_are_counted_by_rule_and_not_as_hits() {
     assert_eq!(found.map(|count| count.load(Ordering::Relaxed)), [1, 1, 20, 20]);
 }
 
-/// A denial was told of a limit that the next request's other rule replaces, so a client that had no
+/// A denial was reported for a limit that the next request's other rule replaces, so a client that had no
 /// limit was denied for as long as others asked for that limit alone.
 #[test]
 fn denials_that_depend_on_the_rest_of_a_request_are_not_told() {
@@ -804,7 +804,7 @@ fn denials_that_depend_on_the_rest_of_a_request_are_not_told() {
 - {key: k, rate_limit: {unit: day, requests_per_unit: 0}}
 - {key: other, rate_limit: {unit: day, requests: 9, count_denied: true}}
 ";
-    for (rules, key, told) in
+    for (rules, key, is_leased) in
         [(replaced, "k", false), (replaced, "other", true), (counted, "k", false)]
     {
         let engine = leasing(rules);
@@ -813,7 +813,7 @@ fn denials_that_depend_on_the_rest_of_a_request_are_not_told() {
         let ask = wants(PROXY, 0, 0);
         let answer = wait(engine.engine.decide_leasing(&request, &ask, at(0))).expect("an answer");
         assert_eq!(answer.verdict, Verdict::Deny);
-        assert_eq!(answer.statuses[0].lease.is_some(), told, "{key} of {rules}");
+        assert_eq!(answer.statuses[0].lease.is_some(), is_leased, "{key} of {rules}");
     }
 }
 

@@ -43,9 +43,9 @@ fn at(secs: u64) -> Timestamp {
 }
 
 /// Name, count, and the seconds from the start on at which a window began and was used last.
-type Told = Vec<(String, u64, Option<(u64, u64)>)>;
+type SeenWindows = Vec<(String, u64, Option<(u64, u64)>)>;
 
-fn windows_told(windows: &NodeWindows<'_>) -> Told {
+fn windows_seen(windows: &NodeWindows<'_>) -> SeenWindows {
     let secs = |at: Timestamp| at.as_nanos() / 1_000_000_000 - START;
     let times = |open: OpenWindow| (secs(open.start), secs(open.last));
     let windows = windows.iter();
@@ -55,18 +55,18 @@ fn windows_told(windows: &NodeWindows<'_>) -> Told {
 /// The same, as a table has it.
 type Row<'a> = (&'a str, u64, Option<(u64, u64)>);
 
-fn told_of(rows: &[Row<'_>]) -> Told {
+fn seen_of(rows: &[Row<'_>]) -> SeenWindows {
     rows.iter().map(|(name, count, times)| ((*name).to_owned(), *count, *times)).collect()
 }
 
 impl Fixture {
-    fn use_at(&self, secs: u64, business: &str, how: Use, hits: u64) -> (Verdict, Told) {
-        let told = |verdict, windows: &NodeWindows<'_>| (verdict, windows_told(windows));
-        wait(self.engine.use_node(&node(business, hits), how, at(secs), told)).expect("a decision")
+    fn use_at(&self, secs: u64, business: &str, how: Use, hits: u64) -> (Verdict, SeenWindows) {
+        let seen = |verdict, windows: &NodeWindows<'_>| (verdict, windows_seen(windows));
+        wait(self.engine.use_node(&node(business, hits), how, at(secs), seen)).expect("a decision")
     }
 
-    fn find_at(&self, secs: u64, business: &str) -> Result<Told, NodeError> {
-        wait(self.engine.find_node(&node(business, 1), at(secs), windows_told))
+    fn find_at(&self, secs: u64, business: &str) -> Result<SeenWindows, NodeError> {
+        wait(self.engine.find_node(&node(business, 1), at(secs), windows_seen))
     }
 }
 
@@ -75,21 +75,21 @@ fn a_use_counts_as_far_as_there_is_room_and_an_acquisition_all_or_nothing() {
     let fixture = engine(RULES);
     let (allow, deny) = (Verdict::Allow, Verdict::Deny);
     let rows = |period, minute| {
-        told_of(&[("period", period, Some((0, 0))), ("minute", minute, Some((0, 0)))])
+        seen_of(&[("period", period, Some((0, 0))), ("minute", minute, Some((0, 0)))])
     };
-    let fresh = told_of(&[("period", 0, None), ("minute", 0, None)]);
+    let fresh = seen_of(&[("period", 0, None), ("minute", 0, None)]);
     assert_eq!(fixture.use_at(0, "login", Use::Look, 0), (allow, fresh));
     assert_eq!(fixture.use_at(0, "login", Use::Record, 1), (allow, rows(1, 1)));
     assert_eq!(fixture.use_at(0, "login", Use::Acquire, 2), (deny, rows(1, 1)));
     assert_eq!(fixture.use_at(0, "login", Use::Acquire, 1), (allow, rows(2, 2)));
     // The minute has no room, the period has: the use has happened.
-    let after = told_of(&[("period", 3, Some((0, 5))), ("minute", 2, Some((0, 5)))]);
+    let after = seen_of(&[("period", 3, Some((0, 5))), ("minute", 2, Some((0, 5)))]);
     assert_eq!(fixture.use_at(5, "login", Use::Record, 1), (deny, after.clone()));
     assert_eq!(fixture.use_at(5, "login", Use::Look, 0), (deny, after));
     // The minute is over; the period is full.
-    let later = told_of(&[("period", 3, Some((0, 60))), ("minute", 1, Some((60, 60)))]);
+    let later = seen_of(&[("period", 3, Some((0, 60))), ("minute", 1, Some((60, 60)))]);
     assert_eq!(fixture.use_at(60, "login", Use::Record, 1), (deny, later));
-    let anew = told_of(&[("period", 1, Some((3_600, 3_600))), ("minute", 1, Some((3_600, 3_600)))]);
+    let anew = seen_of(&[("period", 1, Some((3_600, 3_600))), ("minute", 1, Some((3_600, 3_600)))]);
     assert_eq!(fixture.use_at(3_600, "login", Use::Acquire, 1), (allow, anew));
 }
 
@@ -98,7 +98,7 @@ fn a_use_counts_as_far_as_there_is_room_and_an_acquisition_all_or_nothing() {
 fn an_acquisition_is_all_or_nothing_of_limits_that_count_what_they_deny() {
     let counting = RULES.replace("requests: 3,", "requests: 3, count_denied: true,");
     let fixture = engine(&counting.replace("requests: 2,", "requests: 2, count_denied: true,"));
-    let rows = |count| told_of(&[("period", count, Some((0, 0))), ("minute", count, Some((0, 0)))]);
+    let rows = |count| seen_of(&[("period", count, Some((0, 0))), ("minute", count, Some((0, 0)))]);
     assert_eq!(fixture.use_at(0, "login", Use::Acquire, 1), (Verdict::Allow, rows(1)));
     assert_eq!(fixture.use_at(0, "login", Use::Acquire, 2), (Verdict::Deny, rows(1)));
     assert_eq!(fixture.use_at(0, "login", Use::Look, 0), (Verdict::Allow, rows(1)));
@@ -120,10 +120,10 @@ fn nodes_that_are_decided_as_one_count_all_or_none() {
         let counts = |windows: &NodeWindows<'_>| {
             windows.iter().map(|window| window.count()).collect::<Vec<_>>()
         };
-        let told = |verdict, of_each: &[NodeWindows<'_>]| {
+        let seen = |verdict, of_each: &[NodeWindows<'_>]| {
             (verdict, of_each.iter().map(counts).collect::<Vec<_>>())
         };
-        wait(fixture.engine.use_nodes(&nodes(of), how, at(0), told)).unwrap()
+        wait(fixture.engine.use_nodes(&nodes(of), how, at(0), seen)).unwrap()
     };
     let (allow, deny) = (Verdict::Allow, Verdict::Deny);
     let two = [("login", "a", 1), ("bucket", "b", 5)];
@@ -157,7 +157,7 @@ fn nodes_that_are_decided_as_one_count_all_or_none() {
 }
 
 /// The last hit of each window, in seconds from the start on.
-fn last_told(windows: &NodeWindows<'_>) -> Vec<(String, u64, Option<u64>)> {
+fn last_seen(windows: &NodeWindows<'_>) -> Vec<(String, u64, Option<u64>)> {
     let secs = |at: Timestamp| at.as_nanos() / 1_000_000_000 - START;
     let windows = windows.iter();
     windows.map(|window| (window.name.to_owned(), window.count(), window.last.map(secs))).collect()
@@ -170,10 +170,10 @@ fn every_window_tells_its_last_hit_and_is_over_at_its_reset() {
     let of_all = |count, last| names.map(|name| (name.to_owned(), count, last)).to_vec();
     // Seconds after the start at which it is 02:59:50 in UTC.
     let early = 3 * 3_600 - 10 + 86_400 - START % 86_400;
-    let found = |secs| wait(fixture.engine.find_node(&node("updated", 1), at(secs), last_told));
+    let found = |secs| wait(fixture.engine.find_node(&node("updated", 1), at(secs), last_seen));
     let use_it = |secs, how, hits| {
-        let told = |verdict, windows: &NodeWindows<'_>| (verdict, last_told(windows));
-        wait(fixture.engine.use_node(&node("updated", hits), how, at(secs), told)).unwrap()
+        let seen = |verdict, windows: &NodeWindows<'_>| (verdict, last_seen(windows));
+        wait(fixture.engine.use_node(&node("updated", hits), how, at(secs), seen)).unwrap()
     };
     let (allow, deny) = (Verdict::Allow, Verdict::Deny);
     assert_eq!(use_it(early, Use::Look, 0), (allow, of_all(0, None)));
@@ -181,8 +181,8 @@ fn every_window_tells_its_last_hit_and_is_over_at_its_reset() {
     assert_eq!(use_it(early + 1, Use::Record, 1), (allow, of_all(5, Some(early + 1))));
     assert_eq!(use_it(early + 2, Use::Acquire, 1), (deny, of_all(5, Some(early + 1))));
     // A use that happened, though nothing had room for it.
-    let (verdict, told) = use_it(early + 3, Use::Record, 1);
-    assert_eq!((verdict, told), (deny, of_all(5, Some(early + 3))));
+    let (verdict, seen) = use_it(early + 3, Use::Record, 1);
+    assert_eq!((verdict, seen), (deny, of_all(5, Some(early + 3))));
     assert_eq!(found(early + 9).unwrap(), of_all(5, Some(early + 3)));
     assert!(matches!(found(early + 10), Err(NodeError::NotFound)));
     assert_eq!(use_it(early + 10, Use::Look, 0), (allow, of_all(0, None)));
@@ -193,9 +193,9 @@ fn every_window_tells_its_last_hit_and_is_over_at_its_reset() {
 fn one_truth_whichever_door_is_asked() {
     let fixture = engine(RULES);
     assert_eq!(fixture.ask_at(0, 2, node("login", 1).descriptors).verdict, Verdict::Allow);
-    let (verdict, told) = fixture.use_at(1, "login", Use::Look, 0);
+    let (verdict, seen) = fixture.use_at(1, "login", Use::Look, 0);
     assert_eq!(verdict, Verdict::Deny);
-    assert_eq!(told, told_of(&[("period", 2, Some((0, 0))), ("minute", 2, Some((0, 0)))]));
+    assert_eq!(seen, seen_of(&[("period", 2, Some((0, 0))), ("minute", 2, Some((0, 0)))]));
 }
 
 #[test]
@@ -205,25 +205,25 @@ fn nodes_are_made_found_changed_and_forgotten() {
     assert!(matches!(fixture.find_at(0, "login"), Err(NodeError::NotFound)));
     let count = |name, count| Change { name, count: Some(count), start: None, last: None };
     let minute = [count("minute", 2)];
-    let missing = wait(engine.change_node(&login, &minute, at(0), windows_told));
+    let missing = wait(engine.change_node(&login, &minute, at(0), windows_seen));
     assert!(matches!(missing, Err(NodeError::NotFound)), "{missing:?}");
-    let made = wait(engine.create_node(&login, &minute, at(0), windows_told)).unwrap();
-    let expected = told_of(&[("period", 0, Some((0, 0))), ("minute", 2, Some((0, 0)))]);
+    let made = wait(engine.create_node(&login, &minute, at(0), windows_seen)).unwrap();
+    let expected = seen_of(&[("period", 0, Some((0, 0))), ("minute", 2, Some((0, 0)))]);
     assert_eq!(made, expected);
     assert_eq!(fixture.find_at(59, "login").unwrap(), expected);
     assert_eq!(fixture.use_at(0, "login", Use::Look, 0).0, Verdict::Deny);
-    let again = wait(engine.create_node(&login, &[], at(0), windows_told));
+    let again = wait(engine.create_node(&login, &[], at(0), windows_seen));
     assert!(matches!(again, Err(NodeError::Exists)), "{again:?}");
     let started =
         Change { name: "period", count: Some(1), start: Some(at(10)), last: Some(at(20)) };
-    let changed = wait(engine.change_node(&login, &[started], at(30), windows_told)).unwrap();
-    assert_eq!(changed, told_of(&[("period", 1, Some((10, 20))), ("minute", 2, Some((0, 0)))]));
+    let changed = wait(engine.change_node(&login, &[started], at(30), windows_seen)).unwrap();
+    assert_eq!(changed, seen_of(&[("period", 1, Some((10, 20))), ("minute", 2, Some((0, 0)))]));
     // The period lasts by its new start.
     assert!(fixture.find_at(3_605, "login").is_ok());
     assert!(matches!(fixture.find_at(3_610, "login"), Err(NodeError::NotFound)));
     assert!(wait(engine.erase_node(&login, at(31))).unwrap());
     assert!(!wait(engine.erase_node(&login, at(31))).unwrap());
-    let fresh = told_of(&[("period", 0, None), ("minute", 0, None)]);
+    let fresh = seen_of(&[("period", 0, None), ("minute", 0, None)]);
     assert_eq!(fixture.use_at(31, "login", Use::Look, 0), (Verdict::Allow, fresh));
 }
 
@@ -231,7 +231,7 @@ fn nodes_are_made_found_changed_and_forgotten() {
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let fixture = engine(RULES);
     let (engine, login) = (&fixture.engine, node("login", 1));
-    let before = wait(engine.create_node(&login, &[], at(0), windows_told)).unwrap();
+    let before = wait(engine.create_node(&login, &[], at(0), windows_seen)).unwrap();
     let change = |name, count, start, last| Change { name, count, start, last };
     for (change, expected) in [
         (
@@ -255,7 +255,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     ] {
         let good = Change { name: "period", count: Some(2), start: None, last: None };
         let error =
-            wait(engine.change_node(&login, &[good, change], at(100), windows_told)).unwrap_err();
+            wait(engine.change_node(&login, &[good, change], at(100), windows_seen)).unwrap_err();
         assert_eq!(error.to_string(), expected);
         assert_eq!(fixture.find_at(59, "login").unwrap(), before);
     }
@@ -269,15 +269,15 @@ fn other_algorithms_are_used_and_told_but_not_set() {
     for business in ["bucket", "exact"] {
         let of = node(business, 1);
         assert!(matches!(fixture.find_at(0, business), Err(NodeError::NotFound)));
-        let used = told_of(&[("limit", 2, None)]);
+        let used = seen_of(&[("limit", 2, None)]);
         assert_eq!(fixture.use_at(0, business, Use::Record, 2), (Verdict::Allow, used.clone()));
         assert_eq!(fixture.find_at(0, business).unwrap(), used);
         let error =
-            wait(fixture.engine.create_node(&node(business, 1), &[], at(7_200), windows_told));
+            wait(fixture.engine.create_node(&node(business, 1), &[], at(7_200), windows_seen));
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("window limit is of ") || error == "the node exists", "{error}");
         assert!(wait(fixture.engine.erase_node(&of, at(0))).unwrap());
-        let fresh = told_of(&[("limit", 0, None)]);
+        let fresh = seen_of(&[("limit", 0, None)]);
         assert_eq!(fixture.use_at(0, business, Use::Look, 0), (Verdict::Allow, fresh));
     }
     assert_eq!(fixture.use_at(0, "free", Use::Acquire, 9), (Verdict::Allow, Vec::new()));

@@ -369,7 +369,7 @@ fn counted<const PLACES: u64>(state: &[u64; WIDE_WORDS], newest: u64, number: u6
 /// the second starts over at place 0.
 #[inline]
 fn places<const PLACES: u64>(number: u64, live: u64) -> [Range<usize>; 2] {
-    // The next bucket will take the place of the oldest.
+    // The next bucket will overwrite the oldest.
     let oldest = place::<PLACES>(number.wrapping_add(1));
     let end = oldest + live as usize;
     [oldest..end.min(PLACES as usize), 0..end.saturating_sub(PLACES as usize)]

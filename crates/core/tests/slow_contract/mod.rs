@@ -85,7 +85,7 @@ pub(crate) fn expected(model: &mut impl Model, charge: Charge, now: u64) -> Said
     Said {
         allowed,
         remaining: left,
-        // A charge that never fits must not be told to retry at once, for ever.
+        // A charge that never fits must not ask for an immediate retry, for ever.
         retry_at: (!allowed).then(|| match fits_at(needed) {
             at if at == now => now + model.period(),
             at => at,

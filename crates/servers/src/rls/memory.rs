@@ -24,7 +24,7 @@ pub(super) struct MemoryBudget(Mutex<Holders>);
 
 #[derive(Debug, Default)]
 struct Holders {
-    /// The sum over `holders_by_wait`: connections above [`FAIR_BYTES`], except those told to free memory.
+    /// The sum over `holders_by_wait`: connections above [`FAIR_BYTES`], except those that were asked to free memory.
     bytes: usize,
     last_number: u64,
     /// By the time of their oldest incomplete message or answer.
@@ -107,7 +107,7 @@ impl MemoryShare<'_> {
         if let Some(key) = self.key.take() {
             holders.remove(key);
         }
-        // A connection already told to free memory is not counted again.
+        // A connection already asked to free memory is not counted again.
         if let Some(key) = key
             && !self.must_free.load(Ordering::Acquire)
         {
@@ -169,7 +169,7 @@ mod tests {
         assert!(!client.must_free());
         let freeing: Vec<_> = silent.iter().map(MemoryShare::must_free).collect();
         assert_eq!(freeing, [vec![true], vec![false; 31]].concat());
-        // It is told once, and counts again after it has freed memory.
+        // It is asked once, and counts again after it has freed memory.
         update(&mut silent[0], 8 * MIB, at(0));
         assert_eq!(budget.holders().holders_by_wait.len(), 31);
         silent[0].freed();

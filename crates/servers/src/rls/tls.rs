@@ -29,9 +29,9 @@ const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// Certificates of authorities, one of which must have signed a client's certificate.
+    /// Certificates of the authorities that may sign client certificates.
     pub client_ca: Option<PathBuf>,
-    /// Alternative names (DNS or URI), one of which a client must have; empty accepts all names.
+    /// Accepted alternative names of clients (DNS or URI). Empty accepts all names.
     pub client_names: Vec<String>,
 }
 

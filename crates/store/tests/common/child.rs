@@ -1,4 +1,4 @@
-//! Child processes: this test binary itself, told by the environment to run one test in another role.
+//! Child processes: this test binary itself, which the environment makes run one test in another role.
 //!
 //! A child does not return into the test harness: its test ends with [`leave`], a signal or a panic.
 
