@@ -1,4 +1,4 @@
-//! What happens, for those who count it: metrics today, statistics later.
+//! Events of the authority, for metrics and statistics.
 
 use crate::counters::Undecided;
 use std::fmt;
