@@ -80,7 +80,8 @@ impl SlidingBuckets {
         Rate { requests, period: Period::Span(self.period), capacity: requests }
     }
 
-    #[inline(always)]
+    // Apart from the other algorithms, whose calls would pay for its registers.
+    #[inline(never)]
     pub(crate) fn decide(&self, state: &mut [u64], charge: Charge, now: Timestamp) -> Decision {
         let state = state.first_chunk_mut().expect("a ring has its whole state");
         // A constant number of places makes the remainders cheap.
@@ -138,7 +139,6 @@ impl SlidingBuckets {
         })
     }
 
-    #[inline(never)]
     fn decide_in<const PLACES: u64>(
         &self,
         state: &mut [u64; WIDE_WORDS],
