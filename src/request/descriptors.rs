@@ -163,14 +163,11 @@ mod tests {
     #[test]
     fn an_entry_is_the_same_however_it_is_written() {
         let whole = finished(|descriptors| descriptors.append(&encoded(&["key", "value"])));
-        let copied = finished(|descriptors| descriptors.append(&encoded(&["key", "value"])));
         let written = finished(|descriptors| {
             descriptors.append(&encoded(&["key"]));
             descriptors.value(|bytes| bytes.extend_from_slice(b"value"));
         });
-        for other in [copied, written] {
-            assert_eq!(whole.iter().next(), other.iter().next());
-        }
+        assert_eq!(whole.iter().next(), written.iter().next());
         assert_eq!(whole.to_vec()[0].entries, [Entry::new("key", "value")]);
     }
 
