@@ -83,7 +83,7 @@ miri: ## The store's unit tests over heap memory, under Miri (needs a nightly to
 	@rustup +nightly component add miri rust-src
 	PROPTEST_CASES=3 RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
 		cargo +nightly miri test --locked --target-dir target/miri -p tidegate-store --lib -- \
-		cluster:: region:: lock:: slot:: entry::
+		cluster:: region:: key_node:: lock:: slot:: entry::
 
 test-wasm: toolchain ## core and wire on the filter's target, under Node
 	@command -v node >/dev/null || { echo "Node (20 or newer) is needed for these tests"; exit 1; }
