@@ -20,6 +20,10 @@ use tidegate_core::{
 use tidegate_limits::Limit;
 use tidegate_store::{Entries, Hashed};
 
+/// Keys erased in one update. More would hold more locks at a time; fewer take more round trips of an engine that is
+/// elsewhere: an exact window has some 1,460 parts.
+const ERASED_KEYS: usize = 64;
+
 /// How the hits of a request are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
@@ -279,14 +283,24 @@ impl Authority {
             Ok(())
         };
         self.with_node(request, now, erase, |_| ()).await?;
-        for part in others {
+        let (mut left, mut keys) = (&others[..], ERASED_KEYS);
+        while !left.is_empty() {
+            let (parts, rest) = left.split_at(keys.min(left.len()));
             let mut had_part = false;
             let mut update = |entries: &mut Entries<'_>| {
-                had_part = !entries.get(0).is_new();
-                entries.get(0).state.fill(0);
+                had_part = false;
+                for index in 0..entries.len() {
+                    let entry = entries.get(index);
+                    had_part |= !entry.is_new();
+                    entry.state.fill(0);
+                }
             };
-            self.counters.update(&[part], now, &mut update).await?;
-            existed |= had_part;
+            match self.counters.update(parts, now, &mut update).await {
+                Ok(()) => (left, existed) = (rest, existed | had_part),
+                // Large states may take the room of many.
+                Err(error) if error.is_too_large() && keys > 1 => keys /= 2,
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(existed)
     }

@@ -15,6 +15,7 @@ use crate::address::Listener;
 use crate::http1;
 use crate::http1::drain;
 use crate::http1::slots::{Bounds, Slots, Timeouts};
+use crate::later::LaterBudget;
 use crate::shared::Shared;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -59,7 +60,7 @@ impl Frs {
         let timeouts = Timeouts { request: settings.request_timeout, idle: settings.idle_timeout };
         let slots = settings.connections_max;
         Frs {
-            service: Service(shared),
+            service: Service { shared, later: LaterBudget::for_slots(slots) },
             bounds: Bounds { slots, bytes: service::BODIES_BYTES_MAX, grace: GRACE, timeouts },
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
         }
@@ -67,7 +68,7 @@ impl Frs {
 
     /// Serves until `stop` is true, then lets requests under way finish.
     pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
-        let slots = Slots::new(self.bounds, self.service.0.observer.clone(), ENDPOINT);
+        let slots = Slots::new(self.bounds, self.service.shared.observer.clone(), ENDPOINT);
         tokio::select! {
             () = self.accept(listener, &slots, stop) => {}
             () = slots.enforce_deadlines() => {}
@@ -93,11 +94,11 @@ impl Frs {
                 let (service, stop) = (self.service.clone(), stop.clone());
                 connections.spawn(async move {
                     let answer = |request, slot| service.answer(request, slot);
-                    http1::serve(socket, slot, &service.0.overload, stop, answer).await;
+                    http1::serve(socket, slot, &service.shared.overload, stop, answer).await;
                 });
             } else {
-                self.service.0.observer.connection_refused(ENDPOINT);
-                let overload = self.service.0.overload.clone();
+                self.service.shared.observer.connection_refused(ENDPOINT);
+                let overload = self.service.shared.overload.clone();
                 connections.spawn(async move {
                     overload.watch(refuse(socket)).await;
                     drop(refusal);

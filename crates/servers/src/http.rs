@@ -14,6 +14,7 @@ use crate::address::Listener;
 use crate::http1;
 use crate::http1::drain;
 use crate::http1::slots::{Bounds, NoRoom, Phase, Slot, Slots, Timeouts};
+use crate::later::LaterBudget;
 use crate::shared::Shared;
 use body::Page;
 use hyper::body::Incoming;
@@ -62,6 +63,7 @@ pub struct Http<M> {
     page: M,
     large_bodies: Arc<Semaphore>,
     pages: Semaphore,
+    later: LaterBudget,
 }
 
 impl<M: MetricsPage> Http<M> {
@@ -69,7 +71,8 @@ impl<M: MetricsPage> Http<M> {
     pub fn new(shared: Shared, page: M) -> Http<M> {
         let large_bodies = Arc::new(Semaphore::new(LARGE_BODIES_MAX));
         let pages = Semaphore::new(PAGES_MAX);
-        Http { shared, page, large_bodies, pages }
+        let later = LaterBudget::for_slots(BOUNDS.slots);
+        Http { shared, page, large_bodies, pages, later }
     }
 
     /// Serves until `stop` is true, then lets requests under way finish. `/healthcheck` fails while calls under way

@@ -19,6 +19,7 @@ mod slots;
 mod tls;
 
 use crate::address::Listener;
+use crate::later::LaterBudget;
 use crate::shared::Shared;
 use health::ServingState;
 use memory::MemoryBudget;
@@ -52,6 +53,8 @@ struct Endpoint {
     shared: Shared,
     tls: Option<Arc<Tls>>,
     memory: MemoryBudget,
+    /// Calls that wait for counters.
+    later: LaterBudget,
     /// The maximum age of a connection, if there is one, and how long its calls may continue after that.
     connection_age: Option<Duration>,
     connection_age_grace: Duration,
@@ -76,6 +79,7 @@ impl Rls {
             shared,
             tls,
             memory: MemoryBudget::default(),
+            later: LaterBudget::new(later::ENDPOINT_CALLS_MAX),
             connection_age: settings.connection_age,
             connection_age_grace: settings.connection_age_grace,
             slots: Slots::new(settings.connections_max),

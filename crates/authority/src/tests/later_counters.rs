@@ -53,10 +53,9 @@ impl LaterCounters {
         self.desk.changed.notify_all();
     }
 
-    /// Blocks until this many updates wait for an answer.
-    pub fn until_waiting(&self, updates: usize) {
-        let few = |queue: &mut Queue| queue.jobs.len() < updates;
-        drop(self.desk.changed.wait_while(self.desk.queue(), few));
+    /// How many updates wait for an answer.
+    pub fn waiting(&self) -> usize {
+        self.desk.queue().jobs.len()
     }
 
     /// Has `job` done by the thread of the engine.

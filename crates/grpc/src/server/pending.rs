@@ -54,11 +54,17 @@ impl Connection {
         streams.chain(self.shared.abandoned.iter().map(|(_, since)| *since)).min()
     }
 
-    /// Ends pending calls that were asked before `then`, with this status. Their answers are dropped later.
-    pub fn end_pending(&mut self, then: Duration, status: &Status) {
+    /// Ends pending calls that were asked before `then`, with this status. Their answers are dropped later. Returns
+    /// the number of calls that get the status.
+    pub fn end_pending(&mut self, then: Duration, status: &Status) -> usize {
         self.shared.abandoned.retain(|(_, since)| *since >= then);
         let is_late = |stream: &Stream| stream.pending_since().is_some_and(|since| since < then);
-        self.for_each(is_late, |stream, now, link| stream.answer(Err(status.clone()), now, link));
+        let mut ended = 0;
+        self.for_each(is_late, |stream, now, link| {
+            ended += 1;
+            stream.answer(Err(status.clone()), now, link)
+        });
+        ended
     }
 
     /// Streams that count against the limit.

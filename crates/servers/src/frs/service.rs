@@ -6,7 +6,7 @@ use super::answer::{self, Answer};
 use super::request::{self, Command, Grouping, Item};
 use crate::http1::slots::{Phase, Slot};
 use crate::http1::{self, BodyError};
-use crate::later::{self, NoAnswer};
+use crate::later::{self, LaterBudget, Unfinished, no_answer};
 use crate::shared::Shared;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Incoming};
@@ -14,8 +14,9 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tidegate_authority::clock;
-use tidegate_authority::{Change, JointError, JointUse, NodeError, NodeWindows, Use};
+use tidegate_authority::{Answers, Change, JointError, JointUse, NodeError, NodeWindows, Use};
 use tidegate_core::{Descriptor, Entry, Hits, Request, Timestamp};
 use tidegate_xml::{self as xml, ErrorKind, XmlError};
 
@@ -28,6 +29,9 @@ pub(super) const BODIES_BYTES_MAX: usize = 128 * BODY_BYTES_MAX;
 const DISCARDED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 const COMMAND_HEADER: HeaderName = HeaderName::from_static("x-frs-command");
 const XML: HeaderValue = HeaderValue::from_static("application/xml");
+/// How long the items of a body may begin: half of the time for the answer is left for the last of them. So a client
+/// learns which items were counted, unless a single one takes too long.
+const ITEMS_TIME_MAX: Duration = Duration::from_secs(later::ANSWER_MAX.as_secs() / 2);
 /// The domain whose limits apply to the FRS.
 const DOMAIN: &str = "frs";
 
@@ -40,7 +44,10 @@ pub(super) type Response = hyper::Response<Full<Bytes>>;
 
 /// The service; clones share everything.
 #[derive(Clone)]
-pub(super) struct Service(pub(super) Shared);
+pub(super) struct Service {
+    pub(super) shared: Shared,
+    pub(super) later: LaterBudget,
+}
 
 /// A request that is refused as a whole.
 struct Refusal {
@@ -116,18 +123,22 @@ impl Service {
         let answered = match self.receive(request, &slot).await {
             Ok((command, body)) => {
                 slot.set_phase(Phase::Deciding);
-                self.execute_in_time(command, body, slot).await
+                self.execute_in_time(command, body).await
             }
             Err(refusal) => Err(refusal),
         };
-        answered.unwrap_or_else(|refusal| {
-            match refusal.code {
-                OVERLOADED => self.0.observer.shed(ENDPOINT),
-                _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => self.0.observer.refused(),
-                _ => {}
+        answered.unwrap_or_else(|refusal| self.refuse(&refusal))
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> Response {
+        match refusal.code {
+            OVERLOADED => self.shared.observer.shed(ENDPOINT),
+            _ if refusal.status == StatusCode::SERVICE_UNAVAILABLE => {
+                self.shared.observer.refused();
             }
-            refusal.response()
-        })
+            _ => {}
+        }
+        refusal.response()
     }
 
     /// Reads the command and the body of a request, if it is valid for this endpoint.
@@ -167,20 +178,28 @@ impl Service {
     }
 
     /// Executes a body, unless the process is overloaded.
-    async fn execute_in_time(
-        &self,
-        command: Command,
-        body: Bytes,
-        slot: Arc<Slot>,
-    ) -> Result<Response, Refusal> {
-        if self.0.overload.is_late() {
+    async fn execute_in_time(&self, command: Command, body: Bytes) -> Result<Response, Refusal> {
+        if self.shared.overload.is_late() {
             return Err(Refusal::overloaded("overloaded; try again"));
         }
-        let service = self.clone();
-        let execution = async move { service.execute(command, &body).await };
-        let executed =
-            later::complete(self.0.authority.answers(), &self.0.overload, slot, execution).await;
-        executed.unwrap_or_else(|NoAnswer| Err(no_decision("the counters do not answer")))
+        let (service, bytes) = (self.clone(), body.len());
+        let execution = async move {
+            let executed = service.execute(command, &body).await;
+            executed.unwrap_or_else(|refusal| service.refuse(&refusal))
+        };
+        match later::complete(&self.shared, &self.later, bytes, execution).await {
+            Ok(response) => Ok(response),
+            Err(Unfinished::Overloaded) => {
+                Err(Refusal::overloaded("too many requests wait for the counters; try again"))
+            }
+            Err(Unfinished::NoAnswer) => {
+                // The operation reports its outcome when it has one.
+                let mut response = no_decision("the counters do not answer").response();
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+                Ok(response)
+            }
+        }
     }
 
     /// Executes a body. All items have the same time.
@@ -189,15 +208,24 @@ impl Service {
             .map_err(|mistake| Refusal::of(mistake, &String::from_utf8_lossy(body)))?;
         let body = request::read(command, text).map_err(|mistake| Refusal::of(mistake, text))?;
         match body.grouping {
-            Grouping::Each => self.execute_each(command, &body.items).await,
+            Grouping::Each => {
+                let until = match self.shared.authority.answers() {
+                    Answers::AtOnce => None,
+                    Answers::Later => Some(Instant::now() + ITEMS_TIME_MAX),
+                };
+                self.execute_each(command, &body.items, until).await
+            }
             Grouping::AllOrNone => self.execute_together(command, &body.items).await,
         }
     }
 
+    /// Executes the items one by one; all of them if `until` is none. Otherwise the first, and further ones until
+    /// then.
     async fn execute_each(
         &self,
         command: Command,
         items: &[Item<'_>],
+        until: Option<Instant>,
     ) -> Result<Response, Refusal> {
         let now = clock::now();
         let mut answer = Answer::new(command, items.len(), now);
@@ -208,17 +236,22 @@ impl Service {
         };
         let mut undecided = None;
         let mut decided = 0;
-        for item in items {
+        for (index, item) in items.iter().enumerate() {
             answer.item(&item.business, &item.key);
             set_item(&mut core_request, item);
-            let executed = self.execute_one(command, item, &mut core_request, now, &mut answer);
-            match executed.await {
+            let executed = match until {
+                Some(until) if index > 0 && Instant::now() >= until => {
+                    Err(NodeError::Undecided(no_answer()))
+                }
+                _ => self.execute_one(command, item, &mut core_request, now, &mut answer).await,
+            };
+            match executed {
                 Ok(()) => decided += 1,
                 Err(error) => {
                     answer.failed(&error);
                     match error {
                         NodeError::Undecided(cause) => {
-                            self.0.observer.undecided(&cause);
+                            self.shared.observer.undecided(&cause);
                             undecided = Some(cause);
                         }
                         _ => decided += 1,
@@ -251,7 +284,7 @@ impl Service {
             descriptors: items.iter().map(descriptor).collect(),
             hits: Hits::ONE,
         };
-        let used = self.0.authority.use_nodes(&core_request, how, now, |verdict, of_each| {
+        let used = self.shared.authority.use_nodes(&core_request, how, now, |verdict, of_each| {
             for (item, windows) in items.iter().zip(of_each) {
                 answer.item(&item.business, &item.key);
                 answer.decided(verdict, windows);
@@ -272,7 +305,10 @@ impl Service {
                 let message = format!("the items are too many to be decided together: {cause}");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, "too-much", message));
             }
-            Err(JointError::Undecided(cause)) => return Err(no_decision(cause.to_string())),
+            Err(JointError::Undecided(cause)) => {
+                self.shared.observer.undecided(&cause);
+                return Err(no_decision(cause.to_string()));
+            }
         }
         Ok(respond(StatusCode::OK, answer.finish()))
     }
@@ -285,7 +321,7 @@ impl Service {
         now: Timestamp,
         answer: &mut Answer,
     ) -> Result<(), NodeError> {
-        let authority = &self.0.authority;
+        let authority = &self.shared.authority;
         let done = match command {
             Command::Query | Command::Update | Command::Acquire => {
                 let (how, hits) = match command {
@@ -405,4 +441,36 @@ fn check_length(headers: &HeaderMap, body: &Incoming) -> Result<(), Refusal> {
 fn too_large() -> Refusal {
     let message = format!("a body has at most {BODY_BYTES_MAX} bytes; send more bodies");
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Recorder, shared};
+    use http_body_util::BodyExt;
+    use tidegate_authority::testing::LaterCounters;
+    use tokio::sync::watch;
+
+    /// Symptom: a body of many items got 503 after 20 s, although some of them were counted.
+    #[tokio::test]
+    async fn items_that_would_begin_too_late_are_not_counted() {
+        let recorder = Recorder::default();
+        let (_stop, stopped) = watch::channel(false);
+        let shared = shared(Arc::new(LaterCounters::default()), recorder.clone(), stopped);
+        let service = Service { shared, later: LaterBudget::for_slots(1) };
+        let text = "<frs><item business='b' key='1'/><item business='b' key='2'/></frs>";
+        let body = request::read(Command::Acquire, text).unwrap();
+        let execute = async |until| {
+            let executed = service.execute_each(Command::Acquire, &body.items, until).await;
+            let response = executed.map_err(|refusal| refusal.message).unwrap();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            let count = |part| text.matches(part).count();
+            (count("verdict=\"allow\""), count("verdict=\"deny\""), count("undecided"))
+        };
+        assert_eq!(execute(Some(Instant::now())).await, (1, 0, 1));
+        assert_eq!(recorder.counts().undecided, 1);
+        // The second item has room still.
+        assert_eq!(execute(None).await, (1, 1, 0));
+    }
 }

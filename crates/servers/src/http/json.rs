@@ -4,14 +4,15 @@
 use super::body::{self, Page, ReadError};
 use super::{ENDPOINT, Http, MetricsPage, proto_json};
 use crate::http1::slots::{Phase, Slot};
-use crate::later::{self, NoAnswer};
+use crate::later::{self, Unfinished};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
 use std::sync::Arc;
-use tidegate_authority::{Undecided, clock, wait};
-use tidegate_core::Verdict;
+use tidegate_authority::{Answers, Undecided, clock, wait};
+use tidegate_core::{self as core, Verdict};
 use tidegate_wire::{WireError, request_from_wire, response_to_wire};
+use tokio::sync::OwnedSemaphorePermit;
 
 const JSON: &str = "application/json";
 /// Bodies up to this size take tens of microseconds. A request of 128 descriptors of ten values has some 10 KiB.
@@ -28,23 +29,16 @@ enum Refusal {
     Undecided(#[from] Undecided),
     #[error("overloaded; try again")]
     Overloaded,
-    #[error("no decision: the counters do not answer")]
-    Unanswered,
 }
 
-impl From<NoAnswer> for Refusal {
-    fn from(NoAnswer: NoAnswer) -> Refusal {
-        Refusal::Unanswered
-    }
-}
+/// A status and its text.
+type Decided = (StatusCode, String);
 
 impl Refusal {
     fn status(&self) -> StatusCode {
         match self {
             Refusal::Malformed(_) | Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
-            Refusal::Undecided(_) | Refusal::Overloaded | Refusal::Unanswered => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Refusal::Undecided(_) | Refusal::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -67,9 +61,17 @@ pub(super) async fn answer<M: MetricsPage>(
         Err(ReadError::Overloaded) => return refuse(http, &Refusal::Overloaded),
     };
     slot.set_phase(Phase::Deciding);
-    match decide_in_time(http, slot, body).await {
-        Ok((status, text)) => Page::new(status, JSON, text),
-        Err(refused) => refuse(http, &refused),
+    match answer_in_time(http, body).await {
+        Ok(page) => page,
+        Err(Unfinished::Overloaded) => refuse(http, &Refusal::Overloaded),
+        Err(Unfinished::NoAnswer) => {
+            // The operation reports its outcome when it has one.
+            let page = Page::text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no decision: the counters do not answer\n",
+            );
+            page.with_header(header::CONNECTION, HeaderValue::from_static("close"))
+        }
     }
 }
 
@@ -87,40 +89,87 @@ fn refuse<M>(http: &Http<M>, refused: &Refusal) -> Page {
     page
 }
 
-/// Decides, unless the process is overloaded. Large bodies, which clients rarely need, do not delay others:
+/// Answers a body, unless the process is overloaded. Large bodies, which clients rarely need, do not delay others:
 /// they are read and answered on another thread, one at a time.
-async fn decide_in_time<M: MetricsPage>(
+async fn answer_in_time<M: MetricsPage>(
     http: &Arc<Http<M>>,
-    slot: &Arc<Slot>,
     body: Bytes,
-) -> Result<(StatusCode, String), Refusal> {
+) -> Result<Page, Unfinished> {
     if http.shared.overload.is_late() {
-        return Err(Refusal::Overloaded);
+        return Err(Unfinished::Overloaded);
     }
-    let (answers, decided) = (http.shared.authority.answers(), http.clone());
-    if body.len() <= SMALL_BYTES_MAX {
-        let decision = async move { decide(&decided, &body).await };
-        return later::complete(answers, &http.shared.overload, slot.clone(), decision).await?;
+    let (own, bytes) = (http.clone(), body.len());
+    if bytes <= SMALL_BYTES_MAX {
+        let answer = async move { page_of(&own, decide(&own, &body).await) };
+        return later::complete(&http.shared, &http.later, bytes, answer).await;
     }
-    let permit = http.large_bodies.clone().try_acquire_owned().map_err(|_| Refusal::Overloaded)?;
-    let decision = tokio::task::spawn_blocking(move || {
-        let answer = wait(decide(&decided, &body));
-        drop(permit);
-        answer
-    });
-    // It fails only at the end of the program.
-    let decision = async { decision.await.unwrap_or(Err(Refusal::Overloaded)) };
-    later::complete(answers, &http.shared.overload, slot.clone(), decision).await?
+    let permit = http.large_bodies.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| Unfinished::Overloaded)?;
+    match http.shared.authority.answers() {
+        Answers::AtOnce => aside(permit, move || page_of(&own, wait(decide(&own, &body)))).await,
+        Answers::Later => {
+            let answer = async move {
+                let answer = decide_aside(&own, body, permit).await;
+                page_of(&own, answer)
+            };
+            later::complete(&http.shared, &http.later, bytes, answer).await
+        }
+    }
 }
 
-async fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<(StatusCode, String), Refusal> {
-    let request = request_from_wire(proto_json::read(body)?)?;
+/// Does `work` on another thread, and returns `permit` after it.
+async fn aside<T: Send + 'static>(
+    permit: OwnedSemaphorePermit,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Unfinished> {
+    let work = move || {
+        let done = work();
+        drop(permit);
+        done
+    };
+    // It fails only at the end of the program.
+    tokio::task::spawn_blocking(work).await.map_err(|_| Unfinished::Overloaded)
+}
+
+/// As [`decide`], on another thread before and after the counters answer, but not meanwhile.
+async fn decide_aside<M: MetricsPage>(
+    http: &Arc<Http<M>>,
+    body: Bytes,
+    permit: OwnedSemaphorePermit,
+) -> Result<Decided, Refusal> {
+    let request = aside(permit, move || read(&body)).await.unwrap_or(Err(Refusal::Overloaded))?;
     let answer = http.shared.authority.decide(&request, clock::now()).await?;
-    let mut response = response_to_wire(&answer);
-    response.response_headers_to_add = http.shared.replies.headers(&request, &answer);
+    // The decision was made, so its answer waits for its turn. The semaphore is never closed.
+    let permit = http.large_bodies.clone().acquire_owned().await;
+    let permit = permit.map_err(|_| Refusal::Overloaded)?;
+    let own = http.clone();
+    let written = aside(permit, move || write(&own, &request, &answer)).await;
+    written.map_err(|_| Refusal::Overloaded)
+}
+
+async fn decide<M>(http: &Http<M>, body: &[u8]) -> Result<Decided, Refusal> {
+    let request = read(body)?;
+    let answer = http.shared.authority.decide(&request, clock::now()).await?;
+    Ok(write(http, &request, &answer))
+}
+
+fn read(body: &[u8]) -> Result<core::Request, Refusal> {
+    Ok(request_from_wire(proto_json::read(body)?)?)
+}
+
+fn write<M>(http: &Http<M>, request: &core::Request, answer: &core::Answer) -> Decided {
+    let mut response = response_to_wire(answer);
+    response.response_headers_to_add = http.shared.replies.headers(request, answer);
     let status = match answer.verdict {
         Verdict::Allow => StatusCode::OK,
         Verdict::Deny => StatusCode::TOO_MANY_REQUESTS,
     };
-    Ok((status, proto_json::write(response)))
+    (status, proto_json::write(response))
+}
+
+fn page_of<M>(http: &Http<M>, decided: Result<Decided, Refusal>) -> Page {
+    match decided {
+        Ok((status, text)) => Page::new(status, JSON, text),
+        Err(refused) => refuse(http, &refused),
+    }
 }

@@ -19,6 +19,7 @@ use super::memory::{FAIR_BYTES, MemoryShare};
 use super::service::{Admission, Methods};
 use super::slots::{IDLE_MIN, Slot};
 use super::{Endpoint, health};
+use crate::later::no_answer;
 use crate::overload::Turn;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -93,7 +94,7 @@ pub(super) async fn serve<S>(
         check: Check::Suspended,
         pending: PendingOutput::default(),
         memory: endpoint.memory.share(),
-        later: LaterCalls::default(),
+        later: LaterCalls::new(endpoint.clone()),
         is_unflushed: false,
         shutdown: Shutdown::NotStarted,
     };
@@ -105,7 +106,8 @@ pub(super) async fn serve<S>(
         End::Closed(cause) => tracing::debug!(cause, "a connection was closed"),
     }
     let _ = tokio::time::timeout(CLOSE_MAX, connection.close()).await;
-    connection.later.all_ended().await;
+    let (_slot, mut later) = connection.into_waiting();
+    later.all_ended().await;
 }
 
 enum End {
@@ -290,6 +292,11 @@ enum Shutdown {
 }
 
 impl<S> ServedConnection<'_, S> {
+    /// Closes the socket and frees all memory, except the slot and the calls that still wait.
+    fn into_waiting(self) -> (Slot, LaterCalls) {
+        (self.slot, self.later)
+    }
+
     fn shut_down(&mut self) {
         self.http2.shut_down();
         if matches!(self.shutdown, Shutdown::NotStarted) {
@@ -314,7 +321,11 @@ impl<S> ServedConnection<'_, S> {
         if let Some(then) = time.checked_sub(INCOMPLETE_MAX) {
             let late = Status::new(Code::DeadlineExceeded, "the call was not completed in time");
             self.http2.end_unfinished(then, &late)?;
-            self.http2.end_pending(then, &late);
+            let unanswered = Status::new(Code::Unavailable, "the counters do not answer");
+            for _ in 0..self.http2.end_pending(then, &unanswered) {
+                // Its task reports its outcome when it has one.
+                self.endpoint.shared.observer.undecided(&no_answer());
+            }
         }
         let is_quiet = received == self.received && self.http2.unfinished_since().is_none();
         if is_quiet {
@@ -337,7 +348,7 @@ impl<S> ServedConnection<'_, S> {
         let status = Status::new(Code::ResourceExhausted, reason);
         self.http2.end_unfinished_calls(now + Duration::from_nanos(1), &status);
         self.http2.trim();
-        let is_enough = self.capacity_bytes() <= FAIR_BYTES;
+        let is_enough = self.http2.capacity_bytes() <= FAIR_BYTES;
         if is_enough {
             self.memory.freed();
         }
@@ -349,23 +360,18 @@ impl<S> ServedConnection<'_, S> {
         let since = || {
             let opened = self.opened;
             let unfinished = self.http2.unfinished_since().map(|since| opened + since);
-            let pending = self.http2.pending_since().map(|since| opened + since);
-            let since = unfinished.into_iter().chain(pending).chain(self.pending.since).min();
+            let since = unfinished.into_iter().chain(self.pending.since).min();
             since.unwrap_or_else(Instant::now).into_std()
         };
-        self.memory.update(self.capacity_bytes(), since, waker);
-    }
-
-    fn capacity_bytes(&self) -> usize {
-        self.http2.capacity_bytes() + self.later.bytes()
+        self.memory.update(self.http2.capacity_bytes(), since, waker);
     }
 
     /// Hands in the answers that have come.
     fn answer_later(&mut self, context: &mut Context<'_>) {
-        while let Poll::Ready(Some(answered)) = self.later.poll_next(context) {
+        while let Poll::Ready(Some((call, answer))) = self.later.poll_next(context) {
             self.last_call = Instant::now();
             self.http2.set_time(self.last_call - self.opened);
-            self.http2.answer(answered.call, answered.answer.as_deref().map_err(Clone::clone));
+            self.http2.answer(call, answer.as_deref().map_err(Clone::clone));
         }
     }
 }

@@ -59,7 +59,7 @@ impl Methods<'_> {
     fn should_rate_limit(&mut self, call: &Call<'_>, answer: &mut Vec<u8>) -> Outcome {
         let endpoint = self.endpoint;
         if endpoint.shared.authority.answers() == Answers::Later {
-            return self.later.begin(endpoint, call);
+            return self.later.begin(call);
         }
         let value_of = |name| call.metadata.get(name);
         READER.with_borrow_mut(|reader| {
