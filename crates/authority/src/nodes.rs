@@ -90,7 +90,7 @@ pub enum NodeError {
     NotFound,
     #[error("this business has no window {name}; it has {known}")]
     UnknownWindow { name: String, known: String },
-    #[error("window {name} is of {algorithm}, of which nothing can be set")]
+    #[error("window {name} is of {algorithm}, which cannot be set")]
     NotApplicable { name: String, algorithm: &'static str },
     #[error("window {name}: count {count} is more than its limit {most}")]
     CountAboveLimit { name: String, count: u32, most: u32 },
