@@ -1,9 +1,9 @@
 //! The gRPC endpoint: `envoy.service.ratelimit.v3.RateLimitService`, gRPC's health service and reflection.
 //!
 //! One task for each connection (`connection`) drives `tidegate-grpc`, which answers each message as it
-//! arrives; nothing waits inside a call. `accept` accepts connections, `slots` bounds their number,
-//! `memory` the memory that they hold together, `tls` keeps the certificates. Under overload, calls are
-//! refused instead of decided.
+//! arrives (`service`, `outcome`), or hands it to a task if the counters answer later (`later`). `accept`
+//! accepts connections, `slots` bounds their number, `memory` the memory that they hold together, `tls`
+//! keeps the certificates. Under overload, calls are refused instead of decided.
 
 mod accept;
 mod connection;
