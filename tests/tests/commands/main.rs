@@ -1,0 +1,6 @@
+//! The commands of `tidegate` as a user runs them, and the commands that the documentation prints.
+
+mod docs;
+mod load;
+mod rules;
+mod store;

@@ -1,0 +1,8 @@
+//! The built filter, and Envoy's own, in a real Envoy with a real sidecar behind it.
+
+mod filter;
+mod lease_faults;
+mod leases;
+mod native_filter;
+mod native_usage;
+mod requests;

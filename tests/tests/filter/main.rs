@@ -1,0 +1,8 @@
+//! The built filter on a strict mock of Envoy's proxy-wasm host.
+
+mod host;
+mod hostile;
+mod long_values;
+mod mock_host;
+mod scene;
+mod workers;
