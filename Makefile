@@ -67,16 +67,25 @@ build-noop: toolchain
 
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
-# All crates at once: apart, what they share would be built twice, with other features.
-test: build-wasm build envoy $(CLIENTS) $(GRPC_JS) test-loom test-wasm ## Run every test, from unit to a real Envoy
-	cargo test --locked --workspace
+# What the end-to-end tests run.
+READY := build build-wasm envoy $(CLIENTS) $(GRPC_JS)
+# A program that passed and did not change is not run again, unless ALL=1 asks for it.
+RUN_TESTS := tests/run $(if $(ALL),--all)
+
+test: $(READY) node ## Run every test, from unit to a real Envoy; ALL=1 also those that passed and did not change
+	@$(RUN_TESTS) $(TESTS)
 
 test-native: toolchain ## Unit, property and black-box tests of all crates, without Envoy
-	cargo test --locked --workspace --exclude tidegate-tests
+	@$(RUN_TESTS) native doc
 
 test-loom: toolchain ## The locks of the store, in every interleaving
-	RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom \
-		-p tidegate-store --lib -- loom
+	@$(RUN_TESTS) loom
+
+test-wasm: toolchain node ## core and wire on the filter's target, under Node
+	@$(RUN_TESTS) wasm
+
+test-end-to-end: $(READY) ## The built filter on a mock host and in a real Envoy
+	@$(RUN_TESTS) end-to-end
 
 miri: ## The store's unit tests over heap memory, under Miri (needs a nightly toolchain; minutes)
 	@# Threads that a test kills leave their memory behind, as they should.
@@ -84,13 +93,6 @@ miri: ## The store's unit tests over heap memory, under Miri (needs a nightly to
 	PROPTEST_CASES=3 RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
 		cargo +nightly miri test --locked --target-dir target/miri -p tidegate-store --lib -- \
 		cluster:: region:: key_node:: lock:: slot:: entry::
-
-test-wasm: toolchain ## core and wire on the filter's target, under Node
-	@command -v node >/dev/null || { echo "Node (20 or newer) is needed for these tests"; exit 1; }
-	@# A panic ends a program of this target, so its message has to be printed before.
-	CARGO_TARGET_WASM32_WASIP1_RUNNER="node --no-warnings $(CURDIR)/tests/wasm/run.mjs" \
-		cargo test --locked --tests --target wasm32-wasip1 -p tidegate-core -p tidegate-wire -- \
-		--no-capture
 
 sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
 	cargo run --release --locked -p tidegate-sim -- $(SIM)
@@ -104,9 +106,6 @@ build-fuzz: toolchain
 	@command -v c++ >/dev/null || { echo "A C++ compiler (c++) is needed, for libFuzzer"; exit 1; }
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/fuzz/instrument CARGO_INCREMENTAL=0 cargo build --locked \
 		--workspace --exclude tidegate-tests --bin tidegate-fuzz --config fuzz/profile.toml
-
-test-end-to-end: build-wasm build envoy $(CLIENTS) $(GRPC_JS) ## The built filter on a mock host and in a real Envoy
-	cargo test --locked -p tidegate-tests
 
 bench: build-wasm build-noop build build-bench envoy ## Run every benchmark; figures also in target/bench/results.json
 	@target/release/tidegate-bench
@@ -135,6 +134,10 @@ check: toolchain ## Formatting, lints and documentation, as CI checks them
 
 clean: ## Remove everything that was built or fetched
 	rm -rf target dist .tools
+
+.PHONY: node
+node:
+	@command -v node >/dev/null || { echo "Node (20 or newer) is needed for these tests"; exit 1; }
 
 toolchain:
 	@command -v rustup >/dev/null || { echo "rustup is needed: see https://rustup.rs"; exit 1; }
