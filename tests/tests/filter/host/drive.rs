@@ -250,10 +250,11 @@ impl Host {
             None => instance.get_typed_func(&store, "proxy_on_memory_allocate")?,
         };
         let instructions_left = instance.get_global(&store, LEFT).context("nothing is counted")?;
-        store.data_mut().exports = Some(Exports { memory, allocate, instructions_left });
+        store.data_mut().exports = Some(Exports { memory, allocate });
         Ok(Self {
             store,
             instance,
+            instructions_left,
             known_calls: prepared.known,
             health: Health::Loaded,
             context_next: ContextId::ROOT.0 + 1,
@@ -353,9 +354,10 @@ impl Host {
 
         let args: Vec<Val> = args.iter().map(|arg| Val::I32(arg.cast_signed())).collect();
         let mut results = vec![Val::I32(0); function.ty(&self.store).results().len()];
-        self.set_instructions_left(INSTRUCTIONS_PER_DRIVE);
+        let counter = self.instructions_left;
+        counter.set(&mut self.store, Val::I64(INSTRUCTIONS_PER_DRIVE)).expect("a mutable i64");
         let outcome = function.call(&mut self.store, &args, &mut results);
-        let left = self.instructions_left();
+        let left = counter.get(&self.store).i64().expect("an i64");
         if let Err(error) = outcome {
             let message = explain(&error, export, left, &self.state().logs[logged..]);
             return Err(self.poison(message));
@@ -364,19 +366,6 @@ impl Host {
         *self.state_mut().instructions.entry(export).or_default() += ran;
         let result = results.first().and_then(Val::i32);
         Ok(Some(result.unwrap_or_default().cast_unsigned()))
-    }
-
-    fn set_instructions_left(&mut self, left: i64) {
-        if let Some(exports) = &self.store.data().exports {
-            let counter = exports.instructions_left;
-            counter.set(&mut self.store, Val::I64(left)).expect("a mutable global of 64 bits");
-        }
-    }
-
-    fn instructions_left(&self) -> i64 {
-        let exports = self.state().exports.as_ref();
-        let left = exports.and_then(|exports| exports.instructions_left.get(&self.store).i64());
-        left.expect("the counter of the module")
     }
 
     fn poison(&mut self, message: String) -> Trap {

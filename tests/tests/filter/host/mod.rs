@@ -36,7 +36,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wasmi::{Instance, Store};
+use wasmi::{Global, Instance, Store};
 
 pub(crate) use headers::Headers;
 pub(crate) use shared_data::SharedData;
@@ -61,6 +61,8 @@ mod types;
 pub(crate) struct Host {
     store: Store<State>,
     instance: Instance,
+    /// `counted::LEFT`.
+    instructions_left: Global,
     known_calls: Arc<BTreeSet<String>>,
     health: Health,
     context_next: u32,

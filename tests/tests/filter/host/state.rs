@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use wasmi::{Global, Memory, TypedFunc};
+use wasmi::{Memory, TypedFunc};
 
 use super::headers::Headers;
 use super::shared_data::SharedData;
@@ -88,8 +88,6 @@ pub(super) struct State {
 pub(super) struct Exports {
     pub(super) memory: Memory,
     pub(super) allocate: TypedFunc<u32, u32>,
-    /// `counted::LEFT`.
-    pub(super) instructions_left: Global,
 }
 
 /// One HTTP request and its response.
