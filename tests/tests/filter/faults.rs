@@ -2,10 +2,13 @@
 
 use crate::host::Host;
 use wasm_encoder::{
-    BlockType, CodeSection, ConstExpr, EntityType, ExportKind, ExportSection, Function,
-    FunctionSection, GlobalSection, GlobalType, ImportSection, Instruction, MemorySection,
-    MemoryType, Module, TypeSection, ValType,
+    BlockType, CodeSection, ConstExpr, DataSection, EntityType, ExportKind, ExportSection,
+    Function, FunctionSection, GlobalSection, GlobalType, ImportSection, Instruction,
+    MemorySection, MemoryType, Module, TypeSection, ValType,
 };
+
+/// What a guest has in its memory, from the eighth byte.
+const PANIC: &str = "tidegate: panicked at src/a.rs:7: no room";
 
 /// Loads a guest whose `_initialize` runs these operators. Its first function is an import of this name.
 #[track_caller]
@@ -43,9 +46,11 @@ fn load(import: &str, operators: &[Instruction<'_>]) {
         }
         code.function(function.instruction(&Instruction::End));
     }
+    let mut data = DataSection::new();
+    data.active(0, &ConstExpr::i32_const(8), PANIC.bytes());
     let mut module = Module::new();
     module.section(&types).section(&imports).section(&functions).section(&memories);
-    module.section(&globals).section(&exports).section(&code);
+    module.section(&globals).section(&exports).section(&code).section(&data);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("guest.wasm");
     std::fs::write(&path, module.finish()).expect("written");
@@ -69,6 +74,15 @@ fn a_guest_without_a_fault_is_loaded() {
 )]
 fn a_trap_is_named() {
     load("proxy_log", &[Instruction::Unreachable]);
+}
+
+#[test]
+#[should_panic(
+    expected = "the guest is dead: the guest panicked at src/a.rs:7: no room (in _initialize)"
+)]
+fn a_panic_is_named_by_its_message() {
+    let log = call([5, 8, PANIC.len().try_into().expect("short")]);
+    load("proxy_log", &[log.as_slice(), &[Instruction::Unreachable]].concat());
 }
 
 #[test]
