@@ -8,10 +8,11 @@ use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
-use tidegate_tests::rls::{Rls, parse};
+use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
 use tidegate_wire::rls::Code;
+use tidegate_wire::testing::parse;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 

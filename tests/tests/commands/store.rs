@@ -10,11 +10,12 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
-use tidegate_tests::rls::{Rls, parse};
+use tidegate_tests::rls::Rls;
 use tidegate_tests::service::Service;
 use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, memory, wait};
 use tidegate_wire::rls::Code;
+use tidegate_wire::testing::parse;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
