@@ -104,7 +104,7 @@ impl Service {
     /// # Errors
     /// When that does not come about.
     pub async fn until(&self, ask: &str, expected: &str) -> anyhow::Result<()> {
-        wait::until(&format!("{expected:?} as answer to {ask:?}"), async || {
+        wait::until(&format!("{expected:?} as answer to {ask:?}"), wait::RELOAD, async || {
             let answer = self.ask(ask).await.ok()?;
             (summary(&answer) == expected).then_some(())
         })
