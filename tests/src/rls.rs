@@ -1,12 +1,15 @@
 //! A client of the rate limit service.
 
 use crate::sidecar::Sidecar;
+use crate::wait;
 use std::path::Path;
 use tidegate_wire::rls::{
     Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
+use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
 
 /// One connection to the service; clones share it.
 #[derive(Clone, Debug)]
@@ -19,7 +22,8 @@ impl Rls {
     /// When nothing listens there.
     pub async fn at(dir: &Path) -> anyhow::Result<Rls> {
         let uri = format!("unix:{}", Sidecar::socket(dir).display());
-        Ok(Rls(Endpoint::from_shared(uri)?.connect().await?))
+        let endpoint = Endpoint::from_shared(uri)?;
+        Ok(Rls(wait::within("a connection", wait::SOON, endpoint.connect()).await??))
     }
 
     /// Asks.
@@ -30,12 +34,79 @@ impl Rls {
         &self,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, tonic::Status> {
+        let asking = async {
+            let mut grpc = self.ready().await?;
+            grpc.unary(tonic::Request::new(request), method(), ProstCodec::default()).await
+        };
+        let answered = wait::within("an answer", wait::ANSWER, asking).await;
+        let answered = answered.map_err(|error| tonic::Status::cancelled(error.to_string()))?;
+        Ok(answered?.into_inner())
+    }
+
+    /// A client that may begin a call.
+    async fn ready(&self) -> Result<tonic::client::Grpc<Channel>, tonic::Status> {
         let mut grpc = tonic::client::Grpc::new(self.0.clone());
         grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
-        let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse().expect("a path");
-        let codec = tonic_prost::ProstCodec::default();
-        let answer = grpc.unary(tonic::Request::new(request), path, codec).await?;
-        Ok(answer.into_inner())
+        Ok(grpc)
+    }
+
+    /// Asks again while a busy machine keeps the service from a decision: a thread that holds the counter may be without
+    /// a processor for longer than others wait, and many calls at once may be too many. Nothing is charged then.
+    ///
+    /// # Errors
+    /// As [`Rls::call`].
+    pub async fn decide(
+        &self,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, tonic::Status> {
+        let mut looks = wait::looks();
+        let deciding = async {
+            loop {
+                looks.tick().await;
+                match self.call(request.clone()).await {
+                    Err(status) if is_undecided(&status) => {}
+                    decided => return decided,
+                }
+            }
+        };
+        let decided = wait::within("a decision", wait::SOON, deciding).await;
+        decided.unwrap_or_else(|error| Err(tonic::Status::aborted(error.to_string())))
+    }
+
+    /// Begins a call whose message never comes. A call about these entries follows on the same connection, so its
+    /// answer shows that the first one has arrived.
+    ///
+    /// # Errors
+    /// As [`Rls::call`], for the second one.
+    pub async fn hold(
+        &self,
+        about: &[(&str, &str)],
+    ) -> Result<JoinHandle<Result<(), tonic::Status>>, tonic::Status> {
+        let (begun, is_begun) = tokio::sync::oneshot::channel();
+        let held = tokio::spawn({
+            let rls = self.clone();
+            async move {
+                // A body is first looked at when its headers were sent.
+                let mut begun = Some(begun);
+                let nothing = std::iter::from_fn(move || {
+                    begun.take().map(|begun| begun.send(()));
+                    None::<RateLimitRequest>
+                });
+                let messages = tokio_stream::StreamExt::chain(
+                    tokio_stream::iter(nothing),
+                    tokio_stream::pending(),
+                );
+                let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+                let request = tonic::Request::new(messages);
+                rls.ready().await?.client_streaming(request, method(), codec).await.map(|_| ())
+            }
+        });
+        let begun = wait::within("a call to begin", wait::SOON, is_begun).await;
+        begun.map_err(|error| tonic::Status::cancelled(error.to_string()))?.map_err(|_| {
+            tonic::Status::cancelled("the call ended before its message was asked for")
+        })?;
+        self.ask(about).await?;
+        Ok(held)
     }
 
     /// Asks domain `test` about descriptors of one entry each.
@@ -47,7 +118,7 @@ impl Rls {
     }
 }
 
-/// Lets all clients ask at once about one entry, each so often; returns the number of allowed calls.
+/// Has all clients ask about one entry at once, each this many times; returns the number of allowed calls.
 ///
 /// # Errors
 /// As [`Rls::call`].
@@ -61,7 +132,7 @@ pub async fn allowed_at_once(
         callers.spawn(async move {
             let mut allowed = 0;
             for _ in 0..calls {
-                let answer = rls.ask(&[entry]).await?;
+                let answer = rls.decide(request("test", &[entry])).await?;
                 allowed += u32::from(answer.overall_code() == Code::Ok);
             }
             anyhow::Ok(allowed)
@@ -86,6 +157,19 @@ pub fn request(domain: &str, about: &[(&str, &str)]) -> RateLimitRequest {
         descriptors: about.iter().map(descriptor).collect(),
         hits_addend: 0,
     }
+}
+
+/// Whether the service had too much to do, or another thread held the counter.
+fn is_undecided(status: &tonic::Status) -> bool {
+    match status.code() {
+        tonic::Code::Aborted => true,
+        tonic::Code::ResourceExhausted => status.message() == "overloaded",
+        _ => false,
+    }
+}
+
+fn method() -> hyper::http::uri::PathAndQuery {
+    format!("/{RLS_SERVICE}/{RLS_METHOD}").parse().expect("a path")
 }
 
 fn entry(key: &str, value: &str) -> DescriptorEntry {

@@ -2,7 +2,7 @@
 //! to each, in the notation of [`tidegate_wire::testing`].
 //!
 //! Answers depend on the clock where a window turns. Windows of an hour and longer turn with an hour, and a service
-//! starts with [`ROOM`] left in it, so no failure is put down to that.
+//! starts with [`wait::ROOM`] left in it, so no failure is put down to that.
 
 use crate::rls::Rls;
 use crate::sidecar::Sidecar;
@@ -10,13 +10,9 @@ use crate::{client, wait};
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use std::path::Path;
-use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_wire::rls::RateLimitResponse;
 use tidegate_wire::testing::{parse, summary};
-
-/// The most that a test of a service takes, on a busy machine.
-pub const ROOM: Duration = Duration::from_secs(30);
 
 /// A running sidecar, and one connection to it.
 #[derive(Debug)]
@@ -51,7 +47,7 @@ impl Service {
         let flags = [&["--capacity", "2000", "--wide-capacity", "1000"], flags].concat();
         let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
         let rls = Rls::at(dir.path()).await?;
-        wait::for_room_in_window(wait::HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         Ok(Service { sidecar, rls, dir })
     }
 
@@ -108,7 +104,7 @@ impl Service {
     /// # Errors
     /// When that does not come about.
     pub async fn until(&self, ask: &str, expected: &str) -> anyhow::Result<()> {
-        wait::until(&format!("{expected:?} as answer to {ask:?}"), async || {
+        wait::until(&format!("{expected:?} as answer to {ask:?}"), wait::RELOAD, async || {
             let answer = self.ask(ask).await.ok()?;
             (summary(&answer) == expected).then_some(())
         })

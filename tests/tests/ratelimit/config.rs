@@ -79,7 +79,7 @@ async fn a_bad_change_leaves_the_old_limits_in_force() -> anyhow::Result<()> {
         Service::start("- {key: k, rate_limit: {unit: day, requests_per_unit: 5}}", &[]).await?;
     service.expect("k=a", "OK: OK 4/5 per day").await?;
     service.put("- {key: k, rate_limit: {unit: aeon, requests_per_unit: 9}}")?;
-    wait::until("the mistake in the log", async || {
+    wait::until("the mistake in the log", wait::RELOAD, async || {
         service.sidecar.process.log().contains("aeon").then_some(())
     })
     .await?;
