@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::load::{Headers, Outcome};
-use anyhow::Context;
+use crate::wait;
 use h2::client::SendRequest;
 use hyper::{Request, Version};
 use std::net::SocketAddr;
@@ -10,9 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-
-/// A request that is not answered by then never will be.
-const GIVEN_UP: Duration = Duration::from_secs(30);
 
 /// How requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +76,8 @@ impl Burst {
                 let begun = Instant::now();
                 let headers: Vec<(&str, &[u8])> =
                     headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
-                let reply = tokio::time::timeout(GIVEN_UP, client.get(&path, &headers)).await;
-                reply.map(|reply| (reply.ok().map(|reply| reply.status.as_u16()), begun.elapsed()))
+                let reply = client.get(&path, &headers).await;
+                Ok((reply.ok().map(|reply| reply.status.as_u16()), begun.elapsed()))
             });
         }
         collect(requests).await
@@ -99,8 +96,9 @@ impl Burst {
                 let (sender, request) = (sender.clone(), share.request(number)?);
                 requests.spawn(async move {
                     let begun = Instant::now();
-                    let status = tokio::time::timeout(GIVEN_UP, answer(sender, request)).await;
-                    status.map(|status| (status.ok(), begun.elapsed()))
+                    let answering = answer(sender, request);
+                    let status = wait::within("an answer", wait::ANSWER, answering).await?;
+                    Ok((status.ok(), begun.elapsed()))
                 });
             }
         }
@@ -119,7 +117,7 @@ impl Burst {
 
 /// One connection of HTTP/2.
 async fn connect(target: SocketAddr) -> anyhow::Result<SendRequest<bytes::Bytes>> {
-    let stream = TcpStream::connect(target).await?;
+    let stream = wait::within("a connection", wait::SOON, TcpStream::connect(target)).await??;
     stream.set_nodelay(true)?;
     let (sender, connection) =
         h2::client::Builder::new().initial_max_send_streams(1_000).handshake(stream).await?;
@@ -138,14 +136,14 @@ async fn answer(sender: SendRequest<bytes::Bytes>, request: Request<()>) -> anyh
     Ok(head.status.as_u16())
 }
 
-type Answered = Result<(Option<u16>, Duration), tokio::time::error::Elapsed>;
+/// The status, none of a connection that broke, and how long it took. An error when there is no answer at all.
+type Answered = anyhow::Result<(Option<u16>, Duration)>;
 
 async fn collect(mut requests: JoinSet<Answered>) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::new()?;
     let begun = Instant::now();
     while let Some(answered) = requests.join_next().await {
-        let (status, took) =
-            answered?.with_context(|| format!("a request is unanswered after {GIVEN_UP:?}"))?;
+        let (status, took) = answered??;
         outcome.count_status(status, took);
     }
     outcome.took = begun.elapsed();

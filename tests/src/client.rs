@@ -1,5 +1,6 @@
 //! HTTP/1.1 clients that hold one connection each, so that a test knows what goes over which.
 
+use crate::wait;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -40,7 +41,8 @@ impl Client {
     /// # Errors
     /// When nothing listens there.
     pub async fn connect(address: SocketAddr) -> anyhow::Result<Client> {
-        let stream = TcpStream::connect(address).await?;
+        let connecting = TcpStream::connect(address);
+        let stream = wait::within("a connection", wait::SOON, connecting).await??;
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
@@ -70,10 +72,14 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, HeaderValue::from_bytes(value)?);
         }
+        let request = request.body(Full::new(body.into()))?;
+        wait::within(path, wait::ANSWER, self.reply(request)).await?
+    }
+
+    async fn reply(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Reply> {
         // The connection may still be busy with the end of the last response.
         self.sender.ready().await?;
-        let response = self.sender.send_request(request.body(Full::new(body.into()))?).await?;
-        let (head, body) = response.into_parts();
+        let (head, body) = self.sender.send_request(request).await?.into_parts();
         let body = body.collect().await?.to_bytes();
         Ok(Reply { status: head.status, headers: head.headers, body })
     }

@@ -22,6 +22,8 @@ pub struct Decisions {
     pub failure_allowed: u64,
     /// Refused because nobody could decide.
     pub failure_denied: u64,
+    /// Passed or refused because there was too much to do.
+    pub overloaded: u64,
 }
 
 impl Decisions {
@@ -29,7 +31,7 @@ impl Decisions {
     #[must_use]
     pub fn total(&self) -> u64 {
         let asked = self.allowed_asked + self.denied_asked;
-        self.local() + asked + self.failure_allowed + self.failure_denied
+        self.local() + asked + self.failure_allowed + self.failure_denied + self.overloaded
     }
 
     /// Those without a call.
@@ -54,6 +56,7 @@ impl Decisions {
             denied_asked: self.denied_asked - earlier.denied_asked,
             failure_allowed: self.failure_allowed - earlier.failure_allowed,
             failure_denied: self.failure_denied - earlier.failure_denied,
+            overloaded: self.overloaded - earlier.overloaded,
         }
     }
 }
@@ -77,6 +80,8 @@ impl Envoy {
             let value = stats.get(&format!("{PREFIX}{name}")).copied();
             value.with_context(|| format!("no {PREFIX}{name} among {stats:?}"))
         };
+        // Modules of before have no such stats, which is as good as none overloaded.
+        let overloaded = |name: &str| stat(name).unwrap_or(0);
         Ok(Decisions {
             allowed_local: stat("allowed_local")?,
             allowed_asked: stat("allowed_asked")?,
@@ -84,6 +89,7 @@ impl Envoy {
             denied_asked: stat("denied_asked")?,
             failure_allowed: stat("failure_allowed")?,
             failure_denied: stat("failure_denied")?,
+            overloaded: overloaded("overload_allowed") + overloaded("overload_denied"),
         })
     }
 
@@ -94,7 +100,8 @@ impl Envoy {
     pub async fn decisions_of(&self, total: u64) -> anyhow::Result<Decisions> {
         // Stats that are not there at all are an error of their own, and no reason to wait.
         self.decisions().await?;
-        wait::until(&format!("Envoy to tell of {total} decisions"), async || {
+        let what = format!("Envoy to report {total} decisions");
+        wait::until(&what, wait::SOON, async || {
             self.decisions().await.ok().filter(|decisions| decisions.total() >= total)
         })
         .await

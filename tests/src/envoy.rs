@@ -33,7 +33,7 @@ impl Envoy {
     pub async fn start(config: &Path, dir: &Path, workers: u32) -> anyhow::Result<Envoy> {
         let mut process = Envoy::launch(config, dir, workers)?;
         let admin_path = admin_path(dir);
-        let ready = wait::until("Envoy to be ready", async || {
+        let ready = wait::until("Envoy to be ready", wait::START, async || {
             if let Err(ended) = process.check_running() {
                 return Some(Err(ended));
             }

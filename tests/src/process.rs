@@ -72,12 +72,14 @@ impl Process {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for its end, which takes at most as long as a drain.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When it does not end; the error has its log.
     pub async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
-        Ok(self.child.wait().await?)
+        let what = format!("{} to end", self.name);
+        let ended = wait::within(&what, wait::DRAIN, self.child.wait()).await;
+        Ok(ended.with_context(|| format!("its log:\n{}", self.log()))??)
     }
 
     /// Ends it at once (SIGKILL), and waits until it is gone.
@@ -85,7 +87,7 @@ impl Process {
     /// # Errors
     /// When it cannot be signalled.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        Ok(self.child.kill().await?)
+        Ok(wait::within(&self.name, wait::SOON, self.child.kill()).await??)
     }
 
     /// Sends it a signal.
@@ -106,7 +108,7 @@ impl Process {
     pub async fn freeze(&self) -> anyhow::Result<()> {
         self.signal(Signal::STOP)?;
         let tasks = format!("/proc/{}/task", self.pid()?);
-        wait::until("every thread to stand still", async || {
+        wait::until("every thread to stand still", wait::SOON, async || {
             let stopped = |task: std::fs::DirEntry| {
                 let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
                 // The state follows the name, which is in parentheses.

@@ -8,27 +8,8 @@ use std::process::Command as Blocking;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::process::Command;
 
-/// Set to 1 where what takes root must not be skipped.
-const MUST_RUN: &str = "TIDEGATE_ROOT_TESTS";
 const V1: &str = "/sys/fs/cgroup/memory";
 const V2: &str = "/sys/fs/cgroup";
-
-/// What was made, or nothing where the machine does not let us, which is said.
-///
-/// # Errors
-/// With the reason, where `TIDEGATE_ROOT_TESTS=1` says that nothing may be skipped.
-pub fn or_skipped<T>(made: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
-    match made {
-        Ok(made) => Ok(Some(made)),
-        Err(error) if std::env::var(MUST_RUN).is_ok_and(|value| value == "1") => {
-            Err(error.context(format!("{MUST_RUN}=1, and this cannot be tested here")))
-        }
-        Err(error) => {
-            println!("skipped: {error:#}; {MUST_RUN}=1 makes this an error");
-            Ok(None)
-        }
-    }
-}
 
 /// A name that no other test has.
 fn name() -> String {

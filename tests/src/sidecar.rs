@@ -179,7 +179,7 @@ pub async fn start_until_ready(
     endpoint: &str,
 ) -> anyhow::Result<(Process, SocketAddr)> {
     let mut process = Process::start(command, name, dir)?;
-    let ready = wait::until("the sidecar to be ready", async || {
+    let ready = wait::until("the sidecar to be ready", wait::START, async || {
         if let Err(ended) = process.check_running() {
             return Some(Err(ended));
         }
@@ -188,7 +188,8 @@ pub async fn start_until_ready(
         let address = addresses(&log, endpoint).first().and_then(|address| address.parse().ok());
         address.filter(|_| is_ready).map(Ok)
     });
-    let address = ready.await?.context("the sidecar did not start")?;
+    let ready = ready.await;
+    let address = ready.with_context(|| process.log())?.context("the sidecar did not start")?;
     Ok((process, address))
 }
 

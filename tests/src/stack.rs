@@ -136,7 +136,8 @@ impl Stack {
     /// When it does not come.
     pub async fn logged(&self, text: &str) -> anyhow::Result<()> {
         let what = format!("{text:?} in Envoy's log");
-        wait::until(&what, async || self.envoy.process.log().contains(text).then_some(())).await
+        let look = async || self.envoy.process.log().contains(text).then_some(());
+        wait::until(&what, wait::SOON, look).await
     }
 
     /// The sum of all series of a metric of the sidecar: 0 when it has none yet.

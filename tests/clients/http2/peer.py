@@ -13,7 +13,7 @@ from hyperframe.exceptions import HyperframeError
 import wire
 
 # Seconds after which the server is taken to have failed. Nothing waits for this long when all is well.
-PATIENCE = 10
+PATIENCE = 30
 
 BARRIER = b"barrier!"
 

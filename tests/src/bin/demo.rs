@@ -259,7 +259,7 @@ async fn run() -> anyhow::Result<()> {
         .arg(shipped("envoy.yaml"))
         .spawn()?;
     let admin = "127.0.0.1:9901".parse()?;
-    let ready = wait::until("Envoy to be ready", async || {
+    let ready = wait::until("Envoy to be ready", wait::START, async || {
         for (name, child) in [("Envoy", &mut envoy), ("the sidecar", &mut sidecar)] {
             if let Ok(Some(status)) = child.try_wait() {
                 return Some(Err(anyhow::anyhow!("{name} ended ({status}); see above")));

@@ -9,7 +9,6 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::burst::{Burst, Protocol};
 use tidegate_tests::client::drive;
@@ -17,8 +16,6 @@ use tidegate_tests::plugin::plugin;
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-/// What the traffic of one test needs at most, on a busy machine.
-const ROOM: Duration = Duration::from_secs(50);
 const LIMIT: u32 = 50;
 
 /// A limit for each client, none to speak of for the attacker and the bystander.
@@ -110,7 +107,7 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
     let filter = Filter::Tidegate(&plugin);
     let plan = Plan { workers, routes: &routes, ..Plan::new(LIMITS, filter) };
     let stack = Arc::new(plan.start().await?);
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let (over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let attacking = tokio::spawn({
         let (stack, over, rounds) = (stack.clone(), over.clone(), rounds.clone());
@@ -122,7 +119,7 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
             anyhow::Ok(())
         }
     });
-    wait::until("the attack to begin", async || {
+    wait::until("the attack to begin", wait::ANSWER, async || {
         (rounds.load(Ordering::Relaxed) >= 2).then_some(())
     })
     .await?;
@@ -146,14 +143,14 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Envoy fails calls at once that are too many for the cluster's circuit breaker. So many new clients at a time
+/// Envoy fails calls at once that are too many for the cluster's circuit breaker. Two thousand new clients at a time
 /// brought that about, and `failure_mode` let everything pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_many_calls_for_envoy_open_no_limit() -> anyhow::Result<()> {
     let plugin = plugin().to_string();
     let plan = Plan { calls_max: 2, ..Plan::new(LIMITS, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let outcome = Attack::NewKeys.burst(&stack, 0).run().await?;
     ensure!(outcome.of(200) == 2_000, "{:?}, {} broken", outcome.statuses, outcome.broken);
     stack.logged("Envoy has too many pending calls to it; requests wait for their turn").await?;

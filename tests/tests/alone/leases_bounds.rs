@@ -3,7 +3,6 @@
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::client::Client;
 use tidegate_tests::load::{Headers, Load};
@@ -11,7 +10,6 @@ use tidegate_tests::plugin::{limits, plugin};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const ROOM: Duration = Duration::from_secs(50);
 const MEBIBYTE: u64 = 1 << 20;
 
 /// Each key that the table kept would be over 100 bytes of shared data, 5 MB for all of them.
@@ -26,7 +24,7 @@ async fn fifty_thousand_keys_need_no_more_memory_than_the_table() -> anyhow::Res
     let plugin = plugin.to_string();
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let warm = Load::of_clients(stack.addresses(), "warm", WARM_UP, WARM_UP).run().await?;
     ensure!(warm.of(200) == WARM_UP, "{:?}", warm.statuses);
     let before = stack.envoy.process.resident_bytes()?;
@@ -125,7 +123,7 @@ async fn two_thousand_odd_requests_leave_the_worker_alive() -> anyhow::Result<()
     let limits = limits("{ unit: hour, requests_per_unit: 5 }");
     let plugin = curious().to_string();
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let mut odd = Odd(SEED);
     let mut client = Client::connect(stack.envoy.address).await?;
     let names = ["x-client", "x-match", "x-hits", "cookie", "x-forwarded-for", "x-request-id"];
@@ -168,7 +166,7 @@ async fn in_a_small_store_leases_cost_no_new_counter_its_place() -> anyhow::Resu
     let flags: &[&str] = &["--capacity", "3000"];
     let plan = Plan { workers: 2, flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     // Each comes several times in a row, so that there is a demand to lease for.
     let headers =
         |number: u64| -> Headers { vec![("x-client", format!("k{}", number / 6).into_bytes())] };
@@ -191,7 +189,7 @@ async fn a_flood_of_new_keys_does_not_loosen_a_limit() -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     // Every other request is of the one.
     let headers = |number: u64| -> Headers {
         let client = if number.is_multiple_of(2) { "one".to_owned() } else { format!("{number}") };

@@ -8,16 +8,12 @@
 use anyhow::ensure;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::time::Duration;
 use tidegate_tests::bootstrap::{Filter, NO_HOSTS};
 use tidegate_tests::burst::{Burst, Protocol};
 use tidegate_tests::load::Outcome;
 use tidegate_tests::plugin::{limits, plugin};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
-
-/// What the traffic of one test needs at most, on a busy machine.
-const ROOM: Duration = Duration::from_secs(50);
 
 const REQUESTS: u64 = 5_000;
 const LIMIT: u64 = 50;
@@ -43,7 +39,7 @@ async fn start(plugin: &str, workers: u32) -> anyhow::Result<Stack> {
     let limits = limits(&format!("{{ unit: hour, requests_per_unit: {LIMIT} }}"));
     let (routes, filter) = (routes(), Filter::Tidegate(plugin));
     let stack = Plan { workers, routes: &routes, ..Plan::new(&limits, filter) }.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     Ok(stack)
 }
 

@@ -141,7 +141,7 @@ async fn an_interrupt_ends_it_early_with_its_report() -> anyhow::Result<()> {
     let child = command.spawn()?;
     // Once the sidecar has denied something, the load is under way.
     const DENIED: &str = "tidegate_answers_total{code=\"over_limit\"} ";
-    wait::until("the load to be under way", async || {
+    wait::until("the load to be under way", wait::START, async || {
         let page = client::get(sidecar.http, "/metrics").await.ok()?;
         let page = String::from_utf8_lossy(&page.body).into_owned();
         let value = page.lines().find_map(|line| line.strip_prefix(DENIED))?;
@@ -150,7 +150,7 @@ async fn an_interrupt_ends_it_early_with_its_report() -> anyhow::Result<()> {
     .await?;
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).unwrap();
     kill_process(pid, Signal::INT)?;
-    let output = child.wait_with_output().await?;
+    let output = wait::within("the load to end", wait::COMMAND, child.wait_with_output()).await??;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(report["interrupted"], true);

@@ -1,8 +1,8 @@
 //! The built filter in a real Envoy, with a real sidecar process behind it.
 
-use anyhow::{Context, ensure};
-use serde_json::{Value, json};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap};
 use tidegate_tests::client::{Client, Tally, drive};
@@ -12,9 +12,6 @@ use tidegate_tests::stack::Stack;
 use tidegate_tests::{artifacts, wait};
 
 const FIVE_AN_HOUR: &str = "{ name: five, unit: hour, requests_per_unit: 5 }";
-const MINUTE: Duration = Duration::from_secs(60);
-/// What the traffic of one test needs at most, on a busy machine.
-const ROOM: Duration = Duration::from_secs(30);
 
 async fn start(limits: &str, plugin: &str, workers: u32) -> anyhow::Result<Stack> {
     Stack::start(limits, Filter::Tidegate(plugin), workers).await
@@ -26,9 +23,9 @@ fn tally(allowed: u32, denied: u32) -> Tally {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_of_two_hundred_pass_over_four_connections_and_two_workers() -> anyhow::Result<()> {
-    let limits = limits("{ unit: minute, requests_per_unit: 50 }");
+    let limits = limits("{ unit: hour, requests_per_unit: 50 }");
     let stack = start(&limits, &plugin().to_string(), 2).await?;
-    wait::for_room_in_window(MINUTE, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let sent = drive(stack.envoy.address, ("x-client", "a"), 200, 4).await?;
     ensure!(sent == tally(50, 150), "{sent:?}");
     ensure!(stack.upstream.served() == 50, "{} reached the upstream", stack.upstream.served());
@@ -44,26 +41,36 @@ async fn a_window_rolls_over() -> anyhow::Result<()> {
     let period = Duration::from_secs(4);
     let limits = limits("{ period: 4s, requests: 2 }");
     let stack = start(&limits, &plugin().to_string(), 1).await?;
-    // Which window a moment is in, so that a slow machine does not look like a wrong count.
+    // Which window a moment is in.
     let window = || SystemTime::now().duration_since(UNIX_EPOCH).map(|now| now.as_secs() / 4);
-    for round in ["x", "y"] {
+    let mut rounds = 0;
+    for client in 0..20 {
+        let client = client.to_string();
         wait::for_room_in_window(period, Duration::from_secs(3)).await?;
         let first = window()?;
-        ensure!(stack.send_many(round, 5).await? == tally(2, 3), "a window has one quota");
-        ensure!(window()? == first, "the machine stalled for three seconds");
-        wait::until("the next window to let requests pass", async || {
-            (stack.send(round.as_bytes()).await.ok()?.status == 200).then_some(())
+        let sent = stack.send_many(&client, 5).await?;
+        if window()? != first {
+            // A machine that stood still for three seconds shows nothing.
+            continue;
+        }
+        ensure!(sent == tally(2, 3), "a window has one quota: {sent:?}");
+        wait::until("the next window to let requests pass", period, async || {
+            (stack.send(client.as_bytes()).await.ok()?.status == 200).then_some(())
         })
         .await?;
         ensure!(window()? > first, "a request passed before the window was over");
+        rounds += 1;
+        if rounds == 2 {
+            return Ok(());
+        }
     }
-    Ok(())
+    bail!("five requests took three seconds and more, nearly each time")
 }
 
 #[tokio::test]
 async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyhow::Result<()> {
     let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let first = stack.send(b"a").await?;
     ensure!(first.header("ratelimit-policy") == Some("\"five\";q=5;w=3600"), "{first:?}");
     let state = first.header("ratelimit").context("a RateLimit header")?;
@@ -71,12 +78,11 @@ async fn keys_are_counted_apart_and_a_denial_says_what_and_until_when() -> anyho
     ensure!(stack.send_many("a", 9).await? == tally(4, 5));
     ensure!(stack.send_many("b", 5).await? == tally(5, 0));
 
-    let denied = stack.send(b"a").await?;
+    let (expected, denied) = wait::reset_during(wait::HOUR, stack.send(b"a")).await?;
     ensure!(denied.status == 429 && denied.body == "rate limit exceeded", "{denied:?}");
     ensure!(denied.header("x-envoy-ratelimited") == Some("true"), "{denied:?}");
     let retry_after: u64 = denied.header("retry-after").context("Retry-After")?.parse()?;
-    let left = wait::left_in_window(wait::HOUR).as_secs();
-    ensure!((left..=left + 2).contains(&retry_after), "{retry_after} s, but {left} s are left");
+    ensure!(expected.contains(&retry_after), "{retry_after} s, expected {expected:?}");
     let state = denied.header("ratelimit").context("a RateLimit header")?;
     ensure!(state == format!("\"five\";r=0;t={retry_after}"), "{state}");
 
@@ -103,7 +109,7 @@ async fn an_address_is_limited_as_envoy_trusts_it() -> anyhow::Result<()> {
     ]);
     let plugin = plugin_with("/rate_limits", json!([{"actions": actions}]));
     let stack = start(limits, &plugin, 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let mut client = Client::connect(stack.envoy.address).await?;
     for (forwarded, status) in [
         (None, 200),
@@ -125,7 +131,7 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
     for (mode, status) in [("allow", 200), ("deny", 500)] {
         let plugin = plugin_with("/failure_mode", json!(mode));
         let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 1).await?;
-        wait::for_room_in_window(wait::HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         ensure!(stack.send_many("a", 6).await? == tally(5, 1));
         stack.sidecar.kill().await?;
         let known = stack.send(b"a").await?;
@@ -141,7 +147,7 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
         ensure!(logged == 1, "logged {logged} times, not once");
 
         stack.sidecar.restart().await?;
-        wait::until("denials by the sidecar that is back", async || {
+        wait::until("denials by the sidecar that is back", wait::RETRY, async || {
             (stack.send(b"b").await.ok()?.status == 429).then_some(())
         })
         .await?;
@@ -151,66 +157,10 @@ async fn without_a_sidecar_failure_mode_rules_until_it_is_back() -> anyhow::Resu
 }
 
 #[tokio::test]
-async fn a_slow_sidecar_costs_a_request_its_timeout_and_no_more() -> anyhow::Result<()> {
-    for (mode, status) in [("allow", 200), ("deny", 500)] {
-        let mut plugin: Value = serde_json::from_str(&plugin_with("/failure_mode", json!(mode)))?;
-        plugin["sidecar"]["timeout_ms"] = json!(300);
-        let stack = start(&limits(FIVE_AN_HOUR), &plugin.to_string(), 1).await?;
-        wait::for_room_in_window(wait::HOUR, ROOM).await?;
-        // The first asks open the connection and warm the pages up.
-        wait::until("an answer in time", async || {
-            let reply = stack.send(b"warm").await.ok()?;
-            reply.header("ratelimit").map(|_| ())
-        })
-        .await?;
-        stack.sidecar.process.freeze().await?;
-        let start = Instant::now();
-        let reply = stack.send(b"a").await?;
-        let took = start.elapsed();
-        ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
-        // Envoy's timers count whole milliseconds of their own and may end a little early. What
-        // matters is that the answer came by the timeout, not at once.
-        ensure!(took >= Duration::from_millis(250), "{took:?}: nothing was waited for");
-        ensure!(took < Duration::from_secs(10), "{took:?}: the timeout did not end the wait");
-
-        stack.sidecar.process.thaw()?;
-        wait::until("decisions by the sidecar that goes on", async || {
-            stack.send(b"b").await.ok()?.header("ratelimit").map(|_| ())
-        })
-        .await?;
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_client_that_gives_up_while_it_waits_harms_nobody() -> anyhow::Result<()> {
-    let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
-    ensure!(stack.send_many("warm", 1).await? == tally(1, 0));
-    stack.sidecar.process.freeze().await?;
-    let waiting = tokio::spawn({
-        let address = stack.envoy.address;
-        async move { drive(address, ("x-client", "gone"), 1, 1).await }
-    });
-    wait::until("the request to be held by the filter", async || {
-        (stack.envoy.stat("cluster.tidegate.upstream_rq_active").await.ok()? > 0).then_some(())
-    })
-    .await?;
-    waiting.abort();
-    wait::until("Envoy to see the client go", async || {
-        (stack.envoy.stat("http.main.downstream_rq_active").await.ok()? == 0).then_some(())
-    })
-    .await?;
-    stack.sidecar.process.thaw()?;
-    ensure!(stack.send_many("a", 6).await? == tally(5, 1));
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_kill_of_the_sidecar_loses_no_count() -> anyhow::Result<()> {
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let mut stack = start(&limits(FIVE_AN_HOUR), &plugin, 2).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     // One hit between any two kills, and still five in all.
     for hit in 1..=5 {
         ensure!(stack.send_many("a", 1).await? == tally(1, 0), "hit {hit}");
@@ -230,7 +180,8 @@ async fn refused(plugin: &str) -> anyhow::Result<String> {
     let path = dir.path().join("envoy.yaml");
     std::fs::write(&path, config)?;
     let mut envoy = Envoy::launch(&path, dir.path(), 1)?;
-    let status = wait::until("Envoy to end", async || envoy.ended().ok().flatten()).await?;
+    let status =
+        wait::until("Envoy to end", wait::START, async || envoy.ended().ok().flatten()).await?;
     ensure!(!status.success(), "Envoy accepted {plugin}");
     Ok(envoy.log())
 }
@@ -276,7 +227,7 @@ async fn a_cluster_that_envoy_does_not_have_is_a_failure_and_no_crash() -> anyho
 #[tokio::test]
 async fn header_bytes_that_are_not_utf8_do_not_harm_the_worker() -> anyhow::Result<()> {
     let stack = start(&limits(FIVE_AN_HOUR), &plugin().to_string(), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let mut client = Client::connect(stack.envoy.address).await?;
     // Every byte that HTTP/1.1 lets through, alone and in bulk.
     for byte in (0x21..=0xffu8).filter(|byte| *byte != 0x7f) {
@@ -308,7 +259,7 @@ async fn a_header_as_long_as_envoy_lets_through_is_limited_all_the_same() -> any
     let plugin = plugin_with("/rate_limits", json!(many));
     let limits = limits("{ unit: hour, requests_per_unit: 16 }");
     let stack = start(&limits, &plugin, 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let long = vec![0xe9; 45_000];
     // Eight descriptors that are the same charge one counter eight times.
     for status in [200, 200, 429] {

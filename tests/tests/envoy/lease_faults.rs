@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::client::drive;
 use tidegate_tests::load::{Load, Pace};
@@ -10,22 +10,20 @@ use tidegate_tests::plugin::{limits, plugin, plugin_with};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-/// What the traffic of one test needs at most, on a busy machine.
-const ROOM: Duration = Duration::from_secs(50);
+/// The longest of these tests.
+const LEASE: Duration = Duration::from_secs(10);
 const THOUSAND_AN_HOUR: &str = "{ unit: hour, requests_per_unit: 1000 }";
 
 async fn served(stack: &Stack, least: u64) -> anyhow::Result<()> {
-    wait::until(&format!("{least} requests to reach the upstream"), async || {
-        (stack.upstream.served() >= least).then_some(())
-    })
-    .await
+    let what = format!("{least} requests to reach the upstream");
+    wait::until(&what, wait::START, async || (stack.upstream.served() >= least).then_some(())).await
 }
 
 /// Sends more until what is left of the limit is used up: how many passed.
 async fn use_up(stack: &Stack, client: &str) -> anyhow::Result<u64> {
     let mut allowed = 0;
     let address = stack.addresses().pop().expect("a stack has an Envoy");
-    wait::until("the limit to be used up", async || {
+    wait::until("the limit to be used up", wait::RECALL, async || {
         let sent = drive(address, ("x-client", client), 50, 1).await.ok()?;
         allowed += u64::from(sent.allowed);
         (sent.denied == 50).then_some(())
@@ -40,7 +38,7 @@ async fn a_kill_of_the_sidecar_under_load_neither_loses_nor_adds_tokens() -> any
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let mut stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 20_000);
     let load = Load { connections: 32, pace: Pace::Open(2_500.0), ..load }.start();
     served(&stack, 300).await?;
@@ -62,7 +60,7 @@ async fn a_kill_of_an_envoy_adds_no_tokens_and_the_other_goes_on() -> anyhow::Re
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let mut stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 10_000);
     let load = Load { connections: 32, pace: Pace::Open(2_000.0), ..load }.start();
     served(&stack, 200).await?;
@@ -87,7 +85,7 @@ async fn a_kill_of_an_envoy_adds_no_tokens_and_the_other_goes_on() -> anyhow::Re
 fn impatient(mode: &str) -> String {
     let mut plugin = plugin();
     plugin["failure_mode"] = json!(mode);
-    plugin["sidecar"]["timeout_ms"] = json!(100);
+    plugin["sidecar"]["timeout_ms"] = json!(300);
     plugin.to_string()
 }
 
@@ -96,7 +94,7 @@ async fn breakers_open(stack: &Stack) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_sidecar_stands_still_failure_mode_rules_and_the_breaker_opens()
+async fn a_stopped_sidecar_costs_a_timeout_then_failure_mode_rules_and_the_breaker_opens()
 -> anyhow::Result<()> {
     for (mode, status) in [("allow", 200), ("deny", 500)] {
         let stack = Stack::start(
@@ -105,24 +103,32 @@ async fn while_the_sidecar_stands_still_failure_mode_rules_and_the_breaker_opens
             2,
         )
         .await?;
-        wait::for_room_in_window(wait::HOUR, ROOM).await?;
-        wait::until("an answer in time", async || {
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
+        wait::until("an answer in time", wait::RETRY, async || {
             stack.send(b"warm").await.ok()?.header("ratelimit").map(|_| ())
         })
         .await?;
         ensure!(breakers_open(&stack).await == Some(0), "no breaker is open at first");
         stack.sidecar.process.freeze().await?;
+        let start = Instant::now();
+        let reply = stack.send(b"a").await?;
+        let took = start.elapsed();
+        ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
+        // Envoy's timers count whole milliseconds of their own and may end a little early. The answer
+        // has to come by the timeout, not at once.
+        ensure!(took >= Duration::from_millis(250), "{took:?}: the request did not wait");
+        ensure!(took < Duration::from_secs(10), "{took:?}: the timeout did not end the wait");
         // Clients without local state, so that each needs a call.
         let outcome = Load::of_clients(stack.addresses(), "frozen", 400, 400).run().await?;
         ensure!(outcome.of(status) == 400, "failure_mode {mode}: {:?}", outcome.statuses);
-        wait::until("the breakers of both workers to open", async || {
+        wait::until("the breakers of both workers to open", wait::RETRY, async || {
             stack.send(b"frozen too").await.ok()?;
             (breakers_open(&stack).await? == 2).then_some(())
         })
         .await?;
 
         stack.sidecar.process.thaw()?;
-        wait::until("decisions by the sidecar that goes on", async || {
+        wait::until("decisions by the sidecar that goes on", wait::RETRY, async || {
             // Six a connection: over the limit of five as soon as somebody counts again.
             let sent = drive(stack.envoy.address, ("x-client", "later"), 12, 2).await.ok()?;
             (sent.denied > 0 && sent.failed == 0 && breakers_open(&stack).await? == 0).then_some(())
@@ -137,15 +143,17 @@ async fn while_the_sidecar_stands_still_failure_mode_rules_and_the_breaker_opens
 async fn without_a_sidecar_leases_are_honoured_until_they_end() -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 100000 }");
     let plugin = plugin_with("/failure_mode", json!("deny"));
-    let mut stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    // Leases of the usual two seconds could end while a busy machine sends twenty requests.
+    let flags: &[&str] = &["--capacity", "100000", "--lease-ttl", "10s"];
+    let mut stack = Plan { flags, ..Plan::new(&limits, Filter::Tidegate(&plugin)) }.start().await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 2_000);
     let load = Load { pace: Pace::Open(1_000.0), ..load }.run().await?;
     ensure!(load.of(200) == 2_000, "{:?}", load.statuses);
     stack.sidecar.kill().await?;
     let held = stack.send_many("a", 20).await?;
     ensure!(held.allowed == 20, "tokens that are held are worth what they were: {held:?}");
-    wait::until("the leases to end", async || {
+    wait::until("the leases to end", LEASE, async || {
         (stack.send(b"a").await.ok()?.status == 500).then_some(())
     })
     .await
@@ -153,24 +161,27 @@ async fn without_a_sidecar_leases_are_honoured_until_they_end() -> anyhow::Resul
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_give_up_while_they_wait_leave_nothing_behind() -> anyhow::Result<()> {
+    let mut patient = plugin();
+    // A busy machine may need more than the usual five seconds until all have come and gone.
+    patient["sidecar"]["timeout_ms"] = json!(60_000);
     let stack = Stack::start(
         &limits("{ unit: hour, requests_per_unit: 5 }"),
-        Filter::Tidegate(&plugin().to_string()),
+        Filter::Tidegate(&patient.to_string()),
         1,
     )
     .await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     ensure!(stack.send_many("warm", 1).await?.allowed == 1);
     stack.sidecar.process.freeze().await?;
     let address = stack.envoy.address;
     // Some ask, most wait for what another has asked.
     let waiting = tokio::spawn(drive(address, ("x-client", "gone"), 40, 40));
-    wait::until("the requests to be held by the filter", async || {
+    wait::until("the requests to be held by the filter", wait::SOON, async || {
         (stack.envoy.filter_stat("waiting").await.ok()? >= 30).then_some(())
     })
     .await?;
     waiting.abort();
-    wait::until("the filter to see them go", async || {
+    wait::until("the filter to see them go", wait::SOON, async || {
         let there = stack.envoy.stat("http.main.downstream_rq_active").await.ok()?;
         (there == 0 && stack.envoy.filter_stat("waiting").await.ok()? == 0).then_some(())
     })

@@ -3,7 +3,6 @@
 
 use anyhow::ensure;
 use serde_json::json;
-use std::time::Duration;
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::client::drive;
 use tidegate_tests::decisions::Decisions;
@@ -12,21 +11,15 @@ use tidegate_tests::plugin::{limits, plugin, plugin_with};
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
 
-const MINUTE: Duration = Duration::from_secs(60);
-/// What the traffic of one test needs at most, on a busy machine.
-const ROOM: Duration = Duration::from_secs(30);
-
-/// Sends 20,000 requests as one client with 1,000 a minute, and holds the outcome to it.
+/// Sends 20,000 requests as one client with 1,000 an hour, and holds the outcome to it.
 async fn thousand_of_twenty_thousand(envoys: u32, workers: u32) -> anyhow::Result<()> {
-    let limits = limits("{ unit: minute, requests_per_unit: 1000 }");
+    let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { envoys, workers, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(MINUTE, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let load = Load::of_one_client(stack.addresses(), "a", 20_000);
     let outcome = Load { connections: 32, ..load }.run().await?;
-    ensure!(outcome.took < ROOM, "the machine stalled: {:?}", outcome.took);
-
     let (allowed, denied) = (outcome.of(200), outcome.of(429));
     ensure!(allowed + denied == 20_000, "{:?}, {} broken", outcome.statuses, outcome.broken);
     ensure!((990..=1_000).contains(&allowed), "{allowed} allowed\n{}", state(&stack).await?);
@@ -62,7 +55,7 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
         let limits = limits(&format!("{{ algorithm: {algorithm}, period: 1h, requests: 600 }}"));
         let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
         let stack = plan.start().await?;
-        wait::for_room_in_window(wait::HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let load = Load::of_one_client(stack.addresses(), "a", 6_000);
         let outcome = Load { pace: Pace::Open(2_000.0), ..load }.run().await?;
         let (allowed, denied) = (outcome.of(200), outcome.of(429));
@@ -81,8 +74,6 @@ async fn every_kind_of_window_is_exact_over_two_envoys() -> anyhow::Result<()> {
 async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> anyhow::Result<()> {
     const BURST: f64 = 500.0;
     const RATE: f64 = 100.0;
-    /// The default of `--lease-ttl`, in seconds.
-    const LEASE: f64 = 2.0;
     let limits = limits("{ algorithm: token_bucket, period: 1s, requests: 100, burst: 500 }");
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { envoys: 2, workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
@@ -92,17 +83,19 @@ async fn a_token_bucket_admits_its_burst_and_the_refill_of_time_and_leases() -> 
     let seconds = outcome.took.as_secs_f64();
     let allowed = outcome.of(200) as f64;
     ensure!(outcome.of(429) + outcome.of(200) == 10_000, "{:?}", outcome.statuses);
-    let most = BURST + RATE * (seconds + LEASE);
+    let most = BURST + RATE * (seconds + wait::LEASE.as_secs_f64());
     ensure!(allowed <= most, "{allowed} allowed in {seconds} s, at most {most}");
-    // The refill of the last denial's wait, 200 ms, may be left, and what leases still hold.
-    let least = 0.9 * (BURST + RATE * seconds);
+    // What is left may be the refill of the last denial's wait, 200 ms, and what the leases of the last moments hold.
+    let least = BURST + RATE * (seconds - wait::LEASE.as_secs_f64() - 0.2);
     ensure!(allowed >= least, "{allowed} allowed in {seconds} s, at least {least}");
     Ok(())
 }
 
-/// Requests a second that all clients of the steady traffic send, and each of them.
+/// Requests a second that all clients of the steady traffic send, on a machine that can, and each of them on any. A
+/// lease lasts for two seconds, and a request or two of each worker may wait for the next one: of 1,000 requests in that
+/// time, 4 at most. So a machine that makes half of it later still shows 99 of 100.
 const RATE: f64 = 5_000.0;
-const RATE_OF_ONE: f64 = 50.0;
+const RATE_OF_ONE: f64 = 500.0;
 
 /// Sends this many requests of this many clients at [`RATE`]; a slow machine sends fewer.
 async fn steady(
@@ -123,11 +116,11 @@ async fn under_steady_traffic_99_of_100_decisions_are_local() -> anyhow::Result<
     let plugin = plugin().to_string();
     let plan = Plan { workers: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let driven = |outcome: &Outcome| outcome.sent() as f64 / outcome.took.as_secs_f64();
     let (first, _) = steady(&stack, 100, 5_000).await?;
-    // A machine that makes less has fewer clients, so that each still sends about as much.
-    let clients = (driven(&first) / RATE_OF_ONE).clamp(10.0, 100.0) as u64;
+    // A machine that makes less has fewer clients, so that each still sends as much.
+    let clients = (driven(&first) / RATE_OF_ONE).clamp(1.0, 10.0) as u64;
     // Leases grow with the demand, which the filter has to see first.
     steady(&stack, clients, 10_000).await?;
     let (outcome, decisions) = steady(&stack, clients, 30_000).await?;
@@ -139,11 +132,15 @@ async fn under_steady_traffic_99_of_100_decisions_are_local() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_one_key_is_decided_by_few_asks() -> anyhow::Result<()> {
+async fn requests_that_wait_for_one_key_are_decided_by_few_asks() -> anyhow::Result<()> {
     let limits = limits("{ unit: hour, requests_per_unit: 40 }");
-    let plugin = plugin_with("/failure_mode", json!("deny"));
+    let mut plugin = plugin();
+    plugin["failure_mode"] = json!("deny");
+    // A busy machine may need more than the usual five seconds to have all of them wait.
+    plugin["sidecar"]["timeout_ms"] = json!(60_000);
+    let plugin = plugin.to_string();
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     ensure!(stack.send_many("warm", 1).await?.allowed == 1);
     // The stats come at ticks: the ask of the request before has to be among them.
     stack.envoy.decisions_of(1).await?;
@@ -151,7 +148,7 @@ async fn who_waits_for_one_key_is_decided_by_few_asks() -> anyhow::Result<()> {
     stack.sidecar.process.freeze().await?;
     let load = Load::of_one_client(stack.addresses(), "a", 60);
     let load = Load { connections: 60, ..load }.start();
-    wait::until("all requests to wait", async || {
+    wait::until("all requests to wait", wait::SOON, async || {
         (stack.envoy.filter_stat("waiting").await.ok()? == 60).then_some(())
     })
     .await?;
@@ -169,7 +166,7 @@ async fn with_no_slots_every_request_asks() -> anyhow::Result<()> {
     let plugin = plugin_with("/leases", json!({"slots": 0}));
     let limits = limits("{ unit: hour, requests_per_unit: 1000 }");
     let stack = Stack::start(&limits, Filter::Tidegate(&plugin), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let sent = stack.send_many("a", 300).await?;
     ensure!(sent.allowed == 300, "{sent:?}");
     let decisions = stack.envoy.decisions_of(300).await?;
@@ -183,20 +180,20 @@ async fn what_one_envoy_does_not_spend_another_can() -> anyhow::Result<()> {
     let plugin = plugin_with("/failure_mode", json!("deny"));
     let plan = Plan { envoys: 2, ..Plan::new(&limits, Filter::Tidegate(&plugin)) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let second = stack.others[0].address;
     // Enough for the first to lease ahead; then nothing more comes.
     let first = Load::of_one_client(vec![stack.envoy.address], "a", 400);
     let first = Load { pace: Pace::Open(400.0), ..first }.run().await?;
     ensure!(first.of(200) == 400, "{:?}", first.statuses);
-    wait::until("unspent tokens to come back", async || {
+    wait::until("unspent tokens to come back", wait::RECALL, async || {
         let returned = stack.envoy.filter_stat("tokens_returned").await.ok()?;
         let taken = stack.metric("tidegate_returned_tokens_total").await.ok()?;
         (returned > 0 && taken > 0.0).then_some(())
     })
     .await?;
     let mut allowed = 0;
-    wait::until("the second to use up what is left", async || {
+    wait::until("the second to use up what is left", wait::RECALL, async || {
         let sent = drive(second, ("x-client", "a"), 200, 1).await.ok()?;
         allowed += sent.allowed;
         (sent.allowed == 0 && sent.denied == 200 && allowed >= 590).then_some(())

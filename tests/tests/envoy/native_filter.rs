@@ -4,8 +4,8 @@
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::Path;
-use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap};
 use tidegate_tests::client::{Reply, Tally, get};
@@ -24,7 +24,6 @@ descriptors:
     shadow_mode: true
     rate_limit: { unit: hour, requests_per_unit: 1 }
 ";
-const ROOM: Duration = Duration::from_secs(60);
 
 /// One descriptor of the header `x-<key>`, under that key.
 fn of_header(key: &str) -> Value {
@@ -37,7 +36,7 @@ async fn started(filter: &Value, host: &Value, flags: &[&str]) -> anyhow::Result
     let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
     let plan = Plan { flags: &flags, ..Plan::new(LIMITS, filter) };
     let stack = plan.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     Ok(stack)
 }
 
@@ -73,12 +72,17 @@ fn values<'r>(reply: &'r Reply, names: &[&'r str]) -> Vec<&'r str> {
     names.iter().map(|name| reply.header(name).unwrap_or("-")).collect()
 }
 
-fn secs(reply: &Reply, name: &str) -> anyhow::Result<u64> {
+/// Sends one request as client `a`; in how many seconds its window may end.
+async fn send_timed(stack: &Stack) -> anyhow::Result<(RangeInclusive<u64>, Reply)> {
+    wait::reset_during(wait::HOUR, stack.send(b"a")).await
+}
+
+/// That this header has a time to the end of the window.
+fn is_time(expected: &RangeInclusive<u64>, reply: &Reply, name: &str) -> anyhow::Result<()> {
     let text = reply.header(name).with_context(|| format!("no {name} in {reply:?}"))?;
     let secs = text.rsplit("t=").next().unwrap_or(text).parse()?;
-    let left = wait::left_in_window(wait::HOUR).as_secs();
-    ensure!((left..=left + 5).contains(&secs), "{name}: {secs}, but {left} s are left");
-    Ok(secs)
+    ensure!(expected.contains(&secs), "{name}: {secs} s, expected {expected:?}");
+    Ok(())
 }
 
 #[tokio::test]
@@ -86,23 +90,22 @@ async fn headers_of_the_sidecar_reach_the_client() -> anyhow::Result<()> {
     let stack = started(&json!({}), &by_client(), &["--response-headers", "ratelimit"]).await?;
     let names = ["ratelimit-limit", "ratelimit-remaining"];
     for (status, left) in [(200, "4"), (200, "3"), (200, "2"), (200, "1"), (200, "0"), (429, "0")] {
-        let reply = stack.send(b"a").await?;
+        let (expected, reply) = send_timed(&stack).await?;
         ensure!(reply.status == status && values(&reply, &names) == ["5", left], "{reply:?}");
-        secs(&reply, "ratelimit-reset")?;
+        is_time(&expected, &reply, "ratelimit-reset")?;
     }
 
     let stack = started(&json!({}), &by_client(), &["--response-headers", "ietf"]).await?;
-    let reply = stack.send(b"a").await?;
+    let (expected, reply) = send_timed(&stack).await?;
     ensure!(reply.header("ratelimit-policy") == Some("\"per-client\";q=5;w=3600"), "{reply:?}");
     let state = reply.header("ratelimit").context("no RateLimit")?;
     ensure!(state.starts_with("\"per-client\";r=4;t="), "{state}");
-    secs(&reply, "ratelimit")?;
+    is_time(&expected, &reply, "ratelimit")?;
     ensure!(reply.header("retry-after").is_none(), "{reply:?}");
     stack.send_many("a", 4).await?;
-    let denied = stack.send(b"a").await?;
+    let (expected, denied) = send_timed(&stack).await?;
     ensure!(denied.status == 429, "{denied:?}");
-    secs(&denied, "retry-after")?;
-    Ok(())
+    is_time(&expected, &denied, "retry-after")
 }
 
 /// Envoy makes these of what an answer says of each descriptor; ours are the same.
@@ -116,15 +119,14 @@ async fn headers_by_envoy_are_those_by_the_sidecar() -> anyhow::Result<()> {
     let names = ["x-ratelimit-limit", "x-ratelimit-remaining"];
     for (status, left) in [(200, "4"), (200, "3"), (200, "2"), (200, "1"), (200, "0"), (429, "0")] {
         for stack in [&theirs, &ours] {
-            let reply = stack.send(b"a").await?;
+            let (times, reply) = send_timed(stack).await?;
             let expected = ["5, 5;w=3600;name=\"per-client\"", left];
             ensure!(reply.status == status && values(&reply, &names) == expected, "{reply:?}");
-            secs(&reply, "x-ratelimit-reset")?;
+            is_time(&times, &reply, "x-ratelimit-reset")?;
         }
     }
-    let denied = theirs.send(b"a").await?;
-    secs(&denied, "retry-after")?;
-    Ok(())
+    let (expected, denied) = send_timed(&theirs).await?;
+    is_time(&expected, &denied, "retry-after")
 }
 
 #[tokio::test]
@@ -142,7 +144,7 @@ async fn a_dead_sidecar_is_what_failure_mode_says() -> anyhow::Result<()> {
         ensure!(stack.envoy.stat(&stat).await? >= 1, "{stat}");
         // It comes back with its counts, and Envoy finds it by itself.
         stack.sidecar.restart().await?;
-        wait::until("Envoy to find the sidecar", async || {
+        wait::until("Envoy to find the sidecar", wait::RETRY, async || {
             let reply = stack.send(b"a").await.ok()?;
             (reply.status == 429).then_some(())
         })
@@ -179,7 +181,7 @@ async fn hits_are_given_back_when_a_request_is_done() -> anyhow::Result<()> {
     for round in 0..12 {
         let what = format!("the hit of round {round} to be given back");
         // One of five is taken by each request; without returns the sixth would be denied.
-        let reply = wait::until(&what, async || {
+        let reply = wait::until(&what, wait::SOON, async || {
             let reply = stack.send(b"a").await.ok()?;
             (reply.status == 200).then_some(reply)
         });
@@ -274,7 +276,7 @@ async fn on_directory(dir: &Path, rate_limits: &Value) -> anyhow::Result<Stack> 
     let filter = Filter::Native { domain: "shop", rate_limits };
     let config = bootstrap(&Setup::new(filter, &socket, upstream.address))?.to_string();
     let envoy = start_envoy(&config, own.path(), 1).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let others = Vec::new();
     Ok(Stack { envoy, others, sidecar, upstream, dir: own })
 }

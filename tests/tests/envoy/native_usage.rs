@@ -4,13 +4,10 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::client::Reply;
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
-
-const ROOM: Duration = Duration::from_secs(60);
 
 const TOKENS: &str = "\
 domain: shop
@@ -57,7 +54,7 @@ async fn started(
     let filter = Filter::NativeWith { domain: "shop", filter: &filter, host };
     let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
     let stack = Plan { flags: &flags, ..Plan::new(limits, filter) }.start().await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     Ok(stack)
 }
 
@@ -72,7 +69,7 @@ async fn served(stack: &Stack, headers: &[(&str, &[u8])], cost: f64) -> anyhow::
             let counted = stack.metric("tidegate_total_hits_total").await.ok()?;
             (counted >= before + cost).then_some(())
         };
-        wait::until(&what, after).await?;
+        wait::until(&what, wait::SOON, after).await?;
     }
     Ok(reply)
 }

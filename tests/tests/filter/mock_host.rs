@@ -272,7 +272,7 @@ const UNREACHABLE: &str = "cluster tidegate: not reachable (gRPC status 14); suc
                            unlimited (failure_mode allow)";
 
 #[test]
-fn a_failed_ask_among_answered_ones_is_told_once_in_ten_seconds() {
+fn a_failed_ask_among_answered_ones_is_logged_once_in_ten_seconds() {
     let mut host = started(&plugin());
     let mut logged = Vec::new();
     for second in 0..30 {
@@ -287,7 +287,7 @@ fn a_failed_ask_among_answered_ones_is_told_once_in_ten_seconds() {
 }
 
 #[test]
-fn outages_that_come_and_go_are_told_once_in_ten_seconds() {
+fn outages_that_come_and_go_are_logged_once_in_ten_seconds() {
     let mut host = started(&plugin());
     let mut logged = Vec::new();
     for outage in 0..15 {
@@ -312,7 +312,7 @@ fn outages_that_come_and_go_are_told_once_in_ten_seconds() {
 }
 
 #[test]
-fn an_outage_that_began_too_soon_after_another_is_told_by_a_later_probe() {
+fn an_outage_that_began_too_soon_after_another_is_logged_by_a_later_probe() {
     let mut host = started(&plugin());
     failed(&mut host, "first");
     answered(&mut host, b"u");

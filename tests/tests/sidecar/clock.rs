@@ -48,7 +48,7 @@ async fn store(dir: &Path, words: &[&str]) -> anyhow::Result<Ran> {
 
 /// Waits until both nodes have counters that have expired by the system clock.
 async fn all_expired(dir: &Path) -> anyhow::Result<()> {
-    wait::until("all counters to expire", async || {
+    wait::until("all counters to expire", wait::CHECK, async || {
         let inspected = store(dir, &["inspect", "--json"]).await.ok()?.json().ok()?;
         let narrow = &inspected["classes"][0];
         (narrow["expired"] == 2 && narrow["live"] == 0).then_some(())
@@ -59,7 +59,10 @@ async fn all_expired(dir: &Path) -> anyhow::Result<()> {
 /// Fills both nodes. The one before may still be in its last second.
 async fn fill(rls: &Rls, keys: [&str; 2]) -> anyhow::Result<()> {
     for key in keys {
-        wait::until("room for a counter", async || rls.ask(&[("short", key)]).await.ok()).await?;
+        wait::until("room for a counter", wait::CHECK, async || {
+            rls.ask(&[("short", key)]).await.ok()
+        })
+        .await?;
     }
     Ok(())
 }
@@ -90,12 +93,13 @@ async fn check(more: &[&str]) -> anyhow::Result<()> {
     fill(&rls, ["c", "d"]).await?;
 
     step(dir.path())?;
-    wait::until("a word in the log", async || {
+    wait::until("a word in the log", wait::CHECK, async || {
         sidecar.process.log().contains(WARNING).then_some(())
     })
     .await?;
     let seconds = ahead(&sidecar).await.context("a metric")?;
-    ensure!(seconds.abs_diff(TWO_DAYS) <= 2, "{seconds}");
+    // What is known of the past is noted once a second; a busy machine may be late with that.
+    ensure!((TWO_DAYS - 2..TWO_DAYS + 20).contains(&seconds), "{seconds}");
     for is_restarted in [false, true] {
         if is_restarted {
             ensure!(sidecar.process.stop().await?.success());
@@ -103,8 +107,8 @@ async fn check(more: &[&str]) -> anyhow::Result<()> {
         }
         let rls = Rls::at(dir.path()).await?;
         let mut tries = 0..;
-        // Each of the workers hears of it within a second, and the restarted ones before they serve.
-        let refused = wait::until("a new counter to be refused", async || {
+        // Each of the workers learns of it within a second, and the restarted ones before they serve.
+        let refused = wait::until("a new counter to be refused", wait::START, async || {
             all_expired(dir.path()).await.ok()?;
             let [key, other] = tries.next().map(|n| [format!("e{n}"), format!("o{n}")])?;
             let refused = rls.ask(&[("short", &key)]).await.err();
@@ -130,11 +134,14 @@ async fn check(more: &[&str]) -> anyhow::Result<()> {
 
     let swept = store(dir.path(), &["sweep", "--trust-clock"]).await?;
     ensure!(swept.out == "freed 2 nodes of expired entries\n", "{swept:?}");
-    wait::until("the clock to be trusted", async || {
+    wait::until("the clock to be trusted", wait::CHECK, async || {
         sidecar.process.log().contains(TRUSTED).then_some(())
     })
     .await?;
-    ensure!(ahead(&sidecar).await == Some(0));
+    wait::until("a clock that is not ahead", wait::CHECK, async || {
+        (ahead(&sidecar).await? == 0).then_some(())
+    })
+    .await?;
     let rls = Rls::at(dir.path()).await?;
     ensure!(rls.ask(&[("short", "e")]).await?.overall_code() == Code::Ok);
     fill(&rls, ["f", "g"]).await?;

@@ -4,11 +4,10 @@
 use anyhow::{Context, ensure};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_tests::disk::Disk;
+use tidegate_tests::not_run;
 use tidegate_tests::rls::Rls;
-use tidegate_tests::scarcity::or_skipped;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{client, wait};
 use tidegate_wire::rls::Code;
@@ -20,8 +19,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 4 }
 ";
 const CLIENTS: u32 = 500;
-/// All clients, one after the other, where each takes well below a millisecond.
-const ROUND_MAX: Duration = Duration::from_secs(5);
+const LOOP_DEVICE: &str = "root, a loop device and mkfs.ext4";
+const FREEZE: &str = "root and fsfreeze";
 
 fn home() -> anyhow::Result<TempDir> {
     let dir = TempDir::new()?;
@@ -34,15 +33,12 @@ async fn serve(dir: &Path) -> anyhow::Result<Sidecar> {
     Sidecar::start_with(dir, &dir.join("limits.yaml"), &flags).await
 }
 
-/// A request of each client.
+/// A request of each client. One that waited for a disk that stands still would have no answer.
 async fn round(rls: &Rls, expected: Code) -> anyhow::Result<()> {
-    let began = Instant::now();
     for client in 0..CLIENTS {
         let answer = rls.ask(&[("client", &client.to_string())]).await?;
         ensure!(answer.overall_code() == expected, "client {client}: {answer:?}");
     }
-    let took = began.elapsed();
-    ensure!(took < ROUND_MAX, "{took:?}: somebody waited for the disk");
     Ok(())
 }
 
@@ -58,19 +54,18 @@ async fn unsaved_seconds(sidecar: &Sidecar) -> anyhow::Result<u64> {
 #[tokio::test]
 async fn a_frozen_disk_holds_up_nobody() -> anyhow::Result<()> {
     let home = home()?;
-    let Some(disk) = or_skipped(Disk::new(&home.path().join("disk"), 64 << 20))? else {
-        return Ok(());
-    };
+    let disk = Disk::new(&home.path().join("disk"), 64 << 20);
+    let Some(disk) = not_run::or_named(LOOP_DEVICE, disk)? else { return Ok(()) };
     std::fs::create_dir(home.path().join("disk/data"))?;
     symlink(home.path().join("disk/data"), home.path().join("data"))?;
     let mut sidecar = serve(home.path()).await?;
     let rls = Rls::at(home.path()).await?;
     round(&rls, Code::Ok).await?;
 
-    let Some(frozen) = or_skipped(disk.freeze())? else { return Ok(()) };
+    let Some(frozen) = not_run::or_named(FREEZE, disk.freeze())? else { return Ok(()) };
     // New counters, and counters whose pages have just been written.
     round(&rls, Code::Ok).await?;
-    wait::until("a snapshot to stand still", async || {
+    wait::until("a snapshot to stand still", wait::CHECK, async || {
         unsaved_seconds(&sidecar).await.is_ok_and(|seconds| seconds >= 2).then_some(())
     })
     .await?;
@@ -79,7 +74,7 @@ async fn a_frozen_disk_holds_up_nobody() -> anyhow::Result<()> {
     }
     ensure!(client::get(sidecar.http, "/healthcheck").await?.status == 200);
     drop(frozen);
-    wait::until("a snapshot", async || {
+    wait::until("a snapshot", wait::CHECK, async || {
         unsaved_seconds(&sidecar).await.is_ok_and(|seconds| seconds == 0).then_some(())
     })
     .await?;
@@ -92,7 +87,7 @@ async fn a_frozen_disk_holds_up_nobody() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_moved_is_told_and_counters_go_on() -> anyhow::Result<()> {
+async fn a_directory_that_is_moved_is_reported_and_counters_go_on() -> anyhow::Result<()> {
     let home = home()?;
     let mut sidecar = serve(home.path()).await?;
     let rls = Rls::at(home.path()).await?;
@@ -104,13 +99,13 @@ async fn a_directory_that_is_moved_is_told_and_counters_go_on() -> anyhow::Resul
         let said = String::from_utf8_lossy(&health.body).into_owned();
         (health.status == 200).then_some(said)
     };
-    wait::until("the health check to say so", async || {
+    wait::until("the health check to say so", wait::CHECK, async || {
         degraded().await.filter(|said| said.contains("degraded: files of the counters were moved"))
     })
     .await?;
     round(&rls, Code::Ok).await?;
     std::fs::rename(&away, &data)?;
-    wait::until("the health check to be well", async || {
+    wait::until("the health check to be well", wait::CHECK, async || {
         degraded().await.filter(|said| !said.contains("degraded"))
     })
     .await?;

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run};
 use tidegate_tests::process::Process;
@@ -23,6 +24,8 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
+/// That of the business `short`.
+const INTERVAL: Duration = Duration::from_secs(4);
 const MAP: &str = "\
 <map>
   <business id='short' max='3' interval='4s'/>
@@ -81,7 +84,8 @@ struct Reply {
 
 impl Client {
     async fn connect(address: SocketAddr) -> anyhow::Result<Client> {
-        let stream = TcpStream::connect(address).await?;
+        let connecting = TcpStream::connect(address);
+        let stream = wait::within("a connection", wait::SOON, connecting).await??;
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
@@ -89,15 +93,34 @@ impl Client {
     }
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Reply> {
-        self.sender.ready().await?;
-        let (head, body) = self.sender.send_request(request).await?.into_parts();
-        let body = String::from_utf8(body.collect().await?.to_bytes().into())?;
-        Ok(Reply { status: head.status.as_u16(), headers: head.headers, body })
+        let asking = async {
+            self.sender.ready().await?;
+            let (head, body) = self.sender.send_request(request).await?.into_parts();
+            let body = String::from_utf8(body.collect().await?.to_bytes().into())?;
+            Ok(Reply { status: head.status.as_u16(), headers: head.headers, body })
+        };
+        wait::within("an answer", wait::ANSWER, asking).await?
     }
 
     async fn post(&mut self, command: &str, body: impl Into<Bytes>) -> anyhow::Result<Reply> {
         let request = Request::post("/frs").header("host", "frs").header("X-FRS-Command", command);
         self.send(request.body(Full::new(body.into()))?).await
+    }
+
+    /// The same, until there is a decision: many callers at once may be too many, or find the counter held by a thread
+    /// that a busy machine keeps from its processor. Nothing is counted then.
+    async fn decide(&mut self, command: &str, body: &str) -> anyhow::Result<Reply> {
+        let mut looks = wait::looks();
+        let deciding = async {
+            loop {
+                looks.tick().await;
+                let reply = self.post(command, body.to_owned()).await?;
+                if reply.status != 503 {
+                    return Ok(reply);
+                }
+            }
+        };
+        wait::within("a decision", wait::SOON, deciding).await?
     }
 
     /// The answer to one item of a good body.
@@ -106,6 +129,34 @@ impl Client {
         ensure!(reply.status == 200, "{}", reply.body);
         Ok(items(&reply.body).remove(0))
     }
+}
+
+/// Acquires uses of the business `login` for one key, 20 by each of many callers: the minute has 80, the period 100.
+/// Exactly 80 pass, and the period counts no more than these.
+async fn eighty_are_acquired(endpoint: &Endpoint, callers: u32, key: &str) -> anyhow::Result<()> {
+    let mut all = JoinSet::new();
+    for _ in 0..callers {
+        let mut client = endpoint.client().await?;
+        let asked = body(&[("login", key)]);
+        all.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..20 {
+                let reply = client.decide("Acquire", &asked).await?;
+                ensure!(reply.status == 200, "{}", reply.body);
+                allowed += u32::from(items(&reply.body)[0].verdict == "allow");
+            }
+            Ok(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(caller) = all.join_next().await {
+        allowed += caller??;
+    }
+    ensure!(allowed == 80, "{allowed} were allowed");
+    let windows = endpoint.client().await?.ask("Find", "login", key).await?.windows;
+    let expected = [("period".to_owned(), 80, 20), ("minute".to_owned(), 80, 0)];
+    ensure!(windows == expected, "{windows:?}");
+    Ok(())
 }
 
 fn body(items: &[(&str, &str)]) -> String {
@@ -160,33 +211,56 @@ fn period(count: u64, remaining: u64) -> Vec<(String, u64, u64)> {
 #[tokio::test]
 async fn the_limit_algorithm_of_the_frs() -> anyhow::Result<()> {
     let endpoint = Endpoint::open(MAP, &[]).await?;
+    for key in 0..10 {
+        let begun = Instant::now();
+        let uses = uses_of_short(&endpoint, &key.to_string()).await?;
+        // A machine that stood still for that long has seen the window end.
+        if begun.elapsed() < INTERVAL {
+            return opens_fills_and_ends(&endpoint, &key.to_string(), &uses).await;
+        }
+    }
+    bail!("ten requests took longer than {INTERVAL:?}, each time")
+}
+
+/// A look, six uses, and a look again, one right after the other.
+async fn uses_of_short(endpoint: &Endpoint, key: &str) -> anyhow::Result<Vec<Item>> {
     let mut client = endpoint.client().await?;
-    let fresh = client.ask("Query", "short", "a").await?;
+    let commands = ["Query", "Update", "Update", "Update", "Update", "Update", "Query"];
+    let mut uses = Vec::new();
+    for command in commands {
+        uses.push(client.ask(command, "short", key).await?);
+    }
+    Ok(uses)
+}
+
+async fn opens_fills_and_ends(endpoint: &Endpoint, key: &str, uses: &[Item]) -> anyhow::Result<()> {
+    let [fresh, first, more @ .., looked] = uses else { bail!("{uses:?}") };
     ensure!((fresh.verdict.as_str(), &fresh.windows) == ("allow", &period(0, 3)), "{fresh:?}");
-    let first = client.ask("Update", "short", "a").await?;
     ensure!((first.verdict.as_str(), &first.windows) == ("allow", &period(1, 2)), "{first:?}");
     ensure!(first.start > 1e9 && first.start == first.end, "{first:?}");
-    for (verdict, count) in [("allow", 2), ("allow", 3), ("deny", 3), ("deny", 3)] {
-        let next = client.ask("Update", "short", "a").await?;
+    let expected = [("allow", 2), ("allow", 3), ("deny", 3), ("deny", 3)];
+    ensure!(more.len() == expected.len(), "{more:?}");
+    for (next, (verdict, count)) in more.iter().zip(expected) {
         ensure!(
             (next.verdict.as_str(), &next.windows) == (verdict, &period(count, 3 - count)),
             "{next:?}"
         );
         ensure!(next.start == first.start && next.end >= first.end, "{next:?}");
     }
-    let looked = client.ask("Query", "short", "a").await?;
     ensure!((looked.verdict.as_str(), looked.start) == ("deny", first.start), "{looked:?}");
-    let other = client.ask("Query", "short", "b").await?;
+    let mut client = endpoint.client().await?;
+    let other = client.ask("Query", "short", "other").await?;
     ensure!(other.verdict == "allow", "{other:?}");
-    wait::until("the window to be over", async || {
+    wait::until("the window to be over", INTERVAL, async || {
         let mut client = endpoint.client().await.ok()?;
-        let looked = client.ask("Query", "short", "a").await.ok()?;
+        let looked = client.ask("Query", "short", key).await.ok()?;
         (looked.verdict == "allow").then_some(())
     })
     .await?;
-    let again = client.ask("Update", "short", "a").await?;
+    let again = client.ask("Update", "short", key).await?;
     ensure!((again.verdict.as_str(), &again.windows) == ("allow", &period(1, 2)), "{again:?}");
-    ensure!(again.start >= first.start + 4.0 && again.end == again.start, "{again:?}");
+    let earliest = first.start + INTERVAL.as_secs_f64();
+    ensure!(again.start >= earliest && again.end == again.start, "{again:?}");
     Ok(())
 }
 
@@ -230,7 +304,7 @@ async fn items_are_decided_as_one_where_the_body_says_so() -> anyhow::Result<()>
         callers.spawn(async move {
             let mut allowed = 0;
             for _ in 0..20 {
-                let reply = client.post("Acquire", asked.clone()).await?;
+                let reply = client.decide("Acquire", &asked).await?;
                 let verdicts: Vec<String> =
                     items(&reply.body).into_iter().map(|item| item.verdict).collect();
                 ensure!(verdicts.len() == 2 && verdicts[0] == verdicts[1], "{}", reply.body);
@@ -281,33 +355,9 @@ async fn items_are_decided_as_one_where_the_body_says_so() -> anyhow::Result<()>
     Ok(())
 }
 
-/// The minute has 80, the period 100: exactly 80 pass, and the period counts no more than these.
 #[tokio::test]
 async fn acquisitions_take_from_all_windows_or_from_none() -> anyhow::Result<()> {
-    let endpoint = Endpoint::open(MAP, &[]).await?;
-    let mut callers = JoinSet::new();
-    for _ in 0..16 {
-        let mut client = endpoint.client().await?;
-        callers.spawn(async move {
-            let mut allowed = 0;
-            for _ in 0..20 {
-                allowed +=
-                    u64::from(client.ask("Acquire", "login", "all").await?.verdict == "allow");
-            }
-            anyhow::Ok(allowed)
-        });
-    }
-    let mut allowed = 0;
-    while let Some(caller) = callers.join_next().await {
-        allowed += caller??;
-    }
-    ensure!(allowed == 80, "{allowed} were allowed");
-    let windows = endpoint.client().await?.ask("Find", "login", "all").await?.windows;
-    ensure!(
-        windows == [("period".to_owned(), 80, 20), ("minute".to_owned(), 80, 0)],
-        "{windows:?}"
-    );
-    Ok(())
+    eighty_are_acquired(&Endpoint::open(MAP, &[]).await?, 16, "all").await
 }
 
 #[tokio::test]
@@ -323,7 +373,7 @@ async fn counts_outlive_a_kill_and_limits_change_while_serving() -> anyhow::Resu
     std::fs::write(&next, "<map><business id='login' max='5' interval='1h'/></map>")?;
     std::fs::rename(&next, endpoint.dir.path().join("map.xml"))?;
     endpoint.process.signal(Signal::HUP)?;
-    wait::until("the changed map to be in force", async || {
+    wait::until("the changed map to be in force", wait::RELOAD, async || {
         let mut client = endpoint.client().await.ok()?;
         let windows = client.ask("Query", "login", "a").await.ok()?.windows;
         (windows == period(1, 4)).then_some(())
@@ -348,7 +398,7 @@ async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Resul
     let mut text = String::new();
     let mut buffer = [0; 4096];
     while text.matches("</answer>").count() < 3 {
-        let read = tokio::time::timeout(wait::PATIENCE, stream.read(&mut buffer)).await??;
+        let read = wait::within("an answer", wait::SOON, stream.read(&mut buffer)).await??;
         ensure!(read > 0, "closed after {text}");
         text += std::str::from_utf8(&buffer[..read])?;
     }
@@ -358,7 +408,7 @@ async fn requests_may_be_pipelined_on_a_connection_that_stays() -> anyhow::Resul
     let last = raw("Query", &one).replace("Host: f\r\n", "Host: f\r\nConnection: close\r\n");
     stream.write_all(last.as_bytes()).await?;
     let mut rest = String::new();
-    tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut rest)).await??;
+    wait::within("an answer", wait::SOON, stream.read_to_string(&mut rest)).await??;
     ensure!(rest.starts_with("HTTP/1.1 200 OK\r\n") && items(&rest)[0].windows[0].1 == 2, "{rest}");
     Ok(())
 }
@@ -377,7 +427,7 @@ async fn an_answer_does_not_wait_for_the_rest_of_the_next_request() -> anyhow::R
         let mut text = String::new();
         let mut buffer = [0; 4096];
         while !text.contains("</answer>") {
-            let read = tokio::time::timeout(wait::PATIENCE, stream.read(&mut buffer)).await??;
+            let read = wait::within("an answer", wait::SOON, stream.read(&mut buffer)).await??;
             ensure!(read > 0, "closed after {text}");
             text += std::str::from_utf8(&buffer[..read])?;
         }
@@ -477,7 +527,7 @@ fn refused() -> Vec<Refused> {
 }
 
 #[tokio::test]
-async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()> {
+async fn requests_that_are_none_for_this_endpoint_are_refused() -> anyhow::Result<()> {
     let endpoint = Endpoint::open(MAP, &[]).await?;
     for (method, path, headers, length, status, code) in refused() {
         let mut request = Request::builder().method(method.clone()).uri(path).header("host", "f");
@@ -501,7 +551,7 @@ async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()
         stream.write_all(asked.as_bytes()).await?;
         stream.shutdown().await?;
         let mut answer = String::new();
-        tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut answer)).await??;
+        wait::within("an answer", wait::SOON, stream.read_to_string(&mut answer)).await??;
         ensure!(answer.starts_with(expected), "{asked:?}: {answer:?}");
     }
     // A body in chunks is as good as one in a piece.
@@ -516,7 +566,7 @@ async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()
     );
     stream.write_all(chunked.as_bytes()).await?;
     let mut answer = String::new();
-    tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut answer)).await??;
+    wait::within("an answer", wait::SOON, stream.read_to_string(&mut answer)).await??;
     ensure!(
         answer.starts_with("HTTP/1.1 200 ") && answer.contains("verdict=\"allow\""),
         "{answer}"
@@ -527,35 +577,47 @@ async fn requests_that_are_none_for_this_door_are_refused() -> anyhow::Result<()
 /// Each of these would hold its place for ever; all are cut off, and nothing is answered.
 #[tokio::test]
 async fn clients_that_fall_behind_are_cut_off() -> anyhow::Result<()> {
-    let flags = ["--frs-request-timeout", "200ms", "--frs-idle-timeout", "300ms"];
+    // More than this test stands still for between two of its own steps.
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let flags = ["--frs-request-timeout", "3s", "--frs-idle-timeout", "3s"];
     let endpoint = Endpoint::open(MAP, &flags).await?;
     let one = raw("Query", &body(&[("login", "s")]));
-    let half_head = &one[..30];
-    let half_body = &one[..one.len() - 5];
-    for (what, asked, answers) in
-        [("idle", "", 0), ("a head", half_head, 0), ("a body", half_body, 0), ("a pause", &one, 1)]
-    {
-        let mut stream = TcpStream::connect(endpoint.address).await?;
-        stream.write_all(asked.as_bytes()).await?;
-        let mut answer = String::new();
-        let read = stream.read_to_string(&mut answer);
-        tokio::time::timeout(wait::PATIENCE, read)
-            .await
-            .with_context(|| format!("after {what}"))??;
-        ensure!(answer.matches("HTTP/1.1 200").count() == answers, "after {what}: {answer}");
+    let half_head = one[..30].to_owned();
+    let half_body = one[..one.len() - 5].to_owned();
+    let mut clients = JoinSet::new();
+    for (what, asked, answers) in [
+        ("idle", String::new(), 0),
+        ("a head", half_head, 0),
+        ("a body", half_body, 0),
+        ("a pause", one, 1),
+    ] {
+        let address = endpoint.address;
+        clients.spawn(async move {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.write_all(asked.as_bytes()).await?;
+            let mut answer = String::new();
+            let what = format!("an end after {what}");
+            wait::within(&what, TIMEOUT, stream.read_to_string(&mut answer)).await??;
+            ensure!(answer.matches("HTTP/1.1 200").count() == answers, "{what}: {answer}");
+            Ok(())
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended??;
     }
     Ok(())
 }
 
 /// The client that asked last keeps its connection, and a newcomer is served.
 #[tokio::test]
-async fn a_newcomer_takes_the_place_of_the_client_that_has_waited_longest() -> anyhow::Result<()> {
+async fn a_newcomer_is_served_instead_of_the_client_that_has_waited_longest() -> anyhow::Result<()>
+{
     let endpoint = Endpoint::open(MAP, &["--frs-connections", "2"]).await?;
     let (mut first, mut second) = (endpoint.client().await?, endpoint.client().await?);
     first.ask("Query", "login", "a").await?;
     second.ask("Query", "login", "a").await?;
-    // Right after the others it gets 503 and tries again.
-    let third = wait::until("a place", async || {
+    // Right after the others it gets 503, and tries again.
+    let third = wait::until("a place", wait::CHECK, async || {
         let mut client = endpoint.client().await.ok()?;
         let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
         (reply.status == 200).then_some(client)
@@ -568,7 +630,7 @@ async fn a_newcomer_takes_the_place_of_the_client_that_has_waited_longest() -> a
 }
 
 /// Symptom: of many clients at once that found no place, some were cut off without a word. Cause: only 64
-/// could get their answer at a time, and the rest did not wait. Now those beyond them wait to be accepted; one
+/// could get their answer at a time, and the rest did not wait. Now the others wait to be accepted; a client
 /// that says nothing keeps them waiting for a second at most, and gives way itself.
 #[tokio::test]
 async fn however_many_clients_come_at_once_all_of_them_are_served_in_the_end() -> anyhow::Result<()>
@@ -588,11 +650,11 @@ async fn however_many_clients_come_at_once_all_of_them_are_served_in_the_end() -
                 let Ok(reply) = client.post("Query", body(&[("login", "a")])).await else {
                     continue;
                 };
-                let is_told = attribute(&reply.body, "code") == Some("overloaded")
+                let has_retry_after = attribute(&reply.body, "code") == Some("overloaded")
                     && reply.headers.get("retry-after").is_some_and(|wait| wait == "1");
                 match reply.status {
                     200 => return Ok(()),
-                    503 if is_told => {}
+                    503 if has_retry_after => {}
                     status => bail!("{status}: {}", reply.body),
                 }
             }
@@ -604,7 +666,7 @@ async fn however_many_clients_come_at_once_all_of_them_are_served_in_the_end() -
         }
         Ok(())
     };
-    tokio::time::timeout(wait::PATIENCE, all).await?
+    wait::within("all answers", wait::ANSWER, all).await?
 }
 
 /// 128 of the largest bodies are on their way, and there is no memory for more. Small ones need none, so
@@ -620,11 +682,11 @@ async fn bodies_on_their_way_are_bounded_together_and_give_way() -> anyhow::Resu
     for _ in 0..300 {
         let mut stream = TcpStream::connect(endpoint.address).await?;
         // It may be refused before all is written.
-        let _ = stream.write_all(&begun).await;
+        let _ = wait::within("room for a body", wait::UNFINISHED, stream.write_all(&begun)).await?;
         streams.push(stream);
     }
     // More work may wait for a moment than can be done in time.
-    wait::until("a small body to be answered", async || {
+    wait::until("a small body to be answered", wait::START, async || {
         let mut client = endpoint.client().await.ok()?;
         let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
         (reply.status == 200).then_some(())
@@ -632,7 +694,7 @@ async fn bodies_on_their_way_are_bounded_together_and_give_way() -> anyhow::Resu
     .await?;
     let large = body(&[("login", "a"); 256]);
     for _ in 0..20 {
-        wait::until("a large body to have room", async || {
+        wait::until("a large body to have room", wait::START, async || {
             let mut client = endpoint.client().await.ok()?;
             let reply = client.post("Query", large.clone()).await.ok()?;
             (reply.status == 200).then_some(())
@@ -663,13 +725,25 @@ async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::
                 }
                 let reply = client.post("Update", body(&[("wide", "all"); 256])).await?;
                 match reply.status {
-                    200 => counted += 256,
+                    // A busy machine may leave some of the items undecided, which says so.
+                    200 => {
+                        let items = items(&reply.body);
+                        ensure!(items.len() == 256, "{}", reply.body);
+                        let allowed = items.iter().filter(|item| item.verdict == "allow").count();
+                        let of = |item: &&Item| item.verdict == "undecided";
+                        ensure!(allowed + items.iter().filter(of).count() == 256, "{}", reply.body);
+                        counted += u64::try_from(allowed)?;
+                    }
                     503 => {
-                        let is_told = reply.headers.get("retry-after").is_some();
+                        let has_retry_after = reply.headers.get("retry-after").is_some();
                         let code = attribute(&reply.body, "code");
-                        ensure!(is_told && code == Some("overloaded"), "{}", reply.body);
-                        shed += 1;
-                        is_shed.store(true, Ordering::Relaxed);
+                        let is_undecided = code == Some("undecided");
+                        ensure!(has_retry_after || is_undecided, "{}", reply.body);
+                        if !is_undecided {
+                            ensure!(code == Some("overloaded"), "{}", reply.body);
+                            shed += 1;
+                            is_shed.store(true, Ordering::Relaxed);
+                        }
                     }
                     status => bail!("{status}: {}", reply.body),
                 }
@@ -692,7 +766,7 @@ async fn beyond_capacity_requests_are_shed_and_nothing_else_breaks() -> anyhow::
     Ok(())
 }
 
-/// The file asks for two worker processes. Whichever of them a connection comes to, the minute has 80.
+/// The file asks for two worker processes, and connections come to either of them.
 #[tokio::test]
 async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
     let dir = TempDir::new()?;
@@ -700,56 +774,62 @@ async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
     std::fs::write(&path, "<srv workers='2' host='127.0.0.1' port='0'/>")?;
     let endpoint = Endpoint::open(MAP, &["--srv", &path.display().to_string()]).await?;
     ensure!(endpoint.process.children()?.len() == 2, "{}", endpoint.process.log());
-    let mut callers = JoinSet::new();
-    for _ in 0..10 {
-        let mut client = endpoint.client().await?;
-        callers.spawn(async move {
-            let mut allowed = 0;
-            for _ in 0..20 {
-                let item = client.ask("Acquire", "login", "shared").await?;
-                allowed += u64::from(item.verdict == "allow");
-            }
-            anyhow::Ok(allowed)
-        });
-    }
-    let mut allowed = 0;
-    while let Some(caller) = callers.join_next().await {
-        allowed += caller??;
-    }
-    ensure!(allowed == 80, "{allowed} were allowed");
-    let windows = endpoint.client().await?.ask("Find", "login", "shared").await?.windows;
-    ensure!(
-        windows == [("period".to_owned(), 80, 20), ("minute".to_owned(), 80, 0)],
-        "{windows:?}"
-    );
-    Ok(())
+    eighty_are_acquired(&endpoint, 10, "shared").await
 }
 
 /// Symptom: through a dozen takeovers, six of 170,000 requests had no answer. Cause: connections without a
 /// request under way were closed at once, though one might have just been made, or be about to ask again.
 #[tokio::test]
-async fn who_asks_while_the_door_stops_is_answered_and_told_that_it_closes() -> anyhow::Result<()> {
+async fn requests_while_the_endpoint_stops_are_answered_with_a_word_of_its_close()
+-> anyhow::Result<()> {
+    // Connections without a request stay open for a second. A machine that stood still for that long proves nothing.
+    const OPEN: Duration = Duration::from_secs(1);
+    for _ in 0..10 {
+        let (answers, took) = asked_while_it_stops().await?;
+        if took < OPEN {
+            for answers in answers {
+                let last = answers.rsplit("HTTP/1.1 ").next().context("an answer")?;
+                ensure!(
+                    last.starts_with("200 OK") && last.contains("connection: close"),
+                    "{answers}"
+                );
+            }
+            return Ok(());
+        }
+    }
+    bail!("two requests were not sent within {OPEN:?}, each time")
+}
+
+/// What a client hears that has asked before, and one that has not, if they ask while the endpoint stops; and how long
+/// after the signal they had asked.
+async fn asked_while_it_stops() -> anyhow::Result<(Vec<String>, Duration)> {
     let endpoint = Endpoint::open(MAP, &[]).await?;
     let mut resting = TcpStream::connect(endpoint.address).await?;
     let asked = raw("Query", &body(&[("login", "a")]));
     resting.write_all(asked.as_bytes()).await?;
     let mut begin = [0; 15];
-    tokio::time::timeout(wait::PATIENCE, resting.read_exact(&mut begin)).await??;
+    wait::within("an answer", wait::SOON, resting.read_exact(&mut begin)).await??;
     ensure!(&begin == b"HTTP/1.1 200 OK", "{}", begin.escape_ascii());
     let fresh = TcpStream::connect(endpoint.address).await?;
     // Clients that connected before it are accepted before it is answered.
     endpoint.client().await?.ask("Query", "login", "a").await?;
+    let begun = Instant::now();
     endpoint.process.signal(Signal::TERM)?;
-    wait::until("the drain", async || endpoint.process.log().contains("draining").then_some(()))
-        .await?;
-    for mut stream in [resting, fresh] {
-        stream.write_all(asked.as_bytes()).await?;
-        let mut answers = String::new();
-        tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut answers)).await??;
-        let last = answers.rsplit("HTTP/1.1 ").next().context("an answer")?;
-        ensure!(last.starts_with("200 OK") && last.contains("connection: close"), "{answers}");
+    let is_draining = async || endpoint.process.log().contains("draining").then_some(());
+    wait::until("the drain", wait::SOON, is_draining).await?;
+    let mut streams = [resting, fresh];
+    for stream in &mut streams {
+        // It is closed if this comes late.
+        let _ = stream.write_all(asked.as_bytes()).await;
     }
-    Ok(())
+    let took = begun.elapsed();
+    let mut all = Vec::new();
+    for stream in &mut streams {
+        let mut answers = String::new();
+        let _ = wait::within("answers", wait::SOON, stream.read_to_string(&mut answers)).await?;
+        all.push(answers);
+    }
+    Ok((all, took))
 }
 
 #[tokio::test]
@@ -763,15 +843,15 @@ async fn a_request_under_way_is_answered_before_the_end() -> anyhow::Result<()> 
     stream.write_all(expecting.as_bytes()).await?;
     // Then the endpoint has the head, and waits for the body.
     let mut buffer = [0; 25];
-    tokio::time::timeout(wait::PATIENCE, stream.read_exact(&mut buffer)).await??;
+    wait::within("an answer", wait::SOON, stream.read_exact(&mut buffer)).await??;
     ensure!(buffer.starts_with(b"HTTP/1.1 100 Continue"));
     endpoint.process.signal(Signal::TERM)?;
     let mut nothing = Vec::new();
-    tokio::time::timeout(wait::PATIENCE, idle.read_to_end(&mut nothing)).await??;
+    wait::within("an answer", wait::SOON, idle.read_to_end(&mut nothing)).await??;
     ensure!(nothing.is_empty());
     stream.write_all(rest.as_bytes()).await?;
     let mut answer = String::new();
-    tokio::time::timeout(wait::PATIENCE, stream.read_to_string(&mut answer)).await??;
+    wait::within("an answer", wait::SOON, stream.read_to_string(&mut answer)).await??;
     ensure!(
         answer.contains("HTTP/1.1 200 OK\r\n") && answer.contains("verdict=\"allow\""),
         "{answer}"
@@ -1022,18 +1102,25 @@ async fn requests_and_answers_are_as_the_schema_says() -> anyhow::Result<()> {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::from(vec![b' '; length])))?;
-        let reply = wait::until("a place", async || {
+        let reply = wait::until("a place", wait::CHECK, async || {
             let reply = endpoint.client().await.ok()?.send(request.clone()).await.ok()?;
             (reply.status != 503).then_some(reply)
         });
         documents.push(reply.await?.body);
     }
-    let mut held = Vec::new();
-    let full = wait::until("the endpoint to be full", async || {
-        let mut client = endpoint.client().await.ok()?;
-        let reply = client.post("Query", body(&[("login", "a")])).await.ok()?;
-        held.push(client);
-        (reply.status == 503).then_some(reply)
+    // Of eight at once, on three places.
+    let full = wait::until("the endpoint to be full", wait::SOON, async || {
+        let mut clients = JoinSet::new();
+        for _ in 0..8 {
+            let mut client = endpoint.client().await.ok()?;
+            clients.spawn(async move {
+                let reply = client.post("Query", body(&[("login", "a")])).await;
+                (client, reply)
+            });
+        }
+        let all = clients.join_all().await;
+        let replies = all.into_iter().filter_map(|(_, reply)| reply.ok());
+        replies.into_iter().find(|reply| reply.status == 503)
     });
     documents.push(full.await?.body);
     be_valid(&documents).await?;

@@ -19,6 +19,11 @@ const CHECKS_MIN: usize = 30;
 
 const FLAGS: [&str; 2] = ["--capacity", "100000"];
 
+/// What the client does next, for which it may take long.
+async fn next<T>(step: impl Future<Output = std::io::Result<T>>) -> anyhow::Result<T> {
+    Ok(wait::within("the next check", wait::COMMAND, step).await??)
+}
+
 #[tokio::test]
 async fn through_restarts_and_takeovers() -> anyhow::Result<()> {
     wait::for_room_in_window(DAY, ROOM).await?;
@@ -40,7 +45,7 @@ async fn through_restarts_and_takeovers() -> anyhow::Result<()> {
     let mut input = client.stdin.take().context("no input")?;
     let mut lines = BufReader::new(client.stdout.take().context("no output")?).lines();
     let mut said = Vec::new();
-    while let Some(line) = lines.next_line().await? {
+    while let Some(line) = next(lines.next_line()).await? {
         match line.as_str() {
             "RESTART" => {
                 sidecar.kill().await?;
@@ -56,7 +61,7 @@ async fn through_restarts_and_takeovers() -> anyhow::Result<()> {
             _ => said.push(line),
         }
     }
-    ensure!(client.wait().await?.success(), "{}", said.join("\n"));
+    ensure!(next(client.wait()).await?.success(), "{}", said.join("\n"));
     let held = said.iter().filter(|line| line.starts_with("ok ")).count();
     ensure!(held >= CHECKS_MIN, "{}", said.join("\n"));
     Ok(())

@@ -7,9 +7,9 @@ use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::Stdio;
 use tempfile::TempDir;
-use tidegate_tests::artifacts;
 use tidegate_tests::command::{Ran, run};
 use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::{artifacts, wait};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
@@ -53,12 +53,12 @@ async fn connections_are_left_as_section_6_8_advises() -> anyhow::Result<()> {
     let mut client = command.spawn()?;
     let mut out = BufReader::new(client.stdout.take().context("no output")?);
     let mut said = String::new();
-    out.read_line(&mut said).await?;
+    wait::within("a client that is ready", wait::START, out.read_line(&mut said)).await??;
     ensure!(said == "READY\n", "{said}");
     sidecar.process.signal(Signal::TERM)?;
     client.stdin.take().context("no input")?.write_all(b"stopped\n").await?;
-    out.read_to_string(&mut said).await?;
-    ensure!(client.wait().await?.success(), "{said}");
+    wait::within("the checks", wait::COMMAND, out.read_to_string(&mut said)).await??;
+    ensure!(wait::within("their end", wait::SOON, client.wait()).await??.success(), "{said}");
     ensure!(said.lines().filter(|line| line.starts_with("ok ")).count() == 6, "{said}");
     ensure!(sidecar.process.wait().await?.success(), "{}", sidecar.process.log());
     Ok(())

@@ -5,6 +5,8 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::client::{Client, Reply, get, send};
@@ -35,13 +37,14 @@ descriptors:
   - key: free
     rate_limit: { unlimited: true }
 ";
-const ROOM: Duration = Duration::from_secs(30);
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 async fn started(flags: &[&str]) -> anyhow::Result<(TempDir, Sidecar)> {
     let (dir, path) = home(LIMITS)?;
     let flags: Vec<&str> = ["--capacity", "1000"].iter().chain(flags).copied().collect();
     let sidecar = Sidecar::start_with(dir.path(), &path, &flags).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     Ok((dir, sidecar))
 }
 
@@ -58,17 +61,30 @@ fn body(reply: &Reply) -> anyhow::Result<Value> {
     serde_json::from_slice(&reply.body).with_context(|| format!("{reply:?}"))
 }
 
-/// An answer without its times, which must all be within an hour.
-fn timeless(reply: &Reply) -> anyhow::Result<Value> {
-    let mut answer = body(reply)?;
+/// Posts, and takes the times out of the answer: each limit has one, which is that to the end of its window.
+async fn post_for(
+    http: SocketAddr,
+    asked: impl Into<bytes::Bytes>,
+) -> anyhow::Result<(Reply, Value)> {
+    let posting = wait::reset_during(DAY, wait::reset_during(wait::HOUR, post(http, asked)));
+    let (of_day, (of_hour, reply)) = posting.await?;
+    let mut answer = body(&reply)?;
     for status in answer["statuses"].as_array_mut().context("no statuses")? {
-        let status = status.as_object_mut().context("no object")?;
-        if let Some(reset) = status.remove("durationUntilReset") {
-            let secs = reset.as_str().and_then(|text| text.strip_suffix('s')).context("no time")?;
-            ensure!((0..=3_600).contains(&secs.parse::<u32>()?), "{secs}");
-        }
+        let expected = match status["currentLimit"]["unit"].as_str() {
+            Some("HOUR") => Some(&of_hour),
+            Some("DAY") => Some(&of_day),
+            _ => None,
+        };
+        let reset = status.as_object_mut().context("no object")?.remove("durationUntilReset");
+        let Some(expected) = expected else {
+            ensure!(reset.is_none(), "a time without a limit: {reply:?}");
+            continue;
+        };
+        let reset = reset.context("no time")?;
+        let secs = reset.as_str().and_then(|text| text.strip_suffix('s')).context("no seconds")?;
+        ensure!(expected.contains(&secs.parse()?), "{secs} s, expected {expected:?}");
     }
-    Ok(answer)
+    Ok((reply, answer))
 }
 
 #[tokio::test]
@@ -76,50 +92,42 @@ async fn json_is_decided_as_a_call_is() -> anyhow::Result<()> {
     let (dir, sidecar) = started(&[]).await?;
     let limit = json!({"name": "per-client", "requestsPerUnit": 3, "unit": "HOUR"});
     for left in [2, 1] {
-        let reply = post(sidecar.http, ask("client", "a")).await?;
+        let (reply, answer) = post_for(sidecar.http, ask("client", "a")).await?;
         ensure!(reply.status == 200 && reply.header("content-type") == Some("application/json"));
         let expected = json!({"overallCode": "OK", "statuses": [
             {"code": "OK", "currentLimit": limit, "limitRemaining": left},
         ]});
-        ensure!(timeless(&reply)? == expected, "{reply:?}");
+        ensure!(answer == expected, "{reply:?}");
     }
     // A call over gRPC takes from the same counter.
     Rls::at(dir.path()).await?.ask(&[("client", "a")]).await?;
-    let over = post(sidecar.http, ask("client", "a")).await?;
+    let (over, answer) = post_for(sidecar.http, ask("client", "a")).await?;
     ensure!(over.status == 429, "{over:?}");
     let expected = json!({"overallCode": "OVER_LIMIT", "statuses": [
         {"code": "OVER_LIMIT", "currentLimit": limit},
     ]});
-    ensure!(timeless(&over)? == expected, "{over:?}");
+    ensure!(answer == expected, "{over:?}");
 
     // In snake_case, with a limit of its own, numbers as texts and one hit given back.
     let own = r#"{"domain":"test","hits_addend":"2","descriptors":[
         {"entries":[{"key":"own"}],"limit":{"requests_per_unit":9,"unit":"DAY"}},
         {"entries":[{"key":"client","value":"a"}],"hits_addend":"1","is_negative_hits":true}]}"#;
-    let reply = post(sidecar.http, own).await?;
+    let (reply, answer) = post_for(sidecar.http, own).await?;
     let expected = json!({"overallCode": "OK", "statuses": [
         {"code": "OK", "currentLimit": {"requestsPerUnit": 9, "unit": "DAY"}, "limitRemaining": 7},
         {"code": "OK", "currentLimit": limit, "limitRemaining": 1},
     ]});
-    let mut answer = body(&reply)?;
-    for status in answer["statuses"].as_array_mut().context("no statuses")? {
-        status
-            .as_object_mut()
-            .context("no object")?
-            .remove("durationUntilReset")
-            .context("no time")?;
-    }
     ensure!(reply.status == 200 && answer == expected, "{reply:?}");
 
-    let free = post(sidecar.http, ask("free", "x")).await?;
+    let (free, answer) = post_for(sidecar.http, ask("free", "x")).await?;
     let expected =
         json!({"overallCode": "OK", "statuses": [{"code": "OK", "limitRemaining": u32::MAX}]});
-    ensure!(timeless(&free)? == expected, "{free:?}");
+    ensure!(answer == expected, "{free:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn json_tells_metadata_and_headers() -> anyhow::Result<()> {
+async fn json_has_metadata_and_headers() -> anyhow::Result<()> {
     let flags =
         ["--dynamic-metadata", "--response-headers", "ratelimit", "--ratelimit-reset-header"];
     let flags: Vec<&str> = flags.into_iter().chain(["x-reset"]).collect();
@@ -228,7 +236,8 @@ async fn hostile_connections_harm_no_others() -> anyhow::Result<()> {
     let mut garbage = TcpStream::connect(sidecar.http).await?;
     garbage.write_all(&[0xff; 4096]).await?;
     let mut rest = Vec::new();
-    let _ = garbage.read_to_end(&mut rest).await;
+    // A reset says the same as an end.
+    let _ = wait::within("an end", wait::SOON, garbage.read_to_end(&mut rest)).await?;
     let mut half = TcpStream::connect(sidecar.http).await?;
     half.write_all(b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{").await?;
     let mut slow = TcpStream::connect(sidecar.http).await?;
@@ -239,7 +248,7 @@ async fn hostile_connections_harm_no_others() -> anyhow::Result<()> {
 }
 
 /// Symptom: clients that held all places of the endpoint, and asked nothing, kept health checks waiting for a
-/// minute. Cause: a place was free again only when its client's time was up. Thousands are in `attacks_http`.
+/// minute. Cause: a place was free again only when its client's time was up. Thousands are in `attacks/http`.
 #[tokio::test]
 async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result<()> {
     let (_dir, sidecar) = started(&[]).await?;
@@ -253,7 +262,7 @@ async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result
     under_way.write_all(head.as_bytes()).await?;
     // Then the endpoint has the head, and waits for the body.
     let mut received = [0; 25];
-    tokio::time::timeout(wait::PATIENCE, under_way.read_exact(&mut received)).await??;
+    wait::within("100 Continue", wait::SOON, under_way.read_exact(&mut received)).await??;
     ensure!(received.starts_with(b"HTTP/1.1 100 Continue"), "{}", received.escape_ascii());
     let mut resting = Vec::new();
     for _ in 0..100 {
@@ -265,11 +274,12 @@ async fn who_asks_nothing_gives_way_and_who_does_is_answered() -> anyhow::Result
     for _ in 0..300 {
         silent.push(TcpStream::connect(sidecar.http).await?);
     }
-    let healthy = tokio::time::timeout(wait::PATIENCE / 4, get(sidecar.http, "/healthcheck")).await;
-    ensure!(healthy.context("nobody gave way")??.body == "OK\n");
+    let healthy = get(sidecar.http, "/healthcheck");
+    let healthy = wait::within("somebody to give way", wait::SOON, healthy).await??;
+    ensure!(healthy.body == "OK\n", "{healthy:?}");
     under_way.write_all(asked.as_bytes()).await?;
     let mut answer = String::new();
-    tokio::time::timeout(wait::PATIENCE, under_way.read_to_string(&mut answer)).await??;
+    wait::within("an answer", wait::SOON, under_way.read_to_string(&mut answer)).await??;
     ensure!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     Ok(())
 }
@@ -284,27 +294,36 @@ async fn beyond_capacity_large_requests_are_shed_and_nothing_else_breaks() -> an
     let descriptors = vec![json!({"entries": entries}); 100];
     let large = json!({"domain": "test", "descriptors": descriptors}).to_string();
     let mut callers = JoinSet::new();
+    let is_shed = Arc::new(AtomicBool::new(false));
     for _ in 0..64 {
         let (mut client, large) = (Client::connect(sidecar.http).await?, large.clone());
+        let is_shed = is_shed.clone();
         callers.spawn(async move {
-            let mut shed = 0;
-            for _ in 0..4 {
+            let (mut decided, mut shed) = (0, 0);
+            // On a machine with more to do, callers are too slow at first.
+            for round in 0..40 {
+                if round >= 4 && is_shed.load(Ordering::Relaxed) {
+                    break;
+                }
                 let reply = client.send("POST", "/json", &[], large.clone()).await?;
                 if reply.status == 503 {
                     ensure!(reply.header("retry-after") == Some("1"), "{reply:?}");
                     shed += 1;
+                    is_shed.store(true, Ordering::Relaxed);
                 } else {
                     ensure!(reply.status == 200, "{reply:?}");
+                    decided += 1;
                 }
             }
-            anyhow::Ok(shed)
+            anyhow::Ok((decided, shed))
         });
     }
-    let mut shed = 0;
+    let (mut decided, mut shed) = (0, 0);
     while let Some(caller) = callers.join_next().await {
-        shed += caller??;
+        let (more, refused) = caller??;
+        (decided, shed) = (decided + more, shed + refused);
     }
-    ensure!(0 < shed && shed < 64 * 4, "{shed} were shed");
+    ensure!(decided > 0 && shed > 0, "{decided} decided, {shed} shed");
     let page = get(sidecar.http, "/metrics").await?.body;
     let page = String::from_utf8(page.into())?;
     let counted = format!("tidegate_shed_total{{door=\"http\"}} {shed}\n");
@@ -316,7 +335,7 @@ async fn beyond_capacity_large_requests_are_shed_and_nothing_else_breaks() -> an
 }
 
 #[tokio::test]
-async fn rlconfig_tells_the_limits_in_force() -> anyhow::Result<()> {
+async fn rlconfig_lists_the_limits_in_force() -> anyhow::Result<()> {
     let (dir, sidecar) = started(&[]).await?;
     let received = async || -> anyhow::Result<String> {
         let reply = get(sidecar.http, "/rlconfig").await?;
@@ -336,7 +355,7 @@ test.free: unlimited, shadow_mode: false, quota_mode: false
         "domain: new\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 7}}]",
     )?;
     sidecar.process.signal(rustix::process::Signal::HUP)?;
-    wait::until("the new limits", async || {
+    wait::until("the new limits", wait::RELOAD, async || {
         let line = "new.k: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false\n";
         (received().await.ok()? == line).then_some(())
     })
@@ -374,7 +393,7 @@ async fn the_environment_of_envoyproxy_ratelimit_is_enough_to_start() -> anyhow:
         ("USE_STATSD", "false"),
     ];
     let process = serve(dir.path(), &set)?;
-    wait::until("a sidecar that is ready", async || {
+    wait::until("a sidecar that is ready", wait::START, async || {
         process.log().contains("\"ready\"").then_some(())
     })
     .await?;

@@ -3,15 +3,13 @@
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use std::path::Path;
-use std::process::Output;
-use std::time::Duration;
 use tempfile::TempDir;
+use tidegate_tests::command::{Ran, run};
 use tidegate_tests::process::Process;
 use tidegate_tests::rls::{Rls, allowed_at_once, request};
 use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, client, memory, wait};
-use tidegate_wire::rls::{Code, RateLimitRequest, RateLimitResponse};
-use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
+use tidegate_wire::rls::{Code, RateLimitResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tonic::transport::Endpoint;
@@ -29,12 +27,11 @@ descriptors:
   - key: free
     rate_limit: { unlimited: true }
 ";
-const ROOM: Duration = Duration::from_secs(30);
 
 async fn started(limits: &str) -> anyhow::Result<(TempDir, Sidecar)> {
     let (dir, limits) = home(limits)?;
     let sidecar = Sidecar::start(dir.path(), &limits).await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     Ok((dir, sidecar))
 }
 
@@ -45,16 +42,16 @@ fn summary(answer: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
 }
 
 #[tokio::test]
-async fn a_limit_is_counted_down_and_told() -> anyhow::Result<()> {
+async fn a_limit_is_counted_down_and_reported() -> anyhow::Result<()> {
     let (dir, _sidecar) = started(LIMITS).await?;
     let rls = Rls::at(dir.path()).await?;
-    let first = rls.ask(&[("client", "a")]).await?;
+    let asking = async { Ok(rls.ask(&[("client", "a")]).await?) };
+    let (expected, first) = wait::reset_during(wait::HOUR, asking).await?;
     ensure!(summary(&first) == (Code::Ok, vec![(Code::Ok, 2)]), "{first:?}");
     let limit = first.statuses[0].current_limit.as_ref().context("a limit")?;
     ensure!((limit.requests_per_unit, limit.unit, limit.name.as_str()) == (3, 3, "per-client"));
     let reset = first.statuses[0].duration_until_reset.context("a time")?.seconds;
-    let left = i64::try_from(wait::left_in_window(wait::HOUR).as_secs())?;
-    ensure!((left..=left + 2).contains(&reset), "{reset} s, but {left} s are left");
+    ensure!(expected.contains(&u64::try_from(reset)?), "{reset} s, expected {expected:?}");
 
     rls.ask(&[("client", "a")]).await?;
     rls.ask(&[("client", "a")]).await?;
@@ -156,7 +153,8 @@ async fn requests_without_meaning_are_refused_and_the_sidecar_lives_on() -> anyh
     let mut garbage = tokio::net::UnixStream::connect(Sidecar::socket(dir.path())).await?;
     garbage.write_all(&[0xff; 4096]).await?;
     let mut rest = Vec::new();
-    let _ = garbage.read_to_end(&mut rest).await;
+    // A reset says the same as an end.
+    let _ = wait::within("an end", wait::SOON, garbage.read_to_end(&mut rest)).await?;
     ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == Code::Ok);
     ensure!(client::get(sidecar.http, "/healthcheck").await?.status == 200);
     Ok(())
@@ -184,7 +182,7 @@ async fn limits_are_read_again_on_sighup_and_bad_ones_are_not_put_in_force() -> 
     let limits = dir.path().join("limits.yaml");
     std::fs::write(&limits, LIMITS.replace("requests_per_unit: 3 ", "requests_per_unit: 5 "))?;
     sidecar.process.signal(Signal::HUP)?;
-    wait::until("the new limits", async || {
+    wait::until("the new limits", wait::RELOAD, async || {
         sidecar.process.log().contains("limits reloaded").then_some(())
     })
     .await?;
@@ -194,7 +192,7 @@ async fn limits_are_read_again_on_sighup_and_bad_ones_are_not_put_in_force() -> 
 
     std::fs::write(&limits, LIMITS.replace("unit: hour", "unit: eon"))?;
     sidecar.process.signal(Signal::HUP)?;
-    wait::until("the mistakes in the log", async || {
+    wait::until("the mistakes in the log", wait::RELOAD, async || {
         let log = sidecar.process.log();
         (log.contains("limits.yaml:4:43: unknown unit") && log.contains("old ones stay in force"))
             .then_some(())
@@ -220,25 +218,13 @@ async fn sigterm_drains_and_leaves_nothing_behind() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn draining_is_told_and_a_second_signal_cuts_it_short() -> anyhow::Result<()> {
+async fn draining_is_reported_and_a_second_signal_cuts_it_short() -> anyhow::Result<()> {
     let (dir, mut sidecar) = started(LIMITS).await?;
     let rls = Rls::at(dir.path()).await?;
-    // A call whose message never comes, followed by one on the same connection, whose answer
-    // shows that the first has arrived.
-    let held = tokio::spawn({
-        let mut grpc = tonic::client::Grpc::new(rls.0.clone());
-        async move {
-            grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
-            let path = format!("/{RLS_SERVICE}/{RLS_METHOD}").parse().expect("a path");
-            let codec = tonic_prost::ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-            let nothing = tokio_stream::pending();
-            grpc.client_streaming(tonic::Request::new(nothing), path, codec).await
-        }
-    });
-    rls.ask(&[("client", "a")]).await?;
+    let held = rls.hold(&[("client", "a")]).await?;
     sidecar.process.signal(Signal::TERM)?;
     let http = sidecar.http;
-    wait::until("the health check to tell of draining", async || {
+    wait::until("the health check to report the drain", wait::SOON, async || {
         let health = client::get(http, "/healthcheck").await.ok()?;
         (health.status == 500 && health.body == "draining\n").then_some(())
     })
@@ -274,7 +260,7 @@ async fn tcp_and_unix_endpoints_share_the_counters() -> anyhow::Result<()> {
         .arg("--data-dir")
         .arg(dir.path().join("data"));
     let mut process = Process::start(command, "sidecar", dir.path())?;
-    let tcp = wait::until("both endpoints", async || {
+    let tcp = wait::until("both endpoints", wait::START, async || {
         let log = process.log();
         let (_, after) = log.split_once("address=\"127.0.0.1:")?;
         let port: u16 = after.split('"').next()?.parse().ok()?;
@@ -283,7 +269,7 @@ async fn tcp_and_unix_endpoints_share_the_counters() -> anyhow::Result<()> {
     .await?;
     let tcp = Endpoint::from_shared(format!("http://127.0.0.1:{tcp}"))?.connect().await?;
     let (tcp, unix) = (Rls(tcp), Rls::at(dir.path()).await?);
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     for (client, remaining) in [(&tcp, 2), (&unix, 1), (&tcp, 0)] {
         let answer = client.ask(&[("client", "a")]).await?;
         ensure!(summary(&answer) == (Code::Ok, vec![(Code::Ok, remaining)]), "{answer:?}");
@@ -294,10 +280,10 @@ async fn tcp_and_unix_endpoints_share_the_counters() -> anyhow::Result<()> {
 
 /// Runs `tidegate` to its end.
 async fn tidegate(args: &[&str]) -> anyhow::Result<(Option<i32>, String)> {
-    let Output { status, stdout, stderr } =
-        Command::new(artifacts::sidecar()?).args(args).output().await?;
-    let said = [stdout, stderr].concat();
-    Ok((status.code(), String::from_utf8_lossy(&said).into_owned()))
+    let mut command = Command::new(artifacts::sidecar()?);
+    command.args(args);
+    let Ran { code, out, err } = run(command).await?;
+    Ok((code, out + &err))
 }
 
 #[tokio::test]
@@ -365,7 +351,7 @@ async fn sidecars_share_a_data_directory() -> anyhow::Result<()> {
     let mut allowed = 0;
     for _ in 0..100 {
         for client in [&old, &new] {
-            let answer = client.ask(&[("many", "a")]).await?;
+            let answer = client.decide(request("test", &[("many", "a")])).await?;
             allowed += u32::from(answer.overall_code() == Code::Ok);
         }
     }
@@ -390,7 +376,8 @@ async fn sidecars_share_a_data_directory() -> anyhow::Result<()> {
 async fn drain(client: &Rls, times: u32) -> anyhow::Result<u32> {
     let mut allowed = 0;
     for _ in 0..times {
-        allowed += u32::from(client.ask(&[("many", "a")]).await?.overall_code() == Code::Ok);
+        let answer = client.decide(request("test", &[("many", "a")])).await?;
+        allowed += u32::from(answer.overall_code() == Code::Ok);
     }
     Ok(allowed)
 }
@@ -410,7 +397,7 @@ async fn a_full_store_refuses_new_counters_or_forgets_those_that_expire_soonest(
         let (dir, limits) = home(LIMITS)?;
         let flags = ["--geometry", "1x1x1", "--eviction", policy];
         let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
-        wait::for_room_in_window(wait::HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         let rls = Rls::at(dir.path()).await?;
         for _ in 0..3 {
             ensure!(rls.ask(&[("client", "a")]).await?.overall_code() == Code::Ok);
@@ -444,13 +431,13 @@ async fn a_file_cut_short_is_an_error_and_not_the_end() -> anyhow::Result<()> {
     std::fs::OpenOptions::new().write(true).open(&nodes)?.set_len(4096)?;
     let error = rls.ask(&[("client", "a")]).await.expect_err("an answer without its counter");
     ensure!(error.message().contains("truncated"), "{error:?}");
-    wait::until("the health check to fail", async || {
+    wait::until("the health check to fail", wait::CHECK, async || {
         let health = client::get(sidecar.http, "/healthcheck").await.ok()?;
         (health.status == 500).then_some(())
     })
     .await?;
     sidecar.process.check_running()?;
-    let said = wait::until("a word in the log", async || {
+    let said = wait::until("a word in the log", wait::CHECK, async || {
         let log = sidecar.process.log();
         log.contains("no request can be decided").then_some(log)
     })

@@ -13,15 +13,13 @@ use tokio::process::Command;
 
 /// The window of the limits that are asked.
 const DAY: Duration = Duration::from_secs(86_400);
-/// Far longer than all checks take.
-const ROOM: Duration = Duration::from_secs(30);
 
 fn clients(file: &str) -> PathBuf {
     artifacts::root().join("tests/clients").join(file)
 }
 
 async fn sidecar(dir: &Path, flags: &[&str]) -> anyhow::Result<Sidecar> {
-    wait::for_room_in_window(DAY, ROOM).await?;
+    wait::for_room_in_window(DAY, wait::ROOM).await?;
     Sidecar::start_with(dir, &clients("rls_client.yaml"), flags).await
 }
 

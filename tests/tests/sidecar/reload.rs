@@ -6,14 +6,12 @@ use rustix::process::Signal;
 use std::fs::{create_dir, remove_dir_all, remove_file, rename, write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{client, wait};
 use tidegate_wire::rls::{Code, RateLimitResponse};
 
-const ROOM: Duration = Duration::from_secs(30);
 /// How changes are found: by events of the system, or by polling alone.
 const WATCHES: [&str; 2] = ["on", "poll"];
 
@@ -45,7 +43,7 @@ impl Home {
         let limits = dir.path().join("etc").join(path);
         let flags = ["--capacity", "1000", "--watch", watch];
         let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
-        wait::for_room_in_window(wait::HOUR, ROOM).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         Ok(Home { dir, sidecar })
     }
 
@@ -67,8 +65,9 @@ impl Home {
 
     async fn is_metric(&self, name: &str, expected: u64) -> anyhow::Result<()> {
         let what = format!("{name} to be {expected}");
-        let found =
-            wait::until(&what, async || (self.metric(name).await.ok()? == expected).then_some(()));
+        let found = wait::until(&what, wait::RELOAD, async || {
+            (self.metric(name).await.ok()? == expected).then_some(())
+        });
         found.await.with_context(|| self.sidecar.process.log())
     }
 
@@ -79,8 +78,9 @@ impl Home {
 
     async fn logged(&self, text: &str) -> anyhow::Result<()> {
         let what = format!("{text:?} in the log");
-        let found =
-            wait::until(&what, async || self.sidecar.process.log().contains(text).then_some(()));
+        let found = wait::until(&what, wait::RELOAD, async || {
+            self.sidecar.process.log().contains(text).then_some(())
+        });
         found.await.with_context(|| self.sidecar.process.log())
     }
 
@@ -191,7 +191,7 @@ async fn a_directory_gains_and_loses_files() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn bad_limits_are_told_once_and_the_old_ones_stay_in_force() -> anyhow::Result<()> {
+async fn bad_limits_are_reported_once_and_the_old_ones_stay_in_force() -> anyhow::Result<()> {
     for watch in WATCHES {
         let home = Home::on_file(watch).await?;
         home.is_left(2).await?;
@@ -235,9 +235,12 @@ async fn limits_without_nodes_for_them_are_refused() -> anyhow::Result<()> {
     let flags = ["--capacity", "1000", "--wide-capacity", "0"];
     let sidecar = Sidecar::start_with(dir.path(), &path, &flags).await?;
     let home = Home { dir, sidecar };
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     let wide = "unit: hour, algorithm: sliding_buckets,";
-    write(&path, limits("d", 3).replacen("unit: hour,", wide, 1))?;
+    // Renamed into place: a file that is seen while it is written would be a mistake of its own.
+    let next = home.dir.path().join("next");
+    write(&next, limits("d", 3).replacen("unit: hour,", wide, 1))?;
+    rename(&next, &path)?;
     home.is_metric("config_current", 0).await?;
     home.logged("limit d/client (sliding_buckets) needs wide nodes").await?;
     home.is_left(2).await?;
@@ -282,7 +285,7 @@ async fn without_a_watch_only_sighup_reads_the_limits() -> anyhow::Result<()> {
         home.sidecar.process.signal(Signal::HUP)?;
         home.is_metric("config_load_error_total", errors).await?;
     }
-    wait::until("the mistake twice in the log", async || {
+    wait::until("the mistake twice in the log", wait::RELOAD, async || {
         (home.count_logged("`domain` is required and must not be empty") == 2).then_some(())
     })
     .await?;

@@ -7,14 +7,23 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use tidegate_tests::not_run;
 use tidegate_tests::process::Process;
 use tidegate_tests::rls::Rls;
-use tidegate_tests::scarcity::{MemoryGroup, Tmpfs, or_skipped};
+use tidegate_tests::scarcity::{MemoryGroup, Tmpfs};
 use tidegate_tests::sidecar::{FREE_AND_COUNTED, Sidecar};
 use tidegate_tests::{artifacts, client};
 use tidegate_wire::rls::Code;
 
 const MIB: u64 = 1 << 20;
+
+/// A control group of 128 MiB, or nothing where none can be had.
+fn small_container() -> anyhow::Result<Option<MemoryGroup>> {
+    not_run::or_named(
+        "root and a control group with a limit of memory",
+        MemoryGroup::new(128 * MIB),
+    )
+}
 
 /// A directory with limits, and with a tmpfs of this many bytes for counters.
 struct Home {
@@ -29,6 +38,11 @@ impl Home {
         std::fs::write(dir.path().join("limits.yaml"), FREE_AND_COUNTED)?;
         let memory = Tmpfs::new(&dir.path().join("memory"), tmpfs)?;
         Ok(Home { _memory: memory, dir })
+    }
+
+    /// The same, or nothing where no tmpfs can be had.
+    fn or_named(tmpfs: u64) -> anyhow::Result<Option<Home>> {
+        not_run::or_named("root and a tmpfs of its own", Home::new(tmpfs))
     }
 
     /// These flags, and the one that says where counters go.
@@ -106,8 +120,8 @@ fn event(log: &str, message: &str) -> anyhow::Result<Value> {
 #[tokio::test]
 async fn the_default_serves_in_a_small_container() -> anyhow::Result<()> {
     for flags in [&[][..], &["--workers", "2"]] {
-        let Some(group) = or_skipped(MemoryGroup::new(128 * MIB))? else { return Ok(()) };
-        let Some(home) = or_skipped(Home::new(64 * MIB))? else { return Ok(()) };
+        let Some(group) = small_container()? else { return Ok(()) };
+        let Some(home) = Home::or_named(64 * MIB)? else { return Ok(()) };
         let mut sidecar = home.start(&group, flags).await?;
         let message = "created the data directory with the default size";
         let made = event(&sidecar.process.log(), message)?;
@@ -133,8 +147,8 @@ async fn the_default_serves_in_a_small_container() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_capacity_beyond_the_limit_is_an_error_that_says_what_fits() -> anyhow::Result<()> {
-    let Some(group) = or_skipped(MemoryGroup::new(128 * MIB))? else { return Ok(()) };
-    let Some(home) = or_skipped(Home::new(2_048 * MIB))? else { return Ok(()) };
+    let Some(group) = small_container()? else { return Ok(()) };
+    let Some(home) = Home::or_named(2_048 * MIB)? else { return Ok(()) };
     let said = home.fail(Some(&group), &["--capacity", "10000000"]).await?;
     for words in
         ["the counters need 709.7 MiB", "memory limit /sys/fs/cgroup/", " is 128.0 MiB, of which"]
@@ -158,8 +172,8 @@ async fn a_capacity_beyond_the_limit_is_an_error_that_says_what_fits() -> anyhow
 /// What was asked for is never made smaller.
 #[tokio::test]
 async fn a_capacity_that_fits_is_what_was_asked_for() -> anyhow::Result<()> {
-    let Some(group) = or_skipped(MemoryGroup::new(128 * MIB))? else { return Ok(()) };
-    let Some(home) = or_skipped(Home::new(128 * MIB))? else { return Ok(()) };
+    let Some(group) = small_container()? else { return Ok(()) };
+    let Some(home) = Home::or_named(128 * MIB)? else { return Ok(()) };
     let flags = ["--capacity", "900000"];
     let mut sidecar = home.start(&group, &flags).await?;
     let metrics = client::get(sidecar.http, "/metrics").await?;
@@ -175,7 +189,7 @@ async fn a_capacity_that_fits_is_what_was_asked_for() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_tmpfs_that_is_too_small_is_an_error_that_says_what_fits() -> anyhow::Result<()> {
-    let Some(home) = or_skipped(Home::new(64 * MIB))? else { return Ok(()) };
+    let Some(home) = Home::or_named(64 * MIB)? else { return Ok(()) };
     let said = home.fail(None, &["--capacity", "1000000"]).await?;
     for words in [
         "the counters need 79.",
@@ -190,7 +204,7 @@ async fn a_tmpfs_that_is_too_small_is_an_error_that_says_what_fits() -> anyhow::
 /// One of them makes the files, while others find less and less room for them.
 #[tokio::test]
 async fn several_that_start_at_once_share_what_there_is() -> anyhow::Result<()> {
-    let Some(home) = or_skipped(Home::new(64 * MIB))? else { return Ok(()) };
+    let Some(home) = Home::or_named(64 * MIB)? else { return Ok(()) };
     let others = [TempDir::new()?, TempDir::new()?, TempDir::new()?];
     for other in &others {
         symlink(home.path().join("data"), other.path().join("data"))?;

@@ -1,12 +1,12 @@
 //! Useless frames without end, and thousands of connections that say next to nothing: the first are
 //! ended, the others have an end, and a bystander is answered all the while.
 
-use super::frames::{
+use super::{Peer, Served, beside};
+use anyhow::ensure;
+use tidegate_tests::frames::{
     self, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, SETTINGS,
     WINDOW_UPDATE, frame,
 };
-use super::{Peer, Served, beside};
-use anyhow::ensure;
 use tokio::io::AsyncWriteExt;
 
 type Flood = (&'static str, Vec<u8>, fn(u32) -> Vec<u8>);

@@ -1,12 +1,12 @@
 //! Connections that begin messages and fall silent: they have an end, and until then others have room.
 
-use super::frames::{self, DATA, frame};
 use super::{Peer, Served};
 use anyhow::{Context, ensure};
+use tidegate_tests::frames::{self, DATA, frame};
 use tidegate_tests::wait;
 use tidegate_wire::rls::Code;
 
-/// A connection that has sent so much of a message of 4 MiB, and stops.
+/// A connection that has sent this many bytes of a message of 4 MiB, and stops.
 async fn silent(served: &Served, bytes: usize) -> anyhow::Result<Peer> {
     let mut peer = served.greeted().await?;
     let length = u32::try_from(4 << 20)?.to_be_bytes();
@@ -69,7 +69,7 @@ async fn silent_connections_make_room_when_all_places_are_taken() -> anyhow::Res
     }
     // Until some have been silent for long enough.
     let mut calls = 0;
-    let client = wait::until("room for another client", async || {
+    let client = wait::until("room for another client", wait::IDLE, async || {
         calls += 1;
         caller.call(2 * calls + 1).await.ok()?;
         let mut client = served.greeted().await.ok()?;
@@ -78,7 +78,7 @@ async fn silent_connections_make_room_when_all_places_are_taken() -> anyhow::Res
     let mut clients = vec![client.await?];
     for _ in 0..200 {
         // The one before made a call just now, and so did this one's predecessors.
-        let mut client = wait::until("room", async || {
+        let mut client = wait::until("room", wait::IDLE, async || {
             let mut client = served.greeted().await.ok()?;
             client.call(1).await.is_ok().then_some(client)
         })
@@ -113,6 +113,5 @@ async fn blocks_and_frames_that_do_not_end_are_the_end() -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(wait::PATIENCE, ended).await??;
-    Ok(())
+    wait::within("the ends of all", wait::UNFINISHED, ended).await?
 }

@@ -1,8 +1,8 @@
 //! Memory that stays with connections, whatever they did before.
 
-use super::frames::{self, DATA, END_STREAM, NEWEST, frame};
 use super::{Peer, Served};
 use anyhow::{Context, ensure};
+use tidegate_tests::frames::{self, DATA, END_STREAM, NEWEST, frame};
 use tidegate_tests::wait;
 
 const CONNECTIONS: u64 = 300;
@@ -64,7 +64,7 @@ async fn idle_connections_keep_little_whatever_they_did() -> anyhow::Result<()> 
         let before = served.resident_bytes()?;
         all.push(opened(&served, doing).await?);
         let allowed = before + CONNECTIONS * KEPT_BYTES_MAX;
-        let rested = wait::until("little memory to be left", async || {
+        let rested = wait::until("little memory to be left", wait::CHECK, async || {
             let resident = served.resident_bytes().ok()?;
             (resident <= allowed).then_some(resident)
         });

@@ -3,7 +3,6 @@
 //! run, by its memory beside idle polite connections, and by a bystander whose every call is answered.
 
 mod floods;
-mod frames;
 mod holders;
 mod memory;
 mod work;
@@ -14,7 +13,7 @@ use std::net::SocketAddr;
 use tempfile::TempDir;
 use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
-use tidegate_tests::wait;
+use tidegate_tests::{frames, wait};
 use tidegate_wire::rls::Code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -66,7 +65,7 @@ impl Served {
 /// A connection, frame by frame.
 struct Peer {
     stream: TcpStream,
-    /// What the endpoint said and nobody looked at.
+    /// What the endpoint sent and nobody has looked at.
     said: Vec<u8>,
 }
 
@@ -84,7 +83,7 @@ impl Peer {
                 () = reading => Ok(()),
             }
         };
-        tokio::time::timeout(wait::PATIENCE, sending).await??;
+        wait::within("room for what is sent", wait::UNFINISHED, sending).await??;
         Ok(())
     }
 
@@ -96,7 +95,7 @@ impl Peer {
             }
             let read = self.stream.read_buf(&mut self.said);
             // How it ends is the same here: a close with something unread is a reset.
-            if tokio::time::timeout(wait::PATIENCE, read).await?.unwrap_or(0) == 0 {
+            if wait::within("a frame", wait::UNFINISHED, read).await?.unwrap_or(0) == 0 {
                 return Ok(None);
             }
         }

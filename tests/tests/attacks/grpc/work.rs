@@ -1,9 +1,9 @@
 //! Bytes that make work, beside as many bytes of plain calls.
 
-use super::frames::{self, DATA, END_HEADERS, END_STREAM, HEADERS, NEWEST};
 use super::{Peer, Served, beside};
 use anyhow::ensure;
 use std::time::Duration;
+use tidegate_tests::frames::{self, DATA, END_HEADERS, END_STREAM, HEADERS, NEWEST};
 
 /// What the sidecar uses of a processor for these bytes, and how many they are. The peer's answers are read;
 /// all is done when the call after them is answered.

@@ -69,6 +69,5 @@ async fn in_time<T>(
     what: &str,
     asked: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
-    let answered = tokio::time::timeout(wait::PATIENCE / 6, asked).await;
-    answered.with_context(|| format!("{what}: no answer"))?.with_context(|| what.to_owned())
+    wait::within(what, wait::SOON, asked).await?.with_context(|| what.to_owned())
 }

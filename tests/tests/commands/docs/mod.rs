@@ -17,32 +17,32 @@ use pages::{Block, Page, Run};
 use rustix::fs::{FlockOperation, flock};
 use session::Session;
 use std::net::TcpListener;
-use std::time::Duration;
 use tidegate_tests::client::get;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
 
 /// What pages serve at: the defaults of the sidecar, and the ports of `envoy/standalone`.
 const PORTS: [u16; 6] = [8080, 8081, 8090, 9901, 10000, 10080];
-/// Examples limit by the hour; none may straddle the end of one.
-const ROOM: Duration = Duration::from_secs(40);
 
 /// Runs the blocks of a page, and compares what they print.
 async fn run(page: &Page) -> anyhow::Result<()> {
-    wait::until("the ports of the documentation to be free", async || {
+    wait::until("the ports of the documentation to be free", wait::SOON, async || {
         PORTS.iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).then_some(())
     })
     .await?;
-    wait::for_room_in_window(wait::HOUR, ROOM).await?;
+    // Examples limit by the hour; none may straddle the end of one.
+    wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
     Session::new()?.run(page).await.with_context(|| page.path.clone())
 }
 
 #[tokio::test]
 async fn commands_run_as_printed() -> anyhow::Result<()> {
-    // Other runs of this test on this machine use the same ports.
+    // Other runs of this test on this machine use the same ports. The lock ends with the file.
     let turn = std::fs::File::create(std::env::temp_dir().join("tidegate-docs-test.lock"))?;
-    tokio::task::spawn_blocking(move || flock(&turn, FlockOperation::LockExclusive).map(|()| turn))
-        .await??;
+    wait::until("other runs of this test to end", wait::COMMAND, async || {
+        flock(&turn, FlockOperation::NonBlockingLockExclusive).ok()
+    })
+    .await?;
     let (mut ran, mut skipped) = (0, Vec::new());
     for page in pages::all()? {
         let run_here = page.blocks.iter().filter(|block| block.run != Run::No).count();

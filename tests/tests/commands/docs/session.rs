@@ -7,13 +7,9 @@ use std::fmt::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 use tempfile::TempDir;
 use tidegate_tests::{artifacts, memory, wait};
 use tokio::process::Command;
-
-/// For all commands of a page.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory for the commands of a page, and the processes that they start.
 pub(crate) struct Session {
@@ -74,11 +70,11 @@ impl Session {
         // What it starts shares the group that is named by its process id.
         let group = shell.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let group = group.context("a process id")?;
-        let ended = tokio::time::timeout(PATIENCE, shell.wait()).await;
+        let ended = wait::within("the commands to end", wait::COMMAND, shell.wait()).await;
         let _ = kill_process_group(group, Signal::TERM);
-        shell.wait().await?;
+        wait::within("the shell to end", wait::DRAIN, shell.wait()).await??;
         be_gone(group).await?;
-        let code = ended.context("not done in time").and_then(|status| Ok(status?.code()));
+        let code = ended.and_then(|status| Ok(status?.code()));
         self.judge(page, &blocks, &code)
     }
 
@@ -151,7 +147,7 @@ async fn be_gone(group: Pid) -> anyhow::Result<()> {
             stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect()).unwrap_or_default();
         matches!(fields[..], [state, _, of, ..] if state != "Z" && of == group_id)
     };
-    let gone = wait::until("the processes of a page to end", async || {
+    let gone = wait::until("the processes of a page to end", wait::DRAIN, async || {
         (!std::fs::read_dir("/proc").ok()?.flatten().any(is_alive)).then_some(())
     });
     if let Err(error) = gone.await {

@@ -1,6 +1,5 @@
 //! The gRPC endpoint from outside, beyond rate limit calls: its other services, TLS, and peers of all kinds.
 
-mod frames;
 mod peers;
 mod services;
 mod tls;

@@ -5,8 +5,8 @@ use anyhow::{Context, ensure};
 use prost::Message;
 use prost_types::FileDescriptorProto;
 use rustix::process::Signal;
-use tidegate_tests::memory;
 use tidegate_tests::rls::Rls;
+use tidegate_tests::{memory, wait};
 use tidegate_wire::RLS_SERVICE;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
@@ -50,6 +50,12 @@ async fn watch(channel: &Channel, service: &str) -> Result<Streaming<HealthRespo
     Ok(ready(channel).await?.server_streaming(request, path, codec).await?.into_inner())
 }
 
+/// The next message of a stream; none at its end.
+async fn message<T>(stream: &mut Streaming<T>) -> Result<Option<T>, Status> {
+    let heard = wait::within("a message", wait::CHECK, stream.message()).await;
+    heard.unwrap_or_else(|error| Err(Status::cancelled(error.to_string())))
+}
+
 #[tokio::test]
 async fn health_is_checked_by_name() -> anyhow::Result<()> {
     let served = Served::start(&[]).await?;
@@ -64,40 +70,40 @@ async fn health_is_checked_by_name() -> anyhow::Result<()> {
 
 /// Symptom: whoever watched a name that nobody has was ended at once, took it for a failure, and came back.
 #[tokio::test]
-async fn those_who_watch_an_unknown_name_are_told_so_and_stay() -> anyhow::Result<()> {
+async fn watchers_of_an_unknown_name_get_its_status_and_stay() -> anyhow::Result<()> {
     let mut served = Served::start(&[]).await?;
     let mut stream = watch(&served.channel().await?, "other").await?;
-    ensure!(stream.message().await?.context("a message")?.status == SERVICE_UNKNOWN);
+    ensure!(message(&mut stream).await?.context("a message")?.status == SERVICE_UNKNOWN);
     served.sidecar.process.signal(Signal::TERM)?;
-    // The next that it hears is the end, which says why.
-    let end = stream.message().await.err().map(|status| status.code());
+    // The next message is the end, which says why.
+    let end = message(&mut stream).await.err().map(|status| status.code());
     ensure!(end == Some(Code::Unavailable), "{end:?}");
     ensure!(served.sidecar.process.wait().await?.success());
     Ok(())
 }
 
 #[tokio::test]
-async fn those_who_watch_the_health_are_told_that_the_store_is_lost() -> anyhow::Result<()> {
+async fn watchers_of_the_health_learn_that_the_store_is_lost() -> anyhow::Result<()> {
     let served = Served::start(&[]).await?;
     let mut stream = watch(&served.channel().await?, "").await?;
-    ensure!(stream.message().await?.context("a message")?.status == SERVING);
+    ensure!(message(&mut stream).await?.context("a message")?.status == SERVING);
     let nodes = memory::of(&served.dir.path().join("data"))?.join("narrow-000.tide");
     std::fs::OpenOptions::new().write(true).open(nodes)?.set_len(4096)?;
     // The first caller that needs it finds out that it is gone.
     let rls = Rls(served.channel().await?);
     rls.ask(&[("counted", "a")]).await.expect_err("an answer without its counter");
-    ensure!(stream.message().await?.context("a message")?.status == NOT_SERVING);
+    ensure!(message(&mut stream).await?.context("a message")?.status == NOT_SERVING);
     ensure!(check(&served.channel().await?, "").await? == NOT_SERVING);
     Ok(())
 }
 
 #[tokio::test]
-async fn those_who_watch_the_health_are_told_of_a_stop_before_it() -> anyhow::Result<()> {
+async fn watchers_of_the_health_learn_of_a_stop_before_it() -> anyhow::Result<()> {
     let mut served = Served::start(&[]).await?;
     let mut stream = watch(&served.channel().await?, "").await?;
-    ensure!(stream.message().await?.context("a message")?.status == SERVING);
+    ensure!(message(&mut stream).await?.context("a message")?.status == SERVING);
     served.sidecar.process.signal(Signal::TERM)?;
-    ensure!(stream.message().await?.context("a message")?.status == NOT_SERVING);
+    ensure!(message(&mut stream).await?.context("a message")?.status == NOT_SERVING);
     // No shutdown waits for watchers.
     ensure!(served.sidecar.process.wait().await?.success());
     let log = served.sidecar.process.log();
@@ -169,18 +175,21 @@ async fn reflection_lists_services_and_describes_them_on_one_call() -> anyhow::R
         let mut grpc = ready(&channel).await?;
         let mut stream =
             grpc.streaming(Request::new(asked), path.parse()?, codec).await?.into_inner();
-        let services = stream.message().await?.context("a list")?.services.context("a list")?;
+        let services = message(&mut stream).await?.context("a list")?.services.context("a list")?;
         let is_there = services.services.iter().any(|service| service.name == RLS_SERVICE);
         ensure!(is_there, "{services:?}");
 
         let symbol = Some(RLS_SERVICE.to_owned());
         ask.send(ReflectionRequest { file_containing_symbol: symbol, ..Default::default() })
             .await?;
-        let files = stream.message().await?.context("files")?.files.context("files")?;
+        let files = message(&mut stream).await?.context("files")?.files.context("files")?;
         let first = FileDescriptorProto::decode(files.files[0].as_slice())?;
         ensure!(first.name() == "envoy/service/ratelimit/v3/rls.proto", "{first:?}");
         drop(ask);
-        ensure!(stream.message().await?.is_none(), "the call does not end with the client's side");
+        ensure!(
+            message(&mut stream).await?.is_none(),
+            "the call does not end with the client's side"
+        );
     }
     Ok(())
 }

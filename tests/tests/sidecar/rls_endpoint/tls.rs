@@ -1,7 +1,7 @@
 //! TLS: accepted and refused clients, and certificates that change.
 
 use super::Served;
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use hyper_util::rt::TokioIo;
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -77,8 +77,14 @@ impl Files {
     }
 
     fn put(&self, identity: &Identity) -> anyhow::Result<()> {
-        std::fs::write(self.path("cert"), &identity.cert)?;
-        Ok(std::fs::write(self.path("key"), &identity.key)?)
+        self.replace("cert", &identity.cert)?;
+        self.replace("key", &identity.key)
+    }
+
+    /// Renames a new file into place: one that is read while it is written would be a mistake of its own.
+    fn replace(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        std::fs::write(self.path("next"), text)?;
+        Ok(std::fs::rename(self.path("next"), self.path(name))?)
     }
 
     fn path(&self, name: &str) -> String {
@@ -173,14 +179,20 @@ async fn new_certificates_are_taken_up_and_bad_ones_are_not() -> anyhow::Result<
     let log = || served.sidecar.process.log();
     ask(&served, &files.authority.pem, None).await?;
 
-    std::fs::write(files.path("cert"), "no certificate")?;
+    files.replace("cert", "no certificate")?;
     let complaint = "the old TLS certificates stay in force";
-    wait::until("the mistake in the log", async || log().contains(complaint).then_some(())).await?;
+    wait::until("the mistake in the log", wait::RELOAD, async || {
+        log().contains(complaint).then_some(())
+    })
+    .await?;
     ask(&served, &files.authority.pem, None).await?;
 
     let next = Authority::new()?;
     files.put(&next.sign(dns("localhost")?)?)?;
-    wait::until("the new certificate", async || ask(&served, &next.pem, None).await.ok()).await?;
+    wait::until("the new certificate", wait::RELOAD, async || {
+        ask(&served, &next.pem, None).await.ok()
+    })
+    .await?;
     ensure!(ask(&served, &files.authority.pem, None).await.is_err(), "the old one is still there");
     // The certificate may have been seen once before its key; each mistake is logged once.
     ensure!(log().matches("no certificate in PEM").count() == 1, "{}", log());
@@ -203,8 +215,10 @@ async fn a_link_that_moves_is_a_change() -> anyhow::Result<()> {
     let next = dir.path().join("..next");
     std::os::unix::fs::symlink(new.dir.path(), &next)?;
     std::fs::rename(&next, &data)?;
-    wait::until("the new certificate", async || ask(&served, &new.authority.pem, None).await.ok())
-        .await
+    wait::until("the new certificate", wait::RELOAD, async || {
+        ask(&served, &new.authority.pem, None).await.ok()
+    })
+    .await
 }
 
 /// Handshakes that hang hold nobody up.
@@ -216,7 +230,7 @@ async fn a_peer_that_does_not_shake_hands_is_closed_and_others_are_served() -> a
     ask(&served, &files.authority.pem, None).await?;
     let mut bytes = Vec::new();
     let closed = tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut bytes);
-    let _ = tokio::time::timeout(wait::PATIENCE, closed).await.context("it is still open")?;
+    let _ = wait::within("the end of the connection", wait::HANDSHAKE, closed).await?;
     Ok(())
 }
 
