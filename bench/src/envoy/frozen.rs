@@ -25,7 +25,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let plugin = plugin.to_string();
     let stack = Stack::start(LIMITS, Filter::Tidegate(&plugin), 1).await?;
     // The first request opens the connection. Slow first answers would look like a stopped sidecar.
-    wait::until("quick answers", async || {
+    wait::until("quick answers", wait::START, async || {
         let warm = Load::of_clients(stack.addresses(), "warm", 100, 100).run().await.ok()?;
         (warm.of(200) == 100).then_some(())
     })
@@ -34,7 +34,7 @@ pub(super) async fn measure(plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let first = Load::of_clients(stack.addresses(), "first", WAITING.into(), WAITING.into());
     let first = Load { connections: WAITING, pace: Pace::Open(RATE), ..first };
     let waited = undecided(first).await?;
-    wait::until("the breaker to open", async || {
+    wait::until("the breaker to open", wait::RETRY, async || {
         stack.send(b"more").await.ok()?;
         (stack.envoy.filter_stat("breakers_open").await.ok()? > 0).then_some(())
     })

@@ -96,7 +96,7 @@ async fn start(
     let mut command = Command::new(arguments.remove(0));
     command.args(arguments);
     let mut process = Process::start(command, name, dir.path())?;
-    let ready = wait::until("the server to answer", async || {
+    let ready = wait::until("the server to answer", wait::START, async || {
         if let Err(ended) = process.check_running() {
             return Some(Err(ended));
         }

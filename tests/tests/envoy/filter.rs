@@ -6,10 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tidegate_tests::bootstrap::{Filter, Setup, bootstrap};
 use tidegate_tests::client::{Client, Tally, drive};
+use tidegate_tests::command::run;
 use tidegate_tests::envoy::Envoy;
 use tidegate_tests::plugin::{limits, plugin, plugin_with};
 use tidegate_tests::stack::Stack;
 use tidegate_tests::{artifacts, wait};
+use tokio::process::Command;
 
 const FIVE_AN_HOUR: &str = "{ name: five, unit: hour, requests_per_unit: 5 }";
 
@@ -300,12 +302,10 @@ async fn replies_are_as_configured() -> anyhow::Result<()> {
 #[tokio::test]
 async fn the_shipped_configuration_is_valid() -> anyhow::Result<()> {
     // Validation loads the filter with the shipped plugin configuration as well.
-    let validated = tokio::process::Command::new(artifacts::envoy()?)
-        .current_dir(artifacts::root())
-        .args(["--mode", "validate", "-c", "envoy/standalone/envoy.yaml"])
-        .output()
-        .await?;
-    let log = String::from_utf8_lossy(&validated.stderr).into_owned();
-    ensure!(validated.status.success(), "{log}");
+    let mut command = Command::new(artifacts::envoy()?);
+    command.current_dir(artifacts::root());
+    command.args(["--mode", "validate", "-c", "envoy/standalone/envoy.yaml"]);
+    let validated = run(command).await?;
+    ensure!(validated.code == Some(0), "{}", validated.err);
     Ok(())
 }

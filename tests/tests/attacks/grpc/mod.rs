@@ -156,7 +156,7 @@ async fn beside<T>(
 ) -> anyhow::Result<T> {
     let rls = served.client().await?;
     tokio::select! {
-        done = doing => done,
+        done = wait::within("the end of an attack", wait::COMMAND, doing) => done?,
         ended = bystand(rls) => { ended?; anyhow::bail!("the bystander came to an end") }
     }
 }

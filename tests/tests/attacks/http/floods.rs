@@ -4,6 +4,7 @@ use super::Served;
 use anyhow::ensure;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tidegate_tests::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -28,7 +29,7 @@ async fn cost(served: &Served, to: SocketAddr, request: &[u8]) -> anyhow::Result
         floods.spawn(async move { flood(to, &request, times).await });
     }
     let mut sent = 0;
-    while let Some(bytes) = floods.join_next().await {
+    while let Some(bytes) = wait::within("a flood", wait::COMMAND, floods.join_next()).await? {
         sent += bytes??;
     }
     let used: Duration = served.sidecar.process.cpu_time()?.saturating_sub(before);

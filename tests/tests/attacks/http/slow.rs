@@ -25,7 +25,8 @@ async fn holders(to: SocketAddr, count: usize, says: &[u8]) -> anyhow::Result<Ve
     for _ in 0..count {
         let mut stream = connected(to).await?;
         // One that had to give way already is no client any more; the next one comes.
-        let _ = stream.write_all(says).await;
+        let writing = stream.write_all(says);
+        let _ = wait::within("room for what is sent", wait::UNFINISHED, writing).await?;
         all.push(stream);
     }
     Ok(all)

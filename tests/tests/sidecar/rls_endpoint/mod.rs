@@ -6,9 +6,9 @@ mod tls;
 
 use std::net::SocketAddr;
 use tempfile::TempDir;
-use tidegate_tests::client;
 use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
+use tidegate_tests::{client, wait};
 use tonic::transport::{Channel, Endpoint};
 
 /// A sidecar with its gRPC endpoint at a TCP port and at a Unix socket.
@@ -26,7 +26,8 @@ impl Served {
     }
 
     async fn channel(&self) -> anyhow::Result<Channel> {
-        Ok(Endpoint::from_shared(format!("http://{}", self.tcp))?.connect().await?)
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.tcp))?;
+        Ok(wait::within("a connection", wait::HANDSHAKE, endpoint.connect()).await??)
     }
 
     /// Fails when the endpoint does not answer others any more.
