@@ -10,4 +10,6 @@ mod returns;
 mod room;
 
 pub(crate) use denials::Denials;
+#[cfg(test)]
+pub(crate) use records::record_key;
 pub(crate) use room::LeaseRoom;

@@ -180,7 +180,12 @@ impl Authority {
         let mut plan = Plan::of(applied, request, self.modes, self.counters.seed(), now);
         // These commands define what denied hits do, whatever the limits say.
         let denied = if how == Use::Record { DeniedHits::Count } else { DeniedHits::Ignore };
-        plan.asks.iter_mut().for_each(|ask| ask.denied = denied);
+        for ask in &mut plan.asks {
+            ask.denied = denied;
+            if how == Use::Look {
+                ask.charge = Charge::PEEK;
+            }
+        }
         let (mut verdict, mut decisions) = (Verdict::Deny, Decisions::default());
         let mut words = Words::new();
         let mut update = |entries: &mut Entries<'_>| {

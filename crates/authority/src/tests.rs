@@ -1,17 +1,31 @@
 //! Decisions on counters. Loaded as two modules: one over shared memory, one over counters that answer later.
 
+#[path = "tests/calls.rs"]
+mod calls;
 #[path = "tests/conformance.rs"]
 mod conformance;
 #[path = "tests/debits.rs"]
 mod debits;
 #[path = "tests/effects.rs"]
 mod effects;
+#[path = "tests/erasures.rs"]
+mod erasures;
+#[path = "tests/events.rs"]
+mod events;
+#[path = "tests/expiries.rs"]
+mod expiries;
 #[path = "tests/lease_bounds.rs"]
 mod lease_bounds;
+#[path = "tests/lease_terms.rs"]
+mod lease_terms;
 #[path = "tests/leases.rs"]
 mod leases;
 #[path = "tests/nodes.rs"]
 mod nodes;
+#[path = "tests/shared_memory.rs"]
+mod shared_memory;
+#[path = "tests/statuses.rs"]
+mod statuses;
 
 use crate::testing::LaterCounters;
 use crate::*;

@@ -101,8 +101,16 @@ impl Fixture {
 
     /// The same, by a call of this number.
     fn give_back_by(&self, call: u64, nanos: u64, id: u64, tokens: u64) {
-        let descriptors = of_k().into_iter();
-        let refunds = descriptors.map(|of| Descriptor { direction: Direction::Refund, ..of });
+        self.returned(call, of_k(), nanos, id, tokens);
+    }
+
+    /// Gives tokens of one descriptor back.
+    pub(super) fn give_back_to(&self, of: Vec<Descriptor>, nanos: u64, id: u64, tokens: u64) {
+        self.returned(new_call(), of, nanos, id, tokens);
+    }
+
+    fn returned(&self, call: u64, of: Vec<Descriptor>, nanos: u64, id: u64, tokens: u64) {
+        let refunds = of.into_iter().map(|of| Descriptor { direction: Direction::Refund, ..of });
         let descriptors = refunds.collect();
         let request = Request { domain: "d".into(), descriptors, hits: Hits::new(tokens) };
         let back = LeaseReturn { call, leases: vec![id] };

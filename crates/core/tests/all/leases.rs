@@ -1,6 +1,11 @@
 //! How many tokens a lease has, and when it ends for its holder.
 
-use tidegate_core::{Demand, Lease, Nanos, Timestamp, lease_tokens};
+use crate::slow_contract::runner;
+use proptest::prelude::*;
+use tidegate_core::{
+    Charge, Demand, FirstHitWindow, FixedWindow, Hits, Lease, Nanos, Quota, SlidingBuckets,
+    SlidingExact, SlidingWindow, Timestamp, TokenBucket, decide, lease_tokens,
+};
 
 #[track_caller]
 fn check(left: u64, capacity: u32, proxies: u32, (waiting, wanted): (u64, u64), tokens: u32) {
@@ -60,4 +65,57 @@ fn a_lease_ends_slightly_early_for_its_holder() {
     check(0, 0, None);
     check(2_048, u64::MAX, None);
     check(2_048, u64::MAX - 2_046, Some(u64::MAX));
+}
+
+/// Of any algorithm, for any limit and period in seconds.
+fn quotas() -> impl Strategy<Value = Quota> {
+    let limits = prop_oneof![4 => 0u32..50, 1 => any::<u32>()];
+    let secs = prop_oneof![4 => 1u64..5_000, 1 => Just(86_400)];
+    (0..6, limits, secs).prop_map(|(algorithm, limit, secs)| {
+        let period = Nanos::from_secs(secs);
+        match algorithm {
+            0 => Quota::FixedWindow(FixedWindow::new(limit, period).unwrap()),
+            1 => Quota::FirstHitWindow(FirstHitWindow::new(limit, period).unwrap()),
+            2 => Quota::TokenBucket(
+                TokenBucket::new(limit.max(1), period, limit.max(1), limit / 2).unwrap(),
+            ),
+            3 => Quota::SlidingWindow(SlidingWindow::new(limit, period).unwrap()),
+            4 => Quota::SlidingBuckets(SlidingBuckets::new(limit, period).unwrap()),
+            _ => Quota::SlidingExact(SlidingExact::new(limit, period).unwrap()),
+        }
+    })
+}
+
+/// Words as a decision writes them, and any others.
+fn words() -> impl Strategy<Value = Vec<u64>> {
+    let now = 1_700_000_000_u64;
+    let word = prop_oneof![
+        4 => Just(0u64),
+        2 => 0u64..100,
+        2 => (now - 100_000)..(now + 100_000),
+        2 => ((now - 10_000) * 1_000_000_000)..((now + 10_000) * 1_000_000_000),
+        2 => (now / 3_600 - 30)..(now / 3_600 + 3),
+        2 => (now / 60 - 30)..(now / 60 + 3),
+        1 => any::<u64>(),
+    ];
+    prop::collection::vec(word, 5 * 33)
+}
+
+/// A lease charges what a peek at the same state found, and undoes nothing: so that must fit, whatever the state.
+#[test]
+fn what_a_peek_finds_can_be_taken_of_any_state() {
+    let nanos = 1_699_999_000_000_000_000u64..1_700_001_000_000_000_000;
+    runner(4_000)
+        .run(&(quotas(), words(), nanos, any::<u32>()), |(quota, mut state, now, wanted)| {
+            let now = Timestamp::from_nanos(now);
+            let left = decide(&mut state, &quota, Charge::PEEK, now).remaining;
+            let taken = left.min(wanted.into());
+            if taken > 0 {
+                let before = state.clone();
+                let decision = decide(&mut state, &quota, Charge::Take(Hits::new(taken)), now);
+                prop_assert!(decision.is_allow(), "{} of {} of {:?}", taken, left, before);
+            }
+            Ok(())
+        })
+        .unwrap();
 }

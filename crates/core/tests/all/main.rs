@@ -3,6 +3,7 @@
 
 mod buckets;
 mod decide_all;
+mod exact_times;
 mod leases;
 mod sliding;
 mod slow_buckets;
