@@ -15,6 +15,9 @@ NOOPS := $(addprefix target/wasm32-wasip1/wasm/noop_,abi.wasm sdk.wasm)
 # How long each target is fuzzed, and which there are.
 SECONDS := 60
 FUZZ_TARGETS := hpack server client requests leases config frs limits xml_files store takeover
+# Changes single expressions of a crate, to find those that no test notices.
+MUTANTS_VERSION := 27.1.0
+MUTANTS := $(TOOLS)/mutants-$(MUTANTS_VERSION)/bin/cargo-mutants
 # What the end-to-end tests and the demo run; set ENVOY to use an Envoy of your own.
 ifdef ENVOY
 override ENVOY := $(abspath $(ENVOY))
@@ -27,7 +30,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo run build build-wasm envoy toolchain test test-native test-loom test-wasm \
 	test-end-to-end miri sim fuzz build-fuzz \
-	bench bench-core bench-envoy bench-rls bench-store charts check clean
+	bench bench-core bench-envoy bench-rls bench-store charts check mutants clean
 
 help: ## Show this list
 	@echo "Tidegate: rate limiting for Envoy and Istio. Commands:"
@@ -94,6 +97,15 @@ miri: ## The store's unit tests over heap memory, under Miri (needs a nightly to
 		cargo +nightly miri test --locked --target-dir target/miri -p tidegate-store --lib -- \
 		cluster:: region:: key_node:: lock:: slot:: entry::
 
+# Builds a copy of the workspace for each change: hours for a whole crate, so SHARD takes a part. The filter is the
+# crate `tidegate`, all others are called by their folders.
+mutants: toolchain $(MUTANTS) ## What the tests of CRATE (store, grpc, tidegate for the filter) do not notice; SHARD=0/20 for a part (hours)
+	@test -n "$(CRATE)" || { echo "CRATE is needed: store, authority, grpc, core, ... or tidegate"; exit 1; }
+	env -u CARGO_TARGET_DIR PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 $(MUTANTS) mutants --output target \
+		$(foreach option,--package --test-package,$(option) $(MUTATED)) $(if $(SHARD),--shard $(SHARD))
+
+MUTATED = $(if $(filter tidegate,$(CRATE)),tidegate,tidegate-$(subst _,-,$(CRATE)))
+
 sim: toolchain ## Millions of events in a simulated world: crashes, bad networks, wrong clocks (minutes)
 	cargo run --release --locked -p tidegate-sim -- $(SIM)
 
@@ -153,6 +165,9 @@ $(TOOLS)/envoy-$(ENVOY_VERSION):
 	@$(TOOLS)/envoy --version | grep $(ENVOY_VERSION) || \
 		{ echo "this is not Envoy $(ENVOY_VERSION), or it does not run here"; exit 1; }
 	@touch $@
+
+$(MUTANTS):
+	cargo install --quiet --locked cargo-mutants --version $(MUTANTS_VERSION) --root $(TOOLS)/mutants-$(MUTANTS_VERSION)
 
 $(CLIENTS): tests/clients/requirements.txt
 	@echo "Fetching gRPC's Python client, Envoy's messages and an HTTP/2 of Python into .tools/"

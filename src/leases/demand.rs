@@ -83,10 +83,13 @@ fn per_second(tokens: u64, elapsed: Nanos) -> u64 {
 mod tests {
     use super::*;
 
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_nanos((1_000_000 + ms) * 1_000_000)
+    }
+
     /// Hits at these milliseconds, and the tokens wanted right after the last.
     fn check(hits_ms: &[u64], wanted: u64) {
         let mut demand = Demand::default();
-        let at = |ms: u64| Timestamp::from_nanos((1_000_000 + ms) * 1_000_000);
         for ms in hits_ms {
             demand.note(1, at(*ms));
         }
@@ -106,5 +109,39 @@ mod tests {
         check(&steady, 104);
         let burst: Vec<u64> = (0..100).map(|hit| hit / 10).collect();
         check(&burst, 990);
+    }
+
+    /// A demand that began at 0 and needed so many tokens at 100 ms.
+    fn needed_at_100_ms(tokens: u64) -> Demand {
+        let mut demand = Demand::default();
+        demand.note(1, at(0));
+        demand.note(tokens, at(100));
+        demand
+    }
+
+    #[test]
+    fn the_rate_of_the_last_window_counts_for_half_a_second() {
+        let mut demand = needed_at_100_ms(50);
+        demand.note(1, at(250));
+        // 50 in the 250 ms of the first window, 1 in the second.
+        assert_eq!(demand.per_second(at(250)), 200);
+        assert_eq!(demand.per_second(at(749)), 200);
+        assert_eq!(demand.per_second(at(750)), 2);
+    }
+
+    #[test]
+    fn four_tokens_a_second_are_worth_leasing_and_fewer_are_not() {
+        let demand = needed_at_100_ms(2);
+        assert_eq!(demand.wanted(at(500)), 4);
+        assert_eq!(demand.wanted(at(501)), 0);
+    }
+
+    #[test]
+    fn tokens_taken_back_are_no_demand() {
+        let mut demand = needed_at_100_ms(50);
+        demand.take_back(30);
+        assert_eq!(demand.per_second(at(100)), 200);
+        demand.take_back(u64::MAX);
+        assert_eq!(demand.per_second(at(100)), 0);
     }
 }

@@ -85,8 +85,7 @@ impl DescriptorState {
             0 => until,
             _ => until.min(now.saturating_add(DENIED_WHILE_HELD)),
         };
-        let follows =
-            now < self.denied_until && self.denied_hits <= hits && self.denied_until >= until;
+        let follows = self.denied_hits <= hits && self.denied_until >= until;
         if !follows {
             (self.denied_hits, self.denied_until) = (hits, until);
         }
@@ -94,7 +93,7 @@ impl DescriptorState {
 
     /// Records that `hits` were allowed, which ends a denial of that many.
     pub(crate) fn allowed(&mut self, hits: u64) {
-        if hits > 0 && hits >= self.denied_hits {
+        if hits >= self.denied_hits {
             self.denied_until = Timestamp::default();
         }
     }
@@ -232,6 +231,69 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_is_short_while_tokens_are_at_hand() {
+        let second = 1_000_000_000;
+        let mut state = DescriptorState::default();
+        state.deny(5, at(second), at(0));
+        assert_eq!(state.denied_until, at(second));
+        let mut state = DescriptorState::default();
+        state.grant(lease(2, 9 * second), at(0)).unwrap();
+        state.deny(5, at(second), at(0));
+        assert_eq!(state.denied_until, at(second / 5));
+    }
+
+    #[test]
+    fn an_allowed_peek_ends_no_denial() {
+        let mut state = DescriptorState::default();
+        state.deny(1, at(100), at(0));
+        state.allowed(0);
+        assert_eq!(state.decide(1, at(99)), LocalDecision::Deny);
+    }
+
+    #[test]
+    fn a_key_without_a_limit_is_checked_again_in_the_last_third_of_its_time() {
+        let mut state = DescriptorState::default();
+        state.set_unlimited(at(900), at(0));
+        let stale = |now| state.is_unlimited_and_stale(at(now));
+        assert_eq!([599, 600, 899, 900].map(stale), [false, true, true, false]);
+        state.refreshing_until = at(700);
+        let stale = |now| state.is_unlimited_and_stale(at(now));
+        assert_eq!([600, 699, 700].map(stale), [false, false, true]);
+        state.set_unlimited(at(900), at(600));
+        assert!(state.is_unlimited_and_stale(at(800)), "the refresh has ended");
+    }
+
+    #[test]
+    fn a_longer_time_without_a_limit_is_adopted_with_its_mark() {
+        let slot = |until| {
+            let mut slot = DescriptorState::default();
+            slot.set_unlimited(at(until), at(0));
+            slot
+        };
+        let mut state = slot(600);
+        state.stale_from = at(7);
+        for other in [slot(300), slot(600)] {
+            state.copy_unlimited(&other);
+            assert_eq!((state.unlimited_until, state.stale_from), (at(600), at(7)));
+        }
+        state.copy_unlimited(&slot(900));
+        assert_eq!((state.unlimited_until, state.stale_from), (at(900), at(600)));
+    }
+
+    #[test]
+    fn a_state_informs_until_its_last_part_ends() {
+        let mut tokens = DescriptorState::default();
+        tokens.grant(lease(1, 100), at(0)).unwrap();
+        let mut denied = DescriptorState::default();
+        denied.deny(1, at(100), at(0));
+        let free = DescriptorState { unlimited_until: at(100), ..DescriptorState::default() };
+        for state in [tokens, denied, free] {
+            assert!(state.is_informative(at(99)) && !state.is_informative(at(100)), "{state:?}");
+        }
+        assert!(!DescriptorState::default().is_informative(at(0)));
+    }
+
+    #[test]
     fn chunks_shrink_as_the_lease_runs_out() {
         let second = 1_000_000_000;
         let mut demand = Demand::default();
@@ -261,6 +323,10 @@ mod tests {
         assert!(state.is_low(90, at(0)));
         state.refreshing_until = at(10);
         assert!(!state.is_low(90, at(9)));
+        assert!(state.is_low(90, at(10)));
+        state.refreshing_until = at(800);
+        state.grant(lease(9, 900), at(0)).unwrap();
+        assert!(state.is_low(900, at(0)), "a lease that was granted ends the request for it");
     }
 
     #[test]
@@ -274,8 +340,11 @@ mod tests {
         state.grant(lease(100, 3 * second), now).unwrap();
         // 10 a second for 1.1 s, twice over, and 2.
         assert_eq!(state.clone().take_surplus(now).left(now), 100 - 24);
-        assert!(state.spend(60, now));
+        assert!(state.spend(52, now));
+        assert_eq!(state.clone().take_surplus(now).left(now), 24, "half of it is worth a call");
+        assert!(state.spend(1, now));
         assert_eq!(state.clone().take_surplus(now).left(now), 0);
+        assert!(state.spend(7, now));
         let idle = at(2 * second + 200_000_000);
         assert_eq!(state.take_surplus(idle).left(idle), 40);
         assert_eq!(state.pool.left(idle), 0);

@@ -82,6 +82,25 @@ impl LimitInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_core::{LimitView, Nanos, Unit};
+
+    #[test]
+    fn a_limit_is_that_of_its_status_and_named_by_its_keys_if_it_has_no_name() {
+        let view = |unit, name: &str| LimitView { requests: 9, unit, name: name.to_owned() };
+        let status =
+            |limit| Status { limit, remaining: 4, reset: Nanos::from_secs(5), ..Status::NO_LIMIT };
+        let keys = || "a.b".to_owned();
+        let now = Timestamp::from_nanos(7);
+        for (unit, name, window_secs, named) in
+            [(Some(Unit::Hour), "hourly", 3_600, "hourly"), (None, "", 0, "a.b")]
+        {
+            let limit = LimitInfo::of_status(&status(Some(view(unit, name))), keys, now);
+            assert_eq!((limit.quota, limit.remaining, limit.window_secs), (9, 4, window_secs));
+            assert_eq!((limit.name(), limit.resets_at.as_nanos()), (named, 5_000_000_007));
+            assert!(limit.is_known());
+        }
+        assert_eq!(LimitInfo::of_status(&status(None), keys, now), LimitInfo::default());
+    }
 
     #[test]
     fn a_name_is_cut_between_characters() {

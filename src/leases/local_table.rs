@@ -216,6 +216,54 @@ mod tests {
     }
 
     #[test]
+    fn watched_records_are_evicted_last_and_their_places_are_not_watched_for_others() {
+        let mut local_table = LocalTable::default();
+        let places = |local_table: &LocalTable| -> Vec<bool> {
+            (0..9).map(|number| local_table.find(key(number)).is_some()).collect()
+        };
+        for number in 0..8 {
+            let (index, _) = local_table.find_or_insert(key(number), at(0));
+            local_table.get_mut(index).unwrap().used = at(number as u64);
+            if number != 6 {
+                local_table.watch(index);
+            }
+        }
+        local_table.find_or_insert(key(8), at(10));
+        assert_eq!(places(&local_table), [true, true, true, true, true, true, false, true, true]);
+        local_table.watch(local_table.find(key(8)).unwrap());
+        assert_eq!(local_table.watched(), 8);
+        // All are watched: the least recently used one goes, which is the newest, not used yet.
+        let (index, _) = local_table.find_or_insert(key(6), at(10));
+        assert_eq!((local_table.watched(), local_table.is_watched(index)), (7, false));
+    }
+
+    #[test]
+    fn expired_tokens_are_not_evicted_with_their_record() {
+        let lease = LeaseTokens { id: 9, left: 3, granted: 3, expires_at: at(1_000) };
+        for (now, evicted) in [(999, 1), (1_000, 0)] {
+            let mut local_table = LocalTable::default();
+            for number in 0..8 {
+                let (index, _) = local_table.find_or_insert(key(number), at(0));
+                local_table.get_mut(index).unwrap().state.grant(lease, at(0)).unwrap();
+            }
+            assert_eq!(local_table.find_or_insert(key(8), at(now)).1.len(), evicted, "at {now}");
+        }
+    }
+
+    #[test]
+    fn as_many_keys_fit_as_the_table_has_places_if_they_are_spread() {
+        let mut local_table = LocalTable::default();
+        // The lower eight bits are the set; the bits above them are not.
+        for number in 0..CAPACITY as u128 {
+            local_table.find_or_insert(LeaseKey(number), at(0));
+        }
+        let found: std::collections::BTreeSet<usize> = (0..CAPACITY as u128)
+            .map(|number| local_table.find(LeaseKey(number)).expect("still there"))
+            .collect();
+        assert_eq!(found.len(), CAPACITY);
+    }
+
+    #[test]
     fn watched_records_are_found_in_order() {
         let mut local_table = LocalTable::default();
         let mut indexes: Vec<usize> = [3, 64, 700]

@@ -41,7 +41,7 @@ impl Slot {
     /// Decodes a slot; anything malformed is an empty one.
     pub(crate) fn decode(bytes: &[u8]) -> Slot {
         match bytes.split_first() {
-            Some((&VERSION, rest)) if bytes.len() <= Slot::BYTES_MAX => {
+            Some((&VERSION, rest)) => {
                 read_states(Reader(rest)).map(|states| Slot { states }).unwrap_or_default()
             }
             _ => Slot::default(),

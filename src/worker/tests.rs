@@ -1,8 +1,12 @@
 //! Workers of one Envoy with a small sidecar: single cases here, random mixtures in `schedules`.
 
 mod authority;
+mod counters;
+mod failures;
 mod load;
 mod schedules;
+mod states;
+mod turns;
 mod world;
 
 use super::HeadersStatus;
@@ -523,6 +527,11 @@ fn waiting_requests_are_bounded() {
     assert_eq!(replied(&envoy), []);
     let (stream, _) = envoy.request(0, &[("100", 1)]);
     assert_eq!(replied(&envoy), [(stream.0, 503)]);
+    assert_eq!(envoy.workers[0].paused(), crate::worker::pending_calls::WAITING_MAX);
+    let line = "cluster c: too many requests wait for its answers; \
+                such requests get 503 (overload_mode deny)";
+    assert_eq!(envoy.world().logs, [line]);
+    assert!(envoy.counted().contains(&("waiting_full".to_owned(), 1)));
 }
 
 #[test]

@@ -1,25 +1,10 @@
-//! A client of the rate limit service, and a short way to write what it asks and is answered.
-//!
-//! An ask is written as its descriptors, joined by ` & `, each as `key=value,key=value`:
-//!
-//! | written | is |
-//! | --- | --- |
-//! | `@shop user=a` | in domain `shop`; without it `test` |
-//! | `3x user=a & tenant=t` | `hits_addend` 3 for the request; without it 0 |
-//! | `user=a +5`, `user=a +0` | a descriptor with `hits_addend` 5; that asks without taking |
-//! | `user=a -5`, `user=a -` | that gives back 5; or what the request says |
-//! | `user=a 9/hour` | that brings its own limit along |
-//!
-//! An answer is written as the overall code and one status per descriptor:
-//! `OVER: OK 3/5 per day (burst), OVER 0/9, OK unlimited, OK no limit`.
+//! A client of the rate limit service.
 
 use crate::sidecar::Sidecar;
 use crate::wait;
-use anyhow::{Context, bail};
 use std::path::Path;
 use tidegate_wire::rls::{
-    Code, DescriptorEntry, DescriptorStatus, RateLimitDescriptor, RateLimitOverride,
-    RateLimitRequest, RateLimitResponse, RateLimitUnit,
+    Code, DescriptorEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use tidegate_wire::{RLS_METHOD, RLS_SERVICE};
 use tokio::task::JoinHandle;
@@ -189,113 +174,4 @@ fn method() -> hyper::http::uri::PathAndQuery {
 
 fn entry(key: &str, value: &str) -> DescriptorEntry {
     DescriptorEntry { key: key.to_owned(), value: value.to_owned() }
-}
-
-/// Reads an ask; the module's page has the words.
-///
-/// # Errors
-/// When it is not written as that page says.
-pub fn parse(ask: &str) -> anyhow::Result<RateLimitRequest> {
-    let mut request = RateLimitRequest { domain: "test".to_owned(), ..Default::default() };
-    let mut rest = ask;
-    while let Some((word, after)) = rest.split_once(' ') {
-        if let Some(domain) = word.strip_prefix('@') {
-            request.domain = domain.to_owned();
-        } else if let Some(hits) = word.strip_suffix('x').and_then(|hits| hits.parse().ok()) {
-            request.hits_addend = hits;
-        } else {
-            break;
-        }
-        rest = after;
-    }
-    for written in rest.split(" & ") {
-        let descriptor = parse_descriptor(written).with_context(|| format!("{ask:?}"))?;
-        request.descriptors.push(descriptor);
-    }
-    Ok(request)
-}
-
-fn parse_descriptor(written: &str) -> anyhow::Result<RateLimitDescriptor> {
-    let mut words = written.split(' ');
-    let mut descriptor = RateLimitDescriptor::default();
-    for pair in words.next().unwrap_or_default().split(',') {
-        let (key, value) = pair.split_once('=').with_context(|| format!("no = in {pair:?}"))?;
-        descriptor.entries.push(entry(key, value));
-    }
-    for word in words {
-        if let Some(hits) = word.strip_prefix('+') {
-            descriptor.hits_addend = Some(hits.parse()?);
-        } else if let Some(hits) = word.strip_prefix('-') {
-            descriptor.is_negative_hits = true;
-            descriptor.hits_addend = if hits.is_empty() { None } else { Some(hits.parse()?) };
-        } else if let Some((requests, unit)) = word.split_once('/') {
-            let unit = UNITS.iter().find(|(name, _)| *name == unit);
-            let (_, unit) = unit.with_context(|| format!("no unit in {word:?}"))?;
-            let requests_per_unit = requests.parse()?;
-            descriptor.limit = Some(RateLimitOverride { requests_per_unit, unit: (*unit).into() });
-        } else {
-            bail!("{word:?} says nothing");
-        }
-    }
-    Ok(descriptor)
-}
-
-const UNITS: [(&str, RateLimitUnit); 7] = [
-    ("second", RateLimitUnit::Second),
-    ("minute", RateLimitUnit::Minute),
-    ("hour", RateLimitUnit::Hour),
-    ("day", RateLimitUnit::Day),
-    ("week", RateLimitUnit::Week),
-    ("month", RateLimitUnit::Month),
-    ("year", RateLimitUnit::Year),
-];
-
-/// Writes an answer; the module's page has the words.
-#[must_use]
-pub fn summary(answer: &RateLimitResponse) -> String {
-    let statuses: Vec<String> = answer.statuses.iter().map(status).collect();
-    format!("{}: {}", code(answer.overall_code()), statuses.join(", "))
-}
-
-fn code(code: Code) -> &'static str {
-    match code {
-        Code::Unknown => "UNKNOWN",
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER",
-    }
-}
-
-fn status(status: &DescriptorStatus) -> String {
-    let (code, left) = (code(status.code()), status.limit_remaining);
-    let Some(limit) = &status.current_limit else {
-        return match left {
-            0 => format!("{code} no limit"),
-            u32::MAX => format!("{code} unlimited"),
-            left => format!("{code} {left} of no limit"),
-        };
-    };
-    let unit = UNITS.iter().find(|(_, unit)| *unit == limit.unit());
-    let unit = unit.map(|(name, _)| format!(" per {name}")).unwrap_or_default();
-    let name = if limit.name.is_empty() { String::new() } else { format!(" ({})", limit.name) };
-    format!("{code} {left}/{}{unit}{name}", limit.requests_per_unit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn asks_are_read_as_written() -> anyhow::Result<()> {
-        let mut expected = request("shop", &[("a", "x"), ("b", "")]);
-        expected.hits_addend = 3;
-        expected.descriptors[0].entries.push(entry("c", "y=z"));
-        expected.descriptors[0].hits_addend = Some(0);
-        expected.descriptors[1].is_negative_hits = true;
-        expected.descriptors[1].limit = Some(RateLimitOverride { requests_per_unit: 9, unit: 7 });
-        assert_eq!(parse("@shop 3x a=x,c=y=z +0 & b= - 9/week")?, expected);
-        for wrong in ["a", "a=x b=y", "a=x 9/eon", "a=x +y"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
-        Ok(())
-    }
 }

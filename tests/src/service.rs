@@ -1,19 +1,18 @@
-//! A sidecar on limits of its own, for tests that read as a specification: limits, and a list of
-//! asks with the answer to each, both written as [`crate::rls`] says.
+//! A sidecar on limits of its own, for tests that read as a specification: limits, and a list of asks with the answer
+//! to each, in the notation of [`tidegate_wire::testing`].
 //!
-//! Answers depend on the clock where a window turns. A failure is believed only if no minute turned
-//! while the test ran, as all windows of a minute and longer turn with one; otherwise the test
-//! runs once more, on new counters.
+//! Answers depend on the clock where a window turns. Windows of an hour and longer turn with an hour, and a service
+//! starts with [`wait::ROOM`] left in it, so no failure is put down to that.
 
-use crate::rls::{Rls, parse, summary};
+use crate::rls::Rls;
 use crate::sidecar::Sidecar;
 use crate::{client, wait};
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tidegate_wire::rls::RateLimitResponse;
+use tidegate_wire::testing::{parse, summary};
 
 /// A running sidecar, and one connection to it.
 #[derive(Debug)]
@@ -48,6 +47,7 @@ impl Service {
         let flags = [&["--capacity", "2000", "--wide-capacity", "1000"], flags].concat();
         let sidecar = Sidecar::start_with(dir.path(), &limits, &flags).await?;
         let rls = Rls::at(dir.path()).await?;
+        wait::for_room_in_window(wait::HOUR, wait::ROOM).await?;
         Ok(Service { sidecar, rls, dir })
     }
 
@@ -159,34 +159,4 @@ impl Service {
 
 fn file(descriptors: &str) -> String {
     format!("domain: test\ndescriptors:\n{descriptors}")
-}
-
-/// Runs `test` on a service with these descriptors and flags.
-///
-/// # Errors
-/// Those of the test.
-pub async fn on_service(
-    descriptors: &str,
-    flags: &[&str],
-    test: impl AsyncFn(&Service) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let begun = minute();
-    let service = Service::start(descriptors, flags).await?;
-    let result = test(&service).await;
-    if result.is_ok() || minute() == begun {
-        return result;
-    }
-    test(&Service::start(descriptors, flags).await?).await
-}
-
-/// Starts a service with these descriptors and flags, and checks its answers, one after the other.
-///
-/// # Errors
-/// At the first other answer.
-pub async fn check(descriptors: &str, flags: &[&str], rows: &[(&str, &str)]) -> anyhow::Result<()> {
-    on_service(descriptors, flags, async |service| service.expect_all(rows).await).await
-}
-
-fn minute() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60
 }

@@ -1,5 +1,7 @@
 //! Decisions on counters. Loaded as two modules: one over shared memory, one over counters that answer later.
 
+#[path = "tests/conformance.rs"]
+mod conformance;
 #[path = "tests/debits.rs"]
 mod debits;
 #[path = "tests/effects.rs"]
@@ -19,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_core::{
     Answer, Charge, Decision, DeniedHits, Descriptor, Direction, Entry, Hits, LimitOverride, Nanos,
-    Request, Status, Timestamp, Unit, Value, Verdict,
+    Request, Status, Timestamp, Unit, Verdict,
 };
 use tidegate_limits::{self as rules, Limit, Rule, Rules, SameDomain};
 use tidegate_store::{Class, Cluster, Geometry, Hashed, Options, UpdateError, View};
@@ -88,11 +90,15 @@ fn engine_with(descriptors: &str, modes: Modes) -> Fixture {
 
 fn observed(descriptors: &str, modes: Modes, observer: Arc<dyn Observer>) -> Fixture {
     let dir = tempfile::TempDir::new().expect("a directory");
-    let counters: Arc<dyn Counters> = match module_path!().contains("tests_later") {
+    Fixture::new(counters(dir.path()), dir, descriptors, modes, observer)
+}
+
+/// Counters of the engine that this module tests, in `dir` if they have files.
+fn counters(dir: &Path) -> Arc<dyn Counters> {
+    match module_path!().contains("tests_later") {
         true => Arc::new(LaterCounters::default()),
-        false => shared_memory(dir.path()),
-    };
-    Fixture::new(counters, dir, descriptors, modes, observer)
+        false => shared_memory(dir),
+    }
 }
 
 /// Counters in files of `dir`.
@@ -167,8 +173,6 @@ fn summary(answer: &Answer) -> (Verdict, Vec<(Verdict, u32)>) {
     (answer.verdict, statuses.collect())
 }
 
-/// A bucket that one request charged twice was forgotten after the refill of the first charge
-/// alone, and came back full: the expiry of the first decision was kept, not the later one.
 #[test]
 fn descriptors_of_a_domain_that_there_is_not_are_counted() {
     let recorder = Recorder::default();
@@ -184,16 +188,6 @@ fn descriptors_of_a_domain_that_there_is_not_are_counted() {
     assert_eq!(not_found(), 0);
     assert_eq!(asks("e").statuses, [Status::NO_LIMIT, Status::NO_LIMIT]);
     assert_eq!(not_found(), 2);
-}
-
-#[test]
-fn a_counter_charged_twice_by_one_request_is_kept_until_both_are_refilled() {
-    let limit = "{algorithm: token_bucket, requests: 1, period: 1s, burst: 10}";
-    let engine = engine(&format!("- {{key: k, rate_limit: {limit}}}"));
-    let of = descriptor(&[("k", "v")]);
-    assert_eq!(engine.ask_at(0, 5, vec![of.clone(), of.clone()]).verdict, Verdict::Allow);
-    let later = engine.ask_at(6, 1, vec![of]);
-    assert_eq!(summary(&later), (Verdict::Allow, vec![(Verdict::Allow, 5)]));
 }
 
 /// What is shown to an operator is worth something only if the next request gets just that.
@@ -236,180 +230,6 @@ fn a_preview_says_what_the_decision_after_it_says_and_takes_nothing() {
             assert_eq!(status.verdict == Verdict::Allow, then.is_allow(), "at {secs}");
             assert_eq!(status.reset, then.wait(now), "at {secs}");
         }
-    }
-}
-
-const SEVERAL: &str = "
-- key: user
-  rate_limits:
-  - {name: short, algorithm: token_bucket, requests: 2, period: 10s}
-  - {name: hour, algorithm: sliding_window, requests: 3, period: 1h}
-  - {name: day, requests: 4, period: 1d}
-";
-
-#[test]
-fn several_limits_on_one_descriptor_take_together_and_the_tightest_is_told() {
-    let engine = engine(SEVERAL);
-    let of = || vec![descriptor(&[("user", "u")])];
-    let name = |status: &Status| status.limit.as_ref().map(|limit| limit.name.clone());
-    let mut seen = Vec::new();
-    for secs in [0, 0, 0, 10, 20] {
-        let answer = engine.ask_at(secs, 1, of());
-        let status = &answer.statuses[0];
-        seen.push((answer.verdict, name(status).unwrap_or_default(), status.remaining));
-    }
-    let (allow, deny) = (Verdict::Allow, Verdict::Deny);
-    let expected = [
-        (allow, "short", 1),
-        (allow, "short", 0),
-        (deny, "short", 0),
-        (allow, "hour", 0),
-        (deny, "hour", 0),
-    ];
-    assert_eq!(seen, expected.map(|(verdict, name, left)| (verdict, name.to_owned(), left)));
-}
-
-#[test]
-fn a_replaced_limit_does_not_apply_and_is_not_charged() {
-    let engine = engine(
-        "
-- {key: tenant, rate_limit: {name: tenant, unit: hour, requests_per_unit: 1}}
-- {key: vip, rate_limit: {unit: hour, requests_per_unit: 5, replaces: [{name: tenant}]}}
-",
-    );
-    let both = || vec![descriptor(&[("tenant", "t")]), descriptor(&[("vip", "v")])];
-    for left in [4, 3, 2] {
-        let answer = engine.ask(both());
-        assert_eq!(
-            summary(&answer),
-            (Verdict::Allow, vec![(Verdict::Allow, 0), (Verdict::Allow, left)])
-        );
-        assert_eq!(answer.statuses[0].limit, None);
-    }
-    assert_eq!(engine.left(&[("tenant", "t")]), 1);
-}
-
-#[test]
-fn an_override_takes_the_place_of_the_rule_where_the_domain_is_known() {
-    let engine = engine("- {key: k, rate_limit: {unit: hour, requests_per_unit: 1, name: n}}");
-    let limit = Some(LimitOverride { requests: 3, unit: Unit::Minute });
-    let of = || vec![Descriptor { limit, ..descriptor(&[("k", "v")]) }];
-    for left in [2, 1, 0] {
-        assert_eq!(summary(&engine.ask(of())), (Verdict::Allow, vec![(Verdict::Allow, left)]));
-    }
-    let denied = engine.ask(of());
-    assert_eq!(denied.verdict, Verdict::Deny);
-    let view = denied.statuses[0].limit.clone().expect("a limit");
-    assert_eq!((view.requests, view.unit, view.name), (3, Some(Unit::Minute), String::new()));
-    // The rule's own counter was not touched.
-    assert_eq!(engine.left(&[("k", "v")]), 1);
-
-    let request = Request { domain: "other".into(), descriptors: of(), hits: Hits::new(1) };
-    let answer =
-        wait(engine.engine.decide(&request, Timestamp::from_secs(START))).expect("a decision");
-    assert_eq!(answer.statuses, [Status::NO_LIMIT]);
-}
-
-#[test]
-fn a_refund_gives_back_what_was_taken_for_every_algorithm() {
-    let limits = [
-        "{unit: day, requests_per_unit: 10}",
-        "{algorithm: first_hit_window, period: 1d, requests: 10}",
-        "{algorithm: token_bucket, period: 1d, requests: 10}",
-        "{algorithm: sliding_window, period: 1d, requests: 10}",
-        "{algorithm: sliding_buckets, period: 1d, requests: 10}",
-        "{algorithm: sliding_buckets, exact: true, period: 1d, requests: 10}",
-    ];
-    for limit in limits {
-        let engine = engine(&format!("- {{key: k, rate_limit: {limit}}}"));
-        let of = |direction| vec![Descriptor { direction, ..descriptor(&[("k", "v")]) }];
-        engine.ask_at(0, 7, of(Direction::Take));
-        assert_eq!(engine.left(&[("k", "v")]), 3, "{limit}");
-        let refund = engine.ask_at(0, 4, of(Direction::Refund));
-        assert_eq!(summary(&refund), (Verdict::Allow, vec![(Verdict::Allow, 7)]), "{limit}");
-        engine.ask_at(0, 100, of(Direction::Refund));
-        assert_eq!(engine.left(&[("k", "v")]), 10, "{limit}");
-    }
-}
-
-#[test]
-fn quota_mode_denies_only_when_all_are_over() {
-    let rules = "
-- {key: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: b, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}
-";
-    let engine = engine(rules);
-    let both = || vec![descriptor(&[("a", "x")]), descriptor(&[("b", "x")])];
-    let (allow, deny) = (Verdict::Allow, Verdict::Deny);
-    assert_eq!(summary(&engine.ask(both())), (allow, vec![(allow, 0), (allow, 1)]));
-    assert_eq!(summary(&engine.ask(both())), (allow, vec![(deny, 0), (allow, 0)]));
-    assert_eq!(summary(&engine.ask(both())), (deny, vec![(deny, 0), (deny, 0)]));
-}
-
-#[test]
-fn the_global_modes_hold_for_every_rule() {
-    let rules = "
-- {key: a, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: b, rate_limit: {unit: hour, requests_per_unit: 5}}
-";
-    let both = || vec![descriptor(&[("a", "x")]), descriptor(&[("b", "x")])];
-    let (allow, deny) = (Verdict::Allow, Verdict::Deny);
-    let shadow = engine_with(rules, Modes { shadow: GlobalShadow::On, ..Modes::default() });
-    shadow.ask(both());
-    // The request passes; the status tells what would have been.
-    assert_eq!(summary(&shadow.ask(both())), (allow, vec![(deny, 0), (allow, 3)]));
-    let quota = engine_with(rules, Modes { quota: GlobalQuota::On, ..Modes::default() });
-    quota.ask(both());
-    assert_eq!(summary(&quota.ask(both())), (allow, vec![(deny, 0), (allow, 3)]));
-}
-
-#[test]
-fn metadata_of_rules_that_passed_is_merged_and_the_first_value_wins() {
-    let rules = "
-- {key: a, rate_limit: {unit: hour, requests_per_unit: 9}, metadata: {plan: gold, cost: 2}}
-- {key: b, rate_limit: {unit: hour, requests_per_unit: 9}, metadata: {plan: iron, team: [x]}}
-- {key: c, rate_limit: {unit: hour, requests_per_unit: 0}, metadata: {over: true}}
-";
-    let modes = Modes { metadata: DynamicMetadata::On, ..Modes::default() };
-    let engine = engine_with(rules, modes);
-    let answer = engine.ask(["a", "b", "c"].map(|key| descriptor(&[(key, "x")])).into());
-    let Some(Value::Map(fields)) = answer.metadata else { panic!("no metadata") };
-    let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-    let text = |text: &str| Value::Text(text.to_owned());
-    let expected = Value::Map(vec![
-        ("plan".to_owned(), text("gold")),
-        ("cost".to_owned(), Value::Number(2.0)),
-        ("team".to_owned(), Value::List(vec![text("x")])),
-    ]);
-    assert_eq!(field("metadata"), Some(&expected));
-    assert_eq!(field("domain"), Some(&text("d")));
-    let Some(Value::List(descriptors)) = field("descriptors") else { panic!("no descriptors") };
-    let entries = Value::List(vec![text("a=x")]);
-    assert_eq!(descriptors[0], Value::Map(vec![("entries".to_owned(), entries)]));
-}
-
-#[test]
-fn changed_limits_keep_live_counts_unless_algorithm_or_period_change() {
-    let engine = engine("- {key: k, rate_limit: {unit: day, requests_per_unit: 5}}");
-    let of = [("k", "v")];
-    engine.ask_at(0, 3, vec![descriptor(&of)]);
-    let put = |limit: &str| {
-        let dir = tempfile::TempDir::new().expect("a directory");
-        let rules = rules_of(dir.path(), &format!("- {{key: k, rate_limit: {limit}}}"));
-        engine.engine.replace_limits(rules).expect("rules in force");
-    };
-    let table = [
-        ("{unit: day, requests_per_unit: 9}", 6),
-        ("{name: renamed, unit: day, requests_per_unit: 9}", 6),
-        ("{unit: day, requests_per_unit: 2}", 0),
-        ("{period: 24h, requests: 9, borrow: 4}", 10),
-        ("{unit: hour, requests_per_unit: 9}", 9),
-        ("{algorithm: token_bucket, unit: day, requests: 9}", 9),
-        ("{unit: day, requests_per_unit: 5}", 2),
-    ];
-    for (limit, left) in table {
-        put(limit);
-        assert_eq!(engine.left(&of), left, "{limit}");
     }
 }
 

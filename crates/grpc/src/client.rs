@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::Broken;
 use crate::broken::ErrorCode;
 use crate::frame::{self, Head};
-use crate::link::{Event, Link};
+use crate::link::{Event, Link, Peer};
 use crate::message::{self, PREFIX_BYTES};
 use crate::outgoing::Body;
 use crate::streams::{Capacity, Streams};
@@ -90,7 +90,7 @@ impl Connection {
     /// A connection to `authority` for calls of the method `path`, each with this metadata.
     #[must_use]
     pub fn new(authority: &str, path: &str, metadata: &[(&str, &str)]) -> Connection {
-        let mut link = Link::new(HEADER_BYTES_MAX as usize, STREAMS_INITIAL);
+        let mut link = Link::new(Peer::Server, HEADER_BYTES_MAX as usize, STREAMS_INITIAL);
         let window = (ANSWER_BYTES_MAX + PREFIX_BYTES) as u32;
         let buffer = link.outgoing.output.buffer();
         buffer.extend_from_slice(frame::PREFACE);
@@ -132,7 +132,6 @@ impl Connection {
         let new = || Stream { body: Body::new(), response: Response::default() };
         let mut stream = self.streams.spare(new);
         stream.body.renew(self.link.initial_window);
-        stream.response.renew();
         let prefix = message::prefix(message.len());
         let size = PREFIX_BYTES + message.len();
         if stream.body.claim(size, outgoing) {

@@ -165,8 +165,8 @@ pub(crate) struct Settings {
     pub(crate) header_table_size: Option<u32>,
     pub(crate) concurrent_streams_max: Option<u32>,
     pub(crate) initial_window_size: Option<u32>,
-    pub(crate) frame_size_max: Option<u32>,
-    pub(crate) enable_push: Option<u32>,
+    /// Whether ENABLE_PUSH is 1 anywhere in the frame.
+    pub(crate) enables_push: bool,
 }
 
 impl Settings {
@@ -182,7 +182,7 @@ impl Settings {
             match u16::from_be_bytes([i0, i1]) {
                 1 => settings.header_table_size = Some(value),
                 2 if value > 1 => return Err(Broken::protocol("ENABLE_PUSH is neither 0 nor 1")),
-                2 => settings.enable_push = Some(value),
+                2 => settings.enables_push |= value == 1,
                 3 => settings.concurrent_streams_max = Some(value),
                 4 if value > STREAM_ID_MAX => {
                     return Err(Broken::flow_control("INITIAL_WINDOW_SIZE is beyond 2^31-1"));
@@ -191,7 +191,7 @@ impl Settings {
                 5 if !(PAYLOAD_BYTES_MAX as u32..=PAYLOAD_BYTES_LIMIT).contains(&value) => {
                     return Err(Broken::protocol("MAX_FRAME_SIZE is below 2^14 or beyond 2^24-1"));
                 }
-                5 => settings.frame_size_max = Some(value),
+                // MAX_FRAME_SIZE is only checked: larger frames than by default are never sent.
                 _ => {}
             }
         }

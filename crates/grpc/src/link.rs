@@ -15,7 +15,7 @@ use crate::outgoing::{Outgoing, WINDOW_INITIAL};
 
 /// Useless frames that are accepted in a row. A client that cancels a thousand concurrent calls sends a
 /// thousand resets.
-const BUDGET_MAX: u32 = 8192;
+pub(crate) const BUDGET_MAX: u32 = 8192;
 /// Refilled per answered message: a call may be followed by its reset, two window updates, an empty DATA
 /// frame and more.
 const BUDGET_PER_CALL: u32 = 8;
@@ -58,9 +58,17 @@ pub(crate) enum Event {
 /// The frame that began a header block, and the block.
 pub(crate) type Block<'a> = (Head, Cow<'a, [u8]>);
 
+/// The other side of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Client,
+    Server,
+}
+
 /// The state of a connection apart from its streams.
 #[derive(Debug)]
 pub(crate) struct Link {
+    peer: Peer,
     pub(crate) outgoing: Outgoing,
     pub(crate) decoder: Decoder,
     pub(crate) window: ReceiveWindow,
@@ -82,8 +90,9 @@ pub(crate) struct Link {
 impl Link {
     /// A connection with this limit for encoded header blocks, and for its own streams until the peer's
     /// settings arrive.
-    pub(crate) fn new(block_bytes_max: usize, concurrent_streams_max: u32) -> Link {
+    pub(crate) fn new(peer: Peer, block_bytes_max: usize, concurrent_streams_max: u32) -> Link {
         Link {
+            peer,
             outgoing: Outgoing::new(),
             decoder: Decoder::new(TABLE_SIZE_INITIAL),
             window: ReceiveWindow::new(CONNECTION_WINDOW),
@@ -214,6 +223,10 @@ impl Link {
             return Ok(Event::Done);
         }
         let settings = Settings::parse(payload)?;
+        if settings.enables_push && self.peer == Peer::Server {
+            // Only a client may (RFC 9113, section 6.5.2).
+            return Err(Broken::protocol("a server enables push"));
+        }
         self.check_unread()?;
         if !self.has_preface {
             // Limits that are absent from the first SETTINGS are infinite.
@@ -226,10 +239,6 @@ impl Link {
             frame::ACK,
             0,
         ));
-        if let Some(size) = settings.frame_size_max {
-            // Larger frames are allowed but never sent.
-            self.outgoing.frame_bytes_max = frame::PAYLOAD_BYTES_MAX.min(size as usize);
-        }
         if let Some(streams) = settings.concurrent_streams_max {
             self.concurrent_streams_max = streams;
         }
@@ -275,6 +284,11 @@ impl Link {
             frame::write_word(frame::WINDOW_UPDATE, 0, increment, buffer);
         }
         Ok(())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn budget(&self) -> u32 {
+        self.budget
     }
 
     /// Charges one useless frame.
@@ -427,3 +441,6 @@ impl Blocks {
         Ok(Some((begun, std::mem::take(&mut self.bytes))))
     }
 }
+
+#[cfg(test)]
+mod tests;

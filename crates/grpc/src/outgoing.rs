@@ -25,7 +25,6 @@ pub(crate) fn release(buffer: &mut Vec<u8>) {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) output: Output,
-    pub(crate) frame_bytes_max: usize,
     window: i64,
     waiting_bytes: usize,
     /// The memory of the bodies of open streams.
@@ -39,7 +38,6 @@ impl Outgoing {
     pub(crate) fn new() -> Outgoing {
         Outgoing {
             output: Output::default(),
-            frame_bytes_max: frame::PAYLOAD_BYTES_MAX,
             window: WINDOW_INITIAL,
             waiting_bytes: 0,
             bodies_capacity: 0,
@@ -186,7 +184,7 @@ impl Body {
         let fits = self.is_empty()
             && size <= self.window
             && size <= outgoing.window
-            && bytes <= outgoing.frame_bytes_max;
+            && bytes <= frame::PAYLOAD_BYTES_MAX;
         if fits {
             self.window -= size;
             outgoing.window -= size;
@@ -211,7 +209,7 @@ impl Body {
         let mut frames = 0;
         while !self.is_empty() {
             let window = usize::try_from(self.window.min(outgoing.window)).unwrap_or(0);
-            let size = self.len().min(window).min(outgoing.frame_bytes_max);
+            let size = self.len().min(window).min(frame::PAYLOAD_BYTES_MAX);
             let chunk = self.bytes.get(self.sent..self.sent + size).unwrap_or_default();
             if chunk.is_empty() {
                 break;

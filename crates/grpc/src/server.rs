@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::broken::ErrorCode;
 use crate::frame::{self, Head};
-use crate::link::{Event, Link};
+use crate::link::{Event, Link, Peer};
 use crate::streams::Streams;
 use crate::{Code, Status};
 
@@ -133,7 +133,7 @@ impl Connection {
     pub fn new(limits: Limits) -> Connection {
         let block_bytes_max = limits.header_bytes_max.saturating_mul(BLOCK_RATIO);
         let block_bytes_max = block_bytes_max.max(frame::PAYLOAD_BYTES_MAX);
-        let mut link = Link::new(block_bytes_max, u32::MAX);
+        let mut link = Link::new(Peer::Client, block_bytes_max, u32::MAX);
         let window = limits.message_bytes_max.saturating_add(crate::message::PREFIX_BYTES);
         let window = window.clamp(STREAM_WINDOW_MIN, frame::STREAM_ID_MAX as usize);
         let window = u32::try_from(window).unwrap_or(frame::STREAM_ID_MAX);

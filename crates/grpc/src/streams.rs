@@ -47,6 +47,12 @@ impl<T: Capacity> Streams<T> {
         self.open.len()
     }
 
+    /// Closed streams that are kept.
+    #[cfg(test)]
+    pub(crate) fn spare_len(&self) -> usize {
+        self.spare.len()
+    }
+
     /// A stream to open, reused if possible.
     #[inline]
     pub(crate) fn spare(&mut self, make: impl FnOnce() -> T) -> Box<T> {

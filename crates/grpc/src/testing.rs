@@ -69,25 +69,29 @@ pub(crate) fn call(stream: u32, message: &[u8]) -> Vec<u8> {
     [headers(stream, 0), data(stream, frame::END_STREAM, &envelope(message))].concat()
 }
 
-/// The frames of an output. Header blocks are decoded to `name: value` lines.
-pub(crate) fn frames(mut output: &[u8]) -> Vec<(Head, Vec<u8>)> {
-    let mut decoder = Decoder::new(4096);
+/// The frames of an output.
+pub(crate) fn raw_frames(mut output: &[u8]) -> Vec<(Head, Vec<u8>)> {
     let mut frames = Vec::new();
     while let Some((head, payload, rest)) = frame::cut(output).unwrap() {
-        let payload = if head.kind == frame::HEADERS {
-            let mut text = Vec::new();
-            let line = |field: crate::hpack::Field<'_>| {
-                text.extend_from_slice(&[field.name, b": ", field.value, b"\n"].concat());
-            };
-            decoder.decode(payload, usize::MAX, line).unwrap();
-            text
-        } else {
-            payload.to_vec()
-        };
-        frames.push((head, payload));
+        frames.push((head, payload.to_vec()));
         output = rest;
     }
     assert!(output.is_empty(), "frames are written whole");
+    frames
+}
+
+/// The frames of an output. Header blocks are decoded to `name: value` lines.
+pub(crate) fn frames(output: &[u8]) -> Vec<(Head, Vec<u8>)> {
+    let mut decoder = Decoder::new(4096);
+    let mut frames = raw_frames(output);
+    for (_, payload) in frames.iter_mut().filter(|(head, _)| head.kind == frame::HEADERS) {
+        let mut text = Vec::new();
+        let line = |field: crate::hpack::Field<'_>| {
+            text.extend_from_slice(&[field.name, b": ", field.value, b"\n"].concat());
+        };
+        decoder.decode(payload, usize::MAX, line).unwrap();
+        *payload = text;
+    }
     frames
 }
 

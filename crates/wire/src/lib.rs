@@ -11,6 +11,8 @@ mod lease;
 mod mapping;
 mod reader;
 pub mod rls;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod writer;
 
 pub use envoy::{CLUSTER_NAME_BYTES_MAX, grpc_service_of_cluster};

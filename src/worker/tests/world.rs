@@ -6,7 +6,10 @@ use crate::config::{Config, DeniedReply, HeaderStyle, UndecidedMode};
 use crate::host::stats::MetricKind;
 use crate::host::{Call, CallId, Conflict, Host, LogLevel, SharedValue, StreamId, Unsent};
 use crate::host::{Header, Reply};
-use crate::request::descriptors::Descriptors;
+use crate::leases::descriptor_state::DescriptorState;
+use crate::leases::local_table::LocalRecord;
+use crate::leases::shared_table::Write;
+use crate::request::descriptors::{Descriptors, LeaseKey};
 use crate::worker::{HeadersStatus, Worker};
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -42,13 +45,18 @@ pub(super) struct World {
     /// This many of the next writes of shared data lose to another worker.
     pub(super) conflicts: u32,
     pub(super) sent: Vec<Sent>,
-    calls: u32,
+    /// The id of the last call.
+    pub(super) calls: u32,
     /// Whether Envoy refuses calls.
     pub(super) unsendable: bool,
     /// Whether calls fail at once, with a cause that arrives later.
     pub(super) fails_at_once: bool,
     /// The workers that requested a wake.
-    wakes: Vec<usize>,
+    pub(super) wakes: Vec<usize>,
+    /// Whether Envoy refuses wakes.
+    pub(super) no_wakes: bool,
+    /// The metrics, and what was added to each since the last look.
+    metrics: Vec<(String, i64)>,
     pub(super) resumed: Vec<StreamId>,
     pub(super) replies: Vec<(StreamId, u32, Vec<Header>)>,
     pub(super) headers: Vec<Header>,
@@ -129,8 +137,11 @@ impl Host for FakeHost {
     }
 
     fn wake(&self) -> bool {
-        self.world.borrow_mut().wakes.push(self.worker);
-        true
+        let mut world = self.world.borrow_mut();
+        if !world.no_wakes {
+            world.wakes.push(self.worker);
+        }
+        !world.no_wakes
     }
 
     fn resume(&self, stream: StreamId) {
@@ -146,11 +157,18 @@ impl Host for FakeHost {
         self.world.borrow_mut().headers.extend_from_slice(headers);
     }
 
-    fn define_metric(&self, _kind: MetricKind, _name: &str) -> Option<u32> {
-        None
+    fn define_metric(&self, _kind: MetricKind, name: &str) -> Option<u32> {
+        let metrics = &mut self.world.borrow_mut().metrics;
+        let known = metrics.iter().position(|(known, _)| known == name);
+        if known.is_none() {
+            metrics.push((name.to_owned(), 0));
+        }
+        u32::try_from(known.unwrap_or(metrics.len() - 1)).ok()
     }
 
-    fn add_to_metric(&self, _metric: u32, _amount: i64) {}
+    fn add_to_metric(&self, metric: u32, amount: i64) {
+        self.world.borrow_mut().metrics[metric as usize].1 += amount;
+    }
 
     fn log(&self, _level: LogLevel, message: &str) {
         self.world.borrow_mut().logs.push(message.to_owned());
@@ -198,6 +216,54 @@ impl Envoy {
 
     pub(super) fn world_mut(&self) -> RefMut<'_, World> {
         self.world.borrow_mut()
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.world().now)
+    }
+
+    /// The metrics that changed since the last look, without their prefix.
+    pub(super) fn counted(&mut self) -> Vec<(String, i64)> {
+        for worker in &mut self.workers {
+            worker.stats.flush(&worker.host);
+        }
+        let mut counted = Vec::new();
+        for (name, amount) in &mut self.world_mut().metrics {
+            let name = name.trim_start_matches("tidegate.").to_owned();
+            match std::mem::take(amount) {
+                0 => {}
+                amount => counted.push((name, amount)),
+            }
+        }
+        counted.sort_unstable();
+        counted
+    }
+
+    pub(super) fn key(&self, name: &str) -> LeaseKey {
+        self.descriptors(0, &[(name, 1)]).iter().next().unwrap().key
+    }
+
+    /// A worker's record of a name, inserted if it has none.
+    pub(super) fn record(&mut self, worker: usize, name: &str) -> &mut LocalRecord {
+        let (key, now) = (self.key(name), self.now());
+        let (index, _) = self.workers[worker].local.find_or_insert(key, now);
+        self.workers[worker].local.get_mut(index).unwrap()
+    }
+
+    /// The state of a name in the slot that all workers share.
+    pub(super) fn slot(&mut self, name: &str) -> DescriptorState {
+        let (key, now) = (self.key(name), self.now());
+        self.workers[0].change_slot(key, now, |slot| (*slot, Write::Keep)).unwrap()
+    }
+
+    pub(super) fn change_slot(&mut self, name: &str, change: impl Fn(&mut DescriptorState)) {
+        let (key, now) = (self.key(name), self.now());
+        self.workers[0]
+            .change_slot(key, now, |slot| {
+                change(slot);
+                ((), Write::Store)
+            })
+            .unwrap();
     }
 
     pub(super) fn descriptors(&self, worker: usize, needs: Needs<'_>) -> Descriptors {

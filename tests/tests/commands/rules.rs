@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run, run_with_output_closed};
-use tidegate_tests::rls::{Rls, parse};
+use tidegate_tests::rls::Rls;
 use tidegate_tests::sidecar::Sidecar;
 use tidegate_tests::{artifacts, wait};
 use tidegate_wire::rls::Code;
+use tidegate_wire::testing::parse;
 use tokio::process::Command;
 
 const LIMITS: &str = "\

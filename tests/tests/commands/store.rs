@@ -10,11 +10,12 @@ use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tidegate_tests::command::{Ran, run, run_with_output_closed};
-use tidegate_tests::rls::{Rls, parse, request};
+use tidegate_tests::rls::{Rls, request};
 use tidegate_tests::service::Service;
 use tidegate_tests::sidecar::{Sidecar, home};
 use tidegate_tests::{artifacts, memory, not_run, wait};
 use tidegate_wire::rls::Code;
+use tidegate_wire::testing::parse;
 use tokio::process::Command;
 
 const LIMITS: &str = "\

@@ -2,7 +2,7 @@
 
 use anyhow::{bail, ensure};
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::client::drive;
 use tidegate_tests::load::{Load, Pace};
@@ -85,7 +85,7 @@ async fn a_kill_of_an_envoy_adds_no_tokens_and_the_other_goes_on() -> anyhow::Re
 fn impatient(mode: &str) -> String {
     let mut plugin = plugin();
     plugin["failure_mode"] = json!(mode);
-    plugin["sidecar"]["timeout_ms"] = json!(100);
+    plugin["sidecar"]["timeout_ms"] = json!(300);
     plugin.to_string()
 }
 
@@ -94,7 +94,7 @@ async fn breakers_open(stack: &Stack) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_sidecar_stands_still_failure_mode_rules_and_the_breaker_opens()
+async fn a_stopped_sidecar_costs_a_timeout_then_failure_mode_rules_and_the_breaker_opens()
 -> anyhow::Result<()> {
     for (mode, status) in [("allow", 200), ("deny", 500)] {
         let stack = Stack::start(
@@ -110,6 +110,14 @@ async fn while_the_sidecar_stands_still_failure_mode_rules_and_the_breaker_opens
         .await?;
         ensure!(breakers_open(&stack).await == Some(0), "no breaker is open at first");
         stack.sidecar.process.freeze().await?;
+        let start = Instant::now();
+        let reply = stack.send(b"a").await?;
+        let took = start.elapsed();
+        ensure!(reply.status == status, "failure_mode {mode}: {reply:?}");
+        // Envoy's timers count whole milliseconds of their own and may end a little early. The answer
+        // has to come by the timeout, not at once.
+        ensure!(took >= Duration::from_millis(250), "{took:?}: the request did not wait");
+        ensure!(took < Duration::from_secs(10), "{took:?}: the timeout did not end the wait");
         // Clients without local state, so that each needs a call.
         let outcome = Load::of_clients(stack.addresses(), "frozen", 400, 400).run().await?;
         ensure!(outcome.of(status) == 400, "failure_mode {mode}: {:?}", outcome.statuses);

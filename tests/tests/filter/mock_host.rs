@@ -705,9 +705,9 @@ fn the_module_wants_nothing_of_its_host_but_proxy_wasm_and_a_little_of_wasi() {
     }
 }
 
-fn built() -> wasmtime::Module {
+fn built() -> wasmi::Module {
     let module = std::fs::read(artifacts::filter().expect("the built filter")).expect("readable");
-    wasmtime::Module::new(&wasmtime::Engine::default(), module).expect("a module")
+    wasmi::Module::new(&wasmi::Engine::default(), module).expect("a module")
 }
 
 /// What a request costs that is decided by what the filter holds, in instructions of each export.

@@ -2,8 +2,6 @@
 
 mod algorithms;
 mod config;
-mod modes;
+mod corpus;
 mod reports;
 mod requests;
-mod rules;
-mod usage;

@@ -1,9 +1,12 @@
 //! The client, driven by raw frames.
 
+mod calls;
+mod responses;
+mod useless;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::Code;
 use crate::frame::{END_HEADERS, END_STREAM, HEADERS};
 use crate::testing::{
     any_frame, block, data, envelope, frame, frames, mutate, pieces, reset, settings, window_update,
@@ -50,134 +53,6 @@ fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, flags | END_HEADERS, stream, &block(fields))
 }
 
-/// A call with these response frames ends like this, once.
-#[track_caller]
-fn check(input: &[Vec<u8>], expected: End) {
-    let mut connection = connected();
-    assert_eq!(connection.call(b"x"), Some(1));
-    assert_eq!(said(&mut connection, &input.concat()).unwrap(), [(1, expected)]);
-    assert_eq!((connection.calls(), connection.buffered_bytes), (0, 0));
-    assert_eq!(said(&mut connection, &reset(1)).unwrap(), [], "it has ended already");
-}
-
-fn refused(code: Code, message: &str) -> End {
-    End::Refused(code as u32, message.to_owned())
-}
-
-#[test]
-fn responses_are_classified() {
-    let ok = || headers(1, END_STREAM, &OK);
-    let begun = || headers(1, 0, &HEADERS_200);
-    let message = || data(1, 0, &envelope(b"answer"));
-    check(&[begun(), message(), ok()], End::Answer(b"answer".to_vec()));
-    let (front, back) = (envelope(b"answer")[..3].to_vec(), envelope(b"answer")[3..].to_vec());
-    check(&[begun(), data(1, 0, &front), data(1, 0, &back), ok()], End::Answer(b"answer".to_vec()));
-    let early = headers(1, 0, &[(":status", "103")]);
-    check(&[early, begun(), message(), ok()], End::Answer(b"answer".to_vec()));
-
-    let only = [&HEADERS_200[..], &[("grpc-status", "8"), ("grpc-message", "100 %25")]].concat();
-    check(&[headers(1, END_STREAM, &only)], refused(Code::ResourceExhausted, "100 %"));
-    check(&[begun(), ok()], refused(Code::Internal, "the answer has no whole message"));
-    check(
-        &[begun(), message(), message(), ok()],
-        refused(Code::Internal, "the answer has more than one message"),
-    );
-    check(
-        &[begun(), data(1, 0, &[1, 0, 0, 0, 0]), ok()],
-        refused(Code::Internal, "the answer is compressed"),
-    );
-    check(
-        &[begun(), data(1, 0, &[0, 255, 0, 0, 0]), ok()],
-        refused(Code::ResourceExhausted, "the answer is too large"),
-    );
-    check(
-        &[begun(), data(1, END_STREAM, &envelope(b"x"))],
-        refused(Code::Unknown, "the response has no grpc-status"),
-    );
-    check(&[begun(), headers(1, END_STREAM, &[("grpc-status", "x")])], refused(Code::Unknown, ""));
-
-    check(&[headers(1, END_STREAM, &[(":status", "503")])], End::Http(503));
-    check(&[headers(1, 0, &[(":status", "404")]), data(1, END_STREAM, b"no")], End::Http(404));
-    check(&[headers(1, 0, &[(":status", "404")]), reset(1)], End::Http(404));
-    check(&[begun(), message(), reset(1)], End::Reset(8));
-    let malformed = || End::Reset(ErrorCode::Protocol as u32);
-    check(&[message()], malformed());
-    check(&[ok()], malformed());
-    check(&[begun(), headers(1, 0, &OK)], malformed());
-    check(&[begun(), begun()], malformed());
-    check(&[headers(1, 0, &[(":status", "2x")])], malformed());
-    check(&[headers(1, 0, &[(":status", "200"), (":path", "/")])], malformed());
-    check(&[begun(), window_update(1, 0)], malformed());
-    check(&[window_update(1, (1 << 31) - 1)], End::Reset(ErrorCode::FlowControl as u32));
-}
-
-/// A server with a low limit refuses further calls, and the client begins none before it knows the limit.
-#[test]
-fn one_call_may_be_begun_before_the_settings() {
-    let mut connection = Connection::new("localhost", "/test.Echo/Echo", &[]);
-    assert_eq!(connection.call(b"x"), Some(1));
-    assert_eq!(connection.call(b"x"), None);
-    said(&mut connection, &settings(&[])).unwrap();
-    assert_eq!(connection.call(b"x"), Some(3));
-}
-
-#[test]
-fn goaway_ends_what_it_does_not_cover() {
-    let mut connection = connected();
-    for _ in 0..3 {
-        connection.call(b"x").unwrap();
-    }
-    let goaway = frame(frame::GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
-    let ends = said(&mut connection, &goaway).unwrap();
-    assert_eq!(ends, [(3, End::Unprocessed), (5, End::Unprocessed)]);
-    assert!(connection.is_leaving());
-    assert_eq!(connection.call(b"x"), None);
-    let rest =
-        [headers(1, 0, &HEADERS_200), data(1, 0, &envelope(b"y")), headers(1, END_STREAM, &OK)];
-    let ends = said(&mut connection, &rest.concat()).unwrap();
-    assert_eq!(ends, [(1, End::Answer(b"y".to_vec()))]);
-}
-
-#[test]
-fn the_limit_of_streams_and_windows_are_obeyed() {
-    let mut connection = connected();
-    said(&mut connection, &settings(&[(3, 2), (4, 10)])).unwrap();
-    assert_eq!(connection.call(b"x"), Some(1));
-    assert_eq!(connection.call(&[7; 20]), Some(3));
-    connection.written(usize::MAX);
-    assert!(!connection.may_call());
-    said(&mut connection, &window_update(3, 14)).unwrap();
-    let sent = frames(connection.output());
-    assert_eq!((sent[0].0.length, sent[0].0.flags), (14, 0));
-    connection.written(usize::MAX);
-    said(&mut connection, &window_update(3, 100)).unwrap();
-    let sent = frames(connection.output());
-    assert_eq!((sent[0].0.length, sent[0].0.flags), (1, END_STREAM));
-    assert!(!connection.may_call(), "two are under way");
-    said(&mut connection, &reset(1)).unwrap();
-    assert_eq!(connection.call(b"x"), Some(5));
-}
-
-/// The header block is indexed once, unless the server allows no table.
-#[test]
-fn fields_are_indexed_if_the_server_lets_them() {
-    let text = ":method: POST\n:scheme: http\n:authority: localhost\n:path: /test.Echo/Echo\n\
-                content-type: application/grpc\nte: trailers\nx-a: b\n";
-    for (table_size, last_bytes) in [(None, 7), (Some(4096), 7), (Some(0), 98)] {
-        let mut connection = Connection::new("localhost", "/test.Echo/Echo", &[("X-A", "b")]);
-        let pairs: Vec<(u16, u32)> = table_size.into_iter().map(|size| (1, size)).collect();
-        said(&mut connection, &settings(&pairs)).unwrap();
-        for _ in 0..3 {
-            connection.call(b"x").unwrap();
-        }
-        let output = connection.output().strip_prefix(frame::PREFACE).unwrap().to_vec();
-        let sent = frames(&output);
-        let blocks: Vec<_> = sent.iter().filter(|(head, _)| head.kind == HEADERS).collect();
-        assert!(blocks.iter().all(|(_, block)| block == text.as_bytes()), "{sent:?}");
-        assert_eq!(blocks[2].0.length, last_bytes);
-    }
-}
-
 #[test]
 fn hostile_servers_break_the_connection() {
     for (input, code) in [
@@ -188,14 +63,32 @@ fn hostile_servers_break_the_connection() {
         (window_update(0, (1 << 31) - 1), ErrorCode::FlowControl),
         (frame(frame::PRIORITY, 0, 1, &[0; 5]).repeat(9000), ErrorCode::EnhanceYourCalm),
         (headers(1, 0, &[(":status", "100")]).repeat(9000), ErrorCode::EnhanceYourCalm),
+        // A server may not enable push, not even for a moment (RFC 9113, section 6.5.2).
+        (settings(&[(2, 1)]), ErrorCode::Protocol),
+        (settings(&[(2, 1), (2, 0)]), ErrorCode::Protocol),
+        (settings(&[(2, 2)]), ErrorCode::Protocol),
+        (frame(frame::SETTINGS, 0, 3, &[]), ErrorCode::Protocol),
+        (frame(99, 0, 1, &[0; 16_385]), ErrorCode::FrameSize),
+        (data(5, 0, b"x"), ErrorCode::Protocol),
     ] {
         let mut connection = connected();
         connection.call(b"x").unwrap();
+        connection.written(usize::MAX);
         let broken = said(&mut connection, &input).unwrap_err();
         assert_eq!(broken.code, code as u32, "{broken}");
+        let sent = frames(connection.output());
+        let (head, payload) = sent.last().unwrap();
+        assert_eq!((head.kind, &payload[4..8]), (frame::GOAWAY, &broken.code.to_be_bytes()[..]));
         assert!(connection.is_leaving());
         assert_eq!(said(&mut connection, &[]), Err(broken));
     }
+}
+
+#[test]
+fn a_server_may_say_that_it_does_not_push() {
+    let mut connection = connected();
+    assert_eq!(said(&mut connection, &settings(&[(2, 0)])), Ok(Vec::new()));
+    assert_eq!(connection.call(b"x"), Some(1));
 }
 
 const BLOCKS: [&[(&str, &str)]; 5] =

@@ -19,7 +19,10 @@ fn of_a_file() {
         ("", "1:1: expected a limits file, found nothing"),
         ("7", "1:1: expected a limits file, found the number 7"),
         ("[domain, d]", "1:1: expected a limits file, found a list"),
+        ("- domain: d\n", "1:1: expected a limits file, found a list"),
+        ("domain: d\n  descriptors: [\n", "2:14: mapping values are not allowed in this context"),
         ("domain: d\ndescriptors: {key: k}", "2:14: `descriptors`: expected a list, found a map"),
+        ("domain: d\ndescriptors: k", "2:14: `descriptors`: expected a list, found \"k\""),
         (
             "domain: d\ndescriptor: []",
             "2:1: unknown key `descriptor` in a limits file (did you mean `descriptors`?); \
@@ -95,6 +98,13 @@ fn of_a_descriptor() {
             "{key: k, share_threshold: maybe}",
             "3:29: `share_threshold`: expected true or false, found \"maybe\"",
         ),
+        (
+            "{1: x, key: k}",
+            "3:4: unknown key `1` in a descriptor; expected key, value, match, rate_limit, \
+             rate_limits, shadow_mode, quota_mode, detailed_metric, value_to_metric, \
+             share_threshold, metadata, descriptors",
+        ),
+        ("{key: k, descriptors: {key: l}}", "3:25: `descriptors`: expected a list, found a map"),
         ("{key: k}\n- {key: k}", "4:4: duplicate descriptor d/k; the first is at 3:4"),
         ("{key: k}\n- {key: k, value: ''}", "4:4: duplicate descriptor d/k; the first is at 3:4"),
         (
@@ -102,10 +112,15 @@ fn of_a_descriptor() {
             "4:4: duplicate descriptor d/k=a*; the first is at 3:4",
         ),
         (
+            "{key: k, value: v}\n- {key: k, value: v}",
+            "4:4: duplicate descriptor d/k=v; the first is at 3:4",
+        ),
+        (
             "{key: k, value: 7}\n- {key: k, value: '7'}",
             "4:4: duplicate descriptor d/k=7; the first is at 3:4",
         ),
         ("{key: k, metadata: [a]}", "3:22: `metadata`: expected a map, found a list"),
+        ("{key: k, metadata: 7}", "3:22: `metadata`: expected a map, found the number 7"),
         (
             "{key: k, metadata: {a: [.inf]}, rate_limit: {unit: hour}}",
             "3:27: `metadata`: only finite numbers can be passed on",
@@ -144,6 +159,10 @@ fn of_values_and_matches() {
             "3:20: unknown key `prefx` in a match (did you mean `prefix`?); expected prefix, cidr, \
              regex"
                 .to_owned(),
+        ),
+        (
+            "{key: k, match: {prefix: p}}\n- {key: k, match: {prefix: p}}",
+            "4:4: duplicate descriptor d/k=prefix=p; the first is at 3:4".to_owned(),
         ),
         ("{key: k, match: {prefix: ''}}", "3:28: `prefix` is required and must not be \
         empty".to_owned()),

@@ -13,6 +13,13 @@ fn of_a_rate_limit() {
              borrow, exact, reset, count_denied",
         ),
         (
+            "{unit: hour, request_per_unit: 1}",
+            "3:37: unknown key `request_per_unit` in a rate_limit (did you mean \
+             `requests_per_unit`?); expected unit, requests_per_unit, unlimited, name, replaces, \
+             algorithm, requests, period, burst, initial, timezone, borrow, exact, reset, \
+             count_denied",
+        ),
+        (
             "{unit: hour, match: x}",
             "3:37: unknown key `match` in a rate_limit; it belongs in a descriptor",
         ),
@@ -107,6 +114,10 @@ fn of_a_period() {
         (
             "{period: 1500ms, requests: 1, algorithm: sliding_buckets, exact: true}",
             "3:33: period 1.5s is not allowed with exact (whole seconds, 1s to 1d)",
+        ),
+        (
+            "{period: 2d, requests: 1, algorithm: sliding_buckets, exact: true}",
+            "3:33: period 172800s is not allowed with exact (whole seconds, 1s to 1d)",
         ),
         ("{period: 4000d, requests: 1}", "3:33: period 345600000s is too long (maximum 3660d)"),
         ("{period: 0mo, requests: 1}", "3:33: 0 months are not allowed (1 to 120)"),

@@ -4,6 +4,8 @@
 #[cfg(not(miri))]
 mod recoveries;
 mod regressions;
+#[cfg(not(miri))]
+mod slow_holders;
 
 use super::*;
 use crate::error::until_decided;
@@ -13,7 +15,7 @@ use crate::memory::control::CONTROL_WORDS;
 use crate::memory::sync::{get, kill};
 use crate::writers::liveness::LivenessLocks;
 use crate::writers::recovery::recover;
-use crate::writers::{Stats, restore};
+use crate::writers::{Stats, WriterSlot, restore};
 use std::sync::atomic::AtomicBool;
 
 const SECOND: u64 = 1_000_000_000;
@@ -311,6 +313,51 @@ fn threads_of_two_processes_count_every_hit() {
     });
     let total: u64 = keys.iter().map(|key| count(&clusters[0], key).unwrap()).sum();
     assert_eq!(total, 4 * HITS * 4);
+}
+
+/// Recovery would look at the locks of a list that stays, and waiters would take its slot for one that makes no
+/// progress.
+#[test]
+fn an_operation_releases_its_locks_and_clears_their_list() {
+    type Operation = fn(&Cluster);
+    let operations: [(&str, Operation); 3] = [
+        ("a search", |cluster| assert_eq!(count(cluster, &key_at(0, 30)), None)),
+        ("a visit", |cluster| cluster.for_each(|_, _, _| {}).unwrap()),
+        ("a sweep", |cluster| assert_eq!(cluster.sweep(NOW), Ok(0))),
+    ];
+    let updates = CASES.iter().map(|case| (case.name, case.eviction, case.prepare, case.update));
+    let others =
+        operations.map(|(name, act)| (name, Eviction::Refuse, fill_home as Operation, act));
+    for (name, eviction, prepare, act) in updates.chain(others) {
+        let heap = Heap::new(2);
+        let cluster = heap.open(0, eviction);
+        prepare(&cluster);
+        let slots = || WriterSlot::all(&heap.memory.control);
+        let releases = || slots().map(|slot| slot.progress()).sum::<u64>();
+        let before = releases();
+        act(&cluster);
+        assert!(releases() > before, "{name}");
+        assert!(slots().all(|slot| !slot.has_listed_locks()), "{name}");
+        let mut key_nodes = heap.memory.classes().flat_map(ClassMemory::key_nodes);
+        assert!(key_nodes.all(|key_node| get(key_node.lock()) == 0), "{name}");
+    }
+}
+
+/// Keys are prefetched in batches. The caller does not see where one ends.
+#[test]
+fn each_of_many_keys_is_decided_under_its_own_index() {
+    let heap = Heap::new(2);
+    let cluster = heap.open(0, Eviction::Refuse);
+    let keys: Vec<_> = (0..3 * BATCH as u128 - 1).map(|key| Hashed::narrow(key << 90)).collect();
+    let mut indexes = Vec::new();
+    // Two chains of eight have no room for most of them, which is an answer too.
+    cluster.update_each(&keys, NOW, |index, entry| {
+        indexes.push(index);
+        if let Ok(entry) = entry {
+            add(entry, 1);
+        }
+    });
+    assert_eq!(indexes, (0..keys.len()).collect::<Vec<_>>());
 }
 
 #[test]

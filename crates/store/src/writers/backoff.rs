@@ -109,8 +109,14 @@ mod tests {
     #[test]
     fn a_wait_ends() {
         let (mut backoff, began) = (Backoff::default(), Instant::now());
+        assert_eq!((backoff.pause(), backoff.has_yielded()), (Deadline::Ahead, false));
+        assert_eq!((backoff.pause(), backoff.has_yielded()), (Deadline::Ahead, true));
         while backoff.pause() == Deadline::Ahead {}
         assert!(began.elapsed() >= WAIT_MAX && backoff.has_yielded());
+        // It yields once, then sleeps, so that a holder gets the processor.
+        let sleeps_max = WAIT_MAX.as_micros() / PAUSE.as_micros();
+        let rounds = YIELDS + POLLS_MIN.max(u32::try_from(sleeps_max).unwrap());
+        assert!((POLLS_MIN..=rounds).contains(&backoff.rounds), "{} rounds", backoff.rounds);
         assert_eq!(backoff.pause(), Deadline::Passed, "it stays over");
     }
 

@@ -139,10 +139,15 @@ mod tests {
         let (writer, other) =
             (WriterSlot::new(&control, 3), WriterSlot::new(&control, WRITERS_MAX - 1));
         assert!(!stalls.has_seen(&writer));
+        let began = Instant::now();
         assert_eq!(stalls.stalled_for(&writer), Duration::ZERO);
         assert!(stalls.has_seen(&writer) && !stalls.has_seen(&other));
         wait(WAIT_MAX * 2);
-        assert!(is_stuck(stalls.stalled_for(&writer)));
+        let stalled_for = stalls.stalled_for(&writer);
+        assert!(is_stuck(stalled_for));
+        // Ticks are cut off.
+        let most = began.elapsed() + Duration::from_micros(TICK_MICROS);
+        assert!(stalled_for <= most, "{stalled_for:?}, at most {most:?}");
         assert_eq!(stalls.stalled_for(&other), Duration::ZERO);
         writer.clear_locks();
         assert!(!stalls.has_seen(&writer));
@@ -153,6 +158,7 @@ mod tests {
     #[test]
     fn one_of_many_threads_probes_whether_a_process_is_alive() {
         let stalls = StallDetector::new();
+        assert!(stalls.may_probe(0), "the first one is allowed at once");
         let probes = AtomicU64::new(0);
         let began = Instant::now();
         std::thread::scope(|scope| {
@@ -168,6 +174,8 @@ mod tests {
             1 + began.elapsed().as_micros() as u64 / (PROBE_INTERVAL_TICKS * TICK_MICROS) + 1;
         let probes = probes.into_inner();
         assert!((1..=most).contains(&probes), "{probes} probes, at most {most}");
+        wait(Duration::from_micros(PROBE_INTERVAL_TICKS * TICK_MICROS));
+        assert!(stalls.may_probe(1), "the next one after a while");
         assert!(stalls.may_probe(2), "each process is probed by itself");
         assert!(!stalls.may_probe(PROCESSES_MAX), "there is no such process");
     }

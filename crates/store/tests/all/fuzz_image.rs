@@ -17,7 +17,7 @@ use crate::common::{SECOND, check_sound, directory, geometry, narrow, repetition
 
 /// The number of images to open.
 const CASES: &str = "TIDEGATE_STORE_TEST_IMAGES";
-const CASES_DEFAULT: u64 = 1200;
+const CASES_DEFAULT: u64 = 600;
 /// An image takes some milliseconds.
 const LONG: Duration = Duration::from_secs(10);
 const SEED: u64 = 77;

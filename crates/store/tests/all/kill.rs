@@ -29,9 +29,9 @@ use crate::common::{
 const TEST: &str = "kill::a_kill_at_any_moment_loses_nothing_and_stops_no_other_process";
 /// The total number of kills.
 const KILLS: &str = "TIDEGATE_STORE_TEST_KILLS";
-const KILLS_DEFAULT: u64 = 600;
+const KILLS_DEFAULT: u64 = 200;
 /// How often all processes are killed, so that the next one finds none.
-const ALL_KILLED_EVERY: u64 = 40;
+const ALL_KILLED_EVERY: u64 = 20;
 const SIGKILL: i32 = 9;
 
 /// The number of processes: one less than the words of a narrow entry, so that one word is to spare.

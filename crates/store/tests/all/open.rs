@@ -12,16 +12,17 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tidegate_store::{
-    Class, Cluster, Entry, Eviction, Hashed, OpenFailure, Options, StoredKey, UpdateError, View,
+    Class, Cluster, Entry, EntryMut, Eviction, Hashed, OpenFailure, Options, StoredKey,
+    UpdateError, View,
 };
 
-use crate::common::child::{Child, command, leave, role, say};
+use crate::common::child::{Child, command, leave, role, say, without_root};
 use crate::common::format::{
     CHECKSUM, CONTROL, Image, Layout, RESTORING, SEED, layouts, memory_dir,
 };
 use crate::common::random::Random;
 use crate::common::{
-    Directory, SECOND, directory, file, geometry, memory_file, narrow, narrow_and_wide,
+    Directory, SECOND, directory, file, geometry, memory_file, narrow, narrow_and_wide, not_run,
     until_decided,
 };
 
@@ -165,6 +166,36 @@ fn a_new_cluster_is_made_whole() {
     // No two clusters are alike.
     let other = directory();
     assert_ne!(open(other.path()).seed(), cluster.seed());
+}
+
+#[test]
+fn the_memory_that_an_opening_takes_is_known_before() {
+    let dir = directory();
+    let needed = |options: &Options| Cluster::memory_needed(dir.path(), options).unwrap();
+    assert_eq!(needed(&options()), options().total_bytes());
+    let cluster = open(dir.path());
+    let memory = memory_dir(dir.path()).unwrap();
+    let lengths = FILES.map(|name| fs::metadata(memory.join(name)).unwrap().len());
+    assert_eq!(lengths.iter().sum::<u64>(), options().total_bytes());
+    assert_eq!(needed(&options()), 0, "another process has it");
+    drop(cluster);
+    assert_eq!(needed(&narrow(7, 5)), options().total_bytes(), "a cluster keeps its geometry");
+}
+
+#[test]
+fn what_is_unsaved_is_as_old_as_the_last_pass() {
+    let dir = directory();
+    let cluster = open(dir.path());
+    let opened = Instant::now();
+    let wait = Duration::from_millis(3);
+    while opened.elapsed() < wait {
+        thread::yield_now();
+    }
+    assert!(cluster.unsaved_for() >= wait, "there was no pass");
+    let pass = Instant::now();
+    cluster.sync().unwrap();
+    let unsaved_for = cluster.unsaved_for();
+    assert!(unsaved_for <= pass.elapsed() + Duration::from_millis(1), "{unsaved_for:?}");
 }
 
 #[test]
@@ -437,10 +468,11 @@ fn a_cluster_in_the_making_is_made_again() {
 
 #[test]
 fn files_without_permission_are_refused() {
-    if rustix::process::geteuid().is_root() {
-        println!("skipped: root may do everything");
-        return;
-    }
+    const TEST: &str = "open::files_without_permission_are_refused";
+    without_root(TEST, check_permissions);
+}
+
+fn check_permissions() {
     for name in FILES {
         let (dir, _) = good();
         let path = file(dir.path(), name);
@@ -639,6 +671,75 @@ fn memory_that_was_written_over_is_noticed() {
             drop(clusters);
             assert_eq!(count(&open(dir.path()), 3), Ok(2), "as the snapshot has it");
         }
+    }
+}
+
+/// An update decided, its file was cut short meanwhile, and what it wrote was lost. It must not be reported as done,
+/// in whichever way it changes keys.
+#[test]
+fn an_update_that_loses_its_file_while_it_decides_fails() {
+    type Update = fn(&Cluster, &dyn Fn()) -> Result<(), UpdateError>;
+    #[expect(clippy::needless_pass_by_value, reason = "as an update hands it over")]
+    fn add(entry: EntryMut<'_>) {
+        entry.state[0] += 1;
+        *entry.expires_at = u64::MAX;
+    }
+    let updates: [(&str, Update); 6] = [
+        ("a live key", |cluster, cut| {
+            cluster.update(&1_u64, SECOND, |entry| {
+                cut();
+                add(entry);
+            })
+        }),
+        ("a new key", |cluster, cut| {
+            cluster.update(&9_u64, SECOND, |entry| {
+                cut();
+                add(entry);
+            })
+        }),
+        ("a key that is erased", |cluster, cut| {
+            cluster.update(&1_u64, SECOND, |entry| {
+                cut();
+                entry.state.fill(0);
+            })
+        }),
+        ("one key of an update of several", |cluster, cut| {
+            cluster.update_many(&[1_u64], SECOND, |entries| {
+                cut();
+                add(entries.get(0));
+            })
+        }),
+        ("several keys, live and new", |cluster, cut| {
+            cluster.update_many(&[1_u64, 2, 9], SECOND, |entries| {
+                cut();
+                (0..3).for_each(|index| add(entries.get(index)));
+            })
+        }),
+        ("keys in a transaction each", |cluster, cut| {
+            let mut result = Ok(());
+            cluster.update_each(&[1_u64], SECOND, |_, entry| match entry {
+                Ok(entry) => {
+                    cut();
+                    add(entry);
+                }
+                Err(error) => result = Err(error),
+            });
+            result
+        }),
+    ];
+    for (name, update) in updates {
+        let dir = directory();
+        let cluster = Cluster::open(dir.path(), &narrow(4, 8)).unwrap();
+        (1..3).for_each(|key| assert_eq!(count(&cluster, key), Ok(1)));
+        cluster.sync().unwrap();
+        // The header stays, and all nodes are gone.
+        let nodes = memory_file(dir.path(), FILES[1]);
+        let result = update(&cluster, &|| set_length(&nodes, 4096));
+        assert_eq!((result, cluster.is_lost()), (Err(UpdateError::DataLoss), true), "{name}");
+        drop(cluster);
+        let next = Cluster::open(dir.path(), &narrow(4, 8)).unwrap();
+        let counts = [1, 2, 9].map(|key| count(&next, key));
+        assert_eq!(counts, [Ok(2), Ok(2), Ok(1)], "{name}: as the last snapshot has it");
     }
 }
 
@@ -933,22 +1034,23 @@ fn a_full_disk_is_no_surprise() {
     }
     let dir = directory();
     let child = command(TEST, "", dir.path());
-    let mut shell = Command::new("unshare");
+    // Root may mount; others become root of a namespace first, where the system lets them.
+    let is_root = rustix::process::geteuid().is_root();
+    let namespaces: &[&str] = if is_root { &["--mount"] } else { &["--mount", "--map-root-user"] };
     let script = "mount -t tmpfs -o size=10m none \"$1\" || exit 77; shift; exec \"$0\" \"$@\"";
-    shell.args(["--mount", "sh", "-c", script]).arg(child.get_program()).arg(dir.path());
+    let mut shell = Command::new("unshare");
+    shell.args(namespaces).args(["sh", "-c", script]).arg(child.get_program()).arg(dir.path());
     shell.args(child.get_args());
     shell.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let allowed = Command::new("unshare").args(["--mount", "true"]).output();
+    let allowed = Command::new("unshare").args(namespaces).arg("true").output();
     if !allowed.is_ok_and(|output| output.status.success()) {
-        println!("skipped: mounting is not permitted");
-        return;
+        return not_run(TEST, "the right to unshare a mount namespace");
     }
     let mut child = Child::of(&mut shell);
     let said = child.next_line();
     let status = child.wait();
     if status.code() == Some(77) {
-        println!("skipped: mounting is not permitted");
-        return;
+        return not_run(TEST, "the right to mount a tmpfs");
     }
     assert_eq!(said.as_deref(), Some("done"), "{status}");
 }

@@ -5,10 +5,12 @@
 
 use std::path::Path;
 
-use wasmtime::{Error, Val, WasmBacktrace};
+use anyhow::Context;
+use wasmi::{Error, TrapCode, Val};
 
 use super::Host;
-use super::engine::{self, FUEL_PER_DRIVE};
+use super::counted::LEFT;
+use super::engine::{self, INSTRUCTIONS_PER_DRIVE};
 use super::headers::Headers;
 use super::shared_data::SharedData;
 use super::state::{Deferred, Exports, HeaderMap, Sight, Stream};
@@ -136,7 +138,7 @@ impl Host {
             ACTION_PAUSE => stream.outcome = Some(Outcome::Paused),
             other => {
                 let message = format!("proxy_on_request_headers returned action {other}");
-                return Err(self.poison(message, String::new()));
+                return Err(self.poison(message));
             }
         }
         self.run_event_loop()?;
@@ -194,7 +196,7 @@ impl Host {
             ACTION_CONTINUE => Ok(response.headers.clone()),
             other => {
                 let message = format!("proxy_on_response_headers returned action {other}");
-                Err(self.poison(message, String::new()))
+                Err(self.poison(message))
             }
         }
     }
@@ -237,23 +239,22 @@ impl Host {
         self.run_event_loop()
     }
 
-    /// Compiles, links and instantiates; runs nothing of the guest but its start function.
-    pub(super) fn instantiate(wasm: &Path, shared_data: &SharedData) -> wasmtime::Result<Self> {
+    /// Translates, links and instantiates; runs nothing of the guest but its start function.
+    pub(super) fn instantiate(wasm: &Path, shared_data: &SharedData) -> anyhow::Result<Self> {
         let prepared = engine::prepare(wasm)?;
-        let mut store = engine::store(&prepared, shared_data.clone())?;
-        let instance = prepared.instance.instantiate(&mut store)?;
-        let Some(memory) = instance.get_memory(&mut store, "memory") else {
-            return Err(Error::msg("the module exports no memory"));
-        };
+        let (mut store, instance) = prepared.instantiate(shared_data.clone())?;
+        let memory = instance.get_memory(&store, "memory").context("no memory is exported")?;
         // The two names, in the order in which Envoy looks for them.
-        let allocate = match instance.get_func(&mut store, "malloc") {
+        let allocate = match instance.get_func(&store, "malloc") {
             Some(malloc) => malloc.typed(&store)?,
-            None => instance.get_typed_func(&mut store, "proxy_on_memory_allocate")?,
+            None => instance.get_typed_func(&store, "proxy_on_memory_allocate")?,
         };
+        let instructions_left = instance.get_global(&store, LEFT).context("nothing is counted")?;
         store.data_mut().exports = Some(Exports { memory, allocate });
         Ok(Self {
             store,
             instance,
+            instructions_left,
             known_calls: prepared.known,
             health: Health::Loaded,
             context_next: ContextId::ROOT.0 + 1,
@@ -276,7 +277,7 @@ impl Host {
         let depth = self.state().depth + 1;
         if depth > DEPTH_MAX {
             let message = format!("{export} is nested {depth} deep: the stack of Envoy overflows");
-            return Err(self.poison(message, String::new()));
+            return Err(self.poison(message));
         }
         let state = self.state_mut();
         (state.depth, state.depth_max) = (depth, state.depth_max.max(depth));
@@ -340,9 +341,9 @@ impl Host {
     ) -> Result<Option<u32>, Trap> {
         if let Health::Poisoned(first) = &self.health {
             let message = format!("the virtual machine is dead since an earlier trap: {first}");
-            return Err(self.trap(message, String::new()));
+            return Err(self.trap(message));
         }
-        let Some(function) = self.instance.get_func(&mut self.store, export) else {
+        let Some(function) = self.instance.get_func(&self.store, export) else {
             return Ok(None);
         };
         let state = self.state_mut();
@@ -353,25 +354,27 @@ impl Host {
 
         let args: Vec<Val> = args.iter().map(|arg| Val::I32(arg.cast_signed())).collect();
         let mut results = vec![Val::I32(0); function.ty(&self.store).results().len()];
-        let outcome = self.store.set_fuel(FUEL_PER_DRIVE);
-        let outcome = outcome.and_then(|()| function.call(&mut self.store, &args, &mut results));
+        let counter = self.instructions_left;
+        counter.set(&mut self.store, Val::I64(INSTRUCTIONS_PER_DRIVE)).expect("a mutable i64");
+        let outcome = function.call(&mut self.store, &args, &mut results);
+        let left = counter.get(&self.store).i64().expect("an i64");
         if let Err(error) = outcome {
-            let (message, backtrace) = explain(&error, export, &self.state().logs[logged..]);
-            return Err(self.poison(message, backtrace));
+            let message = explain(&error, export, left, &self.state().logs[logged..]);
+            return Err(self.poison(message));
         }
-        let left = self.store.get_fuel().unwrap_or(FUEL_PER_DRIVE);
-        *self.state_mut().instructions.entry(export).or_default() += FUEL_PER_DRIVE - left;
+        let ran = (INSTRUCTIONS_PER_DRIVE - left).unsigned_abs();
+        *self.state_mut().instructions.entry(export).or_default() += ran;
         let result = results.first().and_then(Val::i32);
         Ok(Some(result.unwrap_or_default().cast_unsigned()))
     }
 
-    fn poison(&mut self, message: String, backtrace: String) -> Trap {
+    fn poison(&mut self, message: String) -> Trap {
         self.health = Health::Poisoned(message.clone());
-        self.trap(message, backtrace)
+        self.trap(message)
     }
 
-    fn trap(&self, message: String, backtrace: String) -> Trap {
-        Trap { message, backtrace, logs: self.state().logs.clone() }
+    fn trap(&self, message: String) -> Trap {
+        Trap { message, logs: self.state().logs.clone() }
     }
 
     #[track_caller]
@@ -403,23 +406,19 @@ impl Host {
     }
 }
 
-/// The innermost reason of a failed call, and where in the guest it happened. A panic reaches the
-/// host as an `unreachable` instruction, right after its message went to the log.
-fn explain(error: &Error, export: &str, logs: &[LogLine]) -> (String, String) {
-    let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);
+/// The reason of a failed call. A panic reaches the host as an `unreachable` instruction, right after its message
+/// went to the log.
+fn explain(error: &Error, export: &str, left: i64, logs: &[LogLine]) -> String {
     let panic = logs.last().and_then(|line| line.text.strip_prefix("tidegate: "));
     let panic = panic.filter(|text| text.starts_with("panicked at "));
-    let message = match error.downcast_ref::<wasmtime::Trap>() {
-        Some(wasmtime::Trap::OutOfFuel) => {
-            format!("{export} ran for {FUEL_PER_DRIVE} instructions without returning")
+    match (error.as_trap_code(), panic) {
+        (None, _) => error.to_string(),
+        (Some(TrapCode::UnreachableCodeReached), _) if left <= 0 => {
+            format!("{export} ran for {INSTRUCTIONS_PER_DRIVE} instructions without returning")
         }
-        Some(trap) => match panic {
-            Some(panic) => format!("the guest {panic} (in {export})"),
-            None => format!("{trap} (in {export})"),
-        },
-        None => error.root_cause().to_string(),
-    };
-    (message, backtrace.unwrap_or_default())
+        (Some(_), Some(panic)) => format!("the guest {panic} (in {export})"),
+        (Some(trap), None) => format!("{trap} (in {export})"),
+    }
 }
 
 fn size(bytes: &[u8]) -> u32 {

@@ -4,11 +4,14 @@
 //! to the guest live in memory that the guest's own allocator gave out, as under Envoy, so a
 //! guest that never frees them is seen to grow.
 
-use wasmtime::{Caller, Error, Result, format_err};
+use wasmi::{Caller, Error};
 
 use super::headers::Headers;
 use super::state::{Exports, State};
 use super::types::Status;
+
+/// What a host call ends with; an error kills the guest.
+pub(super) type Result<T> = std::result::Result<T, Error>;
 
 /// A call from the guest, with access to its memory and to the host's state.
 pub(super) struct Call<'a> {
@@ -31,7 +34,7 @@ pub(super) fn enter_wasi(
     name: &'static str,
     body: impl FnOnce(&mut Call<'_>) -> Result<u32>,
 ) -> Result<u32> {
-    caller.data_mut().admit(name).map_err(Error::msg)?;
+    caller.data_mut().admit(name).map_err(Error::new)?;
     body(&mut Call { caller, name })
 }
 
@@ -44,7 +47,7 @@ impl Call<'_> {
     pub(super) fn refuse(&self, reason: impl std::fmt::Display) -> Error {
         let State { callback, .. } = self.caller.data();
         let active = self.caller.data().active();
-        format_err!("{} (in {callback} of {active}): {reason}", self.name)
+        Error::new(format!("{} (in {callback} of {active}): {reason}", self.name))
     }
 
     /// Copies bytes out of the guest. A null pointer is fine for no bytes.
@@ -90,7 +93,7 @@ impl Call<'_> {
         let size = self.size_of(bytes)?;
         let mut data = 0;
         if size > 0 {
-            let allocate = self.exports()?.allocate.clone();
+            let allocate = self.exports()?.allocate;
             self.state().allocating = true;
             let allocated = allocate.call(&mut self.caller, size);
             self.state().allocating = false;

@@ -22,7 +22,7 @@
 //! - a resume or a local reply where Envoy would ignore it or break: on the root context, or on a
 //!   request that is already decided;
 //! - any call while the guest is asked for memory;
-//! - a callback that runs for more instructions than `engine::FUEL_PER_DRIVE`.
+//! - a callback that runs for more instructions than `engine::INSTRUCTIONS_PER_DRIVE`.
 //!
 //! It does not imitate routing, bodies, timeouts, Envoy's folding of repeated headers, or V8. A fault of the guest surfaces as a panic of the test with
 //! the guest's log, or as a `Trap` from the `try_` form of the same drive; a mistake of the test,
@@ -36,7 +36,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wasmtime::{Instance, Store};
+use wasmi::{Global, Instance, Store};
 
 pub(crate) use headers::Headers;
 pub(crate) use shared_data::SharedData;
@@ -48,6 +48,7 @@ use drive::Health;
 use state::State;
 
 mod calls;
+mod counted;
 mod drive;
 mod engine;
 mod guest;
@@ -60,6 +61,8 @@ mod types;
 pub(crate) struct Host {
     store: Store<State>,
     instance: Instance,
+    /// `counted::LEFT`.
+    instructions_left: Global,
     known_calls: Arc<BTreeSet<String>>,
     health: Health,
     context_next: u32,

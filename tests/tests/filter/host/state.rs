@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use wasmtime::{Memory, TypedFunc};
+use wasmi::{Memory, TypedFunc};
 
 use super::headers::Headers;
 use super::shared_data::SharedData;

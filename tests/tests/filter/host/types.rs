@@ -121,7 +121,6 @@ impl LocalReply {
 #[derive(Clone, Debug)]
 pub(crate) struct Trap {
     pub(crate) message: String,
-    pub(super) backtrace: String,
     pub(super) logs: Vec<LogLine>,
 }
 
@@ -131,9 +130,6 @@ impl fmt::Display for Trap {
         const LINES_MAX: usize = 30;
 
         write!(f, "{}", self.message)?;
-        if !self.backtrace.is_empty() {
-            write!(f, "\n{}", self.backtrace.trim_end())?;
-        }
         let skipped = self.logs.len().saturating_sub(LINES_MAX);
         write!(f, "\nthe guest's log ({skipped} earlier lines left out):")?;
         for line in self.logs.iter().skip(skipped) {

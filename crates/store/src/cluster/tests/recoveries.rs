@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::memory::sync::halt::{self, Halt};
-use crate::writers::WriterSlot;
 use crate::writers::slot::owner_word;
 use std::sync::mpsc;
 

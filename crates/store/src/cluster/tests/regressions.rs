@@ -3,7 +3,6 @@
 use super::*;
 use crate::memory::control::{MARK, WRITERS_MAX, word};
 use crate::memory::sync::put;
-use crate::writers::WriterSlot;
 
 /// A tag beyond the end of the chain, which only a damaged file has, was taken for a node. Reading it went
 /// past the end of the key-node and panicked. Such tags are now ignored, and zeroed on open.

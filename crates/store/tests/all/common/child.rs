@@ -3,11 +3,14 @@
 //! A child does not return into the test harness: its test ends with [`leave`], a signal or a panic.
 
 use std::env;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
+
+use super::not_run;
 
 const CHILD_ROLE: &str = "TIDEGATE_STORE_TEST_CHILD_ROLE";
 const CHILD_DIR: &str = "TIDEGATE_STORE_TEST_CHILD_DIR";
@@ -47,12 +50,48 @@ pub(crate) struct Child {
 
 /// The command that runs the test `test` in a child.
 pub(crate) fn command(test: &str, role: &str, dir: &Path) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
+    of_program(&env::current_exe().unwrap(), test, role, dir)
+}
+
+fn of_program(program: &Path, test: &str, role: &str, dir: &Path) -> Command {
+    let mut command = Command::new(program);
     command
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(CHILD_ROLE, role)
         .env(CHILD_DIR, dir);
     command
+}
+
+/// User and group `nobody`.
+const NOBODY: u32 = 65_534;
+
+/// Runs `body`, the whole of the test `test`, as a user with no special rights: here, or, as nothing is forbidden
+/// to root, in a child that is another user.
+#[track_caller]
+pub(crate) fn without_root(test: &str, body: impl FnOnce()) {
+    if !rustix::process::geteuid().is_root() {
+        body();
+        if role().is_some() {
+            say("done");
+            leave();
+        }
+        return;
+    }
+    // Found through the process itself, as the place where programs are built may be closed to others.
+    let mut child = of_program(Path::new("/proc/self/exe"), test, "without root", Path::new("/"));
+    match child.uid(NOBODY).gid(NOBODY).current_dir("/").stderr(Stdio::inherit()).output() {
+        Ok(ran) => {
+            let said = String::from_utf8_lossy(&ran.stdout);
+            assert!(ran.status.success() && said.contains("@done"), "{}: {said}", ran.status);
+        }
+        // A user namespace may have no second user, or no right to become it.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied) =>
+        {
+            not_run(test, "a user besides root");
+        }
+        Err(error) => panic!("{test} as user {NOBODY}: {error}"),
+    }
 }
 
 impl Child {

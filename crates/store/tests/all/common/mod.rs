@@ -11,12 +11,16 @@ pub(crate) mod twin;
 
 pub(crate) use directory::{Directory, directory};
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use tidegate_store::{Geometry, Options, UpdateError, View};
 
 /// Reruns a random test with the seed that it printed.
 const TEST_SEED: &str = "TIDEGATE_STORE_TEST_SEED";
+
+/// Set to 1 where every test must run.
+const MUST_RUN: &str = "TIDEGATE_ROOT_TESTS";
 
 /// Nanoseconds per second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -37,6 +41,14 @@ pub(crate) fn repetitions(variable: &str, default: u64) -> u64 {
 fn number_from_env(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+/// Reports that the test `test` cannot run here. The line goes past the harness, which hides what a test prints
+/// that passes.
+#[track_caller]
+pub(crate) fn not_run(test: &str, needs: &str) {
+    assert_ne!(std::env::var(MUST_RUN).as_deref(), Ok("1"), "{test} needs {needs}");
+    io::stderr().write_all(format!("not run: {test}: needs {needs}\n").as_bytes()).unwrap();
 }
 
 /// The path of a file of the snapshot in `dir`.

@@ -1,17 +1,18 @@
 //! Calls that read or keep data: log, clock, buffers, properties, shared data.
 
-use wasmtime::{Caller, Linker, Result};
+use wasmi::Caller;
 
-use super::super::guest::{Call, enter};
+use super::super::guest::{Call, Result, enter};
 use super::super::state::State;
 use super::super::types::{LogLevel, Status};
+use super::HostCalls;
 
 const BUFFER_GRPC_RECEIVE: u32 = 5;
 const BUFFER_VM_CONFIGURATION: u32 = 6;
 const BUFFER_PLUGIN_CONFIGURATION: u32 = 7;
 
-pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    host_calls! { linker,
+pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
+    host_calls! { calls,
         fn proxy_log(call, level: u32, p: u32, n: u32) {
             log(call, level, p, n)
         }

@@ -1,10 +1,11 @@
 //! Starting gRPC calls. They are only recorded: the test answers them through the host.
 
-use wasmtime::{Caller, Linker, Result};
+use wasmi::Caller;
 
-use super::super::guest::{Call, enter};
+use super::super::guest::{Call, Result, enter};
 use super::super::state::{Deferred, State};
 use super::super::types::{GrpcCall, Status, Token};
+use super::HostCalls;
 
 /// A pointer and a size, as the guest passes bytes.
 type Span = (u32, u32);
@@ -19,8 +20,8 @@ struct Arguments {
     timeout_ms: u32,
 }
 
-pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    host_calls! { linker,
+pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
+    host_calls! { calls,
         fn proxy_grpc_call(
             call, cluster: u32, cluster_size: u32, service: u32, service_size: u32, method: u32,
             method_size: u32, metadata: u32, metadata_size: u32, message: u32, message_size: u32,

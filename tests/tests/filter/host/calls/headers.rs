@@ -3,21 +3,22 @@
 //! A map exists only in its phase. Outside of it a single header is `BadArgument` and the list of
 //! all headers is empty, as in Envoy. Trailers, metadata, and changes to a request are refused.
 
-use wasmtime::{Caller, Linker, Result};
+use wasmi::Caller;
 
-use super::super::guest::{Call, enter};
+use super::super::guest::{Call, Result, enter};
 use super::super::headers::Headers;
 use super::super::state::{HeaderMap, Sight, State, Stream};
 use super::super::types::Status;
+use super::HostCalls;
 
 const MAP_REQUEST_HEADERS: u32 = 0;
 const MAP_RESPONSE_HEADERS: u32 = 2;
 
 /// How a header is written into a map that may hold it already.
-type Change = fn(&mut Headers, &[u8], &[u8]) -> Result<(), String>;
+type Change = fn(&mut Headers, &[u8], &[u8]) -> std::result::Result<(), String>;
 
-pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    host_calls! { linker,
+pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
+    host_calls! { calls,
         fn proxy_get_header_map_value(
             call, map: u32, name: u32, name_size: u32, data: u32, size: u32
         ) {

@@ -1,11 +1,12 @@
 //! Metrics: every definition gives a new id, even for a name that has one; the name's value is
 //! shared by its ids. The low two bits of an id are the kind of the metric, as in Envoy.
 
-use wasmtime::{Caller, Linker, Result};
+use wasmi::Caller;
 
-use super::super::guest::{Call, enter};
+use super::super::guest::{Call, Result, enter};
 use super::super::state::State;
 use super::super::types::Status;
+use super::HostCalls;
 
 const KIND_COUNTER: u32 = 0;
 const KIND_GAUGE: u32 = 1;
@@ -13,8 +14,8 @@ const KIND_HISTOGRAM: u32 = 2;
 const KIND_MASK: u32 = 3;
 const ID_STEP: u32 = KIND_MASK + 1;
 
-pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    host_calls! { linker,
+pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
+    host_calls! { calls,
         fn proxy_define_metric(call, kind: u32, name: u32, name_size: u32, id_out: u32) {
             define(call, kind, (name, name_size), id_out)
         }

@@ -1,14 +1,15 @@
 //! Shared queues, for the only use that the filter has for them: each entry has Envoy's event loop call
 //! the plugin that registered the queue, in a turn of its own.
 
-use wasmtime::{Caller, Linker, Result};
+use wasmi::Caller;
 
-use super::super::guest::{Call, enter};
+use super::super::guest::{Call, Result, enter};
 use super::super::state::{Queue, State};
 use super::super::types::Status;
+use super::HostCalls;
 
-pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    host_calls! { linker,
+pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
+    host_calls! { calls,
         fn proxy_register_shared_queue(call, name: u32, name_size: u32, out: u32) {
             register(call, (name, name_size), out)
         }

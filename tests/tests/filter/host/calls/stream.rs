@@ -4,19 +4,20 @@
 //! ends in undefined trouble; both are the usual bugs of filters that hold requests back, so
 //! both are refused here.
 
-use wasmtime::{Caller, Linker, Result};
+use wasmi::Caller;
 
-use super::super::guest::{Call, enter};
+use super::super::guest::{Call, Result, enter};
 use super::super::state::{Deferred, Sight, State};
 use super::super::types::{ContextId, LocalReply, Outcome, Status};
+use super::HostCalls;
 
 const STREAM_REQUEST: u32 = 0;
 
 /// A pointer and a size, as the guest passes bytes.
 type Span = (u32, u32);
 
-pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    host_calls! { linker,
+pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
+    host_calls! { calls,
         fn proxy_set_effective_context(call, context: u32) {
             Ok(set_effective_context(call, ContextId(context)))
         }

@@ -3,11 +3,12 @@
 //! No arguments, no environment, no files. Standard output and standard error become log lines.
 //! `clock_time_get` reads the test's clock, and must be allowed like any clock of the host.
 
-use wasmtime::{Caller, Linker, Result};
+use wasmi::Caller;
 
-use super::super::guest::{Call, enter_wasi};
+use super::super::guest::{Call, Result, enter_wasi};
 use super::super::state::State;
 use super::super::types::LogLevel;
+use super::HostCalls;
 
 const WASI: &str = "wasi_snapshot_preview1";
 
@@ -19,41 +20,37 @@ const ERRNO_NOTSUP: u32 = 58;
 /// Envoy's bound on one request for random bytes.
 const RANDOM_BYTES_MAX: u32 = 64 * 1024;
 
-pub(super) fn link(linker: &mut Linker<State>) -> Result<()> {
-    linker.func_wrap(WASI, "args_sizes_get", |c: Caller<'_, State>, count: u32, size: u32| {
+pub(super) fn link(calls: &mut HostCalls) -> Result<()> {
+    calls.func_wrap(WASI, "args_sizes_get", |c: Caller<'_, State>, count: u32, size: u32| {
         enter_wasi(c, "args_sizes_get", |call| write_nothing(call, count, size))
     })?;
-    linker.func_wrap(WASI, "args_get", |c: Caller<'_, State>, _: u32, _: u32| {
+    calls.func_wrap(WASI, "args_get", |c: Caller<'_, State>, _: u32, _: u32| {
         enter_wasi(c, "args_get", |_| Ok(ERRNO_SUCCESS))
     })?;
-    linker.func_wrap(
-        WASI,
-        "environ_sizes_get",
-        |c: Caller<'_, State>, count: u32, size: u32| {
-            enter_wasi(c, "environ_sizes_get", |call| write_nothing(call, count, size))
-        },
-    )?;
-    linker.func_wrap(WASI, "environ_get", |c: Caller<'_, State>, _: u32, _: u32| {
+    calls.func_wrap(WASI, "environ_sizes_get", |c: Caller<'_, State>, count: u32, size: u32| {
+        enter_wasi(c, "environ_sizes_get", |call| write_nothing(call, count, size))
+    })?;
+    calls.func_wrap(WASI, "environ_get", |c: Caller<'_, State>, _: u32, _: u32| {
         enter_wasi(c, "environ_get", |_| Ok(ERRNO_SUCCESS))
     })?;
-    linker.func_wrap(WASI, "random_get", |c: Caller<'_, State>, out: u32, size: u32| {
+    calls.func_wrap(WASI, "random_get", |c: Caller<'_, State>, out: u32, size: u32| {
         enter_wasi(c, "random_get", |call| random(call, out, size))
     })?;
-    linker.func_wrap(
+    calls.func_wrap(
         WASI,
         "clock_time_get",
         |c: Caller<'_, State>, clock: u32, _precision: u64, out: u32| {
             enter_wasi(c, "clock_time_get", |call| time(call, clock, out))
         },
     )?;
-    linker.func_wrap(
+    calls.func_wrap(
         WASI,
         "fd_write",
         |c: Caller<'_, State>, file: u32, parts: u32, count: u32, written_out: u32| {
             enter_wasi(c, "fd_write", |call| write(call, file, (parts, count), written_out))
         },
     )?;
-    linker.func_wrap(WASI, "proc_exit", |c: Caller<'_, State>, code: u32| -> Result<()> {
+    calls.func_wrap(WASI, "proc_exit", |c: Caller<'_, State>, code: u32| -> Result<()> {
         enter_wasi(c, "proc_exit", |call| Err(call.refuse(format!("exit code {code}"))))?;
         Ok(())
     })?;
