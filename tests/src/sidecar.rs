@@ -1,6 +1,6 @@
 //! The sidecar as a process: started, killed, frozen, started again on the same data.
 
-use crate::process::Process;
+use crate::process::{Process, lives};
 use crate::scarcity::MemoryGroup;
 use crate::{artifacts, wait};
 use anyhow::Context;
@@ -120,12 +120,16 @@ impl Sidecar {
         Ok((sidecar, tcp))
     }
 
-    /// Ends it with SIGKILL, as a crash would.
+    /// Ends it with SIGKILL, as a crash would, and waits for the end of its workers. (One that was started again at
+    /// once could find a worker of the one before still listening at its address, and did not start.)
     ///
     /// # Errors
-    /// When it cannot be signalled.
+    /// When it cannot be signalled, or a worker outlives it.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        self.process.kill().await
+        let workers = self.process.children()?;
+        self.process.kill().await?;
+        let have_ended = async || workers.iter().all(|&worker| !lives(worker)).then_some(());
+        wait::until("the workers to end", wait::DRAIN, have_ended).await
     }
 
     /// Starts it again on its data, after it has ended.

@@ -20,7 +20,7 @@ pub const SOON: Duration = Duration::from_secs(1);
 pub const START: Duration = Duration::from_secs(10);
 /// Limits and certificates are looked at every 2 s; limits have to be quiet for 100 ms, or for a second at most.
 pub const RELOAD: Duration = Duration::from_secs(3);
-/// The supervisor and the store's maintenance look once a second, and twice at what they report.
+/// The supervisor and the store's maintenance check once a second, and may need two checks for what they report.
 pub const CHECK: Duration = Duration::from_secs(2);
 /// The default of `--lease-ttl`.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -33,14 +33,13 @@ pub const RETRY: Duration = Duration::from_secs(10);
 pub const SILENCE: Duration = Duration::from_secs(11);
 /// A peer has 5 s for its preface or its handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
-/// A message, a frame or a block of headers may be unfinished for 20 s, which is looked at every 5 s. An answer may
-/// be unread for as long.
+/// A message, a frame or a block of headers may be unfinished for 20 s, and an answer unread; that is checked every 5 s.
 pub const UNFINISHED: Duration = Duration::from_secs(25);
 /// A connection without a call for 10 s makes room for others.
 pub const IDLE: Duration = Duration::from_secs(10);
 /// A drain takes 10 s at most, and processes that do not end then are killed after 5 s more.
 pub const DRAIN: Duration = Duration::from_secs(15);
-/// A command that works for long, as those that ask hundreds of questions in another language.
+/// A command with hundreds of checks, as the clients in other languages.
 pub const COMMAND: Duration = Duration::from_secs(120);
 /// The timeout that most tests give to the filter's calls is 5 s, and a request may wait for several. Thousands of
 /// requests at once wait for each other.

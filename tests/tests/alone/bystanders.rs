@@ -7,14 +7,16 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate_tests::bootstrap::Filter;
 use tidegate_tests::burst::{Burst, Protocol};
-use tidegate_tests::client::drive;
+use tidegate_tests::client::{Client, drive};
 use tidegate_tests::plugin::plugin;
 use tidegate_tests::stack::{Plan, Stack};
 use tidegate_tests::wait;
+use tokio::task::JoinSet;
 
 const LIMIT: u32 = 50;
 
@@ -127,20 +129,59 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
     let address = stack.envoy.address;
     let (victim, bystander) = tokio::join!(
         drive(address, ("x-client", "victim"), 3 * LIMIT, 10),
-        drive(address, ("x-client", "bystander"), 300, 10),
+        bystand(address, "bystander", 30, 10),
     );
     let (victim, bystander) = (victim?, bystander?);
     over.store(true, Ordering::Relaxed);
     attacking.await??;
     let rounds = rounds.load(Ordering::Relaxed);
-    println!("{attack:?}, {workers} workers, {rounds} rounds: {victim:?}, {bystander:?}");
+    println!(
+        "{attack:?}, {workers} workers, {rounds} rounds: {victim:?}, served by try: {bystander:?}"
+    );
     ensure!(victim.allowed <= LIMIT, "{attack:?}, {workers} workers: {victim:?}");
     let causes = stack.envoy.stats("wasmcustom.tidegate").await?;
     println!("{causes:?}");
     let failed = stack.envoy.filter_stat("failure_allowed").await?;
     ensure!(failed == 0, "failure_mode decided {failed} requests of a healthy sidecar");
-    ensure!(bystander.allowed >= 298, "{attack:?}, {workers} workers: {bystander:?}");
+    let served: u32 = bystander.iter().sum();
+    ensure!(served == 300, "{attack:?}, {workers} workers: {served} of 300, by try: {bystander:?}");
     Ok(())
+}
+
+/// How often a bystander asks: on a busy machine an answer may come too late, which is a 503.
+const TRIES: usize = 5;
+
+/// Sends requests of one client over several connections: how many were served by the first try, by the second, and
+/// so on. (It was 298 of 300 by the first try, and fewer on a machine that was busy with other things.)
+async fn bystand(
+    address: SocketAddr,
+    client: &'static str,
+    requests: u32,
+    connections: u32,
+) -> anyhow::Result<[u32; TRIES]> {
+    let mut all = JoinSet::new();
+    for _ in 0..connections {
+        all.spawn(async move {
+            let mut connection = Client::connect(address).await?;
+            let mut served = [0; TRIES];
+            for _ in 0..requests {
+                for served in &mut served {
+                    let reply = connection.get("/", &[("x-client", client.as_bytes())]).await?;
+                    ensure!([200, 503].contains(&reply.status.as_u16()), "{reply:?}");
+                    if reply.status == 200 {
+                        *served += 1;
+                        break;
+                    }
+                }
+            }
+            Ok(served)
+        });
+    }
+    let mut sum = [0; TRIES];
+    while let Some(served) = all.join_next().await {
+        sum.iter_mut().zip(served??).for_each(|(sum, served)| *sum += served);
+    }
+    Ok(sum)
 }
 
 /// Envoy fails calls at once that are too many for the cluster's circuit breaker. Two thousand new clients at a time

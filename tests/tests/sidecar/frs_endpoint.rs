@@ -780,8 +780,8 @@ async fn workers_of_srv_xml_share_one_limit() -> anyhow::Result<()> {
 /// Symptom: through a dozen takeovers, six of 170,000 requests had no answer. Cause: connections without a
 /// request under way were closed at once, though one might have just been made, or be about to ask again.
 #[tokio::test]
-async fn requests_while_the_endpoint_stops_are_answered_with_a_word_of_its_close()
--> anyhow::Result<()> {
+async fn requests_while_the_endpoint_stops_are_answered_with_connection_close() -> anyhow::Result<()>
+{
     // Connections without a request stay open for a second. A machine that stood still for that long proves nothing.
     const OPEN: Duration = Duration::from_secs(1);
     for _ in 0..10 {
@@ -800,8 +800,8 @@ async fn requests_while_the_endpoint_stops_are_answered_with_a_word_of_its_close
     bail!("two requests were not sent within {OPEN:?}, each time")
 }
 
-/// What a client hears that has asked before, and one that has not, if they ask while the endpoint stops; and how long
-/// after the signal they had asked.
+/// Two clients ask while the endpoint stops; one of them has asked before. Their answers, and how long after the signal
+/// the requests were sent.
 async fn asked_while_it_stops() -> anyhow::Result<(Vec<String>, Duration)> {
     let endpoint = Endpoint::open(MAP, &[]).await?;
     let mut resting = TcpStream::connect(endpoint.address).await?;
