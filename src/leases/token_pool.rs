@@ -182,6 +182,37 @@ mod tests {
         assert_eq!(pool.put(lease(3, 1, 300), at(90)), Ok(()));
     }
 
+    #[test]
+    fn a_grant_is_that_of_the_largest_lease_that_lasts() {
+        let mut pool = TokenPool::default();
+        assert_eq!(pool.granted(at(0)), 0);
+        pool.put(lease(1, 50, 100), at(0)).unwrap();
+        pool.put(lease(2, 30, 200), at(0)).unwrap();
+        assert!(pool.spend(49, at(0)));
+        assert_eq!([0, 99, 100, 200].map(|now| pool.granted(at(now))), [50, 50, 30, 0]);
+    }
+
+    #[test]
+    fn the_tokens_that_end_first_are_moved_first() {
+        let mut pool = TokenPool::default();
+        pool.put(lease(1, 5, 200), at(0)).unwrap();
+        pool.put(lease(2, 3, 100), at(0)).unwrap();
+        let mut other = TokenPool::default();
+        assert_eq!(pool.move_to(&mut other, 2, at(0)), 2);
+        assert_eq!(other.each().collect::<Vec<_>>(), [LeaseTokens { left: 2, ..lease(2, 3, 100) }]);
+        assert_eq!(pool.left(at(0)), 6);
+    }
+
+    #[test]
+    fn a_place_without_tokens_is_no_lease_to_add_to() {
+        let mut pool = TokenPool::default();
+        pool.put(lease(1, 5, 100), at(0)).unwrap();
+        assert!(pool.spend(5, at(0)));
+        // The same lease again, with another end and grant, as another worker holds it.
+        pool.put(lease(1, 9, 300), at(0)).unwrap();
+        assert_eq!(pool.each().collect::<Vec<_>>(), [lease(1, 9, 300)]);
+    }
+
     proptest! {
         /// Tokens only move: those that leave one pool are in the other, for any amounts and
         /// expiries.

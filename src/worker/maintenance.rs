@@ -7,7 +7,7 @@
 use super::Worker;
 use crate::host::stats::Gauge;
 use crate::host::{CallId, Host};
-use crate::leases::local_table::{CAPACITY, ReturnableTokens};
+use crate::leases::local_table::ReturnableTokens;
 use crate::leases::shared_table::Write;
 use crate::leases::token_pool::TokenPool;
 use crate::request::descriptors::LeaseKey;
@@ -63,10 +63,8 @@ impl<H: Host> Worker<H> {
 
     fn visit_watched(&mut self, now: Timestamp) {
         for _ in 0..VISITS_MAX.min(self.local.watched()) {
-            if self.visited >= CAPACITY {
-                self.visited = 0;
-            }
             let next = self.local.next_watched(self.visited);
+            // After the last one, from the start.
             let Some((index, key)) = next.or_else(|| self.local.next_watched(0)) else { return };
             self.visited = index.saturating_add(1);
             self.visit(index, key, now);

@@ -375,6 +375,44 @@ mod tests {
     }
 
     #[test]
+    fn the_last_place_and_the_last_byte_are_used_and_no_more() {
+        let with = |waiting, bytes| PendingCalls { waiting, bytes, ..PendingCalls::default() };
+        for (waiting, bytes, has_room) in [
+            (WAITING_MAX - 1, WAITING_BYTES_MAX - 1, true),
+            (WAITING_MAX, 0, false),
+            (0, WAITING_BYTES_MAX, false),
+        ] {
+            assert_eq!(with(waiting, bytes).has_room(0), has_room, "{waiting}, {bytes}");
+        }
+        assert!(with(5, 0).has_room(WAITING_MAX - 6) && !with(5, 0).has_room(WAITING_MAX - 5));
+    }
+
+    #[test]
+    fn the_bytes_of_a_call_are_those_of_all_that_wait_for_it() {
+        let mut calls = PendingCalls::default();
+        let one = descriptors(&["a"]).bytes();
+        calls.sent(CallId(1), pending(1, &["a"], 10));
+        calls.wait(CallId(1), waiter(2, &["a", "b"])).unwrap();
+        assert_eq!((calls.waiting, calls.bytes), (2, 3 * one));
+        let taken = calls.take(CallId(1)).unwrap();
+        assert_eq!((calls.waiting, calls.bytes), (0, 0));
+        calls.keep_unsent(taken);
+        assert_eq!((calls.waiting, calls.bytes), (2, 3 * one));
+        calls.take_unsent();
+        assert_eq!((calls.waiting, calls.bytes), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_call_is_the_one_that_was_sent_first() {
+        let mut calls = PendingCalls::default();
+        assert_eq!(calls.oldest_sent_at(), None);
+        for (call, sent_at) in [(1, 8), (2, 6), (3, 7)] {
+            calls.sent(CallId(call), PendingCall { sent_at: at(sent_at), ..pending(1, &[], 10) });
+        }
+        assert_eq!(calls.oldest_sent_at(), Some(at(6)));
+    }
+
+    #[test]
     fn a_call_is_overdue_after_its_last_tick() {
         let mut calls = PendingCalls::default();
         calls.sent(CallId(1), pending(1, &["a"], 10));

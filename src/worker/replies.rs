@@ -163,6 +163,24 @@ mod tests {
         check(HeaderStyle::Ietf, &[], &[]);
     }
 
+    #[test]
+    fn a_limit_shows_its_window_if_it_has_one_and_the_tokens_at_hand() {
+        let mut limit = LimitInfo::new("n");
+        (limit.quota, limit.remaining) = (10, 3);
+        limit.resets_at = Timestamp::from_nanos(6_000_000_001);
+        let status = |limit, verdict| LimitStatus { limit, at_hand: 4, verdict };
+        let now = Timestamp::from_nanos(1_000_000_000);
+        for (window_secs, shown) in [(0, None), (60, Some(60))] {
+            limit.window_secs = window_secs;
+            for (verdict, remaining) in [(Verdict::Allow, 7), (Verdict::Deny, 0)] {
+                let statuses = [status(LimitInfo::default(), verdict), status(limit, verdict)];
+                let expected = Policy { reset_secs: 6, verdict, ..policy("n", shown, remaining) };
+                let shown = policies(&statuses, now);
+                assert_eq!(format!("{shown:?}"), format!("{:?}", [expected]));
+            }
+        }
+    }
+
     /// Envoy's access log names the denying limit, whatever its name.
     #[test]
     fn the_details_name_the_limit_that_denies_longest() {

@@ -71,6 +71,38 @@ impl Hasher for IdHasher {
 mod tests {
     use super::*;
     use crate::config::encoded::encoded;
+    use std::collections::BTreeSet;
+    use std::hash::Hash;
+
+    fn hash_of(id: u32) -> u64 {
+        let mut hasher = IdHasher::default();
+        StreamId(id).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The table takes the group of an id from the lower bits and its tag from the upper seven.
+    #[test]
+    fn ids_in_sequence_are_spread_over_all_bits() {
+        for first in [0, 1 << 20] {
+            let hashes: Vec<u64> = (first..first + 1_024).map(hash_of).collect();
+            let distinct = |part: fn(u64) -> u64| {
+                hashes.iter().copied().map(part).collect::<BTreeSet<u64>>().len()
+            };
+            assert_eq!((distinct(|hash| hash), distinct(|hash| hash >> 57)), (1_024, 128));
+            assert!(distinct(|hash| hash & 0x3ff) > 512);
+        }
+    }
+
+    #[test]
+    fn the_hash_of_bytes_depends_on_each() {
+        let state = |bytes: &[u8]| {
+            let mut hasher = IdHasher::default();
+            hasher.write(bytes);
+            hasher.0
+        };
+        assert_eq!(state(&[1, 2, 3, 4, 5, 6, 7, 8]), 0x0102_0304_0506_0708);
+        assert_eq!(state(&[3, 2, 3, 4, 5, 6, 7, 8, 9]), 0x0203_0405_0607_080a);
+    }
 
     #[test]
     fn keys_keep_their_number_and_order() {

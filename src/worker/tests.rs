@@ -4,6 +4,7 @@ mod authority;
 mod counters;
 mod failures;
 mod load;
+mod returns;
 mod schedules;
 mod states;
 mod turns;

@@ -131,7 +131,7 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    fn keep_unanswered(&mut self, back: TokenReturn) {
+    pub(super) fn keep_unanswered(&mut self, back: TokenReturn) {
         if self.unanswered.len() >= UNANSWERED_MAX {
             self.unanswered.pop_front();
         }

@@ -12,17 +12,17 @@ use crate::worker::HeadersStatus;
 use crate::worker::call_error::CallError;
 use tidegate_core::{Lease, Nanos, Status, Timestamp, Verdict};
 
-fn after_ms(envoy: &Envoy, ms: u64) -> Timestamp {
+pub(super) fn after_ms(envoy: &Envoy, ms: u64) -> Timestamp {
     envoy.now().saturating_add(Nanos::new(ms * MILLI))
 }
 
 /// Tokens of a lease that lasts for a second.
-fn tokens(envoy: &Envoy, id: u64, left: u32) -> LeaseTokens {
+pub(super) fn tokens(envoy: &Envoy, id: u64, left: u32) -> LeaseTokens {
     LeaseTokens { id, left, granted: left, expires_at: after_ms(envoy, 1_000) }
 }
 
 /// A demand of 1,000 tokens a second.
-fn high_demand(envoy: &Envoy) -> Demand {
+pub(super) fn high_demand(envoy: &Envoy) -> Demand {
     Demand { since: envoy.now(), last: envoy.now(), tokens: 100, rate: 0 }
 }
 
@@ -50,7 +50,7 @@ fn answer(envoy: &mut Envoy, statuses: Vec<Status>) {
     envoy.wake_all();
 }
 
-fn left(envoy: &mut Envoy, name: &str) -> (u64, u64) {
+pub(super) fn left(envoy: &mut Envoy, name: &str) -> (u64, u64) {
     let now = envoy.now();
     (envoy.record(0, name).state.pool.left(now), envoy.slot(name).pool.left(now))
 }

@@ -136,11 +136,12 @@ fn a_turn_finishes_sixteen_requests_and_asks_once_for_another_turn() {
     envoy.workers[0].on_answer(call.id, Ok(&answer));
     let mut found = Vec::new();
     for _ in 0..3 {
-        found.push((resumed(&envoy).len(), envoy.world().wakes.len()));
+        let due = envoy.workers[0].resume_queue.due();
+        found.push((resumed(&envoy).len(), due, envoy.world().wakes.len()));
         envoy.world_mut().wakes.clear();
         envoy.workers[0].on_wake();
     }
-    assert_eq!(found, [(16, 1), (16, 1), (8, 0)]);
+    assert_eq!(found, [(16, 24, 1), (16, 8, 1), (8, 0, 0)]);
 }
 
 #[test]
@@ -160,6 +161,8 @@ fn ticks_finish_what_is_due_if_envoy_refuses_the_wake() {
 #[test]
 fn the_end_of_a_failed_call_finishes_nothing_before_the_next_turn() {
     let mut envoy = Envoy::new(1, 64);
+    // A turn that may still finish requests.
+    envoy.tick_all();
     let (stream, _) = envoy.request(0, &[("a", 1)]);
     let call = only_call(&envoy);
     envoy.workers[0].on_answer(call.id, Err(CallError::Unreachable));
@@ -209,6 +212,24 @@ fn a_call_whose_id_envoy_uses_again_has_ended() {
     envoy.tick_all();
     assert_eq!(replied(&envoy), [(stream.0, 503)]);
     assert_eq!((envoy.workers[0].calls.calls(), envoy.workers[0].calls.waiting()), (1, 1));
+}
+
+#[test]
+fn a_call_that_fails_at_once_ends_with_its_cause_or_at_the_next_tick() {
+    for (cause, expected) in [(Some(CallError::Late), 503), (None, 500)] {
+        let mut envoy = Envoy::new(1, 64);
+        envoy.world_mut().fails_at_once = true;
+        let (stream, step) = envoy.request(0, &[("a", 1)]);
+        assert_eq!((step, envoy.workers[0].calls.waiting()), (HeadersStatus::Pause, 1));
+        if let Some(cause) = cause {
+            envoy.workers[0].on_answer(crate::host::CallId(7), Err(cause));
+            envoy.wake_all();
+        } else {
+            envoy.tick_all();
+        }
+        assert_eq!(replied(&envoy), [(stream.0, expected)]);
+        assert_eq!(envoy.workers[0].calls.waiting(), 0);
+    }
 }
 
 #[test]
