@@ -33,6 +33,9 @@ fn maintenance_outlasts_a_slow_update() {
     let heap = Heap::new(2);
     let (slow, sweeper) = (heap.open(0, Eviction::Refuse), heap.open(1, Eviction::Refuse));
     let is_over = AtomicBool::new(false);
+    // Acquires a writer slot, which counts as waiting too.
+    assert_eq!(sweeper.sweep(NOW), Ok(0));
+    let before = sweeper.blocked_time();
     let swept = thread::scope(|scope| {
         let sweep = slow.update(&key_at(0, 1), NOW, |entry| {
             let sweep = scope.spawn(|| {
@@ -41,7 +44,7 @@ fn maintenance_outlasts_a_slow_update() {
                 swept
             });
             // Time counts as blocked after an attempt, which cannot have succeeded.
-            while sweeper.blocked_time().is_zero() && !is_over.load(Ordering::SeqCst) {
+            while sweeper.blocked_time() == before && !is_over.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
             add(entry, 1);
