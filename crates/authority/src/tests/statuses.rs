@@ -2,6 +2,7 @@
 
 use super::*;
 use tidegate_core::Enforcement;
+use tidegate_core::Value;
 
 /// The name, requests and unit of the limit that the first status reports.
 fn reported(answer: &Answer) -> (String, u32, Option<Unit>) {
