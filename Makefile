@@ -71,11 +71,13 @@ build-noop: toolchain
 envoy: $(ENVOY_READY) ## Fetch Envoy into .tools/ (36 MB), unless ENVOY names one
 
 # What the end-to-end tests run.
-READY := build build-wasm envoy $(CLIENTS) $(GRPC_JS)
+.PHONY: ready
+ready: build build-wasm envoy $(CLIENTS) $(GRPC_JS)
+
 # A program that passed and did not change is not run again, unless ALL=1 asks for it.
 RUN_TESTS := tests/run $(if $(ALL),--all)
 
-test: $(READY) node ## Run every test, from unit to a real Envoy; ALL=1 also those that passed and did not change
+test: ready node ## Run every test, from unit to a real Envoy; ALL=1 also those that passed and did not change
 	@$(RUN_TESTS) $(TESTS)
 
 test-native: toolchain ## Unit, property and black-box tests of all crates, without Envoy
@@ -87,7 +89,7 @@ test-loom: toolchain ## The locks of the store, in every interleaving
 test-wasm: toolchain node ## core and wire on the filter's target, under Node
 	@$(RUN_TESTS) wasm
 
-test-end-to-end: $(READY) ## The built filter on a mock host and in a real Envoy
+test-end-to-end: ready ## The built filter on a mock host and in a real Envoy
 	@$(RUN_TESTS) end-to-end
 
 miri: ## The store's unit tests over heap memory, under Miri (needs a nightly toolchain; minutes)

@@ -7,7 +7,7 @@ use std::io::Write;
 /// Set to 1 where every test must run.
 const MUST_RUN: &str = "TIDEGATE_ROOT_TESTS";
 
-/// What a test needs, or nothing where that cannot be had, which is reported: `not run: TEST: needs NEED`.
+/// Returns what a test needs. If it could not be made, writes `not run: TEST: needs NEED` and returns nothing.
 ///
 /// # Errors
 /// With the cause, where `TIDEGATE_ROOT_TESTS=1` forbids that.
@@ -31,7 +31,8 @@ pub fn or_named<T>(need: &str, had: anyhow::Result<T>) -> anyhow::Result<Option<
 
 fn line(test: &str, error: &anyhow::Error) -> String {
     let cause = format!("{error:#}").replace('\n', " ");
-    format!("not run: {test}: {cause}\n")
+    // The harness may have begun a line.
+    format!("\nnot run: {test}: {cause}\n")
 }
 
 /// That this process is root's.
@@ -54,7 +55,7 @@ mod tests {
     #[test]
     fn a_line_has_the_test_the_need_and_the_cause() {
         let error = anyhow::anyhow!("no cgroups\nhere").context("needs a control group");
-        let expected = "not run: files::a_test: needs a control group: no cgroups here\n";
+        let expected = "\nnot run: files::a_test: needs a control group: no cgroups here\n";
         assert_eq!(line("files::a_test", &error), expected);
     }
 

@@ -87,7 +87,8 @@ impl Process {
     /// # Errors
     /// When it cannot be signalled.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        Ok(wait::within(&self.name, wait::SOON, self.child.kill()).await??)
+        Ok(wait::within(&format!("{} to be gone", self.name), wait::SOON, self.child.kill())
+            .await??)
     }
 
     /// Sends it a signal.

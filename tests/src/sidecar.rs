@@ -120,12 +120,12 @@ impl Sidecar {
         Ok((sidecar, tcp))
     }
 
-    /// Ends it with SIGKILL, as a crash would, and waits for the end of its workers. (One that was started again at
-    /// once could find a worker of the one before still listening at its address, and did not start.)
+    /// Ends it with SIGKILL, as a crash would, and waits for the end of its workers.
     ///
     /// # Errors
     /// When it cannot be signalled, or a worker outlives it.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
+        // Until they end they listen at the address, and a sidecar that is started again does not start.
         let workers = self.process.children()?;
         self.process.kill().await?;
         let have_ended = async || workers.iter().all(|&worker| !lives(worker)).then_some(());

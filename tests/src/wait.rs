@@ -91,8 +91,8 @@ pub async fn until<T>(
     within(what, designed, looking).await
 }
 
-/// What a time to the end of the current window of `period` may be for whatever happens while `event` runs, in whole
-/// seconds, rounded up as answers are.
+/// Runs `event`. Returns the range in which an answer of that time must report the end of the window of `period`: in
+/// whole seconds from then, rounded up.
 ///
 /// # Errors
 /// Those of the event.

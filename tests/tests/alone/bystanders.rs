@@ -144,15 +144,18 @@ async fn check(attack: Attack, workers: u32) -> anyhow::Result<()> {
     let failed = stack.envoy.filter_stat("failure_allowed").await?;
     ensure!(failed == 0, "failure_mode decided {failed} requests of a healthy sidecar");
     let served: u32 = bystander.iter().sum();
+    ensure!(bystander[0] >= FIRST_MIN, "{attack:?}, {workers} workers: by try: {bystander:?}");
     ensure!(served == 300, "{attack:?}, {workers} workers: {served} of 300, by try: {bystander:?}");
     Ok(())
 }
 
 /// How often a bystander asks: on a busy machine an answer may come too late, which is a 503.
 const TRIES: usize = 5;
+/// How many of 300 requests are served at the first try: 298 on a quiet machine, 290 on a busy one.
+const FIRST_MIN: u32 = 270;
 
-/// Sends requests of one client over several connections: how many were served by the first try, by the second, and
-/// so on. (It was 298 of 300 by the first try, and fewer on a machine that was busy with other things.)
+/// Sends requests of one client over several connections. Returns how many were served by the first try, by the
+/// second, and so on.
 async fn bystand(
     address: SocketAddr,
     client: &'static str,

@@ -2,8 +2,8 @@
 //! own tests run them in full.
 //!
 //! Sidecars are real, one for each set of flags, and each case has domains of its own there. Where a window turns
-//! during a case, its counts begin anew. Such a case runs again on a sidecar of its own, but only if the answer that
-//! differs shows by its own time to the reset that its window opened after the case began.
+//! during a case, its counts begin anew. Such a case runs again on a sidecar of its own, but only
+//! if the time to the reset, in the answer that differs, shows that the window opened after the case began.
 
 use anyhow::ensure;
 use std::collections::BTreeMap;

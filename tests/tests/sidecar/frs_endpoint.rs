@@ -115,7 +115,10 @@ impl Client {
             loop {
                 looks.tick().await;
                 let reply = self.post(command, body.to_owned()).await?;
-                if reply.status != 503 {
+                let code = attribute(&reply.body, "code");
+                let is_undecided =
+                    code.is_some_and(|code| ["overloaded", "undecided"].contains(&code));
+                if reply.status != 503 || !is_undecided {
                     return Ok(reply);
                 }
             }

@@ -225,6 +225,9 @@ impl Reader {
             self.end()?;
             return self.title(at, title);
         }
+        if line.starts_with("##") {
+            return Err(format!("{at}: a title is written `## Title`"));
+        }
         if line.starts_with('#') || line.is_empty() {
             return Ok(());
         }

@@ -48,7 +48,8 @@ fn number_from_env(variable: &str) -> Option<u64> {
 #[track_caller]
 pub(crate) fn not_run(test: &str, needs: &str) {
     assert_ne!(std::env::var(MUST_RUN).as_deref(), Ok("1"), "{test} needs {needs}");
-    io::stderr().write_all(format!("not run: {test}: needs {needs}\n").as_bytes()).unwrap();
+    // The harness may have begun a line.
+    io::stderr().write_all(format!("\nnot run: {test}: needs {needs}\n").as_bytes()).unwrap();
 }
 
 /// The path of a file of the snapshot in `dir`.
